@@ -1,0 +1,45 @@
+# Each target sets up what it needs in .venv and reuses it. `make test` is what CI runs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test check lab bench corpus hazard hazards docs clean
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check torch numpy -c constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/holdfast doctor
+	$(BIN)/holdfast explain examples/crashed_run.log
+
+test: check lab
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest tests/unit tests/hazards
+
+lab: $(READY)
+	$(BIN)/pytest tests/lab
+
+bench: $(READY)
+	$(BIN)/python perf/cold_start.py
+
+corpus: $(READY)
+	$(BIN)/python tools/score_corpus.py $(CORPUS)
+
+hazard: $(READY)
+	$(BIN)/python tools/new_hazard.py $(NAME)
+
+hazards: $(READY)
+	$(BIN)/python tools/hazard_pages.py
+	$(BIN)/pytest tests/hazards
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

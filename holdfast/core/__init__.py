@@ -1,0 +1,1 @@
+"""Values and files that every other part shares. Standard library only; imports in milliseconds."""

@@ -1,0 +1,39 @@
+"""Files that appear whole or not at all, and the plain form in which values are written."""
+
+import dataclasses
+import enum
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def write_artifact(folder: Path, name: str, value: object) -> Path:
+    """Write JSON so that a reader never sees half of it, even when the writer is killed."""
+    target, draft = folder / name, folder / f".{name}.draft"
+    with draft.open("w", encoding="utf-8") as file:
+        json.dump(to_plain(value), file, indent=2, sort_keys=True)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(target)
+    return target
+
+
+def to_plain(value: object) -> object:
+    """Turn our values into what JSON knows: objects, arrays, strings, numbers, booleans and null."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [to_plain(item) for item in value]
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Path):
+        return str(value)
+    return value
+
+
+def to_json(value: object) -> str:
+    """Write one value as the single JSON object a `--json` command prints."""
+    return json.dumps(to_plain(value), indent=2, ensure_ascii=False)

@@ -1,0 +1,133 @@
+"""What was seen of a failure, and what was concluded from it.
+
+Evidence is text with line numbers, from named sources, plus how the process ended. It holds no judgement: hazards look
+for their signs in it, and `supervisor.diagnose` weighs what they find.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from holdfast.core.plan import Remedy
+
+Source = Literal["log", "error", "frame", "exit", "sample", "version"]
+Confidence = Literal["proven", "likely", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """One line of evidence: where it stands and what it says."""
+
+    source: Source
+    line: int  # in the file it came from, counted from 1; 0 where there is no file
+    text: str
+
+
+class Text:
+    """Numbered lines of one source, searched as one string."""
+
+    __slots__ = ("_numbers", "_starts", "joined", "source")
+
+    def __init__(self, source: Source, lines: Iterable[tuple[int, str]] = ()):
+        self.source: Source = source
+        self._starts: list[int] = []
+        self._numbers: list[int] = []
+        parts: list[str] = []
+        offset = 0
+        for number, line in lines:
+            self._starts.append(offset)
+            self._numbers.append(number)
+            parts.append(line)
+            offset += len(line) + 1
+        self.joined = "\n".join(parts)
+
+    def __iter__(self) -> Iterator[Passage]:
+        for number, line in zip(self._numbers, self.joined.split("\n"), strict=False):
+            yield Passage(self.source, number, line)
+
+    def __bool__(self) -> bool:
+        return bool(self._numbers)
+
+    def search(self, pattern: str) -> Iterator[tuple[re.Match[str], Passage]]:
+        """Find every match with the line it starts on. `^` and `$` mean one line; `.` stays inside it."""
+        for match in compiled(pattern).finditer(self.joined):
+            yield match, self._passage_at(match.start())
+
+    def _passage_at(self, offset: int) -> Passage:
+        at = bisect_right(self._starts, offset) - 1
+        end = self.joined.find("\n", offset)
+        line = self.joined[self._starts[at] : None if end < 0 else end]
+        return Passage(self.source, self._numbers[at], line)
+
+
+@lru_cache(maxsize=4096)
+def compiled(pattern: str) -> re.Pattern[str]:
+    """Compile a sign's pattern once, when it is first looked for."""
+    return re.compile(pattern, re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a native or Python stack."""
+
+    function: str
+    module: str = ""  # library or source file
+    address: int | None = None  # where it stood in memory, if the report says so
+    image_base: int | None = None  # where its library was loaded: two bases of one name are two copies
+    line: int = 0  # of the report
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The frames of one thread, innermost first."""
+
+    thread: str
+    frames: tuple[Frame, ...]
+    crashed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What was seen of one failure. Built by `core.logtext.read_evidence`."""
+
+    log: Text = Text("log")  # every line that was kept
+    errors: Text = Text("error")  # "Type: message" of each exception and fatal line, in order
+    frames: Text = Text("frame")  # "function (module)" of every frame, innermost first
+    exit: Text = Text("exit")  # "signal SIGSEGV", "code 1" or "hang"
+    samples: Text = Text("sample")
+    versions: Text = Text("version")  # "torch 2.8.0"
+    stacks: tuple[Stack, ...] = ()
+
+    def texts(self, source: Source) -> Text:
+        """The lines of one source."""
+        by_source: dict[Source, Text] = {
+            "log": self.log,
+            "error": self.errors,
+            "frame": self.frames,
+            "exit": self.exit,
+            "sample": self.samples,
+            "version": self.versions,
+        }
+        return by_source[source]
+
+    @property
+    def ended_well(self) -> bool:
+        """True when the process is known to have ended with code 0."""
+        return self.exit.joined == "code 0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """The cause that was named, with its proof; slug "unknown" when nothing is established."""
+
+    slug: str
+    confidence: Confidence
+    title: str
+    because: tuple[Passage, ...] = ()
+    runner_up: str | None = None
+    remedies: tuple[Remedy, ...] = ()
+    sources: tuple[str, ...] = ()
+    note: str = ""  # what else a reader should know: harmless lines seen, what was ruled out

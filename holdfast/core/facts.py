@@ -1,0 +1,171 @@
+"""What is true of a machine. Filled once by `machine.probe`, then only read.
+
+A fact that could not be established is None or empty, and its probe is listed in `unanswered` with the reason.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[T]):
+    """What a probe says, and where it took it from."""
+
+    value: T
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One accelerator as the system or the driver lists it."""
+
+    name: str
+    kind: Literal["cuda", "mps", "rocm", "xpu"]
+    memory_bytes: int | None = None
+    free_bytes: int | None = None
+    has_bf16: bool = False
+    capability: str = ""  # CUDA compute capability, such as "9.0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTrial:
+    """What happened when a short-lived child did one training step on a device."""
+
+    device: str  # "cpu", "mps", "cuda:0"
+    outcome: Literal["agrees", "differs", "error", "crash", "hang"]
+    detail: str  # loss and gradient against the CPU's, the error, the signal, or how long it hung
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuProcess:
+    """Another process that holds GPU memory."""
+
+    pid: int
+    name: str
+    user: str
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disk:
+    """A place that a run writes to, and the room there."""
+
+    role: Literal["output", "cache", "temp"]
+    path: str
+    free_bytes: int
+    total_bytes: int
+    filesystem: str = ""
+    free_inodes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """An environment variable that matters, and what it really does."""
+
+    name: str
+    value: str
+    effect: str
+    source: str = ""  # who established that effect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachedModel:
+    """A model in the hub's cache."""
+
+    name: str
+    bytes: int
+    complete: bool  # False when a download was left half-way
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchBuild:
+    """What the installed torch was built for, read from its files without importing it."""
+
+    version: str
+    cuda: str | None = None  # "12.8"; None for a build without CUDA
+    rocm: str | None = None
+    mps: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Power:
+    """Power and sleep on a Mac."""
+
+    on_battery: bool
+    sleep_after_minutes: int | None = None  # None: never
+    low_power_mode: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeConflict:
+    """Two distributions that each bring a native runtime, and what loading both leads to."""
+
+    runtime: Literal["openmp", "protobuf"]
+    first: str  # "torch 2.8.0", loaded first
+    second: str
+    copies: int
+    outcome: Literal["shared", "coexists", "tolerated", "crash", "hang", "abort", "not-found"]
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineFacts:
+    """What is true of this machine, or of a folder of installed packages for another one."""
+
+    os: str = ""  # "linux" | "macos" | "windows"
+    os_version: str = ""
+    arch: str = ""  # "arm64" | "x86_64" | "aarch64", of this Python
+    chip: str = ""  # "Apple M2 Pro", "AMD EPYC 9R14"
+    is_rosetta: bool = False  # an Intel Python on an Apple chip
+    in_container: bool = False
+    python_version: str = ""
+    python_build: str = ""  # "CPython, conda-forge, Clang 16.0.6"
+    python_path: str = ""
+    start_method: str = ""  # multiprocessing's default here
+    cpu_count: int | None = None  # what this process may use, not what the box has
+    cpu_count_physical: int | None = None
+    cpu_flags: tuple[str, ...] = ()  # "avx2", "avx512f", "amx_bf16", ...
+    memory_bytes: int | None = None  # after any container limit
+    memory_physical_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    swap_bytes: int | None = None
+    shm_bytes: int | None = None  # shared-memory mount; None where the system has none
+    shm_free_bytes: int | None = None
+    open_file_limit: int | None = None
+    disks: tuple[Disk, ...] = ()
+    distributions: Mapping[str, str] = field(default_factory=dict)  # canonical name -> version
+    torch: TorchBuild | None = None
+    gpus: tuple[Gpu, ...] = ()
+    driver_cuda: str = ""  # newest CUDA the driver takes
+    trials: tuple[DeviceTrial, ...] = ()
+    gpu_processes: tuple[GpuProcess, ...] = ()
+    variables: tuple[Variable, ...] = ()
+    models: tuple[CachedModel, ...] = ()
+    power: Power | None = None
+    openmp_runtimes: tuple[str, ...] = ()  # one entry per copy that installed packages carry
+    conflicts: tuple[NativeConflict, ...] = ()
+    unanswered: tuple[str, ...] = ()  # probes that could not answer, each with its reason
+
+    def has_at_least(self, name: str, version: str) -> bool:
+        """True when the distribution is installed in that version or a later one."""
+        installed = self.distributions.get(name)
+        return installed is not None and release(installed) >= release(version)
+
+    def has_below(self, name: str, version: str) -> bool:
+        """True when the distribution is installed in an earlier version than that."""
+        installed = self.distributions.get(name)
+        return installed is not None and release(installed) < release(version)
+
+
+def release(version: str) -> tuple[int, ...]:
+    """The release numbers of a version, for comparing: "2.8.0+cpu" is (2, 8, 0)."""
+    leading = re.match(r"[\d.]*", version.strip())
+    numbers = [int(part) for part in (leading[0] if leading else "").split(".") if part]
+    while numbers and numbers[-1] == 0:  # 2.8 and 2.8.0 are the same release
+        numbers.pop()
+    return tuple(numbers)

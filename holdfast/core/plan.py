@@ -1,0 +1,51 @@
+"""What will be done, each setting with its reason; and what may be changed when it fails."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Generic[T]):
+    """A setting and why it was chosen."""
+
+    value: T
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How a run will be done. `doctor` alone looks at the default one, which is what most scripts do."""
+
+    device: str = "auto"  # "auto" | "cpu" | "mps" | "cuda"
+    precision: str = "fp32"  # "fp32" | "bf16" | "fp16"
+    threads: int | None = None  # None: whatever the libraries take
+    start_method: str | None = None  # None: Python's default on this system
+    loader_workers: int = 0
+    prefetch_batches: int = 2
+    batch_bytes: int = 0
+    micro_batch: int | None = None  # examples per backward pass; the effective batch stays as asked
+    eval_micro_batch: int | None = None
+    gradient_checkpointing: bool = False
+    attention: str = "sdpa"  # "sdpa" | "eager" | "varlen"
+    compile: bool = False
+    offline: bool = False  # use the hub's cache only
+    environment: Mapping[str, str] = field(default_factory=dict)  # set for the child, never here
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """One way out of a hazard.
+
+    With a `change` (names of `Plan` settings, or names of environment variables in capitals) the ladder may apply it by
+    itself. The value is the new setting; "halve", "raise" and "lower" say it relative to the old one. With only a
+    `command` it is for a person. `keeps` is False when the model would learn something else, such as from shorter texts.
+    """
+
+    title: str
+    change: Mapping[str, object] | None = None
+    command: str = ""
+    cost: str = ""
+    keeps: bool = True

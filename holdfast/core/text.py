@@ -1,0 +1,24 @@
+"""Numbers and names written for people."""
+
+import difflib
+from collections.abc import Iterable
+
+
+def human_bytes(count: float) -> str:
+    """Write a byte count with one decimal, in units of 1000 as disks and memory are sold."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} bytes" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def plural(count: int, noun: str) -> str:
+    """Write a count with its noun: `1 finding`, `3 findings`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """Guess which known name a misspelt one was meant to be."""
+    guesses = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)
+    return guesses[0] if guesses else None

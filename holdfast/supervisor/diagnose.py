@@ -1,0 +1,82 @@
+"""Names the cause of a failure from its evidence. A pure function: same evidence, same answer.
+
+Weighing, in this order:
+1. A `fallout` sign counts only when nothing else was seen.
+2. A hazard that calls itself the more exact name of another (`over`) stands before it.
+3. `proves` before `suggests`; a sign in an error or a frame before one in an ordinary line; the earlier line first,
+   because what comes after the first error is mostly its echo.
+4. A run that ended well, or with an exception that no hazard knows, is not explained by a mere hint elsewhere.
+"""
+
+from dataclasses import dataclass
+
+from holdfast.core.evidence import Diagnosis, Evidence, Passage
+from holdfast.hazards import Hazard, Strength, all_hazards
+
+_WEIGHT: dict[Strength, int] = {"proves": 2, "suggests": 1, "fallout": 0}
+
+
+def diagnose(evidence: Evidence) -> Diagnosis:
+    """Name the cause, with its proof, or say that it is unknown."""
+    suspects = [suspect for hazard in all_hazards() if (suspect := _suspect(hazard, evidence))]
+    suspects = [suspect for suspect in suspects if _can_explain(suspect, evidence)]
+    if any(suspect.weight > 0 for suspect in suspects):
+        suspects = [suspect for suspect in suspects if suspect.weight > 0]
+    ranked = sorted(suspects, key=lambda suspect: suspect.rank(suspects))
+    if not ranked:
+        return _unknown(evidence)
+    best = ranked[0]
+    return Diagnosis(
+        slug=best.hazard.slug,
+        confidence="proven" if best.weight == 2 else "likely",
+        title=best.hazard.title,
+        because=best.because,
+        runner_up=ranked[1].hazard.slug if len(ranked) > 1 else None,
+        remedies=best.hazard.remedies,
+        sources=best.hazard.sources,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspect:
+    hazard: Hazard
+    weight: int
+    because: tuple[Passage, ...]  # the strongest signs, those in an error or a stack first
+    is_in_error: bool
+
+    def rank(self, all_suspects: list["_Suspect"]) -> tuple[int, int, int, int]:
+        """Smaller is the better explanation."""
+        others = (other for other in all_suspects if other is not self)
+        outranked_by = sum(self.hazard.slug in other.hazard.over for other in others)
+        return (outranked_by, -self.weight, not self.is_in_error, self.because[0].line)
+
+
+def _suspect(hazard: Hazard, evidence: Evidence) -> _Suspect | None:
+    found = [(sign.strength, passage) for sign in hazard.signs if (passage := sign.find(evidence))]
+    if not found:
+        return None
+    weight = max(_WEIGHT[strength] for strength, _ in found)
+    in_error = {passage.line for text in (evidence.errors, evidence.frames, evidence.exit) for passage in text}
+    strongest = [passage for strength, passage in found if _WEIGHT[strength] == weight]
+    strongest.sort(key=lambda passage: (passage.line not in in_error, passage.line))
+    return _Suspect(hazard, weight, tuple(dict.fromkeys(strongest)), strongest[0].line in in_error)
+
+
+def _can_explain(suspect: _Suspect, evidence: Evidence) -> bool:
+    """False for a hint that does not reach the way this process ended."""
+    if suspect.weight == 2:
+        return True
+    if evidence.ended_well and suspect.hazard.kind in ("error", "crash", "hang"):
+        return False
+    return suspect.is_in_error or not evidence.errors
+
+
+def _unknown(evidence: Evidence) -> Diagnosis:
+    if evidence.ended_well:
+        note = "The process ended with code 0 and nothing in its output is a known failure."
+    elif evidence.errors:
+        last = list(evidence.errors)[-1]
+        note = f"No known hazard explains this error; it may be an ordinary bug in the program: {last.text}"
+    else:
+        note = "Nothing in the output is a known failure."
+    return Diagnosis(slug="unknown", confidence="unknown", title="the cause is not established", note=note)

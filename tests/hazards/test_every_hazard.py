@@ -1,0 +1,52 @@
+"""One walk over every hazard, so a new one brings no test code."""
+
+import dataclasses
+
+import pytest
+
+from holdfast.core.evidence import Diagnosis
+from holdfast.core.logtext import read_evidence
+from holdfast.core.plan import Plan
+from holdfast.hazards import Case, all_hazards
+from holdfast.supervisor.diagnose import diagnose
+
+PLAN_SETTINGS = {field.name for field in dataclasses.fields(Plan)} - {"environment"}
+
+
+def diagnosis_of(case: str | Case) -> Diagnosis:
+    if isinstance(case, str):
+        return diagnose(read_evidence(case))
+    return diagnose(read_evidence(case.log, case.exit))
+
+
+@pytest.mark.parametrize("hazard", all_hazards(), ids=lambda hazard: hazard.slug)
+class TestEveryHazard:
+    def test_knows_its_own_cases(self, hazard):
+        assert hazard.matches
+        for case in hazard.matches:
+            assert diagnosis_of(case).slug == hazard.slug, case
+
+    def test_leaves_near_misses_alone(self, hazard):
+        assert hazard.near_misses
+        for case in hazard.near_misses:
+            assert diagnosis_of(case).slug != hazard.slug, case
+
+    def test_offers_a_remedy_that_can_be_applied_or_typed(self, hazard):
+        assert hazard.remedies
+        for remedy in hazard.remedies:
+            assert remedy.change or remedy.command, remedy.title
+            for setting in remedy.change or {}:
+                assert setting in PLAN_SETTINGS or setting.isupper(), setting
+
+    def test_tells_its_story_and_names_its_sources(self, hazard):
+        for heading in ("What you see:", "Why:", "What we do:"):
+            assert heading in hazard.story
+        assert hazard.sources
+        assert hazard.title[0].islower()
+        assert not hazard.title.endswith(".")
+
+    def test_outranks_only_hazards_that_exist(self, hazard):
+        assert set(hazard.over) <= {known.slug for known in all_hazards()}
+
+    def test_file_is_named_after_the_slug(self, hazard):
+        assert __import__(f"holdfast.hazards.{hazard.slug.replace('-', '_')}")

@@ -1,0 +1,63 @@
+"""Reads every import of the package: nothing lower knows of anything higher, and heavy libraries stay where they belong."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "holdfast"
+
+MAY_IMPORT = {
+    "core": set(),
+    "hazards": {"core"},
+    "machine": {"core"},
+    "data": {"core"},
+    "planning": {"core", "hazards"},
+    "doctor": {"core", "hazards", "machine", "planning"},
+    "supervisor": {"core", "hazards", "planning"},
+    "engine": {"core", "data"},
+    "preload": set(),
+    "runs": {"core", "hazards", "machine", "data", "planning", "doctor", "supervisor"},
+    "cli": {"core", "hazards", "runs"},
+    "service": {"core", "hazards", "runs"},
+}
+HEAVY = {"torch": {"engine"}, "transformers": {"engine"}, "django": {"service"}, "celery": {"service"}}
+
+
+def imports_of(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide the layer"
+            found.add(node.module or "")
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_one_way(path):
+    parts = path.relative_to(PACKAGE).parts
+    if len(parts) == 1:
+        return
+    layer = parts[0]
+    for name in imports_of(path):
+        top, _, rest = name.partition(".")
+        if top == "holdfast" and rest:
+            other = rest.split(".")[0]
+            assert other in MAY_IMPORT[layer] | {layer, "__version__"}, f"{layer} may not import {other}"
+        assert layer in HEAVY.get(top, {layer}), f"{layer} may not import {top}"
+
+
+def test_core_uses_the_standard_library_only():
+    import sys
+
+    for path in (PACKAGE / "core").rglob("*.py"):
+        for name in imports_of(path):
+            top = name.split(".")[0]
+            assert top == "holdfast" or top in sys.stdlib_module_names, f"{path.name} imports {top}"
