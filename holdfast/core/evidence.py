@@ -6,7 +6,7 @@ for their signs in it, and `supervisor.diagnose` weighs what they find.
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -55,6 +55,10 @@ class Text:
         """Find every match with the line it starts on. `^` and `$` mean one line; `.` stays inside it."""
         for match in compiled(pattern).finditer(self.joined):
             yield match, self._passage_at(match.start())
+
+    def without(self, numbers: Container[int]) -> "Text":
+        """The same text less the lines of those numbers."""
+        return Text(self.source, ((passage.line, passage.text) for passage in self if passage.line not in numbers))
 
     def _passage_at(self, offset: int) -> Passage:
         at = bisect_right(self._starts, offset) - 1
@@ -130,4 +134,5 @@ class Diagnosis:
     runner_up: str | None = None
     remedies: tuple[Remedy, ...] = ()
     sources: tuple[str, ...] = ()
-    note: str = ""  # what else a reader should know: harmless lines seen, what was ruled out
+    note: str = ""  # why nothing was named, when nothing was
+    harmless: tuple[str, ...] = ()  # alarming lines that mean nothing, each with the reason

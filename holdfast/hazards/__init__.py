@@ -114,6 +114,24 @@ class Hazard:
     reproduced_by: str = ""
     story: str = ""  # the module's docstring; filled by all_hazards
 
+    @property
+    def why(self) -> str:
+        """The story's explanation alone."""
+        explanation = self.story.partition("Why:")[2].partition("What we do:")[0]
+        return " ".join(explanation.split())
+
+    def page(self) -> dict[str, object]:
+        """All that is known of it, as plain values."""
+        return {
+            "slug": self.slug,
+            "title": self.title,
+            "kind": self.kind,
+            "story": self.story,
+            "remedies": self.remedies,
+            "sources": self.sources,
+            "reproduced_by": self.reproduced_by or None,
+        }
+
 
 @cache
 def all_hazards() -> tuple[Hazard, ...]:

@@ -1,7 +1,6 @@
 """Lines that look alarming and mean nothing. They are set aside before any hazard looks, and `explain` says so."""
 
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.core.evidence import Evidence, Passage
 
@@ -34,11 +33,10 @@ HARMLESS = (
 )
 
 
-def harmless_lines(evidence: Evidence) -> list[tuple[Passage, Harmless]]:
-    """The harmless lines of a log, each with its explanation."""
-    return [(passage, known) for known in HARMLESS for _, passage in evidence.log.search(known.pattern)]
-
-
-def is_harmless(line: str) -> bool:
-    """True for a line that means nothing."""
-    return any(re.search(known.pattern, line) for known in HARMLESS)
+def set_aside(evidence: Evidence) -> tuple[Evidence, tuple[tuple[Passage, Harmless], ...]]:
+    """Take the harmless lines out of a log and its errors, and say which they were."""
+    found = {passage.line: (passage, known) for known in HARMLESS for _, passage in evidence.log.search(known.pattern)}
+    if not found:
+        return evidence, ()
+    cleaned = replace(evidence, log=evidence.log.without(found), errors=evidence.errors.without(found))
+    return cleaned, tuple(found[line] for line in sorted(found))

@@ -12,19 +12,21 @@ from dataclasses import dataclass
 
 from holdfast.core.evidence import Diagnosis, Evidence, Passage
 from holdfast.hazards import Hazard, Strength, all_hazards
+from holdfast.hazards.harmless import Harmless, set_aside
 
 _WEIGHT: dict[Strength, int] = {"proves": 2, "suggests": 1, "fallout": 0}
 
 
 def diagnose(evidence: Evidence) -> Diagnosis:
     """Name the cause, with its proof, or say that it is unknown."""
+    evidence, harmless = set_aside(evidence)
     suspects = [suspect for hazard in all_hazards() if (suspect := _suspect(hazard, evidence))]
     suspects = [suspect for suspect in suspects if _can_explain(suspect, evidence)]
     if any(suspect.weight > 0 for suspect in suspects):
         suspects = [suspect for suspect in suspects if suspect.weight > 0]
     ranked = sorted(suspects, key=lambda suspect: suspect.rank(suspects))
     if not ranked:
-        return _unknown(evidence)
+        return _unknown(evidence, harmless)
     best = ranked[0]
     return Diagnosis(
         slug=best.hazard.slug,
@@ -34,6 +36,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         runner_up=ranked[1].hazard.slug if len(ranked) > 1 else None,
         remedies=best.hazard.remedies,
         sources=best.hazard.sources,
+        harmless=_harmless_notes(harmless),
     )
 
 
@@ -71,7 +74,7 @@ def _can_explain(suspect: _Suspect, evidence: Evidence) -> bool:
     return suspect.is_in_error or not evidence.errors
 
 
-def _unknown(evidence: Evidence) -> Diagnosis:
+def _unknown(evidence: Evidence, harmless: tuple[tuple[Passage, Harmless], ...]) -> Diagnosis:
     if evidence.ended_well:
         note = "The process ended with code 0 and nothing in its output is a known failure."
     elif evidence.errors:
@@ -79,4 +82,17 @@ def _unknown(evidence: Evidence) -> Diagnosis:
         note = f"No known hazard explains this error; it may be an ordinary bug in the program: {last.text}"
     else:
         note = "Nothing in the output is a known failure."
-    return Diagnosis(slug="unknown", confidence="unknown", title="the cause is not established", note=note)
+    return Diagnosis(
+        slug="unknown",
+        confidence="unknown",
+        title="the cause is not established",
+        note=note,
+        harmless=_harmless_notes(harmless),
+    )
+
+
+def _harmless_notes(harmless: tuple[tuple[Passage, Harmless], ...]) -> tuple[str, ...]:
+    first_lines: dict[str, int] = {}
+    for passage, known in harmless:
+        first_lines.setdefault(known.why, passage.line)
+    return tuple(f"line {line} is harmless: {why}" for why, line in first_lines.items())

@@ -1,0 +1,96 @@
+"""Explains a log, or a hazard, in words. The same fields make the text and the JSON.
+
+Nothing from a log is executed or rendered as markup; it is printed as cleaned text, one line at a time.
+"""
+
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from holdfast.core.biglog import read_log_file
+from holdfast.core.errors import RequestError
+from holdfast.core.evidence import Diagnosis, Passage
+from holdfast.core.plan import Remedy
+from holdfast.hazards import Hazard, find_hazard
+from holdfast.supervisor.diagnose import diagnose
+
+_SHOWN_PASSAGES = 4
+_SHOWN_CHARACTERS = 240
+
+
+def explain_log(log: Path | IO[bytes], exit_status: str = "") -> Diagnosis:
+    """Read a log and name the cause in it."""
+    try:
+        return diagnose(read_log_file(log, exit_status))
+    except OSError as error:
+        raise RequestError(f"the log cannot be read: {error.strerror}", seen=str(log)) from error
+
+
+def render_diagnosis(diagnosis: Diagnosis) -> str:
+    """Write a diagnosis for a terminal: what happened, what was seen, what to try, where to read on."""
+    return "\n".join(_diagnosis_lines(diagnosis))
+
+
+def render_hazard(hazard: Hazard) -> str:
+    """Write all that is known of a hazard for a terminal."""
+    lines = [f"{hazard.title}   [{hazard.slug}, {hazard.kind}]", "", *_filled(hazard.story), ""]
+    lines += [line for remedy in hazard.remedies for line in _remedy_lines(remedy)]
+    lines += _labelled("read", ", ".join(hazard.sources))
+    lines += _labelled("lab", hazard.reproduced_by or "reported, not reproduced by us")
+    return "\n".join(lines)
+
+
+def _diagnosis_lines(diagnosis: Diagnosis) -> Iterator[str]:
+    if diagnosis.slug == "unknown":
+        yield f"[?] {diagnosis.title}"
+        yield from _labelled("seen", diagnosis.note)
+    else:
+        doubt = "" if diagnosis.confidence == "proven" else "probably: "
+        yield f"[x] {doubt}{diagnosis.title}   [{diagnosis.slug}, {diagnosis.confidence}]"
+        for passage in diagnosis.because[:_SHOWN_PASSAGES]:
+            yield from _labelled("seen", _quoted(passage))
+        hazard = find_hazard(diagnosis.slug)
+        if hazard:
+            yield from _labelled("why", hazard.why)
+    for remedy in diagnosis.remedies:
+        yield from _remedy_lines(remedy)
+    for note in diagnosis.harmless:
+        yield from _labelled("note", note)
+    if diagnosis.runner_up:
+        yield from _labelled("or", f"{diagnosis.runner_up}, the next best explanation")
+    if diagnosis.slug != "unknown":
+        yield from _labelled("more", f"holdfast explain {diagnosis.slug}")
+
+
+def _quoted(passage: Passage) -> str:
+    where = f"line {passage.line}: " if passage.line else ""
+    text = passage.text.strip()
+    return where + (text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + " ...")
+
+
+def _remedy_lines(remedy: Remedy) -> list[str]:
+    details = [remedy.command] if remedy.command else []
+    details += [f"{name}={value}" for name, value in (remedy.change or {}).items()]
+    details += [f"cost: {remedy.cost}"] if remedy.cost else []
+    details += [] if remedy.keeps else ["changes what is learned"]
+    return _labelled("try", remedy.title + (f"  ({'; '.join(details)})" if details else ""))
+
+
+def _labelled(label: str, text: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        100,
+        initial_indent=f"  {label:<6} ",
+        subsequent_indent=" " * 9,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _filled(story: str) -> list[str]:
+    """Fold the story's paragraphs: each of its headings starts a new one."""
+    lines: list[str] = []
+    for paragraph in story.replace("\nWhy:", "\n\nWhy:").replace("\nWhat we do:", "\n\nWhat we do:").split("\n\n"):
+        lines += [*textwrap.wrap(" ".join(paragraph.split()), 100), ""]
+    return lines[:-1]
