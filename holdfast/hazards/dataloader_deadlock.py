@@ -1,0 +1,128 @@
+"""The data loader's workers and the training process wait for each other.
+
+What you see: no error and no progress; the main process sits in `_try_get_data`, polling a queue that stays empty. The same
+happens in `datasets.map(num_proc=...)`. Small data often works, because fewer workers or smaller batches take another path.
+Why: a forked worker inherits a lock that another thread held at that moment, a worker died without being noticed, or a
+worker waits for a full pipe or for another library's thread pool (OpenCV, HDF5, a logger).
+What we do: load in the main process, or start workers by spawn so that they inherit no lock.
+"""
+
+from holdfast.core.evidence import Evidence, Passage
+from holdfast.core.facts import MachineFacts
+from holdfast.core.plan import Plan, Remedy
+from holdfast.hazards import Case, Hazard, Invited, judged, proves, seen, suggests
+
+_HUNG = seen("exit", r"hang")
+_STOPPED_BY_HAND = seen("log", r"KeyboardInterrupt|^\^C")
+_OTHER_WAIT = (
+    seen(
+        "frame", r"(?i)gomp_|__kmp|rayon|nccl|all_reduce|MPSStream|waitUntilCompleted|libcuda|ssl\.py|requests/|httpx"
+    ),
+    seen("log", r"process just got forked"),
+)
+_LOADER_WAIT = (
+    r"^(?:_try_get_(?:data|batch)|_get_(?:data|batch)|_next_data) \(.*dataloader"
+    r"|^\w+ \(.*(?:_utils[/\\]pin_memory|_utils[/\\]worker)\.py"
+)
+_QUEUE_WAIT = (
+    r"^(?:wait|_poll|poll|select|get|_recv|_recv_bytes|recv_bytes) \(.*(?:connection|selectors|queues?)(?:\.py)?\b"
+)
+_MAP_WAIT = r"^(?:iflatmap_unordered|_map_single|map) \(.*(?:py_utils|arrow_dataset)"
+
+
+def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
+    """Say why this machine and plan invite the hazard; None when they do not."""
+    if not plan.loader_workers or (plan.start_method or facts.start_method) != "fork":
+        return None
+    threaded = [
+        name for name in ("opencv-python", "opencv-python-headless", "h5py", "faiss-cpu") if name in facts.distributions
+    ]
+    if threaded:
+        return Invited(
+            f"{plan.loader_workers} forked loader workers beside {', '.join(threaded)}, whose threads do not survive a fork"
+        )
+    return Invited(f"{plan.loader_workers} forked loader workers inherit any lock that is held at that moment", "note")
+
+
+def _waits_for_workers(evidence: Evidence) -> Passage | None:
+    """A stack that stands in the loader's queue and that nothing but a hang or Ctrl-C ended."""
+    errors = [passage.text for passage in evidence.errors if "KeyboardInterrupt" not in passage.text]
+    if errors or not (_HUNG.find(evidence) or _STOPPED_BY_HAND.find(evidence)):
+        return None
+    return seen("frame", f"{_LOADER_WAIT}|{_MAP_WAIT}").find(evidence)
+
+
+HAZARD = Hazard(
+    slug="dataloader-deadlock",
+    title="the data loader's workers stopped answering and the main process waits for ever",
+    kind="hang",
+    invited_by=invited_by,
+    signs=(
+        proves("error", r"DataLoader timed out after \d"),
+        judged("suggests", _waits_for_workers),
+        suggests("frame", _LOADER_WAIT, also=(_HUNG,), unless=_OTHER_WAIT),
+        suggests("frame", _QUEUE_WAIT, also=(_HUNG,), unless=_OTHER_WAIT),
+        suggests("log", r"could not unlink the shared memory file", also=(_HUNG,)),
+        suggests("log", r"\(num_proc=\d+\)|num_proc[= ]+\d+|#\d+: +\d+%\|", also=(_HUNG,), unless=_OTHER_WAIT),
+        suggests(
+            "log",
+            r"(?i)\b\d+ dataloader workers|num_workers['\"]?\s*[=:]\s*[1-9]|DataLoader will create \d+ worker processes",
+            also=(_HUNG,),
+            unless=_OTHER_WAIT,
+        ),
+        suggests(
+            "log", r"resource_sharer|pt_data_worker|_MultiProcessingDataLoaderIter", also=(_HUNG,), unless=_OTHER_WAIT
+        ),
+    ),
+    remedies=(
+        Remedy("load data in the main process", change={"loader_workers": 0}, cost="slower input"),
+        Remedy(
+            "start workers by spawn, so that they inherit no lock",
+            change={"start_method": "spawn"},
+            cost="slower start",
+        ),
+        Remedy(
+            "let the loader give up instead of waiting for ever",
+            command="DataLoader(..., timeout=120)",
+            cost="the run ends with an error that names the loader",
+        ),
+        Remedy(
+            "keep OpenCV from using its own threads in workers",
+            command="cv2.setNumThreads(0)",
+            cost="none in most loaders",
+        ),
+    ),
+    sources=(
+        "pytorch/pytorch#1355",
+        "pytorch/pytorch#75147",
+        "pytorch/pytorch#45198",
+        "RolnickLab/ami-data-companion#140",
+        "huggingface/datasets#5094",
+    ),
+    matches=(
+        Case(
+            'Thread 0x7f (idle): "MainThread"\n    wait (threading.py:331)\n    get (queue.py:180)\n'
+            "    _try_get_data (torch/utils/data/dataloader.py:1133)\n    _next_data (torch/utils/data/dataloader.py:1329)\n",
+            "hang",
+        ),
+        Case("poll (libc.so.6)\n    select (selectors.py:415)\n    wait (multiprocessing/connection.py:931)\n", "hang"),
+        "RuntimeError: DataLoader timed out after 60 seconds",
+        Case("Map (num_proc=8):  97%|#########7| 9700/9988 [00:12<00:00, 801.21 examples/s]", "hang"),
+        "^CTraceback (most recent call last):\n"
+        '  File "train.py", line 40, in <module>\n    for batch in loader:\n'
+        '  File "/lib/python3.10/site-packages/torch/utils/data/dataloader.py", line 1284, in _get_data\n'
+        "    success, data = self._try_get_data()\n"
+        '  File "/lib/python3.10/site-packages/torch/utils/data/dataloader.py", line 1132, in _try_get_data\n'
+        "    data = self._data_queue.get(timeout=timeout)\n"
+        '  File "/lib/python3.10/multiprocessing/connection.py", line 931, in wait\n'
+        "    ready = selector.select(timeout)\nKeyboardInterrupt",
+    ),
+    near_misses=(
+        'Traceback (most recent call last):\n  File "/lib/torch/utils/data/dataloader.py", line 1132, in _try_get_data\n'
+        "    data = self._data_queue.get(timeout=timeout)\nRuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.",
+        Case("Map (num_proc=8): 100%|##########| 9988/9988 [00:12<00:00, 801.21 examples/s]", "0"),
+        Case(
+            "#0  futex_wait () from /lib/libc.so.6\n#1  gomp_team_barrier_wait_end () from /lib/libgomp.so.1\n", "hang"
+        ),
+    ),
+)

@@ -1,0 +1,73 @@
+"""The script starts worker processes while it is being imported.
+
+What you see: "An attempt has been made to start a new process before the current process has finished its bootstrapping
+phase", or a pool that restarts its children for ever.
+Why: with spawn and forkserver every worker imports the script again. Code that stands outside `if __name__ == "__main__":`
+runs in the worker too and tries to start workers of its own. macOS and Windows spawn by default; Linux does since Python 3.14
+by forkserver.
+What we do: load in the main process, which starts no worker; tell the user where the guard belongs.
+"""
+
+from holdfast.core.evidence import Evidence, Passage
+from holdfast.core.plan import Remedy
+from holdfast.hazards import Hazard, judged, proves, seen, suggests
+
+
+def _starts_inside_an_import(evidence: Evidence) -> Passage | None:
+    """A stack that imports the script in a child and starts a process from there."""
+    for stack in evidence.stacks:
+        importing = next((frame for frame in stack.frames if frame.function.startswith("_fixup_main_from_")), None)
+        if importing and any(frame.function == "_Popen" or "popen_" in frame.module for frame in stack.frames):
+            return Passage(
+                "frame", importing.line, f"{importing.function}: the child imports the script and starts a process"
+            )
+    return None
+
+
+HAZARD = Hazard(
+    slug="dataloader-spawn-guard",
+    title="the script starts worker processes while a worker imports it",
+    kind="error",
+    signs=(
+        proves("log", r"(?i:attempt (?:has been made )?to start a new process before the)"),
+        proves("log", r"has finished its bootstrapping phase"),
+        proves("log", r"_check_not_importing_main"),
+        proves("log", r"[\"“']freeze_support\(\)[\"”'] line can be omitted|forgotten to use the proper idiom"),
+        judged("suggests", _starts_inside_an_import),
+        suggests("frame", r"get_preparation_data"),
+        # A traceback cut before its last line: the line of the popen module that asks whether the script is still importing.
+        suggests(
+            "log",
+            r"popen_spawn_posix\.py(?:\", line |:)4[12]\b|popen_forkserver\.py(?:\", line |:)4[12]\b"
+            r"|popen_spawn_win32\.py(?:\", line |:)(?:3[0-9]|4[4-7])\b",
+        ),
+        # The child died while the parent was still writing to it.
+        suggests("error", r"BrokenPipeError", also=(seen("log", r"popen_spawn|reduction\.py|ForkingPickler"),)),
+    ),
+    remedies=(
+        Remedy("load data in the main process", change={"loader_workers": 0}, cost="slower input"),
+        Remedy(
+            "put everything that runs under the main guard",
+            command="if __name__ == '__main__': main()",
+            cost="one line in the script",
+        ),
+    ),
+    sources=("AgileRL/AgileRL#286", "kwuking/TimeMixer#21", "hezhangsprinter/DID-MDN#3"),
+    over=("dataloader-worker-killed", "dataloader-pickle"),
+    matches=(
+        "RuntimeError: \n        An attempt has been made to start a new process before the\n"
+        "        current process has finished its bootstrapping phase.",
+        "RuntimeError: \n            Attempt to start a new process before the current process\n"
+        "            has finished its bootstrapping phase.",
+        "  File \"C:\\lib\\multiprocessing\\spawn.py\", line 136, in _check_not_importing_main\n    is not going to be frozen to produce an executable.''')",
+        '  File "/lib/python3.11/multiprocessing/popen_spawn_posix.py", line 42, in _launch\n    prep_data = spawn.get_preparation_data(process_obj._name)\n',
+        '  File "C:\\lib\\multiprocessing\\reduction.py", line 60, in dump\n    ForkingPickler(file, protocol).dump(obj)\n'
+        "BrokenPipeError: [Errno 32] Broken pipe",
+    ),
+    near_misses=(
+        '  File "/lib/python3.9/multiprocessing/popen_spawn_posix.py", line 47, in _launch\n    reduction.dump(process_obj, fp)\n'
+        "AttributeError: Can't pickle local object 'main.<locals>.collate'",
+        "BrokenPipeError: [Errno 32] Broken pipe",
+        "RuntimeError: context has already been set",
+    ),
+)

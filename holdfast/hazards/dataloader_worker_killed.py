@@ -1,0 +1,85 @@
+"""A data loader worker died.
+
+What you see: "DataLoader worker (pid N) is killed by signal: Killed", or "exited unexpectedly". Sometimes only the echo: a
+`ConnectionResetError` or `EOFError` while the main process reads from a worker that is gone.
+Why: mostly memory. Each worker holds its own batches, and after a while its own copy of the dataset's Python objects; the
+kernel kills the largest process. A segmentation fault in a decoder looks the same from outside.
+What we do: load in the main process, where the dataset exists once and a crash shows its own traceback.
+"""
+
+from holdfast.core.facts import MachineFacts
+from holdfast.core.plan import Plan, Remedy
+from holdfast.core.text import human_bytes
+from holdfast.hazards import Hazard, Invited, proves, seen, suggests
+
+_WORKER = r"DataLoader worker\s*\(?(?:pid)?(?:\(s\))?[^)\n]{0,80}\)?"
+_READS_FROM_WORKER = (
+    seen("frame", r"_try_get_(?:data|batch)|rebuild_storage_(?:fd|filename)|_pin_memory_loop|do_one_step"),
+)
+
+
+def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
+    """Say why this machine and plan invite the hazard; None when they do not."""
+    need = plan.loader_workers * plan.prefetch_batches * plan.batch_bytes
+    if facts.memory_free_bytes is not None and need > facts.memory_free_bytes // 2:
+        return Invited(
+            f"{plan.loader_workers} loader workers hold about {human_bytes(need)} of batches, {human_bytes(facts.memory_free_bytes)} are free"
+        )
+    return None
+
+
+HAZARD = Hazard(
+    slug="dataloader-worker-killed",
+    title="a data loader worker was killed or crashed",
+    kind="crash",
+    invited_by=invited_by,
+    signs=(
+        proves("log", rf"{_WORKER} is killed by signal: (?!Bus error)\w"),
+        proves("log", r"Unexpected (?:segmentation fault|floating-point exception) encountered in worker"),
+        # Often the echo of an exception in the worker that stands before it.
+        suggests("log", rf"{_WORKER} exited unexpectedly"),
+        suggests("error", r"Pin memory thread exited unexpectedly"),
+        suggests("error", r"One of the subprocesses has abruptly died during map operation"),
+        suggests("error", r"BrokenProcessPool|TerminatedWorkerError|process pool was terminated abruptly"),
+        suggests(
+            "error", r"ConnectionResetError|EOFError$|ConnectionRefusedError|lost sys\.stderr", also=_READS_FROM_WORKER
+        ),
+        suggests(
+            "error",
+            r"unable to open shared memory object.*No such file or directory|could not unlink the shared memory file",
+            unless=(seen("exit", r"hang"),),
+        ),
+        suggests("frame", r"^_error_if_any_worker_fails", unless=(seen("log", r"Bus error|bus error"),)),
+    ),
+    remedies=(
+        Remedy("load data in the main process", change={"loader_workers": 0}, cost="slower input"),
+        Remedy("use fewer workers", change={"loader_workers": "halve"}, cost="slower input"),
+        Remedy("look whether the kernel killed it for memory", command="dmesg | grep -i 'killed process'"),
+    ),
+    sources=(
+        "pytorch/pytorch#8976",
+        "pytorch/pytorch#4507",
+        "hezhangsprinter/DCPDN#12",
+        "STVIR/pysot#140",
+        "facebookresearch/SlowFast#443",
+    ),
+    matches=(
+        "RuntimeError: DataLoader worker (pid 19597) is killed by signal: Killed.",
+        "RuntimeError: DataLoader worker (pid 8102) is killed by signal: Terminated.",
+        "RuntimeError: DataLoader worker (pid 7699) is killed by signal: Segmentation fault. Details are lost due to multiprocessing.",
+        "RuntimeError: DataLoader worker (pid(s) 11208, 3676, 5316) exited unexpectedly",
+        "RuntimeError: DataLoader worker (pid(s) 4120) exited unexpectedly with exit code 3221225477.",
+        "ERROR: Unexpected segmentation fault encountered in worker.",
+        "RuntimeError: Pin memory thread exited unexpectedly",
+        "RuntimeError: One of the subprocesses has abruptly died during map operation.To debug the error, disable multiprocessing.",
+        '  File "/lib/torch/utils/data/dataloader.py", line 1133, in _try_get_data\n    data = self._data_queue.get(timeout=timeout)\n'
+        '  File "/lib/torch/multiprocessing/reductions.py", line 496, in rebuild_storage_fd\n    fd = df.detach()\n'
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+    ),
+    near_misses=(
+        "RuntimeError: DataLoader worker (pid 325) is killed by signal: Bus error.",
+        "KeyError: Caught KeyError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+        '  File "train.py", line 9, in __getitem__\n    return self.rows[index]["answer"]\nKeyError: \'answer\'',
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+    ),
+)

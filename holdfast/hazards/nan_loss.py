@@ -1,0 +1,161 @@
+"""The loss became NaN or infinite.
+
+What you see: `loss: nan` from some step on, "Loss is nan, stopping training", or, with Hugging Face's Trainer, a loss of exactly 0.0
+beside `grad_norm: nan` (it hides NaN by default).
+Why: values left the range of the number format: float16 overflow, too high a learning rate, a division or logarithm of zero,
+NaN in the data, or a sequence whose every token is masked.
+What we do: go back to the last checkpoint without NaN and continue in float32; a lower learning rate is the user's decision.
+"""
+
+import re
+
+from holdfast.core.evidence import Evidence, Passage
+from holdfast.core.facts import MachineFacts
+from holdfast.core.plan import Plan, Remedy
+from holdfast.hazards import Case, Hazard, Invited, judged, proves, seen, suggests
+
+_LOSS_VALUE = re.compile(
+    r"(?i)(?:\bloss|_loss|loss_\w+|\bloss\w*|\bppl|perplexity)\b['\"]?(?: value| is|\[\w+\])?\s*[:=|]?\s*(?:tensor\(|\[|\()*\s*"
+    r"(?P<value>[-+]?(?:nan|inf(?:inity)?|\d+(?:\.\d+)?(?:e[-+]?\d+)?))\b"
+)
+_GRAD_NORM_NAN = re.compile(r"(?i)(?:grad_?norm|gnorm|grad norm)['\"]?\s*[:=|]?\s*(?:tensor\()?(?:nan|inf)\b")
+_LOSS_COLUMNS = re.compile(r"(?i)^\s*(?:epoch|step|iter)\w*\b.*\b\w*loss\w*\b")
+
+
+def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
+    """Say why this machine and plan invite the hazard; None when they do not."""
+    if plan.precision == "fp16":
+        return Invited("float16 overflows beyond 65504; bf16 and float32 do not", "note")
+    return None
+
+
+def _loss_is_nan(evidence: Evidence) -> Passage | None:
+    """Losses that turn NaN and stay so: at least two, or the last one logged. One bad step that recovers is none."""
+    logged = [
+        (match["value"].lower().lstrip("+-"), passage)
+        for passage in evidence.log
+        for match in _LOSS_VALUE.finditer(passage.text)
+    ]
+    bad = [passage for value, passage in logged if value.startswith(("nan", "inf"))]
+    if not bad:
+        return None
+    is_last = logged[-1][1].line == bad[-1].line
+    return bad[0] if is_last or len({passage.line for passage in bad}) > 2 else None
+
+
+def _zero_loss_with_nan_gradient(evidence: Evidence) -> Passage | None:
+    """What the Trainer logs once the weights are NaN; or a gradient norm that is never a number."""
+    with_gradient = [passage for passage in evidence.log if re.search(r"(?i)grad_?norm|gnorm|grad norm", passage.text)]
+    nan_gradient = [passage for passage in with_gradient if _GRAD_NORM_NAN.search(passage.text)]
+    for passage in nan_gradient:
+        value = _LOSS_VALUE.search(passage.text)
+        if value and re.fullmatch(r"0(?:\.0+)?", value["value"]):
+            return passage
+    return nan_gradient[0] if len(nan_gradient) > 2 and len(nan_gradient) == len(with_gradient) else None
+
+
+def _table_of_nan(evidence: Evidence) -> Passage | None:
+    """A progress table (ultralytics and others) whose loss columns hold NaN."""
+    has_header = any(_LOSS_COLUMNS.search(passage.text) for passage in evidence.log)
+    rows = (passage for passage in evidence.log if len(re.findall(r"(?<![\w.])nan(?![\w.])", passage.text)) >= 2)
+    return next(rows, None) if has_header else None
+
+
+HAZARD = Hazard(
+    slug="nan-loss",
+    title="the loss became NaN or infinite",
+    kind="wrong-results",
+    invited_by=invited_by,
+    signs=(
+        proves(
+            "log",
+            r"(?i)\bloss(?:es)?(?: value)?(?: is|:| =| became| was|=)? *[\[({]*(?:tensor\()?[-+]?(?:nan|inf|infinite|not finite|non-?finite)\b.{0,60}\b(?:stop|abort|exit|terminat|end)",
+        ),
+        proves(
+            "log",
+            r"(?i)(?:non-?finite|invalid|nan|inf(?:inite)?)[ /\w]{0,10} ?loss(?:es)?\b.{0,40}\b(?:stop|abort|exit|terminat|end|during training)",
+        ),
+        proves(
+            "error",
+            r"(?i)\bloss (?:is|became|was|contains|has) (?:\w+ ){0,2}(?:nan|inf|infinite|not finite)|NaN loss|loss returned in `?training_step`? is nan",
+        ),
+        proves(
+            "error",
+            r"(?i)NanLossDuringTraining|outputs? (?:is|are|contains?) NaN|found NaN in (?:local|the)|(?:detected|encountered) (?:nan|inf)\w* (?:in|value)",
+        ),
+        proves("log", r"Minimum loss scale reached|loss scale already at minimum"),
+        proves("error", r"Function '\w+Backward\d*' returned nan values"),
+        suggests(
+            "error",
+            r"(?i)probability tensor contains either `?inf`?, `?nan`?|found invalid values:|satisfy the constraint \w+\(.*\bnan\b",
+        ),
+        suggests(
+            "error",
+            r"(?i)input contains (?:nan|infinity)|cannot convert float nan to integer",
+            also=(seen("log", r"(?i)loss\W{1,4}nan\b"),),
+        ),
+        suggests("log", r"(?i)= (?:nan|inf) is not finite|signaling trainer to stop.*nan"),
+        suggests(
+            "log",
+            r"(?i)(?:reducing|reduce) (?:loss scale )?to:? (?:1\.0|1|0\.\d+|\d\.\d+e-\d+)\s*$|setting loss scale to:? 0\.0\d+",
+        ),
+        judged("suggests", _loss_is_nan),
+        judged("suggests", _zero_loss_with_nan_gradient),
+        judged("suggests", _table_of_nan),
+        suggests("log", r"(?i)^\s*tensor\(nan\b.*(?:Loss|Backward)"),
+    ),
+    remedies=(
+        Remedy(
+            "train in float32, from the last checkpoint without NaN",
+            change={"precision": "fp32"},
+            cost="slower, more memory",
+        ),
+        Remedy("use the plain attention kernel", change={"attention": "eager"}, cost="slower, more memory"),
+        Remedy("look for NaN, infinity and empty rows in the data", command="holdfast survey DATA"),
+        Remedy(
+            "lower the learning rate",
+            command="holdfast train DATA --learning-rate 1e-5",
+            cost="other updates than asked",
+            keeps=False,
+        ),
+    ),
+    sources=(
+        "Time-MoE/Time-MoE#37",
+        "OpenBMB/MiniCPM-V#212",
+        "hiyouga/LlamaFactory#2916",
+        "google/gemma_pytorch#24",
+        "facebookresearch/fairseq#1529",
+        "ymcui/Chinese-LLaMA-Alpaca#534",
+    ),
+    matches=(
+        Case(
+            "{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 5e-05, 'epoch': 0.97}\n{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 5e-05, 'epoch': 0.98}",
+            "0",
+        ),
+        Case("epoch 1/3  step 1/39  loss 1.1031\nepoch 1/3  step 2/39  loss nan", "0"),
+        "Loss is nan, stopping training",
+        "AssertionError: Loss is NaN or infinite at epoch 0, batch 712. Stopping training.",
+        "WARNING: non-finite loss, ending training  tensor([nan, nan, nan, nan], device='cuda:0')",
+        "FloatingPointError: Loss became infinite or NaN at iteration=20!",
+        "FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding.",
+        "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
+        "ValueError: Network outputs is NAN! Stop Training",
+        "RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.",
+        Case(
+            "      Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size\n      1/100      2.34G        nan        nan        nan         12        640: 100%",
+            "0",
+        ),
+        Case("Epoch 3: train_loss: nan, val_loss: nan, acc: 0.098", "0"),
+        "RuntimeError: probability tensor contains either `inf`, `nan` or element < 0",
+    ),
+    near_misses=(
+        Case(
+            "Epoch [1][100/62598] lr: 1.000e-03, loss_ce: 1.2757, loss: 1.9091, grad_norm: nan\nEpoch [1][200/62598] lr: 1.000e-03, loss_ce: 0.5921, loss: 0.9186, grad_norm: 3.9772",
+            "0",
+        ),
+        Case("[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768", "0"),
+        Case("Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 16384.0", "0"),
+        Case("{'loss': 0.0, 'grad_norm': 0.0, 'learning_rate': 0.0, 'epoch': 3.0}", "0"),
+        Case("Epoch 1: train_loss: 0.52, val_loss: inf\nEpoch 2: train_loss: 0.41, val_loss: 0.63", "0"),
+    ),
+)
