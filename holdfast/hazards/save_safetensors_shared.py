@@ -1,0 +1,64 @@
+"""The model shares tensors between layers, and the safetensors format refuses to write them twice.
+
+What you see: "Some tensors share memory" or "The weights trying to be saved contained shared tensors" at the first
+checkpoint, often hours into the run.
+Why: tied embeddings, reused layers or flattened buffers are one block of memory under several names; safetensors keeps
+no aliases, and the model does not declare which names are tied.
+What we do: save before the first long stretch, so it shows in minutes; drop the duplicate names or save by `save_model`.
+"""
+
+from holdfast.core.plan import Remedy
+from holdfast.hazards import Hazard, proves, seen, suggests
+
+HAZARD = Hazard(
+    slug="save-safetensors-shared",
+    title="shared tensors cannot be saved as safetensors",
+    kind="error",
+    signs=(
+        proves("log", r"Some tensors share memory"),
+        proves("log", r"weights trying to be saved contained shared tensors"),
+        proves("log", r"A potential way to correctly save your model is to use `?save_model"),
+        proves("error", r"found no suitable name to keep for saving amongst"),
+        proves("error", r"(?i)(?:shared|tied) (?:tensors?|weights?)[^\n]*safe(?:_serialization|tensors)"),
+        # The same refusal for the same reason: the bytes on disk would not be the tensor.
+        suggests("error", r"trying to save a non[- ]?contiguous tensor"),
+        suggests("frame", r"_flatten \(.*safetensors|_remove_duplicate_names", unless=(seen("error", r"."),)),
+    ),
+    remedies=(
+        Remedy(
+            "save with the function that knows about shared tensors",
+            command="safetensors.torch.save_model(model, 'model.safetensors')",
+            cost="none; load with load_model",
+        ),
+        Remedy(
+            "declare the tied names in the model's class, so that only one is written",
+            command="_tied_weights_keys = ['lm_head.weight']",
+        ),
+        Remedy(
+            "make stray tensors whole before saving",
+            command="state = {name: tensor.contiguous().clone() for name, tensor in model.state_dict().items()}",
+            cost="a second copy in memory while saving",
+        ),
+        Remedy(
+            "save in torch's own format (gone from transformers 5)",
+            command="TrainingArguments(save_safetensors=False) or model.save_pretrained(..., safe_serialization=False)",
+            cost="a pickle file, which must not be loaded from strangers",
+        ),
+    ),
+    sources=(
+        "2U1/Phi3-Vision-Finetune#14",
+        "safetensors/safetensors#202",
+        "huggingface/trl#5150",
+        "safetensors/safetensors#304",
+    ),
+    matches=(
+        "RuntimeError: The weights trying to be saved contained shared tensors [{'a.weight', 'b.weight'}] that are mismatching the transformers base configuration.",
+        "RuntimeError: \n            Some tensors share memory, this will lead to duplicate memory on disk and potential differences when loading them again: [{'lm_head.weight', 'embed.weight'}].",
+        "ValueError: You are trying to save a non contiguous tensor: `encoder.weight` which is not allowed.",
+        '  File "/venv/lib/python3.11/site-packages/safetensors/torch.py", line 394, in _flatten\n    raise RuntimeError(',
+    ),
+    near_misses=(
+        "Removed shared tensor {'lm_head.weight'} while saving. This should be OK, but check by verifying that you don't receive any warning while reloading",
+        "safetensors_rust.SafetensorError: Error while serializing: I/O error: No space left on device (os error 28)",
+    ),
+)
