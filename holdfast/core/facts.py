@@ -61,6 +61,7 @@ class Disk:
     total_bytes: int
     filesystem: str = ""
     free_inodes: int | None = None
+    is_writable: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,7 @@ class Variable:
     value: str
     effect: str
     source: str = ""  # who established that effect
+    verdict: Literal["works", "useless", "harmful"] = "works"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +113,8 @@ class NativeConflict:
     copies: int
     outcome: Literal["shared", "coexists", "tolerated", "crash", "hang", "abort", "not-found"]
     because: str
+    files: tuple[str, ...] = ()  # the copies that get loaded, in order
+    when: str = ""  # the condition, where the folder alone does not tell: "Homebrew's libomp is installed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +145,7 @@ class MachineFacts:
     distributions: Mapping[str, str] = field(default_factory=dict)  # canonical name -> version
     torch: TorchBuild | None = None
     gpus: tuple[Gpu, ...] = ()
+    driver_version: str = ""  # of the NVIDIA driver
     driver_cuda: str = ""  # newest CUDA the driver takes
     trials: tuple[DeviceTrial, ...] = ()
     gpu_processes: tuple[GpuProcess, ...] = ()
@@ -150,6 +155,7 @@ class MachineFacts:
     openmp_runtimes: tuple[str, ...] = ()  # one entry per copy that installed packages carry
     conflicts: tuple[NativeConflict, ...] = ()
     unanswered: tuple[str, ...] = ()  # probes that could not answer, each with its reason
+    sources: Mapping[str, str] = field(default_factory=dict)  # fact -> where it was taken from
 
     def has_at_least(self, name: str, version: str) -> bool:
         """True when the distribution is installed in that version or a later one."""

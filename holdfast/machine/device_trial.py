@@ -1,0 +1,182 @@
+"""A short-lived child that does one training step on a device and compares it with the CPU's in double precision.
+
+    python -P holdfast/machine/device_trial.py DEVICE LIMIT_SECONDS
+
+It imports nothing of Holdfast, so it runs under any Python that has torch. Each line it prints is a JSON object that
+says what it does next or what came out; after a crash or a hang the last one tells how far it got. The step holds what
+has been wrong on some device before: causal attention on permuted tensors, a linear layer with a transposed weight, an
+expanded input, and an optimizer that must really move the weights.
+"""
+
+import faulthandler
+import json
+import sys
+import time
+import warnings
+from typing import Any
+
+_LOSS_TOLERANCE = 1e-3  # float32 against float64 gives about 1e-6; a wrong kernel gives far more than this
+_GRADIENT_TOLERANCE = 1e-2
+_HALF_TOLERANCE = 5e-2
+
+# B batch, T tokens, D width, H heads, F inner width, V vocabulary
+_B, _T, _D, _H, _F, _V = 4, 48, 128, 2, 256, 97
+
+
+def main(device: str, limit_seconds: float) -> None:
+    """Try one device and print what came out."""
+    _no_core_file()
+    faulthandler.enable()
+    # Ends the process with every stack, even while a driver call holds the interpreter, or when the parent is gone.
+    faulthandler.dump_traceback_later(limit_seconds, exit=True)
+    try:
+        _say(doing="import torch")
+        import torch
+
+        _say(doing="the reference step on the CPU")
+        reference = _train_step(torch, "cpu", torch.float64)
+        _say(doing=f"a training step on {device}")
+        started = time.perf_counter()
+        trial = _train_step(torch, device, torch.float32)
+        seconds = time.perf_counter() - started
+        _say(doing=f"attention in half precision on {device}")
+        half = _half_precision_faults(torch, device)
+    except Exception as error:
+        _say(outcome="error", detail=_one_line(error))
+        return
+    faults = _faults(trial, reference) + half
+    detail = "; ".join(faults) or f"loss {trial['loss']:.4f}, the same as in double precision"
+    _say(outcome="differs" if faults else "agrees", detail=detail, seconds=round(seconds, 3))
+    if device == "cpu":
+        _list_devices(torch)
+
+
+def _train_step(torch: Any, device: str, dtype: Any) -> dict[str, Any]:
+    """One step with fixed weights and tokens: loss, gradients, and the loss after the optimizer moved the weights."""
+    generator = torch.Generator().manual_seed(0)
+
+    def weight(*shape: int) -> Any:
+        values = torch.randn(*shape, generator=generator, dtype=torch.float64) * shape[-1] ** -0.5
+        return values.to(dtype).to(device).requires_grad_()
+
+    weights = {
+        "embedding": weight(_V, _D),
+        "position": weight(1, _T, _D),
+        "position_projection": weight(_D, _D),
+        "attention_in": weight(3 * _D, _D),
+        "attention_out": weight(_D, _D),
+        "inner": weight(_F, _D),
+        "outer_transposed": weight(_F, _D),
+        "head": weight(_V, _D),
+    }
+    tokens = torch.randint(0, _V, (_B, _T + 1), generator=generator).to(device)
+    optimizer = torch.optim.AdamW(weights.values(), lr=1e-2)
+    loss = _loss(torch, weights, tokens)
+    loss.backward()
+    gradients = {name: tensor.grad.detach().to("cpu", torch.float64) for name, tensor in weights.items()}
+    optimizer.step()
+    with torch.no_grad():
+        after = _loss(torch, weights, tokens)
+    return {"loss": float(loss.detach()), "after": float(after), "gradients": gradients}
+
+
+def _loss(torch: Any, weights: dict[str, Any], tokens: Any) -> Any:
+    functional = torch.nn.functional
+    positions = weights["position"].expand(_B, -1, -1)
+    x = functional.embedding(tokens[:, :-1], weights["embedding"])
+    x = x + functional.linear(positions, weights["position_projection"])
+    mixed = functional.linear(functional.layer_norm(x, (_D,)), weights["attention_in"])
+    query, key, value = (part.view(_B, _T, _H, _D // _H).transpose(1, 2) for part in mixed.chunk(3, dim=-1))
+    seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    x = x + functional.linear(seen.transpose(1, 2).reshape(_B, _T, _D), weights["attention_out"])
+    inner = functional.gelu(functional.linear(functional.layer_norm(x, (_D,)), weights["inner"]))
+    x = x + functional.linear(inner, weights["outer_transposed"].t())
+    logits = functional.linear(functional.layer_norm(x, (_D,)), weights["head"])
+    return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def _faults(trial: dict[str, Any], reference: dict[str, Any]) -> list[str]:
+    """What differs from the reference by more than rounding."""
+    faults: list[str] = []
+    if not _is_near(trial["loss"], reference["loss"], _LOSS_TOLERANCE):
+        faults.append(f"loss {trial['loss']:.4f} where the CPU gives {reference['loss']:.4f}")
+    for name, expected in reference["gradients"].items():
+        error = float((trial["gradients"][name] - expected).norm() / expected.norm())
+        if not error < _GRADIENT_TOLERANCE:
+            faults.append(f"the gradient of {name} is off by {error:.0%}")
+    moved, expected_move = trial["after"] - trial["loss"], reference["after"] - reference["loss"]
+    if not _is_near(moved, expected_move, 0.1):
+        faults.append(f"after AdamW the loss moved by {moved:+.4f} where the CPU's moves by {expected_move:+.4f}")
+    return faults
+
+
+def _half_precision_faults(torch: Any, device: str) -> list[str]:
+    """Compare causal attention in bf16 and fp16; a type that the device lacks is no fault."""
+    faults: list[str] = []
+    generator = torch.Generator().manual_seed(1)
+    for dtype in (torch.bfloat16, torch.float16):
+        query, key, value = (
+            torch.randn(2, _H, _T, 64, generator=generator, dtype=torch.float64).to(dtype) for _ in range(3)
+        )
+        attention = torch.nn.functional.scaled_dot_product_attention
+        expected = attention(query.double(), key.double(), value.double(), is_causal=True)
+        try:
+            found = attention(query.to(device), key.to(device), value.to(device), is_causal=True).cpu().double()
+        except (RuntimeError, TypeError):
+            continue
+        error = float((found - expected).norm() / expected.norm())
+        if not error < _HALF_TOLERANCE:
+            faults.append(f"causal attention in {str(dtype).removeprefix('torch.')} is off by {error:.0%}")
+    return faults
+
+
+def _list_devices(torch: Any) -> None:
+    """Name the accelerators that torch can use, and say why one it was built for cannot be used."""
+    for kind in ("cuda", "mps", "xpu"):
+        _say(doing=f"looking for {kind}")
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            try:
+                names, reason = _devices_of(torch, kind)
+            except Exception as error:
+                names, reason = [], _one_line(error)
+        said = [str(warning.message).strip().split("\n")[0] for warning in warned]
+        _say(kind=kind, devices=names, reason=(said or [reason])[0])
+
+
+def _devices_of(torch: Any, kind: str) -> tuple[list[str], str]:
+    if kind == "mps":
+        if not torch.backends.mps.is_built():
+            return [], ""
+        return (["mps"], "") if torch.backends.mps.is_available() else ([], "torch says that MPS is not available")
+    module = getattr(torch, kind, None)
+    if module is None or not module.is_available():
+        built = kind == "cuda" and (torch.version.cuda or torch.version.hip)
+        return [], "torch was built for GPUs and finds none" if built else ""
+    return [f"{kind}:{number}" for number in range(module.device_count())], ""
+
+
+def _is_near(value: float, expected: float, tolerance: float) -> bool:
+    return abs(value - expected) <= tolerance * abs(expected)  # False for NaN
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}"
+
+
+def _no_core_file() -> None:
+    try:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    except (ImportError, OSError, ValueError):
+        pass
+
+
+def _say(**words: object) -> None:
+    print(json.dumps(words), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 60.0)

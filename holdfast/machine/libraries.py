@@ -1,0 +1,120 @@
+"""Installed distributions and the torch build, read from the files of any folder. Nothing is imported.
+
+Metadata is read leniently, since a broken install is what a doctor is called for: a folder without METADATA is named
+by its folder name, and a distribution that is recorded twice is reported as such.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.core.facts import Answer, TorchBuild
+from holdfast.machine.commands import Unanswerable
+
+_HEAD_BYTES = 16384  # name and version stand in the first lines; a description may run to megabytes
+_METAL_GRAPH = b"MetalPerformanceShadersGraph"
+
+
+@dataclass(slots=True)
+class Installed:
+    """The distributions of some folders, and what is odd about their records."""
+
+    versions: dict[str, str] = field(default_factory=dict)  # canonical name -> version
+    oddities: list[str] = field(default_factory=list)
+
+
+def probe_torch() -> Answer[TorchBuild | None]:
+    """What the torch that this Python would import was built for."""
+    for folder in import_folders():
+        if (folder / "torch").is_dir():
+            return Answer(read_torch_build(folder / "torch"), str(folder / "torch" / "version.py"))
+    return Answer(None, "no folder of sys.path has torch in it")
+
+
+def import_folders() -> list[Path]:
+    """The folders this Python imports from, first to last, without archives and the current folder."""
+    folders = [Path(entry) for entry in sys.path if entry]
+    return [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
+
+
+def read_distributions(folders: Iterable[Path]) -> Installed:
+    """Read the records of every distribution; what stands first on the path is what is imported."""
+    found = Installed()
+    for folder in folders:
+        here: dict[str, list[str]] = {}
+        for record in _records(folder):
+            try:
+                name, version = _name_and_version(record)
+            except OSError as error:
+                found.oddities.append(f"{record.name}: {error.strerror or error}")
+                continue
+            if name.startswith("~"):
+                found.oddities.append(f"{record.name}: left over from an uninstall that was cut off")
+                continue
+            if not version:
+                found.oddities.append(f"{record.name}: no version is recorded")
+            here.setdefault(canonical(name), []).append(version)
+        for name, versions in here.items():
+            if len(versions) > 1:
+                found.oddities.append(f"{name} is recorded {len(versions)} times: {', '.join(sorted(versions))}")
+            found.versions.setdefault(name, versions[-1])
+    return found
+
+
+def canonical(name: str) -> str:
+    """Write a distribution's name as indexes do: lower case, one dash for any run of `-_.`."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def read_torch_build(folder: Path) -> TorchBuild:
+    """Read torch's version file and, on a Mac, the first page of its library."""
+    try:
+        text = (folder / "version.py").read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise Unanswerable(f"torch is there but its version.py cannot be read: {error.strerror or error}") from None
+    values = dict(re.findall(r"^(\w+)\s*(?::[^=\n]+)?=\s*['\"]([^'\"]*)['\"]", text, re.MULTILINE))
+    if "__version__" not in values:
+        raise Unanswerable(f"{folder / 'version.py'} names no version")
+    return TorchBuild(
+        version=values["__version__"],
+        cuda=values.get("cuda") or None,
+        rocm=values.get("hip") or None,
+        mps=_links_metal(folder / "lib" / "libtorch_cpu.dylib"),
+    )
+
+
+def site_packages_of(folder: Path) -> Path:
+    """The folder of packages that was meant: itself, or the one inside an environment."""
+    inside = [*sorted(folder.glob("lib/python3*/site-packages")), folder / "Lib" / "site-packages"]
+    return next((path for path in inside if path.is_dir()), folder)
+
+
+def _records(folder: Path) -> Iterator[Path]:
+    with os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in entries)
+    yield from (folder / name for name in names if name.endswith((".dist-info", ".egg-info")))
+
+
+def _name_and_version(record: Path) -> tuple[str, str]:
+    """Take both from the metadata, or from the record's own name where there is none."""
+    stem = record.name.removesuffix(".dist-info").removesuffix(".egg-info")
+    name, _, version = stem.partition("-")
+    version = version.split("-py")[0]  # an egg's name goes on with the Python it was made for
+    for file in (record / "METADATA", record / "PKG-INFO", record):
+        if file.is_file():
+            with file.open("rb") as stream:
+                head = stream.read(_HEAD_BYTES).decode("utf-8", errors="replace").partition("\n\n")[0]
+            fields = dict(re.findall(r"^(Name|Version):[ \t]*(\S+)", head, re.MULTILINE))
+            return fields.get("Name", name), fields.get("Version", version)
+    return name, version
+
+
+def _links_metal(library: Path) -> bool:
+    """Whether a Mac build links Metal's graph library, which is what MPS is made of. Load commands stand first."""
+    if not library.is_file():
+        return False
+    with library.open("rb") as file:
+        return _METAL_GRAPH in file.read(1 << 16)

@@ -1,0 +1,180 @@
+"""Starts one short-lived child per device and turns what became of it into an answer: a crash or a hang is one too.
+
+The child runs in its own session with its output in files, so that nothing of it can reach this process, and the whole
+group is killed at the time limit. The CPU is tried first; that child also names the accelerators torch can use.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Lock
+from typing import Literal
+
+from holdfast.core.facts import Answer, DeviceTrial
+from holdfast.machine.commands import Unanswerable, kill_group
+from holdfast.machine.gpu import has_nvidia_driver
+from holdfast.machine.libraries import probe_torch
+
+_CHILD = Path(__file__).with_name("device_trial.py")
+_GRACE_SECONDS = 2.0  # for the child to end itself with its stacks, before the group is killed
+_AT_ONCE = 4  # each child loads torch
+
+_running: set["subprocess.Popen[bytes]"] = set()
+_running_lock = Lock()
+_stopped = Event()
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What a child left: its lines, its error output, and how it ended."""
+
+    lines: tuple[dict[str, object], ...]
+    errors: str
+    code: int | None  # negative for a signal; None when it had to be killed
+    seconds: float
+
+
+def probe_trials(limit_seconds: float, tell: Callable[[str], None] = lambda _: None) -> Answer[tuple[DeviceTrial, ...]]:
+    """Do one training step on every device that torch can use here."""
+    if limit_seconds <= 0:
+        return Answer((), "not tried, as asked")
+    if probe_torch().value is None:
+        return Answer((), "torch is not installed in this Python")
+    tell("cpu")
+    cpu = run_child("cpu", limit_seconds)
+    devices = found_devices(cpu)
+    tell(", ".join(devices))
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        endings = list(pool.map(lambda device: run_child(device, limit_seconds), devices))
+    trials = [judge("cpu", cpu, limit_seconds), *lost_devices(cpu, limit_seconds, has_nvidia=has_nvidia_driver())]
+    trials += [judge(device, ending, limit_seconds) for device, ending in zip(devices, endings, strict=True)]
+    return Answer(tuple(trials), "one training step in a child process for each device")
+
+
+def stop_children() -> None:
+    """Kill the children that still run, when the one who asked has gone."""
+    _stopped.set()
+    with _running_lock:
+        for process in _running:
+            kill_group(process)
+
+
+def run_child(device: str, limit_seconds: float) -> Ending:
+    """Start the child for one device and wait for it, at most the time limit and a little grace."""
+    if _stopped.is_set():
+        raise Unanswerable("stopped")
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="holdfast-trial-", ignore_cleanup_errors=True) as name:
+        out, err = Path(name, "out"), Path(name, "err")
+        with out.open("wb") as out_file, err.open("wb") as err_file:
+            process = subprocess.Popen(
+                [sys.executable, "-P", str(_CHILD), device, str(limit_seconds)],
+                stdin=subprocess.DEVNULL,
+                stdout=out_file,
+                stderr=err_file,
+                env=os.environ | {"PYTHONFAULTHANDLER": "1", "PYTHONIOENCODING": "utf-8"},
+                start_new_session=True,
+            )
+        with _running_lock:
+            _running.add(process)
+        try:
+            code: int | None = process.wait(limit_seconds + _GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            kill_group(process)  # also what the child may have left behind
+            with _running_lock:
+                _running.discard(process)
+        return Ending(
+            read_lines(out.read_text(encoding="utf-8", errors="replace")),
+            err.read_text(encoding="utf-8", errors="replace"),
+            code,
+            round(time.monotonic() - started, 1),
+        )
+
+
+def read_lines(text: str) -> tuple[dict[str, object], ...]:
+    """The child's own lines; libraries may print others between them."""
+    found: list[dict[str, object]] = []
+    for line in text.splitlines():
+        if line.startswith("{"):
+            try:
+                value = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(value, dict):
+                found.append(value)
+    return tuple(found)
+
+
+def judge(device: str, ending: Ending, limit_seconds: float) -> DeviceTrial:
+    """Turn what a child left into the answer for its device."""
+    outcome, detail = _outcome(ending, limit_seconds)
+    return DeviceTrial(device=device, outcome=outcome, detail=detail, seconds=ending.seconds)
+
+
+def found_devices(ending: Ending) -> list[str]:
+    """The accelerators that the CPU's child named."""
+    devices = [line["devices"] for line in ending.lines if isinstance(line.get("devices"), list)]
+    return [str(device) for group in devices if isinstance(group, list) for device in group]
+
+
+def lost_devices(ending: Ending, limit_seconds: float, *, has_nvidia: bool) -> list[DeviceTrial]:
+    """Accelerators that should be there: torch was built for them, but asking failed, crashed or hung."""
+    lost: list[DeviceTrial] = []
+    for line in ending.lines:
+        kind, reason = str(line.get("kind", "")), str(line.get("reason", ""))
+        if reason and not line.get("devices") and (kind != "cuda" or has_nvidia):
+            lost.append(DeviceTrial(device=kind, outcome="error", detail=reason, seconds=0.0))
+    last = str(ending.lines[-1].get("doing", "")) if ending.lines else ""
+    if last.startswith("looking for "):
+        outcome, detail = _ended_badly(ending, limit_seconds)
+        lost.append(DeviceTrial(device=last.split()[-1], outcome=outcome, detail=detail, seconds=ending.seconds))
+    return lost
+
+
+def _outcome(
+    ending: Ending, limit_seconds: float
+) -> tuple[Literal["agrees", "differs", "error", "crash", "hang"], str]:
+    for line in ending.lines:
+        if line.get("outcome") in ("agrees", "differs", "error"):
+            return line["outcome"], str(line.get("detail", ""))  # type: ignore[return-value]
+    return _ended_badly(ending, limit_seconds)
+
+
+def _ended_badly(ending: Ending, limit_seconds: float) -> tuple[Literal["error", "crash", "hang"], str]:
+    doing = [str(line["doing"]) for line in ending.lines if "doing" in line]
+    during = f"during {doing[-1]}" if doing else "before Python reached its first line"
+    if frame := innermost_frame(ending.errors):
+        during += f", in {frame}"
+    if ending.code is None or "Timeout (" in ending.errors:
+        return "hang", f"no answer within {limit_seconds:g} s {during}"
+    said = [line.strip() for line in ending.errors.partition("Fatal Python error")[0].splitlines() if line.strip()]
+    last_word = f": {said[-1][:200]}" if said else ""
+    if ending.code < 0:
+        return "crash", f"{_signal_name(-ending.code)} {during}{last_word}"
+    return "error", f"ended with code {ending.code} {during}{last_word}"
+
+
+def innermost_frame(faulthandler_text: str) -> str:
+    """Where Python stood when faulthandler wrote: "function (file:line)" of the most recent call."""
+    threads = re.split(r"^(?=(?:Current thread|Thread) )", faulthandler_text, flags=re.MULTILINE)
+    thread = next((part for part in threads if part.startswith("Current")), threads[-1])  # the main thread comes last
+    found = re.search(r'File "([^"]+)", line (\d+) in (\S+)', thread)
+    return f"{found[3]} ({'/'.join(Path(found[1]).parts[-2:])}:{found[2]})" if found else ""
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

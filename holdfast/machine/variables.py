@@ -1,0 +1,253 @@
+"""Environment variables that matter to a run, and what each really does. Advice on the web is often wrong about them.
+
+Rows of one name are tried in order; the first whose `when` matches the value speaks. Secrets are never shown.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from holdfast.core.facts import Answer, Variable
+
+_ON = r"(?i)1|true|yes|y|on"
+_NOT_BELOW = 1.4  # torch's default low mark on unified memory
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What one variable does when its value matches."""
+
+    name: str
+    effect: str
+    source: str
+    when: str = ".*"  # the whole value
+    verdict: Literal["works", "useless", "harmful"] = "works"
+    only_on: str = ""  # sys.platform's word; elsewhere the variable does nothing
+
+
+KNOWN = (
+    Known(
+        "KMP_DUPLICATE_LIB_OK",
+        "silences the check for a second OpenMP runtime; the crash or the wrong result stays possible",
+        "pytorch/pytorch#78490, faiss-wheels/faiss-wheels#73",
+        when=_ON,
+        verdict="harmful",
+    ),
+    Known("KMP_DUPLICATE_LIB_OK", "leaves the check for a second OpenMP runtime on", "pytorch/pytorch#78490"),
+    Known(
+        "PYTORCH_ENABLE_MPS_FALLBACK",
+        "is the same as unset: it does not switch MPS off",
+        "ATen/mps/MPSFallback.mm",
+        when="0|",
+        verdict="useless",
+        only_on="darwin",
+    ),
+    Known(
+        "PYTORCH_ENABLE_MPS_FALLBACK",
+        "runs operations that MPS lacks on the CPU; read once, when torch is loaded",
+        "ATen/mps/MPSFallback.mm",
+        only_on="darwin",
+    ),
+    Known(
+        "PYTORCH_MPS_FORCE_DISABLE",
+        "does nothing: torch does not read it",
+        "huggingface/setfit#569",
+        verdict="useless",
+    ),
+    Known(
+        "PYTORCH_MPS_HIGH_WATERMARK_RATIO",
+        "removes the limit on MPS memory, so that the system kills the run instead of torch raising an error",
+        "PyTorch documentation, MPS environment variables; gensyn-ai/rl-swarm#59",
+        when=r"0+(?:\.0*)?",
+        verdict="harmful",
+        only_on="darwin",
+    ),
+    Known(
+        "PYTORCH_MPS_HIGH_WATERMARK_RATIO",
+        "limits MPS memory to this share of what Metal recommends; the default is 1.7",
+        "PyTorch documentation, MPS environment variables",
+        only_on="darwin",
+    ),
+    Known(
+        "PYTORCH_MPS_LOW_WATERMARK_RATIO",
+        "sets the soft limit of MPS memory; the default is 1.4",
+        "PyTorch documentation, MPS environment variables",
+        only_on="darwin",
+    ),
+    Known(
+        "PYTORCH_MPS_GRAPH_CACHE_POLICY",
+        "limits the compiled graphs that MPS keeps, one per tensor shape; torch 2.13 and later",
+        "pytorch/pytorch#182648",
+        only_on="darwin",
+    ),
+    Known(
+        "ACCELERATE_USE_CPU",
+        "moves only Accelerate to the CPU; the Hugging Face Trainer still takes MPS unless use_cpu=True",
+        "transformers v5.15.1, training_args.py",
+        when=_ON,
+        verdict="harmful",
+        only_on="darwin",
+    ),
+    Known(
+        "TOKENIZERS_PARALLELISM",
+        "switches off the tokenizers' guard against fork, which can deadlock loader workers; unset is safer",
+        "NVIDIA-NeMo/Megatron-Bridge#5328, huggingface/tokenizers#187",
+        when=_ON,
+        verdict="harmful",
+    ),
+    Known("TOKENIZERS_PARALLELISM", "tokenizes on one thread, which is safe with fork", "huggingface/tokenizers#187"),
+    Known(
+        "OBJC_DISABLE_INITIALIZE_FORK_SAFETY",
+        "hides one check of macOS after a fork; what that check warned of still happens",
+        "benoitc/gunicorn#2478",
+        when=_ON,
+        verdict="harmful",
+        only_on="darwin",
+    ),
+    Known(
+        "OMP_NUM_THREADS",
+        "one CPU thread: keeps two OpenMP runtimes from crashing, and makes training on the CPU slow",
+        "dmlc/xgboost#11500",
+        when="1",
+    ),
+    Known("OMP_NUM_THREADS", "limits the CPU threads of torch and of other OpenMP libraries", "OpenMP specification"),
+    Known("MKL_NUM_THREADS", "limits the CPU threads of MKL alone", "Intel oneMKL documentation"),
+    Known("OPENBLAS_NUM_THREADS", "limits the CPU threads of OpenBLAS, as in NumPy", "OpenBLAS documentation"),
+    Known(
+        "CUDA_VISIBLE_DEVICES",
+        "hides every NVIDIA GPU from torch",
+        "CUDA C++ Programming Guide",
+        when=r"\s*|-1|NoDevFiles",
+    ),
+    Known("CUDA_VISIBLE_DEVICES", "shows torch these NVIDIA GPUs only", "CUDA C++ Programming Guide"),
+    Known(
+        "CUDA_LAUNCH_BLOCKING",
+        "waits for every kernel: the traceback then names the right line, and the run is slow; for debugging only",
+        "PyTorch documentation, CUDA semantics",
+        when=_ON,
+    ),
+    Known(
+        "TORCH_USE_CUDA_DSA",
+        "does nothing at run time: it is a flag for building torch",
+        "pytorch/pytorch#121894, #84609",
+        verdict="useless",
+    ),
+    Known("PYTORCH_CUDA_ALLOC_CONF", "changes how torch keeps GPU memory", "PyTorch documentation, CUDA semantics"),
+    Known("PYTORCH_ALLOC_CONF", "changes how torch keeps GPU memory", "PyTorch documentation, CUDA semantics"),
+    Known("TORCHDYNAMO_DISABLE", "switches torch.compile off", "PyTorch documentation", when=_ON),
+    Known("TORCH_COMPILE_DISABLE", "switches torch.compile off", "PyTorch documentation", when=_ON),
+    Known(
+        "HF_HOME",
+        "is where Hugging Face libraries keep models, data and the token",
+        "huggingface_hub 1.33 constants.py",
+    ),
+    Known("HF_HUB_CACHE", "is where downloaded models are kept", "huggingface_hub 1.33 constants.py"),
+    Known("HUGGINGFACE_HUB_CACHE", "is the old name of HF_HUB_CACHE, still read", "huggingface_hub 1.33 constants.py"),
+    Known(
+        "TRANSFORMERS_CACHE",
+        "is read by transformers 4 only; version 5 takes HF_HOME or HF_HUB_CACHE",
+        "transformers 4.57.1 and 5.22.2, utils/hub.py",
+        verdict="useless",
+    ),
+    Known("HF_HUB_OFFLINE", "nothing is downloaded: a model must be in the cache", "huggingface_hub 1.33", when=_ON),
+    Known("TRANSFORMERS_OFFLINE", "is the same as HF_HUB_OFFLINE", "huggingface_hub 1.33 constants.py", when=_ON),
+    Known("HF_ENDPOINT", "asks this address instead of huggingface.co", "huggingface_hub 1.33 constants.py"),
+    Known("HF_TOKEN", "is sent to the hub, for gated and private models", "huggingface_hub documentation"),
+    Known(
+        "HF_HUB_ENABLE_HF_TRANSFER",
+        "does nothing from huggingface_hub 1.0 on; HF_XET_HIGH_PERFORMANCE took its place",
+        "huggingface_hub 1.33 constants.py",
+        when=_ON,
+        verdict="useless",
+    ),
+    Known(
+        "HF_DEACTIVATE_ASYNC_LOAD",
+        "loads weights one after another, which avoids a crash when bf16 is loaded as float32 on MPS",
+        "huggingface/transformers#48029",
+        when=_ON,
+    ),
+    Known(
+        "USE_TF",
+        "keeps transformers 4 from importing TensorFlow; version 5 does not read it",
+        "transformers 4.57.1 and 5.22.2, import_utils.py",
+        when="(?i)0|false|no|off",
+    ),
+    Known(
+        "WANDB_MODE", "decides whether Weights & Biases sends, keeps or drops the run's records", "wandb documentation"
+    ),
+    Known("WANDB_API_KEY", "is sent to Weights & Biases when a script reports there", "wandb documentation"),
+    Known(
+        "PYTHONPATH", "is searched before installed packages: a file there can hide one of them", "Python documentation"
+    ),
+    Known("PYTHONUNBUFFERED", "shows output at once, also in a log file", "Python documentation", when=".+"),
+    Known("LD_PRELOAD", "is loaded into every program before its own libraries", "ld.so(8)"),
+    Known("LD_LIBRARY_PATH", "is searched before most packages' own library folders", "ld.so(8)"),
+    Known(
+        "DYLD_LIBRARY_PATH",
+        "redirects every library of the same file name; lost when a script starts through /bin/sh or /usr/bin/env",
+        "dyld(1)",
+        only_on="darwin",
+    ),
+    Known(
+        "DYLD_INSERT_LIBRARIES",
+        "adds a library to every program; it does not replace one",
+        "dyld(1)",
+        only_on="darwin",
+    ),
+    Known("HTTPS_PROXY", "sends downloads through this proxy", "requests documentation"),
+    Known("https_proxy", "sends downloads through this proxy", "requests documentation"),
+)
+_SECRET = re.compile(r"TOKEN|API_KEY|SECRET|PASSWORD")
+
+
+def probe_variables() -> Answer[tuple[Variable, ...]]:
+    """The variables that are set here and matter, with their real effect."""
+    return Answer(read_variables(os.environ, sys.platform, sys.prefix), "this process's environment")
+
+
+def read_variables(environ: Mapping[str, str], platform: str, prefix: str) -> tuple[Variable, ...]:
+    """Say what each variable that is set does on this platform, for a Python that lives in `prefix`."""
+    names = dict.fromkeys(known.name for known in KNOWN)
+    found = [_explain(name, environ, platform) for name in names if name in environ]
+    return tuple(variable for variable in (*found, _other_environment(environ, prefix)) if variable)
+
+
+def shown_value(name: str, value: str) -> str:
+    """The value as it may be printed: secrets and passwords inside addresses are left out."""
+    if _SECRET.search(name) and value:
+        return "(set, not shown)"
+    return re.sub(r"//[^/@\s]+@", "//(not shown)@", value)
+
+
+def _explain(name: str, environ: Mapping[str, str], platform: str) -> Variable | None:
+    value = environ[name]
+    row = next((known for known in KNOWN if known.name == name and re.fullmatch(known.when, value)), None)
+    if row is None:
+        return None
+    effect, verdict, source = row.effect, row.verdict, row.source
+    if row.only_on and row.only_on != platform:
+        effect, verdict = "does nothing on this system", "works"
+    elif name == "PYTORCH_MPS_HIGH_WATERMARK_RATIO" and _is_below_the_low_mark(value, environ):
+        effect = "is below the low mark, which torch refuses; set PYTORCH_MPS_LOW_WATERMARK_RATIO lower still"
+        verdict, source = "harmful", "kohya-ss/sd-scripts#603"
+    return Variable(name=name, value=shown_value(name, value), effect=effect, source=source, verdict=verdict)
+
+
+def _is_below_the_low_mark(high: str, environ: Mapping[str, str]) -> bool:
+    try:
+        return 0 < float(high) < float(environ.get("PYTORCH_MPS_LOW_WATERMARK_RATIO") or _NOT_BELOW)
+    except ValueError:
+        return False
+
+
+def _other_environment(environ: Mapping[str, str], prefix: str) -> Variable | None:
+    """An active environment that is not the one asked: its packages are not the ones described here."""
+    active = environ.get("VIRTUAL_ENV", "")
+    if not active or not Path(active).is_dir() or Path(active).resolve() == Path(prefix).resolve():
+        return None
+    effect = f"is the active environment, but this command runs in {prefix} and describes that one"
+    return Variable(name="VIRTUAL_ENV", value=active, effect=effect, source="sys.prefix", verdict="harmful")
