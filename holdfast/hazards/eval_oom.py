@@ -1,0 +1,135 @@
+"""Memory runs out while evaluating, although training fits.
+
+What you see: "out of memory" below `evaluate`, `prediction_loop`, `compute_metrics` or `validation_step`; or main memory
+that climbs through the evaluation until the process is killed.
+Why: the logits of the whole evaluation set are kept, on the GPU or in main memory, until the metric is computed; with a
+vocabulary of 50,000 a few hundred texts are gigabytes. Or the evaluation batch is larger than the training batch.
+What we do: evaluate in smaller batches and keep reduced predictions only; the model that is trained stays the same.
+"""
+
+from holdfast.core.evidence import Evidence, Passage, Text
+from holdfast.core.plan import Remedy
+from holdfast.hazards import Case, Hazard, judged, seen, suggests
+from holdfast.hazards.cuda_oom import OUT_OF_MEMORY
+
+_NO_MEMORY = (
+    rf"{OUT_OF_MEMORY}|DefaultCPUAllocator: (?:can't|not enough)|^\s*(?:[\w.]*_Array)?MemoryError\b"
+    r"|Unable to allocate [\d.]+ [GT]iB for an array|MPS backend out of memory"
+)
+_EVALUATION_NAMES = (
+    r"_*(?:evaluate|evaluation|evaluation_loop|prediction_loop|prediction_step|compute_metrics|nested_\w*concat\w*|distributed_concat"
+    r"|(?:torch|numpy)_pad_and_concatenate|gather_for_metrics|gather_function|preprocess_logits_for_metrics|run_sanity_check"
+    r"|test|test_(?:epoch|step|loop|model)|single_gpu_test|multi_gpu_test"
+    r"|(?:\w+_)?(?:eval|evaluate|validate|validation|valid|val)(?:_\w+)?)"
+)
+# A traceback's "in evaluate": plain, boxed by rich, or a notebook's.
+_IN_EVALUATION = rf"(?:\.py|\d|>)\"?,? in (?:[\w<>]+\.)*{_EVALUATION_NAMES}(?=[\s(]|$)|[/\\](?:evaluation_loop|validator|val|validation_loop|evaluator)\.py\b"
+_IN_TRAINING = (
+    r"(?:\.py|\d|>)\"?,? in (?:[\w<>]+\.)*(?:training_step|train_step|train_one_\w+|backward|run_backward)(?=[\s(]|$)"
+)
+_PHASE = (
+    r"(?P<evaluation>\*{5} Running (?:Evaluation|Prediction|Validation|testing)"
+    r"|(?i:\b(?:evaluat\w+|validat\w+|valid|val|eval|testing|predicting)\b[^\n|]{0,40}(?:\d+%|\[\s*\d+/\d+))"
+    r"|(?i:running (?:evaluation|validation)|\(valid\)|(?:start|begin)(?:ing)? (?:evaluation|validation))"
+    r"|mAP[^\n|]{0,20}:\s+\d+%|\[[> ]+\] \d+/\d+, [\d.]+ task/s)"
+    r"|(?P<training>\*{5} Running training|\{'(?:eval_)?loss':|(?i:\btrain\w*\b[^\n|]{0,40}(?:\d+%|\[\s*\d+/\d+)))"
+)
+
+
+def _below_an_evaluation(evidence: Evidence) -> Passage | None:
+    """The line that says memory ran out, when the traceback above it goes through an evaluation."""
+    for _, passage in evidence.log.search(_NO_MEMORY):
+        if _shows(_IN_EVALUATION, _traceback_of(passage, evidence)):
+            return passage
+    return None
+
+
+def _after_an_evaluation_began(evidence: Evidence) -> Passage | None:
+    """The line that says memory ran out, when the last thing the log announced was an evaluation."""
+    for _, passage in evidence.log.search(_NO_MEMORY):
+        began = _last_phase(evidence, until=passage.line) == "evaluation"
+        return passage if began and not _shows(_IN_TRAINING, _traceback_of(passage, evidence)) else None
+    return None
+
+
+def _killed_while_collecting(evidence: Evidence) -> Passage | None:
+    """How the process ended, when it was killed and the log stops inside an evaluation."""
+    if _last_phase(evidence) != "evaluation":
+        return None
+    return seen("exit", r"signal SIGKILL").find(evidence)
+
+
+def _traceback_of(error: Passage, evidence: Evidence) -> Text:
+    starts = (line.line for _, line in evidence.log.search(r"Traceback \(most recent call last\)"))
+    begin = max((start for start in starts if start <= error.line), default=0)
+    return Text("log", ((line.line, line.text) for line in evidence.log if begin <= line.line <= error.line))
+
+
+def _shows(pattern: str, text: Text) -> bool:
+    return any(text.search(pattern))
+
+
+def _last_phase(evidence: Evidence, until: int | None = None) -> str | None:
+    phases = [match for match, line in evidence.log.search(_PHASE) if until is None or line.line <= until]
+    return phases[-1].lastgroup if phases else None
+
+
+HAZARD = Hazard(
+    slug="eval-oom",
+    title="memory ran out while evaluating",
+    kind="error",
+    signs=(
+        judged("proves", _below_an_evaluation),
+        judged("suggests", _after_an_evaluation_began),
+        judged("suggests", _killed_while_collecting),
+        # A traceback that was cut before its last line: it stops where predictions are put together.
+        suggests(
+            "log",
+            r"(?:preds|labels|inputs|losses)(?:_host)? = (?:logits|labels|loss\w*|inputs\w*) if (?:preds|labels|inputs|losses)(?:_host)? is None else|, in (?:nested_concat|(?:torch|numpy)_pad_and_concatenate|distributed_concat)$",
+            unless=(seen("error", r"Error"),),
+        ),
+    ),
+    remedies=(
+        Remedy(
+            "evaluate in smaller batches",
+            change={"eval_micro_batch": "halve"},
+            cost="a slower evaluation, the same metrics",
+        ),
+        Remedy(
+            "in a Trainer script: keep class numbers instead of logits, and move them off the GPU as they come",
+            command="Trainer(..., preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1)); TrainingArguments(eval_accumulation_steps=8)",
+        ),
+        Remedy(
+            "evaluate under torch.no_grad() in a hand-written loop", command="with torch.no_grad(): evaluate(model)"
+        ),
+        Remedy(
+            "evaluate after the run instead of during it", command="TrainingArguments(eval_strategy='no')", keeps=False
+        ),
+    ),
+    sources=(
+        "huggingface/transformers#7158",
+        "huggingface/transformers#8476",
+        "huggingface/transformers#15466",
+        "huggingface/transformers#10722",
+        "catalyst-team/catalyst#143",
+    ),
+    over=("cuda-oom",),
+    matches=(
+        'Traceback (most recent call last):\n  File "train.py", line 108, in <module>\n    trainer.train()\n  File "/lib/python3.8/site-packages/transformers/trainer.py", line 1198, in _maybe_log_save_evaluate\n'
+        '    metrics = self.evaluate()\n  File "/lib/python3.8/site-packages/transformers/trainer.py", line 1803, in prediction_loop\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB',
+        '  File "/lib/python3.7/site-packages/transformers/trainer_pt_utils.py", line 56, in numpy_pad_and_concatenate\n    result = np.full_like(array1, padding_index, shape=new_shape)\n'
+        "numpy.core._exceptions._ArrayMemoryError: Unable to allocate 2.77 TiB for an array with shape (200000, 77, 50265) and data type float32",
+        "0/10 * Epoch (train): 100% 32/32 [00:41<00:00,  2.39s/it]\n0/10 * Epoch (valid):   3% 1/32 [00:01<00:46,  1.50s/it]\nRuntimeError: CUDA error: out of memory",
+        'Valid (loss 53.34) epoch 1:   9%|██████▍     | 1/11 [00:01<00:13]THCudaCheck FAIL file=/pytorch/aten/src/THC/generic/THCStorage.cu line=58 error=2 : out of memory\n  File "train.py", line 157, in evaluate',
+        "~/lib/python3.6/site-packages/transformers/trainer.py in evaluate(self, eval_dataset)\n   1157         output = self.prediction_loop(eval_dataloader)\nRuntimeError: CUDA out of memory. Tried to allocate 7.28 GiB",
+        Case(
+            "***** Running Evaluation *****\n  Num examples = 120000\n  Batch size = 8\n 99%|█████████▉| 14890/15000 [21:03<00:09]\nKilled",
+            "-9",
+        ),
+    ),
+    near_misses=(
+        'Traceback (most recent call last):\n  File "/lib/site-packages/transformers/trainer.py", line 2514, in training_step\n    self.accelerator.backward(loss)\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB',
+        'Traceback (most recent call last):\n  File "/lib/site-packages/transformers/trainer_pt_utils.py", line 71, in nested_concat\nAssertionError: Expected `tensors` and `new_tensors` to have the same type',
+        "***** Running Evaluation *****\n  Num examples = 872\n{'eval_loss': 0.41}\n{'loss': 0.39}\ntorch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+    ),
+)

@@ -1,0 +1,110 @@
+"""Processes waited for each other until the time was up.
+
+What you see: "Watchdog caught collective operation timeout ... ran for 600888 milliseconds", "Timed out initializing process
+group in store based barrier", or two GPUs at 100 % and no step.
+Why: one rank did something the others did not wait for - prepared data, saved a checkpoint, had one batch more - or it
+died or hung; or direct copies between the cards never arrive on this machine.
+What we do: look for the rank that failed first and name that instead; otherwise turn off direct copies between the cards,
+and say how to give a slow phase more time.
+"""
+
+import re
+
+from holdfast.core.evidence import Evidence, Passage
+from holdfast.core.plan import Remedy
+from holdfast.hazards import Case, Hazard, judged, seen, suggests
+
+_TIMED_OUT = (
+    r"Watchdog caught collective operation timeout|milliseconds before timing out|Some NCCL operations have failed or timed out|Heartbeat monitor timed out"
+    r"|Timed out initializing process group|in store based barrier|Timed out after \d+ seconds waiting for clients|client socket has timed out after"
+    r"|(?:RuntimeError|DistStoreError|TimeoutError|got error): Socket Timeout|Timed out waiting \d+ ?ms|wait timeout after \d+ ?ms|(?:passed|in) monitoredBarrier"
+    r"|[Cc]ollective (?:operation )?(?:timeout|timed out)|Original reason for failure was:.*time|ncclTimeout|[Ee]xception \(either an error or timeout\) detected by watchdog"
+    r"|watchdog thread terminated with exception: .*(?:[Tt]imeout|timed out)|TCPStore.{0,60}(?:timeout|timed out)|RendezvousTimeoutError|NCCL (?:timeout|timed out)"
+)
+_RAISED = r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception)\b(?:: |$)"
+_ECHO = r"NCCL|[Ww]atchdog|[Tt]imeout|[Tt]imed out|ChildFailedError|CalledProcessError|SignalException|Dist\w+Error|c10::|ProcessExitedException|ProcessRaisedException"
+_DISTRIBUTED = r"NCCL INFO|ProcessGroupNCCL|init_process_group|torch\.distributed|torchrun|LOCAL_RANK|world[_ ]size|DistributedDataParallel|distributed_backend=nccl|MEMBER: \d+/\d+"
+
+
+def _first_to_fail(evidence: Evidence) -> Passage | None:
+    """The timeout, unless a rank raised something of its own before: then the timeout is only its echo."""
+    for _, passage in evidence.log.search(_TIMED_OUT):
+        for error in evidence.errors:
+            if error.line < passage.line and re.match(_RAISED, error.text) and not re.search(_ECHO, error.text):
+                return None
+        return passage
+    return None
+
+
+HAZARD = Hazard(
+    slug="nccl-timeout",
+    title="processes waited for each other until the time was up",
+    kind="hang",
+    signs=(
+        judged("suggests", _first_to_fail),
+        suggests(
+            "frame",
+            r"ProcessGroupNCCL::WorkNCCL::checkTimeout|ProcessGroupNCCL::watchdogHandler",
+            unless=(seen("log", r"CUDA error|NCCL error"),),
+        ),
+        # Hung inside a collective, with no word about it.
+        suggests(
+            "frame",
+            r"^(?:barrier|all_reduce|broadcast|all_gather\w*|reduce_scatter\w*|_store_based_barrier|monitored_barrier|broadcast_object_list|all_gather_object|wait_for_everyone|_verify_params_across_processes) \(",
+            also=(seen("frame", r"distributed|accelerate"),),
+            unless=(seen("error", r"Error"),),
+        ),
+        suggests("exit", r"^hang$", also=(seen("log", _DISTRIBUTED),)),
+        suggests(
+            "log",
+            r"initializing (?:distributed|ddp): GLOBAL_RANK: 0, MEMBER: 1/(?!1\b)\d+|Init COMPLETE$|Launch mode Parallel",
+            also=(seen("exit", r"^hang$"),),
+        ),
+    ),
+    remedies=(
+        Remedy(
+            "do without direct copies between cards",
+            change={"NCCL_P2P_DISABLE": "1"},
+            cost="slower exchange of gradients",
+        ),
+        Remedy(
+            "prepare data once before the launch, or give slow phases more time",
+            command="TrainingArguments(ddp_timeout=7200)   # or init_process_group(timeout=timedelta(hours=2))",
+        ),
+        Remedy(
+            "find the rank that stopped",
+            command="TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_DISTRIBUTED_DEBUG=DETAIL NCCL_DEBUG=INFO torchrun train.py",
+        ),
+        Remedy(
+            "give every rank the same number of batches",
+            command="DataLoader(..., sampler=DistributedSampler(data), drop_last=True)",
+            keeps=False,
+        ),
+        Remedy("train on one GPU", command="CUDA_VISIBLE_DEVICES=0 python train.py", cost="slower"),
+    ),
+    sources=(
+        "huggingface/nanotron#204",
+        "hiyouga/LlamaFactory#7396",
+        "huggingface/open-r1#620",
+        "brandleyzhou/DIFFNet#10",
+        "pytorch/pytorch#75658",
+    ),
+    over=("nccl-error",),
+    matches=(
+        "[rank0]:[E321 02:07:08.408271257 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1580, OpType=ALLREDUCE, NumelIn=466119168, Timeout(ms)=600000) ran for 600060 milliseconds before timing out.",
+        "[E ProcessGroupNCCL.cpp:537] Some NCCL operations have failed or timed out. Due to the asynchronous nature of CUDA kernels, subsequent GPU operations might run on corrupted/incomplete data.",
+        "RuntimeError: Timed out initializing process group in store based barrier on rank: 1, for key: store_based_barrier_key:1 (world_size=2, worker_count=1, timeout=0:30:00)",
+        "torch.distributed.DistStoreError: Timed out after 1801 seconds waiting for clients. 1/2 clients joined.",
+        "RuntimeError: NCCL communicator was aborted on rank 1. Original reason for failure was: [Rank 1] Watchdog caught collective operation timeout",
+        Case(
+            "eudoxus:4055976:4056040 [1] NCCL INFO comm 0x7f4400002fb0 rank 1 nranks 4 cudaDev 1 busId 25000 - Init COMPLETE\neudoxus:4055975:4055975 [0] NCCL INFO Launch mode Parallel",
+            "hang",
+        ),
+    ),
+    near_misses=(
+        "requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='huggingface.co', port=443): Read timed out. (read timeout=10)",
+        "[rank1]: KeyError: 'labels'\n[rank0]:[E ProcessGroupNCCL.cpp:475] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE) ran for 600888 milliseconds before timing out.",
+        "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n[rank0]:[E ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3)",
+        "[rank1]: RuntimeError: CUDA error: an illegal memory access was encountered\n[rank0]:[E ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3)",
+    ),
+)
