@@ -1,0 +1,116 @@
+"""A checkpoint's weights do not fit the model that was built.
+
+What you see: "Error(s) in loading state_dict", with missing, unexpected or wrongly sized keys; "size mismatch for
+classifier.weight".
+Why: the model was built with another head, vocabulary, depth or wrapper (`module.` of DataParallel, `_orig_mod.` of
+compile, `base_model.model.` of an adapter) than the one that was saved, or the file is of another model.
+What we do: build the model from the checkpoint's own config; name the keys that differ.
+"""
+
+from holdfast.core.plan import Remedy
+from holdfast.hazards import Hazard, proves, seen, suggests
+
+HAZARD = Hazard(
+    slug="checkpoint-mismatch",
+    title="the checkpoint does not fit the model",
+    kind="error",
+    signs=(
+        proves("log", r"Error\(s\) in loading state_dict for"),
+        proves(
+            "error",
+            r"(?:[Uu]nexpected|[Mm]issing) key\(?s?\)?(?: \"[^\"\n]*\")? in state_dict|keys? not found in (?:state_dict|checkpoint)",
+        ),
+        proves("error", r"While copying the parameter named \S+, whose dimensions in the model are"),
+        proves("error", r"size mismatch(?: for [\w.]+)?(?:, got|: copying a param)|[Ss]hape mismatch for \S+"),
+        proves("log", r"You set `?ignore_mismatched_sizes`? to `?False"),
+        proves("error", r"Trying to set a tensor of shape [^\n]* this looks? incorrect"),
+        proves("log", r"Cannot load model parameters from checkpoint|please ensure that the architectures match"),
+        proves(
+            "error",
+            r"(?:Tensor name|Key) \"?\S+\"? not found in checkpoint|Assign requires shapes of both tensors to match",
+        ),
+        proves(
+            "error",
+            r"(?:load|loading) a weight file containing \d+ layers? into a model with \d+|expects? \d+ (?:variables?|weight\(s\)), but (?:the saved weights|received|it received)",
+        ),
+        proves("error", r"\S+ value from checkpoint \([^)\n]*\) is not equal to the (?:input )?argument value"),
+        proves(
+            "error",
+            r"(?i)(?:checkpoint|state[_ ]?dict|pretrained weights?)\b[^\n]{0,60}\b(?:does not|do not|doesn't|don't) (?:match|fit)[^\n]{0,40}(?:model|architecture|config)",
+        ),
+        suggests("log", r"size mismatch for \S+: copying a param with shape"),
+        suggests(
+            "log",
+            r"^(?:\W*)(?:[Uu]nexpected key\(?s?\)? in (?:source )?state_dict|[Mm]issing key\(?s?\)? in (?:source )?state_dict)",
+        ),
+        suggests("log", r"The model and loaded state dict do not match exactly"),
+        suggests("error", r"ignore_mismatched_sizes|strict=False"),
+        suggests(
+            "error",
+            r"^KeyError: ['\"](?:state_dict|model|net|model_state_dict|module|weights|generator|params_ema|params|teacher)['\"]",
+            also=(
+                seen(
+                    "log",
+                    r"(?i)^[^\n]*(?:load|ckpt|checkpoint|state|pretrain|weight)[^\n]*\[['\"](?:state_dict|model|net|model_state_dict|module|weights|generator|params_ema|params|teacher)['\"]\]",
+                ),
+            ),
+        ),
+        suggests(
+            "error",
+            r"^KeyError: ['\"][\w.]+\.(?:weight|bias|running_mean|running_var)['\"]",
+            also=(seen("log", r"(?i)load|ckpt|checkpoint|state_dict|pretrain"),),
+        ),
+        suggests(
+            "frame",
+            r"load_state_dict \(.*torch.nn.modules|_load_state_dict_into_model|_load_pretrained_model",
+            unless=(seen("error", r"."),),
+        ),
+    ),
+    remedies=(
+        Remedy(
+            "build the model from the checkpoint's own config",
+            command="AutoModel.from_pretrained(CHECKPOINT_FOLDER)",
+            cost="none",
+        ),
+        Remedy(
+            "take the wrapper's prefix off the names",
+            command="state = {name.removeprefix('module.').removeprefix('_orig_mod.'): value for name, value in state.items()}",
+            cost="none",
+        ),
+        Remedy(
+            "start a new head where only its size differs",
+            command="from_pretrained(..., num_labels=N, ignore_mismatched_sizes=True)",
+            cost="the head is trained from scratch",
+            keeps=False,
+        ),
+        Remedy(
+            "ignore extra keys that the model does not need, after reading which they are",
+            command="model.load_state_dict(state, strict=False)",
+            cost="layers without a key stay untrained, silently",
+            keeps=False,
+        ),
+    ),
+    sources=(
+        "TongkunGuan/SIGA#4",
+        "open-mmlab/mmdetection#9106",
+        "huggingface/transformers#15876",
+        "huggingface/transformers#14073",
+        "Lightning-AI/pytorch-lightning#7282",
+    ),
+    matches=(
+        'RuntimeError: Error(s) in loading state_dict for DataParallel:\n\tUnexpected key(s) in state_dict: "module.fc.weight".',
+        "\tsize mismatch for classifier.weight: copying a param with shape torch.Size([80, 128]) from checkpoint, the shape in current model is torch.Size([2, 128]).",
+        "KeyError: 'unexpected key \"module.conv1.weight\" in state_dict'",
+        "RuntimeError: While copying the parameter named fc.weight, whose dimensions in the model are torch.Size([2, 512]) and whose dimensions in the checkpoint are torch.Size([1000, 512]).",
+        "RuntimeError: You set `ignore_mismatched_sizes` to `False`, thus raising an error.",
+        'ValueError: Trying to set a tensor of shape torch.Size([32001, 4096]) in "weight" (which has shape torch.Size([32000, 4096])), this look incorrect.',
+        "    model.load_state_dict(torch.load(path)['state_dict'])\nKeyError: 'state_dict'",
+    ),
+    near_misses=(
+        "Some weights of BertForSequenceClassification were not initialized from the model checkpoint at bert-base-uncased and are newly initialized: ['classifier.bias']",
+        "Some weights of the model checkpoint at bert-base-uncased were not used when initializing BertModel: ['cls.predictions.bias']",
+        "ValueError: loaded state dict contains a parameter group that doesn't match the size of optimizer's group",
+        "KeyError: 'late stage of myocardial infarction'",
+        "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
+    ),
+)

@@ -1,0 +1,152 @@
+"""A data file cannot be read as the table or records it should be.
+
+What you see: "Error tokenizing data. C error: Expected 7 fields in line 2658, saw 8", "JSON parse error", "An error
+occurred while generating the dataset", or a UnicodeDecodeError.
+Why: stray separators and quotes, a JSON array where lines were expected, values that change type between rows, another
+encoding than UTF-8, or a file that is empty or cut off.
+What we do: read the file as it is, name each bad row with its line, and train on the rest only when asked.
+"""
+
+from holdfast.core.plan import Remedy
+from holdfast.hazards import Hazard, proves, seen, suggests
+
+# A JSON or text error in these places is about settings, the network or weights, not about data.
+_NOT_DATA = (
+    seen(
+        "log",
+        r"torch[/\\]serialization\.py|torch\.load\(|requests[/\\]models\.py|response\.json\(\)|\.json\(\)$|deepspeed_config|ds_config|get_config_dict",
+    ),
+    seen(
+        "log",
+        r"config\.json|tokenizer\.json|tokenizer_config|trainer_state\.json|setup\.py|site-packages[/\\]pip|subprocess\.py|sys\.stdout|check_output",
+    ),
+    seen("log", r"configparser|yaml\.safe_load|hf_argparser|HfArgumentParser"),
+)
+_READING = seen(
+    "log",
+    r"(?i)read_(?:csv|json|table|excel|parquet|lines?)|json\.loads?\(|csv\.(?:reader|DictReader)|load_dataset|\bdatasets?\b|\.(?:csv|tsv|jsonl?|txt|parquet|arrow|xml|conll)\b"
+    r"|\bcorpus\b|train(?:ing)?_(?:data|file)|np\.(?:loadtxt|genfromtxt)|readlines?\(|data_?loader|annotation|vocab|glove|word2vec",
+)
+
+HAZARD = Hazard(
+    slug="dataset-parse",
+    title="a data file could not be parsed",
+    kind="error",
+    signs=(
+        proves(
+            "log",
+            r"Error tokenizing data|pandas\.errors\.(?:ParserError|EmptyDataError)|No columns to parse from file|CParserError",
+        ),
+        proves(
+            "log",
+            r"ArrowInvalid: (?:JSON parse error|CSV parse error|[Ss]traddling object|Parquet (?:magic|file)|Could not open Parquet|Not an Arrow file|Failed to parse)",
+        ),
+        proves(
+            "log",
+            r"JSON parse error: |CSV parse error: |Failed to (?:read|load)(?: JSON)?(?: from)? file [^\n]* with error|Parquet magic bytes not found",
+        ),
+        proves(
+            "log",
+            r"[Aa]n error occurred while generating the dataset|DatasetGenerationError|DatasetGenerationCastError",
+        ),
+        proves(
+            "error",
+            r"Couldn't cast(?: array of type)?|datasets\.table\.CastError|All the data files must have the same columns",
+        ),
+        proves(
+            "error",
+            r"Not able to read records in the JSON file|Expected object or value|Trailing data$|Unmatched ''?\"' when",
+        ),
+        proves(
+            "log",
+            r"_csv\.Error|csv\.Error|line contains NUL|field larger than field limit|new-line character seen in unquoted field",
+        ),
+        proves("error", r"Some errors were detected ?!|Line #\d+ \(got \d+ columns instead of \d+\)"),
+        proves("error", r"Conversion failed for column|ArrowTypeError|Unsupported cast from \w+ to \w+ using function"),
+        proves("error", r"Expected \d+ (?:fields|columns)(?: in line \d+)?, (?:saw|got) \d+"),
+        proves("log", r"ArrowTypeError|Can only convert 1-dimensional array values"),
+        suggests("log", r"ArrowInvalid|ArrowNotImplementedError: Unsupported cast"),
+        suggests(
+            "error",
+            r"JSONDecodeError|Expecting (?:value|property name|',' delimiter|':' delimiter)|Extra data: line \d+ column|Unterminated string starting at|Invalid control character at",
+            unless=_NOT_DATA,
+        ),
+        suggests("error", r"UnicodeDecodeError|codec can't decode byte|UnicodeError: UTF-16", unless=_NOT_DATA),
+        suggests(
+            "error",
+            r"NonMatchingSplitsSizesError|NonMatchingChecksumError|ExpectedMoreSplits|DataFilesNotFoundError|EmptyDatasetError|Couldn't infer the same data file format",
+        ),
+        suggests(
+            "error",
+            r"could not convert string to float|invalid literal for int\(\)",
+            also=(
+                seen(
+                    "log",
+                    r"read_csv|loadtxt|genfromtxt|csv\.|pandas[/\\]|\.(?:csv|tsv)\b|line\.(?:strip|split)|\.split\(",
+                ),
+            ),
+        ),
+        suggests(
+            "error", r"(?:ElementTree\.)?ParseError: (?:not well-formed|no element found|mismatched tag|syntax error)"
+        ),
+        suggests(
+            "error",
+            r"UnidentifiedImageError|cannot identify image file|image file is truncated|broken data stream when reading image|Truncated File Read",
+        ),
+        suggests("error", r"[Nn]o (?:valid )?labels found in|labels require \d+ columns"),
+        suggests(
+            "error",
+            r"(?i)(?:line|row|record|sample) #?\d+[^\n]{0,40}(?:malformed|invalid|could not be parsed|cannot be parsed|wrong number of (?:columns|fields))",
+        ),
+        suggests(
+            "frame",
+            r"_generate_tables|_prepare_split_single|read_csv \(|_read_json|raw_decode|pyarrow",
+            unless=(seen("error", r"."), *_NOT_DATA),
+        ),
+    ),
+    remedies=(
+        Remedy(
+            "see which rows are bad, with their line numbers",
+            command="holdfast survey DATA",
+            cost="none",
+        ),
+        Remedy(
+            "say the real separator, quoting and encoding",
+            command="pd.read_csv(path, sep='\\t', quoting=csv.QUOTE_NONE, encoding='utf-8-sig')",
+        ),
+        Remedy("put one record on each line", command="jq -c '.[]' data.json > data.jsonl"),
+        Remedy("convert the file to UTF-8", command="iconv -f GBK -t UTF-8 data.csv > data_utf8.csv"),
+        Remedy(
+            "leave bad rows out",
+            command="pd.read_csv(path, on_bad_lines='warn')",
+            cost="those rows are not learned; count them first",
+            keeps=False,
+        ),
+    ),
+    sources=(
+        "kakaobrain/kor-nlu-datasets#2",
+        "huggingface/datasets#6460",
+        "zai-org/GLM-4#591",
+        "xiaoachen98/Open-LLaVA-NeXT#31",
+        "siyuanzhao/automated-essay-grading#3",
+        "huggingface/datasets#6364",
+    ),
+    matches=(
+        "pandas.errors.ParserError: Error tokenizing data. C error: Expected 7 fields in line 2658, saw 8",
+        "pyarrow.lib.ArrowInvalid: JSON parse error: Column() changed from object to array in row 0",
+        "datasets.exceptions.DatasetGenerationError: An error occurred while generating the dataset",
+        "    data = [json.loads(line) for line in open('train.jsonl')]\njson.decoder.JSONDecodeError: Expecting ',' delimiter: line 1 column 83 (char 82)",
+        "UnicodeDecodeError: 'gbk' codec can't decode byte 0x80 in position 237: illegal multibyte sequence",
+        "TypeError: Couldn't cast array of type\nstruct<a: string>\nto\n{'a': Value(dtype='int64', id=None)}",
+        "_csv.Error: line contains NUL",
+        "ValueError: Expected object or value",
+    ),
+    near_misses=(
+        "KeyError: 'json_dialogue'",
+        "KeyError: 'response '",
+        '  File "transformers/configuration_utils.py", line 650, in get_config_dict\njson.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)',
+        "  File \"/venv/lib/python3.8/site-packages/torch/serialization.py\", line 762, in _legacy_load\nUnicodeDecodeError: 'ascii' codec can't decode byte 0xd3 in position 10",
+        "ValueError: Columns ['text'] not in the dataset.",
+        "FileNotFoundError: [Errno 2] No such file or directory: 'train.csv'",
+    ),
+)

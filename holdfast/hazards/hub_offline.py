@@ -1,0 +1,150 @@
+"""The model hub cannot be reached, answers too slowly, or turns requests away.
+
+What you see: "We couldn't connect to 'https://huggingface.co'", "Max retries exceeded", time-outs, certificate errors,
+429 or 5xx answers; or a start that simply blocks, because some calls wait without a limit.
+Why: no network in the job's node, a proxy or firewall, a mirror that is needed and not set, too many requests from one
+address, or offline mode with a file that was never fetched.
+What we do: work from the cache when it is complete; fetch before the run, not in it.
+"""
+
+from holdfast.core.facts import MachineFacts
+from holdfast.core.plan import Plan, Remedy
+from holdfast.hazards import Hazard, Invited, proves, seen, suggests
+
+_OFFLINE = {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"}
+
+
+def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
+    """Say why this machine and plan invite the hazard; None when they do not."""
+    switches = [
+        variable for variable in facts.variables if variable.name in _OFFLINE and variable.value not in ("", "0")
+    ]
+    if not switches and not plan.offline:
+        return None
+    because = " and ".join(f"{variable.name}={variable.value}" for variable in switches) or "the plan is offline"
+    if not any(model.complete for model in facts.models):
+        return Invited(f"{because}, and the model cache holds no complete model")
+    return Invited(f"{because}: only what the cache holds can be used", "note")
+
+
+_HOSTS = (
+    r"huggingface\.co|hf\.co|hf-mirror\.com|cdn-lfs|hugging[_ ]?face|download\.pytorch\.org|pytorch\.org|tfhub\.dev|modelscope|models\.huggingface"
+    r"|s3\.amazonaws\.com|storage\.googleapis|githubusercontent|github\.com|dl\.fbaipublicfiles|drive\.google|kaggle|ultralytics"
+)
+_FETCHING = seen(
+    "log",
+    rf"{_HOSTS}|hf_hub|huggingface_hub|from_pretrained|load_dataset|load_state_dict_from_url|model_zoo|torch[/\\]hub|cached_path|file_utils"
+    r"|snapshot_download|download|urlretrieve|resolve/main|nltk|timm|transformers",
+)
+_NETWORK = (
+    r"Max retries exceeded|NewConnectionError|ConnectTimeout\w*|ReadTimeout\w*|ProxyError|SSLError|SSLCertVerificationError|CERTIFICATE_VERIFY_FAILED"
+    r"|Name or service not known|[Tt]emporary failure in name resolution|nodename nor servname|getaddrinfo failed|No address associated with hostname"
+    r"|Network is unreachable|Connection (?:reset by peer|aborted|timed out|refused)|Remote end closed connection|RemoteDisconnected"
+    r"|ChunkedEncodingError|IncompleteRead|Read timed out|urlopen error|ConnectError|RemoteProtocolError|timed out"
+)
+_NOT_THE_HUB = (
+    seen(
+        "log",
+        r"(?i)\bredis\b|amqp|rabbitmq|kombu|127\.0\.0\.1|localhost|\bnccl\b|\bgloo\b|TCPStore|c10d|api\.wandb\.ai|wandb|visdom|postgres|mysql|slurm",
+    ),
+)
+
+HAZARD = Hazard(
+    slug="hub-offline",
+    title="the model hub could not be reached",
+    kind="error",
+    invited_by=invited_by,
+    signs=(
+        proves("log", r"[Ww]e couldn't connect to '?https?://|couldn't find (?:it|them) in the cached files"),
+        proves(
+            "log",
+            r"LocalEntryNotFoundError|OfflineModeIsEnabled|Cannot reach https?://|[Oo]utgoing traffic has been disabled",
+        ),
+        proves(
+            "log",
+            r"error happened while trying to locate the files? on the Hub|An error happened while trying to locate",
+        ),
+        proves(
+            "log",
+            r"Cannot find the requested files in (?:the disk cache|the local cache|the cached path)|Cannot find an appropriate cached snapshot",
+        ),
+        proves("log", r"HTTPS?ConnectionPool\(host='[^'\n]*(?:huggingface|hf-mirror|hf\.co|modelscope)"),
+        proves("log", r"Connection to \S*(?:huggingface\.co|hf-mirror\.com)\S* timed out"),
+        proves(
+            "error",
+            r"Couldn't reach (?:https?://|the Hugging ?Face Hub|'|\S+ on the Hub)|ConnectionError: Couldn't reach",
+        ),
+        proves("error", r"Consistency check failed: file should be of size"),
+        proves(
+            "error",
+            r"(?:429|50[0-9])\b[^\n]*(?:Too Many Requests|Server Error|Gateway|Service Unavailable|Client Error)",
+            also=(_FETCHING,),
+        ),
+        proves("log", r"(?:429|50[0-9]) (?:Client|Server) Error[^\n]*(?:huggingface|hf\.co|hf-mirror)"),
+        proves("error", r"(?i)(?:hit|exceeded|reached)[^\n]{0,30}rate limit|rate limit exceeded", also=(_FETCHING,)),
+        proves("error", rf"(?:{_NETWORK})", also=(_FETCHING,), unless=_NOT_THE_HUB),
+        suggests(
+            "error",
+            r"requests\.exceptions\.|urllib3\.exceptions\.|urllib\.error\.|httpx\.|httpcore\.|aiohttp\.client",
+            unless=_NOT_THE_HUB,
+        ),
+        suggests(
+            "error",
+            r"MaxRetryError|URLError|HTTPError|ConnectTimeout|ReadTimeout|ProxyError|SSLError",
+            unless=(*_NOT_THE_HUB, seen("log", r"40[134] |HTTP Error 40[134]")),
+        ),
+        suggests("log", r"thrown while requesting (?:HEAD|GET) https?://|Retrying in \d+s \[Retry \d/\d\]"),
+        suggests("log", rf"(?:{_NETWORK})", also=(_FETCHING,), unless=_NOT_THE_HUB),
+        # Before 4.20 transformers said the same of an unreachable hub and of a wrong name.
+        suggests(
+            "error",
+            r"Can't load (?:config|tokenizer|weights|model|the \w+|feature extractor|image processor|processor) for '",
+        ),
+        suggests("error", r"was not found in (?:the )?(?:tokenizers )?model name list"),
+        suggests("error", r"Connection error, and we cannot find the requested files"),
+        suggests(
+            "frame",
+            r"get_hf_file_metadata|_get_metadata_or_catch_error|_request_wrapper|http_get \(|hf_hub_download|_hf_hub_download\w*|snapshot_download|http_backoff",
+            unless=(seen("error", r"."),),
+        ),
+    ),
+    remedies=(
+        Remedy(
+            "use only what the cache holds",
+            change={"offline": True, "HF_HUB_OFFLINE": "1"},
+            cost="fails at once, instead of waiting, when a file was never fetched",
+        ),
+        Remedy("fetch the model beforehand, where there is a network", command="hf download OWNER/NAME"),
+        Remedy("go through a mirror that can be reached", command="export HF_ENDPOINT=https://hf-mirror.com"),
+        Remedy(
+            "name the proxy, or the company's certificate",
+            command="export HTTPS_PROXY=http://proxy:3128 REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt",
+        ),
+        Remedy("against 429: send requests with a token", command="export HF_TOKEN=hf_..."),
+    ),
+    sources=(
+        "roboflow/rf-detr#100",
+        "huggingface/transformers#12575",
+        "tomaarsen/SpanMarkerNER#52",
+        "huggingface/transformers#26011",
+        "huggingface/huggingface_hub#3312",
+        "lllyasviel/ControlNet#408",
+    ),
+    matches=(
+        "OSError: We couldn't connect to 'https://huggingface.co' to load this file, couldn't find it in the cached files",
+        "requests.exceptions.ConnectTimeout: (MaxRetryError(\"HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded with url: /bert-base-uncased/resolve/main/config.json\"), '(Request ID: 8ba9b399)')",
+        "huggingface_hub.errors.LocalEntryNotFoundError: An error happened while trying to locate the file on the Hub and we cannot find the requested files in the local cache.",
+        "huggingface_hub.errors.OfflineModeIsEnabled: Cannot reach https://huggingface.co/api/models/x: offline mode is enabled.",
+        "requests.exceptions.HTTPError: 429 Client Error: Too Many Requests for url: https://huggingface.co/x/resolve/main/config.json",
+        "ConnectionError: Couldn't reach https://raw.githubusercontent.com/huggingface/datasets/1.1.3/datasets/glue/glue.py",
+        'Downloading: "https://download.pytorch.org/models/resnet34-b627a593.pth"\nurllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>',
+        "httpx.ConnectTimeout: [Errno 110] Connection timed out",
+    ),
+    near_misses=(
+        "OSError: meta-llama/Llama-2-13b-hf is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'",
+        "redis.exceptions.ConnectionError: Error 111 connecting to localhost:6379. Connection refused.",
+        "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:51116",
+        "wandb.errors.CommError: Run initialization has timed out after 90.0 sec.",
+        "ConnectionRefusedError: [Errno 111] Connection refused",
+    ),
+)

@@ -1,0 +1,78 @@
+"""torch refuses to unpickle something in a checkpoint that is more than weights.
+
+What you see: "Weights only load failed ... Unsupported global: GLOBAL numpy.core.multiarray._reconstruct", often when
+a run of one's own is resumed after an upgrade of torch.
+Why: since torch 2.6 `torch.load` takes weights only; optimizer states, random states and argument objects saved by older
+code carry NumPy or library classes. transformers in turn refuses `torch.load` on a torch older than 2.6.
+What we do: write safetensors and plain JSON, which need no such trust; for an own old file, allow it by name.
+"""
+
+from holdfast.core.facts import MachineFacts
+from holdfast.core.plan import Plan, Remedy
+from holdfast.hazards import Hazard, Invited, proves, seen, suggests
+
+
+def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
+    """Say why this machine and plan invite the hazard; None when they do not."""
+    if facts.has_at_least("transformers", "4.52") and facts.has_below("torch", "2.6"):
+        versions = f"transformers {facts.distributions['transformers']} with torch {facts.distributions['torch']}"
+        return Invited(f"{versions}: checkpoints in torch's own format will be refused, resume included")
+    return None
+
+
+HAZARD = Hazard(
+    slug="weights-only-load",
+    title="torch refused to load more than weights from a checkpoint",
+    kind="error",
+    invited_by=invited_by,
+    signs=(
+        proves("log", r"Weights only load failed"),
+        proves("log", r"WeightsUnpickler error|Unsupported global: GLOBAL|was not an allowed global by default"),
+        proves("log", r"serious vulnerability issue in `?torch\.load"),
+        proves("error", r"safely load weights when explicit pickle_module"),
+        proves("error", r"'weights_only' is an invalid keyword argument for (?:Unpickler|load)"),
+        proves("error", r"load\(\) got an unexpected keyword argument 'weights_only'"),
+        suggests("error", r"weights_only|add_safe_globals|safe_globals\("),
+        suggests("log", r"Re-running `torch\.load` with `weights_only` set to `False`"),
+        suggests(
+            "log",
+            r"_get_wo_message|_weights_only_unpickler",
+            unless=(seen("error", r"Ran out of input|failed finding"),),
+        ),
+    ),
+    remedies=(
+        Remedy(
+            "for files of one's own: let torch load them as before",
+            change={"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"},
+            cost="a pickle can run code: only for files this machine wrote",
+        ),
+        Remedy(
+            "allow just the classes that the message names",
+            command="torch.serialization.add_safe_globals([numpy._core.multiarray._reconstruct, numpy.ndarray, numpy.dtype])",
+        ),
+        Remedy(
+            "say it at the one call",
+            command="torch.load(path, weights_only=False)",
+            cost="a pickle can run code: only for files this machine wrote",
+        ),
+        Remedy("where transformers refuses an old torch", command="python -m pip install --upgrade 'torch>=2.6'"),
+    ),
+    sources=(
+        "nanoporetech/remora#226",
+        "modelscope/ms-swift#5808",
+        "open-retina/open-retina#186",
+        "huggingface/transformers#37785",
+        "hiyouga/LlamaFactory#8379",
+    ),
+    matches=(
+        "_pickle.UnpicklingError: Weights only load failed. This file can still be loaded, to do so you have two options",
+        "\tWeightsUnpickler error: Unsupported global: GLOBAL deepspeed.runtime.fp16.loss_scaler.LossScaler was not an allowed global by default.",
+        "ValueError: Due to a serious vulnerability issue in `torch.load`, even with `weights_only=True`, we now require users to upgrade torch to at least v2.6",
+        "TypeError: 'weights_only' is an invalid keyword argument for Unpickler()",
+    ),
+    near_misses=(
+        "FutureWarning: You are using `torch.load` with `weights_only=False` (the current default value), which uses the default pickle module implicitly.",
+        "_pickle.UnpicklingError: invalid load key, '<'.",
+        "UserWarning: Environment variable TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD detected, since the`weights_only` argument was not explicitly passed",
+    ),
+)
