@@ -2,32 +2,88 @@
 
 What you see: "OMP: Error #15" and an abort; or, with no message at all, a segmentation fault in `__kmp_suspend_64`.
 Why: torch, faiss, scikit-learn and others each carry their own libomp; on macOS the copies share weak symbols, so one
-copy's threads run the other copy's code on its own empty tables.
+copy's threads run the other copy's code on its own empty tables. KMP_DUPLICATE_LIB_OK only silences the check: in four
+independent reports the abort then became a segmentation fault.
 What we do: keep the second package out of the training process; otherwise run on one OpenMP thread.
 """
 
+import re
+from itertools import pairwise
+
 from holdfast.core.evidence import Evidence, Frame, Passage
-from holdfast.core.facts import MachineFacts
+from holdfast.core.facts import MachineFacts, NativeConflict
 from holdfast.core.plan import Plan, Remedy
-from holdfast.hazards import Hazard, Invited, judged, proves, suggests
+from holdfast.hazards import Case, Hazard, Invited, judged, proves, seen, suggests
 
 _IMAGE_SPAN_BYTES = 2 << 20  # a libomp image is under 1 MB, so frames further apart stand in two of them
+_OPENMP_FRAME = r"__kmp|kmp_flag|kmp_basic_flag"
+# How a log shows a Mac although its paths were taken out.
+_MAC = r"zsh: (?:segmentation fault|abort|bus error)|Segmentation fault: 11|Abort trap: 6|(?i:darwin|macos|\.dylib|homebrew)|EXC_BAD_ACCESS"
+_SECOND_PACKAGE = r"(?i)\bsklearn\b|scikit[-_]learn|_?kmeans|swigfaiss|\bfaiss\b|lightgbm|xgboost"
+
+_ONE_THREAD = Remedy(
+    "run on one OpenMP thread",
+    change={"threads": 1, "OMP_NUM_THREADS": "1"},
+    cost="slower on the CPU, same on a GPU; an Error #15 may still abort",
+)
+_KEEP_APART = Remedy(
+    "run the second package in a process of its own (multiprocessing with spawn)",
+    command="holdfast doctor   # names the pair and the order that loads two copies",
+)
+_ONE_ENVIRONMENT = Remedy(
+    "take both from conda-forge, where all packages share one runtime",
+    command="conda create -n train -c conda-forge pytorch scikit-learn faiss-cpu",
+    cost="another installer; pip packages added later bring their copy back",
+)
 
 
 def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     """Say why this machine and plan invite the hazard; None when they do not."""
-    crashing = [pair for pair in facts.conflicts if pair.runtime == "openmp" and pair.outcome == "crash"]
-    if crashing:
-        pairs = "; ".join(f"{pair.first} then {pair.second}: {pair.because}" for pair in crashing)
-        return Invited(f"{len(crashing)} import orders load two OpenMP runtimes that may crash: {pairs}")
-    return None
+    pairs = [pair for pair in facts.conflicts if pair.runtime == "openmp" and pair.outcome in ("crash", "abort")]
+    silenced = next((variable for variable in facts.variables if variable.name == "KMP_DUPLICATE_LIB_OK"), None)
+    warning = f"KMP_DUPLICATE_LIB_OK={silenced.value} silences the check, not the crash" if silenced else ""
+    if pairs:
+        orders = "; ".join(f"{pair.first} then {pair.second}: {pair.copies} copies, {pair.because}" for pair in pairs)
+        return Invited("; ".join(filter(None, (orders, warning))), "warning", _remedies_for(pairs, facts))
+    return Invited(warning, "note") if warning else None
+
+
+def _remedies_for(pairs: list[NativeConflict], facts: MachineFacts) -> tuple[Remedy, ...]:
+    names = {side.rpartition(" ")[0] for pair in pairs for side in (pair.first, pair.second)}
+    remedies = [_KEEP_APART]
+    boosters = sorted(names & {"xgboost", "lightgbm"})
+    if boosters and "torch" in names and facts.os == "macos":
+        order = f"import torch before {' and '.join(boosters)} in every entry point and worker"
+        if facts.has_at_least("torch", "2.4") and facts.has_below("torch", "2.11"):
+            remedies.append(
+                Remedy(order, command=f'python -c "import torch, {boosters[0]}"', cost="the order must hold everywhere")
+            )
+        else:
+            remedies.append(
+                Remedy(
+                    f"with torch 2.4 to 2.10: {order}", command='pip install "torch>=2.4,<2.11"', cost="an older torch"
+                )
+            )
+    if "faiss-cpu" in names and facts.os == "windows" and facts.has_below("faiss-cpu", "1.12"):
+        remedies.append(
+            Remedy("take a faiss that uses Microsoft's runtime instead", command='pip install -U "faiss-cpu>=1.12"')
+        )
+    if facts.os == "macos" and names & {"faiss-cpu", "scikit-learn"}:
+        remedies.append(
+            Remedy(
+                "replace its copy by a link to torch's, inside this virtual environment",
+                command="holdfast doctor --fix",
+                cost="undone by the next pip upgrade",
+            )
+        )
+    return (*remedies, _ONE_ENVIRONMENT, _ONE_THREAD)
 
 
 def _two_images(evidence: Evidence) -> Passage | None:
     """OpenMP frames of one thread that stand in two images: by load address, or by the report's image number."""
     for stack in evidence.stacks:
-        frames = [frame for frame in stack.frames if "__kmp_" in frame.function or "kmp_flag" in frame.function]
-        for upper, lower in zip(frames, frames[1:], strict=False):
+        frames = [frame for frame in stack.frames if re.search(_OPENMP_FRAME, frame.function)]
+        for upper, lower in pairwise(frames):
             if _apart(upper, lower):
                 return Passage("frame", upper.line, f"{upper.function} and {lower.function} stand in two OpenMP images")
     return None
@@ -41,6 +97,41 @@ def _apart(upper: Frame, lower: Frame) -> bool:
     return False
 
 
+def _two_image_numbers(evidence: Evidence) -> Passage | None:
+    """The same in the JSON of a crash report: OpenMP symbols of one thread with two image numbers."""
+    for match, passage in evidence.log.search(r'"frames"\s*:\s*\[[^\]]*\]'):
+        numbers = re.findall(
+            rf'"symbol"\s*:\s*"[^"]*(?:{_OPENMP_FRAME})[^"]*"[^}}]*?"imageIndex"\s*:\s*(\d+)', match[0]
+        )
+        if len(set(numbers)) > 1:
+            return Passage(
+                "log", passage.line, f"one thread's OpenMP frames stand in images {' and '.join(sorted(set(numbers)))}"
+            )
+    return None
+
+
+def _dies_in_openmp(evidence: Evidence) -> Passage | None:
+    """A crash whose innermost frame is the runtime's wait or wake-up; idle threads stand there too, but below a wait."""
+    if not re.search("SIGSEGV|SIGBUS|SIGABRT", evidence.exit.joined):
+        return None
+    for stack in evidence.stacks:
+        top = stack.frames[0]
+        if re.match(
+            r"(?:void )?__kmp_(?:suspend|resume|execute_tasks|fork_barrier|hyper_barrier|invoke_microtask)",
+            top.function,
+        ):
+            return Passage("frame", top.line, f"{top.function} ({top.module})")
+    return None
+
+
+def _two_files(evidence: Evidence) -> Passage | None:
+    """Two different OpenMP files in one crash report's or debugger's list of images."""
+    found: dict[str, Passage] = {}
+    for match, passage in evidence.log.search(r"(?<!\w)(/[^\s:'\"]*/lib(?:omp|iomp5)\.dylib)"):
+        found.setdefault(match[1], passage)
+    return list(found.values())[1] if len(found) > 1 else None
+
+
 HAZARD = Hazard(
     slug="openmp-duplicate",
     title="two OpenMP runtimes were loaded into one process",
@@ -49,29 +140,62 @@ HAZARD = Hazard(
     signs=(
         proves("log", r"OMP: Error #15\b"),
         proves("log", r"Initializing lib\w*omp\S*, but found lib\w*omp\S* already initialized"),
+        proves("log", r"multiple copies of the OpenMP runtime have been linked"),
         judged("proves", _two_images),
-        suggests("frame", r"__kmp_suspend_(?:64|initialize_thread)"),
+        judged("proves", _two_image_numbers),
+        judged("suggests", _dies_in_openmp),
+        judged("suggests", _two_files),
+        suggests("log", r"stop reason = EXC_BAD_ACCESS[^\n]*\n[^\n]*lib(?:omp|iomp5)\S*`(?:void )?__kmp"),
+        suggests("log", r"MKL_THREADING_LAYER=INTEL is incompatible with libgomp"),
+        # OpenMP in the second package, on a Mac, ended by a segmentation fault: what is left when nothing was printed.
+        suggests("exit", r"signal SIGSEGV", also=(seen("log", _MAC), seen("log", _SECOND_PACKAGE))),
+        suggests("log", r"KMP_DUPLICATE_LIB_OK", also=(seen("exit", r"SIGSEGV|SIGABRT"),)),
     ),
     remedies=(
+        _ONE_THREAD,
         Remedy(
-            "run on one OpenMP thread",
-            change={"threads": 1, "OMP_NUM_THREADS": "1"},
-            cost="slower on the CPU, same on a GPU",
+            "let MKL use the runtime that torch brought", change={"MKL_THREADING_LAYER": "GNU"}, cost="none; Linux only"
         ),
-        Remedy(
-            "keep the second package out of the training process, or take both from one conda-forge environment",
-            command="holdfast doctor",
-        ),
+        _KEEP_APART,
+        _ONE_ENVIRONMENT,
     ),
     sources=(
         "pytorch/pytorch#149201",
         "pytorch/pytorch#121101",
         "faiss-wheels/faiss-wheels#73",
         "pytorch/pytorch#155201",
+        "scikit-learn/scikit-learn#22100",
+        "ContinuumIO/anaconda-issues#13221",
+        "ultralytics/yolov5#5086",
+        "pytorch/pytorch#37377",
     ),
-    matches=("OMP: Error #15: Initializing libomp.dylib, but found libomp.dylib already initialized.",),
+    matches=(
+        "OMP: Error #15: Initializing libomp.dylib, but found libomp.dylib already initialized.",
+        "OMP: Error #15: Initializing libiomp5md.dll, but found libomp140.x86_64.dll already initialized.",
+        "OMP: Hint: This means that multiple copies of the OpenMP runtime have been linked into the program.",
+        "* thread #3, stop reason = EXC_BAD_ACCESS (code=1, address=0x8)\n"
+        "    frame #0: 0x0000000106438cf0 libomp.dylib`void __kmp_suspend_64<false, true>(int, kmp_flag_64<false, true>*) + 48\n"
+        "    frame #1: 0x0000000106a28520 libomp.dylib`kmp_flag_64<false, true>::wait(kmp_info*, int) + 1880",
+        "* thread #2, stop reason = EXC_BAD_ACCESS (code=1, address=0x540)\n    frame #0: 0x0000000105ae899e libomp.dylib`__kmp_suspend_initialize_thread + 30",
+        "Thread 12 Crashed:\n"
+        "0   libomp.dylib   0x00000001015e5828 __kmp_suspend_64 + 120\n"
+        "1   libomp.dylib   0x0000000101ad5520 kmp_flag_64<false, true>::wait(kmp_info*, int) + 1880",
+        Case(
+            '{"id":9,"frames":[{"imageOffset":1003786,"symbol":"__kmp_suspend_initialize_thread","imageIndex":10},{"imageOffset":270310,"symbol":"__kmp_fork_barrier(int, int)","imageIndex":2}]}',
+            "SIGSEGV",
+        ),
+        Case(
+            "sklearn/cluster/_kmeans.py:870: FutureWarning: The default value of `n_init` will change\nzsh: segmentation fault  python fit.py",
+            "SIGSEGV",
+        ),
+    ),
     near_misses=(
         "RuntimeWarning: Found Intel OpenMP ('libiomp') and LLVM OpenMP ('libomp') loaded at the same time.",
         "OMP: Error #13: Assertion failure at kmp_runtime.cpp(6480).",
+        Case(
+            "+ 2345 __psynch_cvwait  (in libsystem_kernel.dylib) + 8  [0x1a2b3c]\n+ 2345 __kmp_suspend_64  (in libomp.dylib) + 120  [0x1a2b3d]\n",
+            "hang",
+        ),
+        "OMP: Info #276: omp_set_nested routine deprecated, please use omp_set_max_active_levels instead.",
     ),
 )

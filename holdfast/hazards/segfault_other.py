@@ -1,0 +1,90 @@
+"""Native code crashed, and nothing shows which known fault it was.
+
+What you see: "Segmentation fault", "Bus error", SIGSEGV or exit code 139, with a Python stack at best.
+Why: a bug in a compiled library, libraries that do not fit each other, a damaged install, or failing memory. The crash often
+comes far from its cause.
+What we do: try again on safer settings, with every stack written down, and say what the last frames were.
+"""
+
+import re
+
+from holdfast.core.evidence import Evidence, Passage
+from holdfast.core.facts import MachineFacts, release
+from holdfast.core.plan import Plan, Remedy
+from holdfast.hazards import Case, Hazard, Invited, judged, suggests
+
+_CRASH = re.compile(
+    r"Fatal Python error: (?:Segmentation fault|Bus error|Aborted|Floating|Illegal)|Segfault encountered|\b[Ss]egmentation fault\b|\bSegmentationFault\b"
+    r"|SIGSEGV|SIGBUS|\b[Bb]us error\b|EXC_BAD_ACCESS|Windows fatal exception|access violation|0x[Cc]0000005|-1073741819|3221225477"
+    r"|double free or corruption|(?:free|realloc)\(\): |malloc\(\): |munmap_chunk|corrupted (?:size|double|unsorted)|stack smashing"
+    r"|Floating point exception|exit ?code ?[:=]? ?(?:-11|139)\b|段错误|Speicherzugriffsfehler|Erreur de segmentation|Violación de segmento"
+)
+_ORDINARY = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception)\b(?!.*(?:signal|Segmentation|SIG[A-Z]))")
+
+
+def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
+    """Say why this machine and plan invite the hazard; None when they do not."""
+    old_mac = facts.os == "macos" and facts.os_version != "" and release(facts.os_version) < (12,)
+    if old_mac and facts.has_at_least("pyarrow", "16.1") and facts.has_below("pyarrow", "18"):
+        remedy = Remedy("take a pyarrow that runs on this macOS", command='pip install "pyarrow<16.1"')
+        return Invited(
+            f"pyarrow {facts.distributions['pyarrow']} crashes on import on macOS {facts.os_version}",
+            "blocker",
+            (remedy,),
+        )
+    return None
+
+
+def _crash_without_an_exception(evidence: Evidence) -> Passage | None:
+    """A crash that no exception came before; after one, it is only the way the process went down."""
+    found = next((passage for passage in evidence.log if _CRASH.search(passage.text)), None)
+    if found is None:
+        found = next((passage for passage in evidence.exit if re.search("SIG(?:SEGV|BUS|FPE)", passage.text)), None)
+    if found is None:
+        return None
+    before = [error.text for error in evidence.errors if error.line < found.line or found.line == 0]
+    return None if any(_ORDINARY.match(text) for text in before) else found
+
+
+HAZARD = Hazard(
+    slug="segfault-other",
+    title="native code crashed and the cause is not among the known ones",
+    kind="crash",
+    invited_by=invited_by,
+    signs=(
+        # pyarrow 16.1 and 17 on macOS 11 and older: a crash while the library is being loaded (apache/arrow#43339).
+        suggests("frame", r"arrow::fs::FileSystem(?:FactoryRegistry|Registrar)"),
+        judged("fallout", _crash_without_an_exception),
+    ),
+    remedies=(
+        Remedy("write every thread's stack when it happens again", change={"PYTHONFAULTHANDLER": "1"}, cost="none"),
+        Remedy("load data in the main process", change={"loader_workers": 0}, cost="slower input"),
+        Remedy("compute on one thread", change={"threads": 1, "OMP_NUM_THREADS": "1"}, cost="slower on the CPU"),
+        Remedy("train on the CPU", change={"device": "cpu"}, cost="much slower"),
+        Remedy("see the native frames of the crash", command="gdb -batch -ex run -ex bt --args python train.py"),
+        Remedy(
+            "reinstall the library of the innermost frame in a clean environment",
+            command="python -m venv fresh && fresh/bin/pip install ...",
+        ),
+    ),
+    sources=(
+        "apache/arrow#43339",
+        "pytorch/pytorch#4101",
+        "pytorch/pytorch#1374",
+        "huggingface/datasets#6858",
+        "NVlabs/SPADE#135",
+    ),
+    matches=(
+        'Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f (most recent call first):\n  File "train.py", line 12 in forward',
+        ">>> import torch\nSegmentation fault (core dumped)",
+        "Windows fatal exception: access violation\n\nCurrent thread 0x00001a2c (most recent call first):",
+        "Process finished with exit code -1073741819 (0xC0000005)",
+        "double free or corruption (!prev)\nAborted (core dumped)",
+        Case("Epoch 1:   3%|3         | 117/3900", "SIGSEGV"),
+    ),
+    near_misses=(
+        "Illegal instruction (core dumped)",
+        "KeyError: 'labels'\nSegmentation fault (core dumped)",
+        "OMP: Error #15: Initializing libomp.dylib, but found libomp.dylib already initialized.\nSegmentation fault: 11",
+    ),
+)

@@ -1,0 +1,124 @@
+"""The training runs on the CPU, and it would take days.
+
+What you see: "device: cpu, n_gpu: 0", "GPU available: True, used: False" or a banner that ends in CPU, and a progress bar with
+many seconds per step and days to go. Nothing has failed.
+Why: no GPU was asked for, none was found, or the installed torch cannot use it. A transformer is ten to a hundred times slower
+on a CPU.
+What we do: use the GPU if there is one; otherwise all cores, short batches without padding, bf16 where the CPU has it.
+"""
+
+from holdfast.core.evidence import Evidence, Passage
+from holdfast.core.facts import MachineFacts
+from holdfast.core.plan import Plan, Remedy
+from holdfast.hazards import Case, Hazard, Invited, judged, seen, suggests
+
+_ON_CPU = (
+    r"(?i)\bdevice\w*['\"]?\s*[:=]\s*(?:torch\.device\()?(?:type=)?['\"]?cpu\b|n_gpu[:=] ?0\b|using (?:device:? ?)?cpu\b|running on (?:the )?cpu\b"
+    r"|\btorch[ -][\d.]+\S* CPU\b|GPU available: (?:False|True[^\n]*used: False)|GPU available but not used|no (?:gpu|cuda|accelerator) (?:is |was )?(?:found|detected|available)"
+    r"|cuda (?:is )?not available|is_available\(\)\)?[:\s>]*False|FP16 is not supported on CPU|cuda drivers on your machine, GPU will not be used"
+    r"|on (?:the )?cpu[^\n]{0,40}slow|training on cpu|^\s+\d+/\d+\s+0G\s"
+)
+_ON_GPU = r"(?i)GPU_mem\s[\s\S]{0,300}?\b[1-9][\d.]*G\b|\bcuda:\d|used: True|device\w*\s*[:=]\s*['\"]?(?:cuda|mps)"
+_SLOW_STEP_SECONDS = 5.0
+_LONG_HOURS = 5
+_VERY_LONG_HOURS = 24
+
+
+def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
+    """Say why this machine and plan invite the hazard; None when they do not."""
+    if "torch" not in facts.distributions and facts.torch is None:
+        return None
+    if plan.device == "cpu" and facts.gpus:
+        return Invited(f"the plan trains on the CPU although there is {facts.gpus[0].name}")
+    if not facts.gpus and plan.device in ("auto", "cpu"):
+        cpus = f"{facts.cpu_count} processors" if facts.cpu_count else "the CPU"
+        return Invited(f"no GPU was found; training runs on {cpus}", "note")
+    return None
+
+
+def _cpu_and_slow(evidence: Evidence) -> Passage | None:
+    """A line that says CPU, and a progress that says hours."""
+    if seen("log", _ON_GPU).find(evidence):
+        return None
+    on_cpu = seen("log", _ON_CPU).find(evidence)
+    return on_cpu if on_cpu and _slow(evidence, _SLOW_STEP_SECONDS, _LONG_HOURS) else None
+
+
+def _only_slow(evidence: Evidence) -> Passage | None:
+    """Steps of many seconds and more than a day to go, and no word of a GPU: it is most likely the CPU."""
+    if evidence.ended_well or seen("log", r"(?i)cuda|\bgpu|\bmps\b|nccl|\brank|\bnvidia").find(evidence):
+        return None
+    return _slow(evidence, None, _VERY_LONG_HOURS)
+
+
+def _only_cpu(evidence: Evidence) -> Passage | None:
+    """A line that says CPU, in a run that did not end well and failed of nothing else."""
+    if evidence.ended_well or evidence.errors or seen("log", _ON_GPU).find(evidence):
+        return None
+    return seen("log", _ON_CPU).find(evidence)
+
+
+def _slow(evidence: Evidence, step_seconds: float | None, hours: int) -> Passage | None:
+    for match, passage in evidence.log.search(
+        r"(?:(\d+) days?, *)?\b(\d+):(\d\d):(\d\d)[,\]]|(\d+(?:\.\d+)?) ?s/(?:it|step|batch|iter)"
+    ):
+        if match[5]:
+            if step_seconds is not None and float(match[5]) >= step_seconds:
+                return passage
+        elif int(match[1] or 0) * 24 + int(match[2]) >= hours and "<" in passage.text:
+            return passage
+    return None
+
+
+HAZARD = Hazard(
+    slug="slow-cpu-training",
+    title="the training runs on the CPU and would take very long",
+    kind="slow",
+    invited_by=invited_by,
+    signs=(
+        judged("suggests", _cpu_and_slow),
+        suggests(
+            "log", r"GPU available: True[^\n]*used: False|GPU available but not used", unless=(seen("exit", r"code 0"),)
+        ),
+        judged("fallout", _only_slow),
+        judged("fallout", _only_cpu),
+    ),
+    remedies=(
+        Remedy("use the GPU if there is one", change={"device": "auto"}),
+        Remedy(
+            "install a torch that can use it",
+            command="pip install torch --index-url https://download.pytorch.org/whl/cu128",
+        ),
+        Remedy("compute in bf16 where the CPU has it", change={"precision": "bf16"}, cost="small rounding differences"),
+        Remedy(
+            "train adapters instead of all weights, or a smaller model",
+            command="holdfast train DATA --model sentence-transformers/all-MiniLM-L6-v2",
+            cost="another model",
+            keeps=False,
+        ),
+    ),
+    sources=(
+        "huggingface/sentence-transformers#85",
+        "HarryVolek/PyTorch_Speaker_Verification#61",
+        "ultralytics/yolov5#2389",
+        "prophesier/diff-svc#281",
+        "junyanz/pytorch-CycleGAN-and-pix2pix#914",
+    ),
+    matches=(
+        Case(
+            "05/30/2022 08:36:06 - WARNING - __main__ - Process rank: -1, device: cpu, n_gpu: 0, distributed training: False\n  0%|          | 130/58880 [13:21<101:39:12,  6.23s/it]",
+            "",
+        ),
+        "GPU available: True, used: False\nTPU available: False, using: 0 TPU cores\nEpoch 0:   1%|1         | 12/1890 [10:02<26:10:11, 50.2s/it]",
+        "Ultralytics YOLOv8.0.20 Python-3.8.10 torch-1.13.1 CPU\n      1/100         0G      1.21       2.3:   3%|3         | 4/120 [01:02<5:30:11,  9.31s/it]",
+        Case("Iteration:   0%|          | 130/58880 [13:21<101:39:12,  6.23s/it]", "hang"),
+    ),
+    near_misses=(
+        Case(
+            "torch/amp/grad_scaler.py:136: UserWarning: torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling.",
+            "0",
+        ),
+        "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False.",
+        Case("device: cuda:0, n_gpu: 1\n  1%|          | 130/58880 [13:21<101:39:12,  6.23s/it]", "hang"),
+    ),
+)

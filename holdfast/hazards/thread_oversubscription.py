@@ -1,0 +1,129 @@
+"""Far more threads or worker processes run than the machine has processors.
+
+What you see: a run that crawls or seems to stand still with every core busy; "This DataLoader will create 30 worker processes";
+"OpenBLAS blas_thread_init: pthread_create failed"; "can't start new thread".
+Why: each process sizes its thread pools by the cores of the box, not by its share of them. With several workers, ranks or a
+container's quota the threads mostly wait for each other.
+What we do: one thread per processor in all, and no more workers than processors.
+"""
+
+import re
+
+from holdfast.core.evidence import Evidence, Passage
+from holdfast.core.facts import MachineFacts
+from holdfast.core.plan import Plan, Remedy
+from holdfast.hazards import Case, Hazard, Invited, judged, proves, seen, suggests
+
+_WORKERS = r"create (\d+) worker processes in total\. Our suggested max number of worker in current system is (\d+)"
+_POOL_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_CROWD = 4  # so many times the processors is no longer a matter of taste
+_HIGH_LOAD = 100.0
+
+
+def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
+    """Say why this machine and plan invite the hazard; None when they do not."""
+    cpus = facts.cpu_count
+    if cpus is None:
+        return None
+    if plan.loader_workers > cpus:
+        fewer = Remedy(f"use {cpus} loader workers at most", change={"loader_workers": cpus})
+        return Invited(f"{plan.loader_workers} loader workers on {cpus} processors", remedies=(fewer,))
+    share = Remedy(f"use {cpus} threads", change={"threads": cpus, "OMP_NUM_THREADS": str(cpus)})
+    if plan.threads is not None and plan.threads > cpus:
+        return Invited(f"{plan.threads} threads on {cpus} processors", remedies=(share,))
+    for variable in facts.variables:
+        if variable.name in _POOL_VARIABLES and variable.value.isdigit() and int(variable.value) > cpus:
+            return Invited(f"{variable.name}={variable.value} on {cpus} processors", remedies=(share,))
+    if facts.cpu_count_physical is not None and cpus * 2 <= facts.cpu_count_physical and plan.threads is None:
+        seen_here = f"this process may use {cpus} of {facts.cpu_count_physical} cores; libraries that count the box start too many threads"
+        return Invited(seen_here, "note", (share,))
+    return None
+
+
+def _crowd_of_workers(evidence: Evidence) -> Passage | None:
+    """The loader's own warning, when it is far off, or when the run then stood still."""
+    if evidence.ended_well:
+        return None
+    for match, passage in evidence.log.search(_WORKERS):
+        asked, advised = int(match[1]), max(int(match[2]), 1)
+        if asked >= _CROWD * advised or (asked > advised and "hang" in evidence.exit.joined):
+            return passage
+    return None
+
+
+def _high_load(evidence: Evidence) -> Passage | None:
+    """A load that no usual machine has processors for."""
+    if evidence.ended_well:
+        return None
+    for match, passage in evidence.log.search(r"load averages?: *([\d.]+)"):
+        if float(re.sub(r"\.$", "", match[1])) >= _HIGH_LOAD:
+            return passage
+    return None
+
+
+HAZARD = Hazard(
+    slug="thread-oversubscription",
+    title="more threads or workers run than there are processors",
+    kind="slow",
+    invited_by=invited_by,
+    over=("dataloader-deadlock",),
+    signs=(
+        proves("log", r"OpenBLAS blas_thread_init: (?:pthread_create|RLIMIT_NPROC)"),
+        proves(
+            "log",
+            r"libgomp: Thread creation failed|OMP: Error #34\b|unable to allocate necessary resources for OMP thread",
+        ),
+        proves("log", r"precompiled NUM_THREADS exceeded|tried to allocate too many memory regions"),
+        proves("error", r"can't start new thread"),
+        suggests("log", r"(?:pthread_create|fork|thread::thread|clone)\b[^\n]{0,60}Resource temporarily unavailable"),
+        suggests(
+            "error",
+            r"BlockingIOError: \[Errno (?:11|35)\] Resource temporarily unavailable",
+            also=(seen("frame", r"_fork_exec|_execute_child|popen_fork|_launch|fork"),),
+        ),
+        suggests(
+            "error",
+            r"Resource temporarily unavailable",
+            unless=(seen("log", r"socket|read\b|write could not complete|zmq"),),
+        ),
+        judged("suggests", _crowd_of_workers),
+        judged("suggests", _high_load),
+        suggests("sample", r"\bSTARVED\b|run_queue_ratio=\d{2,}"),
+    ),
+    remedies=(
+        Remedy("use fewer loader workers", change={"loader_workers": "halve"}, cost="none where they were too many"),
+        Remedy(
+            "give every library one thread",
+            change={"threads": 1, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            cost="slower where one process has the machine to itself",
+        ),
+        Remedy("raise the number of processes allowed", command="ulimit -u 8192"),
+    ),
+    sources=(
+        "SlongLiu/query2labels#9",
+        "pytorch/torchtitan#4038",
+        "klauscc/VindLU#10",
+        "eduardoAcunaEspinoza/Hy2DL#48",
+        "facebookresearch/detectron2#3900",
+        "MIC-DKFZ/nnUNet#1343",
+    ),
+    matches=(
+        Case(
+            "UserWarning: This DataLoader will create 30 worker processes in total. Our suggested max number of worker in current system is 2, which is smaller than what this DataLoader is going to create.",
+            "hang",
+        ),
+        "OpenBLAS blas_thread_init: pthread_create failed for thread 50 of 64: Resource temporarily unavailable",
+        "libgomp: Thread creation failed: Resource temporarily unavailable",
+        "OpenBLAS warning: precompiled NUM_THREADS exceeded, adding auxiliary array for thread metadata.",
+        "RuntimeError: can't start new thread",
+        " 10:14:02 up 12 days,  3:11,  4 users,  load average: 387.21, 355.10, 301.77",
+    ),
+    near_misses=(
+        Case(
+            "UserWarning: This DataLoader will create 4 worker processes in total. Our suggested max number of worker in current system is 2, which is smaller than what this DataLoader is going to create.",
+            "0",
+        ),
+        "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default, to avoid your system being overloaded",
+        "The 'train_dataloader' does not have many workers which may be a bottleneck.",
+    ),
+)
