@@ -1,0 +1,36 @@
+"""The append-only story of an attempt: one JSON object a line.
+
+Each line is written by one system call, so a reader sees whole lines, and a writer that is killed leaves at most the
+lines it had finished.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.core.artifacts import to_plain
+
+
+class Events:
+    """Appends to one file of events."""
+
+    def __init__(self, path: Path):
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def write(self, event: str, **details: object) -> None:
+        """Add one event with the time of day."""
+        plain = {key: to_plain(item) for key, item in details.items()}
+        line = json.dumps({"event": event, "time": round(time.time(), 3), **plain}, ensure_ascii=False)
+        os.write(self._file, (line + "\n").encode())
+
+
+def read_events(path: Path) -> Iterator[dict[str, object]]:
+    """Every whole event; the half line of a writer that was killed is passed over."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield json.loads(line)

@@ -1,0 +1,23 @@
+"""The names inside a run folder, nothing else."""
+
+from pathlib import Path
+
+REQUEST, MACHINE, DATASET, PLAN, DOCTOR = "request.json", "machine.json", "dataset.json", "plan.json", "doctor.json"
+RESULT, METRICS, REPORT = "result.json", "metrics.json", "report.html"
+SETTINGS, BEAT, EVENTS = "settings.json", "beat", "events.jsonl"
+MANIFEST = "manifest.json"
+
+
+def attempt_folder(run: Path, number: int) -> Path:
+    """The folder of one attempt, counted from 1."""
+    return run / "attempts" / f"{number:02d}"
+
+
+def checkpoints_folder(run: Path) -> Path:
+    """Where a run's checkpoints lie, shared by its attempts."""
+    return run / "checkpoints"
+
+
+def model_folder(run: Path) -> Path:
+    """Where the finished model lies."""
+    return run / "model"

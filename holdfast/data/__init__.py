@@ -1,0 +1,1 @@
+"""Files in, facts and prepared shards out. Imports no torch."""

@@ -1,0 +1,38 @@
+"""Runs one attempt: `python -m holdfast.engine ATTEMPT_FOLDER`."""
+
+import faulthandler
+import sys
+from pathlib import Path
+
+from holdfast.core.errors import HoldfastError, render_error
+from holdfast.core.events import Events
+from holdfast.core.heartbeat import BeatWriter
+from holdfast.core.runfolder import BEAT, EVENTS
+
+
+def main(attempt: Path) -> int:
+    """Train what the attempt's settings say; give the exit code."""
+    faulthandler.enable()  # before anything heavy is loaded
+    beat, events = BeatWriter(attempt / BEAT), Events(attempt / EVENTS)
+    beat.enter("import")
+    # Imported here, so that the beat and the stack dumps are armed before torch loads.
+    from holdfast.engine.loop import BadNumbers, Loop, use_threads
+    from holdfast.engine.settings import read_settings
+    from holdfast.engine.tasks import load_task
+
+    try:
+        settings = read_settings(attempt)
+        use_threads(settings)
+        beat.enter("load")
+        return Loop(load_task(settings), settings, beat, events).train()
+    except HoldfastError as error:
+        print(render_error(error), file=sys.stderr)
+        return error.exit_code
+    except BadNumbers as error:
+        events.write("bad numbers", reason=str(error))
+        print(error, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(Path(sys.argv[1])))

@@ -1,0 +1,67 @@
+"""The optimizer and its schedule. The learning rate is a pure function of the step."""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
+
+from holdfast.engine.settings import Settings
+
+
+def learning_rate(settings: Settings, step: int, steps: int) -> float:
+    """Warm up, then go down to nothing over the rest, as the schedule says."""
+    warmup = math.ceil(settings.warmup_ratio * steps)
+    if step < warmup:
+        return settings.lr * (step + 1) / warmup
+    if settings.schedule == "constant":
+        return settings.lr
+    done = (step - warmup) / max(1, steps - warmup)
+    if settings.schedule == "cosine":
+        return settings.lr * 0.5 * (1 + math.cos(math.pi * done))
+    return settings.lr * (1 - done)
+
+
+def make_optimizer(model: Module, settings: Settings) -> torch.optim.AdamW:
+    """AdamW in its fused form; biases and norms are not decayed, as is the custom."""
+    trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for _, p in trained if p.ndim >= 2], "weight_decay": settings.weight_decay},
+        {"params": [p for _, p in trained if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    # The rate is a tensor so that a captured or compiled step sees each step's value.
+    rate = torch.tensor(settings.lr, dtype=torch.float32, device=settings.device)
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=rate, fused=True)
+
+
+def clip_gradients(parameters: Iterable[Parameter], max_norm: float) -> Tensor:
+    """Scale all gradients so that their norm is at most this; give the norm, on the device."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    if max_norm > 0:
+        torch._foreach_mul_(gradients, torch.clamp(max_norm / (norm + 1e-6), max=1.0))
+    return norm
+
+
+def optimizer_tensors(model: Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimizer's state by parameter name, as a checkpoint keeps it."""
+    return {
+        f"{name}/{key}": value
+        for name, parameter in model.named_parameters()
+        if parameter in optimizer.state
+        for key, value in optimizer.state[parameter].items()
+    }
+
+
+def load_optimizer_tensors(model: Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Put a checkpoint's state back, without keeping a second copy of it."""
+    for name, parameter in model.named_parameters():
+        state = {
+            key: tensors.pop(f"{name}/{key}") for key in ("step", "exp_avg", "exp_avg_sq") if f"{name}/{key}" in tensors
+        }
+        if state:
+            device = parameter.device
+            optimizer.state[parameter] = {key: value.to(device) for key, value in state.items()}
+    if tensors:
+        raise ValueError(f"the checkpoint's optimizer knows parameters that this model has not: {sorted(tensors)[:3]}")

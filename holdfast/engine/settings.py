@@ -1,0 +1,52 @@
+"""What one attempt is to do, as written in its `settings.json`. Every number of the training is here."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.core.errors import RequestError
+from holdfast.core.runfolder import SETTINGS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings of one attempt. The first block decides what is learned; the second only how fast and how safely."""
+
+    task: str  # "classify" | "causal" | "two-tower"
+    model: str  # folder of the model to start from
+    prepared: str  # folder of the prepared shards
+    run: str  # folder of the run
+    seed: int = 42
+    epochs: int = 3
+    max_steps: int | None = None
+    batch_size: int = 16  # examples of one optimizer step, however they are split
+    lr: float = 5e-5
+    weight_decay: float = 0.01
+    warmup_ratio: float = 0.06
+    schedule: str = "linear"  # "linear" | "cosine" | "constant"
+    max_grad_norm: float = 1.0
+    pool_batches: int = 1  # see engine.order
+    eval_steps: int | None = None  # None: after each epoch
+    options: Mapping[str, object] = field(default_factory=dict)  # the task's own
+
+    device: str = "cpu"
+    precision: str = "fp32"  # "fp32" | "bf16"
+    threads: int | None = None
+    micro_tokens: int = 16_384  # tokens of one backward pass, at the most
+    packing: bool = True  # work on real tokens only, where the model's attention allows
+    compile: bool = False
+    gradient_checkpointing: bool = False
+    save_seconds: float = 60.0  # work at stake, at the most
+
+
+def read_settings(attempt: Path) -> Settings:
+    """Read an attempt's settings; unknown names are refused."""
+    given = json.loads((attempt / SETTINGS).read_text(encoding="utf-8"))
+    known = {field.name for field in dataclasses.fields(Settings)}
+    if unknown := sorted(set(given) - known):
+        raise RequestError(
+            f"settings.json has unknown names: {', '.join(unknown)}", seen=f"known: {', '.join(sorted(known))}"
+        )
+    return Settings(**given)

@@ -1,0 +1,50 @@
+"""What a task gives the loop. Each task is plain PyTorch and reads alone from top to bottom."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import Module
+
+from holdfast.core.errors import RequestError
+from holdfast.engine.order import Indices
+from holdfast.engine.settings import Settings
+
+TASKS = {"classify": "classify", "causal": "causal", "two-tower": "two_tower"}
+
+
+class Task(Protocol):
+    """A model with its data, its loss and its metrics."""
+
+    model: Module
+    lengths: NDArray[np.int64]  # tokens of each training example
+    metric: str  # the one that decides which checkpoint is best; larger is better
+
+    def forward_backward(self, step: int, examples: Indices) -> Tensor:
+        """Add the gradient of one optimizer step, normalised over all its examples; give the loss, on the device."""
+
+    def evaluate(self, split: str) -> dict[str, float]:
+        """Metrics on a split; empty where there is no such split."""
+
+    def state(self) -> dict[str, Tensor]:
+        """The weights a checkpoint must keep: all that is trained, nothing that is not."""
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        """Put them back."""
+
+    def show(self, examples: Indices) -> object:
+        """The examples in a form a person can read."""
+
+    def export(self, folder: Path) -> None:
+        """Write the model the way the ecosystem expects it."""
+
+
+def load_task(settings: Settings) -> Task:
+    """Load the model and open the data of the task that was asked for."""
+    if settings.task not in TASKS:
+        raise RequestError(f"there is no task {settings.task!r}", seen=f"tasks: {', '.join(TASKS)}")
+    task: Task = import_module(f"holdfast.engine.tasks.{TASKS[settings.task]}").load(settings)
+    return task
