@@ -30,7 +30,7 @@ def _ends_in_collate(evidence: Evidence) -> Passage | None:
     """A traceback cut before its last line that stops inside a collate function."""
     if evidence.errors or not evidence.stacks or evidence.exit.joined in ("hang", "code 0"):
         return None
-    frame = evidence.stacks[-1].frames[-1]
+    frame = max(evidence.stacks[-1].frames, key=lambda frame: frame.line)
     if "collate" in frame.function.lower() or "collat" in frame.module.lower():
         return Passage("frame", frame.line, f"{frame.function} ({frame.module})")
     return None

@@ -15,10 +15,10 @@ from holdfast.core.plan import Plan, Remedy
 from holdfast.hazards import Case, Hazard, Invited, judged, proves, seen, suggests
 
 _LOSS_VALUE = re.compile(
-    r"(?i)(?:\bloss|_loss|loss_\w+|\bloss\w*|\bppl|perplexity)\b['\"]?(?: value| is|\[\w+\])?\s*[:=|]?\s*(?:tensor\(|\[|\()*\s*"
+    r"(?i)(?<!best_)(?<!best )(?<!min_)(?<!min )(?:\bloss\w*|\w+[_-]loss)\b['\"]?(?: value| is|\[\w+\])?\s*[:=|]?\s*(?:tensor\(|\[|\(|['\"])*\s*"
     r"(?P<value>[-+]?(?:nan|inf(?:inity)?|\d+(?:\.\d+)?(?:e[-+]?\d+)?))\b"
 )
-_GRAD_NORM_NAN = re.compile(r"(?i)(?:grad_?norm|gnorm|grad norm)['\"]?\s*[:=|]?\s*(?:tensor\()?(?:nan|inf)\b")
+_GRAD_NORM = re.compile(r"(?i)(?:grad_?norm|gnorm|grad norm)['\"]?\s*[:=|]?\s*(?:tensor\(|['\"])*(?P<value>[\w.+-]+)")
 _LOSS_COLUMNS = re.compile(r"(?i)^\s*(?:epoch|step|iter)\w*\b.*\b\w*loss\w*\b")
 
 
@@ -45,20 +45,22 @@ def _loss_is_nan(evidence: Evidence) -> Passage | None:
 
 def _zero_loss_with_nan_gradient(evidence: Evidence) -> Passage | None:
     """What the Trainer logs once the weights are NaN; or a gradient norm that is never a number."""
-    with_gradient = [passage for passage in evidence.log if re.search(r"(?i)grad_?norm|gnorm|grad norm", passage.text)]
-    nan_gradient = [passage for passage in with_gradient if _GRAD_NORM_NAN.search(passage.text)]
-    for passage in nan_gradient:
-        value = _LOSS_VALUE.search(passage.text)
-        if value and re.fullmatch(r"0(?:\.0+)?", value["value"]):
+    norms = [
+        (match["value"].lower(), passage) for passage in evidence.log if (match := _GRAD_NORM.search(passage.text))
+    ]
+    bad = [passage for value, passage in norms if value in ("nan", "inf")]
+    for passage in bad:
+        loss = _LOSS_VALUE.search(passage.text)
+        if loss and re.fullmatch(r"0(?:\.0+)?", loss["value"]):
             return passage
-    return nan_gradient[0] if len(nan_gradient) > 2 and len(nan_gradient) == len(with_gradient) else None
+    return bad[0] if len(bad) > 2 and len(bad) == len(norms) else None
 
 
 def _table_of_nan(evidence: Evidence) -> Passage | None:
     """A progress table (ultralytics and others) whose loss columns hold NaN."""
     has_header = any(_LOSS_COLUMNS.search(passage.text) for passage in evidence.log)
-    rows = (passage for passage in evidence.log if len(re.findall(r"(?<![\w.])nan(?![\w.])", passage.text)) >= 2)
-    return next(rows, None) if has_header else None
+    rows = evidence.log.search(r"^\s*\[?\d+(?:/\d+)?\s.*(?<![\w.])nan(?![\w.])")
+    return next((passage for _, passage in rows), None) if has_header else None
 
 
 HAZARD = Hazard(
@@ -102,6 +104,7 @@ HAZARD = Hazard(
         judged("suggests", _loss_is_nan),
         judged("suggests", _zero_loss_with_nan_gradient),
         judged("suggests", _table_of_nan),
+        suggests("log", r"(?i)^\s*(?:step|iter\w*|epoch)\s*\[?\d+[^\w\n]{1,5}nan\b"),
         suggests("log", r"(?i)^\s*tensor\(nan\b.*(?:Loss|Backward)"),
     ),
     remedies=(

@@ -1,0 +1,195 @@
+"""The Apple GPU computes other numbers than the CPU does.
+
+What you see: no error at all. The loss sticks, turns NaN or differs, or an evaluation is far worse on `mps` than on `cpu` with the same weights
+and data.
+Why: bugs of single kernels, most of them with tensors that are not contiguous. torch 2.8.0 is the worst: `F.linear` and attention give
+wrong values there. Before 2.13 attention in half precision lets a token see later ones; before 2.4 optimisers lost updates.
+What we do: compare one step with the CPU before the run is spent; float32 and plain attention, then the CPU.
+"""
+
+import re
+from collections.abc import Iterator
+from itertools import chain
+from math import isfinite
+
+from holdfast.core.evidence import Evidence, Passage
+from holdfast.core.facts import MachineFacts, release
+from holdfast.core.plan import Plan, Remedy
+from holdfast.hazards import Case, Hazard, Invited, Severity, judged, proves, seen, suggests
+from holdfast.hazards.apple_gpu import MPS_WORD, ON_MPS, uses_mps
+
+_NUMBER = r"(?i:(?<![\w.])[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|\.\d+|nan|inf)\b)"
+_DEVICE = re.compile(rf"{MPS_WORD}|(?i:(?<![A-Za-z0-9-])cpu(?![A-Za-z0-9-]))")
+_TENSOR = r"tensor\((?P<values>\[[^()]*?\]|[^()\[\]]+?)(?P<rest>,[^()]*(?:\([^()]*\)[^()]*)?)?\)"
+_TIMING = re.compile(
+    r"(?i)\btime|second|\bsec|\bms\b|it/s|/s\b|memory|\b[KMG]i?B\b|speed|fps|flops|version|cores?\b|usage"
+)
+
+
+def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
+    """Say why this machine and plan invite the hazard; None when they do not."""
+    differing = next(
+        (trial for trial in facts.trials if trial.device.startswith("mps") and trial.outcome == "differs"), None
+    )
+    if differing:
+        return Invited(f"one training step gave another result than the CPU: {differing.detail}", "blocker")
+    installed = facts.distributions.get("torch")
+    if not installed or not uses_mps(facts, plan):
+        return None
+    known = next(_known_bugs(facts, plan, release(installed)), None)
+    return Invited(f"torch {installed} on the Apple GPU: {known[0]}", known[1]) if known else None
+
+
+def _known_bugs(facts: MachineFacts, plan: Plan, torch: tuple[int, ...]) -> Iterator[tuple[str, Severity]]:
+    """What is documented of a release, the worst first."""
+    if torch[:2] == (2, 8):
+        yield "linear layers and attention give wrong values for tensors that are not contiguous", "blocker"
+    if (2, 2) <= torch < (2, 3) and release(facts.os_version) >= (14, 4):
+        yield "wrong fill and indexing values on macOS 14.4 and later", "blocker"
+    if torch < (2, 4):
+        yield "Adam-type optimisers leave parameters frozen that are not contiguous", "warning"
+    if torch < (2, 13) and plan.precision in ("fp16", "bf16"):
+        yield "causal attention in half precision sees up to three later tokens", "warning"
+    if (2, 7) <= torch < (2, 14) and re.search(r"\bM[12]\b", facts.chip):
+        yield "products over more than 32768 terms are wrong on M1 and M2", "note"
+
+
+def _devices_disagree(evidence: Evidence) -> Passage | None:
+    """The same line or tensor printed for the CPU and for the Apple GPU, with other numbers."""
+    printed: dict[tuple[str, str], list[tuple[list[str], Passage]]] = {}
+    for device, words, numbers, passage in chain(_statements(evidence), _tensors(evidence)):
+        printed.setdefault((device, words), []).append((numbers, passage))
+    for (device, words), on_gpu in printed.items():
+        on_cpu = printed.get(("cpu", words), []) if device == "mps" else []
+        for (expected, _), (numbers, passage) in zip(on_cpu, on_gpu, strict=False):
+            if _differ(expected, numbers, may_be_whole="tensor" in words):
+                return passage
+    return None
+
+
+def _statements(evidence: Evidence) -> Iterator[tuple[str, str, list[str], Passage]]:
+    """Lines with numbers: the device named in the line or in a heading above, the words, the numbers."""
+    device = ""
+    for passage in evidence.log:
+        named = {match[0].lower()[:3] for match in _DEVICE.finditer(passage.text)}
+        if len(named) > 1 or "tensor(" in passage.text:
+            continue
+        device = named.pop() if named else device
+        bare = _DEVICE.sub("", passage.text)
+        numbers = re.findall(_NUMBER, bare)
+        if device and numbers and not _TIMING.search(bare):
+            yield device, re.sub(rf"{_NUMBER}|[\s,\[\]()]+", "", bare), numbers, passage
+
+
+def _tensors(evidence: Evidence) -> Iterator[tuple[str, str, list[str], Passage]]:
+    """Printed tensors: torch names the device of all but CPU ones."""
+    for match, passage in evidence.log.search(_TENSOR):
+        named = re.search(r"device='(\w+)", match["rest"] or "")
+        numbers = re.findall(_NUMBER, match["values"])
+        yield named[1] if named else "cpu", f"tensor of {len(numbers)}", numbers, passage
+
+
+def _differ(expected: list[str], numbers: list[str], *, may_be_whole: bool) -> bool:
+    """True when numbers that should agree differ by more than rounding. Whole numbers count steps, and those must agree."""
+    if len(expected) != len(numbers):
+        return False
+    pairs = list(zip(expected, numbers, strict=True))
+    if any(one != two and one.isdigit() and two.isdigit() for one, two in pairs) and not may_be_whole:
+        return False
+    return any(_is_apart(one.lower(), two.lower()) for one, two in pairs)
+
+
+def _is_apart(one: str, two: str) -> bool:
+    if not (isfinite(float(one)) and isfinite(float(two))):
+        return one != two
+    return abs(float(one) - float(two)) > 0.02 * max(abs(float(one)), abs(float(two))) + 1e-4
+
+
+def _layout_matters(evidence: Evidence) -> Passage | None:
+    """An error that is large for one memory layout and rounding noise for the other."""
+    found = [
+        (float(match["error"]), passage)
+        for match, passage in evidence.log.search(
+            r"(?i)(?:contiguous|strided?|permuted?|transposed?|layout)[^\n]*\b(?:err\w*|diff\w*)\b\W*(?P<error>[\d.]+(?:e[-+]?\d+)?)"
+        )
+    ]
+    return next((passage for value, passage in found if value > 1e-2 and any(other < 1e-4 for other, _ in found)), None)
+
+
+HAZARD = Hazard(
+    slug="mps-wrong-results",
+    title="the Apple GPU computes other numbers than the CPU",
+    kind="wrong-results",
+    invited_by=invited_by,
+    signs=(
+        proves(
+            "error",
+            r"AssertionError",
+            also=(
+                seen(
+                    "log",
+                    r"(?:FAIL|FAILED|ERROR)\W.*(?:_mps(?:_\w+)?\b|TestMPS|MPS\))|test_mps\.py|output_mps|mps_out\w*",
+                ),
+            ),
+        ),
+        suggests(
+            "error",
+            r"Tensor-likes are not (?:close|equal)|[Nn]ot (?:equal|close) to tolerance|\bnot less than\b",
+            also=(ON_MPS,),
+        ),
+        judged("suggests", _devices_disagree),
+        judged("suggests", _layout_matters),
+        suggests(
+            "log",
+            rf"{MPS_WORD}[^\n]*(?i:mismatch|incorrect|wrong|garbage|gibberish|disagree|differs?\b|not close|allclose\W+False)",
+        ),
+        suggests(
+            "log",
+            rf"(?i:mismatch|incorrect|wrong|max(?:imum)? (?:abs\w* )?(?:diff\w*|err\w*)|allclose|equal)\b[^\n]*{MPS_WORD}[^\n]*(?:False|\b[1-9]\d*\.\d|0\.[1-9])",
+        ),
+        suggests("log", r"(?i)(?:allclose|is_?close|equal|match(?:es)?)\b[^\n]{0,60}\bFalse\b", also=(ON_MPS,)),
+        suggests("log", r"\bnan\b[^\n]*device='mps|(?i:nans?\b[^\n]{0,30}(?:\bTrue\b|:\s*[1-9]))", also=(ON_MPS,)),
+        suggests("log", r"(?i)\bloss\W{1,4}(?:nan|inf)\b|loss is nan", also=(ON_MPS,)),
+    ),
+    remedies=(
+        Remedy(
+            "train in float32 with plain attention",
+            change={"precision": "fp32", "attention": "eager"},
+            cost="slower, more memory",
+        ),
+        Remedy("train on the CPU", change={"device": "cpu"}, cost="slower"),
+        Remedy("install a torch release with the fix; never 2.8.0", command="pip install --upgrade 'torch>=2.14'"),
+    ),
+    sources=(
+        "pytorch/pytorch#162730",
+        "pytorch/pytorch#163597",
+        "huggingface/sentence-transformers#3507",
+        "pytorch/pytorch#181133",
+        "pytorch/pytorch#118117",
+        "pytorch/pytorch#151667",
+        "pytorch/pytorch#195910",
+        "pytorch/pytorch#193487",
+        "rasbt/LLMs-from-scratch#635",
+    ),
+    over=("nan-loss",),
+    matches=(
+        Case("Has NaNs on cpu: False\nHas NaNs on mps: True - range nan to nan", "0"),
+        Case("cpu accuracy: 0.981\nmps accuracy: 0.484", "0"),
+        Case(
+            "Testing on cpu...\nloss 2.31 range -4.285 to 4.010\nTesting on mps...\nloss 7.92 range -4.285 to 9.310",
+            "0",
+        ),
+        Case("contiguous=False: max abs err = 3.618\ncontiguous=True:  max abs err = 7.749e-07", "0"),
+        Case("edge=0.0 delta=-1e-07  CPU=[1.0, 0.0]  MPS=[1.0, 1.0]  <-- MISMATCH", "0"),
+        Case("torch.allclose(y_cpu, y_mps.cpu()): False", "0"),
+        "FAIL: test_forloop_goes_right_direction_Rprop_mps_float32 (__main__.TestOptimRenewedMPS)\nAssertionError: 135.77 not less than 135.77",
+        Case("device: mps\nepoch 1 loss nan\nepoch 2 loss nan", "0"),
+        Case("tensor([[nan, nan, nan]], device='mps:0', grad_fn=<LinearBackward0>)", "0"),
+    ),
+    near_misses=(
+        Case("{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 5e-05, 'epoch': 0.98}", "0"),
+        Case("cpu: 16.09 seconds\nmps: 3.30 seconds", "0"),
+        Case("Using device: mps\nEpoch 1 loss 2.31\nEpoch 2 loss 1.52\nEpoch 3 loss 1.13", "0"),
+        "AssertionError: 3 not less than 2",
+    ),
+)
