@@ -60,6 +60,10 @@ class Text:
         """The same text less the lines of those numbers."""
         return Text(self.source, ((passage.line, passage.text) for passage in self if passage.line not in numbers))
 
+    def line_at(self, offset: int) -> int:
+        """The number of the line that a place in `joined` belongs to; 0 in an empty text."""
+        return self._numbers[bisect_right(self._starts, offset) - 1] if self._numbers else 0
+
     def _passage_at(self, offset: int) -> Passage:
         at = bisect_right(self._starts, offset) - 1
         end = self.joined.find("\n", offset)
@@ -93,6 +97,21 @@ class Stack:
     crashed: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a progress bar said last."""
+
+    text: str  # its label, such as "Epoch 1" or "Tokenizing"; may be empty
+    done: float
+    total: float | None
+    line: int
+
+    @property
+    def fraction(self) -> float | None:
+        """How far it stood, from 0 to 1; None when the total is not known."""
+        return self.done / self.total if self.total else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What was seen of one failure. Built by `core.logtext.read_evidence`."""
@@ -104,6 +123,7 @@ class Evidence:
     samples: Text = Text("sample")
     versions: Text = Text("version")  # "torch 2.8.0"
     stacks: tuple[Stack, ...] = ()
+    progress: tuple[Progress, ...] = ()  # the last state of each progress bar; the one drawn last is last
 
     def texts(self, source: Source) -> Text:
         """The lines of one source."""

@@ -1,66 +1,256 @@
-"""Reads stack reports into frames: Python tracebacks and faulthandler, py-spy, gdb, lldb, torch's own, macOS crash
-reports (text and `.ips`) and `sample`.
+"""Reads stack reports into frames, line by line: Python tracebacks (plain, notebook, rich) and faulthandler, py-spy, gdb,
+lldb, torch's and glibc's own, abseil, Windows, and the frames of macOS crash reports.
+
+`core.crashreports` adds what needs the whole report: `.ips` JSON, the call tree of `sample`, load addresses.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
 from holdfast.core.evidence import Frame, Stack
+from holdfast.core.loglines import Line
 
-_ADDRESS = r"0x[0-9a-fA-F]+"
+_ADDRESS = r"(?P<address>0x[0-9a-fA-F]+)"
+_SOURCE_FILE = r"[^()\s:]*\.(?:py|pyx|pxi|c|cc|cpp|h|S|so[\w.-]*|dylib|dll|pyd)|<[\w ]+>"
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """How one tool writes a frame."""
+
+    tool: str
+    hint: str  # a frame of this shape has it somewhere; most lines have none of the hints
+    pattern: re.Pattern[str]
+    outermost_first: bool = False
+
+
 _SHAPES = (
-    # File "trainer.py", line 12, in evaluate      (tracebacks; faulthandler leaves out the comma)
-    re.compile(r'File "(?P<module>[^"]+)", line \d+,? in (?P<function>.+)$'),
-    # 0   libomp.dylib   0x0000000112233445 __kmp_suspend_64 + 120      (macOS crash report)
-    re.compile(rf"^\s*\d+\s+(?P<module>\S+)\s+(?P<address>{_ADDRESS})\s+(?P<function>.+?)(?: \+ \d+)?(?: \(.*\))?$"),
-    # frame #0: 0x00000001 libomp.dylib`__kmp_suspend_64(...) + 8      (lldb)
-    re.compile(
-        rf"frame #\d+:\s+(?P<address>{_ADDRESS})\s+(?P<module>[^\s`]+)`(?P<function>.+?)(?: \+ \d+)?(?: at .*)?$"
+    # File "trainer.py", line 12, in evaluate      (traceback; the start of the path may be cut off)
+    _Shape(
+        "traceback",
+        '", line ',
+        re.compile(r'(?:File )?"?(?P<module>[^\s"][^"]*)", line \d+, in (?P<function>\S.*)$'),
+        True,
+    ),
+    # File "trainer.py", line 12 in evaluate      (faulthandler)
+    _Shape("faulthandler", '", line ', re.compile(r'File "(?P<module>[^"]+)", line \d+ in (?P<function>\S.*)$')),
+    # Binary file "/lib/libc.so.6", at abort+0x26 [0x7f390ba255fe]      (faulthandler of Python 3.14, native part)
+    _Shape(
+        "c-stack",
+        'Binary file "',
+        re.compile(rf'Binary file "(?P<module>[^"]+)", at (?P<function>\S*?)(?:\+0x[0-9a-f]+)? \[{_ADDRESS}\]'),
+    ),
+    # File /lib/torch/nn/modules/module.py:1130, in Module._call_impl(self, *input)      (notebook)
+    _Shape(
+        "notebook",
+        ", in ",
+        re.compile(r"^(?:File|Input|Cell) (?P<module>.+?)(?::\d+|, line \d+)?, in (?P<function>[\w.<>: ]+?)(?:\(.*)?$"),
+        True,
+    ),
+    # /lib/transformers/training_args.py in _setup_devices(self)      (older notebook)
+    _Shape(
+        "notebook",
+        " in ",
+        re.compile(r"^(?P<module>(?:[~/.<]|[A-Za-z]:\\)\S*) in (?P<function>[\w.]+|<\w+>)(?:\(.*)?$"),
+        True,
+    ),
+    # │ /lib/multiprocess/popen_fork.py:19 in __init__      │      (rich)
+    _Shape("rich", ":", re.compile(r"^\s*[│|┃] (?P<module>\S.*?):\d+ in (?P<function>[\w.<>]+)\s*[│|┃]?$"), True),
+    # frame #0: 0x00000001 libomp.dylib`__kmp_suspend_64(...) + 8 at kmp.cpp:12      (lldb)
+    _Shape(
+        "lldb",
+        "frame #",
+        re.compile(
+            rf"frame #(?P<index>\d+):\s+{_ADDRESS}\s+(?P<module>[^`]+?)`(?P<function>.+?)(?: \+ \d+)?(?: at \S+)?$"
+        ),
     ),
     # frame #3: c10::Error::Error(...) + 0x4b (0x7f.. in /lib/libc10.so)      (torch)
-    re.compile(rf"frame #\d+:\s+(?P<function>.+?)\s+\((?P<address>{_ADDRESS}) in (?P<module>[^)]+)\)"),
-    # #1  0x00007f in GOMP_parallel () from /lib/libgomp.so.1      (gdb)
-    re.compile(
-        rf"^\s*#\d+\s+(?:(?P<address>{_ADDRESS}) in )?(?P<function>[^\s(][^(]*?)\s*\(.*?\)(?:.*?(?: from | at )(?P<module>\S+))?$"
+    _Shape(
+        "torch",
+        "frame #",
+        re.compile(
+            rf"frame #(?P<index>\d+):\s+(?P<function>.+?)(?: \+ 0x[0-9a-f]+)? \({_ADDRESS} in (?P<module>[^)]+)\)"
+        ),
     ),
-    # + 2345 __psynch_cvwait  (in libsystem_kernel.dylib) + 8  [0x1a2b3c]      (sample)
-    re.compile(
-        rf"^[\s+!:|]*\d+\s+(?P<function>.+?)\s+\(in (?P<module>[^)]+)\)(?: \+ [\d,.]+)?(?:\s+\[(?P<address>{_ADDRESS}).*\])?"
+    # #4 c10::TensorImpl::data() from TensorImpl.cpp:0      (torch, newer)
+    _Shape(
+        "torch", " from ", re.compile(r"^\s*(?:frame )?#(?P<index>\d+):? (?P<function>.+\S) from (?P<module>\S+?):\d+$")
     ),
-    # wait (multiprocessing/connection.py:931)      (py-spy)
-    re.compile(r"^\s+(?P<function>[\w.<>:~ ]+?) \((?P<module>[^()\s]+?)(?::\d+)?\)$"),
+    # #1 0x00007fffa6c8f287 at::cuda::mm(class at::Tensor const &) (C:\\torch\\lib\\torch_hip.dll+0x12)      (Windows)
+    _Shape(
+        "windows",
+        "#",
+        re.compile(
+            rf"^\s*#(?P<index>\d+)\s+{_ADDRESS}(?: in)? (?P<function>.*?)\s?\((?P<module>[^()]+?)\+0x[0-9a-f]+\)"
+        ),
+    ),
+    # #1  0x00007f in GOMP_parallel () from /lib/libgomp.so.1      (gdb; what is too long goes on in the next line)
+    _Shape(
+        "gdb",
+        "#",
+        re.compile(
+            rf"^\s*#(?P<index>\d+)\s+(?:{_ADDRESS} in )?(?P<function>\S.*) \(.*?\)(?: \[clone .*?\])?(?: (?:from|at) (?P<module>\S+?)(?::\d+)?)?(?:\s+\[\d+/\d+\])?$"
+        ),
+    ),
+    _Shape("gdb", "#", re.compile(rf"^\s*#(?P<index>\d+)\s+{_ADDRESS} in (?P<function>\S.*?)(?: \(.*)?$")),
+    _Shape("gdb", "#", re.compile(r"^\s*#(?P<index>\d+)\s+(?P<function>[^\s(]+) \(\w+=.*$")),
+    # 00007FFC1B517FF4 00007FFC1B4FC130 ucrtbase.dll!terminate [<unknown file> @ <unknown line number>]      (torch on Windows)
+    _Shape(
+        "windows",
+        ".dll!",
+        re.compile(r"(?:[0-9A-F]{16} ?)+ ?(?P<module>[\w.-]+\.(?:dll|pyd|exe))!(?P<function>.+?) \["),
+    ),
+    # 0   libomp.dylib   0x0000000112233445 __kmp_suspend_64 + 120      (macOS crash report)
+    _Shape(
+        "macos",
+        "0x",
+        re.compile(
+            rf"^\s*(?P<index>\d+)\s+(?P<module>\S.*?)\s+{_ADDRESS}\s+(?P<function>\S.*?)(?: \+ \d+)?(?: \(.*:\d+\))?$"
+        ),
+    ),
+    # 48  thread_start + 13 (libsystem_pthread.dylib + 12429) [0x7fffc398f08d] 1-48      (spindump)
+    _Shape(
+        "spindump",
+        ") [0x",
+        re.compile(rf"^[\s*]*\d+\s+(?P<function>\S.*?) \+ \d+ \((?P<module>[^()]+?) \+ \d+\) \[{_ADDRESS}\]"),
+        True,
+    ),
+    # /lib/libc.so.6(abort+0x12b)[0x7f3a]      (glibc, Open MPI)
+    _Shape(
+        "glibc",
+        "[0x",
+        re.compile(
+            rf"^\s*(?:\[\S+\] \[ ?\d+\] )?(?P<module>[^\s()]+)\((?P<function>[^()+]*)(?:\+0x[0-9a-f]+)?\)\s?\[{_ADDRESS}\]"
+        ),
+    ),
+    # @     0x7f0b3c9d0890  1280  absl::Mutex::Lock()      (abseil, glog)
+    _Shape(
+        "abseil", "@ ", re.compile(rf"^\s*(?:PC: )?@\s+{_ADDRESS}\s+(?:\d+\s+)?(?:\(unknown\)\s+)?(?P<function>\S.*)$")
+    ),
+    # [<0>] futex_wait_queue+0x5c/0x90      (/proc/PID/stack)
+    _Shape("kernel", "[<", re.compile(r"^\s*\[<[0-9a-f]+>\] (?P<function>[\w.]+)\+0x")),
+    # wait (multiprocessing/connection.py:931)      (py-spy; native frames name a library)
+    _Shape(
+        "py-spy",
+        " (",
+        re.compile(rf"^\s*(?P<function>[^\s()#@+][\w.<>:~$@]*) \((?P<module>{_SOURCE_FILE})(?::\d+)?\)?$"),
+    ),
+    _Shape("py-spy", " (", re.compile(rf"^ {{4}}(?P<function>\S.*) \((?P<module>{_SOURCE_FILE})(?::\d+)?\)$")),
 )
+_THREAD = re.compile(
+    r"^\s*(?:\* )?(?:Current thread|Thread|thread #)\s?\S*\b.*|^\s*Stack \(most recent call first\)|^\s*Application Specific Backtrace"
+)
+_CRASH = re.compile(r"Crashed|(?:stop reason =|received) (?:EXC_(?!BREAKPOINT)|signal SIG(?!STOP|TRAP|INT))")
+_FATAL_REPORT = re.compile(r"Fatal Python error|Windows fatal exception|received signal SIG(?!INT|STOP)|\*\*\* SIG")
+_ELLIPSIS = re.compile(r"^\s*(?:\.\.\.|…|\[Previous line repeated|(?:#\d+\s+)?<signal handler called>|---Type <return>)")
 
 
-def read_stacks(lines: list[tuple[int, str]]) -> tuple[Stack, ...]:
-    """Find every stack in the lines. Frames that follow each other belong to one thread."""
-    return tuple(_text_stacks(lines))
-
-
-def _text_stacks(lines: list[tuple[int, str]]) -> Iterator[Stack]:
-    thread, frames = "", list[Frame]()
+def read_stacks(lines: Iterable[Line]) -> Iterator[Stack]:
+    """Find every stack in the lines of one speaker. Frames that follow each other belong to one thread."""
+    report = _Report()
+    waiting = ""  # the start of a path that a box broke over two lines
     for number, line in lines:
-        frame = _frame(number, line)
-        if frame:
-            frames.append(frame)
-        elif frames and not line.startswith(("    ", "\t")):
-            yield Stack(thread, tuple(frames), crashed="rash" in thread or "urrent thread" in thread)
-            thread, frames = "", []
-        if re.match(r"\s*(?:\* )?(?:Current t|T)hread\b", line):
-            thread = line.strip()
-    if frames:
-        yield Stack(thread, tuple(frames), crashed="rash" in thread or "urrent thread" in thread)
+        whole = _rejoined(waiting, line) if waiting else line
+        waiting = line if _is_broken_path(line) else ""
+        found = _frame(number, whole)
+        if found is None and report.frames and _goes_on(report, number, line):
+            continue
+        yield from report.take(found, line)
+    yield from report.close()
 
 
-def _frame(number: int, line: str) -> Frame | None:
+@dataclass(slots=True)
+class _Report:
+    """The stack that is being read."""
+
+    thread: str = ""
+    is_fatal: bool = False  # a fatal error was announced and its thread is still to come
+    shape: _Shape | None = None
+    index: int = -1
+    frames: list[Frame] = field(default_factory=list)
+
+    def take(self, found: "tuple[_Shape, int, Frame] | None", line: str) -> Iterator[Stack]:
+        """Add a frame, or note what a line between stacks says; give the stack that ends here."""
+        if found is None:
+            yield from self.close()
+            if _FATAL_REPORT.search(line):
+                self.is_fatal = True
+            if _THREAD.match(line) and len(line) < 300:
+                self.thread = line.strip()
+            return
+        shape, index, frame = found
+        if self.shape and (shape.tool != self.shape.tool or 0 <= index <= self.index):
+            yield from self.close()
+        self.shape, self.index = shape, index
+        self.frames.append(frame)
+
+    def close(self) -> Iterator[Stack]:
+        """Give the stack read so far, innermost frame first."""
+        if self.frames and self.shape:
+            frames = reversed(self.frames) if self.shape.outermost_first else self.frames
+            yield Stack(self.thread, tuple(frames), crashed=self._is_crashed())
+            self.thread, self.shape, self.index, self.frames = "", None, -1, []
+
+    def _is_crashed(self) -> bool:
+        if _CRASH.search(self.thread):
+            return True
+        return self.is_fatal and (not self.thread or self.thread.startswith(("Current thread", "Stack (")))
+
+
+def _frame(number: int, line: str) -> tuple[_Shape, int, Frame] | None:
     for shape in _SHAPES:
-        if match := shape.search(line):
+        if shape.hint in line and (match := shape.pattern.search(line)):
             found = match.groupdict()
             address = found.get("address")
-            return Frame(
-                function=found["function"].strip(),
+            frame = Frame(
+                function=_without_arguments(found["function"])
+                if shape.tool == "gdb"
+                else found["function"].strip() or "??",
                 module=(found.get("module") or "").strip(),
                 address=int(address, 16) if address else None,
                 line=number,
             )
+            return shape, int(found.get("index") or -1), frame
     return None
+
+
+def _is_last(line: str) -> bool:
+    """True for the line that ends a traceback, where there is no source between it and the last frame."""
+    return bool(re.match(r"[\w.]+(?:: |$)", line)) and not line.endswith(":")
+
+
+def _without_arguments(function: str) -> str:
+    return re.split(r" \((?=\w+=|\))", function)[0].strip()
+
+
+def _goes_on(report: _Report, number: int, line: str) -> bool:
+    """True for a line that stands between two frames of one stack, such as the source of a frame."""
+    assert report.shape
+    tool, indented = report.shape.tool, line.startswith(("    ", "\t"))
+    if _ELLIPSIS.match(line):
+        return True
+    if tool == "traceback":
+        return indented or not line.strip() or (number - 1 == report.frames[-1].line and not _is_last(line))
+    if tool == "notebook":
+        return not line.strip() or bool(re.match(r"\s*-*>?\s*\d+(?:\s|$)|\s+", line))
+    if tool == "rich":
+        return line.lstrip().startswith(("│", "|", "┃"))
+    if tool == "gdb" and indented:
+        if (place := re.match(r"\s+(?:.*\) )?(?:from|at) (?P<module>\S+)", line)) and not report.frames[-1].module:
+            report.frames[-1] = replace(report.frames[-1], module=place["module"])
+        return True
+    return indented and tool in ("py-spy", "torch", "c-stack")
+
+
+def _is_broken_path(line: str) -> bool:
+    return bool(re.match(r"\s*[│┃] (?:[~/<]|[A-Za-z]:\\)", line)) and not re.search(r":\d+ in [\w<]", line)
+
+
+def _rejoined(start: str, line: str) -> str:
+    """A path that a box broke over two lines, in one piece again; the line itself when it is no such path."""
+    head, tail = start.strip().strip("│┃").strip(), line.strip().strip("│┃").strip()
+    for whole in (f"│ {head}{tail}", f"│ {head} {tail}"):
+        if re.match(r"│ \S.*:\d+ in [\w.<>]+$", whole):
+            return whole
+    return line

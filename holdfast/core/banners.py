@@ -1,0 +1,80 @@
+"""Reads which versions were at work from what logs print: pip and conda lists, environment reports, banners, paths."""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from holdfast.core.loglines import Line
+
+# Only these are looked for: a metric looks like a row of `pip list` too.
+_NAMES = (
+    "torch torchvision torchaudio torchtext torchdata torchmetrics triton xformers flash-attn deepspeed fairscale "
+    "transformers tokenizers datasets accelerate peft trl bitsandbytes safetensors huggingface-hub optimum evaluate "
+    "sentence-transformers diffusers unsloth axolotl lightning pytorch-lightning torchtune fairseq mmcv mmengine timm "
+    "ultralytics detectron2 vllm tensorflow tensorflow-macos tensorflow-metal keras jax jaxlib mlx mlx-lm numpy scipy "
+    "pandas pyarrow scikit-learn faiss-cpu faiss-gpu xgboost lightgbm protobuf sentencepiece opencv-python h5py numba "
+    "llvmlite dill multiprocess celery billiard gunicorn ray mkl intel-openmp llvm-openmp libgomp gradio streamlit "
+    "wandb mlflow python cuda cudnn nccl rocm macos windows pydantic setuptools"
+)
+_KNOWN = {name: name for name in _NAMES.split()} | {
+    "pytorch": "torch",
+    "sklearn": "scikit-learn",
+    "tensorflow-gpu": "tensorflow",
+    "driver": "nvidia-driver",
+}
+_VERSION = r"v?(?P<version>\d+(?:\.\d+)*(?:\.?(?:dev|rc|post|a|b)\d*)?(?:\+[\w.]+)?)"
+_NAME = r"(?P<name>[A-Za-z][\w-]*(?:\.[A-Za-z][\w-]*)*)"
+_SHAPES = (
+    # torch==2.1.0      [pip3] torch==2.1.0      (pip freeze, torch's environment report)
+    re.compile(rf"^\s*(?:\[\w+\]\s+)?{_NAME}==+{_VERSION}\s*$"),
+    re.compile(rf"^\s*\[\w+\]\s+{_NAME}\s+{_VERSION}(?:\s|$)"),
+    # torch      2.1.0      (pip list);      faiss-cpu    1.6.1    py27h6bb024c_0    pytorch      (conda list)
+    re.compile(rf"^\s*{_NAME}\s{{2,}}{_VERSION}(?:\s+\S+){{0,2}}\s*$"),
+    # - `transformers` version: 4.30.0      PyTorch version (GPU?): 2.0.1+cu118 (True)      CUDA Version: 12.2
+    re.compile(
+        rf"(?:^|[|(]|\s)[-*•]?\s*[`'\"]?{_NAME}[`'\"]?(?: [Vv]ersion)?(?: \([^)]*\))?\s*[:=]\s*[`'\"]?{_VERSION}"
+        r"(?:[\s,;)'\"`|]|$)"
+    ),
+    # torch.__version__ '2.2.2+cpu'      torch.__version__ = 2.1
+    re.compile(rf"\b{_NAME}\.__version__\)?[\s:=]*[`'\"]?{_VERSION}"),
+    # torch 2.8.0      PyTorch 2.1.0+cu118 on NVIDIA      Python 3.6.8 (v3.6.8:3c6b436a57      macOS 14.4
+    re.compile(
+        r"(?:^\s*(?:[-*•]\s*)?|[,;(|]\s*|\d\S* |(?i:using|found|installed|have|running|os:|os version:|version:) )"
+        rf"{_NAME}[ -]{_VERSION}(?=[\s,;)]|$)"
+    ),
+    re.compile(rf"\b(?P<name>[Mm]ac ?OS)(?: X)?[ -]{_VERSION}"),
+    # YOLOv8 Python-3.10.6 torch-1.13.1+cu116 CUDA:0
+    re.compile(rf"(?:^|\s){_NAME}-{_VERSION}(?=\s|$)"),
+)
+_PYTHON_PATH = re.compile(r"[/\\]python(?P<version>3\.\d+)[/\\]")
+_PROMPT = re.compile(r"(?:>>> |In \[\d+\]: |print\()(?P<name>\w+)\.__version__")
+_BARE = re.compile(rf"^(?:Out\[\d+\]: )?[`'\"]?{_VERSION}[`'\"]?\s*$")
+_HINT = re.compile(r"\d\.\d")
+
+
+def read_versions(lines: Iterable[Line]) -> Iterator[Line]:
+    """Give "name version" in lower case for each version that a line states, once each."""
+    seen: set[str] = set()
+    asked = ""
+    for number, line in lines:
+        if asked and (answer := _BARE.match(line)):
+            found = {f"{asked} {answer['version']}": None}
+        else:
+            found = dict.fromkeys(_stated(line[:1000])) if _HINT.search(line) else {}
+        asked = _known(prompt["name"]) if (prompt := _PROMPT.search(line)) else ""
+        for banner in found:
+            if banner not in seen:
+                seen.add(banner)
+                yield number, banner
+
+
+def _stated(line: str) -> Iterator[str]:
+    for shape in _SHAPES:
+        for match in shape.finditer(line):
+            if name := _known(match["name"]):
+                yield f"{name} {match['version'].lower()}"
+    if match := _PYTHON_PATH.search(line):
+        yield f"python {match['version']}"
+
+
+def _known(name: str) -> str:
+    return _KNOWN.get(name.lower().replace("_", "-").replace(" ", "").removesuffix("-version"), "")

@@ -1,0 +1,92 @@
+"""Cleans the lines of a log and tells apart who wrote them.
+
+Terminal codes go, a line that was redrawn keeps its last state, and what launchers and loggers put before a line (a
+rank, a pid, a time) is taken off, so that the readers of errors and stacks see what the program itself wrote.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+
+Line = tuple[int, str]  # number in the file, counted from 1, and text
+
+LONGEST_LINE = 8000  # longer ones are cut in pieces: a pattern may walk a line many times
+
+_TERMINAL_CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\ufeff]")
+_MOVING = re.compile(r"[\d\s.:,?█▏▎▍▌▋▊▉#━╸=>-]+")  # what changes when a progress bar is redrawn
+# What follows a progress bar without a line break: "100%|███| 8/8 [00:07<00:00, 1.1it/s]Traceback (most recent ..."
+_AFTER_BAR = re.compile(
+    r"(?<=[\]s%])(?=Traceback \(|Windows fatal|Fatal Python|[A-Z]\w+(?:Error|Exception|Interrupt)\b)"
+)
+
+# Who speaks: "[rank1]: ", "[1,0]<stderr>:", "(RayTrainWorker pid=4, ip=10.0.0.1) ", "0: " of srun, "trainer-1  | ".
+_SPEAKER = re.compile(
+    r"(?:\[(?P<rank>(?:rank|default|worker|node)?[\s-]?\d+(?:,\d+)?)\](?:<std(?:err|out)>)?:\s?"
+    r"|\((?P<actor>[^()]*\bpid=\d+[^()]*)\)\s?"
+    r"|(?P<task>\d{1,4}):\s"
+    r"|(?P<service>[A-Za-z][\w.-]*)\s+\|\s"
+    r"|(?P<unit>[A-Z][a-z]{2}\s+\d+ \d\d:\d\d:\d\d \S+ [\w./-]+\[\d+\]):\s"
+    r"|(?P<quote>>) )"
+)
+_STAMP = re.compile(
+    r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+: WARNING/[\w-]+\] "  # celery, of what a task prints
+    r"|\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z| ?[+-]\d\d:?\d\d)?\]?(?: std(?:err|out) [FP])?[ :]"
+    r"|\[\s*\d+\.\d{6}\] "  # the kernel's seconds since boot
+)
+
+
+def clean_lines(raw_lines: Iterable[Line]) -> Iterator[Line]:
+    """Drop terminal codes and control characters; of a redrawn line keep the last state; cut very long lines."""
+    for number, raw in raw_lines:
+        if raw.startswith('{"log":"'):
+            raw = _docker_line(raw)
+        line = _TERMINAL_CODES.sub("", raw) if "\x1b" in raw else raw
+        for state in _last_states(line):
+            text = (state if state.isprintable() else _CONTROL.sub("", state)).rstrip()
+            for part in _AFTER_BAR.split(text) if "%|" in text else (text,):
+                yield number, part[:LONGEST_LINE]
+                for start in range(LONGEST_LINE, len(part), LONGEST_LINE):
+                    yield number, part[start : start + LONGEST_LINE]
+
+
+def by_speaker(lines: Iterable[Line]) -> list[list[Line]]:
+    """Group lines by who wrote them, without the prefixes; ranks that write at once are told apart."""
+    groups: dict[str, list[Line]] = {}
+    for number, line in lines:
+        speaker, bare = _split_prefixes(line)
+        groups.setdefault(speaker, []).append((number, bare))
+    return list(groups.values())
+
+
+def _last_states(line: str) -> list[str]:
+    """The states of a line redrawn with carriage returns: of those alike but for numbers, the last."""
+    if "\r" not in line:
+        return [line]
+    kept: dict[str, str] = {}
+    for state in line.split("\r"):
+        if state.strip():
+            shape = _MOVING.sub("", state[:200])[:16]
+            kept.pop(shape, None)
+            kept[shape] = state
+    return list(kept.values()) or [""]
+
+
+def _split_prefixes(line: str) -> tuple[str, str]:
+    speaker = ""
+    for _ in range(4):
+        if match := _STAMP.match(line):
+            line = line[match.end() :]
+        elif match := _SPEAKER.match(line):
+            speaker += match[match.lastgroup] if match.lastgroup else ""
+            line = line[match.end() :]
+        else:
+            break
+    return speaker, line
+
+
+def _docker_line(raw: str) -> str:
+    try:
+        return str(json.loads(raw)["log"]).rstrip("\n")
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return raw
