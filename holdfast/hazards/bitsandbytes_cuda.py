@@ -50,7 +50,7 @@ HAZARD = Hazard(
         ),
         proves(
             "log",
-            r"'NoneType' object has no attribute 'c(?:quantize|dequantize|adam|gemm|lamb|lion|momentum|rmsprop|adagrad|get_managed|igemm|prefetch|fill|arange|percentile)\w*'|name 'str2optimizer\w+' is not defined|undefined symbol: c(?:adam|quantize|dequantize|get_|gemm|igemm)\w*",
+            r"Error: 'NoneType' object has no attribute 'c(?:quantize|dequantize|adam|gemm|lamb|lion|momentum|rmsprop|adagrad|get_managed|igemm|prefetch|fill|arange|percentile)\w*'|name 'str2optimizer\w+' is not defined|undefined symbol: c(?:adam|quantize|dequantize|get_|gemm|igemm)\w*",
         ),
         proves(
             "log",
@@ -58,7 +58,7 @@ HAZARD = Hazard(
         ),
         proves(
             "log",
-            r"CUDA is required but not available for bitsandbytes|are supported by the bitsandbytes version you have installed|No GPU found\. A GPU is needed for quantization",
+            r"not available in CPU-only version of bitsandbytes|CUDA is required but not available for bitsandbytes|are supported by the bitsandbytes version you have installed|No GPU found\. A GPU is needed for quantization",
         ),
         proves(
             "log",
@@ -66,11 +66,11 @@ HAZARD = Hazard(
         ),
         suggests(
             "log",
-            r"installed version of bitsandbytes was compiled without GPU support|[Nn]o package metadata was found for bitsandbytes|No module named '?bitsandbytes|bitsandbytes[/\\]cuda_setup[^\n]*(?:No GPU detected|not found)|8-bit (?:optimizers?|quantization).{0,60}(?:not available|unavailable)",
+            r"installed version of bitsandbytes was compiled without GPU support|^'NoneType' object has no attribute 'cadam32bit_grad_fp32'|[Nn]o package metadata was found for bitsandbytes|No module named '?bitsandbytes|bitsandbytes[/\\]+cuda_setup[^\n]*(?:No GPU detected|not found)|8-bit (?:optimizers?|quantization).{0,60}(?:not available|unavailable)",
         ),
         suggests(
             "frame",
-            r"bitsandbytes[/\\](?:cextension|cuda_setup|cuda_specs|diagnostics)",
+            r"bitsandbytes[/\\]+(?:cextension|cuda_setup|cuda_specs|diagnostics)",
             unless=(seen("log", r"out of memory|illegal memory access"),),
         ),
         suggests(
@@ -104,7 +104,7 @@ HAZARD = Hazard(
         "bitsandbytes-foundation/bitsandbytes#1688",
         "bitsandbytes-foundation/bitsandbytes#1180",
     ),
-    over=("native-lib-missing", "torch-cpu-build", "cuda-no-kernel-image", "cublas-failure"),
+    over=("native-lib-missing", "cuda-no-kernel-image", "cublas-failure", "accelerate-missing"),
     matches=(
         "RuntimeError: \n        CUDA Setup failed despite GPU being available. Please run the following command to get more information:\n\n        python -m bitsandbytes",
         "RuntimeError: Configured CUDA binary not found at /usr/local/lib/python3.12/dist-packages/bitsandbytes/libbitsandbytes_cuda131.so",

@@ -46,7 +46,7 @@ HAZARD = Hazard(
         ),
         proves(
             "log",
-            r"Failed to find C compiler|fatal error: Python\.h: No such file|cannot find -l(?:cuda|python|nvrtc|cudart|aio|curand)\b|No working C\+\+ compiler|Failed to find CUDA\.$",
+            r"Failed to find C compiler|fatal error: '?omp\.h|library (?:not found for -l|')omp\b|C\+\+ compile error|fatal error: Python\.h: No such file|cannot find -l(?:cuda|python|nvrtc|cudart|aio|curand)\b|No working C\+\+ compiler|Failed to find CUDA\.$",
         ),
         suggests("error", r"Triton Error \[CUDA\]: (?!out of memory|an illegal|device kernel)"),
         # extensions built on the spot: torch.utils.cpp_extension, DeepSpeed, Megatron, apex
@@ -75,6 +75,7 @@ HAZARD = Hazard(
             r"error: command '?\S*(?:gcc|g\+\+|nvcc|cl\.exe|clang)\S*'? failed|(?:gcc|g\+\+|cc1plus|collect2|nvcc)\S*: (?:fatal )?error|Microsoft Visual C\+\+ \d+\.\d+ (?:or greater )?is required|FAILED: \S+\.(?:cuda\.)?o\b",
             unless=(_TOKENIZERS,),
         ),
+        suggests("frame", r"torchinductor_\w+[/\\]", unless=(seen("log", r"out of memory|CUDA error"),)),
         suggests(
             "frame",
             r"_inductor/|_dynamo/(?:output_graph|convert_frame|symbolic_convert)|_run_ninja_build|_jit_compile \(|jit_load \(|triton/(?:compiler|backends|runtime/(?:build|jit|autotuner))",

@@ -49,7 +49,7 @@ HAZARD = Hazard(
             "log",
             r"you need to avoid running any instruction using `torch\.cuda` in any cell|CUDA has been initialized before the `?notebook_launcher",
         ),
-        suggests(
+        proves(
             "log",
             r"(?:CUDA|cuda|Cuda)(?: runtime)? ?(?:error|failure)?(?: ?\(?3\)?)?\s?:? ?'?initialization error|error=3 : initialization error|CUDA_ERROR_NOT_INITIALIZED|cuInit failed: initialization error|cudaErrorInitializationError",
             also=(seen("log", _IN_A_CHILD),),
@@ -58,6 +58,8 @@ HAZARD = Hazard(
             "error",
             r"(?:CUDA|cuda)(?: runtime)? error(?: \(3\))?\s?: initialization error|cudaGetDeviceCount\(\).*Error 3: initialization error",
         ),
+        # A worker frees a GPU tensor that it inherited.
+        proves("log", r"initialization error[\s\S]{0,300}(?:insert_events|raw_delete)"),
         suggests("log", r"faiss::gpu::getNumDevices\(\).*CUDA error 3\b"),
         judged("suggests", _lazy_init_in_a_worker),
     ),
@@ -80,7 +82,7 @@ HAZARD = Hazard(
         "pytorch/pytorch#21092",
         "woct0rdho/ACE-Step#3",
     ),
-    over=("cuda-driver-mismatch", "celery-worker-lost"),
+    over=("cuda-driver-mismatch", "celery-worker-lost", "dataloader-worker-killed"),
     matches=(
         "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method",
         'RuntimeError: Traceback (most recent call last):\n  File "/lib/python3.7/site-packages/torch/utils/data/dataloader.py", line 138, in _worker_loop\n'

@@ -45,7 +45,7 @@ HAZARD = Hazard(
         ),
         proves(
             "log",
-            r"FlashAttention only supports|FlashAttention (?:forward|backward) only supports|FlashAttention only support |FlashAttention is only supported on CUDA|FlashAttention-?[23] (?:is )?not (?:supported|available|installed)",
+            r"FlashAttention only supports|FlashAttention (?:forward|backward) only supports|FlashAttention only support |FlashAttention is only supported on CUDA|flash attention version does not support|upgrade (?:the )?flash[-_]attn|FlashAttention-?[23] (?:is )?not (?:supported|available|installed)",
         ),
         proves(
             "log",

@@ -41,7 +41,7 @@ HAZARD = Hazard(
     title="processes waited for each other until the time was up",
     kind="hang",
     signs=(
-        judged("suggests", _first_to_fail),
+        judged("proves", _first_to_fail),
         suggests(
             "frame",
             r"ProcessGroupNCCL::WorkNCCL::checkTimeout|ProcessGroupNCCL::watchdogHandler",

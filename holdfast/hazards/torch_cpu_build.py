@@ -41,13 +41,15 @@ HAZARD = Hazard(
             "log",
             r"module 'torch\._C' has no attribute '_(?:cuda|scatter|broadcast|gather)\w*'|has no attribute '_cuda_(?:setDevice|getDeviceCount|getDevice|getCurrentRawStream)'",
         ),
-        proves("log", r"Could not run '\S+' with arguments from the 'CUDA' backend"),
+        proves("log", r"Could not run '(?!aten::_?pin_memory)\S+' with arguments from the 'CUDA' backend"),
         suggests(
             "error",
             r"torch\.cuda\.is_available\(\)|CUDA (?:is )?(?:not available|unavailable)|cuda (?:is )?not available|[Nn]o (?:CUDA|GPU|NVIDIA GPU)s? (?:available|found|detected)",
             unless=(seen("error", r"[Qq]uantiz|bitsandbytes"),),
         ),
-        suggests("log", r"CUDA unavailable, invalid device \S+ requested|Invalid CUDA 'device=\S+' requested"),
+        suggests(
+            "log", r"CUDA unavailable, invalid device \S+ requested|Invalid CUDA '(?:--)?device[= ]\S+' requested"
+        ),
         suggests(
             "error",
             r"Mixed precision training with AMP or APEX.* can only be used on CUDA|mixed precision requires a GPU|Your setup doesn't support bf16/gpu|You requested gpu: |No supported gpu backend found|GPUAccelerator.{0,60}not available|Cannot access accelerator device when none is available|Unsloth cannot find any torch accelerator|a GPU is required|GPU is required",
@@ -59,7 +61,7 @@ HAZARD = Hazard(
         ),
         suggests(
             "log",
-            r"User provided device_type of 'cuda', but CUDA is not available|CUDA is not available,? (?:using|falling back to|defaulting to|switching to) (?:the )?CPU|CUDA available: False",
+            r"User provided device_type of 'cuda', but CUDA is not available|CUDA is not available,? (?:using|falling back to|defaulting to|switching to) (?:the )?CPU|CUDA available: False|on a CPU \(torch\.cuda\.is_available is False",
         ),
     ),
     remedies=(

@@ -87,7 +87,7 @@ def _card_full_with_nobody_on_it(evidence: Evidence) -> Passage | None:
     for match, passage in evidence.log.search(r"(\d+)(?:MiB)? */ *(\d+) ?Mi?B"):
         used, total = int(match[1]), int(match[2])
         if used > 0.25 * total and total > 1000:
-            return passage
+            return seen("error", r"out of memory").find(evidence) or passage
     return None
 
 
