@@ -18,7 +18,7 @@ _NAMED = (
     rf"{_PATH}(?:[A-Z_]\w*(?:Error|Exception|Interrupt|Exit|Failure|Failed|Timeout|TimedOut|Lost|Exceeded|OutOfMemory"
     r"|Expired|Invalid|NotFound|NotImplemented|Unsupported|Refused)|StopIteration|StopAsyncIteration|SystemExit"
     r"|BrokenProcessPool|ExceptionGroup)"
-    r"|(?:_?queue|multiprocessing\.queues)\.(?:Empty|Full)|(?:[a-z_]+\.)+(?:error|timeout|gaierror|herror)"
+    r"|(?:[a-z_]\w*\.)+(?:Empty|Full|Unsupported|Timeout|Failure|error|timeout|gaierror|herror)"
 )
 _EXCEPTION = re.compile(rf"\s*(?P<type>{_NAMED}|(?:[a-z_]\w*\.)*(?:Error|Exception))(?::(?!:)\s*(?P<message>.*)|\s*)$")
 _LAST_OF_TRACEBACK = re.compile(
@@ -26,7 +26,7 @@ _LAST_OF_TRACEBACK = re.compile(
 )
 _INSIDE = re.compile(rf"(?:^|[\s(\[\"'`:])(?P<type>{_NAMED})(?::\s+(?P<message>\S.*)|\((?P<quoted>[bruf]?[\"'].*))$")
 _NUMBER_ONLY = re.compile(r"[^:]*:\s+[-+\d.e]+\s*%?\s*$")  # "MeanSquaredError: 0.12" is a metric
-_NUMBERED = ("KeyError", "IndexError", "SystemExit", "AssertionError", "StopIteration")
+_NUMBERED = ("KeyError", "IndexError", "SystemExit", "AssertionError", "ValueError", "RuntimeError", "OSError")
 
 _TRACEBACK = re.compile(r"Traceback \(most recent call")
 _FRAME = re.compile(
@@ -160,7 +160,7 @@ class _Message:
 
 
 _ANEW = re.compile(
-    r".*\d+%\||wandb: |[$%>] |\(base\)|\s*(?:\*\s*)?frame #\d|\s*#\d+\s|\s*@\s+0x|={4,}|-{8,}"
+    r".*\d+%\||wandb: |[$%>] |\(base\)|\s*(?:\*\s*)?frame #\d|\s*#\d+\s|\s*@\s+0x|[-+=]{4,}"
     r"|(?:Current t|T)hread |Exception raised from"
 )
 
@@ -173,22 +173,21 @@ def _starts_anew(line: str) -> bool:
 def _error(line: str, in_traceback: bool) -> tuple[str, _Rest] | None:
     if in_traceback and (match := _LAST_OF_TRACEBACK.match(line)):
         return line.strip(), _Rest.ALL
-    if (match := _EXCEPTION.match(line)) and not _is_metric(line, match["type"]):
+    match = _EXCEPTION.match(line)
+    if _NUMBER_ONLY.match(line) and not (match and match["type"].endswith(_NUMBERED)):
+        return None
+    if match:
         return line.strip(), _Rest.ALL
     level = _level(line)
     if level == "lower" or _WARNING.search(line):
         return None
     if (match := _INSIDE.search(line)) and not _ADVICE.search(line[: match.start("type")]):
         return f"{match['type']}: {match['message'] or match['quoted']}", _Rest.ALL
-    if (match := _FATAL.search(line)) and not _ADVICE.search(line[: match.start()]) and not _NUMBER_ONLY.match(line):
+    if (match := _FATAL.search(line)) and not _ADVICE.search(line[: match.start()]):
         return line.strip(), _Rest.ALL if "what():" in line else _Rest.INDENTED
-    if level == "error" and not _NO_FAILURE.search(line) and not _NUMBER_ONLY.match(line):
+    if level == "error" and not _NO_FAILURE.search(line):
         return line.strip(), _Rest.INDENTED
     return None
-
-
-def _is_metric(line: str, type_name: str) -> bool:
-    return bool(_NUMBER_ONLY.match(line)) and not type_name.endswith(_NUMBERED)
 
 
 def _level(line: str) -> str:

@@ -34,11 +34,11 @@ _WINDOWS_STATUS = {
 }
 _WORDS = (
     (r"segmentation fault|segfault|access violation|stack overflow", "SIGSEGV"),
-    (r"abort trap|aborted?\b", "SIGABRT"),
+    (r"\babort(?:ed)?\b", "SIGABRT"),
     (r"bus error", "SIGBUS"),
     (r"illegal (?:hardware )?instruction", "SIGILL"),
     (r"floating.point exception", "SIGFPE"),
-    (r"oom.?killed|killed", "SIGKILL"),
+    (r"oom.?killed|killed|out of memory", "SIGKILL"),
     (r"terminated", "SIGTERM"),
     (r"trace/bpt trap|trace trap", "SIGTRAP"),
 )
@@ -57,7 +57,8 @@ _TELLERS = (
     # Abort trap: 6      Segmentation fault (core dumped)      Killed      python x.py
     re.compile(rf"^\s*(?=[A-Z]){_DEATH}(?:: \d+)?(?:\s+\(core dumped\))?\s*(?:python\S* .*)?$"),
     re.compile(rf"(?=[A-Z]){_DEATH}(?:: \d+)? \(core dumped\)"),
-    re.compile(rf"Fatal Python error: {_DEATH}"),
+    re.compile(rf"(?:Fatal Python error|\bSignal): {_DEATH}"),
+    re.compile(rf"^(?:srun|slurmstepd): error: .*: {_DEATH}$|^srun: error: .*: (?P<oom>Out Of Memory)$"),
     re.compile(r"Windows fatal exception: (?P<word>access violation|stack overflow)"),
     re.compile(r"(?:EXCEPTION_|STATUS_)(?P<word>ACCESS_VIOLATION|STACK_OVERFLOW|ILLEGAL_INSTRUCTION)"),
     # terminated with signal SIGSEGV      exited with 'signal 6 (SIGABRT)'      died with <Signals.SIGKILL: 9>
@@ -91,7 +92,7 @@ _NOT_THE_RUN = re.compile(r"DataLoader worker|(?i:sending|handler|ignor\w+|may|m
 def exit_words(exit_status: str) -> str:
     """Say how a process ended in one form: "code 1", "signal SIGSEGV", "hang", or nothing when it is not known."""
     status = exit_status.strip()
-    if name := re.search(r"\bSIG[A-Z]+\d?\b", status.upper()):
+    if name := re.search(r"\bSIG(?!NAL)[A-Z]+\d?\b", status.upper()):
         return f"signal {name[0]}"
     if re.search(r"(?i)\b(?:hang|hung|hangs|timeout|timed out|stuck|frozen)\b", status):
         return "hang"
@@ -124,7 +125,7 @@ def _words_of(found: dict[str, str | None]) -> str:
         return _signal_words(int(number))
     if code := found.get("code"):
         return _code_words(int(code, 16 if "x" in code else 10))
-    return _word_words((found.get("word") or "").replace("_", " "))
+    return _word_words((found.get("word") or found.get("oom") or "").replace("_", " "))
 
 
 def _signal_words(number: int) -> str:
