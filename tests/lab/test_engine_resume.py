@@ -1,0 +1,132 @@
+"""Kills real training processes at bad moments and compares the weights they end with."""
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.events import read_events
+from holdfast.core.runfolder import EVENTS, checkpoints_folder, model_folder
+from tests.tiny import tiny_attempt, tiny_bert, tiny_prepared
+
+STEPS = 36  # 96 examples, 8 a step, 3 epochs
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("parts")
+    return tiny_bert(folder / "model"), tiny_prepared(folder / "prepared")
+
+
+def start(attempt: Path) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "holdfast.engine", str(attempt)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+
+
+def finish(attempt: Path) -> int:
+    process = start(attempt)
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode in (0, 143), errors.decode()
+    return process.returncode
+
+
+def weights(run: Path) -> str:
+    return hashlib.sha256((model_folder(run) / "model.safetensors").read_bytes()).hexdigest()
+
+
+def wait_for_step(attempt: Path, step: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if any(event["event"] == "step" and event["step"] >= step for event in read_events(attempt / EVENTS)):
+            return
+        time.sleep(0.002)
+    raise AssertionError(f"step {step} never came")
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("micro_tokens", [16_384, 60], ids=["whole step at once", "accumulated"])
+def test_killed_at_random_steps_it_ends_with_the_same_weights(parts, tmp_path, micro_tokens):
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    finish(tiny_attempt(unbroken, *parts, micro_tokens=micro_tokens))
+    draws = random.Random(micro_tokens)
+    for number, kill in enumerate((signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV), start=1):
+        attempt = tiny_attempt(broken, *parts, number=number, micro_tokens=micro_tokens, save_seconds=0)
+        process = start(attempt)
+        wait_for_step(attempt, draws.randrange(number * 8, number * 8 + 8))
+        process.send_signal(kill)
+        process.communicate(timeout=30)
+        assert process.returncode == (143 if kill == signal.SIGTERM else -kill)
+    finish(tiny_attempt(broken, *parts, number=4, micro_tokens=micro_tokens))
+    assert weights(broken) == weights(unbroken)
+
+
+@pytest.mark.lab
+def test_killed_in_the_middle_of_a_save_it_resumes_from_the_one_before(parts, tmp_path):
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    finish(tiny_attempt(unbroken, *parts))
+    attempt = tiny_attempt(broken, *parts, save_seconds=0)
+    process = start(attempt)
+    wait_for_step(attempt, 5)
+    folder = checkpoints_folder(broken)
+    deadline = time.monotonic() + 60
+    while not any(draft.iterdir() for draft in folder.glob(".draft-*") if draft.exists()):
+        assert time.monotonic() < deadline, "no save was ever seen half-way"
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=30)
+    finish(tiny_attempt(broken, *parts, number=2))
+    assert weights(broken) == weights(unbroken)
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("damage", ["truncated", "bit flipped", "manifest gone"])
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(parts, tmp_path, damage):
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    finish(tiny_attempt(unbroken, *parts))
+    attempt = tiny_attempt(broken, *parts, save_seconds=0)
+    process = start(attempt)
+    wait_for_step(attempt, 12)
+    process.kill()
+    process.communicate(timeout=30)
+    newest = max(checkpoints_folder(broken).glob("step-*"))
+    target = newest / "optimizer.safetensors"
+    if damage == "truncated":
+        os.truncate(target, target.stat().st_size // 2)
+    elif damage == "bit flipped":
+        content = bytearray(target.read_bytes())
+        content[-5] ^= 1
+        target.write_bytes(content)
+    else:
+        (newest / "manifest.json").unlink()
+    second = tiny_attempt(broken, *parts, number=2)
+    finish(second)
+    events = list(read_events(second / EVENTS))
+    assert [event["folder"] for event in events if event["event"] == "checkpoint damaged"] == [newest.name]
+    assert weights(broken) == weights(unbroken)
+
+
+@pytest.mark.lab
+def test_smaller_micro_batches_learn_the_same(parts, tmp_path):
+    losses = []
+    for name, micro_tokens in (("whole", 16_384), ("split", 40)):
+        attempt = tiny_attempt(tmp_path / name, *parts, micro_tokens=micro_tokens)
+        finish(attempt)
+        losses.append([event["loss"] for event in read_events(attempt / EVENTS) if event["event"] == "step"])
+    assert len(losses[0]) == STEPS
+    assert losses[0] == pytest.approx(losses[1], rel=2e-3)
+
+
+@pytest.mark.lab
+def test_a_loss_that_is_no_number_ends_before_it_touches_the_weights(parts, tmp_path):
+    attempt = tiny_attempt(tmp_path / "run", *parts, lr=1e30, warmup_ratio=0.0, max_grad_norm=0.0)
+    process = start(attempt)
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 1
+    assert b"nan-loss" in errors
+    assert list((tmp_path / "run").glob("nan-batch-*.json"))

@@ -1,0 +1,69 @@
+"""Tiny models and data for tests: random weights, a dozen words, seconds to train."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from holdfast.core.runfolder import SETTINGS, attempt_folder
+from holdfast.data.shards import write_tokens
+
+WORDS = 120
+
+
+def tiny_bert(folder: Path) -> Path:
+    """A BERT of two layers with dropout, and a tokenizer of numbered words."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=WORDS,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=64,
+    )
+    BertModel(config).save_pretrained(folder)
+    words = {f"w{number}": number for number in range(WORDS - 1)} | {"[UNK]": WORDS - 1}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="w0", unk_token="[UNK]").save_pretrained(folder)
+    return folder
+
+
+def tiny_texts(count: int, seed: int = 0) -> tuple[list[list[int]], np.ndarray]:
+    """Texts of 3 to 40 tokens whose label depends on their first word."""
+    draws = np.random.default_rng(seed)
+    texts = [draws.integers(1, WORDS, draws.integers(3, 41)).tolist() for _ in range(count)]
+    return texts, np.array([text[0] % 3 for text in texts])
+
+
+def tiny_prepared(folder: Path, count: int = 96) -> Path:
+    """Prepared shards for `classify` with three labels."""
+    folder.mkdir(parents=True)
+    for split, size in (("train", count), ("validation", 24)):
+        texts, labels = tiny_texts(size, seed=size)
+        write_tokens(folder, split, texts)
+        np.save(folder / f"{split}.labels.npy", labels)
+    manifest = {"task": "classify", "labels": ["a", "b", "c"], "multi_label": False, "splits": ["train", "validation"]}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def tiny_attempt(run: Path, model: Path, prepared: Path, number: int = 1, **settings: object) -> Path:
+    """An attempt folder with its settings, ready for `python -m holdfast.engine`."""
+    attempt = attempt_folder(run, number)
+    attempt.mkdir(parents=True)
+    given = {
+        "task": "classify",
+        "model": str(model),
+        "prepared": str(prepared),
+        "run": str(run),
+        "threads": 1,
+        "lr": 1e-3,
+    }
+    (attempt / SETTINGS).write_text(json.dumps(given | {"batch_size": 8, "epochs": 3} | settings))
+    return attempt

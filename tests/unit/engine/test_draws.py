@@ -1,0 +1,39 @@
+import torch
+from torch import nn
+
+from holdfast.engine.draws import Draws, StepDropout, replace_dropout
+
+
+def test_a_row_is_dropped_the_same_whatever_rows_are_around_it():
+    draws = Draws(seed=1)
+    draws.at(step=5)
+    whole = draws.keep(site=2, rows=50, first_row=0, columns=37, p=0.2)
+    part = draws.keep(site=2, rows=10, first_row=20, columns=37, p=0.2)
+    assert torch.equal(whole[20:30], part)
+
+
+def test_steps_sites_and_examples_draw_apart():
+    draws = Draws(seed=1)
+    draws.at(step=5)
+    first = draws.keep(2, 50, 0, 64, 0.5)
+    others = [draws.keep(3, 50, 0, 64, 0.5), draws.keep(2, 50, 0, 64, 0.5, example=1)]
+    draws.at(step=6)
+    others.append(draws.keep(2, 50, 0, 64, 0.5))
+    assert all(not torch.equal(first, other) for other in others)
+
+
+def test_the_share_dropped_is_the_share_asked_for_and_the_mean_is_kept():
+    draws = Draws(seed=1)
+    dropout = StepDropout(0.1, 0, draws)
+    draws.at(step=0)
+    dropped = dropout(torch.ones(1, 2000, 100))
+    assert abs((dropped == 0).float().mean() - 0.1) < 0.01
+    assert abs(dropped.mean() - 1) < 0.01
+
+
+def test_nothing_is_dropped_in_evaluation():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+    assert replace_dropout(model, Draws(0)) == 1
+    model.eval()
+    x = torch.ones(1, 3, 4)
+    assert torch.equal(model(x), model[0](x))
