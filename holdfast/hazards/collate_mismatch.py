@@ -17,9 +17,9 @@ _COLLATES = seen(
     r"(?i)collat|\bfetch\.py\b|_utils[/\\]fetch|dataloader\.py|tokenizer\.pad|convert_to_tensors|DataLoader worker process",
 )
 _IN_COLLATE = r"(?i)collat"
+_STACKED = r"stack expects each tensor to be equal size|Sizes of tensors must match except in dimension 0|inconsistent tensor sizes"
 _SIZES = (
-    r"stack expects each tensor to be equal size|Sizes of tensors must match except in dimension 0"
-    r"|inconsistent tensor sizes|expected a non-empty TensorList|all input arrays must have the same shape"
+    rf"{_STACKED}|expected a non-empty TensorList|all input arrays must have the same shape"
     r"|inhomogeneous shape|setting an array element with a sequence|Trying to resize storage that is not resizable"
     r"|Could not infer dtype of (?:NoneType|dict|\w*Image)|expected Tensor as element \d+ in argument \d+"
     r"|new\(\): (?:data must be|invalid data type)|only (?:size-1|integer) (?:arrays|tensors)"
@@ -56,6 +56,7 @@ HAZARD = Hazard(
         ),
         proves("error", r"stack expects each tensor to be equal size", also=(_COLLATES,)),
         suggests("error", _SIZES, also=(seen("frame", _IN_COLLATE),)),
+        suggests("error", _STACKED, also=(seen("log", r"(?i)collat|torch\.stack\(batch"),)),
         suggests("error", r"stack expects each tensor to be equal size", unless=(seen("frame", r"\(.*\.py"),)),
         suggests("error", r"expected sequence of length \d+ at dim \d+ \(got \d+\)|too many dimensions '(?:str|\w+)'"),
         suggests("error", r"Trying to resize storage that is not resizable", also=(_COLLATES,)),

@@ -21,7 +21,7 @@ _OTHER_WAIT = (
     seen("log", r"process just got forked"),
 )
 _LOADER_WAIT = (
-    r"^(?:_try_get_(?:data|batch)|_get_(?:data|batch)|_next_data) \(.*dataloader"
+    r"^(?:_try_get_(?:data|batch)|_get_(?:data|batch)|_next_data|_shutdown_workers) \(.*dataloader"
     r"|^\w+ \(.*(?:_utils[/\\]pin_memory|_utils[/\\]worker)\.py"
 )
 _QUEUE_WAIT = (
@@ -49,7 +49,8 @@ def _waits_for_workers(evidence: Evidence) -> Passage | None:
     errors = [passage.text for passage in evidence.errors if "KeyboardInterrupt" not in passage.text]
     if errors or not (_HUNG.find(evidence) or _STOPPED_BY_HAND.find(evidence)):
         return None
-    return seen("frame", f"{_LOADER_WAIT}|{_MAP_WAIT}").find(evidence)
+    in_loader = seen("frame", r"\(.*dataloader").find(evidence)
+    return seen("frame", f"{_LOADER_WAIT}|{_MAP_WAIT}" + (f"|{_QUEUE_WAIT}" if in_loader else "")).find(evidence)
 
 
 HAZARD = Hazard(
@@ -62,6 +63,12 @@ HAZARD = Hazard(
         judged("suggests", _waits_for_workers),
         suggests("frame", _LOADER_WAIT, also=(_HUNG,), unless=_OTHER_WAIT),
         suggests("frame", _QUEUE_WAIT, also=(_HUNG,), unless=_OTHER_WAIT),
+        suggests(
+            "log",
+            r"select_poll_poll|select_epoll_poll|multiprocessing/(?:connection|queues)",
+            also=(_HUNG,),
+            unless=_OTHER_WAIT,
+        ),
         suggests("log", r"could not unlink the shared memory file", also=(_HUNG,)),
         suggests("log", r"\(num_proc=\d+\)|num_proc[= ]+\d+|#\d+: +\d+%\|", also=(_HUNG,), unless=_OTHER_WAIT),
         suggests(

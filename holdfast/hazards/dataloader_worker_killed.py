@@ -37,6 +37,7 @@ HAZARD = Hazard(
         proves("log", rf"{_WORKER} is killed by signal: (?!Bus error)\w"),
         proves("log", r"Unexpected (?:segmentation fault|floating-point exception) encountered in worker"),
         # Often the echo of an exception in the worker that stands before it.
+        suggests("error", rf"{_WORKER} exited unexpectedly"),
         suggests("log", rf"{_WORKER} exited unexpectedly"),
         suggests("error", r"Pin memory thread exited unexpectedly"),
         suggests("error", r"One of the subprocesses has abruptly died during map operation"),

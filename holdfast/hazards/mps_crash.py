@@ -63,7 +63,9 @@ HAZARD = Hazard(
         proves("log", r"Assertion failed: [^\n]*file (?:GPU|MPS|MLIR|NDArray)\w*\.(?:mm|cpp|h), line"),
         proves("log", r"LLVM ERROR: Failed to infer result type", also=(seen("log", r"(?i)mps"),), unless=(_TYPES,)),
         proves(
-            "log", r"\(mpsFileLoc\)[^\n]*error:|loc\(\"mps_\w+\"[^\n]*error:|'mps\.\w+' op [^\n]*", unless=(_TYPES,)
+            "log",
+            r"\(mpsFileLoc\)[^\n]*error:|loc\(\"mps_\w+\"[^\n]*error:|'mps\.\w+' op |see current operation: %\w+ = \"mps\.",
+            unless=(_TYPES,),
         ),
         suggests("log", r"MLIR pass manager failed|original module failed verification", unless=(_TYPES,)),
         proves("error", r"INTERNAL ASSERT FAILED at [^\n]*[/\\]mps[/\\]|\[srcBuf length\] > 0"),
@@ -74,7 +76,7 @@ HAZARD = Hazard(
         ),
         suggests("frame", _METAL_FRAME, also=(seen("exit", r"SIG(?:ABRT|SEGV|BUS|TRAP|ILL)"),), unless=(_FORKED,)),
         suggests(
-            "frame",
+            "log",
             r"at::(?:native::)?mps::|torch::mps::",
             also=(seen("exit", r"SIG(?:ABRT|SEGV|BUS|TRAP|ILL)"),),
             unless=(_FORKED,),

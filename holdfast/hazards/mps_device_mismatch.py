@@ -38,9 +38,9 @@ HAZARD = Hazard(
             "error",
             r"(?:Expected|expected) an? '(?:mps(?::\d)?)' (?:generator )?device|generator (?:device )?but found '?mps|device type for generator but found '?mps",
         ),
-        proves("error", r"(?i:same device)[^\n]*\bmps(?::\d)?\b"),
+        proves("log", r"(?i:same device)[^\n]*\bmps(?::\d)?\b|\bmps(?::\d)?\b[^\n]*(?i:must be on the same device)"),
         proves(
-            "error",
+            "log",
             rf"[Ii]nput type {_MPS_SIDE} and (?:weight|bias) type {_OTHER_SIDE}|[Ii]nput type {_OTHER_SIDE} and (?:weight|bias) type {_MPS_SIDE}",
         ),
         proves(

@@ -28,6 +28,7 @@ HAZARD = Hazard(
             r"device type MPS is not supported for torch\.Generator|No backend type associated with device type mps",
         ),
         suggests("error", r"Adaptive pool MPS: input sizes must be divisible|Output channels > 65536 not supported"),
+        suggests("error", r"tensor backend other than CPU/CUDA/MKLDNN", also=(ON_MPS,)),
         # Pinned memory exists for CUDA alone; a build without CUDA kernels, such as every Mac's, says it this way.
         suggests("error", r"Could not run 'aten::_?pin_memory' with arguments from the 'CUDA' backend"),
         suggests(

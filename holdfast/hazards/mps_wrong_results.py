@@ -60,9 +60,10 @@ def _devices_disagree(evidence: Evidence) -> Passage | None:
     for device, words, numbers, passage in chain(_statements(evidence), _tensors(evidence)):
         printed.setdefault((device, words), []).append((numbers, passage))
     for (device, words), on_gpu in printed.items():
-        on_cpu = printed.get(("cpu", words), []) if device == "mps" else []
-        for (expected, _), (numbers, passage) in zip(on_cpu, on_gpu, strict=False):
-            if _differ(expected, numbers, may_be_whole="tensor" in words):
+        on_cpu = [numbers for numbers, _ in printed.get(("cpu", words), ())] if device == "mps" else []
+        for numbers, passage in on_gpu:
+            references = [reference for reference in on_cpu if _are_comparable(reference, numbers, words)]
+            if references and all(_differ(reference, numbers) for reference in references):
                 return passage
     return None
 
@@ -75,7 +76,7 @@ def _statements(evidence: Evidence) -> Iterator[tuple[str, str, list[str], Passa
         if len(named) > 1 or "tensor(" in passage.text:
             continue
         device = named.pop() if named else device
-        bare = _DEVICE.sub("", passage.text)
+        bare = _DEVICE.sub("", re.sub(r"(?<=\S)\s+(?:<-|#).*$", "", passage.text))
         numbers = re.findall(_NUMBER, bare)
         if device and numbers and not _TIMING.search(bare):
             yield device, re.sub(rf"{_NUMBER}|[\s,\[\]()]+", "", bare), numbers, passage
@@ -86,17 +87,22 @@ def _tensors(evidence: Evidence) -> Iterator[tuple[str, str, list[str], Passage]
     for match, passage in evidence.log.search(_TENSOR):
         named = re.search(r"device='(\w+)", match["rest"] or "")
         numbers = re.findall(_NUMBER, match["values"])
-        yield named[1] if named else "cpu", f"tensor of {len(numbers)}", numbers, passage
+        if len(numbers) > 1:
+            yield named[1] if named else "cpu", f"tensor of {len(numbers)}", numbers, passage
 
 
-def _differ(expected: list[str], numbers: list[str], *, may_be_whole: bool) -> bool:
-    """True when numbers that should agree differ by more than rounding. Whole numbers count steps, and those must agree."""
-    if len(expected) != len(numbers):
+def _are_comparable(one: list[str], two: list[str], words: str) -> bool:
+    """True for numbers of the same kind. Whole numbers in a log line count steps or name shapes, and must agree."""
+    if len(one) != len(two):
         return False
-    pairs = list(zip(expected, numbers, strict=True))
-    if any(one != two and one.isdigit() and two.isdigit() for one, two in pairs) and not may_be_whole:
-        return False
-    return any(_is_apart(one.lower(), two.lower()) for one, two in pairs)
+    return words.startswith("tensor") or all(
+        a == b for a, b in zip(one, two, strict=True) if a.isdigit() and b.isdigit()
+    )
+
+
+def _differ(expected: list[str], numbers: list[str]) -> bool:
+    """True when numbers that should agree differ by more than rounding."""
+    return any(_is_apart(one.lower(), two.lower()) for one, two in zip(expected, numbers, strict=True))
 
 
 def _is_apart(one: str, two: str) -> bool:
@@ -149,6 +155,7 @@ HAZARD = Hazard(
         ),
         suggests("log", r"(?i)(?:allclose|is_?close|equal|match(?:es)?)\b[^\n]{0,60}\bFalse\b", also=(ON_MPS,)),
         suggests("log", r"\bnan\b[^\n]*device='mps|(?i:nans?\b[^\n]{0,30}(?:\bTrue\b|:\s*[1-9]))", also=(ON_MPS,)),
+        suggests("log", rf"{MPS_WORD}[^\n]*\bnan\b"),
         suggests("log", r"(?i)\bloss\W{1,4}(?:nan|inf)\b|loss is nan", also=(ON_MPS,)),
     ),
     remedies=(

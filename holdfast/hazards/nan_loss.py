@@ -104,7 +104,10 @@ HAZARD = Hazard(
         judged("suggests", _loss_is_nan),
         judged("suggests", _zero_loss_with_nan_gradient),
         judged("suggests", _table_of_nan),
-        suggests("log", r"(?i)^\s*(?:step|iter\w*|epoch)\s*\[?\d+[^\w\n]{1,5}nan\b"),
+        suggests(
+            "log",
+            r"(?i)^\s*(?:step|iter\w*|epoch)\s*\[?\d+[^\w\n]{1,5}nan\b|^\s*\[?\d+(?:/\d+)?\s+(?:\[?nan\]?\s*){2,}",
+        ),
         suggests("log", r"(?i)^\s*tensor\(nan\b.*(?:Loss|Backward)"),
     ),
     remedies=(
