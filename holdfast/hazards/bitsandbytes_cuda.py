@@ -104,7 +104,7 @@ HAZARD = Hazard(
         "bitsandbytes-foundation/bitsandbytes#1688",
         "bitsandbytes-foundation/bitsandbytes#1180",
     ),
-    over=("native-lib-missing", "cuda-no-kernel-image", "cublas-failure", "accelerate-missing"),
+    over=("native-lib-missing", "cuda-no-kernel-image", "cublas-failure"),
     matches=(
         "RuntimeError: \n        CUDA Setup failed despite GPU being available. Please run the following command to get more information:\n\n        python -m bitsandbytes",
         "RuntimeError: Configured CUDA binary not found at /usr/local/lib/python3.12/dist-packages/bitsandbytes/libbitsandbytes_cuda131.so",

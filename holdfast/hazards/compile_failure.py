@@ -42,7 +42,7 @@ HAZARD = Hazard(
         # Triton
         proves(
             "log",
-            r"triton\.(?:compiler|runtime)\.(?:errors\.|code_generator\.|autotuner\.)?\w*(?:Error|OutOfResources)|PassManager::run failed|Internal Triton PTX codegen error|ptxas (?:fatal|error)|out of resource: shared memory, Required|cannot import name '\w+' from 'triton",
+            r"triton\.(?:compiler|runtime)\.(?:errors\.|code_generator\.|autotuner\.)?\w*(?:Error|OutOfResources)|PassManager::run failed|Internal Triton PTX codegen error|ptxas (?:fatal|error)|out of resource: shared memory, Required|cannot import name '\w+' from 'triton|No module named '?triton\b",
         ),
         proves(
             "log",
@@ -68,7 +68,7 @@ HAZARD = Hazard(
         ),
         proves(
             "log",
-            r"Command '\[?'?(?:\S*/)?(?:gcc|g\+\+|cc|clang\+*|c\+\+|cl|nvcc|x86_64-linux-gnu-gcc|[\w-]*-gcc)\b[\s\S]{0,600}returned non-zero exit status",
+            r"Command '?\[?['\"](?:[^'\"\n]*[/\\])?(?:gcc|g\+\+|cc|clang\+*|c\+\+|cl|nvcc|[\w-]+-(?:gcc|cc|g\+\+))(?:\.(?:exe|EXE))?['\" ][\s\S]{0,1500}returned non-zero exit status",
         ),
         suggests(
             "log",

@@ -25,6 +25,9 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     return None
 
 
+# TensorFlow says on every machine without a card that it found none.
+_TENSORFLOW = seen("log", r"cuda_driver\.cc|stream_executor|cuda_diagnostics")
+
 HAZARD = Hazard(
     slug="cuda-driver-mismatch",
     title="the NVIDIA driver does not go with this CUDA build",
@@ -58,9 +61,12 @@ HAZARD = Hazard(
         suggests(
             "log",
             r"Found no NVIDIA driver on your system|No CUDA GPUs are available|no CUDA-capable device is detected|CUDA_ERROR_NO_DEVICE|cudaErrorNoDevice|cuda runtime error \((?:38|100)\)",
+            unless=(_TENSORFLOW,),
         ),
         suggests(
-            "log", r"cuda runtime error \((?:30|999)\)|CUDA error: unknown error|CUDA_ERROR_UNKNOWN|cudaErrorUnknown"
+            "log",
+            r"cuda runtime error \((?:30|999)\)|CUDA error: unknown error|CUDA_ERROR_UNKNOWN|cudaErrorUnknown",
+            unless=(_TENSORFLOW,),
         ),
         suggests(
             "log",

@@ -84,6 +84,7 @@ HAZARD = Hazard(
         judged("proves", _below_an_evaluation),
         judged("suggests", _after_an_evaluation_began),
         judged("suggests", _killed_while_collecting),
+        suggests("log", r"(?i)(?:error|failed) (?:while|during) (?:evaluat|validat)\w*[^\n]*out of memory"),
         # A traceback that was cut before its last line: it stops where predictions are put together.
         suggests(
             "log",

@@ -55,6 +55,9 @@ HAZARD = Hazard(
             "log",
             r"Failed building wheel for flash[_-]attn|flash_attn was requested, but nvcc was not found|Could not build wheels for flash[_-]attn|flash[_-]attn[^\n]{0,60}metadata-generation-failed|metadata-generation-failed[\s\S]{0,200}flash[_-]attn",
         ),
+        proves(
+            "error", r"(?:ImportError|OSError)[^\n]*(?:flash_attn_(?:\d_)?(?:cuda|gpu)|site-packages[/\\]flash_attn)"
+        ),
         suggests(
             "error",
             r"undefined symbol|cannot open shared object|DLL load failed|GLIBC",

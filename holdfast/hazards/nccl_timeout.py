@@ -25,6 +25,8 @@ _RAISED = r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception)\b(?:: |$)"
 _ECHO = r"NCCL|[Ww]atchdog|[Tt]imeout|[Tt]imed out|ChildFailedError|CalledProcessError|SignalException|Dist\w+Error|c10::|ProcessExitedException|ProcessRaisedException"
 _DISTRIBUTED = r"NCCL INFO|ProcessGroupNCCL|init_process_group|torch\.distributed|torchrun|LOCAL_RANK|world[_ ]size|DistributedDataParallel|distributed_backend=nccl|MEMBER: \d+/\d+"
 
+_JOINING = r"(?i:initializing (?:distributed|ddp)): GLOBAL_RANK: \d+, MEMBER: \d+/(?!1\b)\d+|NCCL INFO .*(?:Init COMPLETE|Launch mode Parallel|Connected all (?:rings|trees))|distributed init \(rank \d+\)"
+
 
 def _first_to_fail(evidence: Evidence) -> Passage | None:
     """The timeout, unless a rank raised something of its own before: then the timeout is only its echo."""
@@ -33,6 +35,14 @@ def _first_to_fail(evidence: Evidence) -> Passage | None:
             if error.line < passage.line and re.match(_RAISED, error.text) and not re.search(_ECHO, error.text):
                 return None
         return passage
+    return None
+
+
+def _nothing_after_the_start(evidence: Evidence) -> Passage | None:
+    """The last line, when it is one that ranks print as they join and no word comes after it."""
+    lines = [passage for passage in evidence.log if passage.text.strip()]
+    if lines and re.search(_JOINING, lines[-1].text) and not evidence.errors:
+        return lines[-1]
     return None
 
 
@@ -55,11 +65,7 @@ HAZARD = Hazard(
             unless=(seen("error", r"Error"),),
         ),
         suggests("exit", r"^hang$", also=(seen("log", _DISTRIBUTED),)),
-        suggests(
-            "log",
-            r"initializing (?:distributed|ddp): GLOBAL_RANK: 0, MEMBER: 1/(?!1\b)\d+|Init COMPLETE$|Launch mode Parallel",
-            also=(seen("exit", r"^hang$"),),
-        ),
+        judged("suggests", _nothing_after_the_start),
     ),
     remedies=(
         Remedy(
