@@ -87,6 +87,7 @@ HAZARD = Hazard(
             also=(seen("log", r"torch[/\\]serialization\.py|torch\.load\("),),
             unless=(seen("log", r"[Ww]eights[ _]only"),),
         ),
+        suggests("log", r"_open_zipfile_reader\(|pickle_module\.load\(f", unless=(seen("error", r"."),)),
         suggests(
             "frame",
             r"_open_zipfile_reader|_legacy_load|__init__ \(.*torch.serialization",

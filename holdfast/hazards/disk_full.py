@@ -68,7 +68,7 @@ HAZARD = Hazard(
             also=(seen("log", r"(?i)\bsav(?:e|ing)|checkpoint|\.write\("),),
         ),
         suggests("error", r"No usable temporary directory found"),
-        suggests("frame", r"_open_zipfile_writer|write_end_of_file|write_record", unless=(seen("error", r"."),)),
+        suggests("log", r"_open_zipfile_writer|write_end_of_file\(|\.write_record\(", unless=(seen("error", r"."),)),
     ),
     remedies=(
         Remedy(

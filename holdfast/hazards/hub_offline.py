@@ -100,7 +100,7 @@ HAZARD = Hazard(
             "error",
             r"Can't load (?:config|tokenizer|weights|model|the \w+|feature extractor|image processor|processor) for '",
         ),
-        suggests("error", r"was not found in (?:the )?(?:tokenizers )?model name list"),
+        suggests("log", r"was not found in (?:the )?(?:tokenizers )?model name list"),
         suggests("error", r"Connection error, and we cannot find the requested files"),
         suggests(
             "frame",

@@ -21,11 +21,11 @@ HAZARD = Hazard(
     signs=(
         proves(
             "error",
-            r"[Ee]xpected (?:object of )?(?:scalar )?type \S+ but (?:got|found) (?:scalar )?type \S+ for argument #\d+ '\s?target'",
+            r"(?i)expected (?:object of )?(?:scalar )?type \S+ but (?:got|found) (?:scalar )?(?:type )?\S+ for argument #\d+ '\s?target'",
         ),
         proves(
             "error",
-            rf"[Ee]xpected (?:object of )?(?:scalar )?type \S+ but (?:got|found) (?:scalar )?type \S+[^\n]*(?:{_CLASS_LOSS}|{_FLOAT_LOSS})",
+            rf"[Ee]xpected (?:object of )?(?:scalar )?type \S+ but (?:got|found) (?:scalar )?(?:type )?\S+[^\n]*(?:{_CLASS_LOSS}|{_FLOAT_LOSS})",
         ),
         proves(
             "error",
@@ -60,7 +60,7 @@ HAZARD = Hazard(
         suggests("error", r"\"(?:host_softmax|log_softmax\w*|softmax\w*)\" not implemented for '(?:Long|Int)'"),
         suggests(
             "error",
-            r"[Ee]xpected (?:object of )?(?:scalar )?type (?:Float|Double) but (?:got|found) (?:scalar )?type (?:Long|Int|Bool|Byte|Double)",
+            r"[Ee]xpected (?:object of )?(?:scalar )?type (?:Float|Double) but (?:got|found) (?:scalar )?(?:type )?(?:Long|Int|Bool|Byte|Double)",
             also=(seen("log", rf"{_CLASS_LOSS}|{_FLOAT_LOSS}|criterion\("),),
         ),
         suggests(

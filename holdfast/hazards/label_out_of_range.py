@@ -37,6 +37,7 @@ HAZARD = Hazard(
         suggests(
             "log", r"(?:Spatial)?ClassNLLCriterion\S*:\d+[^\n]*Assertion|(?:nll_loss|NLLLoss)\w*\S*[^\n]*Assertion"
         ),
+        suggests("error", r"device-side assert[^\n]*(?:ClassNLLCriterion|NLLLoss|BCECriterion|[Ll]oss\.cu)"),
         suggests("error", r"The `?num_classes`? \(\d+\) in \w+ of \w+ does not match"),
         suggests(
             "error",

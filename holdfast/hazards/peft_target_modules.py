@@ -17,7 +17,7 @@ HAZARD = Hazard(
     signs=(
         proves("log", r"Target modules? [^\n]*not found in the base model"),
         proves("log", r"Please specify `?target_modules`?"),
-        proves("log", r"Target module [^\n]+ is not supported"),
+        proves("log", r"Target module [\s\S]{1,500}? is not supported"),
         proves(
             "error",
             r"^Target module |(?:Currently, )?only the following modules? \(?(?:or classes )?[^\n]*(?:torch\.nn\.)?Linear[^\n]* (?:is|are) supported",

@@ -57,6 +57,7 @@ RENAMED = (
         "**kwargs in your own override",
         "huggingface/transformers#35838",
     ),
+    Renamed("transformers", "4.0", "", "past", "past_key_values", "huggingface/transformers#5671"),
     Renamed("transformers", "4.50", "transformers", "AdamW", "torch.optim.AdamW", "huggingface/transformers#36177"),
     Renamed(
         "transformers",
@@ -200,6 +201,8 @@ RENAMED = (
     Renamed(
         "lightning", "2.0", _LIGHTNING, "resume_from_checkpoint", "trainer.fit(ckpt_path=...)", "clovaai/donut#231"
     ),
+    Renamed("lightning", "2.0", "", "from_argparse_args", "Trainer(**vars(args))", "Lightning docs"),
+    Renamed("lightning", "2.0", "", "add_argparse_args", "LightningCLI", "Lightning docs"),
     Renamed("lightning", "2.0", "", "replace_sampler_ddp", "use_distributed_sampler", "Lightning docs"),
     Renamed(
         "lightning",

@@ -17,7 +17,7 @@ _STATE_KEYS = (
 )
 _RESUMING = seen(
     "log",
-    r"(?i)resum|load_state\b|load_checkpoint|restore_|optimizer\.load_state_dict|ckpt_path|load_optimizer|checkpoint\[|ckpt\[|state\[|start_epoch|last_epoch",
+    r"(?i)resum|load_state\b|load_checkpoint|restor|optimizer\.load_state_dict|ckpt_path|load_optimizer|checkpoint\[|ckpt\[|state\[|start_epoch|last_epoch",
 )
 _SIZE_CLASH = (
     r"sizes? (?:of tensor|do(?:es)? not match)|size mismatch|must match (?:the )?(?:existing )?size|doesn't match the broadcast shape"
@@ -66,7 +66,7 @@ HAZARD = Hazard(
             "error",
             r"No such file or directory: [^\n]*(?:trainer_state\.json|optimizer\.(?:pt|bin)|scheduler\.(?:pt|bin)|rng_state\S*\.pth|random_states_\d+\.pkl|training_state\S*)",
         ),
-        proves("error", r"[Cc]an't find a valid checkpoint at"),
+        proves("log", r"[Cc]an't find a valid checkpoint at"),
         suggests("error", rf"^KeyError: ['\"(]*(?:{_STATE_KEYS})['\")]*$", also=(_RESUMING,)),
         suggests(
             "error",

@@ -7,6 +7,7 @@ What we do: name the replacement where it is known; otherwise name the library w
 """
 
 import re
+from collections.abc import Iterator
 
 from holdfast.core.evidence import Evidence, Passage
 from holdfast.core.plan import Remedy
@@ -39,12 +40,19 @@ _LIBRARY_CLASS = (
     rf"|Adam\w?|SGD|RMSprop|\w+LR|ReduceLROnPlateau|CosineAnnealingWarmRestarts|GradScaler|autocast|FullyShardedDataParallel|DeepSpeedEngine|Upsample|GELU|LayerNorm|MultiheadAttention|ConvTranspose2d"
     rf"|DataFrame|Series|FreeTypeFont|OneHotEncoder|Client|DiffusionPipeline|\w+Scheduler|UNet2DConditionModel)"
 )
+_LIBRARY_FUNCTION = (
+    r"(?:dispatch_model|unwrap_model|hf_hub_download|snapshot_download|from_pretrained|save_pretrained|get_peft_model|prepare_model_for_\w+|load_dataset"
+    r"|scaled_dot_product_attention|flash_attn_\w+|apply_chat_template|load_checkpoint_and_dispatch|clip_grad_norm_|_register_\w+|on_\w+_(?:begin|end))"
+)
+# How Python words a name that is not there; a message may break before the name.
+_REFUSED = r"(?:(?P<owner>\w+)\.)?(?P<function>\w+)\(\) got an unexpected keyword argument\s+'(?P<name>\w+)'"
+_LACKS = r"(?:type object )?['\"](?P<owner>\w+)['\"](?: object)? has no attribute ['\"](?P<name>\w+)['\"]"
 _ASKED = (
-    re.compile(r"(?:(?P<owner>\w+)\.)?(?P<function>\w+)\(\) got an unexpected keyword argument '(?P<name>\w+)'"),
-    re.compile(r"cannot import name ['\"]?(?P<name>\w+)['\"]?(?: from ['\"](?P<owner>[\w.]+)['\"])?"),
-    re.compile(r"module ['\"](?P<owner>[\w.]+)['\"] has no attribute ['\"](?P<name>\w+)['\"]"),
-    re.compile(r"(?:type object )?['\"](?P<owner>\w+)['\"](?: object)? has no attribute ['\"](?P<name>\w+)['\"]"),
-    re.compile(r"No module named ['\"]?(?P<name>[\w.]+)['\"]?"),
+    _REFUSED,
+    r"cannot import name ['\"]?(?P<name>\w+)['\"]?(?: from ['\"](?P<owner>[\w.]+)['\"])?",
+    r"module ['\"](?P<owner>[\w.]+)['\"] has no attribute ['\"](?P<name>\w+)['\"]",
+    _LACKS,
+    r"No module named ['\"]?(?P<name>[\w.]+)['\"]?",
 )
 _FRAME = re.compile(r"File \"?(?P<path>[^\",\n]+?)(?:\"|:\d+|,)|^\W*(?P<cell>[\w./\\~:-]+\.py)(?:\]\S*)? in \w+\(")
 _IN_LIBRARY = re.compile(
@@ -55,32 +63,42 @@ _BROKEN_INSTALL = (seen("error", r"partially initialized module|circular import|
 
 def _known_rename(evidence: Evidence) -> Passage | None:
     """An error that names something of the table; its line then says what to write instead."""
-    for passage in evidence.errors:
-        for shape in _ASKED:
-            if asked := shape.search(passage.text):
-                owner = asked.groupdict().get("owner") or _called_before(evidence, passage.line)
-                if row := find_renamed(asked["name"], owner):
-                    return Passage(passage.source, passage.line, f"{passage.text}  [{row.advice}]")
+    for shape in _ASKED:
+        for asked, passage in _places(evidence, shape):
+            owner = asked.groupdict().get("owner") or _called_before(evidence, passage.line)
+            if row := find_renamed(asked["name"], owner):
+                return Passage(passage.source, passage.line, f"{passage.text}  [{row.advice}]")
     return None
 
 
 def _library_was_asked(evidence: Evidence) -> Passage | None:
     """A library's own class that lacks an attribute or refuses an argument, asked for by library code or right in view."""
-    for passage in evidence.errors:
-        for shape in (_ASKED[0], _ASKED[3]):
-            if (asked := shape.search(passage.text)) and asked.groupdict().get("function") != "forward":
-                path = _running_file(evidence, passage.line)
-                owner = asked["owner"] or _called_before(evidence, passage.line)
-                is_library_class = bool(re.fullmatch(_LIBRARY_CLASS, owner or ""))
-                is_in_library = bool(path and _IN_LIBRARY.search(path))
-                is_argument = shape is _ASKED[0]
-                if is_library_class and (
-                    is_in_library or is_argument or (not path and owner not in ("Trainer", "DataFrame", "Series"))
-                ):
-                    return passage
-                if is_argument and is_in_library and asked["function"] == "__init__" and not asked["owner"]:
-                    return passage
+    for asked, passage in _places(evidence, _REFUSED):
+        owner = asked["owner"] or _called_before(evidence, passage.line)
+        is_plain_init = not asked["owner"] and asked["function"] == "__init__"
+        if re.fullmatch(_LIBRARY_FUNCTION, asked["function"]):
+            return passage
+        if re.fullmatch(_LIBRARY_CLASS, owner) and asked["function"] != "forward":  # forward gets a data set's columns
+            return passage
+        if is_plain_init and _is_in_library(_running_file(evidence, passage.line)):
+            return passage
+    for asked, passage in _places(evidence, _LACKS):
+        file = _running_file(evidence, passage.line)
+        is_plainly_theirs = not file and asked["owner"] not in ("Trainer", "DataFrame", "Series")
+        if re.fullmatch(_LIBRARY_CLASS, asked["owner"]) and (is_plainly_theirs or _is_in_library(file)):
+            return passage
     return None
+
+
+def _places(evidence: Evidence, pattern: str) -> Iterator[tuple[re.Match[str], Passage]]:
+    """Matches in errors, then in other lines: loggers print an exception's text without its type."""
+    yield from evidence.errors.search(pattern)
+    if not evidence.ended_well:
+        yield from evidence.log.search(pattern)
+
+
+def _is_in_library(file: str) -> bool:
+    return bool(_IN_LIBRARY.search(file))
 
 
 def _lines_above(evidence: Evidence, line: int, count: int) -> list[str]:
@@ -173,6 +191,7 @@ HAZARD = Hazard(
             r"_set_gradient_checkpointing\(\) got an unexpected keyword|'list' object has no attribute '(?:keys|update)'",
             also=(seen("log", r"tied_weights?_keys|_set_gradient_checkpointing"),),
         ),
+        proves("error", r"\w+==[\d.]+\w* is used but incompatible|[`']\w+[`'] has (?:been )?moved to (?:the )?[`']"),
         proves("error", r"requires? (?:a source install|(?:a )?minimum version of \d)|VersionConflict"),
         judged("suggests", _library_was_asked),
         suggests(

@@ -28,6 +28,7 @@ HAZARD = Hazard(
     signs=(
         proves("log", r"Weights only load failed"),
         proves("log", r"WeightsUnpickler error|Unsupported global: GLOBAL|was not an allowed global by default"),
+        proves("log", r"types accepted by default with weights_only"),
         proves("log", r"serious vulnerability issue in `?torch\.load"),
         proves("error", r"safely load weights when explicit pickle_module"),
         proves("error", r"'weights_only' is an invalid keyword argument for (?:Unpickler|load)"),
