@@ -45,7 +45,7 @@ def main(device: str, limit_seconds: float) -> None:
         _say(outcome="error", detail=_one_line(error))
         return
     faults = _faults(trial, reference) + half
-    detail = "; ".join(faults) or f"loss {trial['loss']:.4f}, the same as in double precision"
+    detail = "; ".join(faults) or f"loss {trial['loss']:.4f} and gradients as in double precision"
     _say(outcome="differs" if faults else "agrees", detail=detail, seconds=round(seconds, 3))
     if device == "cpu":
         _list_devices(torch)

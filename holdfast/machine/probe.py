@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.core.facts import Answer
 from holdfast.machine import cpu, disk, gpu, hub, interpreter, libraries, memory, power, system, trials, variables
+from holdfast.machine.native.survey import survey_roots
 from holdfast.machine.survey import Probe, Survey
 
 _BACKSTOP_SECONDS = 30.0  # on top of the limits that the trials keep by themselves
@@ -14,7 +15,7 @@ _BACKSTOP_SECONDS = 30.0  # on top of the limits that the trials keep by themsel
 
 def survey_this_machine(device_limit_seconds: float) -> Survey:
     """Start asking everything about this machine and this Python."""
-    doing: dict[str, str] = {}
+    doing = {"native": "reading native libraries"}
 
     def try_devices() -> Answer[Any]:
         return trials.probe_trials(
@@ -32,6 +33,20 @@ def probe_packages() -> Answer[dict[str, Any]]:
     found = libraries.read_distributions(folders)
     value = {"distributions": found.versions, "unanswered": found.oddities}
     return Answer(value, f"metadata in {len(folders)} folders of sys.path")
+
+
+def probe_native() -> Answer[dict[str, Any]]:
+    """Which OpenMP copies installed packages carry, and what loading two of them together leads to."""
+    roots = [folder for folder in libraries.import_folders() if folder.name in ("site-packages", "dist-packages")]
+    report = survey_roots(roots)
+    unread = [f"{file.path}: {file.reason}" for file in report.unreadable]
+    value = {
+        "conflicts": report.conflicts,
+        "openmp_runtimes": report.openmp_runtimes,
+        "unanswered": unread,
+        "report": report,
+    }
+    return Answer(value, f"{report.native_files} native files in {', '.join(report.roots)}")
 
 
 PROBES = (
@@ -61,6 +76,7 @@ PROBES = (
     Probe("variables", variables.probe_variables),
     Probe("models", hub.probe_models),
     Probe("power", power.probe_power),
+    Probe("native", probe_native, 60.0, fills=("openmp_runtimes", "conflicts")),
     Probe("gpus", gpu.probe_gpus, 40.0),
     Probe("driver_version", gpu.probe_driver_version, 20.0),
     Probe("driver_cuda", gpu.probe_driver_cuda, 20.0),

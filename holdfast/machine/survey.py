@@ -20,7 +20,7 @@ class Probe:
     """One question: which facts it fills, whom to ask, how long to wait."""
 
     name: str
-    ask: Callable[[], Answer[Any]]  # for several facts, the value maps each one's name to its value
+    ask: Callable[[], Answer[Any]]  # with `fills`, the value maps each fact's name to its value
     limit_seconds: float = 10.0
     fills: tuple[str, ...] = ()  # the fact of the probe's own name when empty
 
@@ -38,6 +38,7 @@ class Survey:
         self.probes = tuple(probes)
         self.doing = {} if doing is None else doing  # what a long probe is busy with, written by the probe itself
         self.close = stop  # ends the processes that probes have started
+        self.extras: dict[str, Any] = {}  # what an answer held beyond facts
         self._values: dict[str, Any] = {}
         self._sources: dict[str, str] = {}
         self._reasons: dict[str, list[str]] = {}
@@ -100,10 +101,13 @@ class Survey:
                 self._close(probe.name, reason)
                 return
             filled: Mapping[str, Any] = answer.value if probe.fills else {probe.name: answer.value}
-            self._reasons.update({probe.name: list(filled["unanswered"])} if filled.get("unanswered") else {})
-            for fact in probe.facts():
-                self._values[fact] = filled[fact]
-                self._sources[fact] = answer.source
+            for key, value in filled.items():
+                if key == "unanswered":
+                    self._reasons.setdefault(probe.name, []).extend(value)
+                elif key in probe.facts():
+                    self._values[key], self._sources[key] = value, answer.source
+                else:
+                    self.extras[key] = value
             self._close(probe.name)
 
     def _close(self, name: str, reason: str = "") -> None:

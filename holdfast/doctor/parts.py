@@ -1,0 +1,189 @@
+"""What the facts say, in sentences: one part per line of `doctor`, in the order in which it prints them."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from holdfast.core.artifacts import to_plain
+from holdfast.core.facts import Disk, MachineFacts, NativeConflict
+from holdfast.core.text import human_bytes, plural
+
+_SHOWN_PACKAGES = ("transformers", "accelerate", "peft", "sentence-transformers", "datasets", "numpy")
+_SYSTEMS = {"linux": "Linux", "macos": "macOS", "windows": "Windows"}
+_HARMLESS = ("shared", "coexists")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One subject: the probes it waits for, what it says in a line or more, and what `-v` lists under it."""
+
+    probes: tuple[str, ...]
+    sentences: Callable[[MachineFacts], list[str]]
+    facts: tuple[str, ...] = ()  # those that `-v` lists; the probes' own names when empty
+
+    def listed(self) -> tuple[str, ...]:
+        """The facts that `-v` lists."""
+        return self.facts or self.probes
+
+
+def show_fact(name: str, facts: MachineFacts) -> str:
+    """Write one fact for a person."""
+    value = getattr(facts, name)
+    if value is None or value == "":
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name.endswith("_bytes"):
+        return human_bytes(value)
+    if name == "distributions":
+        return ", ".join(f"{dist} {version}" for dist, version in sorted(value.items())) or "none"
+    if name == "variables":
+        return "; ".join(f"{item.name}={item.value} {item.effect}" for item in value) or "none that matters"
+    if name == "models":
+        return ", ".join(f"{item.name} {human_bytes(item.bytes)}" for item in value) or "none"
+    if name == "disks":
+        return "; ".join(f"{disk.role} {disk.path}, {human_bytes(disk.free_bytes)} free" for disk in value)
+    if name == "trials":
+        return "; ".join(f"{item.device} {item.outcome}, {item.detail}, {item.seconds:g} s" for item in value) or "none"
+    if name == "conflicts":
+        return "; ".join(_conflict(pair) for pair in value) or "none"
+    if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
+        return ", ".join(value) or "none"
+    return str(value) if isinstance(value, (str, int)) else json.dumps(to_plain(value))
+
+
+def _system(facts: MachineFacts) -> list[str]:
+    name = facts.os_version if facts.os == "linux" else f"{_SYSTEMS.get(facts.os, facts.os)} {facts.os_version}".strip()
+    parts = [name, facts.chip, facts.arch if facts.arch not in facts.chip else ""]
+    parts += ["under Rosetta"] if facts.is_rosetta else []
+    parts += ["in a container"] if facts.in_container else []
+    return [", ".join(part for part in parts if part)]
+
+
+def _python(facts: MachineFacts) -> list[str]:
+    return [f"Python {facts.python_version} ({facts.python_build}), {facts.python_path}"]
+
+
+def _compute(facts: MachineFacts) -> list[str]:
+    parts = [plural(facts.cpu_count, "CPU")] if facts.cpu_count else []
+    if facts.memory_bytes:
+        free = f" ({human_bytes(facts.memory_free_bytes)} free)" if facts.memory_free_bytes is not None else ""
+        of = ""
+        if facts.memory_physical_bytes and facts.memory_bytes < facts.memory_physical_bytes:
+            of = f" of the machine's {human_bytes(facts.memory_physical_bytes)}"
+        parts.append(f"{human_bytes(facts.memory_bytes)} memory{of}{free}")
+    if facts.shm_bytes is not None:
+        parts.append(f"{human_bytes(facts.shm_bytes)} shared memory")
+    if facts.open_file_limit is not None:
+        parts.append(f"{facts.open_file_limit} open files at most")
+    return [", ".join(parts)] if parts else []
+
+
+def _disks(facts: MachineFacts) -> list[str]:
+    """One clause for all places on one file system."""
+    groups: dict[tuple[int, int], list[Disk]] = {}
+    for disk in facts.disks:
+        groups.setdefault((disk.free_bytes, disk.total_bytes), []).append(disk)
+    clauses = []
+    for (free, _), disks in groups.items():
+        roles = " and ".join(", ".join(disk.role for disk in disks).rsplit(", ", 1))
+        kind = f" ({disks[0].filesystem})" if disks[0].filesystem else ""
+        clauses.append(f"{human_bytes(free)} free for {roles}{kind}")
+    closed = [f"{disk.role} folder {disk.path} is not writable" for disk in facts.disks if not disk.is_writable]
+    return ["disk: " + ", ".join([*clauses, *closed])] if clauses else []
+
+
+def _packages(facts: MachineFacts) -> list[str]:
+    named = [f"{name} {facts.distributions[name]}" for name in _SHOWN_PACKAGES if name in facts.distributions]
+    count = f"{plural(len(facts.distributions), 'distribution')} installed"
+    return [_torch(facts), count + (f", among them {', '.join(named)}" if named else "")]
+
+
+def _torch(facts: MachineFacts) -> str:
+    if facts.torch is None:
+        return "torch is not installed in this Python, so no device is tried"
+    if facts.torch.cuda:
+        built = f"CUDA {facts.torch.cuda}"
+    elif facts.torch.rocm:
+        built = f"ROCm {facts.torch.rocm}"
+    else:
+        built = "the CPU and the Apple GPU" if facts.torch.mps else "the CPU only"
+    return f"torch {facts.torch.version}, built for {built}"
+
+
+def _gpus(facts: MachineFacts) -> list[str]:
+    lines = ["no GPU was found"] if "gpus" in facts.sources and not facts.gpus else []
+    for gpu in facts.gpus:
+        size = f", {human_bytes(gpu.memory_bytes)}" if gpu.memory_bytes else ""
+        shared = " shared with the CPU" if gpu.kind == "mps" else ""
+        free = f" ({human_bytes(gpu.free_bytes)} free)" if gpu.free_bytes is not None else ""
+        driver = f", driver {facts.driver_version}" if gpu.kind == "cuda" and facts.driver_version else ""
+        newest = f" for CUDA up to {facts.driver_cuda}" if driver and facts.driver_cuda else ""
+        lines.append(f"{gpu.name}{size}{shared}{free}{driver}{newest}")
+    return lines
+
+
+def _native(facts: MachineFacts) -> list[str]:
+    if "conflicts" not in facts.sources:
+        return []
+    copies = f"{plural(len(facts.openmp_runtimes), 'OpenMP runtime')} among the installed packages"
+    bad = [pair for pair in facts.conflicts if pair.outcome not in (*_HARMLESS, "tolerated")]
+    tolerated = [pair for pair in facts.conflicts if pair.outcome == "tolerated"]
+    if bad:
+        return [f"{copies}; see below"]
+    return [copies + (", two of them at once in some programs, which works" if tolerated else ", no clash")]
+
+
+def _trials(facts: MachineFacts) -> list[str]:
+    well = [trial for trial in facts.trials if trial.outcome == "agrees"]
+    return [f"{trial.device} trains: {trial.detail} ({trial.seconds:g} s with loading torch)" for trial in well]
+
+
+def _places(facts: MachineFacts) -> list[str]:
+    if not facts.models:
+        return []
+    size = human_bytes(sum(model.bytes for model in facts.models))
+    return [f"{plural(len(facts.models), 'model')} in the hub's cache, {size}"]
+
+
+def _conflict(pair: NativeConflict) -> str:
+    return f"{pair.first} then {pair.second}: {pair.outcome}, {pair.because}"
+
+
+def _folder(facts: MachineFacts) -> list[str]:
+    system = f"{_SYSTEMS.get(facts.os, facts.os)} {facts.arch}".strip() or "no native files"
+    where = PurePath(facts.sources.get("distributions", ""))
+    return [f"{plural(len(facts.distributions), 'distribution')} for {system} in {where}"]
+
+
+PARTS = (
+    Part(("os", "os_version", "arch", "chip", "is_rosetta", "in_container"), _system),
+    Part(("python_version", "python_build", "python_path", "start_method"), _python),
+    Part(
+        (
+            "cpu_count",
+            "cpu_count_physical",
+            "cpu_flags",
+            "memory_bytes",
+            "memory_physical_bytes",
+            "memory_free_bytes",
+            "swap_bytes",
+            "shm_bytes",
+            "shm_free_bytes",
+            "open_file_limit",
+        ),
+        _compute,
+    ),
+    Part(("disks",), _disks),
+    Part(("torch", "distributions"), _packages),
+    Part(("models", "variables", "power"), _places),
+    Part(("gpus", "driver_version", "driver_cuda", "gpu_processes"), _gpus),
+    Part(("native",), _native, ("openmp_runtimes", "conflicts")),
+    Part(("trials",), _trials),
+)
+FOLDER_PARTS = (
+    Part(("distributions",), _folder),
+    Part(("torch",), lambda facts: [_torch(facts)] if facts.torch else []),
+    Part(("native",), _native, ("openmp_runtimes", "conflicts")),
+)

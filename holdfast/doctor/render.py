@@ -1,0 +1,123 @@
+"""Prints a checkup: one line per thing, its box first, short when all is well, the next command last.
+
+Text is plain ASCII of ours around whatever the machine said, folded to the terminal's width; a pipe gets one line per
+thing. The same fields make the JSON.
+"""
+
+import json
+import re
+import textwrap
+from dataclasses import dataclass
+
+from holdfast.core.artifacts import to_plain
+from holdfast.core.facts import MachineFacts
+from holdfast.core.plan import Remedy
+from holdfast.core.text import plural
+from holdfast.doctor.checkup import Checkup, Finding
+from holdfast.doctor.parts import Part, show_fact
+from holdfast.hazards import find_hazard
+
+_BOXES = {"ok": "[ok]", "note": "[ok]", "warning": "[!]", "blocker": "[x]"}
+_COLORS = {"ok": "32", "note": "32", "warning": "33", "blocker": "31"}
+_SHOWN_REMEDIES = 2
+_INDENT = 5
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How lines may look: the width to fold to (None for no folding), colour, and how much to tell."""
+
+    width: int | None = None
+    color: bool = False
+    verbose: bool = False
+
+
+def render_part(part: Part, facts: MachineFacts, style: Style) -> list[str]:
+    """Write what one part of the facts says; with `-v`, each fact and where it was taken from."""
+    lines = [line for text in part.sentences(facts) for line in _boxed("ok", text, style)]
+    if style.verbose:
+        for name in part.listed():
+            if name in facts.sources:
+                text = f"{name}: {show_fact(name, facts)}   ({facts.sources[name]})"
+                lines += _folded(text, style, _INDENT, _INDENT + 2)
+    return lines
+
+
+def render_findings(checkup: Checkup, style: Style) -> list[str]:
+    """Write the findings, worst first, and what could not be answered. Notes appear with `-v` only."""
+    lines: list[str] = []
+    for finding in checkup.findings:
+        if finding.severity != "note" or style.verbose:
+            lines += _finding(finding, style)
+    for reason in checkup.unanswered:
+        lines += _boxed("warning", f"not answered: {reason}", style)
+    return lines
+
+
+def render_close(checkup: Checkup, style: Style, healthy_next: str) -> list[str]:
+    """Write the count and the next command."""
+    counts = [
+        plural(checkup.count(severity), severity) for severity in ("blocker", "warning") if checkup.count(severity)
+    ]
+    if checkup.unanswered:
+        counts.append(f"{plural(len(checkup.unanswered), 'question')} unanswered")
+    text = ", ".join(counts) if counts else "no problems found"
+    notes = checkup.count("note")
+    if notes:
+        text += f", {plural(notes, 'note')}" + (
+            "" if style.verbose else " (-v shows them)" if notes > 1 else " (-v shows it)"
+        )
+    worst = next((finding for finding in checkup.findings if finding.severity != "note"), None)
+    following = f"holdfast explain {worst.slug}" if worst and find_hazard(worst.slug) else healthy_next
+    return ["", *_folded(f"{text}. Next: {following}", style, 0, 0)]
+
+
+def render_json(checkup: Checkup) -> str:
+    """Write one JSON object in ASCII, which any terminal and any reader takes."""
+    value = {"facts": checkup.facts, "findings": checkup.findings, "unanswered": checkup.unanswered}
+    return json.dumps(to_plain(value), indent=2)
+
+
+def _finding(finding: Finding, style: Style) -> list[str]:
+    lines = _boxed(finding.severity, f"{finding.seen}   [{finding.slug}]", style)
+    shown = finding.remedies if style.verbose else finding.remedies[:_SHOWN_REMEDIES]
+    for remedy in shown:
+        lines += _folded(f"try   {_advice(remedy)}", style, _INDENT, _INDENT + 6)
+    if style.verbose and finding.sources:
+        lines += _folded(f"read  {', '.join(finding.sources)}", style, _INDENT, _INDENT + 6)
+    if find_hazard(finding.slug):
+        lines += _folded(f"more  holdfast explain {finding.slug}", style, _INDENT, _INDENT + 6)
+    return lines
+
+
+def _advice(remedy: Remedy) -> str:
+    details = [remedy.command] if remedy.command else []
+    details += [f"{name}={value}" for name, value in (remedy.change or {}).items()]
+    details += [f"cost: {remedy.cost}"] if remedy.cost else []
+    details += [] if remedy.keeps else ["changes what is learned"]
+    return remedy.title + (f"  ({'; '.join(details)})" if details else "")
+
+
+def _boxed(kind: str, text: str, style: Style) -> list[str]:
+    lines = _folded(f"{_BOXES[kind]:<4} {text}", style, 0, _INDENT)
+    if style.color:
+        box = _BOXES[kind]
+        lines[0] = f"\x1b[{_COLORS[kind]}m{box}\x1b[0m{lines[0][len(box) :]}"
+    return lines
+
+
+def _folded(text: str, style: Style, first: int, rest: int) -> list[str]:
+    """Fold at the width; paths and commands are never broken, so that they can be copied."""
+    text = _CONTROL.sub("?", text)
+    if style.width is None:
+        return [" " * first + text]
+    return textwrap.wrap(
+        text,
+        max(style.width, 40),
+        initial_indent=" " * first,
+        subsequent_indent=" " * rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+        drop_whitespace=True,
+    )

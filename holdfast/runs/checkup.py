@@ -1,0 +1,66 @@
+"""The doctor's front door: ask a machine or a folder, then every hazard; and the reversible link fix."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.core.evidence import Diagnosis
+from holdfast.core.facts import DeviceTrial, MachineFacts
+from holdfast.core.logtext import read_evidence
+from holdfast.doctor.checkup import Checkup, check
+from holdfast.doctor.native_report import native_findings
+from holdfast.doctor.parts import FOLDER_PARTS, PARTS, Part
+from holdfast.doctor.render import Style, render_close, render_findings, render_json, render_part
+from holdfast.hazards import Hazard, find_hazard
+from holdfast.machine.folder import facts_of_folder
+from holdfast.machine.probe import survey_this_machine
+from holdfast.supervisor.diagnose import diagnose
+
+__all__ = (
+    "Checkup",
+    "Part",
+    "Style",
+    "check_folder",
+    "check_machine",
+    "render_close",
+    "render_findings",
+    "render_json",
+    "render_part",
+)
+
+_MPS_FAILURES = {"crash": "mps-crash", "hang": "mps-hang", "differs": "mps-wrong-results"}
+
+
+def check_machine(
+    device_limit_seconds: float,
+    *,
+    on_part: Callable[[Part, MachineFacts], None] = lambda part, facts: None,
+    on_wait: Callable[[list[str], float], None] = lambda waiting, seconds: None,
+) -> Checkup:
+    """Ask this machine everything, then ask every hazard. Parts are handed over as soon as they are known."""
+    survey = survey_this_machine(device_limit_seconds)
+    try:
+        for part in PARTS:
+            survey.wait_for(part.probes, on_wait)
+            on_part(part, survey.facts())
+        facts = survey.all_facts(on_wait)
+        report = survey.extras.get("report")
+        return check(facts, native=native_findings(report) if report else (), name_failure=name_failure)
+    finally:
+        survey.close()
+
+
+def check_folder(folder: Path, *, on_part: Callable[[Part, MachineFacts], None] = lambda part, facts: None) -> Checkup:
+    """Ask a folder of installed packages, also of another system, then every hazard."""
+    facts, report = facts_of_folder(folder)
+    for part in FOLDER_PARTS:
+        on_part(part, facts)
+    return check(facts, native=native_findings(report))
+
+
+def name_failure(trial: DeviceTrial) -> Hazard | None:
+    """Name the hazard behind a trial that went wrong, from what the child said; None when it is not established."""
+    exit_status = "hang" if trial.outcome == "hang" else trial.detail.split()[0] if trial.outcome == "crash" else ""
+    diagnosis: Diagnosis = diagnose(read_evidence(trial.detail, exit_status))
+    if diagnosis.confidence == "proven":
+        return find_hazard(diagnosis.slug)
+    return find_hazard(_MPS_FAILURES.get(trial.outcome, "")) if trial.device.startswith("mps") else None

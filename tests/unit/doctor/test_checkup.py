@@ -1,0 +1,155 @@
+"""Facts and hazards become findings: worst first, and a check that breaks stops no other."""
+
+import dataclasses
+
+import pytest
+
+from holdfast.core.facts import DeviceTrial, MachineFacts, Power, Variable
+from holdfast.core.plan import Plan, Remedy
+from holdfast.doctor.checkup import Finding, check
+from holdfast.hazards import Hazard, Invited, all_hazards
+
+
+def hazard(slug, invited_by, **changes):
+    return Hazard(
+        slug=slug,
+        title=f"{slug} happened",
+        kind="crash",
+        signs=(),
+        remedies=(Remedy("do otherwise", command="otherwise"),),
+        sources=("somewhere#1",),
+        matches=(),
+        near_misses=(),
+        invited_by=invited_by,
+        **changes,
+    )
+
+
+def says(text, severity="warning", remedies=()):
+    return lambda facts, plan: Invited(text, severity, remedies)
+
+
+def broken(facts, plan):
+    raise KeyError("torch")
+
+
+def trial(device, outcome, detail="it did"):
+    return DeviceTrial(device=device, outcome=outcome, detail=detail, seconds=1.0)
+
+
+def slugs(checkup):
+    return [finding.slug for finding in checkup.findings]
+
+
+def test_findings_come_worst_first_with_remedies_and_sources():
+    hazards = (
+        hazard("a-note", says("n", "note")),
+        hazard("b-warning", says("w")),
+        hazard("c-block", says("b", "blocker")),
+    )
+    checkup = check(MachineFacts(), hazards=hazards)
+    assert slugs(checkup) == ["c-block", "b-warning", "a-note"]
+    assert checkup.exit_code == 3
+    assert checkup.findings[1] == Finding(
+        slug="b-warning",
+        severity="warning",
+        seen="w",
+        remedies=(Remedy("do otherwise", command="otherwise"),),
+        title="b-warning happened",
+        sources=("somewhere#1",),
+    )
+
+
+def test_an_invitation_may_bring_its_own_remedies():
+    own = (Remedy("this instead", command="this"),)
+    assert check(MachineFacts(), hazards=(hazard("a-b", says("x", "note", own)),)).findings[0].remedies == own
+
+
+def test_a_check_that_breaks_is_a_note_and_stops_no_other():
+    checkup = check(MachineFacts(), hazards=(hazard("a-broken", broken), hazard("b-fine", says("w"))))
+    assert slugs(checkup) == ["b-fine", "check-failed"]
+    assert checkup.findings[1].seen == "the check for a-broken broke: KeyError: 'torch'"
+    assert checkup.exit_code == 0
+
+
+def test_warnings_leave_a_machine_healthy():
+    assert check(MachineFacts(), hazards=(hazard("a-b", says("w")),)).exit_code == 0
+    assert check(MachineFacts(), hazards=()).findings == ()
+
+
+def test_a_trial_that_agrees_is_no_finding():
+    assert check(MachineFacts(trials=(trial("cpu", "agrees"),)), hazards=()).findings == ()
+
+
+def test_a_cpu_that_cannot_train_is_a_blocker_and_a_gpu_is_a_warning():
+    facts = MachineFacts(
+        trials=(trial("cpu", "crash", "SIGILL during import torch"), trial("mps", "differs", "loss 3"))
+    )
+    cpu, mps = check(facts, hazards=()).findings
+    assert (cpu.severity, cpu.slug) == ("blocker", "device-trial")
+    assert cpu.seen == "one training step on cpu crashes the process: SIGILL during import torch"
+    assert (mps.severity, mps.remedies[0].change) == ("warning", {"device": "cpu"})
+
+
+def test_a_hang_also_offers_more_time():
+    (finding,) = check(MachineFacts(trials=(trial("cuda:0", "hang"),)), hazards=()).findings
+    assert finding.remedies[-1].command == "holdfast doctor --device-timeout 300"
+
+
+def test_a_trial_whose_cause_is_known_joins_what_was_found_of_it():
+    known = hazard("cuda-driver", says("driver too old", "blocker"))
+    facts = MachineFacts(trials=(trial("cuda", "error", "CUDA initialization failed"),))
+    (finding,) = check(facts, hazards=(known,), name_failure=lambda trial: known).findings
+    assert finding.severity == "blocker"
+    assert finding.seen == "driver too old; one training step on cuda fails: CUDA initialization failed"
+
+
+def test_a_harmful_variable_is_a_warning_and_a_useless_one_a_note():
+    facts = MachineFacts(
+        variables=(
+            Variable(name="USELESS", value="1", effect="does nothing", verdict="useless"),
+            Variable(name="BAD", value="1", effect="hides a check", source="a#1", verdict="harmful"),
+            Variable(name="FINE", value="1", effect="works"),
+        )
+    )
+    bad, useless = check(facts, hazards=()).findings
+    assert (bad.severity, bad.seen, bad.remedies[0].command) == ("warning", "BAD=1 hides a check", "unset BAD")
+    assert useless.severity == "note"
+
+
+def test_a_variable_that_a_hazard_speaks_of_is_not_told_twice():
+    facts = MachineFacts(variables=(Variable(name="BAD", value="1", effect="hides a check", verdict="harmful"),))
+    assert slugs(check(facts, hazards=(hazard("a-b", says("BAD=1 is set")),))) == ["a-b"]
+
+
+def test_pairs_of_packages_stand_in_the_place_of_a_summary():
+    summary = hazard("openmp-duplicate", says("two pairs", "blocker"))
+    pairs = [Finding(slug="openmp-duplicate", severity="warning", seen=text) for text in ("one", "two")]
+    checkup = check(MachineFacts(), hazards=(summary,), native=pairs)
+    assert [(finding.seen, finding.severity) for finding in checkup.findings] == [
+        ("one", "blocker"),
+        ("two", "blocker"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("power", "expected"),
+    [
+        (None, []),
+        (Power(on_battery=False), []),
+        (Power(on_battery=False, sleep_after_minutes=10), ["machine-sleep"]),
+        (Power(on_battery=True, low_power_mode=True), ["machine-sleep", "low-power-mode"]),
+    ],
+)
+def test_a_mac_that_may_sleep_is_told(power, expected):
+    assert slugs(check(MachineFacts(power=power), hazards=())) == expected
+
+
+@pytest.mark.parametrize("known", all_hazards(), ids=lambda known: known.slug)
+def test_no_hazard_breaks_over_facts_that_could_not_be_established(known):
+    empty = MachineFacts()
+    named = MachineFacts(os="macos", arch="arm64", distributions={"torch": "", "numpy": "", "transformers": "x"})
+    for facts in (empty, named):
+        for plan in (Plan(), Plan(device="cuda", loader_workers=4, batch_bytes=1 << 20, precision="fp16")):
+            invited = known.invited_by(facts, plan)
+            assert invited is None or dataclasses.is_dataclass(invited)

@@ -1,0 +1,187 @@
+"""What `doctor` prints: one line per thing, folded to the width, plain in a pipe."""
+
+import json
+
+from holdfast.core.facts import (
+    CachedModel,
+    DeviceTrial,
+    Disk,
+    Gpu,
+    MachineFacts,
+    NativeConflict,
+    TorchBuild,
+    Variable,
+)
+from holdfast.core.plan import Remedy
+from holdfast.doctor.checkup import Checkup, Finding
+from holdfast.doctor.parts import FOLDER_PARTS, PARTS, show_fact
+from holdfast.doctor.render import Style, render_close, render_findings, render_json, render_part
+
+MAC = MachineFacts(
+    os="macos",
+    os_version="15.1",
+    arch="arm64",
+    chip="Apple M2 Pro",
+    python_version="3.12.4",
+    python_build="CPython, Homebrew, Clang 16.0.0, in a virtual environment",
+    python_path="/Users/ann/project/.venv/bin/python",
+    cpu_count=12,
+    memory_bytes=34359738368,
+    memory_free_bytes=12000000000,
+    open_file_limit=256,
+    disks=(
+        Disk(role="output", path="/Users/ann", free_bytes=90_000_000_000, total_bytes=10**12, filesystem="apfs"),
+        Disk(role="cache", path="/Volumes/x", free_bytes=5_000_000_000, total_bytes=10**11, is_writable=False),
+        Disk(role="temp", path="/tmp", free_bytes=90_000_000_000, total_bytes=10**12, filesystem="apfs"),
+    ),
+    distributions={"torch": "2.13.0", "transformers": "5.22.2"},
+    torch=TorchBuild(version="2.13.0", mps=True),
+    gpus=(Gpu(name="Apple M2 Pro (19 cores)", kind="mps", memory_bytes=34359738368),),
+    trials=(DeviceTrial(device="mps", outcome="agrees", detail="loss 5.1", seconds=4.0),),
+    models=(CachedModel(name="org/m", bytes=90_000_000, complete=True),),
+    openmp_runtimes=("torch 2.13.0: torch/lib/libomp.dylib",),
+    variables=(Variable(name="OMP_NUM_THREADS", value="1", effect="limits threads"),),
+    sources={"gpus": "system_profiler", "conflicts": "9 native files", "chip": "sysctl"},
+)
+DRIVER = MachineFacts(
+    gpus=(Gpu(name="NVIDIA H200", kind="cuda", memory_bytes=150 * 10**9, free_bytes=149 * 10**9),),
+    driver_version="580.159.04",
+    driver_cuda="13.0",
+    torch=TorchBuild(version="2.11.0+cu130", cuda="13.0"),
+)
+WARNING = Finding(
+    slug="openmp-duplicate",
+    severity="warning",
+    seen="torch 2.8.0 and faiss-cpu 1.12.0 load two OpenMP runtimes, in either order",
+    remedies=(
+        Remedy("first", command="pip install x", cost="slow"),
+        Remedy("second", change={"OMP_NUM_THREADS": "1"}),
+        Remedy("third", command="z", keeps=False),
+    ),
+    sources=("pytorch/pytorch#149201",),
+)
+NOTE = Finding(slug="check-failed", severity="note", seen="a check broke")
+
+
+def lines_of(facts, parts=PARTS, style=None):
+    return [line for part in parts for line in render_part(part, facts, style or Style())]
+
+
+def test_a_mac_in_a_few_lines():
+    assert lines_of(MAC) == [
+        "[ok] macOS 15.1, Apple M2 Pro, arm64",
+        "[ok] Python 3.12.4 (CPython, Homebrew, Clang 16.0.0, in a virtual environment), "
+        "/Users/ann/project/.venv/bin/python",
+        "[ok] 12 CPUs, 34.4 GB memory (12.0 GB free), 256 open files at most",
+        "[ok] disk: 90.0 GB free for output and temp (apfs), 5.0 GB free for cache, "
+        "cache folder /Volumes/x is not writable",
+        "[ok] torch 2.13.0, built for the CPU and the Apple GPU",
+        "[ok] 2 distributions installed, among them transformers 5.22.2",
+        "[ok] 1 model in the hub's cache, 90.0 MB",
+        "[ok] Apple M2 Pro (19 cores), 34.4 GB shared with the CPU",
+        "[ok] 1 OpenMP runtime among the installed packages, no clash",
+        "[ok] mps trains: loss 5.1 (4 s with loading torch)",
+    ]
+
+
+def test_an_nvidia_card_comes_with_its_driver():
+    text = "\n".join(lines_of(DRIVER))
+    assert "[ok] NVIDIA H200, 150.0 GB (149.0 GB free), driver 580.159.04 for CUDA up to 13.0" in text
+    assert "[ok] torch 2.11.0+cu130, built for CUDA 13.0" in text
+
+
+def test_facts_that_are_missing_leave_no_holes():
+    text = "\n".join(lines_of(MachineFacts()))
+    assert "None" not in text
+    assert "not installed in this Python" in text
+
+
+def test_a_folder_of_another_system():
+    facts = MachineFacts(
+        os="windows",
+        arch="x86_64",
+        distributions={"torch": "2.8.0"},
+        sources={"distributions": "/env/Lib/site-packages", "conflicts": "9 native files"},
+    )
+    assert lines_of(facts, FOLDER_PARTS) == [
+        "[ok] 1 distribution for Windows x86_64 in /env/Lib/site-packages",
+        "[ok] 0 OpenMP runtimes among the installed packages, no clash",
+    ]
+
+
+def test_conflicts_are_pointed_at():
+    pair = NativeConflict(
+        runtime="openmp", first="a 1", second="b 2", copies=2, outcome="crash", because="weak symbols"
+    )
+    facts = MachineFacts(conflicts=(pair,), sources={"conflicts": "files"})
+    assert lines_of(facts, PARTS[-2:-1]) == ["[ok] 0 OpenMP runtimes among the installed packages; see below"]
+    assert "a 1 then b 2: crash, weak symbols" in show_fact("conflicts", facts)
+
+
+def test_verbose_lists_facts_with_their_sources():
+    text = "\n".join(lines_of(MAC, style=Style(verbose=True)))
+    assert "     chip: Apple M2 Pro   (sysctl)" in text
+    assert show_fact("is_rosetta", MAC) == "no"
+    assert show_fact("memory_bytes", MAC) == "34.4 GB"
+    assert show_fact("distributions", MAC) == "torch 2.13.0, transformers 5.22.2"
+    assert show_fact("variables", MAC) == "OMP_NUM_THREADS=1 limits threads"
+    assert show_fact("driver_cuda", MAC) == "none"
+
+
+def test_a_finding_shows_what_was_seen_then_advice_then_where_to_read_on():
+    checkup = Checkup(facts=MachineFacts(), findings=(WARNING, NOTE), unanswered=("gpus: nvidia-smi did not answer",))
+    assert render_findings(checkup, Style()) == [
+        "[!]  torch 2.8.0 and faiss-cpu 1.12.0 load two OpenMP runtimes, in either order   [openmp-duplicate]",
+        "     try   first  (pip install x; cost: slow)",
+        "     try   second  (OMP_NUM_THREADS=1)",
+        "     more  holdfast explain openmp-duplicate",
+        "[!]  not answered: gpus: nvidia-smi did not answer",
+    ]
+    verbose = "\n".join(render_findings(checkup, Style(verbose=True)))
+    assert "third  (z; changes what is learned)" in verbose
+    assert "read  pytorch/pytorch#149201" in verbose
+    assert "[ok] a check broke   [check-failed]" in verbose
+
+
+def test_lines_fold_at_60_columns_without_breaking_commands():
+    checkup = Checkup(facts=MachineFacts(), findings=(WARNING,))
+    lines = lines_of(MAC, style=Style(width=60)) + render_findings(checkup, Style(width=60))
+    assert max(map(len, lines)) <= 60
+    assert any("holdfast explain openmp-duplicate" in line for line in lines)
+
+
+def test_colour_is_on_the_box_alone():
+    (line,) = render_part(PARTS[0], MAC, Style(color=True))
+    assert line == "\x1b[32m[ok]\x1b[0m macOS 15.1, Apple M2 Pro, arm64"
+
+
+def test_control_characters_never_reach_the_terminal():
+    finding = Finding(slug="environment-variable", severity="warning", seen="X=\x1b[31mred\x07 does harm")
+    (line,) = render_findings(Checkup(facts=MachineFacts(), findings=(finding,)), Style())
+    assert "\x1b" not in line
+    assert "\x07" not in line
+
+
+def test_the_last_line_counts_and_names_the_next_command():
+    def close(*findings, unanswered=(), verbose=False):
+        checkup = Checkup(facts=MachineFacts(), findings=findings, unanswered=unanswered)
+        return render_close(checkup, Style(verbose=verbose), "holdfast train DATA")[-1]
+
+    assert close() == "no problems found. Next: holdfast train DATA"
+    assert close(NOTE) == "no problems found, 1 note (-v shows it). Next: holdfast train DATA"
+    assert close(WARNING, NOTE, NOTE) == ("1 warning, 2 notes (-v shows them). Next: holdfast explain openmp-duplicate")
+    assert close(unanswered=("x: y",)) == "1 question unanswered. Next: holdfast train DATA"
+    assert close(NOTE, verbose=True) == "no problems found, 1 note. Next: holdfast train DATA"
+
+
+def test_json_has_exactly_the_three_keys_and_is_ascii():
+    checkup = Checkup(
+        facts=MachineFacts(python_path="/home/zo\u00eb/\udcff"), findings=(WARNING,), unanswered=("a: b",)
+    )
+    text = render_json(checkup)
+    value = json.loads(text)
+    assert text.isascii()
+    assert list(value) == ["facts", "findings", "unanswered"]
+    assert value["findings"][0]["slug"] == "openmp-duplicate"
+    assert value["findings"][0]["remedies"][0]["command"] == "pip install x"
+    assert value["unanswered"] == ["a: b"]

@@ -1,0 +1,79 @@
+"""Probes asked together: one that fails is named with its reason and stops no other."""
+
+import threading
+
+from holdfast.core.facts import Answer
+from holdfast.machine.commands import Unanswerable
+from holdfast.machine.survey import Probe, Survey
+
+
+def raises(error):
+    def ask():
+        raise error
+
+    return ask
+
+
+def test_answers_become_facts_with_their_sources():
+    survey = Survey(
+        (Probe("os", lambda: Answer("linux", "sys.platform")), Probe("arch", lambda: Answer("arm64", "uname")))
+    )
+    facts = survey.start().all_facts()
+    assert (facts.os, facts.arch, facts.unanswered) == ("linux", "arm64", ())
+    assert facts.sources == {"os": "sys.platform", "arch": "uname"}
+
+
+def test_a_probe_that_breaks_is_unanswered_and_the_others_go_on():
+    probes = (
+        Probe("chip", raises(ValueError("no such line"))),
+        Probe("power", raises(Unanswerable("pmset is not on the PATH"))),
+        Probe("gpus", raises(KeyboardInterrupt())),
+        Probe("os", lambda: Answer("linux", "here")),
+    )
+    facts = Survey(probes).start().all_facts()
+    assert facts.os == "linux"
+    assert facts.unanswered == (
+        "chip: ValueError: no such line",
+        "power: pmset is not on the PATH",
+        "gpus: KeyboardInterrupt",
+    )
+
+
+def test_a_probe_that_does_not_come_back_is_given_up():
+    gate = threading.Event()
+
+    def stuck():
+        gate.wait(30)
+        return Answer("late", "never")
+
+    waits = []
+    probes = (Probe("disks", stuck, limit_seconds=0.05), Probe("os", lambda: Answer("linux", "here")))
+    facts = Survey(probes, {"disks": "reading disks"}).start().all_facts(lambda waiting, seconds: waits.append(waiting))
+    gate.set()
+    assert facts.unanswered == ("disks: no answer within 0.05 s",)
+    assert (facts.os, facts.disks) == ("linux", ())
+    assert waits[0] == ["reading disks"]
+
+
+def test_one_probe_may_fill_several_facts_and_admit_what_is_odd():
+    value = {"conflicts": (), "openmp_runtimes": ("torch: libomp",), "unanswered": ["a.so: cut off"], "report": 42}
+    survey = Survey((Probe("native", lambda: Answer(value, "files"), fills=("conflicts", "openmp_runtimes")),)).start()
+    facts = survey.all_facts()
+    assert facts.openmp_runtimes == ("torch: libomp",)
+    assert facts.unanswered == ("native: a.so: cut off",)
+    assert survey.extras == {"report": 42}
+
+
+def test_parts_can_be_read_before_all_have_answered():
+    gate = threading.Event()
+
+    def slow():
+        gate.wait(30)
+        return Answer((), "tried")
+
+    survey = Survey((Probe("trials", slow), Probe("os", lambda: Answer("linux", "here")))).start()
+    survey.wait_for(["os"])
+    assert survey.facts().os == "linux"
+    assert "trials" not in survey.facts().sources
+    gate.set()
+    assert "trials" in survey.all_facts().sources

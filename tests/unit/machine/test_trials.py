@@ -1,0 +1,98 @@
+"""What becomes of a device's child is always an answer."""
+
+from holdfast.machine.trials import Ending, found_devices, innermost_frame, judge, lost_devices, read_lines
+
+CRASH = """Fatal Python error: Segmentation fault
+
+Thread 0x00007f11 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 331 in wait
+
+Current thread 0x00007f22 (most recent call first):
+  File "/env/torch/nn/functional.py", line 2244 in linear
+  File "/env/holdfast/machine/device_trial.py", line 90 in _loss
+
+Extension modules: numpy (total: 1)
+"""
+ABORT = """OMP: Error #15: Initializing libomp.dylib, but found libomp.dylib already initialized.
+Fatal Python error: Aborted
+"""
+HANG = """Timeout (0:01:00)!
+Thread 0x00007f22 (most recent call first):
+  File "/env/torch/cuda/__init__.py", line 310 in _lazy_init
+"""
+DOING = ({"doing": "import torch"}, {"doing": "a training step on mps"})
+GOOD = (*DOING, {"outcome": "agrees", "detail": "loss 5.1 and gradients as in double precision"})
+
+
+def ending(lines=(), errors="", code=0):
+    return Ending(lines, errors, code, 3.0)
+
+
+def test_a_step_that_agrees():
+    trial = judge("cpu", ending(GOOD), 60)
+    assert (trial.outcome, trial.detail, trial.seconds) == (
+        "agrees",
+        "loss 5.1 and gradients as in double precision",
+        3.0,
+    )
+
+
+def test_a_crash_tells_the_signal_the_step_and_the_place():
+    trial = judge("mps", ending(DOING, CRASH, -11), 60)
+    assert trial.outcome == "crash"
+    assert trial.detail == "SIGSEGV during a training step on mps, in linear (nn/functional.py:2244)"
+
+
+def test_an_abort_brings_its_last_words():
+    trial = judge("cpu", ending(DOING[:1], ABORT, -6), 60)
+    assert trial.detail.startswith("SIGABRT during import torch: OMP: Error #15: Initializing libomp.dylib")
+
+
+def test_a_child_that_ended_itself_at_the_limit_hung():
+    trial = judge("cuda:0", ending(DOING, HANG, 1), 60)
+    assert trial.outcome == "hang"
+    assert trial.detail == "no answer within 60 s during a training step on mps, in _lazy_init (cuda/__init__.py:310)"
+
+
+def test_a_child_that_had_to_be_killed_hung():
+    trial = judge("cpu", ending((), "", None), 5)
+    assert (trial.outcome, trial.detail) == ("hang", "no answer within 5 s before Python reached its first line")
+
+
+def test_a_child_that_ended_early_is_an_error_with_its_last_words():
+    trial = judge("cpu", ending((), "ModuleNotFoundError: No module named 'encodings'\n", 1), 5)
+    assert trial.outcome == "error"
+    assert trial.detail.endswith("first line: ModuleNotFoundError: No module named 'encodings'")
+
+
+def test_a_crash_after_the_outcome_does_not_change_it():
+    assert judge("cpu", ending(GOOD, CRASH, -11), 60).outcome == "agrees"
+
+
+def test_lines_of_libraries_between_ours_are_skipped():
+    text = 'Loading...\n{"doing": "import torch"}\n{not json}\n[1]\n{"outcome": "agrees"}\n'
+    assert read_lines(text) == ({"doing": "import torch"}, {"outcome": "agrees"})
+
+
+def test_the_cpu_child_names_the_accelerators():
+    lines = (*GOOD, {"kind": "cuda", "devices": ["cuda:0", "cuda:1"], "reason": ""}, {"kind": "mps", "devices": []})
+    assert found_devices(ending(lines)) == ["cuda:0", "cuda:1"]
+
+
+def test_a_gpu_that_torch_cannot_use_is_told_only_where_there_is_one():
+    lines = (*GOOD, {"kind": "cuda", "devices": [], "reason": "CUDA initialization: the driver is too old"})
+    assert lost_devices(ending(lines), 60, has_nvidia=False) == []
+    (lost,) = lost_devices(ending(lines), 60, has_nvidia=True)
+    assert (lost.device, lost.outcome, lost.detail) == ("cuda", "error", "CUDA initialization: the driver is too old")
+
+
+def test_a_hang_while_looking_for_devices_is_the_devices_own():
+    lines = (*GOOD, {"doing": "looking for cuda"})
+    (lost,) = lost_devices(ending(lines, "", None), 60, has_nvidia=True)
+    assert (lost.device, lost.outcome) == ("cuda", "hang")
+    assert judge("cpu", ending(lines, "", None), 60).outcome == "agrees"
+
+
+def test_text_without_a_stack_has_no_frame():
+    assert innermost_frame("") == ""
+    assert innermost_frame("RuntimeError: no") == ""
