@@ -57,6 +57,11 @@ HAZARD = Hazard(
         suggests("frame", r"^_check_valid_index_key \("),
         suggests("log", r"_check_valid_index_key\(key, size\)$"),
         judged("proves", _misses_an_ignored_column),
+        suggests(
+            "error",
+            r"KeyError: '\w+'",
+            also=(seen("log", r"\[['\"]\w+['\"]\] for \w+ in (?:examples|features|instances|batch)\b"),),
+        ),
         judged("suggests", _collator_misses_a_column),
     ),
     remedies=(

@@ -46,7 +46,8 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
 
 def _waits_for_workers(evidence: Evidence) -> Passage | None:
     """A stack that stands in the loader's queue and that nothing but a hang or Ctrl-C ended."""
-    errors = [passage.text for passage in evidence.errors if "KeyboardInterrupt" not in passage.text]
+    echoes = ("KeyboardInterrupt", "can only test a child process")
+    errors = [passage for passage in evidence.errors if not any(echo in passage.text for echo in echoes)]
     if errors or not (_HUNG.find(evidence) or _STOPPED_BY_HAND.find(evidence)):
         return None
     in_loader = seen("frame", r"\(.*dataloader").find(evidence)

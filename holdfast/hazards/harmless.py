@@ -30,6 +30,116 @@ HARMLESS = (
         "only the trace of a process that died hard; the cause stands before it",
         "pytorch/pytorch#143859",
     ),
+    Harmless(
+        r"Could not load dynamic library '[^']+'; dlerror|TF-TRT Warning|Cannot dlopen some (?:TensorRT|GPU) libraries",
+        "TensorFlow looks for optional libraries and goes on without them",
+        "TheLastBen/fast-stable-diffusion#1580",
+    ),
+    Harmless(
+        r"cpu_feature_guard\.cc:\d+\] (?:This TensorFlow binary is optimized|Your CPU supports|The TensorFlow library wasn't compiled)",
+        "TensorFlow only says which CPU instructions it could use",
+        "tensorflow/tensorflow#7778",
+    ),
+    Harmless(
+        r"Failed to load image Python extension",
+        "torchvision goes on without its own image reader",
+        "NixOS/nixpkgs#162286",
+    ),
+    Harmless(
+        r"RuntimeWarning: numpy\.\w+ size changed",
+        "NumPy only grew a structure; the error of the same name would stop the import",
+        "numpy/numpy#11628",
+    ),
+    Harmless(
+        r"OMP: Info #\d+|Leaking Caffe2 thread-pool after fork",
+        "the thread runtime only notes something",
+        "pytorch/pytorch#57273",
+    ),
+    Harmless(
+        r"Setting OMP_NUM_THREADS environment variable for each process|NumExpr (?:detected|defaulting)",
+        "a library only says how many threads it takes",
+        "pytorch/pytorch#22501",
+    ),
+    Harmless(
+        r"Unable to register cu(?:BLAS|DNN|FFT) factory|successful NUMA node read from SysFS had negative value|failed call to cuInit",
+        "TensorFlow looks for a card while it starts; the run does not depend on it",
+        "tensorflow/tensorflow#71791",
+    ),
+    Harmless(
+        r"find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters",
+        "a setting that costs a little time and was not needed",
+        "speechbrain/speechbrain#713",
+    ),
+    Harmless(
+        r"Torch was not compiled with flash attention|expandable_segments not supported on this platform",
+        "torch takes another kernel or allocator by itself",
+        "unslothai/unsloth#1772",
+    ),
+    Harmless(
+        r"Failed to load GPU Faiss: .*Will not load constructor refs",
+        "faiss-cpu says that it has no GPU part; that matters only when the GPU is asked for",
+        "facebookresearch/faiss#4194",
+    ),
+    Harmless(
+        r"GradScaler is enabled, but CUDA is not available",
+        "mixed precision is switched off on a machine without CUDA",
+        "Emmi-AI/noether#21",
+    ),
+    Harmless(
+        r"NCCL WARN Failed to open libibverbs|NET/Plugin\s?: (?:No plugin found|Could not find)",
+        "NCCL looks for InfiniBand and plugins and goes on without them",
+        "pytorch/pytorch#39388",
+    ),
+    Harmless(
+        r"torch\._dynamo hit config\.(?:cache_size|recompile)_limit",
+        "torch.compile leaves a function uncompiled that changes too often",
+        "pytorch/pytorch#135458",
+    ),
+    Harmless(
+        r"`?use_cache ?= ?True`? is incompatible with gradient checkpointing\. Setting",
+        "transformers turns the cache off by itself while training",
+        "modelscope/ms-swift#22",
+    ),
+    Harmless(
+        r"You are using `torch\.load` with `weights_only=False`",
+        "torch 2.4 and 2.5 only announce the default of 2.6",
+        "pytorch/pytorch#137602",
+    ),
+    Harmless(
+        r"Some weights of the model checkpoint at \S+ were not used when initializing",
+        "the old head is dropped, as expected when the task changes",
+        "agemagician/ProtTrans#40",
+    ),
+    Harmless(
+        r"Setting `pad_token_id` to `eos_token_id`|Removed shared tensor [^\n]* while saving\. This should be OK",
+        "the library says what it did by itself, and it did it right",
+        "huggingface/transformers#12020",
+    ),
+    Harmless(
+        r"tokenizer class you load from this checkpoint is not the same type|default legacy behaviour of the <class",
+        "only a note about names; the tokens are the same as before",
+        "tloen/alpaca-lora#31",
+    ),
+    Harmless(
+        r"Error verifying Hugging ?Face token\. Remember to log in",
+        "a login is needed for gated models only",
+        "axolotl-ai-cloud/axolotl#1153",
+    ),
+    Harmless(
+        r"on the MPS backend and will fall back to run on the CPU",
+        "that one operation runs on the CPU: slower, same result",
+        "pytorch/pytorch#77764",
+    ),
+    Harmless(
+        r"MPS: no support for \w+ \w[\w ]*, (?:down)?casting",
+        "the value is converted before the operation",
+        "xverse-ai/XVERSE-13B#15",
+    ),
+    Harmless(
+        r"can only (?:test|join) a child process",
+        "a loader object was deleted in another process than its own; nothing is lost",
+        "pytorch/pytorch#149837",
+    ),
 )
 
 

@@ -46,6 +46,7 @@ HAZARD = Hazard(
         suggests(
             "frame", r"at::(?:native::)?mps::|torch::mps::|\(MetalPerformanceShaders\w*\)|\(Metal\)", also=(HUNG,)
         ),
+        suggests("log", r"MPSGraph\w*|_MTLCommandBuffer|specializeWithDevice", also=(HUNG,)),
         suggests("log", r"kIOGPUCommandBufferCallbackError(?:Hang|Timeout)", also=(HUNG,)),
         suggests("frame", _SYSTEM_WAIT, also=(HUNG,), unless=_OTHER_WAIT),
         suggests("log", MPS_WORD, also=(HUNG,), unless=_OTHER_WAIT),

@@ -20,7 +20,7 @@ from holdfast.hazards.apple_gpu import MPS_WORD, ON_MPS, uses_mps
 
 _NUMBER = r"(?i:(?<![\w.])[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|\.\d+|nan|inf)\b)"
 _DEVICE = re.compile(rf"{MPS_WORD}|(?i:(?<![A-Za-z0-9-])cpu(?![A-Za-z0-9-]))")
-_TENSOR = r"tensor\((?P<values>\[[^()]*?\]|[^()\[\]]+?)(?P<rest>,[^()]*(?:\([^()]*\)[^()]*)?)?\)"
+_TENSOR = r"tensor\((?P<values>\[[^()]*\]|[^()\[\],]+)(?P<rest>,[^()\[\]]*)?\)"
 _TIMING = re.compile(
     r"(?i)\btime|second|\bsec|\bms\b|it/s|/s\b|memory|\b[KMG]i?B\b|speed|fps|flops|version|cores?\b|usage"
 )
@@ -95,8 +95,10 @@ def _are_comparable(one: list[str], two: list[str], words: str) -> bool:
     """True for numbers of the same kind. Whole numbers in a log line count steps or name shapes, and must agree."""
     if len(one) != len(two):
         return False
-    return words.startswith("tensor") or all(
-        a == b for a, b in zip(one, two, strict=True) if a.isdigit() and b.isdigit()
+    return (
+        words.startswith("tensor")
+        or "shape" in words
+        or all(a == b for a, b in zip(one, two, strict=True) if a.isdigit() and b.isdigit())
     )
 
 
@@ -122,6 +124,19 @@ def _layout_matters(evidence: Evidence) -> Passage | None:
     return next((passage for value, passage in found if value > 1e-2 and any(other < 1e-4 for other, _ in found)), None)
 
 
+def _actual_is_not_expected(evidence: Evidence) -> Passage | None:
+    """A line of a run without error that prints an expected tensor and another one that it got."""
+    if evidence.errors:
+        return None
+    for _, passage in evidence.log.search(
+        r"(?i)\bexpected\b[^\n]*tensor\([^\n]*\b(?:actual|got|result)\b[^\n]*tensor\("
+    ):
+        tensors = [re.findall(_NUMBER, match["values"]) for match in re.finditer(_TENSOR, passage.text)]
+        if len(tensors) == 2 and len(tensors[0]) == len(tensors[1]) and _differ(*tensors):
+            return passage
+    return None
+
+
 HAZARD = Hazard(
     slug="mps-wrong-results",
     title="the Apple GPU computes other numbers than the CPU",
@@ -145,6 +160,8 @@ HAZARD = Hazard(
         ),
         judged("suggests", _devices_disagree),
         judged("suggests", _layout_matters),
+        judged("suggests", _actual_is_not_expected),
+        suggests("log", rf"{MPS_WORD}[^\n]*\btensor\(False\b"),
         suggests(
             "log",
             rf"{MPS_WORD}[^\n]*(?i:mismatch|incorrect|wrong|garbage|gibberish|disagree|differs?\b|not close|allclose\W+False)",

@@ -53,7 +53,10 @@ def _zero_loss_with_nan_gradient(evidence: Evidence) -> Passage | None:
         loss = _LOSS_VALUE.search(passage.text)
         if loss and re.fullmatch(r"0(?:\.0+)?", loss["value"]):
             return passage
-    return bad[0] if len(bad) > 2 and len(bad) == len(norms) else None
+    if len(bad) > 2 and len(bad) == len(norms):
+        return bad[0]
+    zeros = [passage for _, passage in evidence.log.search(r"^.*'loss': '?0(?:\.0)?'?, (?:'lr'|'learning_rate')")]
+    return zeros[0] if len(zeros) > 2 and not norms else None
 
 
 def _table_of_nan(evidence: Evidence) -> Passage | None:
@@ -108,7 +111,7 @@ HAZARD = Hazard(
             "log",
             r"(?i)^\s*(?:step|iter\w*|epoch)\s*\[?\d+[^\w\n]{1,5}nan\b|^\s*\[?\d+(?:/\d+)?\s+(?:\[?nan\]?\s*){2,}",
         ),
-        suggests("log", r"(?i)^\s*tensor\(nan\b.*(?:Loss|Backward)"),
+        suggests("log", r"(?i)^\s*(?:\w*loss\w*\W+)?tensor\(nan\b"),
     ),
     remedies=(
         Remedy(
@@ -116,7 +119,6 @@ HAZARD = Hazard(
             change={"precision": "fp32"},
             cost="slower, more memory",
         ),
-        Remedy("use the plain attention kernel", change={"attention": "eager"}, cost="slower, more memory"),
         Remedy("look for NaN, infinity and empty rows in the data", command="holdfast survey DATA"),
         Remedy(
             "lower the learning rate",
@@ -127,6 +129,7 @@ HAZARD = Hazard(
     ),
     sources=(
         "Time-MoE/Time-MoE#37",
+        "pytorch/pytorch#41508",
         "OpenBMB/MiniCPM-V#212",
         "hiyouga/LlamaFactory#2916",
         "google/gemma_pytorch#24",
