@@ -11,8 +11,8 @@ from holdfast.core.facts import MachineFacts, release
 from holdfast.core.plan import Plan, Remedy
 from holdfast.hazards import Case, Hazard, Invited, proves, seen, suggests
 
-# First bitsandbytes release that carries a library for a CUDA version (bitsandbytes/bitsandbytes#1688, #1848, its docs).
-_CARRIED_SINCE = (((13,), "0.48"), ((12, 9), "0.47"), ((12, 7), "0.45.1"), ((12, 6), "0.45"))
+# First release whose Linux wheel carries a library for a CUDA version; read from the wheels 0.44.1 to 0.50.2.
+_CARRIED_SINCE = (((13,), "0.48"), ((12, 9), "0.46.1"), ((12, 8), "0.45.3"), ((12, 6), "0.45"))
 
 
 def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:

@@ -54,9 +54,8 @@ def _after_an_evaluation_began(evidence: Evidence) -> Passage | None:
 
 def _killed_while_collecting(evidence: Evidence) -> Passage | None:
     """How the process ended, when it was killed and the log stops inside an evaluation."""
-    if _last_phase(evidence) != "evaluation":
-        return None
-    return seen("exit", r"signal SIGKILL").find(evidence)
+    killed = seen("exit", r"signal SIGKILL").find(evidence)
+    return killed if killed and _last_phase(evidence) == "evaluation" else None
 
 
 def _traceback_of(error: Passage, evidence: Evidence) -> Text:

@@ -103,7 +103,7 @@ HARMLESS = (
     Harmless(
         r"You are using `torch\.load` with `weights_only=False`",
         "torch 2.4 and 2.5 only announce the default of 2.6",
-        "pytorch/pytorch#137602",
+        "pytorch/pytorch#138007",
     ),
     Harmless(
         r"Some weights of the model checkpoint at \S+ were not used when initializing",

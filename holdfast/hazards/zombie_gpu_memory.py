@@ -117,10 +117,6 @@ HAZARD = Hazard(
             "log",
             r"all CUDA-capable devices are busy or unavailable|cudaErrorDevicesUnavailable|CUDA_ERROR_DEVICE_UNAVAILABLE",
         ),
-        suggests(
-            "log",
-            r"(?i)(?:zombie|orphan\w*|leftover|stale) (?:python )?process\w* .{0,60}(?:GPU|VRAM|CUDA)|(?:GPU|CUDA) memory (?:is|was) not (?:released|freed)",
-        ),
     ),
     remedies=(
         Remedy(
