@@ -56,7 +56,10 @@ HAZARD = Hazard(
             r"(?i)(?:insufficient|not enough|out of|no more|ran out of|low) (?:free )?(?:disk|storage) space|disk (?:is )?full",
         ),
         suggests("error", r"basic_ios::clear: iostream error"),
-        suggests("error", r"write\(\): fd \d+ failed with|wrote only \d+ of \d+ bytes|\d+ requested and \d+ written"),
+        suggests(
+            "log",
+            r"write\(\): fd \d+ failed with|wrote (?:only )?\d+ (?:of|blocks instead of) \d+|\d+ requested and \d+ written",
+        ),
         suggests(
             "error",
             r"^RuntimeError: File \S+ cannot be opened",

@@ -28,7 +28,7 @@ class Renamed:
         return f"{self.library} {self.since} dropped {self.old}: {instead} ({self.source})"
 
 
-_ARGS = r"TrainingArguments|SFTConfig|\w*TrainingArguments"
+_ARGS = r"HfArgumentParser|TrainingArguments|SFTConfig|\w*TrainingArguments"
 _TRAINER = r"\w*Trainer"
 _LIGHTNING = r"Trainer|ModelCheckpoint|LightningModule|pytorch_lightning|lightning"
 _CACHE = r"\w*Cache"

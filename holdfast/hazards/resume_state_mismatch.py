@@ -64,9 +64,10 @@ HAZARD = Hazard(
         ),
         proves(
             "error",
-            r"No such file or directory: [^\n]*(?:trainer_state\.json|optimizer\.(?:pt|bin)|scheduler\.(?:pt|bin)|rng_state\S*\.pth|random_states_\d+\.pkl|training_state\S*)",
+            r"No such file or directory: [^\n]*(?:trainer_state\.json|optimizer\.(?:pt|bin)|scheduler\.(?:pt|bin)|rng_state\S*\.pth|random_states_\d+\.pkl|training_state\S*|\S*optim_states\.pt|\S*mp_rank_\d+_model_states\.pt)",
         ),
         proves("log", r"[Cc]an't find a valid checkpoint at"),
+        suggests("error", r"epochs is finished, nothing to resume|[Rr]esume checkpoint \S* not found"),
         suggests("error", rf"^KeyError: ['\"(]*(?:{_STATE_KEYS})['\")]*$", also=(_RESUMING,)),
         suggests(
             "error",

@@ -21,7 +21,7 @@ _LIBRARIES = (
     r"|numpy|scipy|sklearn|pandas|skimage|PIL|matplotlib|networkx|librosa|gensim|nltk|spacy|albumentations|imgaug|seaborn"
     r"|tensorflow|keras|tensorboard|tensorflow_addons|tensorflow_hub|jax|jaxlib|flax|optax|chex|haiku"
     r"|timm|mmcv|mmengine|mmdet|mmseg|mmcls|mmpretrain|fairseq|fastai|allennlp|detectron2|ultralytics|fvcore|kornia|monai|dgl"
-    r"|deepspeed|vllm|xformers|unsloth|unsloth_zoo|llamafactory|axolotl|swift|ray|gradio|wandb|hydra|omegaconf|pydantic|typing_extensions"
+    r"|deepspeed|vllm|xformers|Unsloth\w+|unsloth|unsloth_zoo|llamafactory|axolotl|swift|ray|gradio|wandb|hydra|omegaconf|pydantic|typing_extensions"
     r"|google\.protobuf|urllib3|requests|httpx|fsspec|packaging|setuptools|pkg_resources|importlib_metadata|jinja2|markupsafe|werkzeug|flask|triton"
     r"|collections|inspect|fractions|asyncio|pkgutil|time|typing|six)"
 )
@@ -32,7 +32,7 @@ _FAMILY = (
     r"|Llava\w*|MiniCPM\w*|Yi|Cohere|Starcoder\w*|CodeGen|Mamba\w*|Nemotron\w*|LLaDA\w*|Molmo\w*|Florence\w*|Auto)"
 )
 _LIBRARY_CLASS = (
-    rf"(?:\w*TrainingArguments|Trainer|Seq2SeqTrainer|(?:SFT|DPO|ORPO|KTO|CPO|PPO|GRPO|RLOO|BCO|GKD|XPO|Reward|OnlineDPO)(?:Trainer|Config)"
+    rf"(?:\w*TrainingArguments|Trainer|Seq2SeqTrainer|\w{{0,7}}(?:SFT|DPO|ORPO|KTO|CPO|PPO|GRPO|RLOO|BCO|GKD|XPO|Reward)(?:Trainer|Config)"
     rf"|Accelerator(?:State)?|PartialState|\w+Plugin|DataLoader(?:Configuration|Shard|Dispatcher)|(?:Ada)?Lora(?:Config|Model|Layer)|Peft(?:Model\w*|Config)|PromptTuningConfig"
     rf"|{_FAMILY}(?:Config|Tokenizer(?:Fast)?|Model\w*|For\w+|Processor|Attention|PreTrainedModel|ImageProcessor|FeatureExtractor|LMHeadModel)"
     rf"|PreTrained(?:Tokenizer\w*|Model|Config)|PretrainedConfig|\w*TokenizerFast|TokenizersBackend|BitsAndBytesConfig|GenerationConfig|(?:Dynamic|Static|Hybrid|EncoderDecoder|SlidingWindow)Cache"
@@ -53,6 +53,7 @@ _ASKED = (
     r"module ['\"](?P<owner>[\w.]+)['\"] has no attribute ['\"](?P<name>\w+)['\"]",
     _LACKS,
     r"No module named ['\"]?(?P<name>[\w.]+)['\"]?",
+    r"(?:not used by the (?P<owner>HfArgumentParser):\s*\[|unrecognized arguments:[^\n]*?)[ '\"]*--(?P<name>\w+)",
 )
 _FRAME = re.compile(r"File \"?(?P<path>[^\",\n]+?)(?:\"|:\d+|,)|^\W*(?P<cell>[\w./\\~:-]+\.py)(?:\]\S*)? in \w+\(")
 _IN_LIBRARY = re.compile(
@@ -139,7 +140,7 @@ HAZARD = Hazard(
         ),
         proves(
             "error",
-            rf"No module named ['\"]?{_LIBRARIES}\.{_COMPILED}(?!_C)[\w.]+",
+            rf"No module named ['\"]?(?!numpy\.(?:_core|core)\b){_LIBRARIES}\.{_COMPILED}(?!_C)[\w.]+",
             unless=(seen("error", r"No module named '[\w.]*(?:_C|_ext|_cuda)\b"),),
         ),
         proves(
