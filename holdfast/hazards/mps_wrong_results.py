@@ -56,6 +56,8 @@ def _known_bugs(facts: MachineFacts, plan: Plan, torch: tuple[int, ...]) -> Iter
 
 def _devices_disagree(evidence: Evidence) -> Passage | None:
     """The same line or tensor printed for the CPU and for the Apple GPU, with other numbers."""
+    if not ON_MPS.find(evidence):
+        return None
     printed: dict[tuple[str, str], list[tuple[list[str], Passage]]] = {}
     for device, words, numbers, passage in chain(_statements(evidence), _tensors(evidence)):
         printed.setdefault((device, words), []).append((numbers, passage))

@@ -14,9 +14,10 @@ from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan, Remedy
 from holdfast.hazards import Case, Hazard, Invited, judged, proves, seen, suggests
 
+_NOT_FINITE = re.compile(r"\b(?:nan|NaN|NAN|[Ii]nf(?:inity)?)\b")
 _LOSS_VALUE = re.compile(
-    r"(?i)(?<!best_)(?<!best )(?<!min_)(?<!min )(?:\bloss\w*|\w+[_-]loss)\b['\"]?(?: value| is|\[\w+\])?\s*[:=|]?\s*(?:tensor\(|\[|\(|['\"])*\s*"
-    r"(?P<value>[-+]?(?:nan|inf(?:inity)?|\d+(?:\.\d+)?(?:e[-+]?\d+)?))\b"
+    r"(?<!best_)(?<!best )(?<!min_)(?<!min )(?:loss|Loss|LOSS)\w*['\"]?(?: value| is|\[\w+\])?\s*[:=|]?\s*(?:tensor\(|\[|\(|['\"])*\s*"
+    r"(?P<value>[-+]?(?i:nan|inf(?:inity)?|\d+(?:\.\d+)?(?:e[-+]?\d+)?))\b"
 )
 _GRAD_NORM = re.compile(r"(?i)(?:grad_?norm|gnorm|grad norm)['\"]?\s*[:=|]?\s*(?:tensor\(|['\"])*(?P<value>[\w.+-]+)")
 _LOSS_COLUMNS = re.compile(r"(?i)^\s*(?:epoch|step|iter)\w*\b.*\b\w*loss\w*\b")
@@ -30,7 +31,9 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
 
 
 def _loss_is_nan(evidence: Evidence) -> Passage | None:
-    """Losses that turn NaN and stay so: at least two, or the last one logged. One bad step that recovers is none."""
+    """Losses that turn NaN and stay so: more than two, or the last one logged. One bad step that recovers is none."""
+    if not _NOT_FINITE.search(evidence.log.joined):
+        return None
     logged = [
         (match["value"].lower().lstrip("+-"), passage)
         for passage in evidence.log
@@ -61,6 +64,8 @@ def _zero_loss_with_nan_gradient(evidence: Evidence) -> Passage | None:
 
 def _table_of_nan(evidence: Evidence) -> Passage | None:
     """A progress table (ultralytics and others) whose loss columns hold NaN."""
+    if "nan" not in evidence.log.joined:
+        return None
     has_header = any(_LOSS_COLUMNS.search(passage.text) for passage in evidence.log)
     rows = evidence.log.search(r"^\s*\[?\d+(?:/\d+)?\s.*(?<![\w.])nan(?![\w.])")
     return next((passage for _, passage in rows), None) if has_header else None
