@@ -14,7 +14,7 @@ from holdfast.hazards import Case, Hazard, Invited, proves, seen, suggests
 
 _SPAWN = Remedy("start worker processes with spawn", change={"start_method": "spawn"}, cost="a few seconds per worker")
 _NO_WORKERS = Remedy("load data in the main process", change={"loader_workers": 0}, cost="slower input")
-_FORKS = r"(?i)celery|billiard|gunicorn|multiprocess|popen_fork|ForkPool|ForkProcess|Worker-\d+|\bfork\b|\brq\b|uwsgi"
+_FORKS = r"(?i)celery|billiard|gunicorn|multiprocess|popen_fork|ForkPool|ForkProcess|Worker-\d+|\bfork\b|uwsgi"
 
 
 def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
@@ -70,6 +70,7 @@ HAZARD = Hazard(
             r"(?i)\b(?:sub|child )process\b[^\n]{0,60}(?:exited|died|terminated|failed|exit)[^\n]{0,30}(?:code|status|signal)?\W{0,3}-1[01]\b",
             unless=(seen("log", r"torch\.distributed|torchrun|elastic|local_rank"),),
         ),
+        suggests("log", r"Worker with pid \d+ was terminated due to signal (?:5|10|11)\b"),
         suggests("log", r"exitcode=-SIG(?:SEGV|BUS|TRAP)"),
     ),
     remedies=(

@@ -81,7 +81,7 @@ HAZARD = Hazard(
             "log",
             r"using all available RAM|run out of application memory|memorystatus: killing|low swap: killing|JETSAM_REASON_MEMORY",
         ),
-        proves("log", r"was sent SIGKILL! Perhaps out of memory"),
+        proves("log", r"was sent SIGKILL! Perhaps out of memory|Worker with pid \d+ was terminated due to signal 9\b"),
         proves("sample", r"oom_kill\w*[=: ]+[1-9]"),
         suggests("error", r"(?:^|[\s.])MemoryError\b", unless=(seen("error", r"(?i)cuda|cupy|gpu"),)),
         suggests("log", r"std::bad_alloc|LLVM ERROR: out of memory"),
@@ -91,6 +91,7 @@ HAZARD = Hazard(
             unless=(seen("log", r"NCCL|ibv_"),),
         ),
         suggests("log", _KILLED),
+        suggests("log", r"zsh: killed\b"),
         suggests("log", r"exit ?code ?[:=]? ?-9\b|exits? with (?:return )?code ?=? ?-9\b|died with <Signals\.SIGKILL"),
         suggests(
             "log", r"(?i)exit(?:ed)?(?: with)?(?: status| code)?:? 137\b|non-zero code: 137|interrupted by signal 9"

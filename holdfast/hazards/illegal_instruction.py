@@ -42,7 +42,7 @@ HAZARD = Hazard(
         ),
         proves(
             "log",
-            r"EXC_BAD_INSTRUCTION|trap invalid opcode|(?:0x)?[Cc]000001[Dd]\b|-1073741795|STATUS_ILLEGAL_INSTRUCTION",
+            r"EXC_BAD_INSTRUCTION|trap invalid opcode|STATUS_ILLEGAL_INSTRUCTION",
         ),
         proves("log", r"\bSIGILL\b|died with <Signals\.SIGILL"),
         proves("log", r"compiled to use [\w., ]*instructions, but these aren't available"),

@@ -12,7 +12,7 @@ from holdfast.core.plan import Plan, Remedy
 from holdfast.hazards import Hazard, Invited, proves, seen, suggests
 
 # Lines that other hazards own, or that TensorFlow and torchvision print while they go on without an optional library.
-_NOT_OURS = r"^(?!.*(?:dlerror|Could not load dynamic library|Failed to load image Python|CUDA SETUP|bitsandbytes|flash_attn|fused_layer_norm|_gpu_|swigfaiss_gpu))"
+_NOT_OURS = r"^(?!.*(?:dlerror|Could not load dynamic library|Failed to load image Python|CUDA SETUP|NCCL|bitsandbytes|flash_attn|fused_layer_norm|_gpu_|swigfaiss_gpu))"
 _ONE_FAMILY = Remedy(
     "reinstall torch and its companions together, so that they fit",
     command="pip install --force-reinstall torch torchvision torchaudio",
@@ -43,13 +43,16 @@ HAZARD = Hazard(
     title="a native library is missing or does not fit",
     kind="error",
     invited_by=invited_by,
+    over=("nccl-error",),  # "undefined symbol: nccl..." is a library that does not fit
     signs=(
         proves("log", _NOT_OURS + r".*\b(?:ImportError|OSError|RuntimeError)\b.*cannot open shared object file"),
         proves("log", _NOT_OURS + r".*\b(?:ImportError|OSError|AttributeError|RuntimeError)\b.*undefined symbol"),
         suggests("log", _NOT_OURS + r".*(?:cannot open shared object file|undefined symbol:|symbol lookup error:)"),
         proves("log", r"version [`'\"]?(?:GLIBC|GLIBCXX|CXXABI|GOMP|GCC|OPENSSL)_[\d.]+['\"]? not found"),
         proves(
-            "log", r"Library not loaded: |image not found$|Symbol not found: ", unless=(seen("log", r"architecture"),)
+            "log",
+            _NOT_OURS + r".*(?:Library not loaded: |image not found$|[Ss]ymbol not found)",
+            unless=(seen("log", r"architecture"),),
         ),
         proves("log", r"WinError (?:126|127|182|1114|1157)\b"),
         proves("log", r"DLL load failed", unless=(seen("log", r"valid Win32|WinError 1455"),)),

@@ -45,7 +45,6 @@ HAZARD = Hazard(
         proves("error", r"expected np\.ndarray \(got numpy\.ndarray\)"),
         suggests("log", r"_ARRAY_API not found|Failed to initialize NumPy:"),
         suggests("error", r"size changed, may indicate binary incompatibility\. Expected \d+ from C header"),
-        suggests("error", r"No module named 'numpy\._core"),
         suggests("error", r"Could not infer dtype of numpy\.\w+"),
         suggests("log", r"Importing the numpy C-extensions failed"),
     ),
@@ -72,7 +71,6 @@ HAZARD = Hazard(
         "ValueError: numpy.dtype size changed, may indicate binary incompatibility. Expected 96 from C header, got 88 from PyObject",
         "RuntimeError: module compiled against API version 0xe but this version of numpy is 0xd\nImportError: numpy.core.multiarray failed to import",
         "TypeError: expected np.ndarray (got numpy.ndarray)",
-        "ModuleNotFoundError: No module named 'numpy._core'",
     ),
     near_misses=(
         "/usr/lib/python2.7/site-packages/pandas/_libs/__init__.py:4: RuntimeWarning: numpy.dtype size changed, may indicate binary incompatibility. Expected 96, got 88",

@@ -31,6 +31,7 @@ _POOL_THREAD = re.compile(r"gomp_thread_start|__kmp_launch_(?:thread|worker)|bla
 _TORCH_OP = re.compile(
     r"(?:^|/)torch/(?:nn/|functional|_tensor|tensor\.py|autograd/|_jit_internal|jit/)|numpy/linalg|faiss/|scipy/linalg"
 )
+_SHORT_LOG_LINES = 20
 _FORKED = re.compile(r"popen_fork|billiard|concurrent/futures/process|gunicorn/arbiter|os\.fork")
 
 
@@ -96,6 +97,27 @@ def _task_without_an_end(evidence: Evidence) -> Passage | None:
     return seen("log", r"(?:Received task: |Task )[\w.]+\[[0-9a-f-]{8,}\]").find(evidence)
 
 
+def _workers_began_and_no_more(evidence: Evidence) -> Passage | None:
+    """Several workers said that they begin, none said that it is done, and no other cause of a hang is in sight."""
+    if (
+        not _HUNG.find(evidence)
+        or evidence.errors
+        or evidence.stacks
+        or evidence.log.joined.count("\n") > _SHORT_LOG_LINES
+    ):
+        return None
+    if seen("log", r"(?i)cuda|nccl|\bmps\b|gpu|%\||\bdone\b|finish|dataloader|torchrun").find(evidence):
+        return None
+    began: dict[str, set[str]] = {}
+    for passage in evidence.log:
+        if re.search(r"(?i)\b(?:start|begin|launch|worker|child|process)", passage.text):
+            numbers = began.setdefault(re.sub(r"\d+", "0", passage.text), set())
+            numbers.add(passage.text)
+            if len(numbers) > 1:
+                return passage
+    return None
+
+
 _NO_FORK_INIT = Remedy(
     "keep Intel's runtime from starting itself in forked children", change={"KMP_INIT_AT_FORK": "FALSE"}
 )
@@ -114,6 +136,7 @@ HAZARD = Hazard(
         judged("suggests", _stands_in_kernel),
         judged("suggests", _forked_child_in_torch),
         judged("suggests", _task_without_an_end),
+        judged("fallout", _workers_began_and_no_more),
         suggests("frame", r"pthreadpool_destroy|PThreadPool::set_thread_count"),
         suggests(
             "log",
@@ -165,6 +188,7 @@ HAZARD = Hazard(
             'Thread 7 (idle): "MainThread"\n    linear (torch/nn/functional.py:1690)\n    forward (torch/nn/modules/linear.py:94)\n    run (multiprocessing/process.py:99)\n    _launch (multiprocessing/popen_fork.py:75)\n',
             "hang",
         ),
+        Case("Started Worker 0\nStarted Worker 1\nbuilding the model\n", "hang"),
         Case(
             "[2015-06-15 21:26:58,947: WARNING/MainProcess] celery@server ready.\n[2015-06-15 21:27:32,515: INFO/MainProcess] Received task: tasks.embed[0383dc0b-0c17-413f-a360-b1e4301b35ba]",
             "hang",

@@ -11,15 +11,15 @@ import re
 from holdfast.core.evidence import Evidence, Passage
 from holdfast.core.facts import MachineFacts, release
 from holdfast.core.plan import Plan, Remedy
-from holdfast.hazards import Case, Hazard, Invited, judged, suggests
+from holdfast.hazards import Case, Hazard, Invited, judged, seen, suggests
 
-_CRASH = re.compile(
-    r"Fatal Python error: (?:Segmentation fault|Bus error|Aborted|Floating|Illegal)|Segfault encountered|\b[Ss]egmentation fault\b|\bSegmentationFault\b"
-    r"|SIGSEGV|SIGBUS|\b[Bb]us error\b|EXC_BAD_ACCESS|Windows fatal exception|access violation|0x[Cc]0000005|-1073741819|3221225477"
-    r"|double free or corruption|(?:free|realloc)\(\): |malloc\(\): |munmap_chunk|corrupted (?:size|double|unsorted)|stack smashing"
-    r"|Floating point exception|exit ?code ?[:=]? ?(?:-11|139)\b|段错误|Speicherzugriffsfehler|Erreur de segmentation|Violación de segmento"
+_CRASHES = (
+    r"Fatal Python error: (?:Segmentation fault|Bus error|Aborted|Floating)|Segfault encountered|SegmentationFault",
+    r"[Ss]egmentation fault\b|SIGSEGV|SIGBUS|\b[Bb]us error\b|EXC_BAD_ACCESS|Floating point exception",
+    r"Windows fatal exception|access violation|段错误|Speicherzugriffsfehler|Erreur de segmentation|Violación de segmento",
+    r"double free or corruption|free\(\): |malloc\(\): |munmap_chunk|corrupted (?:size|double|unsorted)|stack smashing",
 )
-_ORDINARY = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception)\b(?!.*(?:signal|Segmentation|SIG[A-Z]))")
+_ORDINARY = re.compile(r"^(?!.*ChildFailed)(?:\w+\.)*\w*(?:Error|Exception)\b(?!.*(?:signal|Segmentation|SIG[A-Z]))")
 
 
 def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
@@ -37,11 +37,11 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
 
 def _crash_without_an_exception(evidence: Evidence) -> Passage | None:
     """A crash that no exception came before; after one, it is only the way the process went down."""
-    found = next((passage for passage in evidence.log if _CRASH.search(passage.text)), None)
-    if found is None:
-        found = next((passage for passage in evidence.exit if re.search("SIG(?:SEGV|BUS|FPE)", passage.text)), None)
-    if found is None:
+    shown = [passage for pattern in _CRASHES if (passage := seen("log", pattern).find(evidence))]
+    shown = shown or [passage for passage in evidence.exit if re.search("SIG(?:SEGV|BUS|FPE)", passage.text)]
+    if not shown:
         return None
+    found = min(shown, key=lambda passage: passage.line)
     before = [error.text for error in evidence.errors if error.line < found.line or found.line == 0]
     return None if any(_ORDINARY.match(text) for text in before) else found
 

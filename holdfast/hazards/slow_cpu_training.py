@@ -13,12 +13,17 @@ from holdfast.core.plan import Plan, Remedy
 from holdfast.hazards import Case, Hazard, Invited, judged, seen, suggests
 
 _ON_CPU = (
-    r"(?i)\bdevice\w*['\"]?\s*[:=]\s*(?:torch\.device\()?(?:type=)?['\"]?cpu\b|n_gpu[:=] ?0\b|using (?:device:? ?)?cpu\b|running on (?:the )?cpu\b"
-    r"|\btorch[ -][\d.]+\S* CPU\b|GPU available: (?:False|True[^\n]*used: False)|GPU available but not used|no (?:gpu|cuda|accelerator) (?:is |was )?(?:found|detected|available)"
-    r"|cuda (?:is )?not available|is_available\(\)\)?[:\s>]*False|FP16 is not supported on CPU|cuda drivers on your machine, GPU will not be used"
-    r"|on (?:the )?cpu[^\n]{0,40}slow|training on cpu|^\s+\d+/\d+\s+0G\s"
+    r"(?i)\bdevice\w*['\"]?\s*[:=]\s*(?:torch\.device\()?(?:type=)?['\"]?cpu\b|n_gpu[:=] ?0\b|using (?:device:? ?)?cpu\b",
+    r"\btorch[ -][\d.]+\S* CPU\b|GPU available: (?:False|True[^\n]*used: False)|GPU available but not used",
+    r"(?i)no (?:gpu|cuda|accelerator) (?:is |was )?(?:found|detected|available)|cuda (?:is )?not available|running on (?:the )?cpu\b",
+    r"is_available\(\)\)?[:\s>]*False|FP16 is not supported on CPU|cuda drivers on your machine, GPU will not be used",
+    r"(?i)on (?:the )?cpu[^\n]{0,40}slow|training on cpu",
+    r"GPU_mem[^\n]*(?:\n[^\n]*){0,3}?\n\s+\d+/\d+\s+0G\s",
 )
-_ON_GPU = r"(?i)GPU_mem\s[\s\S]{0,300}?\b[1-9][\d.]*G\b|\bcuda:\d|used: True|device\w*\s*[:=]\s*['\"]?(?:cuda|mps)"
+_ON_GPU = r"GPU_mem[^\n]*(?:\n[^\n]*){0,3}?\n\s+\d+/\d+\s+[1-9][\d.]*G\b|\bcuda:\d|used: True|[Dd]evice\w*\s*[:=]\s*['\"]?(?:cuda|mps)"
+_BAR = (
+    r"<(?:(\d+) days?, *)?(?:(\d+):)?\d+:\d\d, +([\d.]+) ?(s/(?:it|step|batch|iter|ex)|(?:it|step|batch|iter|ex\w*)/s)"
+)
 _SLOW_STEP_SECONDS = 5.0
 _LONG_HOURS = 5
 _VERY_LONG_HOURS = 24
@@ -40,7 +45,7 @@ def _cpu_and_slow(evidence: Evidence) -> Passage | None:
     """A line that says CPU, and a progress that says hours."""
     if seen("log", _ON_GPU).find(evidence):
         return None
-    on_cpu = seen("log", _ON_CPU).find(evidence)
+    on_cpu = _says_cpu(evidence)
     return on_cpu if on_cpu and _slow(evidence, _SLOW_STEP_SECONDS, _LONG_HOURS) else None
 
 
@@ -55,17 +60,19 @@ def _only_cpu(evidence: Evidence) -> Passage | None:
     """A line that says CPU, in a run that did not end well and failed of nothing else."""
     if evidence.ended_well or evidence.errors or seen("log", _ON_GPU).find(evidence):
         return None
-    return seen("log", _ON_CPU).find(evidence)
+    return _says_cpu(evidence)
+
+
+def _says_cpu(evidence: Evidence) -> Passage | None:
+    return next((passage for pattern in _ON_CPU if (passage := seen("log", pattern).find(evidence))), None)
 
 
 def _slow(evidence: Evidence, step_seconds: float | None, hours: int) -> Passage | None:
-    for match, passage in evidence.log.search(
-        r"(?:(\d+) days?, *)?\b(\d+):(\d\d):(\d\d)[,\]]|(\d+(?:\.\d+)?) ?s/(?:it|step|batch|iter)"
-    ):
-        if match[5]:
-            if step_seconds is not None and float(match[5]) >= step_seconds:
-                return passage
-        elif int(match[1] or 0) * 24 + int(match[2]) >= hours and "<" in passage.text:
+    """A progress bar with steps of so many seconds, or so many hours to go."""
+    for match, passage in evidence.log.search(_BAR):
+        if int(match[1] or 0) * 24 + int(match[2] or 0) >= hours:
+            return passage
+        if step_seconds is not None and match[4].startswith("s/") and float(match[3]) >= step_seconds:
             return passage
     return None
 

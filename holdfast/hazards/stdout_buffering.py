@@ -26,6 +26,8 @@ def _launch_and_silence(evidence: Evidence) -> Passage | None:
     """Output sent to a file or a pipe, nothing in it, and no end of the process."""
     if evidence.errors or evidence.stacks or re.search("code|signal", evidence.exit.joined):
         return None
+    if evidence.log.joined.count("\n") > 10 * _MOST_LINES:
+        return None
     lines = [passage for passage in evidence.log if passage.text.strip()]
     if len(lines) > _MOST_LINES or any(_WORKS.search(_without_command(passage.text)) for passage in lines):
         return None

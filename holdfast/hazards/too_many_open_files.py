@@ -9,7 +9,7 @@ What we do: load in the main process; tell how to raise the limit or to share by
 
 from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan, Remedy
-from holdfast.hazards import Hazard, Invited, proves
+from holdfast.hazards import Hazard, Invited, proves, suggests
 
 _MAC_DEFAULT = 256
 _LINUX_DEFAULT = 1024
@@ -38,6 +38,7 @@ HAZARD = Hazard(
     signs=(
         proves("log", r"Too many open files"),
         proves("log", r"received 0 items of ancdata"),
+        suggests("frame", r"^recvfds \(.*reduction"),
         proves("log", r"\[Errno 2[34]\]|os error 24\)|\bEMFILE\b"),
     ),
     remedies=(

@@ -1,0 +1,66 @@
+"""The words a pattern needs: never one too many, or a sign would be missed."""
+
+import re
+
+import pytest
+
+from holdfast.core.evidence import Text
+from holdfast.core.needles import needles, sketch
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        (r"OMP: Error #15\b", ("omp: error #",)),
+        (r"(?i)Out of Memory: kill(?:ed)? process", ("out of memory: kill",)),
+        (r"SIGSEGV|SIGBUS", ("sigsegv", "sigbus")),
+        (r"WinError (?:126|127)\b", ("winerror ",)),
+        (r"colou?r matters", ("r matters",)),
+        (r"(?:abc|\d+)x", ()),
+        (r"a.b", ()),
+        (r"(?:undefined symbol)?", ()),
+        (r"(?!not this)really that", ("really that",)),
+    ],
+)
+def test_a_pattern_gives_the_words_it_cannot_match_without(pattern, words):
+    assert needles(pattern) == words
+
+
+def test_a_broken_pattern_gives_no_words():
+    assert needles("(") == ()
+
+
+def test_lines_that_differ_in_numbers_are_one_shape():
+    assert sketch(["step 1 loss 0.5", "step 22 loss 0.4", "Killed"]) == "step 0 loss 0.0\nkilled"
+
+
+def test_a_word_that_stands_only_in_a_later_line_of_a_shape_is_still_found():
+    text = Text("log", [(1, "[WinError 2] x"), (2, "[WinError 126] x")])
+    assert [passage.line for _, passage in text.search(r"WinError 126")] == [2]
+
+
+def test_no_sign_of_any_hazard_is_missed():
+    from holdfast.hazards import Case, all_hazards
+
+    logs = [
+        case.log if isinstance(case, Case) else case
+        for hazard in all_hazards()
+        for case in (*hazard.matches, *hazard.near_misses)
+    ]
+    patterns = re.findall(r'r"((?:[^"\\]|\\.)+)"', "\n".join(source() for source in _sources()))
+    texts = [(log, Text("log", enumerate(log.split("\n"), start=1))) for log in logs]
+    for pattern in dict.fromkeys(patterns):
+        try:
+            compiled = re.compile(pattern, re.MULTILINE)
+        except re.error:
+            continue  # one half of a pattern that is written over two lines
+        for log, text in texts:
+            assert len(list(compiled.finditer(log))) == len(list(text.search(pattern))), (pattern, log)
+
+
+def _sources():
+    from pathlib import Path
+
+    import holdfast.hazards
+
+    return [path.read_text for path in Path(holdfast.hazards.__path__[0]).glob("*.py")]
