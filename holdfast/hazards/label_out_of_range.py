@@ -38,6 +38,11 @@ HAZARD = Hazard(
             "log", r"(?:Spatial)?ClassNLLCriterion\S*:\d+[^\n]*Assertion|(?:nll_loss|NLLLoss)\w*\S*[^\n]*Assertion"
         ),
         suggests("error", r"device-side assert[^\n]*(?:ClassNLLCriterion|NLLLoss|BCECriterion|[Ll]oss\.cu)"),
+        suggests(
+            "log",
+            r"idx_dim >= 0 && idx_dim < index_size",
+            also=(seen("log", r"one_hot|scatter_|[Dd]ice|[Ll]abel|[Tt]arget"),),
+        ),
         suggests("error", r"The `?num_classes`? \(\d+\) in \w+ of \w+ does not match"),
         suggests(
             "error",

@@ -22,6 +22,8 @@ HAZARD = Hazard(
             "error",
             r"^Target module |(?:Currently, )?only the following modules? \(?(?:or classes )?[^\n]*(?:torch\.nn\.)?Linear[^\n]* (?:is|are) supported",
         ),
+        proves("log", r"is not supported\. Currently, only (?:the following modules|`?torch\.nn)"),
+        suggests("error", r"Target module \w+\($"),
         proves("log", r"No modules were targeted for adaptation|All modules were excluded"),
         proves("log", r"Only instances of PreTrainedModel support `?target_modules"),
         proves("log", r"No `?target_modules`? passed but also no `?target_parameters"),

@@ -8,6 +8,7 @@ What we do: name the replacement where it is known; otherwise name the library w
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 
 from holdfast.core.evidence import Evidence, Passage
 from holdfast.core.plan import Remedy
@@ -59,6 +60,7 @@ _FRAME = re.compile(r"File \"?(?P<path>[^\",\n]+?)(?:\"|:\d+|,)|^\W*(?P<cell>[\w
 _IN_LIBRARY = re.compile(
     rf"(?:site|dist)-packages[/\\]{_LIBRARIES}\b|transformers_modules[/\\.]|[/\\](?:transformers|trl|peft|accelerate|pytorch_lightning)[/\\]"
 )
+_MANY = 20  # the first few tell; a log may repeat one error for ever
 _BROKEN_INSTALL = (seen("error", r"partially initialized module|circular import|\(unknown location\)"),)
 
 
@@ -93,9 +95,9 @@ def _library_was_asked(evidence: Evidence) -> Passage | None:
 
 def _places(evidence: Evidence, pattern: str) -> Iterator[tuple[re.Match[str], Passage]]:
     """Matches in errors, then in other lines: loggers print an exception's text without its type."""
-    yield from evidence.errors.search(pattern)
+    yield from islice(evidence.errors.search(pattern), _MANY)
     if not evidence.ended_well:
-        yield from evidence.log.search(pattern)
+        yield from islice(evidence.log.search(pattern), _MANY)
 
 
 def _is_in_library(file: str) -> bool:
