@@ -10,7 +10,7 @@ What we do: load in the main process, or start workers by spawn so that they inh
 from holdfast.core.evidence import Evidence, Passage
 from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan, Remedy
-from holdfast.hazards import Case, Hazard, Invited, judged, proves, seen, suggests
+from holdfast.hazards import Case, Hazard, Invited, fallout, judged, proves, seen, suggests
 
 _HUNG = seen("exit", r"hang")
 _STOPPED_BY_HAND = seen("log", r"KeyboardInterrupt|^\^C")
@@ -80,6 +80,10 @@ HAZARD = Hazard(
         ),
         suggests(
             "log", r"resource_sharer|pt_data_worker|_MultiProcessingDataLoaderIter", also=(_HUNG,), unless=_OTHER_WAIT
+        ),
+        # A progress bar that stands still says only that the loop over the loader does not go on.
+        fallout(
+            "log", r"\d+/\d+ \[[\d:]+<[\d:?]+, +[\d.?]+ ?(?:it|batch\w*|ex\w*)/s", also=(_HUNG,), unless=_OTHER_WAIT
         ),
     ),
     remedies=(

@@ -49,6 +49,7 @@ HAZARD = Hazard(
     signs=(
         proves("error", _CANNOT_PICKLE, also=(_STARTS_A_PROCESS,), unless=_OTHER_USES),
         suggests("error", _CANNOT_PICKLE, unless=_OTHER_USES),
+        suggests("log", r"^(?:\w+\.)?PicklingError\s{3,}Traceback", also=(_STARTS_A_PROCESS,), unless=_OTHER_USES),
         suggests("error", r"cannot serialize a \w+ object larger than 4 ?GiB|attribute lookup \S+ on \S+ failed"),
         suggests("error", r"Can't get attribute '[^']+' on <module '__(?:mp_)?main__'", also=(_IN_THE_CHILD,)),
         suggests("error", r"EOFError: Ran out of input|pickle data was truncated", also=(_IN_THE_CHILD,)),

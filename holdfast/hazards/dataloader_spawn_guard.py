@@ -15,6 +15,8 @@ from holdfast.hazards import Hazard, judged, proves, seen, suggests
 
 def _starts_inside_an_import(evidence: Evidence) -> Passage | None:
     """A stack that imports the script in a child and starts a process from there."""
+    if seen("log", r"WinError 1455|paging file").find(evidence):  # the child died of memory while it imported
+        return None
     for stack in evidence.stacks:
         importing = next((frame for frame in stack.frames if frame.function.startswith("_fixup_main_from_")), None)
         if importing and any(frame.function == "_Popen" or "popen_" in frame.module for frame in stack.frames):

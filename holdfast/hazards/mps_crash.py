@@ -60,7 +60,9 @@ HAZARD = Hazard(
             "log", r"command buffer exited with error status|Command buffer execution failed", unless=(_MEMORY, _FORKED)
         ),
         proves("log", r"kIOGPUCommandBufferCallbackError(?!OutOfMemory)\w+", unless=(seen("exit", r"hang"),)),
-        proves("log", r"Assertion failed: [^\n]*file (?:GPU|MPS|MLIR|NDArray)\w*\.(?:mm|cpp|h), line"),
+        proves(
+            "log", r"Assertion failed: [^\n]*file (?:(?:GPU|MPS|MLIR|NDArray)\w*\.(?:mm|cpp|h)|\w*_mps\w*\.mm?), line"
+        ),
         proves("log", r"LLVM ERROR: Failed to infer result type", also=(seen("log", r"(?i)mps"),), unless=(_TYPES,)),
         proves(
             "log",
