@@ -1,0 +1,78 @@
+"""Finds the installed packages in a folder: an environment, a site-packages folder, or unpacked wheels."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from holdfast.core.errors import RequestError
+
+_INSIDE_ENVIRONMENT = (
+    "lib/python*/site-packages",
+    "lib64/python*/site-packages",
+    "Lib/site-packages",
+    "lib/python3/dist-packages",
+)
+_EXAMPLES = ("holdfast doctor --env .venv", "holdfast doctor --env path/to/site-packages")
+
+
+def find_roots(folder: Path) -> tuple[Path, ...]:
+    """The folders that act as site-packages, or a RequestError that says what the folder is instead."""
+    try:
+        _check(folder)
+        inside = _unlinked(found for pattern in _INSIDE_ENVIRONMENT for found in sorted(folder.glob(pattern)))
+        if inside:
+            return inside
+        if (folder / "pyvenv.cfg").is_file():
+            raise RequestError(
+                f"the virtual environment {folder} has no site-packages folder",
+                seen="pyvenv.cfg, but none of " + ", ".join(_INSIDE_ENVIRONMENT),
+                try_next=(f"python -m venv {folder}", *_EXAMPLES[1:]),
+            )
+        if _is_root(folder):
+            return (folder,)
+        unpacked = tuple(sorted(child for child in folder.iterdir() if child.is_dir() and _is_root(child)))
+        return unpacked or (folder,)
+    except OSError as error:
+        raise RequestError(f"{folder} cannot be read", seen=error.strerror or str(error), try_next=_EXAMPLES) from None
+
+
+def environment_of(folder: Path) -> Path | None:
+    """The virtual environment that a folder is, or lies in."""
+    folder = folder.absolute()
+    for place in (folder, *folder.parents):
+        if (place / "pyvenv.cfg").is_file():
+            return place
+    return None
+
+
+def _check(folder: Path) -> None:
+    if not folder.exists():
+        there = next((parent for parent in folder.absolute().parents if parent.exists()), None)
+        raise RequestError(f"there is no folder {folder}", seen=f"{there} exists" if there else "", try_next=_EXAMPLES)
+    if not folder.is_dir():
+        if folder.suffix == ".whl":
+            unpack = f"python -m zipfile -e {folder} unpacked/ && holdfast doctor --env unpacked/"
+            raise RequestError(f"{folder} is a packed wheel", seen="a file", try_next=(unpack,))
+        raise RequestError(f"{folder} is a file; a folder is needed", seen="a file", try_next=_EXAMPLES)
+    names = [child.name for child in folder.iterdir()]
+    if not names:
+        raise RequestError(f"{folder} is empty", seen="no files at all", try_next=_EXAMPLES)
+    if all(name.endswith(".whl") for name in names):
+        unpack = f"for w in {folder}/*.whl; do python -m zipfile -e $w unpacked/; done"
+        raise RequestError(
+            f"{folder} holds packed wheels only",
+            seen=", ".join(sorted(names)[:3]),
+            try_next=(unpack, "holdfast doctor --env unpacked/"),
+        )
+
+
+def _is_root(folder: Path) -> bool:
+    return any(child.name.endswith((".dist-info", ".egg-info")) for child in folder.iterdir())
+
+
+def _unlinked(folders: Iterable[Path]) -> tuple[Path, ...]:
+    """Each folder once: lib64 is often a link to lib."""
+    seen: dict[Path, Path] = {}
+    for folder in folders:
+        if folder.is_dir():
+            seen.setdefault(folder.resolve(), folder)
+    return tuple(seen.values())

@@ -1,0 +1,239 @@
+"""Plays how macOS, Linux and Windows decide which OpenMP copy answers a request, import after import.
+
+The rules are those of Apple's published dyld source (tag dyld-1378), glibc's ld.so, and Windows' rule that a loaded
+module of the same name answers. Nothing is loaded: files are only stat'ed and read.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.machine.native.binary import NativeFile
+from holdfast.machine.native.reader import read_native
+from holdfast.machine.native.runtimes import Kind, OpenmpRequest, runtime_kind
+from holdfast.machine.native.scan import Scan
+
+SYSTEMS = ("macos", "linux", "windows")
+HOST_SYSTEM = {"darwin": "macos", "win32": "windows"}.get(sys.platform, "linux")
+_HOMEBREW = {"arm64": "/opt/homebrew/opt/libomp/lib", "x86_64": "/usr/local/opt/libomp/lib"}
+_LINUX_LIBGOMP = ("libgomp.so.1", "libgomp.so.1.0.0")  # one file; its soname is the first
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One OpenMP runtime that can be loaded."""
+
+    key: tuple[str, int, int]  # the same for one file reached by two paths
+    path: str
+    shown: str
+    kind: Kind
+    name: str  # install name or soname
+    merges: bool
+    owner: str  # the distribution that carries it, or "Homebrew", "the system"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request got, and by which rule."""
+
+    request: OpenmpRequest
+    copy: Copy | None  # None: nothing answers
+    how: str
+
+
+@dataclass(slots=True)
+class Process:
+    """The OpenMP copies that a process has loaded so far, with every name each answers to."""
+
+    copies: list[Copy] = field(default_factory=list)
+    names: list[set[str]] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+
+    def named(self, *wanted: str) -> Copy | None:
+        """A loaded copy that answers to one of the names."""
+        for copy, names in zip(self.copies, self.names, strict=True):
+            if names.intersection(wanted):
+                return copy
+        return None
+
+    def take(self, copy: Copy, *names: str) -> tuple[Copy, bool]:
+        """Load a copy unless that very file is loaded; say whether it was."""
+        for index, loaded in enumerate(self.copies):
+            if loaded.key == copy.key:
+                self.names[index].update(names)
+                return loaded, True
+        self.copies.append(copy)
+        self.names.append({copy.path, copy.name, *names} - {""})
+        return copy, False
+
+
+class Shelf:
+    """The copies that can be found at a path: those of the folders, and the system's by name.
+
+    `links` maps paths to what they would be links to, so that a change can be judged before it is made.
+    """
+
+    def __init__(self, scan: Scan, homebrew: bool | None, links: Mapping[str, str] | None = None):
+        self.os = scan.os
+        self._homebrew = homebrew
+        self._links = links or {}
+        self._homebrew_folder = _HOMEBREW.get(scan.arch, _HOMEBREW["arm64"])
+        self._files = {os.path.normpath(file.native.path): file for file in scan.files}
+        self._places = tuple(_environment(root) + os.sep for root in scan.roots)
+        self._arch = scan.arch
+        self._read: dict[str, Copy | None] = {}
+
+    def at(self, path: str) -> Copy | None:
+        """The copy at a path, or None."""
+        path = os.path.normpath(path)
+        if path not in self._read:
+            self._read[path] = self._look(self._links.get(path, path))
+        return self._read[path]
+
+    def beside(self, owner: str, leaf: str) -> Iterable[str]:
+        """Files of one distribution with a name, wherever it keeps them."""
+        return [
+            path
+            for path, file in self._files.items()
+            if file.owner == owner and file.native.leaf.lower() == leaf.lower()
+        ]
+
+    def of_system(self, reference: str, kind: Kind) -> Copy | None:
+        """The system's own copy: libgomp on Linux and vcomp on Windows are taken to be there."""
+        leaf = reference.replace("\\", "/").rsplit("/", 1)[-1]
+        if self.os == "linux" and leaf in _LINUX_LIBGOMP:
+            return Copy(
+                ("system libgomp", 0, 0), leaf, "the system's libgomp", kind, _LINUX_LIBGOMP[0], False, "the system"
+            )
+        if self.os == "windows" and kind == "vcomp":
+            name = leaf.lower()
+            return Copy((f"system {name}", 0, 0), name, f"the system's {name}", kind, name, False, "the system")
+        return None
+
+    def _look(self, path: str) -> Copy | None:
+        is_homebrew = self.os == "macos" and path.startswith(tuple(folder + "/" for folder in _HOMEBREW.values()))
+        if is_homebrew and self._homebrew is False:
+            return None
+        can_see = self.os == HOST_SYSTEM or path.startswith(self._places) or path in self._files
+        if can_see and Path(path).is_file():
+            return self._from_file(path, "Homebrew" if is_homebrew else "the system")
+        if self._homebrew and path.startswith(self._homebrew_folder + "/"):
+            # Not read here; the copy of it that torch 2.7 to 2.10 carry has the weak functions.
+            return Copy(("homebrew libomp", 0, 0), path, "Homebrew's libomp", "libomp", path, True, "Homebrew")
+        return None
+
+    def _from_file(self, path: str, otherwise: str) -> Copy | None:
+        known = self._files.get(path)
+        native = known.native if known else read_native(path, prefer=self._arch)
+        if not isinstance(native, NativeFile):
+            return None
+        found = Path(path).stat()
+        real = self._files.get(os.path.realpath(path), known)
+        return Copy(
+            ("file", found.st_dev, found.st_ino),
+            path,
+            real.relative if real else path,
+            runtime_kind(native) or "libomp",
+            native.name,
+            native.markers.get("kmp-suspend") == "weak",
+            real.owner if real else otherwise,
+        )
+
+
+def has_homebrew_libomp(arch: str) -> bool:
+    """True when this Mac has Homebrew's libomp for an architecture."""
+    return Path(_HOMEBREW.get(arch, _HOMEBREW["arm64"]), "libomp.dylib").is_file()
+
+
+def play(scan: Scan, shelf: Shelf, requests: Iterable[OpenmpRequest]) -> Process:
+    """Answer requests in order, as one process would, and keep what got loaded."""
+    answer = _RULES[scan.os]
+    process = Process()
+    for request in requests:
+        process.answers.append(answer(request, process, shelf))
+    return process
+
+
+def _dyld(request: OpenmpRequest, process: Process, shelf: Shelf) -> Answer:
+    if request.reference.startswith("@rpath/"):
+        loaded = process.named(request.reference)
+        if loaded:
+            return Answer(request, loaded, f"its install name is {request.reference}, the very name asked for")
+    for candidate in _dyld_candidates(request):
+        loaded = process.named(candidate)
+        if loaded:
+            how = "it is loaded already" if loaded.path == candidate else f"its install name is {candidate}"
+            return Answer(request, loaded, how)
+        found = shelf.at(candidate)
+        if found:
+            copy, was_loaded = process.take(found, candidate)
+            return Answer(request, copy, "a link leads to the same file" if was_loaded else "loaded")
+    return Answer(request, None, f"nothing is found for {request.reference}")
+
+
+def _dyld_candidates(request: OpenmpRequest) -> Iterable[str]:
+    reference = request.reference
+    if reference.startswith("@rpath/"):
+        return [os.path.normpath(f"{folder}/{reference[7:]}") for folder in request.search]
+    if reference.startswith("@loader_path/"):
+        return [os.path.normpath(f"{_folder(request.path)}/{reference[13:]}")]
+    return [os.path.normpath(reference)] if reference.startswith("/") else []
+
+
+def _ldso(request: OpenmpRequest, process: Process, shelf: Shelf) -> Answer:
+    loaded = process.named(request.reference)
+    if loaded:
+        return Answer(request, loaded, f"it answers to the same soname, {request.reference}")
+    if "/" in request.reference:
+        candidates = [request.reference]
+    else:
+        candidates = [f"{folder}/{request.reference}" for folder in request.search]
+    for candidate in candidates:
+        found = shelf.at(candidate)
+        if found:
+            copy, was_loaded = process.take(found, request.reference)
+            return Answer(request, copy, "a link leads to the same file" if was_loaded else "loaded")
+    found = shelf.of_system(request.reference, request.kind)
+    if found:
+        copy, was_loaded = process.take(found, request.reference)
+        return Answer(request, copy, "it is the system's copy" if was_loaded else "loaded")
+    return Answer(request, None, f"nothing is found for {request.reference}")
+
+
+def _windows(request: OpenmpRequest, process: Process, shelf: Shelf) -> Answer:
+    leaf = request.reference.replace("\\", "/").rsplit("/", 1)[-1]
+    loaded = process.named(leaf.lower())
+    if loaded:
+        return Answer(request, loaded, f"a module named {leaf} is loaded already")
+    beside = [f"{_folder(request.path)}/{leaf}", *shelf.beside(request.owner, leaf)]
+    for candidate in (request.reference, *beside) if request.reference == request.path else beside:
+        found = shelf.at(candidate)
+        if found:
+            copy, _ = process.take(found, leaf.lower())
+            return Answer(request, copy, "loaded")
+    found = shelf.of_system(leaf, request.kind)
+    if found:
+        copy, _ = process.take(found, leaf.lower())
+        return Answer(request, copy, "loaded")
+    return Answer(request, None, f"nothing is found for {leaf}")
+
+
+def _environment(root: str) -> str:
+    """The prefix that a site-packages folder belongs to, whose lib folder may hold shared copies (conda)."""
+    place = Path(root)
+    if place.name == "site-packages":
+        return str(place.parents[2] if place.parent.name.startswith("python") else place.parents[1])
+    return str(place)
+
+
+def _folder(path: str) -> str:
+    return path.replace("\\", "/").rpartition("/")[0]
+
+
+_RULES: dict[str, Callable[[OpenmpRequest, Process, Shelf], Answer]] = {
+    "macos": _dyld,
+    "linux": _ldso,
+    "windows": _windows,
+}

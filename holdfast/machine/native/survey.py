@@ -1,0 +1,156 @@
+"""Surveys a folder of installed packages: which native runtimes it holds and what loading them together leads to.
+
+Reads: any site-packages folder, environment or folder of unpacked wheels, for any system. Imports and runs nothing.
+"""
+
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.core.errors import RequestError
+from holdfast.core.facts import NativeConflict
+from holdfast.machine.native import loaders
+from holdfast.machine.native.advice import HiddenImport, hidden_imports
+from holdfast.machine.native.binary import Unreadable
+from holdfast.machine.native.folders import environment_of, find_roots
+from holdfast.machine.native.runtimes import (
+    Blas,
+    Carried,
+    ProtobufExport,
+    Use,
+    blas_libraries,
+    carried_runtimes,
+    openmp_uses,
+    protobuf_exports,
+)
+from holdfast.machine.native.scan import Scan, scan_roots
+from holdfast.machine.native.verdicts import (
+    WITH_HOMEBREW,
+    WITHOUT_HOMEBREW,
+    judge_openmp,
+    judge_protobuf,
+    loaded_alone,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """An OpenMP runtime that a distribution asks for and that nothing provides when it is imported alone."""
+
+    owner: str
+    reference: str
+    looks_in: tuple[str, ...]
+    is_spare: bool  # the package has another way and works without
+    helped_by: tuple[str, ...] = ()  # imported first, these provide it
+    when: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeReport:
+    """What the native files of a folder are, and what they lead to."""
+
+    folder: str
+    environment: str  # the virtual environment that the folder is or lies in; empty when none
+    roots: tuple[str, ...]
+    os: str
+    arch: str
+    native_files: int
+    native_bytes: int
+    seconds: float
+    homebrew: bool | None  # None: not known
+    distributions: Mapping[str, str]
+    carried: tuple[Carried, ...]
+    uses: tuple[Use, ...]
+    blas: tuple[Blas, ...]
+    protobuf: tuple[ProtobufExport, ...]
+    conflicts: tuple[NativeConflict, ...]
+    missing: tuple[Missing, ...]
+    hidden: tuple[HiddenImport, ...]
+    unreadable: tuple[Unreadable, ...]
+    left_out: Mapping[str, int]
+
+    @property
+    def openmp_runtimes(self) -> tuple[str, ...]:
+        """One entry per OpenMP copy that installed packages carry, for `MachineFacts`."""
+        return tuple(f"{copy.owner}: {copy.file}" for copy in self.carried if not copy.link_to)
+
+
+def survey_folder(folder: Path, homebrew: bool | None = None) -> NativeReport:
+    """Read a folder and play its loader; `homebrew` says whether Homebrew's libomp is there, None to look on a Mac."""
+    report = survey_roots(find_roots(folder), homebrew, folder)
+    if not report.distributions and not report.native_files and not report.unreadable:
+        raise RequestError(
+            f"{folder} holds no installed packages",
+            seen="neither *.dist-info folders nor native libraries",
+            try_next=("holdfast doctor --env .venv", "holdfast doctor --env path/to/site-packages"),
+        )
+    return report
+
+
+def survey_roots(roots: Sequence[Path], homebrew: bool | None = None, folder: Path | None = None) -> NativeReport:
+    """Read folders that act as site-packages, such as those on this Python's path."""
+    started = time.perf_counter()
+    on_mac = loaders.HOST_SYSTEM == "macos"
+    scan = scan_roots(roots, prefer="x86_64" if on_mac and platform.machine() == "x86_64" else "arm64")
+    if homebrew is None and on_mac:
+        homebrew = loaders.has_homebrew_libomp(scan.arch)
+    named = folder or (roots[0] if roots else Path())
+    protobuf = protobuf_exports(scan)
+    conflicts = judge_openmp(scan, homebrew) if scan.os in loaders.SYSTEMS else ()
+    alone = loaded_alone(scan, homebrew) if scan.os in loaders.SYSTEMS else {}
+    loaded = {copy.path for process in alone.values() for copy in process.copies}
+    return NativeReport(
+        folder=str(named),
+        environment=str(environment_of(named) or ""),
+        roots=scan.roots,
+        os=scan.os,
+        arch=scan.arch,
+        native_files=len(scan.files),
+        native_bytes=scan.bytes,
+        seconds=time.perf_counter() - started,
+        homebrew=homebrew,
+        distributions=scan.distributions,
+        carried=carried_runtimes(scan, loaded),
+        uses=openmp_uses(scan),
+        blas=blas_libraries(scan),
+        protobuf=protobuf,
+        conflicts=conflicts + judge_protobuf(protobuf),
+        missing=_missing(scan, homebrew, conflicts),
+        hidden=hidden_imports(scan.distributions),
+        unreadable=scan.unreadable,
+        left_out=scan.left_out,
+    )
+
+
+def _missing(scan: Scan, homebrew: bool | None, conflicts: Sequence[NativeConflict]) -> tuple[Missing, ...]:
+    if scan.os not in loaders.SYSTEMS:
+        return ()
+    cases = [(homebrew, "")]
+    if homebrew is None and scan.os == "macos":
+        cases = [(True, WITH_HOMEBREW), (False, WITHOUT_HOMEBREW)]
+    found: dict[Missing, list[str]] = {}
+    for present, when in cases:
+        for owner, process in loaded_alone(scan, present).items():
+            for answer in process.answers:
+                if answer.copy is None:
+                    request = answer.request
+                    helpers = tuple(
+                        pair.first
+                        for pair in conflicts
+                        if pair.second == owner and pair.outcome == "shared" and pair.when in ("", when)
+                    )
+                    missing = Missing(owner, request.reference, request.search, request.is_spare, helpers)
+                    found.setdefault(missing, []).append(when)
+    return tuple(
+        Missing(
+            one.owner,
+            one.reference,
+            one.looks_in,
+            one.is_spare,
+            one.helped_by,
+            whens[0] if len(whens) < len(cases) else "",
+        )
+        for one, whens in found.items()
+    )
