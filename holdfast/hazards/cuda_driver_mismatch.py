@@ -54,7 +54,10 @@ HAZARD = Hazard(
             "log",
             r"provided PTX was compiled with an unsupported toolchain|CUDA_ERROR_UNSUPPORTED_PTX_VERSION|cudaErrorUnsupportedPtxVersion|CUDA driver is a stub library|cudaErrorStubLibrary",
         ),
-        proves("log", r"CUDA unknown error - this may be due to an incorrectly set up environment"),
+        proves(
+            "log",
+            r"CUDA unknown error - this may be due to an incorrectly set up environment|CUDA driver initialization failed",
+        ),
         # A forked worker also gets error 3 from here; that is another hazard.
         proves("log", r"Unexpected error from cudaGetDeviceCount\(\)(?![^\n]*Error 3:)"),
         proves("log", r"(?:Error|error|CUDA failure) ?\(?(?:802|803|804)\)?: |system not yet initialized"),

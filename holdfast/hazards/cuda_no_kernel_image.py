@@ -52,7 +52,7 @@ HAZARD = Hazard(
         proves("log", r"FATAL: kernel `?\S+`? is for sm\d+(?:-sm\d+)?, but was built for sm\d+"),
         proves(
             "log",
-            r"CUDNN_STATUS_ARCH_MISMATCH|hipErrorNoBinaryForGpu|HIP error: (?:invalid device function|no kernel image)",
+            r"CUDNN_STATUS_ARCH_MISMATCH|hipErrorNoBinaryForGpu|hipErrorInvalidDeviceFunction|HIP error: (?:invalid device function|no kernel image)",
         ),
         proves("log", r"nvrtc: error: invalid value for --gpu-architecture"),
         suggests("log", r"with CUDA capability sm_\d+ is not compatible with the current PyTorch installation"),

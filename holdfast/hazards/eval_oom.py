@@ -62,7 +62,7 @@ def _traceback_of(error: Passage, evidence: Evidence) -> Text:
     starts = (line.line for _, line in evidence.log.search(r"Traceback \(most recent call last\)"))
     begin = max((start for start in starts if start <= error.line), default=0)
     # With several ranks the message of one may stand before the traceback of another.
-    end = error.line if begin or error.line > 1 else len(evidence.log.joined)
+    end = error.line if begin else len(evidence.log.joined)
     return Text("log", ((line.line, line.text) for line in evidence.log if begin <= line.line <= end))
 
 

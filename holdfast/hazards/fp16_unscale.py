@@ -18,7 +18,7 @@ HAZARD = Hazard(
         proves("log", r"Attempting to unscale FP16 [Gg]radients"),
         proves("log", r"_amp_(?:foreach_)?non_finite_check_and_unscale\w*\"? not implemented for"),
         suggests(
-            "error",
+            "log",
             r"No inf checks were recorded (?:for this optimizer|prior to update)|unscale_\(\) has already been called on this optimizer|unscale_\(\) is being called after step",
         ),
         suggests("frame", r"^_unscale_grads_|^unscale_ \(|^unscale_gradients", unless=(seen("error", r"Error"),)),

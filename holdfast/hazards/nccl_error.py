@@ -34,13 +34,17 @@ HAZARD = Hazard(
     signs=(
         proves(
             "log",
-            r"NCCL [Ee]rror(?: in:?| \d+:| at )|nccl(?:SystemError|UnhandledCudaError|InternalError|InvalidUsage|InvalidArgument)\b|ncclCommInitRank failed|Test NCCL failure|Duplicate GPU detected",
+            r"NCCL [Ee]rror(?: in:?| \d+:| at |: )|nccl(?:SystemError|UnhandledCudaError|InternalError|InvalidUsage|InvalidArgument)\b|ncclCommInitRank failed|setting up NCCL communicator and retr\w+ ncclUniqueId|Test NCCL failure|Duplicate GPU detected",
         ),
         proves(
             "log",
             r"Distributed package doesn't have NCCL|ProcessGroupNCCL is only supported with GPUs|NCCL (?:backend )?(?:is )?not available|undefined symbol: nccl\w+|unhandled (?:system|cuda) error(?:,| \()",
         ),
         proves("log", rf"NCCL WARN (?!.*{_OPTIONAL})"),
+        suggests(
+            "log",
+            r"peer access is not supported between these two devices|mapping of buffer object failed|doesn't support faster communication broadband via P2P",
+        ),
         suggests(
             "error", r"\bNCCL\b", unless=(seen("log", r"Watchdog caught|timed out|Timeout\(ms\)|[Ss]ocket [Tt]imeout"),)
         ),

@@ -15,12 +15,15 @@ from holdfast.core.plan import Remedy
 from holdfast.hazards import Case, Hazard, judged, seen, suggests
 
 _TIMED_OUT = (
-    r"Watchdog caught collective operation timeout|milliseconds before timing out|Some NCCL operations have failed or timed out|Heartbeat monitor timed out"
+    r"Watchdog caught collective operation timeout|milliseconds before timing out|Heartbeat monitor timed out"
     r"|Timed out initializing process group|in store based barrier|Timed out after \d+ seconds waiting for clients|client socket has timed out after"
     r"|(?:RuntimeError|DistStoreError|TimeoutError|got error): Socket Timeout|Timed out waiting \d+ ?ms|wait timeout after \d+ ?ms|(?:passed|in) monitoredBarrier"
-    r"|[Cc]ollective (?:operation )?(?:timeout|timed out)|Original reason for failure was:.*time|ncclTimeout|[Ee]xception \(either an error or timeout\) detected by watchdog"
-    r"|watchdog thread terminated with exception: .*(?:[Tt]imeout|timed out)|TCPStore.{0,60}(?:timeout|timed out)|RendezvousTimeoutError|NCCL (?:timeout|timed out)"
+    r"|[Cc]ollective (?:operation )?(?:timeout|timed out)|Original reason for failure was:.*time|ncclTimeout"
+    r"|watchdog thread terminated with exception: .*(?:[Tt]imeout|timed out)|TCPStore.{0,60}(?:timeout|timed out)|Timeout waiting for key|RendezvousTimeoutError|NCCL (?:timeout|timed out)"
 )
+# Said of errors and of timeouts alike.
+_FAILED = r"Some NCCL operations have failed or timed out|[Ee]xception \(either an error or timeout\) detected by watchdog|failure detected by watchdog"
+_BROKEN = r"nccl(?:System|UnhandledCuda|Internal|InvalidUsage|Remote)\w*|NCCL error(?: in|:)"
 _RAISED = r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception)\b(?:: |$)"
 _ECHO = r"NCCL|[Ww]atchdog|[Tt]imeout|[Tt]imed out|ChildFailedError|CalledProcessError|SignalException|Dist\w+Error|c10::|ProcessExitedException|ProcessRaisedException"
 _DISTRIBUTED = r"NCCL INFO|ProcessGroupNCCL|init_process_group|torch\.distributed|torchrun|LOCAL_RANK|world[_ ]size|DistributedDataParallel|distributed_backend=nccl|MEMBER: \d+/\d+"
@@ -30,7 +33,10 @@ _JOINING = r"(?i:initializing (?:distributed|ddp)): GLOBAL_RANK: \d+, MEMBER: \d
 
 def _first_to_fail(evidence: Evidence) -> Passage | None:
     """The timeout, unless a rank raised something of its own before: then the timeout is only its echo."""
-    for _, passage in evidence.log.search(_TIMED_OUT):
+    broken = seen("log", _BROKEN).find(evidence)
+    for _, passage in evidence.log.search(_TIMED_OUT if broken else f"{_TIMED_OUT}|{_FAILED}"):
+        if broken and broken.line < passage.line:
+            return None
         for error in evidence.errors:
             if error.line < passage.line and re.match(_RAISED, error.text) and not re.search(_ECHO, error.text):
                 return None
