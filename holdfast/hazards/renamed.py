@@ -246,6 +246,40 @@ RENAMED = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Clash:
+    """Two installed versions that cannot work together, known from their names alone."""
+
+    newer: str
+    since: str  # this version of the newer one, or later
+    older: str
+    below: str  # an earlier version of the older one than this
+    what: str
+    source: str
+
+
+CLASHES = (
+    Clash(
+        "huggingface-hub",
+        "0.26",
+        "sentence-transformers",
+        "2.3",
+        "it imports cached_download",
+        "ourresearch/openalex-topic-classification#3",
+    ),
+    Clash(
+        "accelerate",
+        "1.0",
+        "transformers",
+        "4.40",
+        "its Trainer passes dispatch_batches",
+        "huggingface/transformers#34699",
+    ),
+    Clash("transformers", "4.41", "setfit", "1.1", "it lacks eval_strategy", "huggingface/setfit#528"),
+    Clash("transformers", "5.0", "trl", "0.12", "it passes a tokenizer to the Trainer", "huggingface/trl#6168"),
+)
+
+
 def find_renamed(name: str, owner: str) -> Renamed | None:
     """Look up a name with the class or module it was asked of; an unknown owner is the empty string."""
     for row in _by_name().get(name, ()):

@@ -11,9 +11,21 @@ from collections.abc import Iterator
 from itertools import islice
 
 from holdfast.core.evidence import Evidence, Passage
-from holdfast.core.plan import Remedy
-from holdfast.hazards import Hazard, judged, proves, seen, suggests
-from holdfast.hazards.renamed import find_renamed
+from holdfast.core.facts import MachineFacts
+from holdfast.core.plan import Plan, Remedy
+from holdfast.hazards import Hazard, Invited, judged, proves, seen, suggests
+from holdfast.hazards.renamed import CLASHES, find_renamed
+
+
+def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
+    """Say why this machine and plan invite the hazard; None when they do not."""
+    clashing = [
+        f"{clash.older} {facts.distributions[clash.older]} with {clash.newer} {facts.distributions[clash.newer]}: {clash.what}"
+        for clash in CLASHES
+        if facts.has_at_least(clash.newer, clash.since) and facts.has_below(clash.older, clash.below)
+    ]
+    return Invited("; ".join(clashing)) if clashing else None
+
 
 # Ordinary attribute and argument errors are bugs of the program: a name counts only when it is asked of one of these.
 _LIBRARIES = (
@@ -128,6 +140,7 @@ HAZARD = Hazard(
     slug="version-api-rename",
     title="a library renamed, moved or dropped a name that the program uses",
     kind="error",
+    invited_by=invited_by,
     signs=(
         judged("proves", _known_rename),
         proves(

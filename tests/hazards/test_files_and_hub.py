@@ -1,0 +1,52 @@
+"""What doctor is told before a run about disks, caches, the hub and the packages around them."""
+
+from holdfast.core.facts import CachedModel, Disk, MachineFacts, Variable
+from holdfast.core.plan import Plan
+from holdfast.hazards import accelerate_missing, corrupt_checkpoint, disk_full, hub_offline, weights_only_load
+
+GIGABYTE = 10**9
+
+
+def disk(free_bytes, role="output"):
+    return Disk(role=role, path="/data", free_bytes=free_bytes, total_bytes=500 * GIGABYTE)
+
+
+def test_a_nearly_full_disk_is_a_warning_and_a_full_one_stops_the_run():
+    assert disk_full.invited_by(MachineFacts(disks=(disk(40 * GIGABYTE),)), Plan()) is None
+    assert disk_full.invited_by(MachineFacts(disks=(disk(2 * GIGABYTE),)), Plan()).severity == "warning"
+    full = disk_full.invited_by(MachineFacts(disks=(disk(GIGABYTE // 10, role="cache"),)), Plan())
+    assert full.severity == "blocker"
+    assert "the model cache" in full.seen
+
+
+def test_offline_mode_with_an_empty_cache_is_told():
+    offline = Variable(name="HF_HUB_OFFLINE", value="1", effect="")
+    assert hub_offline.invited_by(MachineFacts(variables=(offline,)), Plan()).severity == "warning"
+    cached = CachedModel(name="bert-base-uncased", bytes=GIGABYTE, complete=True)
+    assert hub_offline.invited_by(MachineFacts(variables=(offline,), models=(cached,)), Plan()).severity == "note"
+    assert hub_offline.invited_by(MachineFacts(), Plan()) is None
+
+
+def test_a_download_left_half_way_is_told():
+    half = CachedModel(name="gpt2", bytes=100, complete=False)
+    assert "gpt2" in corrupt_checkpoint.invited_by(MachineFacts(models=(half,)), Plan()).seen
+
+
+def test_transformers_without_accelerate_is_told():
+    installed = {"transformers": "4.57.0", "torch": "2.13.0"}
+    assert accelerate_missing.invited_by(MachineFacts(distributions=installed), Plan())
+    assert (
+        accelerate_missing.invited_by(MachineFacts(distributions={**installed, "accelerate": "1.12.0"}), Plan()) is None
+    )
+    assert accelerate_missing.invited_by(MachineFacts(distributions={**installed, "accelerate": "0.21.0"}), Plan())
+    assert accelerate_missing.invited_by(MachineFacts(distributions={"torch": "2.13.0"}), Plan()) is None
+
+
+def test_an_old_torch_under_a_new_transformers_is_told():
+    assert weights_only_load.invited_by(
+        MachineFacts(distributions={"transformers": "4.52.3", "torch": "2.5.1"}), Plan()
+    )
+    assert (
+        weights_only_load.invited_by(MachineFacts(distributions={"transformers": "4.52.3", "torch": "2.6.0"}), Plan())
+        is None
+    )
