@@ -50,8 +50,10 @@ def read_ips(text: Text) -> Iterator[Stack]:
         done, thread_number = end, thread_number + is_thread
         if frames:
             yield Stack(thread if is_thread else "last exception", frames, crashed)
-    if not done and (match := _LOOSE_FRAME.search(joined)):
-        yield Stack("", _ips_frames(_objects(joined, match.start())[0], images, text))
+    if not done and (loose := _LOOSE_FRAME.search(joined)):
+        frames = _ips_frames(_objects(joined, loose.start())[0], images, text)
+        if frames:
+            yield Stack("", frames)
 
 
 def ips_facts(text: Text) -> tuple[list[Line], list[Line]]:

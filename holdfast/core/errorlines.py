@@ -11,6 +11,7 @@ from enum import Enum, auto
 from holdfast.core.loglines import Line
 
 _LONGEST_MESSAGE_LINES = 60
+_LONGEST_FLUSH_LINES = 20  # of these, not indented
 
 # Types that need no traceback before them to be known as such. "Error" alone only at the start of a line.
 _PATH = r"(?:[A-Za-z_]\w*(?:\.|::))*"
@@ -137,10 +138,11 @@ class _Message:
     """Follows an error's message over its further lines."""
 
     def __init__(self) -> None:
-        self._rest, self._lines_left, self._after_blank = _Rest.NONE, 0, False
+        self._rest, self._lines_left, self._flush_left, self._after_blank = _Rest.NONE, 0, 0, False
 
     def begin(self, rest: _Rest) -> None:
-        self._rest, self._lines_left, self._after_blank = rest, _LONGEST_MESSAGE_LINES, False
+        self._rest, self._after_blank = rest, False
+        self._lines_left, self._flush_left = _LONGEST_MESSAGE_LINES, _LONGEST_FLUSH_LINES
 
     def end(self) -> None:
         self._rest = _Rest.NONE
@@ -154,14 +156,15 @@ class _Message:
         is_blank = not line.strip()
         goes_on = is_blank or is_indented or (self._rest is _Rest.ALL and not self._after_blank)
         self._after_blank |= is_blank
-        if not goes_on or not self._lines_left or _starts_anew(line):
+        self._flush_left -= not is_indented
+        if not goes_on or not self._lines_left or not self._flush_left or _starts_anew(line):
             self.end()
         return self._rest is not _Rest.NONE
 
 
 _ANEW = re.compile(
     r".*\d+%\||wandb: |[$%>] |\(base\)|\s*(?:\*\s*)?frame #\d|\s*#\d+\s|\s*@\s+0x|[-+=]{4,}"
-    r"|(?:Current t|T)hread |Exception raised from"
+    r"|(?:Current t|T)hread |Exception raised from|\s*\W*(?i:epoch|step|iter)\w*\W*\d|.*\bloss\b\W{1,4}(?:\d|nan)"
 )
 
 
