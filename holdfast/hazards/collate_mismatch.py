@@ -14,8 +14,9 @@ from holdfast.hazards.tracebacks import error_raised_in, is_in_torch_loader
 
 _COLLATES = seen(
     "log",
-    r"(?i)collat|\bfetch\.py\b|_utils[/\\]fetch|dataloader\.py|tokenizer\.pad|convert_to_tensors|DataLoader worker process",
+    r"(?i)collat|\bfetch\.py\b|_utils[/\\]fetch|dataloader\.py|tokenizer\.pad|convert_to_tensors|tokenization_\w+\.py|feature_extraction_\w+\.py|DataLoader worker process",
 )
+_RAGGED = r"expected sequence of length \d+ at dim \d+ \(got \d+\)|too many dimensions '\w+'"
 _IN_COLLATE = r"(?i)collat"
 _STACKED = r"stack expects each tensor to be equal size|Sizes of tensors must match except in dimension 0|inconsistent tensor sizes"
 _SIZES = (
@@ -58,7 +59,8 @@ HAZARD = Hazard(
         suggests("error", _SIZES, also=(seen("frame", _IN_COLLATE),)),
         suggests("error", _STACKED, also=(seen("log", r"(?i)collat|torch\.stack\(batch"),)),
         suggests("error", r"stack expects each tensor to be equal size", unless=(seen("frame", r"\(.*\.py"),)),
-        suggests("error", r"expected sequence of length \d+ at dim \d+ \(got \d+\)|too many dimensions '(?:str|\w+)'"),
+        suggests("error", _RAGGED, also=(_COLLATES,)),
+        suggests("error", _RAGGED, unless=(seen("frame", r"\(.*\.py"),)),
         suggests("error", r"Trying to resize storage that is not resizable", also=(_COLLATES,)),
         judged("suggests", _keys_differ),
         judged("suggests", _ends_in_collate),

@@ -20,6 +20,7 @@ _GPU_WAIT = (
 _SYSTEM_WAIT = (
     r"^(?:__psynch_cvwait|semaphore_wait_trap|__ulock_wait\w*|_dispatch_sync_f_slow|__DISPATCH_WAIT\w*|mach_msg\w*)"
 )
+_READS_FROM_GPU = seen("log", r"\.(?:item|cpu|numpy|tolist|synchronize|backward|to)\(|optimizer\.step")
 _OTHER_WAIT = (
     seen(
         "frame",
@@ -50,7 +51,7 @@ HAZARD = Hazard(
         suggests("log", r"kIOGPUCommandBufferCallbackError(?:Hang|Timeout)", also=(HUNG,)),
         suggests("frame", _SYSTEM_WAIT, also=(HUNG,), unless=_OTHER_WAIT),
         suggests("log", MPS_WORD, also=(HUNG,), unless=_OTHER_WAIT),
-        suggests("error", r"KeyboardInterrupt", also=(ON_MPS,), unless=_OTHER_WAIT),
+        suggests("error", r"KeyboardInterrupt", also=(ON_MPS, _READS_FROM_GPU), unless=_OTHER_WAIT),
     ),
     remedies=(
         Remedy("train on the CPU", change={"device": "cpu"}, cost="slower"),

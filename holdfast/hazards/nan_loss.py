@@ -109,6 +109,7 @@ HAZARD = Hazard(
             "log",
             r"(?i)(?:reducing|reduce) (?:loss scale )?to:? (?:1\.0|1|0\.\d+|\d\.\d+e-\d+)\s*$|setting loss scale to:? 0\.0\d+",
         ),
+        suggests("log", r"raise FloatingPointError|^\s*_?(?:detect|check)_(?:anomaly|nan)\w*\("),
         judged("suggests", _loss_is_nan),
         judged("suggests", _zero_loss_with_nan_gradient),
         judged("suggests", _table_of_nan),
