@@ -14,18 +14,15 @@ from holdfast.hazards import Hazard, proves, seen, suggests
 _NOT_DATA = (
     seen(
         "log",
-        r"torch[/\\]serialization\.py|torch\.load\(|requests[/\\]models\.py|response\.json\(\)|\.json\(\)$|deepspeed_config|ds_config|get_config_dict",
+        r"torch[/\\]serialization\.py|torch\.load\(|requests[/\\]models\.py|response\.json\(\)|get_config_dict|_dict_from_json_file",
     ),
     seen(
         "log",
-        r"config\.json|tokenizer\.json|tokenizer_config|trainer_state\.json|setup\.py|site-packages[/\\]pip|subprocess\.py|sys\.stdout|check_output",
+        r"(?:json\.loads?|open)\([^\n]*(?:config|cfg|trainer_state|tokenizer)|trainer_state\.json'|hf_argparser\.py|configparser\.py",
     ),
-    seen("log", r"configparser|yaml\.safe_load|hf_argparser|HfArgumentParser"),
-)
-_READING = seen(
-    "log",
-    r"(?i)read_(?:csv|json|table|excel|parquet|lines?)|json\.loads?\(|csv\.(?:reader|DictReader)|load_dataset|\bdatasets?\b|\.(?:csv|tsv|jsonl?|txt|parquet|arrow|xml|conll)\b"
-    r"|\bcorpus\b|train(?:ing)?_(?:data|file)|np\.(?:loadtxt|genfromtxt)|readlines?\(|data_?loader|annotation|vocab|glove|word2vec",
+    seen(
+        "log", r"setup\.py\"|site-packages[/\\]pip[/\\]|subprocess\.py|sys\.stdout|check_output\(|yaml[/\\]reader\.py"
+    ),
 )
 
 HAZARD = Hazard(

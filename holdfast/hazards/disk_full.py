@@ -27,11 +27,9 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     return Invited(places, "blocker" if is_hopeless else "warning")
 
 
-# Shared memory and semaphores report the same error number; those are other hazards.
-_NOT_A_DISK = (
-    seen("log", r"/dev/shm|shared memory|\bshm\b|</torch_\d|torch_shm_manager|inotify|posix_fallocate"),
-    seen("frame", r"multiprocessing.(?:synchronize|heap|shared_memory)"),
-)
+# Shared memory, semaphores and file watchers report the same error number; those are no disks.
+_A_DISK = r"^(?![^\n]*(?:/dev/shm|shared memory|</torch_\d|shm_|inotify|posix_fallocate))[^\n]*"
+_NOT_A_DISK = (seen("frame", r"multiprocessing.(?:synchronize|heap|shared_memory)"),)
 
 HAZARD = Hazard(
     slug="disk-full",
@@ -41,10 +39,11 @@ HAZARD = Hazard(
     signs=(
         proves(
             "log",
-            r"No space left on (?:the )?device|StorageFull|ENOSPC|[Nn]ot enough space on the disk|WinError 112",
+            _A_DISK
+            + r"(?:No space left on (?:the )?device|StorageFull|ENOSPC|[Nn]ot enough space on the disk|WinError 112)",
             unless=_NOT_A_DISK,
         ),
-        proves("error", r"(?:Errno|os error|errno =|code:) 28\b", unless=_NOT_A_DISK),
+        proves("error", _A_DISK + r"(?:Errno|os error|errno =|code:) 28\b", unless=_NOT_A_DISK),
         proves("log", r"Disk quota exceeded|Errno 122\b|os error 122\b|[Qq]uota exceeded"),
         proves(
             "log",

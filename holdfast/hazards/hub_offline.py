@@ -44,9 +44,10 @@ _NETWORK = (
 )
 _NOT_THE_HUB = (
     seen(
-        "log",
-        r"(?i)\bredis\b|amqp|rabbitmq|kombu|127\.0\.0\.1|localhost|\bnccl\b|\bgloo\b|TCPStore|c10d|api\.wandb\.ai|wandb|visdom|postgres|mysql|slurm",
+        "error",
+        r"(?i)\bredis\b|amqp|kombu|127\.0\.0\.1|localhost|\bgloo\b|TCPStore|c10d|wandb|visdom|postgres|mysql|mlflow",
     ),
+    seen("frame", r"(?i)wandb|redis|kombu|visdom|mlflow|comet_ml|neptune"),
 )
 
 HAZARD = Hazard(

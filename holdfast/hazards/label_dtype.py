@@ -40,6 +40,10 @@ HAZARD = Hazard(
             "error",
             r"(?i)(?:labels?|targets?)[^\n]{0,60}(?:must|should|has to|have to|expected to) be (?:of )?(?:type |dtype )?[`'\"]?(?:torch\.)?(?:long|int64|float)",
         ),
+        proves(
+            "error",
+            r"(?:parameter 'labels'|labels)[^\n]*has DataType float\d+ not in list of allowed values|Unknown label type: '?continuous",
+        ),
         # Only "suggests" from here on: the words do not say that the tensor was a label.
         suggests(
             "error",
