@@ -72,8 +72,8 @@ def _stated(line: str) -> Iterator[str]:
         for match in shape.finditer(line):
             if name := _known(match["name"]):
                 yield f"{name} {match['version'].lower()}"
-    if match := _PYTHON_PATH.search(line):
-        yield f"python {match['version']}"
+    if path := _PYTHON_PATH.search(line):
+        yield f"python {path['version']}"
 
 
 def _known(name: str) -> str:

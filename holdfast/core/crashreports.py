@@ -41,7 +41,7 @@ def read_ips(text: Text) -> Iterator[Stack]:
     done, thread_number = 0, 0
     for match in _FRAMES.finditer(joined):
         entries, end = _objects(joined, match.end())
-        head = joined[max(done, match.start() - 4000) : match.start()]
+        head = joined[max(done, match.start() - 20_000) : match.start()]
         is_thread = match["key"] == "frames"
         crashed = bool(_TRIGGERED.search(head)) or (is_thread and thread_number in faulting)
         name = _NAME.findall(head.rpartition("{")[2])

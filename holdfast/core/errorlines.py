@@ -157,9 +157,10 @@ class _Message:
         goes_on = is_blank or is_indented or (self._rest is _Rest.ALL and not self._after_blank)
         self._after_blank |= is_blank
         self._flush_left -= not is_indented
-        if not goes_on or not self._lines_left or not self._flush_left or _starts_anew(line):
-            self.end()
-        return self._rest is not _Rest.NONE
+        if goes_on and self._lines_left and self._flush_left and not _starts_anew(line):
+            return True
+        self.end()
+        return False
 
 
 _ANEW = re.compile(
