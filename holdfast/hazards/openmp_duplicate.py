@@ -18,8 +18,15 @@ from holdfast.hazards import Case, Hazard, Invited, judged, proves, seen, sugges
 _IMAGE_SPAN_BYTES = 2 << 20  # a libomp image is under 1 MB, so frames further apart stand in two of them
 _OPENMP_FRAME = r"__kmp|kmp_flag|kmp_basic_flag"
 # How a log shows a Mac although its paths were taken out.
-_MAC = r"zsh: (?:segmentation fault|abort|bus error)|Segmentation fault: 11|Abort trap: 6|(?i:darwin|macos|\.dylib|homebrew)|EXC_BAD_ACCESS"
-_SECOND_PACKAGE = r"(?i)\bsklearn\b|scikit[-_]learn|_?kmeans|swigfaiss|\bfaiss\b|lightgbm|xgboost"
+_MAC = (
+    r"zsh: (?:segmentation fault|abort|bus error)|^\[\d+\]\s+\d+ segmentation fault|Segmentation fault: 11|Abort trap: 6"
+    r"|(?i:darwin|macos|\.dylib|homebrew|Python\.framework)|EXC_BAD_ACCESS"
+)
+# Packages that bring the second runtime, and those that import them.
+_SECOND_PACKAGE = (
+    r"(?i)\bsklearn\b|scikit[-_]learn|_?kmeans|swigfaiss|\bfaiss\b|lightgbm|xgboost|sentence[-_ ]?transformers?"
+    r"|bertopic|\btxtai\b|hdbscan|\bumap\b|FlagEmbedding"
+)
 
 _ONE_THREAD = Remedy(
     "run on one OpenMP thread",

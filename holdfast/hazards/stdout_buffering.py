@@ -14,6 +14,7 @@ from holdfast.core.plan import Remedy
 from holdfast.hazards import Case, Hazard, judged, suggests
 
 _MOST_LINES = 12
+_MOST_LINES_SAID = 4  # what a shell or a batch system says by itself
 _LAUNCH = re.compile(
     r"nohup: ignoring input|Submitted batch job \d+|\bnohup\b.*python|(?:docker|kubectl|podman) logs|\b(?:sbatch|qsub|bsub)\b"
     r"|tail -[fFn]|python[\d.]*\s[^|>\n]*(?:>|\|\s*tee\b|&>)|nohup\.out|\b0 (?:\S+ ){0,6}\S*(?:\.log|\.out|\.txt)\b"
@@ -32,6 +33,9 @@ def _launch_and_silence(evidence: Evidence) -> Passage | None:
     if len(lines) > _MOST_LINES or any(_WORKS.search(_without_command(passage.text)) for passage in lines):
         return None
     if any(_UNBUFFERED.search(passage.text) for passage in lines):
+        return None
+    said = [passage for passage in lines if _without_command(passage.text) and not _LAUNCH.search(passage.text)]
+    if len(said) > _MOST_LINES_SAID:
         return None
     return next((passage for passage in lines if _LAUNCH.search(passage.text)), None)
 

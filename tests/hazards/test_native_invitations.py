@@ -1,0 +1,167 @@
+"""What a machine must look like before `doctor` warns of the hazards of native code, forks, memory and threads."""
+
+import pytest
+
+from holdfast.core.facts import Gpu, MachineFacts, NativeConflict, Variable
+from holdfast.core.plan import Plan
+from holdfast.hazards import Invited, find_hazard
+
+
+def invitation(slug: str, plan: Plan | None = None, **facts) -> Invited | None:
+    hazard = find_hazard(slug)
+    assert hazard is not None
+    return hazard.invited_by(MachineFacts(**facts), plan or Plan())
+
+
+def openmp(first: str, second: str, outcome: str = "crash") -> NativeConflict:
+    return NativeConflict(
+        runtime="openmp", first=first, second=second, copies=2, outcome=outcome, because="both wait on the same symbol"
+    )
+
+
+def titles(invited: Invited | None) -> str:
+    assert invited is not None
+    return "\n".join(f"{remedy.title} {remedy.command}" for remedy in invited.remedies)
+
+
+@pytest.mark.parametrize(
+    "slug",
+    [
+        "abseil-mutex",
+        "arch-mismatch",
+        "celery-worker-lost",
+        "fork-objc",
+        "host-oom",
+        "illegal-instruction",
+        "native-lib-missing",
+        "numpy-abi",
+        "openmp-duplicate",
+        "openmp-fork",
+        "package-malicious",
+        "segfault-other",
+        "slow-cpu-training",
+        "thread-oversubscription",
+        "tokenizers-build",
+        "tokenizers-fork",
+        "too-many-open-files",
+    ],
+)
+def test_an_unknown_machine_invites_nothing(slug):
+    assert invitation(slug) is None
+
+
+def test_two_openmp_copies_are_named_with_the_fix_for_that_pair():
+    pair = (openmp("torch 2.8.0", "faiss-cpu 1.12.0"),)
+    invited = invitation("openmp-duplicate", os="macos", conflicts=pair, distributions={"torch": "2.8.0"})
+    assert invited is not None
+    assert "torch 2.8.0 then faiss-cpu 1.12.0" in invited.seen
+    assert "holdfast doctor --fix" in titles(invited)
+    assert "KMP_DUPLICATE_LIB_OK" not in titles(invited)
+
+
+def test_the_order_of_imports_helps_only_with_some_torch_versions():
+    pair = (openmp("xgboost 3.0.5", "torch 2.8.0"),)
+    with_order = invitation("openmp-duplicate", os="macos", conflicts=pair, distributions={"torch": "2.8.0"})
+    assert "import torch before xgboost" in titles(with_order)
+    assert "torch>=2.4,<2.11" not in titles(with_order)
+    with_downgrade = invitation("openmp-duplicate", os="macos", conflicts=pair, distributions={"torch": "2.13.0"})
+    assert "torch>=2.4,<2.11" in titles(with_downgrade)
+
+
+def test_tolerated_and_shared_copies_are_no_finding():
+    for outcome in ("shared", "coexists", "tolerated"):
+        assert invitation("openmp-duplicate", conflicts=(openmp("torch 2.8.0", "scikit-learn 1.7.2", outcome),)) is None
+
+
+def test_the_variable_that_silences_the_check_is_told():
+    silenced = Variable(name="KMP_DUPLICATE_LIB_OK", value="TRUE", effect="silences the check")
+    invited = invitation("openmp-duplicate", variables=(silenced,))
+    assert invited is not None
+    assert invited.severity == "note"
+    assert "not the crash" in invited.seen
+
+
+def test_a_protobuf_clash_names_the_version_that_ends_it():
+    clash = NativeConflict(
+        runtime="protobuf",
+        first="pyarrow 21.0.0",
+        second="tensorflow 2.20.0",
+        copies=2,
+        outcome="hang",
+        because="old protobuf first",
+    )
+    invited = invitation(
+        "abseil-mutex", conflicts=(clash,), distributions={"transformers": "4.57.0", "tensorflow": "2.20.0"}
+    )
+    assert invited is not None
+    assert invited.severity == "blocker"
+    assert '"pyarrow>=22"' in titles(invited)
+    assert "sentencepiece" not in titles(invited)
+
+
+def test_an_openmp_conflict_is_no_protobuf_clash():
+    assert invitation("abseil-mutex", conflicts=(openmp("torch 2.8.0", "faiss-cpu 1.12.0"),)) is None
+
+
+def test_numpy_2_with_an_old_torch_blocks_and_with_a_new_one_does_not():
+    invited = invitation("numpy-abi", distributions={"numpy": "2.1.0", "torch": "2.2.2+cpu"})
+    assert invited is not None
+    assert invited.severity == "blocker"
+    assert invitation("numpy-abi", distributions={"numpy": "2.1.0", "torch": "2.3.0"}) is None
+    assert invitation("numpy-abi", distributions={"numpy": "1.26.4", "torch": "2.2.2"}) is None
+
+
+def test_a_torchvision_of_another_torch_is_seen():
+    assert invitation("native-lib-missing", distributions={"torch": "2.13.0", "torchvision": "0.28.0"}) is None
+    assert invitation("native-lib-missing", distributions={"torch": "2.0.1", "torchvision": "0.15.2"}) is None
+    invited = invitation("native-lib-missing", distributions={"torch": "2.14.0+cu130", "torchvision": "0.28.0+cu129"})
+    assert invited is not None
+    assert "0.29" in invited.seen
+
+
+def test_malware_blocks():
+    invited = invitation("package-malicious", distributions={"lightning": "2.6.3"})
+    assert invited is not None
+    assert invited.severity == "blocker"
+    assert invitation("package-malicious", distributions={"lightning": "2.6.6"}) is None
+
+
+def test_more_workers_than_processors_is_seen_with_a_number_that_fits():
+    invited = invitation("thread-oversubscription", Plan(loader_workers=30), cpu_count=2)
+    assert invited is not None
+    assert invited.remedies[0].change == {"loader_workers": 2}
+    assert invitation("thread-oversubscription", Plan(loader_workers=2), cpu_count=2, cpu_count_physical=2) is None
+
+
+def test_the_tokenizers_guard_is_off_only_when_the_variable_says_true():
+    def variable(value: str) -> Variable:
+        return Variable(name="TOKENIZERS_PARALLELISM", value=value, effect="")
+
+    assert invitation("tokenizers-fork", variables=(variable("true"),)) is not None
+    assert invitation("tokenizers-fork", variables=(variable("false"),)) is None
+
+
+def test_a_mac_that_forks_is_warned_and_one_that_spawns_is_not():
+    assert invitation("fork-objc", Plan(start_method="fork"), os="macos") is not None
+    assert invitation("fork-objc", os="macos", start_method="spawn") is None
+    assert invitation("fork-objc", Plan(start_method="fork"), os="linux") is None
+    forced = {"transformers": "5.10.0"}
+    assert invitation("fork-objc", Plan(loader_workers=4), os="macos", distributions=forced) is not None
+
+
+def test_rosetta_old_processors_little_memory_and_few_files_are_seen():
+    assert invitation("arch-mismatch", os="macos", is_rosetta=True) is not None
+    assert invitation("illegal-instruction", os="linux", arch="x86_64", cpu_flags=("sse4_2",)) is not None
+    assert invitation("illegal-instruction", os="linux", arch="x86_64", cpu_flags=("avx", "avx2")) is None
+    assert invitation("host-oom", memory_bytes=16_000_000_000, memory_free_bytes=1_000_000_000) is not None
+    assert invitation("host-oom", memory_bytes=32_000_000_000, memory_free_bytes=20_000_000_000) is None
+    assert invitation("too-many-open-files", open_file_limit=256) is not None
+    assert invitation("too-many-open-files", open_file_limit=65536) is None
+
+
+def test_a_cpu_plan_beside_a_gpu_is_told():
+    gpus = (Gpu(name="Apple M2", kind="mps"),)
+    distributions = {"torch": "2.13.0"}
+    invited = invitation("slow-cpu-training", Plan(device="cpu"), gpus=gpus, distributions=distributions)
+    assert invited is not None
+    assert invitation("slow-cpu-training", gpus=gpus, distributions=distributions) is None
