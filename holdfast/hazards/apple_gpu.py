@@ -4,8 +4,8 @@ from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan
 from holdfast.hazards import seen
 
-# "mps", "mps:0" or "y_mps", but neither "mpsgraph", NVIDIA's "cuda-mps" nor "MPS available: False".
-_IS_OFF = r"(?!(?:_device)?['\"]?\s*[=:]\s*(?:False|None|null)\b|[ ._]*(?:is_)?(?:available|built)\W{1,5}(?:False|No))"
+# "mps", "mps:0" or "y_mps", but neither "mpsgraph", NVIDIA's "cuda-mps" nor "MPS available but not used".
+_IS_OFF = r"(?!(?:_device)?['\"]?\s*[=:]\s*(?:False|None|null)\b|[ ._]*(?:is_)?(?:available|built)(?:\W{1,5}(?:False|No)| but not used)|\)?, used: False)"
 MPS_WORD = rf"(?i:(?<![A-Za-z0-9-])mps(?::\d)?(?![A-Za-z0-9-]){_IS_OFF})"
 
 ON_MPS = seen("log", MPS_WORD)

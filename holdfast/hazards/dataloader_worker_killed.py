@@ -53,8 +53,8 @@ HAZARD = Hazard(
         suggests("frame", r"^_error_if_any_worker_fails", unless=(seen("log", r"Bus error|bus error"),)),
     ),
     remedies=(
-        Remedy("load data in the main process", change={"loader_workers": 0}, cost="slower input"),
         Remedy("use fewer workers", change={"loader_workers": "halve"}, cost="slower input"),
+        Remedy("load data in the main process", change={"loader_workers": 0}, cost="slower input"),
         Remedy("look whether the kernel killed it for memory", command="dmesg | grep -i 'killed process'"),
     ),
     sources=(

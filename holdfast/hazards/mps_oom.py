@@ -50,7 +50,7 @@ HAZARD = Hazard(
         ),
         Remedy(
             "cut long texts",
-            command="holdfast train DATA --max-tokens 512 --allow-changes",
+            command="tokenizer(texts, truncation=True, max_length=512)",
             cost="the model sees shorter texts",
             keeps=False,
         ),

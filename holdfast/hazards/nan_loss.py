@@ -128,7 +128,7 @@ HAZARD = Hazard(
         Remedy("look for NaN, infinity and empty rows in the data", command="holdfast survey DATA"),
         Remedy(
             "lower the learning rate",
-            command="holdfast train DATA --learning-rate 1e-5",
+            command="TrainingArguments(..., learning_rate=1e-5)",
             cost="other updates than asked",
             keeps=False,
         ),
