@@ -1,18 +1,25 @@
-"""`holdfast doctor`: check this machine, or a folder of installed packages, before a run."""
+"""`holdfast doctor`: check this machine, or a folder of installed packages, before a run.
+
+The first line is printed before anything else is imported, so that it never waits.
+"""
 
 import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from holdfast import __version__
 from holdfast.cli import COMMANDS
 from holdfast.core.env import wants_color
-from holdfast.core.facts import MachineFacts
-from holdfast.runs import checkup as doctoring
+from holdfast.core.errors import RequestError
 
-_SPINNER_AFTER_SECONDS = 0.5
+if TYPE_CHECKING:
+    from holdfast.core.facts import MachineFacts
+    from holdfast.runs.checkup import Part, Style
+
+_QUIET_SECONDS = 0.5  # what is known by then needs no moving line
 
 
 @click.command()
@@ -31,40 +38,77 @@ _SPINNER_AFTER_SECONDS = 0.5
     metavar="SECONDS",
     type=click.FloatRange(min=0),
     default=90.0,
-    show_default=True,
-    help="How long one training step may take on each device; 0 tries none.",
+    show_default="90",
+    help="How long loading torch and one training step may take on a device; 0 tries none.",
 )
-def doctor(folder: Path | None, as_json: bool, verbose: bool, device_timeout_seconds: float) -> None:
+@click.option("--fix", is_flag=True, help="macOS: let packages use torch's OpenMP copy through links; asks first.")
+@click.option("--unfix", is_flag=True, help="Take back what --fix did.")
+@click.option("--yes", is_flag=True, help="Do not ask before --fix or --unfix.")
+def doctor(
+    folder: Path | None,
+    as_json: bool,
+    verbose: bool,
+    device_timeout_seconds: float,
+    fix: bool,
+    unfix: bool,
+    yes: bool,
+) -> None:
     """Check this machine for what makes training runs fail, and say what to do about it.
 
     Exit code 0: healthy, warnings included. 3: a blocker was found. 2: the request is wrong.
     """
-    screen = Screen(verbose=verbose, quiet=as_json)
+    if fix and unfix:
+        raise RequestError("--fix and --unfix undo each other", seen="both were given", try_next=("give one of them",))
+    if fix or unfix:
+        change_links(folder or Path(sys.prefix), undo=unfix, yes=yes, as_json=as_json)
+        return
+    screen = Screen(quiet=as_json)
+    screen.say(f"holdfast {__version__}, checking {f'the packages in {folder}' if folder else 'this machine'}")
+
+    from holdfast.runs.checkup import Style, check_folder, check_machine, render_close, render_findings, render_json
+
+    style = Style(width=screen.width if screen.is_terminal else None, color=screen.has_color, verbose=verbose)
     if folder:
-        screen.say(f"holdfast {__version__}, checking the packages in {folder}")
-        result = doctoring.check_folder(folder, on_part=screen.show_part)
+        checkup = check_folder(folder, on_part=lambda part, facts: screen.show_part(part, facts, style))
     else:
-        screen.say(f"holdfast {__version__}, checking this machine")
-        result = doctoring.check_machine(device_timeout_seconds, on_part=screen.show_part, on_wait=screen.show_wait)
-    screen.clear()
+        checkup = check_machine(
+            device_timeout_seconds,
+            on_part=lambda part, facts: screen.show_part(part, facts, style),
+            on_wait=screen.show_wait,
+        )
     if as_json:
-        click.echo(doctoring.render_json(result))
+        screen.clear()
+        click.echo(render_json(checkup))
     else:
-        screen.say(*doctoring.render_findings(result, screen.style))
-        screen.say(*doctoring.render_close(result, screen.style, _healthy_next()))
-    raise SystemExit(result.exit_code)
+        screen.say(*render_findings(checkup, style), *render_close(checkup, style, _healthy_next()))
+    raise SystemExit(checkup.exit_code)
+
+
+def change_links(folder: Path, *, undo: bool, yes: bool, as_json: bool) -> None:
+    """Show what --fix or --unfix would do, ask, and do it."""
+    from holdfast.core.artifacts import to_json
+    from holdfast.runs.checkup import links_to_make, links_to_undo
+
+    change = links_to_undo(folder) if undo else links_to_make(folder)
+    if not as_json:
+        click.echo(change.text)
+    said: tuple[str, ...] = ()
+    if change.has_work:
+        said = change.apply() if yes or _is_agreed(as_json) else ("nothing was changed",)
+    if as_json:
+        click.echo(to_json({"plan": change.plan, "said": said}))
+    for line in () if as_json else said:
+        click.echo(line)
 
 
 class Screen:
     """Lines on stdout, and on a terminal a moving line on stderr while something takes long."""
 
-    def __init__(self, *, verbose: bool, quiet: bool):
+    def __init__(self, *, quiet: bool):
         self.quiet = quiet
-        is_terminal = sys.stdout.isatty()
+        self.is_terminal = sys.stdout.isatty()
+        self.has_color = self.is_terminal and wants_color()
         self.width = shutil.get_terminal_size().columns
-        self.style = doctoring.Style(
-            width=self.width if is_terminal else None, color=is_terminal and wants_color(), verbose=verbose
-        )
         self._moving = sys.stderr.isatty() and wants_color()  # a terminal that cannot colour may not go back in a line
         self._shown = ""
         for stream in (sys.stdout, sys.stderr):
@@ -77,15 +121,16 @@ class Screen:
         if not self.quiet:
             for line in lines:
                 click.echo(line)
-            sys.stdout.flush()
 
-    def show_part(self, part: doctoring.Part, facts: MachineFacts) -> None:
+    def show_part(self, part: "Part", facts: "MachineFacts", style: "Style") -> None:
         """Print one part of the facts."""
-        self.say(*doctoring.render_part(part, facts, self.style))
+        from holdfast.runs.checkup import render_part
+
+        self.say(*render_part(part, facts, style))
 
     def show_wait(self, waiting: list[str], seconds: float) -> None:
         """Say what is being waited for, and since when."""
-        if self._moving and seconds > _SPINNER_AFTER_SECONDS:
+        if self._moving and seconds > _QUIET_SECONDS:
             self.clear()
             self._shown = f"... {', '.join(waiting)}, {seconds:.0f} s"[: self.width - 1]
             sys.stderr.write(self._shown)
@@ -97,6 +142,16 @@ class Screen:
             sys.stderr.write("\r" + " " * len(self._shown) + "\r")
             sys.stderr.flush()
             self._shown = ""
+
+
+def _is_agreed(as_json: bool) -> bool:
+    if as_json or not sys.stdin.isatty():
+        raise RequestError(
+            "this changes the environment, and there is no terminal to ask on",
+            seen="--json" if as_json else "standard input is no terminal",
+            try_next=("add --yes if the plan is what you want",),
+        )
+    return click.confirm("Do it?", default=False)
 
 
 def _healthy_next() -> str:

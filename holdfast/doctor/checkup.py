@@ -23,6 +23,11 @@ _FRESH_TORCH = Remedy(
     command="python -m venv fresh && fresh/bin/pip install torch",
 )
 _MORE_TIME = Remedy("give it more time, in case it is only slow", command="holdfast doctor --device-timeout 300")
+_ELSEWHERE = {
+    "output": Remedy("start the run in a folder of your own", command="cd ~"),
+    "cache": Remedy("keep models in a folder of your own", command="export HF_HOME=~/huggingface"),
+    "temp": Remedy("keep temporary files in a folder of your own", command="export TMPDIR=~/tmp"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +39,7 @@ class Finding:
     seen: str
     remedies: tuple[Remedy, ...] = ()
     title: str = ""
+    why: str = ""  # the mechanism, where it is known beyond what was seen
     sources: tuple[str, ...] = ()
 
 
@@ -72,6 +78,7 @@ def check(
             _add_trial(findings, trial, name_failure(trial))
     said = " ".join(finding.seen for finding in findings)
     findings += [finding for finding in _variable_findings(facts) if finding.title not in said]
+    findings += _closed_folders(facts)
     findings += _power_findings(facts)
     findings.sort(key=lambda finding: _ORDER[finding.severity])
     return Checkup(facts=facts, findings=tuple(findings), unanswered=facts.unanswered)
@@ -152,6 +159,19 @@ def _variable_findings(facts: MachineFacts) -> Iterator[Finding]:
             title=variable.name,
             sources=(variable.source,),
         )
+
+
+def _closed_folders(facts: MachineFacts) -> Iterator[Finding]:
+    """Places that a run must write to and cannot."""
+    for disk in facts.disks:
+        if not disk.is_writable:
+            yield Finding(
+                slug="permission-denied",
+                severity="warning",
+                seen=f"the {disk.role} folder {disk.path} cannot be written to or made",
+                remedies=(_ELSEWHERE[disk.role],),
+                title="a folder that a run needs is closed",
+            )
 
 
 def _power_findings(facts: MachineFacts) -> Iterator[Finding]:

@@ -83,15 +83,14 @@ def _compute(facts: MachineFacts) -> list[str]:
 def _disks(facts: MachineFacts) -> list[str]:
     """One clause for all places on one file system."""
     groups: dict[tuple[int, int], list[Disk]] = {}
-    for disk in facts.disks:
+    for disk in filter(lambda disk: disk.is_writable, facts.disks):
         groups.setdefault((disk.free_bytes, disk.total_bytes), []).append(disk)
     clauses = []
     for (free, _), disks in groups.items():
         roles = " and ".join(", ".join(disk.role for disk in disks).rsplit(", ", 1))
         kind = f" ({disks[0].filesystem})" if disks[0].filesystem else ""
         clauses.append(f"{human_bytes(free)} free for {roles}{kind}")
-    closed = [f"{disk.role} folder {disk.path} is not writable" for disk in facts.disks if not disk.is_writable]
-    return ["disk: " + ", ".join([*clauses, *closed])] if clauses else []
+    return ["disk: " + ", ".join(clauses)] if clauses else []
 
 
 def _packages(facts: MachineFacts) -> list[str]:

@@ -47,9 +47,10 @@ def render_part(part: Part, facts: MachineFacts, style: Style) -> list[str]:
 def render_findings(checkup: Checkup, style: Style) -> list[str]:
     """Write the findings, worst first, and what could not be answered. Notes appear with `-v` only."""
     lines: list[str] = []
+    told: set[str] = set()
     for finding in checkup.findings:
         if finding.severity != "note" or style.verbose:
-            lines += _finding(finding, style)
+            lines += _finding(finding, style, told)
     for reason in checkup.unanswered:
         lines += _boxed("warning", f"not answered: {reason}", style)
     return lines
@@ -79,11 +80,16 @@ def render_json(checkup: Checkup) -> str:
     return json.dumps(to_plain(value), indent=2)
 
 
-def _finding(finding: Finding, style: Style) -> list[str]:
+def _finding(finding: Finding, style: Style, told: set[str]) -> list[str]:
     lines = _boxed(finding.severity, f"{finding.seen}   [{finding.slug}]", style)
+    if finding.why and finding.why not in told:  # many findings may share one reason
+        lines += _folded(f"why   {finding.why}", style, _INDENT, _INDENT + 6)
+        told.add(finding.why)
     shown = finding.remedies if style.verbose else finding.remedies[:_SHOWN_REMEDIES]
     for remedy in shown:
         lines += _folded(f"try   {_advice(remedy)}", style, _INDENT, _INDENT + 6)
+    if len(shown) < len(finding.remedies):
+        lines += _folded(f"      {len(finding.remedies) - len(shown)} more with -v", style, _INDENT, _INDENT + 6)
     if style.verbose and finding.sources:
         lines += _folded(f"read  {', '.join(finding.sources)}", style, _INDENT, _INDENT + 6)
     if find_hazard(finding.slug):

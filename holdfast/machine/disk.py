@@ -3,31 +3,41 @@
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from holdfast.core.facts import Answer, Disk
 from holdfast.machine.cgroup import unescape
 from holdfast.machine.hub import hub_cache_folder
 
+Role = Literal["output", "cache", "temp"]
 
-def probe_disks() -> Answer[tuple[Disk, ...]]:
+
+def probe_disks() -> Answer[dict[str, Any]]:
     """The folder a run writes to when started here, the hub's cache, and the folder for temporary files."""
     mounts_file = Path("/proc/self/mountinfo")
     mounts = mounts_file.read_text(errors="replace") if mounts_file.exists() else ""
-    places: tuple[tuple[Literal["output", "cache", "temp"], Path], ...] = (
-        ("output", Path.cwd()),
-        ("cache", hub_cache_folder(os.environ)),
-        ("temp", Path(tempfile.gettempdir())),
+    places: tuple[tuple[Role, Callable[[], Path]], ...] = (
+        ("output", Path.cwd),
+        ("cache", lambda: hub_cache_folder(os.environ)),
+        ("temp", lambda: Path(tempfile.gettempdir())),
     )
-    return Answer(tuple(disk_at(role, path, mounts) for role, path in places), "statvfs of the nearest folder there is")
+    disks, unanswered = [], []
+    for role, place in places:
+        try:
+            disks.append(disk_at(role, place(), mounts))
+        except OSError as error:
+            unanswered.append(f"where {role} would go: {error.strerror or error}")
+    return Answer({"disks": tuple(disks), "unanswered": unanswered}, "statvfs of the nearest folder there is")
 
 
-def disk_at(role: Literal["output", "cache", "temp"], path: Path, mountinfo: str = "") -> Disk:
+def disk_at(role: Role, path: Path, mountinfo: str = "") -> Disk:
     """Measure the file system that a path lies on, or would lie on once made."""
     real = path.resolve()
     standing = nearest_folder(real)
     room = os.statvfs(standing)
+    in_the_way = any(parent.exists() and not parent.is_dir() for parent in (real, *real.parents))
     return Disk(
         role=role,
         path=str(real),
@@ -35,7 +45,7 @@ def disk_at(role: Literal["output", "cache", "temp"], path: Path, mountinfo: str
         total_bytes=room.f_blocks * room.f_frsize,
         filesystem=filesystem_of(standing, mountinfo),
         free_inodes=room.f_favail if room.f_files else None,  # file systems that count none say 0 of 0
-        is_writable=os.access(standing, os.W_OK | os.X_OK),
+        is_writable=os.access(standing, os.W_OK | os.X_OK) and not in_the_way,
     )
 
 

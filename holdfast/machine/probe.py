@@ -70,7 +70,7 @@ PROBES = (
     Probe("shm_bytes", memory.probe_shm_bytes),
     Probe("shm_free_bytes", memory.probe_shm_free_bytes),
     Probe("open_file_limit", disk.probe_open_file_limit),
-    Probe("disks", disk.probe_disks),
+    Probe("disks", disk.probe_disks, fills=("disks",)),
     Probe("distributions", probe_packages, fills=("distributions",)),
     Probe("torch", libraries.probe_torch),
     Probe("variables", variables.probe_variables),

@@ -201,7 +201,7 @@ KNOWN = (
     Known("HTTPS_PROXY", "sends downloads through this proxy", "requests documentation"),
     Known("https_proxy", "sends downloads through this proxy", "requests documentation"),
 )
-_SECRET = re.compile(r"TOKEN|API_KEY|SECRET|PASSWORD")
+_SECRET = re.compile(r"(?:TOKEN|API_KEY|SECRET|PASSWORD)$")
 
 
 def probe_variables() -> Answer[tuple[Variable, ...]]:

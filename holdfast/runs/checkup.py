@@ -1,26 +1,27 @@
 """The doctor's front door: ask a machine or a folder, then every hazard; and the reversible link fix."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.core.evidence import Diagnosis
 from holdfast.core.facts import DeviceTrial, MachineFacts
-from holdfast.core.logtext import read_evidence
 from holdfast.doctor.checkup import Checkup, check
-from holdfast.doctor.native_report import native_findings
+from holdfast.doctor.native_findings import native_findings
 from holdfast.doctor.parts import FOLDER_PARTS, PARTS, Part
 from holdfast.doctor.render import Style, render_close, render_findings, render_json, render_part
 from holdfast.hazards import Hazard, find_hazard
 from holdfast.machine.folder import facts_of_folder
 from holdfast.machine.probe import survey_this_machine
-from holdfast.supervisor.diagnose import diagnose
 
 __all__ = (
     "Checkup",
+    "LinkChange",
     "Part",
     "Style",
     "check_folder",
     "check_machine",
+    "links_to_make",
+    "links_to_undo",
     "render_close",
     "render_findings",
     "render_json",
@@ -59,8 +60,37 @@ def check_folder(folder: Path, *, on_part: Callable[[Part, MachineFacts], None] 
 
 def name_failure(trial: DeviceTrial) -> Hazard | None:
     """Name the hazard behind a trial that went wrong, from what the child said; None when it is not established."""
+    from holdfast.core.logtext import read_evidence  # slow to import, and mostly not needed
+    from holdfast.supervisor.diagnose import diagnose
+
     exit_status = "hang" if trial.outcome == "hang" else trial.detail.split()[0] if trial.outcome == "crash" else ""
-    diagnosis: Diagnosis = diagnose(read_evidence(trial.detail, exit_status))
+    diagnosis = diagnose(read_evidence(trial.detail, exit_status))
     if diagnosis.confidence == "proven":
         return find_hazard(diagnosis.slug)
     return find_hazard(_MPS_FAILURES.get(trial.outcome, "")) if trial.device.startswith("mps") else None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkChange:
+    """A change to an environment's links: the plan, how it reads, and the doing of it."""
+
+    plan: object
+    text: str
+    has_work: bool
+    apply: Callable[[], tuple[str, ...]]
+
+
+def links_to_make(folder: Path) -> LinkChange:
+    """Plan the links that leave one OpenMP copy in an environment; change nothing yet."""
+    from holdfast.doctor.link_fix import apply_fix, plan_fix, render_fix
+
+    plan = plan_fix(folder)
+    return LinkChange(plan, render_fix(plan), bool(plan.actions), lambda: apply_fix(plan))
+
+
+def links_to_undo(folder: Path) -> LinkChange:
+    """Plan the way back; change nothing yet."""
+    from holdfast.doctor.link_fix import apply_unfix, plan_unfix, render_unfix
+
+    plan = plan_unfix(folder)
+    return LinkChange(plan, render_unfix(plan), bool(plan.steps), lambda: apply_unfix(plan))

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from holdfast.core.facts import DeviceTrial, MachineFacts, Power, Variable
+from holdfast.core.facts import DeviceTrial, Disk, MachineFacts, Power, Variable
 from holdfast.core.plan import Plan, Remedy
 from holdfast.doctor.checkup import Finding, check
 from holdfast.hazards import Hazard, Invited, all_hazards
@@ -130,6 +130,13 @@ def test_pairs_of_packages_stand_in_the_place_of_a_summary():
         ("one", "blocker"),
         ("two", "blocker"),
     ]
+
+
+def test_a_folder_that_cannot_be_written_to_is_told():
+    disk = Disk(role="cache", path="/shared/hub", free_bytes=1, total_bytes=1, is_writable=False)
+    (finding,) = check(MachineFacts(disks=(disk,)), hazards=()).findings
+    assert (finding.slug, finding.severity) == ("permission-denied", "warning")
+    assert finding.remedies[0].command == "export HF_HOME=~/huggingface"
 
 
 @pytest.mark.parametrize(

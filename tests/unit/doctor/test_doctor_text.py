@@ -31,7 +31,7 @@ MAC = MachineFacts(
     open_file_limit=256,
     disks=(
         Disk(role="output", path="/Users/ann", free_bytes=90_000_000_000, total_bytes=10**12, filesystem="apfs"),
-        Disk(role="cache", path="/Volumes/x", free_bytes=5_000_000_000, total_bytes=10**11, is_writable=False),
+        Disk(role="cache", path="/Volumes/x", free_bytes=5_000_000_000, total_bytes=10**11),
         Disk(role="temp", path="/tmp", free_bytes=90_000_000_000, total_bytes=10**12, filesystem="apfs"),
     ),
     distributions={"torch": "2.13.0", "transformers": "5.22.2"},
@@ -73,8 +73,7 @@ def test_a_mac_in_a_few_lines():
         "[ok] Python 3.12.4 (CPython, Homebrew, Clang 16.0.0, in a virtual environment), "
         "/Users/ann/project/.venv/bin/python",
         "[ok] 12 CPUs, 34.4 GB memory (12.0 GB free), 256 open files at most",
-        "[ok] disk: 90.0 GB free for output and temp (apfs), 5.0 GB free for cache, "
-        "cache folder /Volumes/x is not writable",
+        "[ok] disk: 90.0 GB free for output and temp (apfs), 5.0 GB free for cache",
         "[ok] torch 2.13.0, built for the CPU and the Apple GPU",
         "[ok] 2 distributions installed, among them transformers 5.22.2",
         "[ok] 1 model in the hub's cache, 90.0 MB",
@@ -134,6 +133,7 @@ def test_a_finding_shows_what_was_seen_then_advice_then_where_to_read_on():
         "[!]  torch 2.8.0 and faiss-cpu 1.12.0 load two OpenMP runtimes, in either order   [openmp-duplicate]",
         "     try   first  (pip install x; cost: slow)",
         "     try   second  (OMP_NUM_THREADS=1)",
+        "           1 more with -v",
         "     more  holdfast explain openmp-duplicate",
         "[!]  not answered: gpus: nvidia-smi did not answer",
     ]

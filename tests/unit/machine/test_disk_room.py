@@ -20,6 +20,12 @@ def test_a_missing_folder_is_measured_at_its_nearest_parent(tmp_path):
     assert nearest_folder(tmp_path / "not" / "yet") == tmp_path
 
 
+def test_a_file_in_the_way_is_not_writable(tmp_path):
+    (tmp_path / "file").touch()
+    assert not disk_at("cache", tmp_path / "file" / "hub").is_writable
+    assert disk_at("cache", tmp_path / "hub").is_writable
+
+
 def test_a_link_is_followed_to_where_the_bytes_go(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")

@@ -53,6 +53,7 @@ def test_secrets_and_passwords_are_never_shown():
     assert "pass" not in found["HTTPS_PROXY"].value
     assert found["HTTPS_PROXY"].value == "http://(not shown)@proxy:3128"
     assert shown_value("HF_TOKEN", "") == ""
+    assert shown_value("TOKENIZERS_PARALLELISM", "true") == "true"
 
 
 def test_variables_that_do_not_matter_are_left_out():
