@@ -52,7 +52,7 @@ HAZARD = Hazard(
         # extensions built on the spot: torch.utils.cpp_extension, DeepSpeed, Megatron, apex
         proves(
             "log",
-            r"Error building extension|ninja: build stopped|Command '\['(?:\S*/)?ninja'[^\n]*returned non-zero|Ninja is required to load C\+\+ extensions|Error compiling objects for extension",
+            r"Error building extension|ninja: build stopped|Command '\['(?:\S*/)?ninja'|Ninja is required to load C\+\+ extensions|Error compiling objects for extension",
         ),
         proves(
             "log",

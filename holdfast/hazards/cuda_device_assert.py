@@ -17,7 +17,7 @@ HAZARD = Hazard(
     signs=(
         proves(
             "log",
-            r"device-side assert(?:ion)?s? (?:triggered|were)|cudaErrorAssert|CUDA_ERROR_ASSERT|\(?(?:error ?[=(] ?|CUDA error\()(?:59|710)\)?\s*[:,] ?device-side",
+            r"device-side assert(?:ion)?s? (?:triggered|were)|\berror=(?:59|710)\b|cudaErrorAssert|CUDA_ERROR_ASSERT|\(?(?:error ?[=(] ?|CUDA error\()(?:59|710)\)?\s*[:,] ?device-side",
         ),
         # The kernel's own line; it may be all that a cut log holds.
         proves("log", r"block: \[\d+, ?\d+, ?\d+\],? thread: \[\d+, ?\d+, ?\d+\]:? Assertion"),

@@ -55,7 +55,10 @@ HAZARD = Hazard(
             r"CUDNN_STATUS_ARCH_MISMATCH|hipErrorNoBinaryForGpu|hipErrorInvalidDeviceFunction|HIP error: (?:invalid device function|no kernel image)",
         ),
         proves("log", r"nvrtc: error: invalid value for --gpu-architecture"),
-        suggests("log", r"with CUDA capability sm_\d+ is not compatible with the current PyTorch installation"),
+        suggests(
+            "log",
+            r"with CUDA capability sm_\d+ is not compatible with|The current PyTorch install supports CUDA capabilities|PyTorch no longer supports this GPU",
+        ),
         suggests(
             "log",
             r"is of cuda capability \d+\.\d+\.?[\s\S]{0,40}PyTorch no longer supports this GPU because it is too old|The minimum cuda capability (?:supported|that we support)",

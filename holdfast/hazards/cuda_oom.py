@@ -22,7 +22,7 @@ HAZARD = Hazard(
     kind="error",
     signs=(
         proves("log", OUT_OF_MEMORY),
-        proves("log", r"Tried to allocate [\d.]+ [KMG]iB[\s\S]{0,80}total capaci?ty"),
+        proves("log", r"Tried to allocate [\d.]+ [KMG]iB(?: \(GPU|\. GPU|[\s\S]{0,80}total capaci?ty)"),
         # TensorFlow, JAX, MXNet and cupy have their own words.
         proves(
             "log", r"OOM when allocating tensor[\s\S]{0,200}(?:GPU|gpu):\d|cudaMalloc (?:re)?try failed: out of memory"
@@ -56,7 +56,6 @@ HAZARD = Hazard(
             change={"gradient_checkpointing": True},
             cost="about a third slower",
         ),
-        Remedy("compute in bfloat16 where the card can", change={"precision": "bf16"}, cost="metrics within noise"),
         Remedy("train on the CPU", change={"device": "cpu"}, cost="much slower"),
         Remedy("shorten the longest examples", command="holdfast train DATA --allow-changes", keeps=False),
     ),

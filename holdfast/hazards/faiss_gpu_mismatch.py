@@ -40,7 +40,7 @@ HAZARD = Hazard(
         ),
         proves(
             "log",
-            r"Failed to load GPU Faiss: (?!.*Will not load)|GPU faiss is not (?:available|supported)|faiss(?:-gpu)? (?:was|is) not (?:built|compiled) with (?:GPU|CUDA)",
+            r"Failed to load GPU Faiss: (?!.*Will not load)|Faiss falling back to CPU-only|GPU faiss is not (?:available|supported)|faiss(?:-gpu)? (?:was|is) not (?:built|compiled) with (?:GPU|CUDA)",
         ),
         suggests(
             "error",

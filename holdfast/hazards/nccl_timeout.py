@@ -26,7 +26,7 @@ _FAILED = r"Some NCCL operations have failed or timed out|[Ee]xception \(either 
 _BROKEN = r"nccl(?:System|UnhandledCuda|Internal|InvalidUsage|Remote)\w*|NCCL error(?: in|:)"
 _RAISED = r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception)\b(?:: |$)"
 _ECHO = r"NCCL|[Ww]atchdog|[Tt]imeout|[Tt]imed out|ChildFailedError|CalledProcessError|SignalException|Dist\w+Error|c10::|ProcessExitedException|ProcessRaisedException"
-_DISTRIBUTED = r"NCCL INFO|ProcessGroupNCCL|init_process_group|torch\.distributed|torchrun|LOCAL_RANK|world[_ ]size|DistributedDataParallel|distributed_backend=nccl|MEMBER: \d+/\d+"
+_RANKS = r"NCCL INFO|NCCL version|ProcessGroupNCCL|distributed_backend=nccl|MEMBER: \d+/(?!1\b)\d+"
 
 _JOINING = r"(?i:initializing (?:distributed|ddp)): GLOBAL_RANK: \d+, MEMBER: \d+/(?!1\b)\d+|NCCL INFO .*(?:Init COMPLETE|Launch mode Parallel|Connected all (?:rings|trees))|distributed init \(rank \d+\)"
 
@@ -70,7 +70,7 @@ HAZARD = Hazard(
             also=(seen("frame", r"distributed|accelerate"),),
             unless=(seen("error", r"Error"),),
         ),
-        suggests("exit", r"^hang$", also=(seen("log", _DISTRIBUTED),)),
+        suggests("exit", r"^hang$", also=(seen("log", _RANKS),), unless=(seen("frame", r"."),)),
         judged("suggests", _nothing_after_the_start),
     ),
     remedies=(

@@ -54,8 +54,10 @@ def _missing_is_not_ours(message: str) -> bool:
     total = _bytes(rf"{_SIZE}\s+total\s+capaci?ty|total\s+capaci?ty\s+of\s+{_SIZE}", message)
     free = _bytes(rf"{_SIZE}\s+(?:is\s+)?free", message)
     held = _held_by_torch(message)
-    if wanted is None or total is None or free is None or held is None:
+    if wanted is None or total is None or held is None:
         return False
+    if free is None:  # the message was cut; yet a request that would fit an empty card did not fit this one
+        return wanted + 2 * held + _CONTEXT_BYTES < total
     others = total - free - held
     return wanted > free and wanted + held <= total and others > max(held, _CONTEXT_BYTES)
 
@@ -63,7 +65,7 @@ def _missing_is_not_ours(message: str) -> bool:
 def _held_by_torch(message: str) -> float | None:
     allocated = _bytes(rf"{_SIZE}\s+(?:already\s+allocated|is\s+allocated\s+by\s+PyTorch)", message)
     if allocated is None:
-        return None
+        return _bytes(rf"this\s+process\s+has\s+{_SIZE}\s+memory\s+in\s+use", message)
     reserved = _bytes(rf"{_SIZE}\s+reserved\s+in\s+total", message)
     if reserved is not None:
         return max(reserved, allocated)
