@@ -25,6 +25,8 @@ _TIMING = re.compile(
     r"(?i)\btime|second|\bsec|\bms\b|it/s|/s\b|memory|\b[KMG]i?B\b|speed|fps|flops|version|cores?\b|usage"
 )
 
+_MOST_ALIKE = 200  # lines of one wording that are compared; a comparison is short, a training log is not
+
 
 def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     """Say why this machine and plan invite the hazard; None when they do not."""
@@ -60,7 +62,9 @@ def _devices_disagree(evidence: Evidence) -> Passage | None:
         return None
     printed: dict[tuple[str, str], list[tuple[list[str], Passage]]] = {}
     for device, words, numbers, passage in chain(_statements(evidence), _tensors(evidence)):
-        printed.setdefault((device, words), []).append((numbers, passage))
+        alike = printed.setdefault((device, words), [])
+        if len(alike) < _MOST_ALIKE:
+            alike.append((numbers, passage))
     for (device, words), on_gpu in printed.items():
         on_cpu = [numbers for numbers, _ in printed.get(("cpu", words), ())] if device == "mps" else []
         for numbers, passage in on_gpu:
@@ -120,7 +124,7 @@ def _layout_matters(evidence: Evidence) -> Passage | None:
     found = [
         (float(match["error"]), passage)
         for match, passage in evidence.log.search(
-            r"(?i)(?:contiguous|strided?|permuted?|transposed?|layout)[^\n]*\b(?:err\w*|diff\w*)\b\W*(?P<error>[\d.]+(?:e[-+]?\d+)?)"
+            r"(?i)(?:contiguous|strided?|permuted?|transposed?|layout)[^\n]*\b(?:err\w*|diff\w*)\b\W*(?P<error>\d+(?:\.\d+)?(?:e[-+]?\d+)?)"
         )
     ]
     return next((passage for value, passage in found if value > 1e-2 and any(other < 1e-4 for other, _ in found)), None)
