@@ -77,7 +77,7 @@ HAZARD = Hazard(
         suggests("log", r"No module named '_(?:ctypes|lzma|bz2|sqlite3|ssl)'"),
         suggests("log", r"PyTorch and torch(?:vision|audio) were compiled with different CUDA(?: major)? versions"),
         suggests("log", r"(?:ImportError|OSError): [^\n]*(?:file too short|cannot load library)"),
-        suggests("frame", r"_load_(?:dll_libraries|global_deps) \(.*torch"),
+        suggests("frame", r"_load_(?:dll_libraries|global_deps) \(.*torch|^load_library \(.*torch[/\\]_ops"),
     ),
     remedies=(
         _ONE_FAMILY,

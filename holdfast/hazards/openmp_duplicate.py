@@ -104,19 +104,6 @@ def _apart(upper: Frame, lower: Frame) -> bool:
     return False
 
 
-def _two_image_numbers(evidence: Evidence) -> Passage | None:
-    """The same in the JSON of a crash report: OpenMP symbols of one thread with two image numbers."""
-    for match, passage in evidence.log.search(r'"frames"\s*:\s*\[[^\]]*\]'):
-        numbers = re.findall(
-            rf'"symbol"\s*:\s*"[^"]*(?:{_OPENMP_FRAME})[^"]*"[^}}]*?"imageIndex"\s*:\s*(\d+)', match[0]
-        )
-        if len(set(numbers)) > 1:
-            return Passage(
-                "log", passage.line, f"one thread's OpenMP frames stand in images {' and '.join(sorted(set(numbers)))}"
-            )
-    return None
-
-
 def _dies_in_openmp(evidence: Evidence) -> Passage | None:
     """A crash whose innermost frame is the runtime's wait or wake-up; idle threads stand there too, but below a wait."""
     if not re.search("SIGSEGV|SIGBUS|SIGABRT", evidence.exit.joined):
@@ -149,7 +136,6 @@ HAZARD = Hazard(
         proves("log", r"Initializing lib\w*omp\S*, but found lib\w*omp\S* already initialized"),
         proves("log", r"multiple copies of the OpenMP runtime have been linked"),
         judged("proves", _two_images),
-        judged("proves", _two_image_numbers),
         judged("suggests", _dies_in_openmp),
         judged("suggests", _two_files),
         suggests("log", r"stop reason = EXC_BAD_ACCESS[^\n]*\n[^\n]*lib(?:omp|iomp5)\S*`(?:void )?__kmp"),

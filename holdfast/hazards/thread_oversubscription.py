@@ -18,6 +18,7 @@ _WORKERS = r"create (\d+) worker processes in total\. Our suggested max number o
 _POOL_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _CROWD = 4  # so many times the processors is no longer a matter of taste
 _HIGH_LOAD = 100.0
+_SLOW_DATA_SECONDS = 10.0
 
 
 def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
@@ -47,6 +48,17 @@ def _crowd_of_workers(evidence: Evidence) -> Passage | None:
     for match, passage in evidence.log.search(_WORKERS):
         asked, advised = int(match[1]), max(int(match[2]), 1)
         if asked >= _CROWD * advised or (asked > advised and "hang" in evidence.exit.joined):
+            return passage
+    return None
+
+
+def _waits_for_data(evidence: Evidence) -> Passage | None:
+    """Steps of many seconds of which nearly all is waiting for the loader; the first step is always like that."""
+    if evidence.ended_well:
+        return None
+    for match, passage in evidence.log.search(r"\btime: *([\d.]+),?\s+data(?:_time)?: *([\d.]+)"):
+        step_seconds, data_seconds = float(match[1].rstrip(".")), float(match[2].rstrip("."))
+        if data_seconds >= _SLOW_DATA_SECONDS and data_seconds >= 0.8 * step_seconds:
             return passage
     return None
 
@@ -88,6 +100,7 @@ HAZARD = Hazard(
         ),
         judged("suggests", _crowd_of_workers),
         judged("suggests", _high_load),
+        judged("fallout", _waits_for_data),
         suggests("sample", r"\bSTARVED\b|run_queue_ratio=\d{2,}"),
     ),
     remedies=(
@@ -116,6 +129,7 @@ HAZARD = Hazard(
         "libgomp: Thread creation failed: Resource temporarily unavailable",
         "OpenBLAS warning: precompiled NUM_THREADS exceeded, adding auxiliary array for thread metadata.",
         "RuntimeError: can't start new thread",
+        "Train Epoch: [0] [100/9000] eta: 4 days lr: 0.0001 time: 40.1906  data: 38.0570  max mem: 10768",
         " 10:14:02 up 12 days,  3:11,  4 users,  load average: 387.21, 355.10, 301.77",
     ),
     near_misses=(
