@@ -64,7 +64,7 @@ HAZARD = Hazard(
         ),
         proves(
             "log",
-            r"(?:torch_extensions|fused_adam|cpu_adam|transformer_inference|async_io|utils|fused_lamb)/\w+\.so: cannot open shared object file|'\w*(?:CPUAdam|CPUAdagrad)' object has no attribute 'ds_opt_\w+'|No module named '(?:fused_adam|cpu_adam|amp_C|fused_layer_norm_cuda)'",
+            r"(?:torch_extensions|fused_adam|cpu_adam|transformer_inference|async_io|utils|fused_lamb)/\w+\.so: cannot open shared object file|'\w*(?:CPUAdam|CPUAdagrad)' object has no attribute 'ds_opt_\w+'|No module named '?(?:fused_adam\w*|cpu_adam|amp_C|apex_C|fused_layer_norm_cuda|fused_weight_gradient_mlp_cuda|scaled_\w+softmax_cuda)|requires cuda extensions",
         ),
         proves(
             "log",

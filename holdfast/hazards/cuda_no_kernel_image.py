@@ -76,8 +76,8 @@ HAZARD = Hazard(
     remedies=(
         Remedy("train on the CPU until the right build is there", change={"device": "cpu"}, cost="much slower"),
         Remedy(
-            "install a build that carries this card's generation (RTX 50: cu128 or later; GTX 10 and older: cu126)",
-            command="pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu128",
+            "install a build that carries this card's generation (RTX 50: cu128 or later; V100, GTX 10 and older: cu126)",
+            command="pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130",
         ),
         Remedy(
             "rebuild the extension for this card",

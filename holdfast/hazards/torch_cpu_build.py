@@ -68,7 +68,7 @@ HAZARD = Hazard(
         Remedy("train on the device that is there", change={"device": "auto"}, cost="slower than the card would be"),
         Remedy(
             "install the CUDA build, if the machine has an NVIDIA card",
-            command="pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu128",
+            command="pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130",
         ),
         Remedy("load a checkpoint that was saved on a GPU", command="torch.load(path, map_location='cpu')"),
     ),
