@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from typing import Literal
 
-from holdfast.core.evidence import Evidence, Passage, Source
+from holdfast.core.evidence import Evidence, Passage, Source, Text
 from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan, Remedy
 
@@ -29,8 +29,14 @@ class Clue:
     pattern: str
 
     def find(self, evidence: Evidence) -> Passage | None:
-        """Give the first line that shows it."""
-        return next((passage for _, passage in evidence.texts(self.source).search(self.pattern)), None)
+        """Give the first line that shows it; from the log rather the error itself than a source line that quotes it."""
+        found = self._first(evidence.texts(self.source))
+        if found and self.source == "log":
+            return self._first(evidence.errors) or found
+        return found
+
+    def _first(self, text: Text) -> Passage | None:
+        return next((passage for _, passage in text.search(self.pattern)), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ HAZARD = Hazard(
             "log",
             r"(?:low_cpu_mem_usage|device_map|load_in_[48]bit|[48]-bit quantization)[^\n]{0,80}requires? [`'\"]?[Aa]ccelerate",
         ),
-        proves("error", r"No module named ['\"]?accelerate\b(?!\.)"),
+        proves("log", r"No module named ['\"]?accelerate\b(?!\.)"),
         proves(
             "error",
             r"[Aa]ccelerate`?(?: library| package)? (?:is|was) (?:required|not installed|not found|not available)",
@@ -54,7 +54,7 @@ HAZARD = Hazard(
         proves("error", r"accelerate[`'\"]?\s*[<>=!~]=?\s*\d[\d.]*[^\n]{0,40}(?:is required|but found|not found)"),
         # transformers imports these names only when it found accelerate.
         proves(
-            "error",
+            "log",
             r"name '(?:init_empty_weights|PartialState|AcceleratorState|dispatch_model|infer_auto_device_map"
             r"|get_balanced_memory|set_module_tensor_to_device|load_offloaded_weights|is_accelerate_available)' is not defined",
         ),

@@ -17,23 +17,23 @@ HAZARD = Hazard(
     signs=(
         proves("log", r"Error\(s\) in loading state_dict for"),
         proves(
-            "error",
+            "log",
             r"(?:[Uu]nexpected|[Mm]issing) key\(?s?\)?(?: \"[^\"\n]*\")? in state_dict|keys? not found in (?:state_dict|checkpoint)",
         ),
-        proves("error", r"While copying the parameter named \S+, whose dimensions in the model are"),
+        proves("log", r"While copying the parameter named \S+, whose dimensions in the model are"),
         proves("error", r"size mismatch(?: for [\w.]+)?(?:, got|: copying a param)|[Ss]hape mismatch for \S+"),
         proves("log", r"You set `?ignore_mismatched_sizes`? to `?False"),
-        proves("error", r"Trying to set a tensor of shape [^\n]* this looks? incorrect"),
+        proves("log", r"Trying to set a tensor of shape [^\n]* this looks? incorrect"),
         proves("log", r"Cannot load model parameters from checkpoint|please ensure that the architectures match"),
         proves(
-            "error",
+            "log",
             r"(?:Tensor name|Key) \"?\S+\"? not found in checkpoint|Assign requires shapes of both tensors to match",
         ),
         proves(
-            "error",
+            "log",
             r"(?:load|loading) a weight file containing \d+ layers? into a model with \d+|expects? \d+ (?:variables?|weight\(s\)), but (?:the saved weights|received|it received)",
         ),
-        proves("error", r"\S+ value from checkpoint \([^)\n]*\) is not equal to the (?:input )?argument value"),
+        proves("log", r"\S+ value from checkpoint \([^)\n]*\) is not equal to the (?:input )?argument value"),
         proves(
             "error",
             r"(?i)(?:checkpoint|state[_ ]?dict|pretrained weights?)\b[^\n]{0,60}\b(?:does not|do not|doesn't|don't) (?:match|fit)[^\n]{0,40}(?:model|architecture|config)",

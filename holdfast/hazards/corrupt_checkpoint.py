@@ -51,9 +51,10 @@ HAZARD = Hazard(
         proves("log", r"cloned a repository without having git-lfs|version https://git-lfs\.github\.com"),
         proves(
             "error",
-            r"invalid hash value \(expected|(?:hash|checksum|sha256)\w*[^\n]{0,30}(?:mismatch|does not match|not match)",
+            r"(?:hash|checksum|sha256)\w*[^\n]{0,30}(?:mismatch|does not match|not match)",
         ),
-        proves("error", r"It looks like the config file at [^\n]* is not a valid JSON file"),
+        proves("log", r"invalid hash value \(expected"),
+        proves("log", r"It looks like the config file at [^\n]* is not a valid JSON file"),
         proves("log", r"truncated file: eof =|file signature not found|Unable to open file[^\n]*bad object header"),
         proves(
             "error",
@@ -67,9 +68,9 @@ HAZARD = Hazard(
             also=(_LOADING,),
             unless=(seen("log", r"popen_spawn|multiprocessing[/\\]spawn|spawn_main"),),
         ),
-        suggests("error", r"Unable to load weights from (?:pytorch|the) checkpoint file"),
+        suggests("log", r"Unable to load weights from (?:pytorch|the) checkpoint file"),
         suggests(
-            "error",
+            "log",
             r"model_proto->ParseFromArray|Protobuf parsing failed|error parsing message|could not parse ModelProto",
             unless=(seen("log", r"TypeError: not a string"),),
         ),

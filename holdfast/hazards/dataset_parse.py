@@ -47,11 +47,11 @@ HAZARD = Hazard(
             r"[Aa]n error occurred while generating the dataset|DatasetGenerationError|DatasetGenerationCastError",
         ),
         proves(
-            "error",
+            "log",
             r"Couldn't cast(?: array of type)?|datasets\.table\.CastError|All the data files must have the same columns",
         ),
         proves(
-            "error",
+            "log",
             r"Not able to read records in the JSON file|Expected object or value|Trailing data$|Unmatched ''?\"' when",
         ),
         proves(
@@ -59,16 +59,16 @@ HAZARD = Hazard(
             r"_csv\.Error|csv\.Error|line contains NUL|field larger than field limit|new-line character seen in unquoted field",
         ),
         proves("error", r"Some errors were detected ?!|Line #\d+ \(got \d+ columns instead of \d+\)"),
-        proves("error", r"Conversion failed for column|ArrowTypeError|Unsupported cast from \w+ to \w+ using function"),
-        proves("error", r"Expected \d+ (?:fields|columns)(?: in line \d+)?, (?:saw|got) \d+"),
+        proves("log", r"Conversion failed for column|ArrowTypeError|Unsupported cast from \w+ to \w+ using function"),
+        proves("log", r"Expected \d+ (?:fields|columns)(?: in line \d+)?, (?:saw|got) \d+"),
         proves("log", r"ArrowTypeError|Can only convert 1-dimensional array values"),
         suggests("log", r"ArrowInvalid|ArrowNotImplementedError: Unsupported cast"),
         suggests(
-            "error",
+            "log",
             r"JSONDecodeError|Expecting (?:value|property name|',' delimiter|':' delimiter)|Extra data: line \d+ column|Unterminated string starting at|Invalid control character at",
             unless=_NOT_DATA,
         ),
-        suggests("error", r"UnicodeDecodeError|codec can't decode byte|UnicodeError: UTF-16", unless=_NOT_DATA),
+        suggests("log", r"UnicodeDecodeError|codec can't decode byte|UnicodeError: UTF-16", unless=_NOT_DATA),
         suggests(
             "error",
             r"NonMatchingSplitsSizesError|NonMatchingChecksumError|ExpectedMoreSplits|DataFilesNotFoundError|EmptyDatasetError|Couldn't infer the same data file format",

@@ -54,14 +54,14 @@ HAZARD = Hazard(
             "error",
             r"(?i)(?:insufficient|not enough|out of|no more|ran out of|low) (?:free )?(?:disk|storage) space|disk (?:is )?full",
         ),
-        suggests("error", r"basic_ios::clear: iostream error"),
+        suggests("log", r"basic_ios::clear: iostream error"),
         suggests(
             "log",
             r"write\(\): fd \d+ failed with|wrote (?:only )?\d+ (?:of|blocks instead of) \d+|\d+ requested and \d+ written",
         ),
         suggests(
-            "error",
-            r"^RuntimeError: File \S+ cannot be opened",
+            "log",
+            r"\bFile \S+ cannot be opened",
             also=(seen("log", r"torch\.save|zipfile_writer|PyTorchFileWriter|save"),),
         ),
         suggests(
@@ -69,7 +69,7 @@ HAZARD = Hazard(
             r"\[Errno 5\] Input/output error|Input/output error",
             also=(seen("log", r"(?i)\bsav(?:e|ing)|checkpoint|\.write\("),),
         ),
-        suggests("error", r"No usable temporary directory found"),
+        suggests("log", r"No usable temporary directory found"),
         suggests("log", r"_open_zipfile_writer|write_end_of_file\(|\.write_record\(", unless=(seen("error", r"."),)),
     ),
     remedies=(

@@ -28,6 +28,7 @@ HAZARD = Hazard(
         proves("log", r"doesn't exist on the Hub or cannot be accessed|make sure you are authenticated"),
         proves("log", r"LocalTokenNotFoundError|Token is required \(`?token=True|Invalid user token|no token found"),
         proves("log", r"If this is a private repository, make sure to pass a token|having permission to this repo"),
+        proves("log", r"40[13] Client Error\. \(Request ID"),
         proves("error", r"40[13] Client Error[^\n]*", also=(_HUB,)),
         proves("log", r"40[13] (?:Client Error|Unauthorized|Forbidden)[^\n]*(?:huggingface|hf\.co|hf-mirror)"),
         proves("error", r"Invalid username or password|Invalid credentials in Authorization header", also=(_HUB,)),

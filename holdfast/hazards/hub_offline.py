@@ -50,6 +50,10 @@ _NOT_THE_HUB = (
     seen("frame", r"(?i)wandb|redis|kombu|visdom|mlflow|comet_ml|neptune"),
 )
 
+_REFUSED = seen(
+    "log", r"40[134] (?:Client Error|Unauthorized|Forbidden)|HTTP Error 40[134]"
+)  # it was reached, and said no
+
 HAZARD = Hazard(
     slug="hub-offline",
     title="the model hub could not be reached",
@@ -72,10 +76,10 @@ HAZARD = Hazard(
         proves("log", r"HTTPS?ConnectionPool\(host='[^'\n]*(?:huggingface|hf-mirror|hf\.co|modelscope)"),
         proves("log", r"Connection to \S*(?:huggingface\.co|hf-mirror\.com)\S* timed out"),
         proves(
-            "error",
+            "log",
             r"Couldn't reach (?:https?://|the Hugging ?Face Hub|'|\S+ on the Hub)|ConnectionError: Couldn't reach",
         ),
-        proves("error", r"Consistency check failed: file should be of size"),
+        proves("log", r"Consistency check failed: file should be of size"),
         proves(
             "error",
             r"(?:429|50[0-9])\b[^\n]*(?:Too Many Requests|Server Error|Gateway|Service Unavailable|Client Error)",
@@ -87,22 +91,22 @@ HAZARD = Hazard(
         suggests(
             "error",
             r"requests\.exceptions\.|urllib3\.exceptions\.|urllib\.error\.|httpx\.|httpcore\.|aiohttp\.client",
-            unless=_NOT_THE_HUB,
+            unless=(*_NOT_THE_HUB, _REFUSED),
         ),
         suggests(
             "error",
             r"MaxRetryError|URLError|HTTPError|ConnectTimeout|ReadTimeout|ProxyError|SSLError",
-            unless=(*_NOT_THE_HUB, seen("log", r"40[134] |HTTP Error 40[134]")),
+            unless=(*_NOT_THE_HUB, _REFUSED),
         ),
         suggests("log", r"thrown while requesting (?:HEAD|GET) https?://|Retrying in \d+s \[Retry \d/\d\]"),
         suggests("log", rf"(?:{_NETWORK})", also=(_FETCHING,), unless=_NOT_THE_HUB),
         # Before 4.20 transformers said the same of an unreachable hub and of a wrong name.
         suggests(
-            "error",
+            "log",
             r"Can't load (?:config|tokenizer|weights|model|the \w+|feature extractor|image processor|processor) for '",
         ),
         suggests("log", r"was not found in (?:the )?(?:tokenizers )?model name list"),
-        suggests("error", r"Connection error, and we cannot find the requested files"),
+        suggests("log", r"Connection error, and we cannot find the requested files"),
         suggests(
             "frame",
             r"get_hf_file_metadata|_get_metadata_or_catch_error|_request_wrapper|http_get \(|hf_hub_download|_hf_hub_download\w*|snapshot_download|http_backoff",

@@ -20,20 +20,20 @@ HAZARD = Hazard(
     kind="error",
     signs=(
         proves(
-            "error",
+            "log",
             r"(?i)expected (?:object of )?(?:scalar )?type \S+ but (?:got|found) (?:scalar )?(?:type )?\S+ for argument #\d+ '\s?target'",
         ),
         proves(
-            "error",
+            "log",
             rf"[Ee]xpected (?:object of )?(?:scalar )?type \S+ but (?:got|found) (?:scalar )?(?:type )?\S+[^\n]*(?:{_CLASS_LOSS}|{_FLOAT_LOSS})",
         ),
         proves(
-            "error",
+            "log",
             rf"\"(?:\w*(?:{_CLASS_LOSS}|{_FLOAT_LOSS})\w*)\" not implemented for '(?:Int|Long|Short|Char|Byte|Bool|Float|Double|Half)'",
         ),
-        proves("error", r"Expected floating point type for target with class probabilities"),
+        proves("log", r"Expected floating point type for target with class probabilities"),
         proves(
-            "error",
+            "log",
             r"(?:NLLCriterion|BCECriterion|MSECriterion|L1Criterion)_\w+ received an invalid combination of arguments",
         ),
         proves(
@@ -41,29 +41,29 @@ HAZARD = Hazard(
             r"(?i)(?:labels?|targets?)[^\n]{0,60}(?:must|should|has to|have to|expected to) be (?:of )?(?:type |dtype )?[`'\"]?(?:torch\.)?(?:long|int64|float)",
         ),
         proves(
-            "error",
+            "log",
             r"(?:parameter 'labels'|labels)[^\n]*has DataType float\d+ not in list of allowed values|Unknown label type: '?continuous",
         ),
         # Only "suggests" from here on: the words do not say that the tensor was a label.
         suggests(
-            "error",
+            "log",
             r"[Ee]xpected (?:object of )?(?:scalar )?type (?:torch\.(?:cuda\.)?)?Long(?:Tensor)? but (?:got|found)",
         ),
-        suggests("error", r"[Ff]ound dtype (?:Long|Int|Bool|Byte|Double) but expected (?:Float|Half|BFloat16)"),
+        suggests("log", r"[Ff]ound dtype (?:Long|Int|Bool|Byte|Double) but expected (?:Float|Half|BFloat16)"),
         suggests(
-            "error",
+            "log",
             r"result type (?:Float|Double|Half) can't be cast to the desired output type (?:Long|Int|Bool|Byte|Short)$",
             unless=(seen("log", r"clamp_|build_targets"),),
         ),
-        suggests("error", r"result type (?:Float|Double) can't be cast", also=(seen("log", _FLOAT_LOSS),)),
+        suggests("log", r"result type (?:Float|Double) can't be cast", also=(seen("log", _FLOAT_LOSS),)),
         suggests(
             "error", r"expected Long tensor \(got \w+ tensor\)|expected \w+ \(got torch\.\w+Tensor\)", also=(_LOSS,)
         ),
-        suggests("error", r"is_same_size received an invalid combination of arguments"),
-        suggests("error", r"one_hot is only applicable to index tensor"),
-        suggests("error", r"\"(?:host_softmax|log_softmax\w*|softmax\w*)\" not implemented for '(?:Long|Int)'"),
+        suggests("log", r"is_same_size received an invalid combination of arguments"),
+        suggests("log", r"one_hot is only applicable to index tensor"),
+        suggests("log", r"\"(?:host_softmax|log_softmax\w*|softmax\w*)\" not implemented for '(?:Long|Int)'"),
         suggests(
-            "error",
+            "log",
             r"[Ee]xpected (?:object of )?(?:scalar )?type (?:Float|Double) but (?:got|found) (?:scalar )?(?:type )?(?:Long|Int|Bool|Byte|Double)",
             also=(seen("log", rf"{_CLASS_LOSS}|{_FLOAT_LOSS}|criterion\("),),
         ),

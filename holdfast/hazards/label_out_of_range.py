@@ -20,14 +20,12 @@ HAZARD = Hazard(
         proves("log", r"Assertion `?\(?t >= 0\)? && \(?t < n_classes"),
         proves("log", r"cur_target >= 0 && cur_target < n_classes"),
         proves("log", r"target_val >= zero && target_val <= one|all elements of target should be between 0 and 1"),
-        proves("error", r"Class values must be (?:smaller than num_classes|non-negative)"),
-        proves("error", r"[Rr]eceived a label value of -?\d+ which is outside the valid range"),
-        proves(
-            "error", r"label must be in \[0, ?(?:num_class\)|1\])|Invalid classes inferred from unique values of `y`"
-        ),
+        proves("log", r"Class values must be (?:smaller than num_classes|non-negative)"),
+        proves("log", r"[Rr]eceived a label value of -?\d+ which is outside the valid range"),
+        proves("log", r"label must be in \[0, ?(?:num_class\)|1\])|Invalid classes inferred from unique values of `y`"),
         proves("log", r"Label class \d+ exceeds (?:nc=|dataset class count)"),
         proves(
-            "error",
+            "log",
             r"Detected (?:more unique values in `target`|the following values in `target`)|highest label in `target` should be smaller",
         ),
         proves(

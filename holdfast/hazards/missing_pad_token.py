@@ -21,9 +21,9 @@ HAZARD = Hazard(
         proves("log", r"Cannot handle batch sizes > 1 if no padding token"),
         proves("log", r"[Tt]okenizer without pad_token cannot do batching"),
         proves("log", r"Unable to set proper padding strategy as the tokenizer"),
-        proves("error", r"pad_token_id has to be defined|`pad_token_id` (?:has to|must) be (?:defined|set)"),
-        proves("error", r"`?pad_token`? \('[^'\n]*'\) is not found in the vocabulary"),
-        proves("error", r"padding_value'? \(position \d+\) must be \w+, not NoneType"),
+        proves("log", r"pad_token_id has to be defined|`pad_token_id` (?:has to|must) be (?:defined|set)"),
+        proves("log", r"`?pad_token`? \('[^'\n]*'\) is not found in the vocabulary"),
+        proves("log", r"padding_value'? \(position \d+\) must be \w+, not NoneType"),
         suggests(
             "error",
             r"(?i)\bpad(?:ding)?[_ ]?token(?:_id)?\b[^\n]{0,60}(?:is not set|not (?:been )?defined|must be (?:set|defined|specified)|is None|is missing|is required)",

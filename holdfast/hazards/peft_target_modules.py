@@ -31,7 +31,7 @@ HAZARD = Hazard(
             "error",
             r"(?:lora_target|target_modules)[^\n]*(?:not found|are? not (?:in|supported|valid)|cannot be found|does not exist|must be|should be)",
         ),
-        proves("error", r"Module \S+ is not found, please choose from"),
+        proves("log", r"Module \S+ is not found, please choose from"),
         suggests(
             "error",
             r"(?i)(?:no|none of the|could not find any) (?:lora|adapter|target) (?:layers?|modules?)[^\n]*(?:found|match)",

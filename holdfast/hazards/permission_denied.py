@@ -27,6 +27,7 @@ HAZARD = Hazard(
             unless=(*_ECHO, seen("log", r"NCCL WARN|ptrace")),
         ),
         proves("error", r"(?i)(?:directory|folder|path|file)\b[^\n]{0,80}\b(?:is )?not writ(?:e)?able"),
+        suggests("log", r"\[Errno 13\]|\[WinError (?:5|32)\]|Read-only file system", unless=_ECHO),
         suggests("log", r"problem when trying to write in your cache folder"),
         suggests("log", r"^(?!.*(?:NCCL|ptrace|warn))[^\n]*: [Pp]ermission denied$"),
     ),

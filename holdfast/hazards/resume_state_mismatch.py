@@ -33,7 +33,7 @@ def _clash_in_optimizer(evidence: Evidence) -> Passage | None:
     if not in_optimizer:
         return None
     last = in_optimizer[-1][1].line
-    clashes = (passage for _, passage in evidence.errors.search(_SIZE_CLASH))
+    clashes = (passage for _, passage in evidence.log.search(_SIZE_CLASH))
     return next((passage for passage in clashes if 0 <= passage.line - last <= 12), None)
 
 
@@ -53,21 +53,21 @@ HAZARD = Hazard(
             r"checkpoint being loaded used a DP world size|Automatic adjustment of ZeRO's optimizer state partitioning",
         ),
         proves(
-            "error",
+            "log",
             r"If `?capturable=False`?, `?state_steps`? should not be CUDA tensors|`?state_steps`? argument must contain a list of singleton",
         ),
-        proves("error", r"(?:Criterion|Optimizer) does not match; please reset the optimizer"),
-        proves("error", r"RNG state (?:must be a torch\.ByteTensor|is wrong size)"),
+        proves("log", r"(?:Criterion|Optimizer) does not match; please reset the optimizer"),
+        proves("log", r"RNG state (?:must be a torch\.ByteTensor|is wrong size)"),
         proves(
             "error",
             r"(?i)(?:optimizer|scheduler|trainer|training|rng)[ _]state\w*[^\n]{0,60}(?:does not match|doesn't match|mismatch|not found|missing|incompatible|cannot be (?:loaded|restored))",
         ),
         proves(
-            "error",
+            "log",
             r"No such file or directory: [^\n]*(?:trainer_state\.json|optimizer\.(?:pt|bin)|scheduler\.(?:pt|bin)|rng_state\S*\.pth|random_states_\d+\.pkl|training_state\S*|\S*optim_states\.pt|\S*mp_rank_\d+_model_states\.pt)",
         ),
         proves("log", r"[Cc]an't find a valid checkpoint at"),
-        suggests("error", r"epochs is finished, nothing to resume|[Rr]esume checkpoint \S* not found"),
+        suggests("log", r"epochs is finished, nothing to resume|[Rr]esume checkpoint \S* not found"),
         suggests("error", rf"^KeyError: ['\"(]*(?:{_STATE_KEYS})['\")]*$", also=(_RESUMING,)),
         suggests(
             "error",

@@ -18,10 +18,10 @@ HAZARD = Hazard(
         proves("log", r"Some tensors share memory"),
         proves("log", r"weights trying to be saved contained shared tensors"),
         proves("log", r"A potential way to correctly save your model is to use `?save_model"),
-        proves("error", r"found no suitable name to keep for saving amongst"),
+        proves("log", r"found no suitable name to keep for saving amongst"),
         proves("error", r"(?i)(?:shared|tied) (?:tensors?|weights?)[^\n]*safe(?:_serialization|tensors)"),
         # The same refusal for the same reason: the bytes on disk would not be the tensor.
-        suggests("error", r"trying to save a non[- ]?contiguous tensor"),
+        suggests("log", r"trying to save a non[- ]?contiguous tensor"),
         suggests("frame", r"_flatten \(.*safetensors|_remove_duplicate_names", unless=(seen("error", r"."),)),
     ),
     remedies=(

@@ -7,8 +7,6 @@ and truncation was not asked for. The tokenizer's warning "sequence length is lo
 What we do: measure all lengths when the data is read, then truncate or split as the request says, and report how many.
 """
 
-import re
-
 from holdfast.core.evidence import Evidence, Passage
 from holdfast.core.plan import Remedy
 from holdfast.hazards import Hazard, judged, proves, seen, suggests
@@ -28,7 +26,7 @@ TOO_LONG = (
 )
 
 _LIMITS = {77, 128, 256, 448, 512, 514, 1000, 1022, 1024, 1026, 2048, 4096, 8192, 16384, 32768}
-_SIZES = re.compile(
+_SIZES = (
     r"(?:size of tensor a|expanded size of the tensor) \((\d+)\) must match the (?:size of tensor b|existing size) \((\d+)\)"
     r" at non-singleton dimension (\d)"
 )
@@ -42,11 +40,10 @@ _ABOUT_MASK = seen(
 
 def _longer_than_the_table(evidence: Evidence) -> Passage | None:
     """Two sizes that clash, where the surroundings say that the smaller one is a number of positions."""
-    for passage in evidence.errors:
-        if sizes := _SIZES.search(passage.text):
-            got, had, dimension = (int(size) for size in sizes.groups())
-            if got > had and _is_positions(evidence, passage.text, had, dimension):
-                return passage
+    for sizes, passage in evidence.log.search(_SIZES):
+        got, had, dimension = (int(size) for size in sizes.groups())
+        if got > had and _is_positions(evidence, passage.text, had, dimension):
+            return passage
     return None
 
 
@@ -67,22 +64,20 @@ HAZARD = Hazard(
     over=("token-out-of-range", "cuda-device-assert"),
     signs=(
         judged("suggests", _longer_than_the_table),
-        proves("error", r"Cannot forward(?: sequence of length \d+)?,[^\n]*block size"),
-        proves("error", r"[Ss]equence length must be less than max_position_embeddings"),
-        proves("error", r"sequence length \d+ cannot exceed the maximum allowed length"),
+        proves("log", r"Cannot forward(?: sequence of length \d+)?,[^\n]*block size"),
+        proves("log", r"[Ss]equence length must be less than max_position_embeddings"),
+        proves("log", r"sequence length \d+ cannot exceed the maximum allowed length"),
         proves(
-            "error",
+            "log",
             r"too long for context length|tokens exceeds maximum length",
         ),
         proves("log", r"is invalid \(=[^\n]*\) since max_positions="),
-        proves("error", r"maximum context length is \d+ tokens"),
+        proves("log", r"maximum context length is \d+ tokens"),
         proves(
             "error",
             r"(?i)(?:sequence|input|prompt|context|token)s?(?: length| size)?[^\n]{0,50}(?:exceeds?|longer than|larger than|greater than|too long for)[^\n]{0,40}(?:max(?:imum)?\w*|block[_ ]size|position|context|limit|\d{3,})",
         ),
-        suggests(
-            "error", r"index out of range|index -?\d+ is out of bounds|Tried to access index", also=(TOO_LONG[1],)
-        ),
+        suggests("log", r"index out of range|index -?\d+ is out of bounds|Tried to access index", also=(TOO_LONG[1],)),
         suggests("error", r"index out of range|index -?\d+ is out of bounds|device-side assert", also=(TOO_LONG[0],)),
         suggests("log", TOO_LONG[2].pattern),
         suggests("log", r"srcIndex < srcSelectDimSize", also=(TOO_LONG[1],)),
@@ -92,7 +87,7 @@ HAZARD = Hazard(
             r"index (\d+) is out of bounds for dimension \d with size \1\b",
             also=(seen("log", r"rotary|cos\[|sin\[|position|freqs"),),
         ),
-        suggests("error", r"start \(\d+\) \+ length \(\d+\) exceeds dimension size \((?:77|512|514|1024|2048|4096)\)"),
+        suggests("log", r"start \(\d+\) \+ length \(\d+\) exceeds dimension size \((?:77|512|514|1024|2048|4096)\)"),
         suggests("log", _WARNED),
     ),
     remedies=(

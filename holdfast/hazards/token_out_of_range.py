@@ -30,15 +30,15 @@ HAZARD = Hazard(
     signs=(
         proves("log", _INDEX_KERNEL, unless=TOO_LONG),
         proves("log", r"index out of range: Tried to access index \d+ out of table with \d+ rows", unless=TOO_LONG),
-        proves("error", r"piece id is out of range|out of range integral type conversion attempted"),
-        proves("error", r"indices\[[\d,]+\] = -?\d+ is not in \[0, ?\d+\)"),
+        proves("log", r"piece id is out of range|out of range integral type conversion attempted"),
+        proves("log", r"indices\[[\d,]+\] = -?\d+ is not in \[0, ?\d+\)"),
         proves("error", r"(?i)token(?:s| ids?)[^\n]{0,40}(?:out of (?:vocab\w*|range|bounds)|exceeds? (?:the )?vocab)"),
         proves(
             "error",
             r"(?i)(?:vocab(?:ulary)?[ _]size|embedding (?:size|table))[^\n]{0,60}(?:smaller|less) than[^\n]{0,40}(?:tokenizer|token)",
         ),
-        suggests("error", r"index out of range in self", unless=(*TOO_LONG, _LABEL_LOSS)),
-        suggests("error", r"index out of range at \S*(?:THTensor\w*|EmbeddingBag|Embedding\w*)\.", unless=TOO_LONG),
+        suggests("log", r"index out of range in self", unless=(*TOO_LONG, _LABEL_LOSS)),
+        suggests("log", r"index out of range at \S*(?:THTensor\w*|EmbeddingBag|Embedding\w*)\.", unless=TOO_LONG),
         suggests(
             "error",
             r"index -?\d+ (?:is )?out of (?:bounds|range)",

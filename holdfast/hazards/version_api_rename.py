@@ -159,7 +159,7 @@ HAZARD = Hazard(
             unless=(seen("error", r"No module named '[\w.]*(?:_C|_ext|_cuda)\b"),),
         ),
         proves(
-            "error",
+            "log",
             r"`?np\.\w+`? was (?:a deprecated alias|removed in the NumPy)|was deprecated in NumPy 1\.20 and removed",
         ),
         proves(
@@ -167,27 +167,27 @@ HAZARD = Hazard(
             r"(?:[Ss]upport for|The|Argument|Passing|`\w+`)[^\n]{0,80}(?:has been|was|were) removed (?:in|from|since) (?:v(?:ersion)? ?)?\d",
         ),
         proves(
-            "error",
+            "log",
             r"Legacy autograd function with non-static forward|invalid index of a 0-dim tensor|Integer division of tensors using div or / is no longer supported",
         ),
         proves(
-            "error",
+            "log",
             r"Dataset scripts are no longer supported|Feature type '\w+' not found|trust_remote_code`? is not supported anymore",
         ),
         proves(
-            "error",
+            "log",
             r"Loading a dataset cached in a LocalFileSystem is not supported|Invalid pattern: '\*\*' can only be an entire path component",
         ),
         proves(
-            "error",
+            "log",
             r"Transformers does not recognize this architecture|Tokenizer class \w+ does not exist or is not currently imported",
         ),
         proves(
-            "error",
+            "log",
             r"`?rope_scaling`? must be a dictionary with (?:two|with two) fields|is required for a normal functioning of this module, but found",
         ),
         proves(
-            "error",
+            "log",
             r"data did not match any variant of untagged enum|Unrecognized keyword arguments?(?: passed to \w+)?:|Argument\(s\) not recognized: \{'lr'",
         ),
         proves(
@@ -195,7 +195,7 @@ HAZARD = Hazard(
             r"(?:compute_loss|training_step|_save_checkpoint|_maybe_log_save_evaluate|_get_train_sampler|prediction_step|optimizer_step|lr_scheduler_step|on_\w+_end)\(\) (?:takes|missing|got an unexpected)",
         ),
         proves(
-            "error",
+            "log",
             r"\blog\(\) takes 2 positional arguments but 3 were given|__new__\(\) missing 1 required positional argument: 'task'|\bmel\(\) takes \d+ positional arguments?",
         ),
         proves(
@@ -207,8 +207,9 @@ HAZARD = Hazard(
             r"_set_gradient_checkpointing\(\) got an unexpected keyword|'list' object has no attribute '(?:keys|update)'",
             also=(seen("log", r"tied_weights?_keys|_set_gradient_checkpointing"),),
         ),
-        proves("error", r"\w+==[\d.]+\w* is used but incompatible|[`']\w+[`'] has (?:been )?moved to (?:the )?[`']"),
+        proves("log", r"\w+==[\d.]+\w* is used but incompatible|[`']\w+[`'] has (?:been )?moved to (?:the )?[`']"),
         proves("error", r"requires? (?:a source install|(?:a )?minimum version of \d)|VersionConflict"),
+        suggests("log", r"^(?!.*[Ww]arning)[^\n]*[Ss]upport for [^\n]{0,60}has been removed in v?\d"),
         judged("suggests", _library_was_asked),
         suggests(
             "error",

@@ -30,9 +30,9 @@ HAZARD = Hazard(
         proves("log", r"WeightsUnpickler error|Unsupported global: GLOBAL|was not an allowed global by default"),
         proves("log", r"types accepted by default with weights_only"),
         proves("log", r"serious vulnerability issue in `?torch\.load"),
-        proves("error", r"safely load weights when explicit pickle_module"),
-        proves("error", r"'weights_only' is an invalid keyword argument for (?:Unpickler|load)"),
-        proves("error", r"load\(\) got an unexpected keyword argument 'weights_only'"),
+        proves("log", r"safely load weights when explicit pickle_module"),
+        proves("log", r"'weights_only' is an invalid keyword argument for (?:Unpickler|load)"),
+        proves("log", r"load\(\) got an unexpected keyword argument 'weights_only'"),
         suggests("error", r"weights_only|add_safe_globals|safe_globals\("),
         suggests("log", r"Re-running `torch\.load` with `weights_only` set to `False`"),
         suggests(
