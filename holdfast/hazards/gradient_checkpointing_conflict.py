@@ -38,9 +38,9 @@ HAZARD = Hazard(
         proves("log", r"does not require grad and does not have a grad_fn", also=(_CHECKPOINTED,)),
         suggests("log", r"does not require grad and does not have a grad_fn", also=(_ADAPTED,)),
         # The message names re-entrant checkpointing as one of two causes; in all but a few reports it is the one.
-        proves("log", r"Expected to mark a variable ready only once"),
+        proves("log", r"ready only once[^\n]*(?:multiple reentrant backward passes|`?checkpoint`? functions)"),
         proves("log", r"with name \S*(?:lora|base_model)\S* has been marked as ready twice"),
-        suggests("log", r"has been marked as ready twice"),
+        suggests("log", r"Expected to mark a variable ready only once|has been marked as ready twice"),
         suggests("log", r"has already been reduced\. Gradient computed twice"),
         suggests("error", r"Trying to backward through the graph a second time", also=(_CHECKPOINTED,)),
         suggests(
