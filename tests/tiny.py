@@ -14,8 +14,7 @@ WORDS = 120
 def tiny_bert(folder: Path) -> Path:
     """A BERT of two layers with dropout, and a tokenizer of numbered words."""
     import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+    from transformers import BertConfig, BertModel
 
     torch.manual_seed(0)
     config = BertConfig(
@@ -27,10 +26,30 @@ def tiny_bert(folder: Path) -> Path:
         max_position_embeddings=64,
     )
     BertModel(config).save_pretrained(folder)
-    words = {f"w{number}": number for number in range(WORDS - 1)} | {"[UNK]": WORDS - 1}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="w0", unk_token="[UNK]").save_pretrained(folder)
+    _tiny_tokenizer(folder)
+    return folder
+
+
+def tiny_llama(folder: Path) -> Path:
+    """A Llama of two layers with grouped heads, and the same tokenizer."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=WORDS,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=64,
+        tie_word_embeddings=True,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    _tiny_tokenizer(folder)
     return folder
 
 
@@ -67,3 +86,25 @@ def tiny_attempt(run: Path, model: Path, prepared: Path, number: int = 1, **sett
     }
     (attempt / SETTINGS).write_text(json.dumps(given | {"batch_size": 8, "epochs": 3} | settings))
     return attempt
+
+
+def tiny_instructions(folder: Path, count: int = 96) -> Path:
+    """Prepared shards for `causal`: the last third of each text is the answer."""
+    folder.mkdir(parents=True)
+    for split, size in (("train", count), ("validation", 24)):
+        texts, _ = tiny_texts(size, seed=size)
+        write_tokens(folder, split, texts)
+        learn = [np.arange(len(text)) >= 2 * len(text) // 3 for text in texts]
+        np.save(folder / f"{split}.learn.npy", np.concatenate(learn).astype(np.uint8))
+    (folder / "manifest.json").write_text(json.dumps({"task": "causal", "splits": ["train", "validation"]}))
+    return folder
+
+
+def _tiny_tokenizer(folder: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = {f"w{number}": number for number in range(WORDS - 1)} | {"[UNK]": WORDS - 1}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="w0", unk_token="[UNK]").save_pretrained(folder)

@@ -86,17 +86,20 @@ def _attend(
     """Attention of each text to itself."""
     lengths, draws = _now["lengths"], _now["draws"]
     dropout, scale = kwargs.get("dropout", 0.0), kwargs.get("scaling") or q_1hNd.shape[-1] ** -0.5
+    is_causal = bool(getattr(module, "is_causal", False))
+    gqa = q_1hNd.shape[1] != k_1hNd.shape[1]
     if dropout and draws:
+        if gqa:
+            groups = q_1hNd.shape[1] // k_1hNd.shape[1]
+            k_1hNd, v_1hNd = k_1hNd.repeat_interleave(groups, 1), v_1hNd.repeat_interleave(groups, 1)
         site = _SITES.setdefault(module, len(_SITES))
         keep = [
             draws.keep(site, q_1hNd.shape[1] * length, 0, length, dropout, draws.first_example + at + 1)
             for at, length in enumerate(lengths)
         ]
         grow = 1 / (1 - dropout)
-        seen_hNd = _DroppingAttention.apply(q_1hNd[0], k_1hNd[0], v_1hNd[0], lengths, scale, keep, grow)
+        seen_hNd = _DroppingAttention.apply(q_1hNd[0], k_1hNd[0], v_1hNd[0], lengths, scale, is_causal, keep, grow)
         return seen_hNd.transpose(0, 1)[None], None
-    is_causal = bool(getattr(module, "is_causal", False))
-    gqa = q_1hNd.shape[1] != k_1hNd.shape[1]
     # split and cat, not slices: the backward of a slice fills a tensor of the whole length, for every text.
     parts = zip(q_1hNd.split(lengths, 2), k_1hNd.split(lengths, 2), v_1hNd.split(lengths, 2), strict=True)
     seen = [
@@ -115,13 +118,17 @@ class _DroppingAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, q_hNd, k_hNd, v_hNd, lengths, scale, keep, grow):  # type: ignore[no-untyped-def]
+    def forward(ctx, q_hNd, k_hNd, v_hNd, lengths, scale, is_causal, keep, grow):  # type: ignore[no-untyped-def]
         out_hNd = torch.empty_like(q_hNd)
         weights = []
         start = 0
         for length, kept in zip(lengths, keep, strict=True):
             here = slice(start, start + length)
-            weights_hTT = torch.softmax((q_hNd[:, here] @ k_hNd[:, here].transpose(1, 2)).mul_(scale), -1)
+            scores_hTT = (q_hNd[:, here] @ k_hNd[:, here].transpose(1, 2)).mul_(scale)
+            if is_causal:
+                future_TT = torch.ones(length, length, dtype=torch.bool, device=q_hNd.device).triu(1)
+                scores_hTT.masked_fill_(future_TT, -torch.inf)
+            weights_hTT = torch.softmax(scores_hTT, -1)
             dropped_hTT = torch.where(kept.view(weights_hTT.shape), weights_hTT, 0.0).mul_(grow)
             out_hNd[:, here] = dropped_hTT @ v_hNd[:, here]
             weights.append(weights_hTT)
@@ -146,7 +153,7 @@ class _DroppingAttention(torch.autograd.Function):
             d_q[:, here] = d_scores @ k_hNd[:, here]
             d_k[:, here] = d_scores.transpose(1, 2) @ q_hNd[:, here]
             start += length
-        return d_q, d_k, d_v, None, None, None, None
+        return d_q, d_k, d_v, None, None, None, None, None
 
 
 def _no_mask(*args: Any, **kwargs: Any) -> None:

@@ -40,6 +40,11 @@ class Settings:
     gradient_checkpointing: bool = False
     save_seconds: float = 60.0  # work at stake, at the most
 
+    @property
+    def prepared_path(self) -> Path:
+        """Where the prepared shards lie."""
+        return Path(self.prepared)
+
 
 def read_settings(attempt: Path) -> Settings:
     """Read an attempt's settings; unknown names are refused."""

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.core.events import read_events
 from holdfast.core.runfolder import EVENTS, checkpoints_folder, model_folder
-from tests.tiny import tiny_attempt, tiny_bert, tiny_prepared
+from tests.tiny import tiny_attempt, tiny_bert, tiny_instructions, tiny_llama, tiny_prepared
 
 STEPS = 36  # 96 examples, 8 a step, 3 epochs
 
@@ -64,6 +64,22 @@ def test_killed_at_random_steps_it_ends_with_the_same_weights(parts, tmp_path, m
         process.communicate(timeout=30)
         assert process.returncode == (143 if kill == signal.SIGTERM else -kill)
     finish(tiny_attempt(broken, *parts, number=4, micro_tokens=micro_tokens))
+    assert weights(broken) == weights(unbroken)
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("lora", [None, {"r": 4, "lora_alpha": 8, "lora_dropout": 0.1}], ids=["full", "LoRA"])
+def test_a_killed_language_model_ends_with_the_same_weights(tmp_path, lora):
+    parts = tiny_llama(tmp_path / "model"), tiny_instructions(tmp_path / "prepared")
+    wanted = {"task": "causal", "options": {"lora": lora}, "micro_tokens": 100}
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    finish(tiny_attempt(unbroken, *parts, **wanted))
+    attempt = tiny_attempt(broken, *parts, save_seconds=0, **wanted)
+    process = start(attempt)
+    wait_for_step(attempt, 15)
+    process.kill()
+    process.communicate(timeout=30)
+    finish(tiny_attempt(broken, *parts, number=2, **wanted))
     assert weights(broken) == weights(unbroken)
 
 

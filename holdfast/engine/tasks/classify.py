@@ -25,7 +25,7 @@ from holdfast.engine.settings import Settings
 
 def load(settings: Settings) -> "Classify":
     """Load the encoder with a fresh head, and open the prepared texts."""
-    manifest = json.loads((Path(settings.prepared) / MANIFEST).read_text(encoding="utf-8"))
+    manifest = json.loads((settings.prepared_path / MANIFEST).read_text(encoding="utf-8"))
     labels: list[str] = manifest["labels"]
     torch.manual_seed(settings.seed)  # for the new head
     model = AutoModelForSequenceClassification.from_pretrained(
@@ -50,7 +50,7 @@ class Classify:
         self._draws = Draws(settings.seed)
         replace_dropout(model, self._draws)
         pack_base(model)
-        folder = Path(settings.prepared)
+        folder = settings.prepared_path
         self._texts: dict[str, TokenArray] = {}
         self._labels: dict[str, NDArray[np.generic]] = {}
         for split in manifest["splits"]:  # type: ignore[attr-defined]

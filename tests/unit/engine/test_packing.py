@@ -53,8 +53,13 @@ def test_other_encoders_pack_too(name):
     torch.testing.assert_close(*packed_and_padded_logits(MODELS[name](), position_offset=2 if name == "roberta" else 0))
 
 
-def test_the_gradient_of_dropping_attention_is_the_numerical_one():
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_the_gradient_of_dropping_attention_is_the_numerical_one(is_causal):
     torch.manual_seed(0)
     inputs = [torch.randn(2, 7, 4, dtype=torch.double, requires_grad=True) for _ in range(3)]
     keep = [torch.rand(2 * length, length) > 0.3 for length in (3, 4)]
-    assert torch.autograd.gradcheck(lambda q, k, v: _DroppingAttention.apply(q, k, v, [3, 4], 0.5, keep, 1.4), inputs)
+
+    def attend(q, k, v):
+        return _DroppingAttention.apply(q, k, v, [3, 4], 0.5, is_causal, keep, 1.4)
+
+    assert torch.autograd.gradcheck(attend, inputs)
