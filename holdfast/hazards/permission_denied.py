@@ -34,7 +34,7 @@ HAZARD = Hazard(
     remedies=(
         Remedy(
             "write to a folder that this user owns",
-            command="holdfast train DATA --output ~/runs",
+            command="holdfast train DATA --output-dir ~/runs",
             cost="none",
         ),
         Remedy("move the caches to such a folder", command="export HF_HOME=$HOME/.hf XDG_CACHE_HOME=$HOME/.cache"),

@@ -51,8 +51,10 @@ _LIBRARY_CLASS = (
     rf"|PreTrained(?:Tokenizer\w*|Model|Config)|PretrainedConfig|\w*TokenizerFast|TokenizersBackend|BitsAndBytesConfig|GenerationConfig|(?:Dynamic|Static|Hybrid|EncoderDecoder|SlidingWindow)Cache"
     rf"|DatasetDict|IterableDataset|DownloadConfig|DatasetInfo|HfApi|HfArgumentParser|SentenceTransformer\w*|CrossEncoder\w*|ModelCheckpoint|EarlyStopping|LightningModule|TensorBoardLogger|WandbLogger"
     rf"|Adam\w?|SGD|RMSprop|\w+LR|ReduceLROnPlateau|CosineAnnealingWarmRestarts|GradScaler|autocast|FullyShardedDataParallel|DeepSpeedEngine|Upsample|GELU|LayerNorm|MultiheadAttention|ConvTranspose2d"
-    rf"|DataFrame|Series|FreeTypeFont|OneHotEncoder|Client|DiffusionPipeline|\w+Scheduler|UNet2DConditionModel)"
+    rf"|Version|DataFrame|Series|FreeTypeFont|OneHotEncoder|Client|DiffusionPipeline|\w+Scheduler|UNet2DConditionModel)"
 )
+# A class made from a library's own lacks what a newer parent expects; only library code asks for that.
+_SUBCLASS = r"\w*(?:Evaluator|Trainer|Callback|Collator|Tokenizer|Cache|Scheduler|Optimizer|TrainingArguments)\w*"
 _LIBRARY_FUNCTION = (
     r"(?:dispatch_model|unwrap_model|hf_hub_download|snapshot_download|from_pretrained|save_pretrained|get_peft_model|prepare_model_for_\w+|load_dataset"
     r"|scaled_dot_product_attention|flash_attn_\w+|apply_chat_template|load_checkpoint_and_dispatch|clip_grad_norm_|_register_\w+|on_\w+_(?:begin|end))"
@@ -101,6 +103,8 @@ def _library_was_asked(evidence: Evidence) -> Passage | None:
         file = _running_file(evidence, passage.line)
         is_plainly_theirs = not file and asked["owner"] not in ("Trainer", "DataFrame", "Series")
         if re.fullmatch(_LIBRARY_CLASS, asked["owner"]) and (is_plainly_theirs or _is_in_library(file)):
+            return passage
+        if re.fullmatch(_SUBCLASS, asked["owner"]) and _is_in_library(file):
             return passage
     return None
 
@@ -207,9 +211,10 @@ HAZARD = Hazard(
             r"_set_gradient_checkpointing\(\) got an unexpected keyword|'list' object has no attribute '(?:keys|update)'",
             also=(seen("log", r"tied_weights?_keys|_set_gradient_checkpointing"),),
         ),
-        proves("log", r"\w+==[\d.]+\w* is used but incompatible|[`']\w+[`'] has (?:been )?moved to (?:the )?[`']"),
+        proves("log", r"is used but incompatible|[`']\w+[`'] has (?:been )?moved to (?:the )?[`']"),
         proves("error", r"requires? (?:a source install|(?:a )?minimum version of \d)|VersionConflict"),
         suggests("log", r"^(?!.*[Ww]arning)[^\n]*[Ss]upport for [^\n]{0,60}has been removed in v?\d"),
+        suggests("error", r"can't set attribute", also=(seen("log", r"tokenization_|Tokenizer"),)),
         judged("suggests", _library_was_asked),
         suggests(
             "error",
@@ -230,8 +235,8 @@ HAZARD = Hazard(
             also=(seen("log", r"clamp_\(|build_targets"),),
         ),
         suggests(
-            "error",
-            r"Can't get attribute '\w+' on <module '(?:ultralytics|models\.(?:common|yolo)|torch|transformers|timm)[\w.]*'",
+            "log",
+            r"Can't get attribute '\w+' on <?module '(?:ultralytics|models\.(?:common|yolo)|torch|transformers|timm)[\w.]*'",
         ),
         suggests("error", r"^SyntaxError: invalid syntax", also=(seen("log", r"\basync ?= ?True"),)),
         suggests(

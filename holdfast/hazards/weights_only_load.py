@@ -45,7 +45,7 @@ HAZARD = Hazard(
         Remedy(
             "for files of one's own: let torch load them as before",
             change={"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"},
-            cost="a pickle can run code: only for files this machine wrote",
+            cost="a pickle can run code: only for files this machine wrote; without effect where the call itself asks for weights only",
         ),
         Remedy(
             "allow just the classes that the message names",
