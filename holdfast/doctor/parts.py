@@ -1,17 +1,15 @@
 """What the facts say, in sentences: one part per line of `doctor`, in the order in which it prints them."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from holdfast.core.artifacts import to_plain
-from holdfast.core.facts import Disk, MachineFacts, NativeConflict
+from holdfast.core.facts import Disk, MachineFacts
 from holdfast.core.text import human_bytes, plural
+from holdfast.doctor.show_fact import HARMLESS
 
 _SHOWN_PACKAGES = ("transformers", "accelerate", "peft", "sentence-transformers", "datasets", "numpy")
 _SYSTEMS = {"linux": "Linux", "macos": "macOS", "windows": "Windows"}
-_HARMLESS = ("shared", "coexists")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,32 +23,6 @@ class Part:
     def listed(self) -> tuple[str, ...]:
         """The facts that `-v` lists."""
         return self.facts or self.probes
-
-
-def show_fact(name: str, facts: MachineFacts) -> str:
-    """Write one fact for a person."""
-    value = getattr(facts, name)
-    if value is None or value == "":
-        return "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if name.endswith("_bytes"):
-        return human_bytes(value)
-    if name == "distributions":
-        return ", ".join(f"{dist} {version}" for dist, version in sorted(value.items())) or "none"
-    if name == "variables":
-        return "; ".join(f"{item.name}={item.value} {item.effect}" for item in value) or "none that matters"
-    if name == "models":
-        return ", ".join(f"{item.name} {human_bytes(item.bytes)}" for item in value) or "none"
-    if name == "disks":
-        return "; ".join(f"{disk.role} {disk.path}, {human_bytes(disk.free_bytes)} free" for disk in value)
-    if name == "trials":
-        return "; ".join(f"{item.device} {item.outcome}, {item.detail}, {item.seconds:g} s" for item in value) or "none"
-    if name == "conflicts":
-        return "; ".join(_conflict(pair) for pair in value) or "none"
-    if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
-        return ", ".join(value) or "none"
-    return str(value) if isinstance(value, (str, int)) else json.dumps(to_plain(value))
 
 
 def _system(facts: MachineFacts) -> list[str]:
@@ -82,14 +54,14 @@ def _compute(facts: MachineFacts) -> list[str]:
 
 def _disks(facts: MachineFacts) -> list[str]:
     """One clause for all places on one file system."""
-    groups: dict[tuple[int, int], list[Disk]] = {}
+    groups: dict[tuple[int, str], list[Disk]] = {}
     for disk in filter(lambda disk: disk.is_writable, facts.disks):
-        groups.setdefault((disk.free_bytes, disk.total_bytes), []).append(disk)
+        groups.setdefault((disk.total_bytes, disk.filesystem), []).append(disk)
     clauses = []
-    for (free, _), disks in groups.items():
+    for disks in groups.values():
         roles = " and ".join(", ".join(disk.role for disk in disks).rsplit(", ", 1))
         kind = f" ({disks[0].filesystem})" if disks[0].filesystem else ""
-        clauses.append(f"{human_bytes(free)} free for {roles}{kind}")
+        clauses.append(f"{human_bytes(disks[0].free_bytes)} free for {roles}{kind}")
     return ["disk: " + ", ".join(clauses)] if clauses else []
 
 
@@ -113,13 +85,15 @@ def _torch(facts: MachineFacts) -> str:
 
 def _gpus(facts: MachineFacts) -> list[str]:
     lines = ["no GPU was found"] if "gpus" in facts.sources and not facts.gpus else []
+    hidden = any(item.name == "CUDA_VISIBLE_DEVICES" and item.value.strip() in ("", "-1") for item in facts.variables)
     for gpu in facts.gpus:
         size = f", {human_bytes(gpu.memory_bytes)}" if gpu.memory_bytes else ""
         shared = " shared with the CPU" if gpu.kind == "mps" else ""
         free = f" ({human_bytes(gpu.free_bytes)} free)" if gpu.free_bytes is not None else ""
         driver = f", driver {facts.driver_version}" if gpu.kind == "cuda" and facts.driver_version else ""
         newest = f" for CUDA up to {facts.driver_cuda}" if driver and facts.driver_cuda else ""
-        lines.append(f"{gpu.name}{size}{shared}{free}{driver}{newest}")
+        unseen = ", hidden from torch by CUDA_VISIBLE_DEVICES" if hidden and gpu.kind == "cuda" else ""
+        lines.append(f"{gpu.name}{size}{shared}{free}{driver}{newest}{unseen}")
     return lines
 
 
@@ -127,7 +101,7 @@ def _native(facts: MachineFacts) -> list[str]:
     if "conflicts" not in facts.sources:
         return []
     copies = f"{plural(len(facts.openmp_runtimes), 'OpenMP runtime')} among the installed packages"
-    bad = [pair for pair in facts.conflicts if pair.outcome not in (*_HARMLESS, "tolerated")]
+    bad = [pair for pair in facts.conflicts if pair.outcome not in (*HARMLESS, "tolerated")]
     tolerated = [pair for pair in facts.conflicts if pair.outcome == "tolerated"]
     if bad:
         return [f"{copies}; see below"]
@@ -135,6 +109,8 @@ def _native(facts: MachineFacts) -> list[str]:
 
 
 def _trials(facts: MachineFacts) -> list[str]:
+    if facts.torch and not facts.trials and "trials" in facts.sources:
+        return [f"no device was tried: {facts.sources['trials']}"]
     well = [trial for trial in facts.trials if trial.outcome == "agrees"]
     return [f"{trial.device} trains: {trial.detail} ({trial.seconds:g} s with loading torch)" for trial in well]
 
@@ -144,10 +120,6 @@ def _places(facts: MachineFacts) -> list[str]:
         return []
     size = human_bytes(sum(model.bytes for model in facts.models))
     return [f"{plural(len(facts.models), 'model')} in the hub's cache, {size}"]
-
-
-def _conflict(pair: NativeConflict) -> str:
-    return f"{pair.first} then {pair.second}: {pair.outcome}, {pair.because}"
 
 
 def _folder(facts: MachineFacts) -> list[str]:

@@ -14,7 +14,8 @@ from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Remedy
 from holdfast.core.text import plural
 from holdfast.doctor.checkup import Checkup, Finding
-from holdfast.doctor.parts import Part, show_fact
+from holdfast.doctor.parts import Part
+from holdfast.doctor.show_fact import show_fact
 from holdfast.hazards import find_hazard
 
 _BOXES = {"ok": "[ok]", "note": "[ok]", "warning": "[!]", "blocker": "[x]"}

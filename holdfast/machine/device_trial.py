@@ -10,6 +10,7 @@ expanded input, and an optimizer that must really move the weights.
 
 import faulthandler
 import json
+import os
 import sys
 import time
 import warnings
@@ -141,7 +142,7 @@ def _list_devices(torch: Any) -> None:
             except Exception as error:
                 names, reason = [], _one_line(error)
         said = [str(warning.message).strip().split("\n")[0] for warning in warned]
-        _say(kind=kind, devices=names, reason=(said or [reason])[0])
+        _say(kind=kind, devices=names, reason=said[0] if said and reason else reason)
 
 
 def _devices_of(torch: Any, kind: str) -> tuple[list[str], str]:
@@ -152,7 +153,8 @@ def _devices_of(torch: Any, kind: str) -> tuple[list[str], str]:
     module = getattr(torch, kind, None)
     if module is None or not module.is_available():
         built = kind == "cuda" and (torch.version.cuda or torch.version.hip)
-        return [], "torch was built for GPUs and finds none" if built else ""
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1")  # by the user, so nothing is wrong
+        return [], "torch was built for GPUs and finds none" if built and not hidden else ""
     return [f"{kind}:{number}" for number in range(module.device_count())], ""
 
 

@@ -58,8 +58,8 @@ def read_distributions(folders: Iterable[Path]) -> Installed:
                 found.oddities.append(f"{record.name}: no version is recorded")
             here.setdefault(canonical(name), []).append(version)
         for name, versions in here.items():
-            if len(versions) > 1:
-                found.oddities.append(f"{name} is recorded {len(versions)} times: {', '.join(sorted(versions))}")
+            if len(set(versions)) > 1:
+                found.oddities.append(f"{name} is recorded in several versions: {', '.join(sorted(set(versions)))}")
             found.versions.setdefault(name, versions[-1])
     return found
 

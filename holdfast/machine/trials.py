@@ -46,7 +46,7 @@ class Ending:
 def probe_trials(limit_seconds: float, tell: Callable[[str], None] = lambda _: None) -> Answer[tuple[DeviceTrial, ...]]:
     """Do one training step on every device that torch can use here."""
     if limit_seconds <= 0:
-        return Answer((), "not tried, as asked")
+        return Answer((), "--device-timeout is 0")
     if probe_torch().value is None:
         return Answer((), "torch is not installed in this Python")
     tell("cpu")

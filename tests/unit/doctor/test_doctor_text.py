@@ -1,21 +1,25 @@
 """What `doctor` prints: one line per thing, folded to the width, plain in a pipe."""
 
 import json
+from dataclasses import replace
 
 from holdfast.core.facts import (
     CachedModel,
     DeviceTrial,
     Disk,
     Gpu,
+    GpuProcess,
     MachineFacts,
     NativeConflict,
+    Power,
     TorchBuild,
     Variable,
 )
 from holdfast.core.plan import Remedy
 from holdfast.doctor.checkup import Checkup, Finding
-from holdfast.doctor.parts import FOLDER_PARTS, PARTS, show_fact
+from holdfast.doctor.parts import FOLDER_PARTS, PARTS
 from holdfast.doctor.render import Style, render_close, render_findings, render_json, render_part
+from holdfast.doctor.show_fact import show_fact
 
 MAC = MachineFacts(
     os="macos",
@@ -125,6 +129,19 @@ def test_verbose_lists_facts_with_their_sources():
     assert show_fact("distributions", MAC) == "torch 2.13.0, transformers 5.22.2"
     assert show_fact("variables", MAC) == "OMP_NUM_THREADS=1 limits threads"
     assert show_fact("driver_cuda", MAC) == "none"
+    assert show_fact("torch", MAC) == "2.13.0, CUDA no, ROCm no, MPS yes"
+    assert show_fact("gpus", DRIVER) == "NVIDIA H200, bf16 no"
+    assert show_fact("models", MAC) == "org/m 90.0 MB"
+    power = MachineFacts(power=Power(on_battery=True, sleep_after_minutes=1))
+    assert show_fact("power", power) == "battery, sleeps after 1 min, Low Power Mode no"
+    held = MachineFacts(gpu_processes=(GpuProcess(pid=7, name="python", user="ann", memory_bytes=10**9),))
+    assert show_fact("gpu_processes", held) == "python (pid 7, ann, 1.0 GB)"
+
+
+def test_a_gpu_that_the_user_hides_says_so():
+    hides = Variable(name="CUDA_VISIBLE_DEVICES", value="", effect="hides every NVIDIA GPU from torch")
+    text = "\n".join(lines_of(replace(DRIVER, variables=(hides,))))
+    assert "13.0, hidden from torch by CUDA_VISIBLE_DEVICES" in text
 
 
 def test_a_finding_shows_what_was_seen_then_advice_then_where_to_read_on():

@@ -46,7 +46,7 @@ def test_broken_records_are_reported_and_stop_nothing(tmp_path):
     assert found.oddities == [
         "nothing.dist-info: no version is recorded",
         "~lick-8.1.dist-info: left over from an uninstall that was cut off",
-        "torch is recorded 2 times: 2.13.0, 2.8.0",
+        "torch is recorded in several versions: 2.13.0, 2.8.0",
     ]
 
 
