@@ -83,8 +83,19 @@ class Text:
 
 @lru_cache(maxsize=4096)
 def compiled(pattern: str) -> re.Pattern[str]:
-    """Compile a sign's pattern once, when it is first looked for."""
-    return re.compile(pattern, re.MULTILINE)
+    """Compile a sign's pattern once, when it is first looked for.
+
+    A space also matches a line break: logs are pasted from terminals that wrap long lines.
+    """
+    if "(?<" in pattern:  # a look-behind must have one width
+        return re.compile(pattern, re.MULTILINE)
+    tolerant = _SPACE.sub(lambda found: _BREAKABLE if found[0] == " " else found[0], pattern)
+    return re.compile(tolerant, re.MULTILINE)
+
+
+_BREAKABLE = r"(?: |[ ]?\n[ ]{0,8})"
+# A class, an escaped character, a repeated space, or a plain space; only the last is touched.
+_SPACE = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]|\\.| [*+?{]| ")
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ def _of_sequence(items: Iterable[Any]) -> tuple[str, ...]:
     run = ""
     for name, argument in ((str(item[0]), item[1]) for item in items):
         letter = chr(argument) if name == "LITERAL" else ""
-        if letter and not letter.isdigit() and letter != "\n":
+        if letter and not letter.isdigit() and not letter.isspace():
             run += letter.lower()
             continue
         for words in ((run,), _run_and_branches(run, name, argument), _of_part(name, argument)):
@@ -62,7 +62,7 @@ def _run_and_branches(run: str, name: str, argument: Any) -> tuple[str, ...]:
 def _leading(items: Iterable[Any]) -> str:
     letters = ""
     for name, argument in ((str(item[0]), item[1]) for item in items):
-        if name != "LITERAL" or chr(argument).isdigit() or argument == ord("\n"):
+        if name != "LITERAL" or chr(argument).isdigit() or chr(argument).isspace():
             break
         letters += chr(argument).lower()
     return letters

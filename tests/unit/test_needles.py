@@ -11,15 +11,15 @@ from holdfast.core.needles import needles, sketch
 @pytest.mark.parametrize(
     ("pattern", "words"),
     [
-        (r"OMP: Error #15\b", ("omp: error #",)),
-        (r"(?i)Out of Memory: kill(?:ed)? process", ("out of memory: kill",)),
+        (r"OMP: Error #15\b", ("error",)),
+        (r"(?i)Out of Memory: kill(?:ed)? process", ("memory:",)),
         (r"SIGSEGV|SIGBUS", ("sigsegv", "sigbus")),
-        (r"WinError (?:126|127)\b", ("winerror ",)),
-        (r"colou?r matters", ("r matters",)),
+        (r"WinError (?:126|127)\b", ("winerror",)),
+        (r"colou?r matters", ("matters",)),
         (r"(?:abc|\d+)x", ()),
         (r"a.b", ()),
         (r"(?:undefined symbol)?", ()),
-        (r"(?!not this)really that", ("really that",)),
+        (r"(?!not this)really that", ("really",)),
     ],
 )
 def test_a_pattern_gives_the_words_it_cannot_match_without(pattern, words):
@@ -39,6 +39,11 @@ def test_a_word_that_stands_only_in_a_later_line_of_a_shape_is_still_found():
     assert [passage.line for _, passage in text.search(r"WinError 126")] == [2]
 
 
+def test_a_line_that_a_terminal_wrapped_is_still_found():
+    text = Text("log", [(1, "mach-o file, but is an incompatible"), (2, "  architecture (have 'x86_64')")])
+    assert [passage.line for _, passage in text.search(r"an incompatible architecture")] == [1]
+
+
 def test_no_sign_of_any_hazard_is_missed():
     from holdfast.hazards import Case, all_hazards
 
@@ -55,7 +60,7 @@ def test_no_sign_of_any_hazard_is_missed():
         except re.error:
             continue  # one half of a pattern that is written over two lines
         for log, text in texts:
-            assert len(list(compiled.finditer(log))) == len(list(text.search(pattern))), (pattern, log)
+            assert len(list(compiled.finditer(log))) <= len(list(text.search(pattern))), (pattern, log)
 
 
 def _sources():
