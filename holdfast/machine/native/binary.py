@@ -7,6 +7,7 @@ replaced while we read cannot take the process down with a bus error.
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import BinaryIO, Literal
 
 Binding = Literal["strong", "weak", "local", "imported"]
@@ -92,6 +93,14 @@ class Window:
     def _check(self, offset: int, size: int) -> None:
         if offset < 0 or size < 0 or offset + size > self.size:
             raise Corrupt(f"{size} bytes at {offset} were promised, the file has {self.size}")
+
+
+def is_file(path: str) -> bool:
+    """True for a file that can be looked at; names from a hostile file may be longer than any system takes."""
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def plain_text(raw: bytes) -> str:

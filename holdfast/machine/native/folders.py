@@ -44,6 +44,13 @@ def environment_of(folder: Path) -> Path | None:
     return None
 
 
+def prefix_of(root: Path) -> Path:
+    """The environment that a site-packages folder belongs to, whose lib folder may hold shared copies (conda)."""
+    if root.name == "site-packages" and len(root.parents) > 2:
+        return root.parents[2] if root.parent.name.startswith("python") else root.parents[1]
+    return root
+
+
 def _check(folder: Path) -> None:
     if not folder.exists():
         there = next((parent for parent in folder.absolute().parents if parent.exists()), None)

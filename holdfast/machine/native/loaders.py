@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.machine.native.binary import NativeFile
+from holdfast.machine.native.binary import NativeFile, is_file
+from holdfast.machine.native.folders import prefix_of
 from holdfast.machine.native.reader import read_native
 from holdfast.machine.native.runtimes import Kind, OpenmpRequest, runtime_kind
 from holdfast.machine.native.scan import Scan
@@ -81,7 +82,7 @@ class Shelf:
         self._links = links or {}
         self._homebrew_folder = _HOMEBREW.get(scan.arch, _HOMEBREW["arm64"])
         self._files = {os.path.normpath(file.native.path): file for file in scan.files}
-        self._places = tuple(_environment(root) + os.sep for root in scan.roots)
+        self._places = tuple(f"{prefix_of(Path(root))}{os.sep}" for root in scan.roots)
         self._arch = scan.arch
         self._read: dict[str, Copy | None] = {}
 
@@ -117,7 +118,7 @@ class Shelf:
         if is_homebrew and self._homebrew is False:
             return None
         can_see = self.os == HOST_SYSTEM or path.startswith(self._places) or path in self._files
-        if can_see and Path(path).is_file():
+        if can_see and is_file(path):
             return self._from_file(path, "Homebrew" if is_homebrew else "the system")
         if self._homebrew and path.startswith(self._homebrew_folder + "/"):
             # Not read here; the copy of it that torch 2.7 to 2.10 carry has the weak functions.
@@ -218,14 +219,6 @@ def _windows(request: OpenmpRequest, process: Process, shelf: Shelf) -> Answer:
         copy, _ = process.take(found, leaf.lower())
         return Answer(request, copy, "loaded")
     return Answer(request, None, f"nothing is found for {leaf}")
-
-
-def _environment(root: str) -> str:
-    """The prefix that a site-packages folder belongs to, whose lib folder may hold shared copies (conda)."""
-    place = Path(root)
-    if place.name == "site-packages":
-        return str(place.parents[2] if place.parent.name.startswith("python") else place.parents[1])
-    return str(place)
 
 
 def _folder(path: str) -> str:

@@ -19,6 +19,7 @@ _ID, _RPATH, _SYMTAB, _BUILD_VERSION, _VERSION_MIN = 0xD, 0x8000001C, 0x2, 0x32,
 _LOAD, _LOAD_WEAK, _REEXPORT, _LOAD_LAZY, _LOAD_UPWARD = 0xC, 0x80000018, 0x8000001F, 0x20, 0x80000023
 _REFERENCES = (_LOAD, _LOAD_WEAK, _REEXPORT, _LOAD_LAZY, _LOAD_UPWARD)
 _MAX_COMMANDS_BYTES = 4 << 20
+_MAX_NEEDED = 4096
 _MAX_SLICES = 64  # Java class files share the fat magic; read as a count, their version is larger
 ENTRY_BYTES = 16
 
@@ -74,6 +75,8 @@ def read_image(window: Window, prefer: str) -> Image:
         raise Corrupt(f"{size} bytes of load commands are not believable")
     for command, body in _commands(window.read(32, size), count):
         _take(image, command, body)
+    if len(image.needed) > _MAX_NEEDED or len(image.rpaths) > _MAX_NEEDED:
+        raise Corrupt(f"more than {_MAX_NEEDED} libraries or rpaths are not believable")
     return image
 
 

@@ -24,6 +24,7 @@ _BLAS_NAMES = (
     ("OpenBLAS", r"(?:lib)?(?:scipy_)?openblas.*"),
     ("MKL", r"(?:lib)?mkl_(?:rt|core)[._].*"),
 )
+_MAX_NAME = 255  # of a file, on every system
 # Loaded only when asked for, and the package has another way: its absence breaks nothing.
 _SPARE = {"numba": "omppool"}
 
@@ -86,6 +87,8 @@ class ProtobufExport:
 def openmp_kind(name: str) -> Kind | None:
     """The OpenMP runtime that a file name or a reference means; None for any other library."""
     leaf = name.replace("\\", "/").rsplit("/", 1)[-1]
+    if len(leaf) > _MAX_NAME:
+        return None
     for kind, pattern in _OPENMP_NAMES:
         if re.fullmatch(pattern, leaf, re.IGNORECASE):
             return kind

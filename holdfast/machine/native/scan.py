@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.machine.libraries import canonical
-from holdfast.machine.native.binary import NativeFile, Unreadable, printable
+from holdfast.machine.native.binary import NativeFile, Unreadable, is_file, printable
+from holdfast.machine.native.folders import prefix_of
 from holdfast.machine.native.reader import read_native
 
 _NATIVE = re.compile(r"\.(?:so|dylib|pyd|dll)$|\.so\.[\d.]+$", re.IGNORECASE)
@@ -93,7 +94,11 @@ def _records(root: Path) -> tuple[dict[str, str], dict[str, str]]:
     """Who owns which native file (by full path), and the version of each distribution."""
     owners: dict[str, str] = {}
     versions: dict[str, str] = {}
-    for entry in sorted(root.iterdir()):
+    try:
+        entries = sorted(root.iterdir())
+    except OSError:
+        return owners, versions
+    for entry in entries:
         match = _RECORDED.match(entry.name)
         if not match:
             continue
@@ -118,9 +123,9 @@ def _recorded_natives(record: Path) -> Iterator[str]:
 
 def _recorded_outside(owners: Mapping[str, str], root: Path) -> Iterator[str]:
     """Files a wheel put beside site-packages, such as intel-openmp's in the environment's lib folder."""
-    inside = os.path.normpath(root) + os.sep
+    inside, around = f"{root}{os.sep}", f"{prefix_of(root)}{os.sep}"
     for path in owners:
-        if not path.startswith(inside) and Path(path).is_file():
+        if path.startswith(around) and not path.startswith(inside) and is_file(path):
             yield path
 
 

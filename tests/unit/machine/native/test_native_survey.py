@@ -378,6 +378,25 @@ def test_files_of_another_system_are_left_out_and_counted(tmp_path):
     assert all(one.owner != "stray 1" for one in report.uses)
 
 
+def test_hostile_references_and_records_are_survived(tmp_path):
+    names = ["@loader_path/libomp-" + "a" * 300 + ".dylib", "@rpath/libomp." + "1." * 30000 + "dylib", "libomp.dylib"]
+    install(
+        tmp_path,
+        "hostile",
+        "1",
+        {"hostile/a.so": macho(needed=[*names, "@loader_path/" + "b" * 300 + "/libomp.dylib"])},
+    )
+    record = tmp_path / "hostile-1.dist-info/RECORD"
+    record.write_bytes(
+        b'"unclosed.so\n/etc/libx.so,,\n../../../../../../libx.so,,\n\xff\xfe.so,,\na\0b.so,,\n'
+        + b"c" * 5000
+        + b".so,,\n"
+    )
+    report = survey_folder(tmp_path)
+    assert report.native_files == 1
+    assert report.conflicts == ()
+
+
 def test_unreadable_files_are_listed_and_stop_nothing(tmp_path):
     mac.torch(tmp_path)
     mac.faiss(tmp_path)
