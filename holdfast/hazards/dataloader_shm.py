@@ -36,7 +36,7 @@ HAZARD = Hazard(
     signs=(
         proves(
             "log",
-            r"unable to (?:allocate|write to|resize|mmap|open|map)[^\n]*(?:shared memory|/torch_)[^\n]*(?:No space left|\(28\)|\(12\))",
+            r"unable to (?:allocate|write to|resize|mmap|open|map)[^\n]{0,160}(?:shared memory|/torch_)[^\n]{0,160}(?:No space left|\(28\)|\(12\))",
         ),
         proves("log", r"dataloader's workers are out of shared memory"),
         proves("sample", r"shm_free_bytes=\d{1,6}\b"),
@@ -45,7 +45,7 @@ HAZARD = Hazard(
         suggests("log", r"DataLoader worker\s*\(?[^)\n]{0,80}\)* is killed by signal: Bus error"),
         suggests(
             "log",
-            rf"unable to (?:allocate|write to|resize|open|mmap)[^\n]*{_TORCH_FILE}(?![^\n]*No such file)",
+            rf"unable to (?:allocate|write to|resize|open|mmap)[^\n]{{0,160}}{_TORCH_FILE}(?![^\n]{{0,160}}No such file)",
             unless=_OPEN_FILES,
         ),
         suggests("log", rf"[Cc]ouldn't (?:open|map) shared file mapping: {_TORCH_FILE}(?:, error code: <14\d\d>)?"),

@@ -46,10 +46,10 @@ HAZARD = Hazard(
     kind="crash",
     invited_by=invited_by,
     signs=(
-        proves("log", rf"{_METAL_NAME}[^\n]*failed assertion", unless=(_FORKED,)),
+        proves("log", rf"{_METAL_NAME}[^\n]{{0,160}}failed assertion", unless=(_FORKED,)),
         proves(
             "log",
-            r"failed assertion[^\n]*(?:MPS|NDArray|MTL|[Cc]ommand ?[Bb]uffer|command encoder|Metal)",
+            r"failed assertion[^\n]{0,160}(?:MPS|NDArray|MTL|[Cc]ommand ?[Bb]uffer|command encoder|Metal)",
             unless=(_FORKED,),
         ),
         proves(
@@ -61,16 +61,17 @@ HAZARD = Hazard(
         ),
         proves("log", r"kIOGPUCommandBufferCallbackError(?!OutOfMemory)\w+", unless=(seen("exit", r"hang"),)),
         proves(
-            "log", r"Assertion failed: [^\n]*file (?:(?:GPU|MPS|MLIR|NDArray)\w*\.(?:mm|cpp|h)|\w*_mps\w*\.mm?), line"
+            "log",
+            r"Assertion failed: [^\n]{0,160}file (?:(?:GPU|MPS|MLIR|NDArray)\w*\.(?:mm|cpp|h)|\w*_mps\w*\.mm?), line",
         ),
         proves("log", r"LLVM ERROR: Failed to infer result type", also=(seen("log", r"(?i)mps"),), unless=(_TYPES,)),
         proves(
             "log",
-            r"\(mpsFileLoc\)[^\n]*error:|loc\(\"mps_\w+\"[^\n]*error:|'mps\.\w+' op |see current operation: %\w+ = \"mps\.",
+            r"\(mpsFileLoc\)[^\n]{0,160}error:|loc\(\"mps_\w+\"[^\n]{0,160}error:|'mps\.\w+' op |see current operation: %\w+ = \"mps\.",
             unless=(_TYPES,),
         ),
         suggests("log", r"MLIR pass manager failed|original module failed verification", unless=(_TYPES,)),
-        proves("error", r"INTERNAL ASSERT FAILED at [^\n]*[/\\]mps[/\\]|\[srcBuf length\] > 0"),
+        proves("error", r"INTERNAL ASSERT FAILED at [^\n]{0,160}[/\\]mps[/\\]|\[srcBuf length\] > 0"),
         suggests(
             "log",
             r"Failed to create (?:the )?(?:Metal|MTL|metal)\w*|Error creating (?:MTL|Metal)\w+|MTLLibrary(?:Error|Domain)",

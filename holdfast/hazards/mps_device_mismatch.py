@@ -38,7 +38,10 @@ HAZARD = Hazard(
             "error",
             r"(?:Expected|expected) an? '(?:mps(?::\d)?)' (?:generator )?device|generator (?:device )?but found '?mps|device type for generator but found '?mps",
         ),
-        proves("log", r"(?i:same device)[^\n]*\bmps(?::\d)?\b|\bmps(?::\d)?\b[^\n]*(?i:must be on the same device)"),
+        proves(
+            "log",
+            r"(?i:same device)[^\n]{0,160}\bmps(?::\d)?\b|\bmps(?::\d)?\b[^\n]{0,160}(?i:must be on the same device)",
+        ),
         proves(
             "log",
             rf"[Ii]nput type {_MPS_SIDE} and (?:weight|bias) type {_OTHER_SIDE}|[Ii]nput type {_OTHER_SIDE} and (?:weight|bias) type {_MPS_SIDE}",
@@ -51,10 +54,12 @@ HAZARD = Hazard(
             "error", r"same device as the indexed tensor \(mps|input tensor at mps|(?:hidden|parameter) tensor at mps"
         ),
         proves("error", r"can't convert mps(?::\d)? device type tensor to numpy"),
-        suggests("error", r"deserialize object on (?:an? )?MPS device but|data location of [^\n]*tagged with mps"),
+        suggests(
+            "error", r"deserialize object on (?:an? )?MPS device but|data location of [^\n]{0,160}tagged with mps"
+        ),
         suggests(
             "error",
-            r"(?i:expected (?:all tensors|object|tensor)[^\n]*(?:same device|on (?:the )?(?:cpu|gpu)))",
+            r"(?i:expected (?:all tensors|object|tensor)[^\n]{0,160}(?:same device|on (?:the )?(?:cpu|gpu)))",
             also=(ON_MPS,),
             unless=(seen("log", r"cuda:\d"),),
         ),

@@ -44,10 +44,12 @@ HAZARD = Hazard(
             "log",
             r"MPS BFloat16 is only supported on MacOS|requires a GPU \(not 'mps'\)|with MPS device requires|unsupported autocast device_type 'mps'",
         ),
-        proves("log", r"'mps\.\w+' op requires the same element type|mps\w*[^\n]* requires the same element type"),
+        proves(
+            "log", r"'mps\.\w+' op requires the same element type|mps\w*[^\n]{0,160} requires the same element type"
+        ),
         proves(
             "log",
-            r"(?:NDArray|MPS\w*)[^\n]*(?:cannot have different|must have the same|mismatched) (?:datatype|data type)s?",
+            r"(?:NDArray|MPS\w*)[^\n]{0,160}(?:cannot have different|must have the same|mismatched) (?:datatype|data type)s?",
         ),
         # Two element types in one graph operation: 'tensor<64x1xf32>' and 'tensor<64x8xsi64>'.
         proves(
@@ -58,7 +60,7 @@ HAZARD = Hazard(
         suggests("error", r"Undefined type (?:Complex\w*|Double|\w*Float8\w*)"),
         suggests(
             "error",
-            r"(?i)(?:fp16|bf16|mixed precision)[^\n]*(?:can only be used on|requires|supported)|setup doesn't support bf16",
+            r"(?i)(?:fp16|bf16|mixed precision)[^\n]{0,160}(?:can only be used on|requires|supported)|setup doesn't support bf16",
             also=(ON_MPS,),
         ),
         suggests(

@@ -21,7 +21,7 @@ HAZARD = Hazard(
         proves("log", r"kIOGPUCommandBufferCallbackErrorOutOfMemory|Insufficient Memory \(0+8\b"),
         proves("error", r"Invalid buffer size: [\d.]+ [kKMGT]i?B"),
         proves("log", r"(?:Failed|Unable) to (?:allocate|create) \w* ?(?:MTLBuffer|MTLHeap|Metal buffer)"),
-        proves("log", r"\[(?:METAL|metal::malloc|malloc_or_wait)\][^\n]*(?:allocate|out of memory)"),
+        proves("log", r"\[(?:METAL|metal::malloc|malloc_or_wait)\][^\n]{0,160}(?:allocate|out of memory)"),
         suggests(
             "log",
             r"greater than the maximum allowed buffer size|exceeds? (?:the )?(?:device's )?max(?:imum)? buffer (?:length|size)",

@@ -33,7 +33,7 @@ HAZARD = Hazard(
         suggests("error", r"Could not run 'aten::_?pin_memory' with arguments from the 'CUDA' backend"),
         suggests(
             "error",
-            r"not linked with support for mps devices|built with MPS enabled|MPS backend is supported on MacOS|Expected one of cpu,[^\n]*: mps\b",
+            r"not linked with support for mps devices|built with MPS enabled|MPS backend is supported on MacOS|Expected one of cpu,[^\n]{0,160}: mps\b",
         ),
         suggests(
             "log",

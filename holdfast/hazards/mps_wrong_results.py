@@ -124,7 +124,7 @@ def _layout_matters(evidence: Evidence) -> Passage | None:
     found = [
         (float(match["error"]), passage)
         for match, passage in evidence.log.search(
-            r"(?i)(?:contiguous|strided?|permuted?|transposed?|layout)[^\n]*\b(?:err\w*|diff\w*)\b\W*(?P<error>\d+(?:\.\d+)?(?:e[-+]?\d+)?)"
+            r"(?i)(?:contiguous|strided?|permuted?|transposed?|layout)[^\n]{0,160}\b(?:err\w*|diff\w*)\b\W*(?P<error>\d+(?:\.\d+)?(?:e[-+]?\d+)?)"
         )
     ]
     return next((passage for value, passage in found if value > 1e-2 and any(other < 1e-4 for other, _ in found)), None)
@@ -135,7 +135,7 @@ def _actual_is_not_expected(evidence: Evidence) -> Passage | None:
     if evidence.errors:
         return None
     for _, passage in evidence.log.search(
-        r"(?i)\bexpected\b[^\n]*tensor\([^\n]*\b(?:actual|got|result)\b[^\n]*tensor\("
+        r"(?i)\bexpected\b[^\n]{0,160}tensor\([^\n]{0,160}\b(?:actual|got|result)\b[^\n]{0,160}tensor\("
     ):
         tensors = [re.findall(_NUMBER, match["values"]) for match in re.finditer(_TENSOR, passage.text)]
         if len(tensors) == 2 and len(tensors[0]) == len(tensors[1]) and _differ(*tensors):
@@ -167,18 +167,20 @@ HAZARD = Hazard(
         judged("suggests", _devices_disagree),
         judged("suggests", _layout_matters),
         judged("suggests", _actual_is_not_expected),
-        suggests("log", rf"{MPS_WORD}[^\n]*\btensor\(False\b"),
+        suggests("log", rf"{MPS_WORD}[^\n]{{0,160}}\btensor\(False\b"),
         suggests(
             "log",
-            rf"{MPS_WORD}[^\n]*(?i:mismatch|incorrect|wrong|garbage|gibberish|disagree|differs?\b|not close|allclose\W+False)",
+            rf"{MPS_WORD}[^\n]{{0,160}}(?i:mismatch|incorrect|wrong|garbage|gibberish|disagree|differs?\b|not close|allclose\W+False)",
         ),
         suggests(
             "log",
-            rf"(?i:mismatch|incorrect|wrong|max(?:imum)? (?:abs\w* )?(?:diff\w*|err\w*)|allclose|equal)\b[^\n]*{MPS_WORD}[^\n]*(?:False|\b[1-9]\d*\.\d|0\.[1-9])",
+            rf"(?i:mismatch|incorrect|wrong|max(?:imum)? (?:abs\w* )?(?:diff\w*|err\w*)|allclose|equal)\b[^\n]{{0,160}}{MPS_WORD}[^\n]{{0,160}}(?:False|\b[1-9]\d*\.\d|0\.[1-9])",
         ),
         suggests("log", r"(?i)(?:allclose|is_?close|equal|match(?:es)?)\b[^\n]{0,60}\bFalse\b", also=(ON_MPS,)),
-        suggests("log", r"\bnan\b[^\n]*device='mps|(?i:nans?\b[^\n]{0,30}(?:\bTrue\b|:\s*[1-9]))", also=(ON_MPS,)),
-        suggests("log", rf"{MPS_WORD}[^\n]*\bnan\b"),
+        suggests(
+            "log", r"\bnan\b[^\n]{0,160}device='mps|(?i:nans?\b[^\n]{0,30}(?:\bTrue\b|:\s*[1-9]))", also=(ON_MPS,)
+        ),
+        suggests("log", rf"{MPS_WORD}[^\n]{{0,160}}\bnan\b"),
         suggests("log", r"(?i)\bloss\W{1,4}(?:nan|inf)\b|loss is nan", also=(ON_MPS,)),
     ),
     remedies=(
