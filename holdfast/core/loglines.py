@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 
 Line = tuple[int, str]  # number in the file, counted from 1, and text
 
-LONGEST_LINE = 8000  # longer ones are cut in pieces: a pattern may walk a line many times
+LONGEST_LINE = 1500  # longer ones are cut in pieces: a pattern may walk a line as often as it has characters
+_OVERLAP = 200  # of two pieces, so that no phrase is lost between them
 
 _TERMINAL_CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\ufeff]")
@@ -37,8 +38,15 @@ _STAMP = re.compile(
 
 
 def clean_lines(raw_lines: Iterable[Line]) -> Iterator[Line]:
-    """Drop terminal codes and control characters; of a redrawn line keep the last state; cut very long lines."""
+    """Drop terminal codes and control characters; of a redrawn line keep the last state; cut very long lines.
+
+    Of many empty lines in a row two are kept.
+    """
+    empty_lines = 0
     for number, raw in raw_lines:
+        empty_lines = 0 if raw else empty_lines + 1
+        if empty_lines > 2:
+            continue
         if raw.startswith('{"log":"'):
             raw = _docker_line(raw)
         line = _TERMINAL_CODES.sub("", raw) if "\x1b" in raw else raw
@@ -46,7 +54,7 @@ def clean_lines(raw_lines: Iterable[Line]) -> Iterator[Line]:
             text = (state if state.isprintable() else _CONTROL.sub("", state)).rstrip()
             for part in _AFTER_BAR.split(text) if "%|" in text else (text,):
                 yield number, part[:LONGEST_LINE]
-                for start in range(LONGEST_LINE, len(part), LONGEST_LINE):
+                for start in range(LONGEST_LINE - _OVERLAP, len(part) - _OVERLAP, LONGEST_LINE - _OVERLAP):
                     yield number, part[start : start + LONGEST_LINE]
 
 

@@ -18,7 +18,7 @@ _BARS = (
     # Training ━━━━━━━╸━━━ 45/100 0:00:12      (rich, Lightning)
     re.compile(rf"(?P<text>[^━╸]*?)[━╸╺]+\s+{_COUNT}"),
 )
-_HINT = re.compile(r"%\||\d+/\d+ \[|━|\d/\?")
+_HINT = re.compile(r"%\||\d/[\d?]|━")
 
 
 def read_progress(lines: Iterable[Line]) -> tuple[Progress, ...]:

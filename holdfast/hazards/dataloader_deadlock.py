@@ -83,7 +83,10 @@ HAZARD = Hazard(
         ),
         # A progress bar that stands still says only that the loop over the loader does not go on.
         fallout(
-            "log", r"(?<!\d)\d+/\d+ \[[\d:]+<[\d:?]+, +[\d.?]+ ?(?:it|batch\w*|ex\w*)/s", also=(_HUNG,), unless=_OTHER_WAIT
+            "log",
+            r"(?<!\d)\d+/\d+ \[[\d:]+<[\d:?]+, +[\d.?]+ ?(?:it|batch\w*|ex\w*)/s",
+            also=(_HUNG,),
+            unless=_OTHER_WAIT,
         ),
     ),
     remedies=(

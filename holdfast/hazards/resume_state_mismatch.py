@@ -90,9 +90,7 @@ HAZARD = Hazard(
             ),
             unless=(seen("log", r"[Ww]eights[ _]only|Error\(s\) in loading state_dict|vulnerability"),),
         ),
-        suggests(
-            "error", r"(?i)[^\n]*resum[^\n]*(?:different|mismatch|not match|number of (?:gpus|processes|devices))"
-        ),
+        suggests("error", r"(?i)resum[^\n]*(?:different|mismatch|not match|number of (?:gpus|processes|devices))"),
         suggests(
             "frame",
             r"load_state_dict \(.*torch.optim|restore_optimizers|_load_optimizer_and_scheduler",

@@ -33,8 +33,12 @@ class TestLines:
         assert [passage.line for passage in evidence.log] == [1, 1, 2]
 
     def test_a_very_long_line_is_cut_in_pieces_of_the_same_number(self):
-        evidence = read_evidence("first\n" + "x" * 20_000)
-        assert [passage.line for passage in evidence.log] == [1, 2, 2, 2]
+        evidence = read_evidence("first\n" + "x" * 4000 + "\nlast")
+        assert [passage.line for passage in evidence.log] == [1, 2, 2, 2, 3]
+
+    def test_a_phrase_is_not_lost_where_a_long_line_is_cut(self):
+        for before in range(1200, 1600, 7):
+            assert "CUDA out of memory" in read_evidence("x" * before + " CUDA out of memory " + "y" * 3000).log.joined
 
     def test_docker_json_lines_are_opened(self):
         text = '{"log":"RuntimeError: boom\\n","stream":"stderr","time":"2026-01-01T00:00:00Z"}'
