@@ -28,7 +28,7 @@ from holdfast.machine.native.binary import printable
 from holdfast.machine.native.runtimes import Carried, ProtobufExport
 from holdfast.machine.native.survey import NativeReport
 
-__all__ = ("native_findings", "native_value", "render_native")
+__all__ = ("native_details", "native_findings", "native_lines", "native_value", "render_native")
 
 Mark = Literal["ok", "!", "x"]
 
@@ -50,9 +50,20 @@ class Line:
 
 
 def render_native(report: NativeReport, *, verbose: bool = False, width: int | None = None) -> str:
-    """Write the whole report; harmless pairs and files are counted unless they are few or `verbose` asks for them."""
+    """Write the whole report: what is there, what it leads to, what to do, and the next command."""
+    lines = native_lines(report, verbose=verbose)
+    return "\n".join([*_head(report, width), *_boxed(lines, width), "", *_folded(_close(report), width, 0, 0)])
+
+
+def native_details(report: NativeReport, width: int | None = None) -> list[str]:
+    """Write what is there besides the findings: who carries and asks for what, BLAS, and every harmless pair."""
+    return _boxed([line for line in native_lines(report, verbose=True) if not line.below], width)
+
+
+def native_lines(report: NativeReport, *, verbose: bool = False) -> tuple[Line, ...]:
+    """One line per thing; harmless pairs and files are counted unless they are few or `verbose` asks for them."""
     groups = pairings(report.conflicts)
-    lines = [
+    lines = (
         *_carried_lines(report),
         *_use_lines(report),
         *_blas_lines(report),
@@ -60,10 +71,10 @@ def render_native(report: NativeReport, *, verbose: bool = False, width: int | N
         *_missing_lines(report),
         *_protobuf_lines(report, groups, verbose),
         *_note_lines(report, verbose),
-    ]
+    )
     if not report.uses and not report.carried and report.native_files:
-        lines.insert(0, Line("ok", "OpenMP", "no package here carries or asks for an OpenMP runtime"))
-    return "\n".join([*_head(report, width), *_boxed(lines, width), "", *_folded(_close(report, groups), width, 0, 0)])
+        return Line("ok", "OpenMP", "no package here carries or asks for an OpenMP runtime"), *lines
+    return lines
 
 
 def _head(report: NativeReport, width: int | None) -> list[str]:
@@ -200,7 +211,7 @@ def _advice(remedies: Sequence[Remedy], verbose: bool = False) -> tuple[str, ...
     return tuple(lines)
 
 
-def _close(report: NativeReport, groups: Sequence[Pairing]) -> str:
+def _close(report: NativeReport) -> str:
     findings = native_findings(report)
     crash = sum(finding.slug == "openmp-duplicate" for finding in findings)
     clash = sum(finding.slug == "abseil-mutex" for finding in findings)
@@ -213,7 +224,7 @@ def _close(report: NativeReport, groups: Sequence[Pairing]) -> str:
     advice = ""
     if crash:
         advice = " Do not set KMP_DUPLICATE_LIB_OK: it silences the abort and leaves the crash."
-    linkable = any(group.main.outcome == "crash" and is_linkable(group.main, report.carried) for group in groups)
+    linkable = any(pair.outcome == "crash" and is_linkable(pair, report.carried) for pair in report.conflicts)
     if linkable and report.environment and report.os == "macos" and not clash:
         following = f"holdfast doctor --env {printable(report.environment)} --fix"
     else:
