@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from holdfast.core.facts import DeviceTrial, MachineFacts
 from holdfast.core.plan import Plan, Remedy
 from holdfast.hazards import Hazard, Severity, all_hazards
+from holdfast.machine.native.survey import NativeReport
 
 _ORDER: Mapping[Severity, int] = {"blocker": 0, "warning": 1, "note": 2}
 _TRIED = {
@@ -50,6 +51,7 @@ class Checkup:
     facts: MachineFacts
     findings: tuple[Finding, ...] = ()
     unanswered: tuple[str, ...] = ()
+    native: NativeReport | None = None  # what `-v` lists of native libraries
 
     @property
     def exit_code(self) -> int:

@@ -14,15 +14,10 @@ _SYSTEMS = {"linux": "Linux", "macos": "macOS", "windows": "Windows"}
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One subject: the probes it waits for, what it says in a line or more, and what `-v` lists under it."""
+    """One subject: the probes it waits for, which `-v` lists as facts, and what it says in a line or more."""
 
     probes: tuple[str, ...]
     sentences: Callable[[MachineFacts], list[str]]
-    facts: tuple[str, ...] = ()  # those that `-v` lists; the probes' own names when empty
-
-    def listed(self) -> tuple[str, ...]:
-        """The facts that `-v` lists."""
-        return self.facts or self.probes
 
 
 def _system(facts: MachineFacts) -> list[str]:
@@ -150,11 +145,11 @@ PARTS = (
     Part(("torch", "distributions"), _packages),
     Part(("models", "variables", "power"), _places),
     Part(("gpus", "driver_version", "driver_cuda", "gpu_processes"), _gpus),
-    Part(("native",), _native, ("openmp_runtimes", "conflicts")),
+    Part(("native",), _native),  # `-v` lists native libraries after all facts
     Part(("trials",), _trials),
 )
 FOLDER_PARTS = (
     Part(("distributions",), _folder),
     Part(("torch",), lambda facts: [_torch(facts)] if facts.torch else []),
-    Part(("native",), _native, ("openmp_runtimes", "conflicts")),
+    Part(("native",), _native),  # `-v` lists native libraries after all facts
 )

@@ -14,6 +14,7 @@ from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Remedy
 from holdfast.core.text import plural
 from holdfast.doctor.checkup import Checkup, Finding
+from holdfast.doctor.native_report import native_lines
 from holdfast.doctor.parts import Part
 from holdfast.doctor.show_fact import show_fact
 from holdfast.hazards import find_hazard
@@ -38,7 +39,7 @@ def render_part(part: Part, facts: MachineFacts, style: Style) -> list[str]:
     """Write what one part of the facts says; with `-v`, each fact and where it was taken from."""
     lines = [line for text in part.sentences(facts) for line in _boxed("ok", text, style)]
     if style.verbose:
-        for name in part.listed():
+        for name in part.probes:
             if name in facts.sources:
                 text = f"{name}: {show_fact(name, facts)}   ({facts.sources[name]})"
                 lines += _folded(text, style, _INDENT, _INDENT + 2)
@@ -46,8 +47,12 @@ def render_part(part: Part, facts: MachineFacts, style: Style) -> list[str]:
 
 
 def render_findings(checkup: Checkup, style: Style) -> list[str]:
-    """Write the findings, worst first, and what could not be answered. Notes appear with `-v` only."""
+    """Write the findings, worst first, and what could not be answered. `-v` adds notes and native libraries."""
     lines: list[str] = []
+    if style.verbose and checkup.native:
+        for line in native_lines(checkup.native, verbose=True):
+            if line.mark == "ok":  # the others are findings
+                lines += _boxed("ok", f"{line.subject}: {line.text}", style)
     told: set[str] = set()
     for finding in checkup.findings:
         if finding.severity != "note" or style.verbose:
@@ -86,7 +91,7 @@ def _finding(finding: Finding, style: Style, told: set[str]) -> list[str]:
     if finding.why and finding.why not in told:  # many findings may share one reason
         lines += _folded(f"why   {finding.why}", style, _INDENT, _INDENT + 6)
         told.add(finding.why)
-    shown = finding.remedies if style.verbose else finding.remedies[:_SHOWN_REMEDIES]
+    shown = finding.remedies if style.verbose else _foremost(finding.remedies)
     for remedy in shown:
         lines += _folded(f"try   {_advice(remedy)}", style, _INDENT, _INDENT + 6)
     if len(shown) < len(finding.remedies):
@@ -98,9 +103,17 @@ def _finding(finding: Finding, style: Style, told: set[str]) -> list[str]:
     return lines
 
 
+def _foremost(remedies: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
+    """The first few, with one among them that a person can type: here no run is under way that could change itself."""
+    first = remedies[:_SHOWN_REMEDIES]
+    typed = next((remedy for remedy in remedies if remedy.command), None)
+    return first if typed is None or typed in first else (*first[:-1], typed)
+
+
 def _advice(remedy: Remedy) -> str:
     details = [remedy.command] if remedy.command else []
-    details += [f"{name}={value}" for name, value in (remedy.change or {}).items()]
+    if not remedy.command:
+        details = [f"{name}={value}" for name, value in (remedy.change or {}).items()]
     details += [f"cost: {remedy.cost}"] if remedy.cost else []
     details += [] if remedy.keeps else ["changes what is learned"]
     return remedy.title + (f"  ({'; '.join(details)})" if details else "")

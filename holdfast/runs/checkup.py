@@ -1,7 +1,7 @@
 """The doctor's front door: ask a machine or a folder, then every hazard; and the reversible link fix."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.core.facts import DeviceTrial, MachineFacts
@@ -9,7 +9,7 @@ from holdfast.doctor.checkup import Checkup, check
 from holdfast.doctor.native_findings import native_findings
 from holdfast.doctor.parts import FOLDER_PARTS, PARTS, Part
 from holdfast.doctor.render import Style, render_close, render_findings, render_json, render_part
-from holdfast.hazards import Hazard, find_hazard
+from holdfast.hazards import Hazard, all_hazards, find_hazard
 from holdfast.machine.folder import facts_of_folder
 from holdfast.machine.probe import survey_this_machine
 
@@ -28,6 +28,7 @@ __all__ = (
     "render_part",
 )
 
+_ABOUT_MACHINES = {"slow-cpu-training"}  # takes a folder's unknown GPUs for none
 _MPS_FAILURES = {"crash": "mps-crash", "hang": "mps-hang", "differs": "mps-wrong-results"}
 
 
@@ -45,7 +46,8 @@ def check_machine(
             on_part(part, survey.facts())
         facts = survey.all_facts(on_wait)
         report = survey.extras.get("report")
-        return check(facts, native=native_findings(report) if report else (), name_failure=name_failure)
+        checkup = check(facts, native=native_findings(report) if report else (), name_failure=name_failure)
+        return replace(checkup, native=report)
     finally:
         survey.close()
 
@@ -55,7 +57,8 @@ def check_folder(folder: Path, *, on_part: Callable[[Part, MachineFacts], None] 
     facts, report = facts_of_folder(folder)
     for part in FOLDER_PARTS:
         on_part(part, facts)
-    return check(facts, native=native_findings(report))
+    hazards = tuple(hazard for hazard in all_hazards() if hazard.slug not in _ABOUT_MACHINES)
+    return replace(check(facts, native=native_findings(report), hazards=hazards), native=report)
 
 
 def name_failure(trial: DeviceTrial) -> Hazard | None:

@@ -160,6 +160,13 @@ def test_a_finding_shows_what_was_seen_then_advice_then_where_to_read_on():
     assert "[ok] a check broke   [check-failed]" in verbose
 
 
+def test_one_remedy_that_can_be_typed_is_always_shown():
+    remedies = (Remedy("a", change={"device": "cpu"}), Remedy("b", change={"threads": 1}), Remedy("c", command="pip x"))
+    finding = Finding(slug="some-thing", severity="warning", seen="s", remedies=remedies)
+    lines = render_findings(Checkup(facts=MachineFacts(), findings=(finding,)), Style())
+    assert lines[1:] == ["     try   a  (device=cpu)", "     try   c  (pip x)", "           1 more with -v"]
+
+
 def test_lines_fold_at_60_columns_without_breaking_commands():
     checkup = Checkup(facts=MachineFacts(), findings=(WARNING,))
     lines = lines_of(MAC, style=Style(width=60)) + render_findings(checkup, Style(width=60))
