@@ -49,17 +49,22 @@ _PYTHON_PATH = re.compile(r"[/\\]python(?P<version>3\.\d+)[/\\]")
 _PROMPT = re.compile(r"(?:>>> |In \[\d+\]: |print\()(?P<name>\w+)\.__version__")
 _BARE = re.compile(rf"^(?:Out\[\d+\]: )?[`'\"]?{_VERSION}[`'\"]?\s*$")
 _HINT = re.compile(r"\d\.\d")
+_DIGITS = re.compile(r"\d+")
 
 
 def read_versions(lines: Iterable[Line]) -> Iterator[Line]:
     """Give "name version" in lower case for each version that a line states, once each."""
     seen: set[str] = set()
+    idle_shapes: set[str] = set()  # of lines that say nothing, and so say nothing with other numbers either
     asked = ""
     for number, line in lines:
+        found: list[str] = []
         if asked and (answer := _BARE.match(line)):
-            found = {f"{asked} {answer['version']}": None}
-        else:
-            found = dict.fromkeys(_stated(line[:1000])) if _HINT.search(line) else {}
+            found = [f"{asked} {answer['version']}"]
+        elif _HINT.search(line) and (shape := _DIGITS.sub("0", line[:1000])) not in idle_shapes:
+            found = list(_stated(line[:1000]))
+            if not found:
+                idle_shapes.add(shape)
         asked = _known(prompt["name"]) if (prompt := _PROMPT.search(line)) else ""
         for banner in found:
             if banner not in seen:
