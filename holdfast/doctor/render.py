@@ -14,7 +14,7 @@ from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Remedy
 from holdfast.core.text import plural
 from holdfast.doctor.checkup import Checkup, Finding
-from holdfast.doctor.native_report import native_lines
+from holdfast.doctor.native_report import native_details
 from holdfast.doctor.parts import Part
 from holdfast.doctor.show_fact import show_fact
 from holdfast.hazards import find_hazard
@@ -50,9 +50,7 @@ def render_findings(checkup: Checkup, style: Style) -> list[str]:
     """Write the findings, worst first, and what could not be answered. `-v` adds notes and native libraries."""
     lines: list[str] = []
     if style.verbose and checkup.native:
-        for line in native_lines(checkup.native, verbose=True):
-            if line.mark == "ok":  # the others are findings
-                lines += _boxed("ok", f"{line.subject}: {line.text}", style)
+        lines += [_colored("ok", line, style) for line in native_details(checkup.native, style.width)]
     told: set[str] = set()
     for finding in checkup.findings:
         if finding.severity != "note" or style.verbose:
@@ -121,10 +119,12 @@ def _advice(remedy: Remedy) -> str:
 
 def _boxed(kind: str, text: str, style: Style) -> list[str]:
     lines = _folded(f"{_BOXES[kind]:<4} {text}", style, 0, _INDENT)
-    if style.color:
-        box = _BOXES[kind]
-        lines[0] = f"\x1b[{_COLORS[kind]}m{box}\x1b[0m{lines[0][len(box) :]}"
-    return lines
+    return [_colored(kind, lines[0], style), *lines[1:]]
+
+
+def _colored(kind: str, line: str, style: Style) -> str:
+    box = _BOXES[kind]
+    return f"\x1b[{_COLORS[kind]}m{box}\x1b[0m{line[len(box) :]}" if style.color and line.startswith(box) else line
 
 
 def _folded(text: str, style: Style, first: int, rest: int) -> list[str]:
