@@ -32,7 +32,9 @@ def _ends_in_collate(evidence: Evidence) -> Passage | None:
     if evidence.errors or not evidence.stacks or evidence.exit.joined in ("hang", "code 0"):
         return None
     frame = max(evidence.stacks[-1].frames, key=lambda frame: frame.line)
-    if "collate" in frame.function.lower() or "collat" in frame.module.lower():
+    callers = " ".join(f"{outer.function} {outer.module}" for outer in evidence.stacks[-1].frames).lower()
+    pads = "tokenization_utils" in frame.module and "collat" in callers
+    if pads or "collate" in frame.function.lower() or "collat" in frame.module.lower():
         return Passage("frame", frame.line, f"{frame.function} ({frame.module})")
     return None
 

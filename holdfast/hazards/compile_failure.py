@@ -78,7 +78,7 @@ HAZARD = Hazard(
         suggests("frame", r"torchinductor_\w+[/\\]", unless=(seen("log", r"out of memory|CUDA error"),)),
         suggests(
             "frame",
-            r"_inductor/|_dynamo/(?:output_graph|convert_frame|symbolic_convert)|_run_ninja_build|_jit_compile \(|jit_load \(|triton/(?:compiler|backends|runtime/(?:build|jit|autotuner))",
+            r"_inductor[/\\]|_dynamo[/\\](?:output_graph|convert_frame|symbolic_convert|backends)|_functorch[/\\]aot_autograd|_run_ninja_build|_jit_compile \(|jit_load \(|triton[/\\](?:compiler|backends|runtime[/\\](?:build|jit|autotuner))",
             unless=(seen("error", r"Error"),),
         ),
         suggests("error", r"Set TORCHDYNAMO_VERBOSE=1|Set TORCH_LOGS=\"\+dynamo\""),

@@ -42,6 +42,7 @@ HAZARD = Hazard(
         proves(
             "log",
             r"invalid load key|unpickling stack underflow|pickle data was truncated|could not find MARK|invalid opcode",
+            unless=(seen("log", r"\.safetensors['\"]"),),  # a whole safetensors file, given to torch.load
         ),
         proves("log", r"unexpected EOF, expected \d+ more bytes|[Tt]he file might be corrupted"),
         proves(

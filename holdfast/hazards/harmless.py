@@ -136,6 +136,11 @@ HARMLESS = (
         "xverse-ai/XVERSE-13B#15",
     ),
     Harmless(
+        r"A matching Triton is not available|Error caught was: No module named 'triton'",
+        "xformers goes on without that optimization",
+        "vllm-project/vllm#424",
+    ),
+    Harmless(
         r"can only (?:test|join) a child process",
         "a loader object was deleted in another process than its own; nothing is lost",
         "pytorch/pytorch#149837",

@@ -107,7 +107,7 @@ HAZARD = Hazard(
         suggests("log", r"(?i)= (?:nan|inf) is not finite|signaling trainer to stop.*nan"),
         suggests(
             "log",
-            r"(?i)(?:reducing|reduce) (?:loss scale )?to:? (?:1\.0|1|0\.\d+|\d\.\d+e-\d+)\s*$|setting loss scale to:? 0\.0\d+",
+            r"(?i)(?:reducing|reduce) (?:loss scale )?to:? (?:[124]\.0|[124]|0\.\d+|\d\.\d+e-\d+)\s*$|setting loss scale to:? 0\.0\d+",
         ),
         suggests("log", r"raise FloatingPointError|^\s*_?(?:detect|check)_(?:anomaly|nan)\w*\("),
         judged("suggests", _loss_is_nan),

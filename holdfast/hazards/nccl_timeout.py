@@ -15,7 +15,7 @@ from holdfast.core.plan import Remedy
 from holdfast.hazards import Case, Hazard, judged, seen, suggests
 
 _TIMED_OUT = (
-    r"Watchdog caught collective operation timeout|milliseconds before timing out|Heartbeat monitor timed out"
+    r"Watchdog caught collective operation timeout|milliseconds before timing out|Heartbeat monitor timed out|watchdog got stuck for \d+ seconds"
     r"|Timed out initializing process group|in store based barrier|Timed out after \d+ seconds waiting for clients|client socket has timed out after"
     r"|(?:RuntimeError|DistStoreError|TimeoutError|got error): Socket Timeout|Timed out waiting \d+ ?ms|wait timeout after \d+ ?ms|(?:passed|in) monitoredBarrier"
     r"|[Cc]ollective (?:operation )?(?:timeout|timed out)|Original reason for failure was:.*time|ncclTimeout"

@@ -139,6 +139,11 @@ HAZARD = Hazard(
         judged("suggests", _dies_in_openmp),
         judged("suggests", _two_files),
         suggests("log", r"stop reason = EXC_BAD_ACCESS[^\n]*\n[^\n]*lib(?:omp|iomp5)\S*`(?:void )?__kmp"),
+        suggests(
+            "log",
+            r"lib(?:omp|iomp5)\S*`(?:void )?__kmp_(?:suspend|resume|execute_tasks)",
+            also=(seen("exit", r"SIGSEGV|SIGBUS|SIGABRT"),),
+        ),
         suggests("log", r"MKL_THREADING_LAYER=INTEL is incompatible with libgomp"),
         # OpenMP in the second package, on a Mac, ended by a segmentation fault: what is left when nothing was printed.
         suggests("exit", r"signal SIGSEGV", also=(seen("log", _MAC), seen("log", _SECOND_PACKAGE))),

@@ -68,7 +68,7 @@ _ASKED = (
     r"module ['\"](?P<owner>[\w.]+)['\"] has no attribute ['\"](?P<name>\w+)['\"]",
     _LACKS,
     r"No module named ['\"]?(?P<name>[\w.]+)['\"]?",
-    r"(?:not used by the (?P<owner>HfArgumentParser):\s*\[|unrecognized arguments:[^\n]*?)[ '\"]*--(?P<name>\w+)",
+    r"(?:not used by the (?P<owner>HfArgumentParser):\s*\[|unrecognized arguments:[^\n]*?)[ '\"]*--(?P<name>[\w-]+)",
 )
 _FRAME = re.compile(r"File \"?(?P<path>[^\",\n]+?)(?:\"|:\d+|,)|^\W*(?P<cell>[\w./\\~:-]+\.py)(?:\]\S*)? in \w+\(")
 _IN_LIBRARY = re.compile(

@@ -83,7 +83,7 @@ def _bytes(pattern: str, message: str) -> float | None:
 
 def _card_full_with_nobody_on_it(evidence: Evidence) -> Passage | None:
     """An nvidia-smi or gpustat table that shows memory in use and no process that uses it."""
-    nobody = r"No running processes found|Unknown Error +\d+MiB|\[Not Found\]|\|=+\|\n\+-+\+$|MB \| *(?:\(null\))?$"
+    nobody = r"No running processes found|Usage +\|\Z|Unknown Error +\d+MiB|\[Not Found\]|\|=+\|\n\+-+\+$|MB \| *(?:\(null\))?$"
     if not seen("log", nobody).find(evidence):
         return None
     for match, passage in evidence.log.search(r"(\d+)(?:MiB)? */ *(\d+) ?Mi?B"):
@@ -112,6 +112,8 @@ HAZARD = Hazard(
                 ),
             ),
         ),
+        # The card lists a process that the system no longer has.
+        suggests("log", r"kill: \(\d+\) - No such process", also=(seen("log", r"nvidia-smi|used_gpu_memory|MiB /"),)),
         proves(
             "log", r"Free memory on device [\w:() ]*\([\d.]+/[\d.]+ GiB\) on startup is less than desired GPU memory"
         ),
