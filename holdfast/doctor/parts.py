@@ -99,7 +99,7 @@ def _native(facts: MachineFacts) -> list[str]:
     bad = [pair for pair in facts.conflicts if pair.outcome not in (*HARMLESS, "tolerated")]
     tolerated = [pair for pair in facts.conflicts if pair.outcome == "tolerated"]
     if bad:
-        return [f"{copies}; see below"]
+        return []  # the findings say it
     return [copies + (", two of them at once in some programs, which works" if tolerated else ", no clash")]
 
 
