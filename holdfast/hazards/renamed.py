@@ -37,7 +37,14 @@ _HUB = r"huggingface_hub[\w.]*"
 _SCHEDULER = r"\w*LR\w*|CosineAnnealing\w*"
 
 RENAMED = (
-    Renamed("torch", "2.0", "", "local-rank", "os.environ['LOCAL_RANK'] (torchrun sets it)", "pytorch/pytorch#94505"),
+    Renamed(
+        "torch",
+        "2.0",
+        "",
+        "local_rank",
+        "--local-rank, which the launcher passes now, or read os.environ['LOCAL_RANK']",
+        "huggingface/pytorch-image-models#1724",
+    ),
     Renamed("transformers", "4.51", "", "evaluation_strategy", "eval_strategy", "huggingface/transformers#36946"),
     Renamed("transformers", "5.0", "", "no_cuda", "use_cpu", "huggingface/transformers#24863"),
     Renamed("transformers", "5.0", "", "use_mps_device", "", "huggingface/transformers#24239"),
