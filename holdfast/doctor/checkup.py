@@ -6,7 +6,7 @@ A hazard whose question breaks is itself a finding and stops no other. Nothing h
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from holdfast.core.facts import DeviceTrial, MachineFacts
+from holdfast.core.facts import DeviceTrial, MachineFacts, release
 from holdfast.core.plan import Plan, Remedy
 from holdfast.hazards import Hazard, Severity, all_hazards
 from holdfast.machine.native.survey import NativeReport
@@ -80,6 +80,7 @@ def check(
             _add_trial(findings, trial, name_failure(trial))
     said = " ".join(finding.seen for finding in findings)
     findings += [finding for finding in _variable_findings(facts) if finding.title not in said]
+    findings += _mixed_torch(facts)
     findings += _closed_folders(facts)
     findings += _power_findings(facts)
     findings.sort(key=lambda finding: _ORDER[finding.severity])
@@ -135,7 +136,7 @@ def _add_trial(findings: list[Finding], trial: DeviceTrial, hazard: Hazard | Non
             slug=hazard.slug if hazard else "device-trial",
             severity="blocker" if trial.device == "cpu" else "warning",
             seen=seen,
-            remedies=(*remedies, _MORE_TIME) if trial.outcome == "hang" else remedies,
+            remedies=(_MORE_TIME, *remedies) if trial.outcome == "hang" else remedies,
             title=hazard.title if hazard else "a device does not train",
             sources=hazard.sources if hazard else (),
         )
@@ -160,6 +161,19 @@ def _variable_findings(facts: MachineFacts) -> Iterator[Finding]:
             remedies=(remedy,),
             title=variable.name,
             sources=(variable.source,),
+        )
+
+
+def _mixed_torch(facts: MachineFacts) -> Iterator[Finding]:
+    """A torch whose files and record disagree, as an install over an old one leaves it."""
+    recorded = facts.distributions.get("torch")
+    if facts.torch and recorded and release(recorded) != release(facts.torch.version):
+        yield Finding(
+            slug="torch-mixed",
+            severity="warning",
+            seen=f"torch's files are {facts.torch.version}, its record says {recorded}: two installs overlap",
+            remedies=(Remedy("install it afresh", command="pip uninstall -y torch && pip install torch"),),
+            title="two versions of torch are mixed",
         )
 
 

@@ -74,7 +74,7 @@ def render_close(checkup: Checkup, style: Style, healthy_next: str) -> list[str]
             "" if style.verbose else " (-v shows them)" if notes > 1 else " (-v shows it)"
         )
     worst = next((finding for finding in checkup.findings if finding.severity != "note"), None)
-    following = f"holdfast explain {worst.slug}" if worst and find_hazard(worst.slug) else healthy_next
+    following = _next_command(worst) if worst else healthy_next
     return ["", *_folded(f"{text}. Next: {following}", style, 0, 0)]
 
 
@@ -82,6 +82,12 @@ def render_json(checkup: Checkup) -> str:
     """Write one JSON object in ASCII, which any terminal and any reader takes."""
     value = {"facts": checkup.facts, "findings": checkup.findings, "unanswered": checkup.unanswered}
     return json.dumps(to_plain(value), indent=2)
+
+
+def _next_command(finding: Finding) -> str:
+    if find_hazard(finding.slug):
+        return f"holdfast explain {finding.slug}"
+    return next((remedy.command for remedy in finding.remedies if remedy.command), "holdfast doctor -v")
 
 
 def _finding(finding: Finding, style: Style, told: set[str]) -> list[str]:

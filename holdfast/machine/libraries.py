@@ -43,6 +43,7 @@ def import_folders() -> list[Path]:
 def read_distributions(folders: Iterable[Path]) -> Installed:
     """Read the records of every distribution; what stands first on the path is what is imported."""
     found = Installed()
+    leftovers: list[str] = []
     for folder in folders:
         here: dict[str, list[str]] = {}
         for record in _records(folder):
@@ -51,8 +52,8 @@ def read_distributions(folders: Iterable[Path]) -> Installed:
             except OSError as error:
                 found.oddities.append(f"{record.name}: {error.strerror or error}")
                 continue
-            if name.startswith("~"):
-                found.oddities.append(f"{record.name}: left over from an uninstall that was cut off")
+            if name.startswith("~"):  # pip's name for what it was about to remove
+                leftovers.append(record.name)
                 continue
             if not version:
                 found.oddities.append(f"{record.name}: no version is recorded")
@@ -61,6 +62,12 @@ def read_distributions(folders: Iterable[Path]) -> Installed:
             if len(set(versions)) > 1:
                 found.oddities.append(f"{name} is recorded in several versions: {', '.join(sorted(set(versions)))}")
             found.versions.setdefault(name, versions[-1])
+    for leftover in leftovers:
+        rest = canonical(leftover.partition("-")[0].lstrip("~"))
+        if not any(name.endswith(rest) for name in found.versions):
+            found.oddities.append(
+                f"{leftover}: left over from an uninstall that was cut off, and nothing came after it"
+            )
     return found
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from holdfast.core.facts import DeviceTrial, Disk, MachineFacts, Power, Variable
+from holdfast.core.facts import DeviceTrial, Disk, MachineFacts, Power, TorchBuild, Variable
 from holdfast.core.plan import Plan, Remedy
 from holdfast.doctor.checkup import Finding, check
 from holdfast.hazards import Hazard, Invited, all_hazards
@@ -93,7 +93,7 @@ def test_a_cpu_that_cannot_train_is_a_blocker_and_a_gpu_is_a_warning():
 
 def test_a_hang_also_offers_more_time():
     (finding,) = check(MachineFacts(trials=(trial("cuda:0", "hang"),)), hazards=()).findings
-    assert finding.remedies[-1].command == "holdfast doctor --device-timeout 300"
+    assert finding.remedies[0].command == "holdfast doctor --device-timeout 300"
 
 
 def test_a_trial_whose_cause_is_known_joins_what_was_found_of_it():
@@ -130,6 +130,13 @@ def test_pairs_of_packages_stand_in_the_place_of_a_summary():
         ("one", "blocker"),
         ("two", "blocker"),
     ]
+
+
+def test_a_torch_whose_files_and_record_disagree_is_told():
+    mixed = MachineFacts(distributions={"torch": "2.8.0"}, torch=TorchBuild(version="2.13.0+cpu"))
+    assert slugs(check(mixed, hazards=())) == ["torch-mixed"]
+    same = MachineFacts(distributions={"torch": "2.8.0"}, torch=TorchBuild(version="2.8.0+cpu"))
+    assert slugs(check(same, hazards=())) == []
 
 
 def test_a_folder_that_cannot_be_written_to_is_told():

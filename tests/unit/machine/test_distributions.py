@@ -36,18 +36,23 @@ def test_a_record_without_metadata_is_named_by_its_folder(tmp_path):
 def test_broken_records_are_reported_and_stop_nothing(tmp_path):
     install(tmp_path, "torch", "2.8.0")
     install(tmp_path, "torch", "2.13.0")
-    install(tmp_path, "click", "8.1", "~lick-8.1.dist-info").joinpath("METADATA").write_text("Name: ~lick\n")
     (tmp_path / "nothing.dist-info").mkdir()
     (tmp_path / "garbage-1.0.dist-info").mkdir()
     (tmp_path / "garbage-1.0.dist-info" / "METADATA").write_bytes(b"\xff\xfe\x00Name\xff: \n")
     found = read_distributions([tmp_path])
     assert found.versions["garbage"] == "1.0"
-    assert "~lick" not in found.versions
     assert found.oddities == [
         "nothing.dist-info: no version is recorded",
-        "~lick-8.1.dist-info: left over from an uninstall that was cut off",
         "torch is recorded in several versions: 2.13.0, 2.8.0",
     ]
+
+
+def test_what_an_uninstall_left_behind_matters_only_when_nothing_replaced_it(tmp_path):
+    (tmp_path / "~umpy-2.0.dist-info").mkdir()
+    assert len(read_distributions([tmp_path]).oddities) == 1
+    install(tmp_path, "numpy", "2.4.6")
+    found = read_distributions([tmp_path])
+    assert (found.versions, found.oddities) == ({"numpy": "2.4.6"}, [])
 
 
 def test_the_first_folder_on_the_path_wins(tmp_path):
