@@ -21,12 +21,14 @@ _NAMED = (
     r"|BrokenProcessPool|ExceptionGroup)"
     r"|(?:[a-z_]\w*\.)+(?:Empty|Full|Unsupported|Timeout|Failure|error|timeout|gaierror|herror)"
 )
-_EXCEPTION = re.compile(rf"\s*(?P<type>{_NAMED}|(?:[a-z_]\w*\.)*(?:Error|Exception))(?::(?!:)\s*(?P<message>.*)|\s*)$")
+_EXCEPTION = re.compile(
+    rf"\s*(?P<type>{_NAMED}|(?:[a-z_]\w*\.)*(?:Error|Exception))(?:\(\w+\))?(?::(?!:)\s*(?P<message>.*)|\s*)$"
+)
 _LAST_OF_TRACEBACK = re.compile(
     r"(?!(?:Epoch|Step|Process|Note|Loading|Train|Val|Test)\b)(?P<type>(?:\w+\.)*[A-Z]\w*)(?::\s+(?P<message>.*)|:?\s*)$"
 )
 _INSIDE = re.compile(rf"(?:^|[\s(\[\"'`:])(?P<type>{_NAMED})(?::\s+(?P<message>\S.*)|\((?P<quoted>[bruf]?[\"'].*))$")
-_NUMBER_ONLY = re.compile(r"[^:]*:\s+[-+\d.e]+\s*%?\s*$")  # "MeanSquaredError: 0.12" is a metric
+_METRIC = re.compile(r"(?!\s*Bus)[^:]*rror[^:]*:\s+[-+\d.e]+\s*%?\s*$")  # "MeanSquaredError: 0.12"
 _NUMBERED = ("KeyError", "IndexError", "SystemExit", "AssertionError", "ValueError", "RuntimeError", "OSError")
 
 _TRACEBACK = re.compile(r"Traceback \(most recent call")
@@ -41,9 +43,11 @@ _CHAIN = re.compile(r"During handling of the above|The above exception was the d
 
 _WARNING = re.compile(r"(?:^|[\s:(])\w*Warning(?::\s|\s*$)|warnings\.warn\(|^\s*(?:WARN|warning)\b|: warning: ")
 _LEVEL = re.compile(r"(?:^|[\s\[(<|:-])(DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL)(?=[\s\])>|:/]|$)")
-# "[E ProcessGroupNCCL.cpp:475]" of torch, "W0604 12:00:00.1 9 x.cc:3]" of glog, "E tensorflow/core/x.cc:64]"
+# "[E ProcessGroupNCCL.cpp:475]" and "E1119 08:26:02.7 9 torch/distributed/x.py:882]" of torch,
+# "W0604 12:00:00.1 9 x.cc:3]" of glog, "E tensorflow/core/x.cc:64]"
 _NATIVE_LEVEL = re.compile(
-    r"(?P<torch>\[[IWEF][\s\d:.]*\S+\.(?:cpp|cu|h|hpp):\d+\])|\[?[IWEF]\d{4} |:? ?[IWEF] \w+/\S+\.cc:\d+\]"
+    r"(?P<torch>\[[IWEF][\s\d:.]*\S+\.(?:cpp|cu|h|hpp):\d+\]|[IWEF]\d{4} [\d:.]+ \d+ \S*torch/\S+\.py:\d+\])"
+    r"|\[?[IWEF]\d{4} |:? ?[IWEF] \w+/\S+\.cc:\d+\]"
 )
 _ADVICE = re.compile(
     r"(?i)\b(?:if you|to avoid|may|might|could|can|will|would|should|such as|instead of|e\.g\.|for example|in case"
@@ -164,7 +168,8 @@ class _Message:
 
 
 _ANEW = re.compile(
-    r".*\d+%\||wandb: |[$%>] |\(base\)|\s*(?:\*\s*)?frame #\d|\s*#\d+\s|\s*@\s+0x|[-+=]{4,}"
+    r".*\d+%\||\s*[\w.<>:~]+ \([^()\s]+\.(?:py|so|c|dylib)\b"
+    r"|wandb: |[$%>] |\(base\)|\s*(?:\*\s*)?frame #\d|\s*#\d+\s|\s*@\s+0x|[-+=]{4,}"
     r"|(?:Current t|T)hread |Exception raised from|\s*\W*(?i:epoch|step|iter)\w*\W*\d|.*\bloss\b\W{1,4}(?:\d|nan)"
 )
 
@@ -178,7 +183,7 @@ def _error(line: str, in_traceback: bool) -> tuple[str, _Rest] | None:
     if in_traceback and (match := _LAST_OF_TRACEBACK.match(line)):
         return line.strip(), _Rest.ALL
     match = _EXCEPTION.match(line)
-    if _NUMBER_ONLY.match(line) and not (match and match["type"].endswith(_NUMBERED)):
+    if _METRIC.match(line) and not (match and match["type"].endswith(_NUMBERED)):
         return None
     if match:
         return line.strip(), _Rest.ALL

@@ -86,7 +86,9 @@ _TELLERS = (
 _ONE_OF = re.compile(
     r"(?i)sig[a-z]{3}|fault|abort|bus error|illegal|kill|floating|violation|overflow|code|status|terminat|reason|trap"
 )
-_NOT_THE_RUN = re.compile(r"DataLoader worker|(?i:sending|handler|ignor\w+|may|might|could|if you) ")
+_NOT_THE_RUN = re.compile(
+    r"DataLoader worker|potential root cause|(?i:sending|handler|ignor\w+|may|might|could|if you) "
+)
 
 
 def exit_words(exit_status: str) -> str:

@@ -18,8 +18,11 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\ufeff]")
 _MOVING = re.compile(r"[\d\s.:,?█▏▎▍▌▋▊▉#━╸=>-]+")  # what changes when a progress bar is redrawn
 # What follows a progress bar without a line break: "100%|███| 8/8 [00:07<00:00, 1.1it/s]Traceback (most recent ..."
 _AFTER_BAR = re.compile(
-    r"(?<=[\]s%])(?=Traceback \(|Windows fatal|Fatal Python|[A-Z]\w+(?:Error|Exception|Interrupt)\b)"
+    r"(?<=[\]s%])(?=Traceback \(|Windows fatal|Fatal Python|WARNING:|ERROR:|[A-Z]\w+(?:Error|Exception|Interrupt)\b)"
 )
+# What a paste glued together with the spaces that filled a terminal's lines.
+_PADDED = re.compile(r" {8,}(?=Traceback \(|File \"|WARNING:|ERROR:|(?:\w+\.)*\w+(?:Error|Exception): )")
+_ORPHANED_CODES = re.compile(r"\[(?:\d{1,2}(?:;\d{1,2})*)?m")  # terminal codes that lost their first character
 
 # Who speaks: "[rank1]: ", "[1,0]<stderr>:", "(RayTrainWorker pid=4, ip=10.0.0.1) ", "0: " of srun, "trainer-1  | ".
 _SPEAKER = re.compile(
@@ -32,7 +35,8 @@ _SPEAKER = re.compile(
 )
 _STAMP = re.compile(
     r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+: WARNING/[\w-]+\] "  # celery, of what a task prints
-    r"|\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z| ?[+-]\d\d:?\d\d)?\]?(?: std(?:err|out) [FP])?[ :]"
+    r"|\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z| ?[+-]\d\d:?\d\d)?\]?(?: std(?:err|out) [FP])?[\s:]"
+    r"|\[\d\d:\d\d:\d\d(?:\.\d+)?\] "
     r"|\[\s*\d+\.\d{6}\] "  # the kernel's seconds since boot
 )
 
@@ -50,9 +54,11 @@ def clean_lines(raw_lines: Iterable[Line]) -> Iterator[Line]:
         if raw.startswith('{"log":"'):
             raw = _docker_line(raw)
         line = _TERMINAL_CODES.sub("", raw) if "\x1b" in raw else raw
+        if "[0m" in line or "[39m" in line:
+            line = _ORPHANED_CODES.sub("", line)
         for state in _last_states(line):
             text = (state if state.isprintable() else _CONTROL.sub("", state)).rstrip()
-            for part in _AFTER_BAR.split(text) if "%|" in text else (text,):
+            for part in _parts(text):
                 yield number, part[:LONGEST_LINE]
                 for start in range(LONGEST_LINE - _OVERLAP, len(part) - _OVERLAP, LONGEST_LINE - _OVERLAP):
                     yield number, part[start : start + LONGEST_LINE]
@@ -78,6 +84,12 @@ def _last_states(line: str) -> list[str]:
             kept.pop(shape, None)
             kept[shape] = state
     return list(kept.values()) or [""]
+
+
+def _parts(line: str) -> list[str]:
+    """What stands glued together on one line, apart."""
+    parts = _PADDED.split(line) if len(line) > 200 and " " * 8 in line else [line]
+    return [part for whole in parts for part in (_AFTER_BAR.split(whole) if "%|" in whole else (whole,))]
 
 
 def _split_prefixes(line: str) -> tuple[str, str]:

@@ -43,7 +43,7 @@ def read_lines(raw_lines: Iterable[Line], exit_status: str = "") -> Evidence:
         exit=Text("exit", _endings(exit_words(exit_status), told)),
         versions=Text("version", read_versions(lines)),
         stacks=tuple(stacks),
-        progress=read_progress(lines),
+        progress=read_progress(sorted(line for group in groups for line in group)),
     )
 
 

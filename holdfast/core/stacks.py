@@ -30,7 +30,7 @@ _SHAPES = (
     _Shape(
         "traceback",
         '", line ',
-        re.compile(r'(?:File )?"?(?P<module>[^\s"][^"]*)", line \d+, in (?P<function>\S.*)$'),
+        re.compile(r'(?:File )?"?(?P<module>[^\s"][^"]*)", line \d+, in(?: (?P<function>\S.*))?$'),
         True,
     ),
     # File "trainer.py", line 12 in evaluate      (faulthandler)
@@ -143,7 +143,9 @@ _THREAD = re.compile(
 )
 _CRASH = re.compile(r"Crashed|(?:stop reason =|received) (?:EXC_(?!BREAKPOINT)|signal SIG(?!STOP|TRAP|INT))")
 _FATAL_REPORT = re.compile(r"Fatal Python error|Windows fatal exception|received signal SIG(?!INT|STOP)|\*\*\* SIG")
-_ELLIPSIS = re.compile(r"^\s*(?:\.\.\.|…|\[Previous line repeated|(?:#\d+\s+)?<signal handler called>|---Type <return>)")
+_ELLIPSIS = re.compile(
+    r"^\s*(?:\.\.\.|…|\[Previous line repeated|(?:#\d+\s+)?<signal handler called>|---Type <return>)"
+)
 
 
 def read_stacks(lines: Iterable[Line]) -> Iterator[Stack]:
@@ -202,11 +204,9 @@ def _frame(number: int, line: str) -> tuple[_Shape, int, Frame] | None:
     for shape in _SHAPES:
         if shape.hint in line and (match := shape.pattern.search(line)):
             found = match.groupdict()
-            address = found.get("address")
+            address, function = found.get("address"), found["function"] or ""
             frame = Frame(
-                function=_without_arguments(found["function"])
-                if shape.tool == "gdb"
-                else found["function"].strip() or "??",
+                function=_without_arguments(function) or ("<module>" if shape.tool == "traceback" else "??"),
                 module=(found.get("module") or "").strip(),
                 address=int(address, 16) if address else None,
                 line=number,

@@ -40,6 +40,18 @@ class TestLines:
         for before in range(1200, 1600, 7):
             assert "CUDA out of memory" in read_evidence("x" * before + " CUDA out of memory " + "y" * 3000).log.joined
 
+    def test_terminal_codes_that_lost_their_first_character_go(self):
+        assert errors_of("[2m[36m(Worker pid=19, ip=10.0.0.1)[0m RuntimeError: boom") == ["RuntimeError: boom"]
+
+    def test_lines_that_a_paste_glued_together_are_taken_apart(self):
+        text = (
+            "  0%|     | 0/2 [00:00<?, ?it/s]WARNING:x:closing" + " " * 90 + "ERROR:x:failed (exitcode: -9)" + " " * 70
+        )
+        evidence = read_evidence(text + 'Traceback (most recent call last):          File "a.py", line 3, in')
+        assert evidence.errors.joined == "ERROR:x:failed (exitcode: -9)"
+        assert evidence.frames.joined == "<module> (a.py)"
+        assert evidence.exit.joined == "signal SIGKILL"
+
     def test_docker_json_lines_are_opened(self):
         text = '{"log":"RuntimeError: boom\\n","stream":"stderr","time":"2026-01-01T00:00:00Z"}'
         assert errors_of(text) == ["RuntimeError: boom"]
@@ -159,6 +171,9 @@ class TestErrors:
         )
         assert [error.partition(":")[0] for error in errors_of(text)] == ["ExceptionGroup", "OSError", "ValueError"]
 
+    def test_a_stack_after_a_message_is_not_part_of_it(self):
+        assert errors_of("RuntimeError: stuck\npoll (libc.so.6)\nselect (selectors.py:415)") == ["RuntimeError: stuck"]
+
     def test_ranks_that_write_at_once_do_not_mix_their_messages(self):
         text = "[rank0]: RuntimeError: one\n[rank1]: loading\n[rank0]:   more of one\n[rank1]: still loading"
         assert [line.strip() for line in errors_of(text)] == ["RuntimeError: one", "more of one"]
@@ -186,6 +201,11 @@ class TestErrors:
             "zsh: killed     python train.py",
             "[1]    24366 abort      python train.py",
             "THCudaCheck FAIL file=x.cu line=66 error=2 : out of memory",
+            "Illegal instruction: 4",
+            "Bus error: 10",
+            "Killed: 9",
+            "E1119 08:26:02.715000 28705 site-packages/torch/distributed/elastic/api.py:882] failed (exitcode: -11)",
+            "ray.exceptions.RayTaskError(RuntimeError): ray::TrainTrainable.train() (pid=1876)",
         ],
     )
     def test_the_last_words_of_native_code_are_errors(self, line):
@@ -318,6 +338,7 @@ class TestEnd:
             "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.",
             "0 Killed, 3 alive",
             "OOMKilled: false",
+            "There are some potential root causes. (1) The process is killed by SIGKILL (3) crashed due to SIGSEGV",
         ],
     )
     def test_words_that_say_nothing_of_the_runs_end(self, line):
