@@ -2,11 +2,13 @@
 
 import sys
 from pathlib import Path
+from typing import IO
 
 import click
 
 from holdfast.core.artifacts import to_json
 from holdfast.core.errors import RequestError
+from holdfast.core.exits import exit_words
 from holdfast.core.text import closest
 from holdfast.hazards import all_hazards, find_hazard
 from holdfast.runs.explain import explain_log, render_diagnosis, render_hazard
@@ -23,6 +25,11 @@ def explain(what: str, exit_status: str, as_json: bool) -> None:
 
     A log may be anything a failed run left: program output, a Python or native stack, a macOS crash report or sample.
     """
+    if exit_status and not exit_words(exit_status):
+        raise RequestError(
+            f"--exit {exit_status!r} is neither a code nor a signal",
+            try_next=("--exit 1, --exit -9, --exit SIGSEGV, --exit hang",),
+        )
     if what != "-" and not Path(what).exists() and (hazard := find_hazard(what)):
         click.echo(to_json(hazard.page()) if as_json else render_hazard(hazard))
         return
@@ -30,10 +37,12 @@ def explain(what: str, exit_status: str, as_json: bool) -> None:
     click.echo(to_json(diagnosis) if as_json else render_diagnosis(diagnosis))
 
 
-def _log_file(what: str) -> Path:
+def _log_file(what: str) -> Path | IO[bytes]:
     path = Path(what)
     if path.is_file():
         return path
+    if path.exists() and not path.is_dir():  # a pipe, such as the shell's <(command)
+        return path.open("rb")
     if path.is_dir():
         raise RequestError(f"{what} is a folder, not a log", try_next=("holdfast explain FOLDER/the.log",))
     guess = closest(what, [hazard.slug for hazard in all_hazards()])

@@ -70,11 +70,19 @@ def _quoted(passage: Passage) -> str:
 
 
 def _remedy_lines(remedy: Remedy) -> list[str]:
-    details = [remedy.command] if remedy.command else []
-    details += [f"{name}={value}" for name, value in (remedy.change or {}).items()]
-    details += [f"cost: {remedy.cost}"] if remedy.cost else []
-    details += [] if remedy.keeps else ["changes what is learned"]
-    return _labelled("try", remedy.title + (f"  ({'; '.join(details)})" if details else ""))
+    """A remedy's title, then what to type, then what it costs."""
+    changes = (remedy.change or {}).items()
+    variables = [f"export {name}={value}" for name, value in changes if name.isupper()]
+    settings = [f"{name}={value}" for name, value in changes if not name.isupper()]
+    lines = _labelled("try", remedy.title)
+    lines += [f"           $ {command}" for command in (remedy.command, *variables) if command]
+    if settings and not remedy.command and not variables:
+        lines += _labelled("", f"  in Holdfast's plan: {', '.join(settings)}")
+    if remedy.cost:
+        lines += _labelled("", f"  cost: {remedy.cost}")
+    if not remedy.keeps:
+        lines += _labelled("", "  changes what is learned")
+    return lines
 
 
 def _labelled(label: str, text: str) -> list[str]:

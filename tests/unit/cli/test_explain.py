@@ -1,0 +1,71 @@
+"""`holdfast explain` as a person types it."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from holdfast.cli import cli
+from holdfast.core.errors import RequestError
+
+ABORT = "OMP: Error #15: Initializing libomp.dylib, but found libomp.dylib already initialized.\n"
+
+
+def run(*args: str, stdin: bytes = b""):
+    return CliRunner().invoke(cli, ["explain", *args], input=stdin)
+
+
+def test_a_log_is_named_with_the_line_that_proves_it(tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text("starting\n" + ABORT)
+    found = run(str(log))
+    assert found.exit_code == 0
+    assert "[openmp-duplicate, proven]" in found.stdout
+    assert "line 2: OMP: Error #15" in found.stdout
+
+
+def test_json_is_one_object_with_the_promised_fields():
+    found = json.loads(run("-", "--json", stdin=ABORT.encode()).stdout)
+    assert found["slug"] == "openmp-duplicate"
+    assert found["confidence"] == "proven"
+    assert found["because"][0] == {"source": "error", "line": 1, "text": ABORT.strip()}
+    assert {"title", "runner_up", "remedies", "sources"} <= set(found)
+
+
+def test_unknown_is_an_answer_not_a_failure():
+    found = run("-", "--json", stdin=b"KeyError: 'x'\n")
+    assert found.exit_code == 0
+    assert json.loads(found.stdout)["slug"] == "unknown"
+
+
+def test_a_hazard_prints_its_page():
+    found = run("dataloader-shm")
+    assert "What you see:" in found.stdout
+    assert "docker run --shm-size=8g" in found.stdout
+    assert json.loads(run("dataloader-shm", "--json").stdout)["slug"] == "dataloader-shm"
+
+
+def test_a_misspelt_hazard_gets_a_guess():
+    found = run("dataloder-shm")
+    assert isinstance(found.exception, RequestError)
+    assert found.exception.try_next == ("holdfast explain dataloader-shm",)
+
+
+@pytest.mark.parametrize("what", ["missing.log", "."])
+def test_what_is_no_log_is_refused_with_a_remedy(what):
+    found = run(what)
+    assert isinstance(found.exception, RequestError)
+    assert found.exception.exit_code == 2
+    assert found.exception.try_next
+
+
+def test_an_exit_that_is_none_is_refused():
+    found = run("-", "--exit", "banana")
+    assert isinstance(found.exception, RequestError)
+
+
+def test_terminal_codes_in_a_log_never_reach_the_terminal():
+    found = run("-", stdin=b"\x1b[31m\x1b]0;title\x07" + ABORT.encode().replace(b"#15", b"#15\x1b[2J\x08"))
+    assert "openmp-duplicate" in found.stdout
+    assert "\x1b" not in found.stdout
+    assert "\x08" not in found.stdout

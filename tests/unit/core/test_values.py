@@ -1,0 +1,88 @@
+"""The small values everything else is made of."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.artifacts import to_plain, write_artifact
+from holdfast.core.errors import MachineError, RequestError, RunFailed, render_error
+from holdfast.core.events import Events, read_events
+from holdfast.core.facts import MachineFacts, release
+from holdfast.core.heartbeat import BeatWriter, read_beat
+from holdfast.core.plan import Remedy
+from holdfast.core.text import closest, human_bytes, plural
+
+
+def test_an_error_reads_state_first_and_advice_after():
+    error = RequestError("the batch is empty", seen="0 rows", try_next=("holdfast survey DATA",), slug="dataset-parse")
+    assert render_error(error).splitlines() == [
+        "error: the batch is empty   [dataset-parse]",
+        "  seen   0 rows",
+        "  try    holdfast survey DATA",
+        "  more   holdfast explain dataset-parse",
+    ]
+
+
+def test_exit_codes_say_who_can_act():
+    assert [kind("x").exit_code for kind in (RequestError, MachineError, RunFailed)] == [2, 3, 4]
+
+
+def test_an_artifact_is_whole_and_leaves_no_draft(tmp_path):
+    write_artifact(tmp_path, "plan.json", {"folder": Path("a"), "remedy": Remedy("t", change={"threads": 1})})
+    found = json.loads((tmp_path / "plan.json").read_text())
+    assert found["remedy"]["change"] == {"threads": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_a_failed_write_keeps_the_old_artifact(tmp_path):
+    write_artifact(tmp_path, "plan.json", {"a": 1})
+    with pytest.raises(TypeError):
+        write_artifact(tmp_path, "plan.json", {"a": object()})
+    assert json.loads((tmp_path / "plan.json").read_text()) == {"a": 1}
+
+
+def test_plain_values_go_into_tuples_and_mappings():
+    assert to_plain({"x": (1, {"y": {2}})}) == {"x": [1, {"y": [2]}]}
+
+
+@pytest.mark.parametrize(
+    ("version", "numbers"), [("2.8.0+cpu", (2, 8)), ("2.13.0rc1", (2, 13)), ("0.2.1", (0, 2, 1)), ("", ()), ("x", ())]
+)
+def test_versions_compare_by_their_release_numbers(version, numbers):
+    assert release(version) == numbers
+
+
+def test_facts_answer_what_is_installed_and_how_old():
+    facts = MachineFacts(distributions={"torch": "2.8.0"})
+    assert facts.has_below("torch", "2.9")
+    assert facts.has_at_least("torch", "2.8")
+    assert not facts.has_below("faiss-cpu", "9")
+
+
+def test_numbers_and_names_are_written_for_people():
+    assert [human_bytes(n) for n in (512, 64_000_000, 2.5e12)] == ["512 bytes", "64.0 MB", "2.5 TB"]
+    assert (plural(1, "note"), plural(3, "note")) == ("1 note", "3 notes")
+    assert closest("docter", ["doctor", "explain"]) == "doctor"
+    assert closest("zzz", ["doctor"]) is None
+
+
+def test_events_of_a_killed_writer_end_with_the_last_whole_one(tmp_path):
+    path = tmp_path / "events.jsonl"
+    events = Events(path)
+    events.write("step", step=1)
+    events.write("step", step=2)
+    with path.open("ab") as file:
+        file.write(b'{"event": "st')
+    assert [event["step"] for event in read_events(path)] == [1, 2]
+
+
+def test_a_beat_is_read_by_another_process_as_it_was_written(tmp_path):
+    path = tmp_path / "beat"
+    assert read_beat(path) is None
+    writer = BeatWriter(path)
+    assert read_beat(path) is None
+    writer.enter("step", 7, 90)
+    writer.beat(8)
+    beat = read_beat(path)
+    assert (beat.phase, beat.step, beat.steps, beat.count) == ("step", 8, 90, 2)
