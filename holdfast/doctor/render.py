@@ -23,7 +23,8 @@ _BOXES = {"ok": "[ok]", "note": "[ok]", "warning": "[!]", "blocker": "[x]"}
 _COLORS = {"ok": "32", "note": "32", "warning": "33", "blocker": "31"}
 _SHOWN_REMEDIES = 2
 _INDENT = 5
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_JOINT = "\N{NO-BREAK SPACE}"  # in commands, until lines are folded
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # what could steer a terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def render_close(checkup: Checkup, style: Style, healthy_next: str) -> list[str]
         )
     worst = next((finding for finding in checkup.findings if finding.severity != "note"), None)
     following = _next_command(worst) if worst else healthy_next
-    return ["", *_folded(f"{text}. Next: {following}", style, 0, 0)]
+    return ["", *_folded(f"{text}. Next: {_whole(following)}", style, 0, 0)]
 
 
 def render_json(checkup: Checkup) -> str:
@@ -103,7 +104,7 @@ def _finding(finding: Finding, style: Style, told: set[str]) -> list[str]:
     if style.verbose and finding.sources:
         lines += _folded(f"read  {', '.join(finding.sources)}", style, _INDENT, _INDENT + 6)
     if find_hazard(finding.slug):
-        lines += _folded(f"more  holdfast explain {finding.slug}", style, _INDENT, _INDENT + 6)
+        lines += _folded(_whole(f"more  holdfast explain {finding.slug}"), style, _INDENT, _INDENT + 6)
     return lines
 
 
@@ -115,7 +116,7 @@ def _foremost(remedies: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
 
 
 def _advice(remedy: Remedy) -> str:
-    details = [remedy.command] if remedy.command else []
+    details = [_whole(remedy.command)] if remedy.command else []
     if not remedy.command:
         details = [f"{name}={value}" for name, value in (remedy.change or {}).items()]
     details += [f"cost: {remedy.cost}"] if remedy.cost else []
@@ -133,17 +134,21 @@ def _colored(kind: str, line: str, style: Style) -> str:
     return f"\x1b[{_COLORS[kind]}m{box}\x1b[0m{line[len(box) :]}" if style.color and line.startswith(box) else line
 
 
+def _whole(command: str) -> str:
+    """Keep a command in one line, so that it can be copied."""
+    return command.replace(" ", _JOINT)
+
+
 def _folded(text: str, style: Style, first: int, rest: int) -> list[str]:
-    """Fold at the width; paths and commands are never broken, so that they can be copied."""
     text = _CONTROL.sub("?", text)
     if style.width is None:
-        return [" " * first + text]
-    return textwrap.wrap(
+        return [" " * first + text.replace(_JOINT, " ")]
+    lines = textwrap.wrap(
         text,
         max(style.width, 40),
         initial_indent=" " * first,
         subsequent_indent=" " * rest,
         break_long_words=False,
         break_on_hyphens=False,
-        drop_whitespace=True,
     )
+    return [line.replace(_JOINT, " ") for line in lines]

@@ -174,6 +174,14 @@ def test_lines_fold_at_60_columns_without_breaking_commands():
     assert any("holdfast explain openmp-duplicate" in line for line in lines)
 
 
+def test_a_command_is_never_broken_over_two_lines():
+    long = 'pip install "tensorflow<2.20" "pyarrow<22" and much more'
+    finding = Finding(slug="some-thing", severity="warning", seen="s", remedies=(Remedy("take these", command=long),))
+    checkup = Checkup(facts=MachineFacts(), findings=(finding,))
+    assert any(long in line for line in render_findings(checkup, Style(width=60)))
+    assert long in "\n".join(render_close(checkup, Style(width=60), ""))
+
+
 def test_colour_is_on_the_box_alone():
     (line,) = render_part(PARTS[0], MAC, Style(color=True))
     assert line == "\x1b[32m[ok]\x1b[0m macOS 15.1, Apple M2 Pro, arm64"
