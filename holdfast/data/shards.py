@@ -2,6 +2,16 @@
 
 A token array is two files: all tokens one after the other, and where each text starts. Reading a batch is slicing;
 nothing is decoded, copied or handed between processes.
+
+Two-tower folders hold the passages of all splits once, and each split's queries:
+
+    corpus              token array, or `corpus.vectors.npy` (passages, size) where the manifest says "vectors"
+    corpus.groups.npy   article of each passage, -1 for none; the file may be absent
+    SPLIT               token array of the split's queries, or `SPLIT.vectors.npy`
+    SPLIT.qrels.npy     (judgements, 3) int64: query, passage, score of 1 or more; each one of "train" is an example
+    train.negatives.npy (near-misses, 2) int64: query, passage that is known not to answer it; may be absent
+
+The manifest has "task", "splits", "form" ("text" or "vectors") and, for texts, "max_length" in tokens.
 """
 
 from dataclasses import dataclass
