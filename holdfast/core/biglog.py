@@ -4,9 +4,7 @@ The beginning and the end are kept whole; between them only the surroundings of 
 lines that differ in numbers alone only the first few. Line numbers stay those of the file. Nothing is executed.
 """
 
-import codecs
 import re
-import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
 from heapq import merge
@@ -17,12 +15,12 @@ from typing import IO
 from holdfast.core.evidence import Evidence
 from holdfast.core.loglines import Line
 from holdfast.core.logtext import read_lines
+from holdfast.core.rawbytes import decoded, read_bytes
 
 _WHOLE_BYTES = 1 << 20  # a file up to this size is kept as it is; crash reports are such files
 _HEAD_BYTES, _MIDDLE_BYTES, _TAIL_BYTES = 96 << 10, 224 << 10, 192 << 10
 _BEFORE_BYTES, _AFTER_BYTES = 3000, 6000  # kept around a word
 _CHUNK_BYTES = 8 << 20
-_MOST_BYTES = 16 << 30  # where reading stops: a small compressed file may unfold without end
 _REPEATS = 3  # lines of one shape that are kept
 
 # Looked for one by one: `bytes.find` passes over 1 GB a second, a regular expression of them all 10 MB.
@@ -44,11 +42,11 @@ def read_log_file(log: Path | str | IO[bytes], exit_status: str = "") -> Evidenc
 
 def _kept_lines(stream: IO[bytes]) -> Iterator[Line]:
     number = 0
-    for first, piece in _joined(_pieces(_as_utf8(_blocks(stream)))):
+    for first, piece in _joined(_pieces(read_bytes(stream))):
         if number:
             yield number, ""  # something was left out: what comes is not the next line
         for number, line in enumerate(piece.split(b"\n"), start=first):
-            yield number, _decoded(line)
+            yield number, decoded(line)
 
 
 def _joined(pieces: Iterator[_Piece]) -> Iterator[tuple[int, bytes]]:
@@ -204,60 +202,6 @@ def _merged(spans: list[_Span]) -> list[_Span]:
     return merged
 
 
-def _blocks(stream: IO[bytes]) -> Iterator[bytes]:
-    """The bytes of a stream as they come, unpacked when they are gzip."""
-    raw = iter(lambda: stream.read(_CHUNK_BYTES) or b"", b"")
-    first = next(raw, b"")
-    blocks = chain([first], raw)
-    total = 0
-    for block in _unzipped(blocks) if first.startswith(b"\x1f\x8b\x08") else blocks:
-        yield block
-        total += len(block)
-        if total > _MOST_BYTES:
-            return
-
-
-def _unzipped(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Unpack as far as it goes; a file that was cut off gives what it holds."""
-    decoder = zlib.decompressobj(31)
-    for block in blocks:
-        while block:
-            try:
-                yield decoder.decompress(block, _CHUNK_BYTES)
-            except zlib.error:
-                return
-            block = decoder.unconsumed_tail
-            if decoder.eof:
-                block, decoder = decoder.unused_data, zlib.decompressobj(31)
-
-
-def _as_utf8(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    first = next((block for block in blocks if block), b"")
-    if encoding := _wide_encoding(first):
-        decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
-        for block in chain([first], blocks):
-            yield decoder.decode(block).encode("utf-8", "replace")
-        return
-    yield first.removeprefix(codecs.BOM_UTF8)
-    yield from blocks
-
-
-def _wide_encoding(start: bytes) -> str:
-    """The name of a two-byte encoding, by its mark or by the zeros of plain text in it."""
-    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
-    sample = start[:2000]
-    for offset, name in ((1, "utf-16-le"), (0, "utf-16-be")):
-        zeros = sample[offset::2]
-        if (
-            len(zeros) > 20
-            and zeros.count(0) > 0.8 * len(zeros)
-            and sample[1 - offset :: 2].count(0) < 0.1 * len(zeros)
-        ):
-            return name
-    return ""
-
-
 def _chunks(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """The same bytes in parts that are worth a search each; a pipe gives little ones."""
     waiting: list[bytes] = []
@@ -269,10 +213,3 @@ def _chunks(blocks: Iterable[bytes]) -> Iterator[bytes]:
             yield b"".join(waiting)
             waiting, size = [], 0
     yield b"".join(waiting)
-
-
-def _decoded(line: bytes) -> str:
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError:
-        return line.decode("cp1252", "replace")

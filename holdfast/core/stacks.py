@@ -1,7 +1,7 @@
-"""Reads stack reports into frames, line by line: Python tracebacks (plain, notebook, rich) and faulthandler, py-spy, gdb,
-lldb, torch's and glibc's own, abseil, Windows, and the frames of macOS crash reports.
+"""Reads stack reports line by line: Python tracebacks (plain, notebook, rich) and faulthandler, py-spy, gdb, lldb, torch's
+and glibc's own, abseil, Windows, and the frames of macOS crash reports.
 
-`core.crashreports` adds what needs the whole report: `.ips` JSON, the call tree of `sample`, load addresses.
+`core.frameshapes` knows how each writes a frame; here frames become stacks. `core.crashreports` adds what needs the whole report: `.ips` JSON, the call tree of `sample`, load addresses.
 """
 
 import re
@@ -9,138 +9,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from holdfast.core.evidence import Frame, Stack
+from holdfast.core.frameshapes import Shape, read_frame
 from holdfast.core.loglines import Line
 
-_ADDRESS = r"(?P<address>0x[0-9a-fA-F]+)"
-_SOURCE_FILE = r"[^()\s:]*\.(?:py|pyx|pxi|c|cc|cpp|h|S|so[\w.-]*|dylib|dll|pyd)|<[\w ]+>"
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """How one tool writes a frame."""
-
-    tool: str
-    hint: str  # a frame of this shape has it somewhere; most lines have none of the hints
-    pattern: re.Pattern[str]
-    outermost_first: bool = False
-
-
-_SHAPES = (
-    # File "trainer.py", line 12, in evaluate      (traceback; the start of the path may be cut off)
-    _Shape(
-        "traceback",
-        '", line ',
-        re.compile(r'(?:File )?"?(?P<module>[^\s"][^"]*)", line \d+, in(?: (?P<function>\S.*))?$'),
-        True,
-    ),
-    # File "trainer.py", line 12 in evaluate      (faulthandler)
-    _Shape("faulthandler", '", line ', re.compile(r'File "(?P<module>[^"]+)", line \d+ in (?P<function>\S.*)$')),
-    # Binary file "/lib/libc.so.6", at abort+0x26 [0x7f390ba255fe]      (faulthandler of Python 3.14, native part)
-    _Shape(
-        "c-stack",
-        'Binary file "',
-        re.compile(rf'Binary file "(?P<module>[^"]+)", at (?P<function>\S*?)(?:\+0x[0-9a-f]+)? \[{_ADDRESS}\]'),
-    ),
-    # File /lib/torch/nn/modules/module.py:1130, in Module._call_impl(self, *input)      (notebook)
-    _Shape(
-        "notebook",
-        ", in ",
-        re.compile(r"^(?:File|Input|Cell) (?P<module>.+?)(?::\d+|, line \d+)?, in (?P<function>[\w.<>: ]+?)(?:\(.*)?$"),
-        True,
-    ),
-    # /lib/transformers/training_args.py in _setup_devices(self)      (older notebook)
-    _Shape(
-        "notebook",
-        " in ",
-        re.compile(r"^(?P<module>(?:[~/.<]|[A-Za-z]:\\)\S*) in (?P<function>[\w.]+|<\w+>)(?:\(.*)?$"),
-        True,
-    ),
-    # │ /lib/multiprocess/popen_fork.py:19 in __init__      │      (rich)
-    _Shape("rich", ":", re.compile(r"^\s*[│|┃] (?P<module>\S.*?):\d+ in (?P<function>[\w.<>]+)\s*[│|┃]?$"), True),
-    # frame #0: 0x00000001 libomp.dylib`__kmp_suspend_64(...) + 8 at kmp.cpp:12      (lldb)
-    _Shape(
-        "lldb",
-        "frame #",
-        re.compile(
-            rf"frame #(?P<index>\d+):\s+{_ADDRESS}\s+(?P<module>[^`]+?)`(?P<function>.+?)(?: \+ \d+)?(?: at \S+)?$"
-        ),
-    ),
-    # frame #3: c10::Error::Error(...) + 0x4b (0x7f.. in /lib/libc10.so)      (torch)
-    _Shape(
-        "torch",
-        "frame #",
-        re.compile(
-            rf"frame #(?P<index>\d+):\s+(?P<function>.+?)(?: \+ 0x[0-9a-f]+)? \({_ADDRESS} in (?P<module>[^)]+)\)"
-        ),
-    ),
-    # #4 c10::TensorImpl::data() from TensorImpl.cpp:0      (torch, newer)
-    _Shape(
-        "torch", " from ", re.compile(r"^\s*(?:frame )?#(?P<index>\d+):? (?P<function>.+\S) from (?P<module>\S+?):\d+$")
-    ),
-    # #1 0x00007fffa6c8f287 at::cuda::mm(class at::Tensor const &) (C:\\torch\\lib\\torch_hip.dll+0x12)      (Windows)
-    _Shape(
-        "windows",
-        "#",
-        re.compile(
-            rf"^\s*#(?P<index>\d+)\s+{_ADDRESS}(?: in)? (?P<function>.*?)\s?\((?P<module>[^()]+?)\+0x[0-9a-f]+\)"
-        ),
-    ),
-    # #1  0x00007f in GOMP_parallel () from /lib/libgomp.so.1      (gdb; what is too long goes on in the next line)
-    _Shape(
-        "gdb",
-        "#",
-        re.compile(
-            rf"^\s*#(?P<index>\d+)\s+(?:{_ADDRESS} in )?(?P<function>\S.*) \(.*?\)(?: \[clone .*?\])?(?: (?:from|at) (?P<module>\S+?)(?::\d+)?)?(?:\s+\[\d+/\d+\])?$"
-        ),
-    ),
-    _Shape("gdb", "#", re.compile(rf"^\s*#(?P<index>\d+)\s+{_ADDRESS} in (?P<function>\S.*?)(?: \(.*)?$")),
-    _Shape("gdb", "#", re.compile(r"^\s*#(?P<index>\d+)\s+(?P<function>[^\s(]+) \(\w+=.*$")),
-    # 00007FFC1B517FF4 00007FFC1B4FC130 ucrtbase.dll!terminate [<unknown file> @ <unknown line number>]      (torch on Windows)
-    _Shape(
-        "windows",
-        ".dll!",
-        re.compile(r"(?:[0-9A-F]{16} ?)+ ?(?P<module>[\w.-]+\.(?:dll|pyd|exe))!(?P<function>.+?) \["),
-    ),
-    # 0   libomp.dylib   0x0000000112233445 __kmp_suspend_64 + 120      (macOS crash report)
-    _Shape(
-        "macos",
-        "0x",
-        re.compile(
-            rf"^\s*(?P<index>\d+)\s+(?P<module>\S.*?)\s+{_ADDRESS}\s+(?P<function>\S.*?)(?: \+ \d+)?(?: \(.*:\d+\))?$"
-        ),
-    ),
-    # 48  thread_start + 13 (libsystem_pthread.dylib + 12429) [0x7fffc398f08d] 1-48      (spindump)
-    _Shape(
-        "spindump",
-        ") [0x",
-        re.compile(rf"^[\s*]*\d+\s+(?P<function>\S.*?) \+ \d+ \((?P<module>[^()]+?) \+ \d+\) \[{_ADDRESS}\]"),
-        True,
-    ),
-    # /lib/libc.so.6(abort+0x12b)[0x7f3a]      (glibc, Open MPI)
-    _Shape(
-        "glibc",
-        "[0x",
-        re.compile(
-            rf"^\s*(?:\[\S+\] \[ ?\d+\] )?(?P<module>[^\s()]+)\((?P<function>[^()+]*)(?:\+0x[0-9a-f]+)?\)\s?\[{_ADDRESS}\]"
-        ),
-    ),
-    # @     0x7f0b3c9d0890  1280  absl::Mutex::Lock()      (abseil, glog)
-    _Shape(
-        "abseil", "@ ", re.compile(rf"^\s*(?:PC: )?@\s+{_ADDRESS}\s+(?:\d+\s+)?(?:\(unknown\)\s+)?(?P<function>\S.*)$")
-    ),
-    # [<0>] futex_wait_queue+0x5c/0x90      (/proc/PID/stack)
-    _Shape("kernel", "[<", re.compile(r"^\s*\[<[0-9a-f]+>\] (?P<function>[\w.]+)\+0x")),
-    # wait (multiprocessing/connection.py:931)      (py-spy; native frames name a library)
-    _Shape(
-        "py-spy",
-        " (",
-        re.compile(rf"^\s*(?P<function>[^\s()#@+][\w.<>:~$@]*) \((?P<module>{_SOURCE_FILE})(?::\d+)?\)?$"),
-    ),
-    _Shape("py-spy", " (", re.compile(rf"^ {{4}}(?P<function>\S.*) \((?P<module>{_SOURCE_FILE})(?::\d+)?\)$")),
-)
-_THREAD = re.compile(
-    r"^\s*(?:\* )?(?:Current thread|Thread|thread #)\s?\S*\b.*|^\s*Stack \(most recent call first\)|^\s*Application Specific Backtrace"
-)
+_THREAD = re.compile(r"\s*(?:(?:\* )?(?:Current thread|Thread|thread #)\s?\S*\b|Stack \(most recent call first\))")
 _CRASH = re.compile(r"Crashed|(?:stop reason =|received) (?:EXC_(?!BREAKPOINT)|signal SIG(?!STOP|TRAP|INT))")
 _FATAL_REPORT = re.compile(r"Fatal Python error|Windows fatal exception|received signal SIG(?!INT|STOP)|\*\*\* SIG")
 _ELLIPSIS = re.compile(
@@ -155,7 +27,7 @@ def read_stacks(lines: Iterable[Line]) -> Iterator[Stack]:
     for number, line in lines:
         whole = _rejoined(waiting, line) if waiting else line
         waiting = line if _is_broken_path(line) else ""
-        found = _frame(number, whole)
+        found = read_frame(number, whole)
         if found is None and report.frames and _goes_on(report, number, line):
             continue
         yield from report.take(found, line)
@@ -168,11 +40,11 @@ class _Report:
 
     thread: str = ""
     is_fatal: bool = False  # a fatal error was announced and its thread is still to come
-    shape: _Shape | None = None
+    shape: Shape | None = None
     index: int = -1
     frames: list[Frame] = field(default_factory=list)
 
-    def take(self, found: "tuple[_Shape, int, Frame] | None", line: str) -> Iterator[Stack]:
+    def take(self, found: tuple[Shape, int, Frame] | None, line: str) -> Iterator[Stack]:
         """Add a frame, or note what a line between stacks says; give the stack that ends here."""
         if found is None:
             yield from self.close()
@@ -190,38 +62,22 @@ class _Report:
     def close(self) -> Iterator[Stack]:
         """Give the stack read so far, innermost frame first."""
         if self.frames and self.shape:
-            frames = reversed(self.frames) if self.shape.outermost_first else self.frames
+            frames = reversed(self.frames) if self.shape.is_outermost_first else self.frames
             yield Stack(self.thread, tuple(frames), crashed=self._is_crashed())
             self.thread, self.shape, self.index, self.frames = "", None, -1, []
 
     def _is_crashed(self) -> bool:
         if _CRASH.search(self.thread):
             return True
-        return self.is_fatal and (not self.thread or self.thread.startswith(("Current thread", "Stack (")))
-
-
-def _frame(number: int, line: str) -> tuple[_Shape, int, Frame] | None:
-    for shape in _SHAPES:
-        if shape.hint in line and (match := shape.pattern.search(line)):
-            found = match.groupdict()
-            address, function = found.get("address"), found["function"] or ""
-            frame = Frame(
-                function=_without_arguments(function) or ("<module>" if shape.tool == "traceback" else "??"),
-                module=(found.get("module") or "").strip(),
-                address=int(address, 16) if address else None,
-                line=number,
-            )
-            return shape, int(found.get("index") or -1), frame
-    return None
+        is_native = self.shape is not None and self.shape.tool not in ("traceback", "notebook", "rich")
+        return (
+            self.is_fatal and is_native and (not self.thread or self.thread.startswith(("Current thread", "Stack (")))
+        )
 
 
 def _is_last(line: str) -> bool:
     """True for the line that ends a traceback, where there is no source between it and the last frame."""
     return bool(re.match(r"[\w.]+(?:: |$)", line)) and not line.endswith(":")
-
-
-def _without_arguments(function: str) -> str:
-    return re.split(r" \((?=\w+=|\))", function)[0].strip()
 
 
 def _goes_on(report: _Report, number: int, line: str) -> bool:

@@ -1,0 +1,79 @@
+"""Reads the bytes of a log as UTF-8, whatever wrote them: gzip, UTF-16, a byte-order mark, a pipe."""
+
+import codecs
+import zlib
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import IO
+
+_BLOCK_BYTES = 8 << 20
+_MOST_BYTES = 16 << 30  # where reading stops: a small compressed file may unfold without end
+
+
+def read_bytes(stream: IO[bytes]) -> Iterator[bytes]:
+    """Give the bytes of a stream as they come, unpacked and in UTF-8 as far as they are text."""
+    return _as_utf8(_blocks(stream))
+
+
+def decoded(line: bytes) -> str:
+    """Decode one line as UTF-8, or else as what Windows writes."""
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError:
+        return line.decode("cp1252", "replace")
+
+
+def _blocks(stream: IO[bytes]) -> Iterator[bytes]:
+    """The bytes of a stream as they come, unpacked when they are gzip."""
+    raw = iter(lambda: stream.read(_BLOCK_BYTES) or b"", b"")
+    first = next(raw, b"")
+    blocks = chain([first], raw)
+    total = 0
+    for block in _unzipped(blocks) if first.startswith(b"\x1f\x8b\x08") else blocks:
+        yield block
+        total += len(block)
+        if total > _MOST_BYTES:
+            return
+
+
+def _unzipped(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Unpack as far as it goes; a file that was cut off gives what it holds."""
+    decoder = zlib.decompressobj(31)
+    for block in blocks:
+        is_full = True
+        while block or is_full:  # a full answer may have more behind it, though all input was taken
+            try:
+                unpacked = decoder.decompress(block, _BLOCK_BYTES)
+            except zlib.error:
+                return
+            yield unpacked
+            block, is_full = decoder.unconsumed_tail, len(unpacked) == _BLOCK_BYTES
+            if decoder.eof:
+                block, is_full, decoder = decoder.unused_data, False, zlib.decompressobj(31)
+
+
+def _as_utf8(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    first = next((block for block in blocks if block), b"")
+    if encoding := _wide_encoding(first):
+        decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+        for block in chain([first], blocks):
+            yield decoder.decode(block).encode("utf-8", "replace")
+        return
+    yield first.removeprefix(codecs.BOM_UTF8)
+    yield from blocks
+
+
+def _wide_encoding(start: bytes) -> str:
+    """The name of a two-byte encoding, by its mark or by the zeros of plain text in it."""
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    sample = start[:2000]
+    for offset, name in ((1, "utf-16-le"), (0, "utf-16-be")):
+        zeros = sample[offset::2]
+        if (
+            len(zeros) > 20
+            and zeros.count(0) > 0.8 * len(zeros)
+            and sample[1 - offset :: 2].count(0) < 0.1 * len(zeros)
+        ):
+            return name
+    return ""
