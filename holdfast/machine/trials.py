@@ -26,7 +26,7 @@ from holdfast.machine.libraries import probe_torch
 
 _CHILD = Path(__file__).with_name("device_trial.py")
 _GRACE_SECONDS = 2.0  # for the child to end itself with its stacks, before the group is killed
-_AT_ONCE = 4  # each child loads torch
+_AT_ONCE = 16  # all cards of a big machine together, so that one limit holds for all
 
 _running: set["subprocess.Popen[bytes]"] = set()
 _running_lock = Lock()
@@ -52,7 +52,8 @@ def probe_trials(limit_seconds: float, tell: Callable[[str], None] = lambda _: N
     tell("cpu")
     cpu = run_child("cpu", limit_seconds)
     devices = found_devices(cpu)
-    tell(", ".join(devices))
+    if devices:
+        tell(", ".join(devices))
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         endings = list(pool.map(lambda device: run_child(device, limit_seconds), devices))
     trials = [judge("cpu", cpu, limit_seconds), *lost_devices(cpu, limit_seconds, has_nvidia=has_nvidia_driver())]

@@ -1,0 +1,118 @@
+"""The command itself: what goes to stdout, which exit code, and what is asked before a change."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from holdfast.cli.doctor import doctor
+from holdfast.core.errors import RequestError
+from holdfast.core.facts import MachineFacts
+from holdfast.doctor.checkup import Checkup, Finding
+from holdfast.doctor.parts import PARTS
+from holdfast.runs import checkup as front_door
+
+FACTS = MachineFacts(os="linux", os_version="Debian 12", sources={"os": "sys.platform"})
+BLOCKER = Finding(slug="some-thing", severity="blocker", seen="it cannot")
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Replace the machine by one with these findings."""
+
+    def be(*findings):
+        def check_machine(limit_seconds, *, on_part, on_wait):
+            be.limit_seconds = limit_seconds
+            on_wait(["trials"], 9.0)
+            for part in PARTS:
+                on_part(part, FACTS)
+            return Checkup(facts=FACTS, findings=findings)
+
+        monkeypatch.setattr(front_door, "check_machine", check_machine)
+        return be
+
+    return be
+
+
+@pytest.fixture
+def links(monkeypatch):
+    """Replace the link fix by one that records whether it was applied."""
+    applied = []
+
+    def plan(folder):
+        applied.append(str(folder))
+        return front_door.LinkChange(
+            {"environment": str(folder)}, "1 link to make", True, lambda: (applied.append("applied"), ("linked",))[1]
+        )
+
+    monkeypatch.setattr(front_door, "links_to_make", plan)
+    monkeypatch.setattr(front_door, "links_to_undo", plan)
+    return applied
+
+
+def run(*arguments, **more):
+    return CliRunner().invoke(doctor, list(arguments), **more)
+
+
+def test_a_healthy_machine_exits_0_and_starts_with_what_is_checked(machine):
+    machine()
+    result = run()
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[0].endswith("checking this machine")
+    assert "[ok] Debian 12" in result.stdout
+    assert result.stderr == ""
+
+
+def test_a_blocker_exits_3(machine):
+    machine(BLOCKER)
+    result = run()
+    assert result.exit_code == 3
+    assert "[x]  it cannot   [some-thing]" in result.stdout
+
+
+def test_json_is_alone_on_stdout(machine):
+    machine(BLOCKER)
+    result = run("--json")
+    assert list(json.loads(result.stdout)) == ["facts", "findings", "unanswered"]
+    assert result.exit_code == 3
+
+
+def test_the_time_limit_reaches_the_trial_and_must_be_a_number(machine):
+    be = machine()
+    run("--device-timeout", "7")
+    assert be.limit_seconds == 7
+    assert run("--device-timeout", "-1").exit_code == 2
+    assert run("--device-timeout", "soon").exit_code == 2
+
+
+def test_a_folder_that_is_not_there_is_the_requests_fault(tmp_path):
+    result = run("--env", str(tmp_path / "missing"))
+    assert isinstance(result.exception, RequestError)
+    assert "missing" in result.exception.what
+
+
+def test_fix_asks_and_does_nothing_without_a_terminal(links):
+    result = run("--fix", input="y\n")
+    assert isinstance(result.exception, RequestError)
+    assert "applied" not in links
+    assert "1 link to make" in result.stdout
+
+
+def test_fix_with_yes_changes_the_environment_that_was_named(links, tmp_path):
+    result = run("--env", str(tmp_path), "--fix", "--yes")
+    assert result.exit_code == 0
+    assert links == [str(tmp_path), "applied"]
+    assert result.stdout.splitlines() == ["1 link to make", "linked"]
+
+
+def test_unfix_in_json_holds_the_plan_and_what_was_done(links):
+    result = run("--unfix", "--yes", "--json")
+    value = json.loads(result.stdout)
+    assert value["said"] == ["linked"]
+    assert Path(value["plan"]["environment"]).is_dir()
+
+
+def test_fix_and_unfix_together_are_refused(links):
+    assert isinstance(run("--fix", "--unfix").exception, RequestError)
+    assert links == []
