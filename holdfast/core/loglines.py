@@ -29,7 +29,7 @@ _SPEAKER = re.compile(
     r"(?:\[(?P<rank>(?:rank|default|worker|node)?[\s-]?\d+(?:,\d+)?)\](?:<std(?:err|out)>)?:\s?"
     r"|\((?P<actor>[^()]*\bpid=\d+[^()]*)\)\s?"
     r"|(?P<task>\d{1,4}):\s"
-    r"|(?P<service>[A-Za-z][\w.-]*)\s+\|\s"
+    r"|(?P<service>(?!(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|SUCCESS)\b)[A-Za-z][\w.-]*)\s+\|\s"
     r"|(?P<unit>[A-Z][a-z]{2}\s+\d+ \d\d:\d\d:\d\d \S+ [\w./-]+\[\d+\]):\s"
     r"|(?P<quote>>) )"
 )
