@@ -1,4 +1,4 @@
-"""What is true of a machine. Filled once by `machine.probe`, then only read.
+"""What is true of a machine or a dataset. Filled once by `machine.probe` or `data.survey`, then only read.
 
 A fact that could not be established is None or empty, and its probe is listed in `unanswered` with the reason.
 """
@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
+
+from holdfast.core.plan import Choice
 
 T = TypeVar("T")
 
@@ -166,6 +168,55 @@ class MachineFacts:
         """True when the distribution is installed in an earlier version than that."""
         installed = self.distributions.get(name)
         return installed is not None and release(installed) < release(version)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadRow:
+    """A row that cannot be used, and why."""
+
+    file: str
+    row: int  # the line for text files, as an editor counts; the record, from 1, for the others
+    column: str = ""
+    value: str = ""  # as found, shortened
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """How long the texts of one role are."""
+
+    unit: Literal["tokens", "words", "characters"]
+    median: float
+    mean: float
+    p95: int
+    p99: int
+    longest: int
+    measured: int  # texts looked at: all, or a sample where counting tokens would take long
+    limit: int | None = None  # what the model takes
+    over_limit: int = 0  # of those measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetFacts:
+    """What was found in a dataset, and how it will be read. Filled by `data.survey`, then only read."""
+
+    task: Literal["classify", "causal", "two-tower"]
+    form: str  # "one label", "several labels", "instruction", "messages", "pairs", "beir", "vectors", ...
+    rows: int  # that can be used, of all splits
+    columns: tuple[str, ...]
+    text_column: str | None = None  # names joined by " + " where several are read as one text
+    label_column: str | None = None
+    roles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "query" -> ("question",)
+    labels: Mapping[str, int] = field(default_factory=dict)  # name -> rows, in the order of their numbers
+    multi_label: bool = False
+    splits: Mapping[str, int] = field(default_factory=dict)  # "train", "validation", "test" -> rows
+    lengths: Mapping[str, Lengths] = field(default_factory=dict)  # by role
+    warnings: tuple[str, ...] = ()
+    bad_rows: tuple[BadRow, ...] = ()  # the first ones
+    bad_row_count: int = 0
+    choices: Mapping[str, Choice[str]] = field(default_factory=dict)  # what was chosen, and why
+    files: tuple[str, ...] = ()
+    fingerprint: str = ""  # of the files' contents
 
 
 def release(version: str) -> tuple[int, ...]:

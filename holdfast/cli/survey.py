@@ -1,0 +1,88 @@
+"""`holdfast survey`: read a dataset as training would, and say what was found and chosen."""
+
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from holdfast.core.errors import HoldfastError
+from holdfast.runs import survey as surveying
+
+_SHOWN_EVERY_SECONDS = 0.2
+
+
+@click.command()
+@click.argument("data", type=click.Path(path_type=Path))
+@click.option("--task", type=click.Choice(surveying.TASKS), help="What to train; found out when not given.")
+@click.option("--validation", type=click.Path(path_type=Path), help="File with the rows to validate on.")
+@click.option("--test", type=click.Path(path_type=Path), help="File with the rows to test on.")
+@click.option("--text-column", "text_columns", multiple=True, help="Column with the text; several are joined.")
+@click.option("--label-column", help="Column with the labels.")
+@click.option("--group-column", help="Rows with the same value here stay in one split.")
+@click.option("--multi-label/--single-label", "multi_label", default=None, help="Any number of labels a row, or one.")
+@click.option("--encoding", help="Such as cp1252, latin-1, gb18030; found out when not given.")
+@click.option("--delimiter", help="Such as ; or 'tab'; found out when not given.")
+@click.option("--header/--no-header", default=None, help="Whether the first row names the columns.")
+@click.option("--min-score", type=float, help="Scored pairs from here on belong together.")
+@click.option(
+    "--max-bad-rows",
+    "max_bad_share",
+    type=click.FloatRange(0, 1),
+    default=0.01,
+    show_default=True,
+    help="Share of rows that may be unusable.",
+)
+@click.option("--seed", type=int, default=42, show_default=True, help="Decides which rows are cut for which split.")
+@click.option(
+    "--tokenizer",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Folder of a model; lengths are then counted in its tokens.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def survey(data: Path, tokenizer: Path | None, as_json: bool, delimiter: str | None, **given: object) -> None:
+    """Read DATA as `train` would, and say what was found and chosen. Trains nothing.
+
+    DATA is a file (CSV, TSV, JSON, JSON lines, Parquet, Excel, NPZ; each but the last also gzipped), a folder with a
+    file for each split, or a BEIR folder. Exit code 2: nothing sensible can be trained on it.
+    """
+    request = surveying.DataRequest(
+        path=data,
+        delimiter="\t" if delimiter in ("tab", "\\t") else delimiter,
+        **given,  # type: ignore[arg-type]  click gives what the options above say
+    )
+    screen = _MovingLine()
+    try:
+        facts = surveying.survey_data(request, tokenizer, screen.show)
+    except HoldfastError as error:
+        screen.clear()
+        if as_json:
+            click.echo(surveying.render_json_error(error))
+        raise
+    screen.clear()
+    click.echo(surveying.render_json(facts) if as_json else surveying.render_facts(facts))
+
+
+class _MovingLine:
+    """One line on a terminal that says what is being done; nothing elsewhere."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._shown_at, self._started = 0.0, time.monotonic()
+        self._width = 0
+
+    def show(self, what: str, done: int, whole: int | None) -> None:
+        now = time.monotonic()
+        if not self._is_terminal or now - self._started < 0.5 or now - self._shown_at < _SHOWN_EVERY_SECONDS:
+            return
+        self._shown_at = now
+        text = f"... {what}: {done:,}" + (f" of {whole:,}" if whole else "") + f", {now - self._started:.0f} s"
+        sys.stderr.write("\r" + text.ljust(self._width))
+        sys.stderr.flush()
+        self._width = len(text)
+
+    def clear(self) -> None:
+        if self._width:
+            sys.stderr.write("\r" + " " * self._width + "\r")
+            sys.stderr.flush()

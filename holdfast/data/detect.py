@@ -1,0 +1,254 @@
+"""Finds the task and the columns: by their names first, by what they hold where names do not tell.
+
+Every way in which the columns can be read is looked for, strongest first. The first is taken, the others are said.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from holdfast.core.errors import RequestError
+from holdfast.core.plan import Choice
+from holdfast.core.text import closest
+from holdfast.data import names
+from holdfast.data.detect_classify import by_names as classify_by_names
+from holdfast.data.detect_classify import by_values as classify_by_values
+from holdfast.data.detect_classify import pairs_with_labels
+from holdfast.data.layout import Layout
+from holdfast.data.profile import ColumnProfile
+from holdfast.data.request import DataRequest
+
+Profiles = Mapping[str, ColumnProfile]
+
+_STRONG_POSITIVE = ("positive", "pos", "positives", "positive_passages", "positive_ctxs", "passage", "passages")
+_STRONG_ANSWER = ("completion", "response", "output", "chosen", "reply")
+
+
+def detect(request: DataRequest, profiles: Profiles, repeated: tuple[str, ...] = ()) -> Layout:
+    """Choose how to read these columns."""
+    _check_asked(request, profiles)
+    found = [(weight, one) for weight, one in _readings(request, profiles) if request.task in (None, one.task)]
+    if not found:
+        raise _no_reading(request, profiles)
+    (chosen_weight, chosen), *others = found
+    if twice := [name for name in repeated if name in chosen.used]:
+        raise RequestError(
+            f"the header has the name {twice[0]!r} more than once, and it is a column that is needed",
+            seen=f"columns: {', '.join(profiles)}",
+            try_next=("give the columns different names",),
+        )
+    doubts = [one for weight, one in others if weight >= chosen_weight and one.task != chosen.task]
+    warnings = [*chosen.warnings]
+    if doubts and request.task is None and not request.label_column:
+        other = doubts[0]
+        warnings.append(f"it could also be read as {other.task} ({other.form}): --task {other.task} does that")
+    because = "as asked" if request.task else chosen.choices["form"].because
+    choices: dict[str, Choice[str]] = {"task": Choice(chosen.task, because), **chosen.choices}
+    return Layout(
+        task=chosen.task,
+        form=chosen.form,
+        roles=chosen.roles,
+        choices=choices,
+        labels=chosen.labels,
+        warnings=tuple(warnings),
+    )
+
+
+def _readings(request: DataRequest, profiles: Profiles) -> Iterator[tuple[int, Layout]]:
+    """Every way to read the columns with the weight of its names, the most telling first."""
+    finders: tuple[tuple[int, Callable[[DataRequest, Profiles], Layout | None]], ...] = (
+        (3, _messages),
+        (3, _strong_pairs),
+        (3, _instructions),
+        (3, _prompts),
+        (2, pairs_with_labels),
+        (2, classify_by_names),
+        (2, _weak_pairs),
+        (2, _questions),
+        (2, _question_pairs),
+        (1, _passages),
+        (1, classify_by_values),
+        (0, _plain_text),
+    )
+    if request.label_column:  # whoever names a label column wants to classify
+        finders = ((3, pairs_with_labels), (3, classify_by_names), *finders)
+    for weight, finder in finders:
+        layout = finder(request, profiles)
+        if layout:
+            yield weight, layout
+
+
+def _messages(request: DataRequest, profiles: Profiles) -> Layout | None:
+    column = names.find(names.MESSAGES, tuple(profiles))
+    if not column or not profiles[column].kinds & {"list", "text"}:
+        return None
+    if profiles[column].kinds == {"text"} and not _holds_json_lists(profiles[column]):
+        return None
+    return Layout(
+        task="causal",
+        form="messages",
+        roles={"messages": (column,)},
+        choices={"form": Choice("messages", f"column {column!r} holds conversations")},
+    )
+
+
+def _instructions(request: DataRequest, profiles: Profiles) -> Layout | None:
+    columns = tuple(profiles)
+    instruction = names.find(names.INSTRUCTION, columns)
+    answer = names.find(names.ANSWER, columns)
+    if not instruction or not answer:
+        return None
+    roles: dict[str, tuple[str, ...]] = {"prompt": (instruction,), "answer": (answer,)}
+    context = names.find(names.CONTEXT, tuple(column for column in columns if column != answer))
+    if context:
+        roles["context"] = (context,)
+    return _with_system("instruction", roles, columns, f"columns {instruction!r} and {answer!r}")
+
+
+def _prompts(request: DataRequest, profiles: Profiles) -> Layout | None:
+    columns = tuple(profiles)
+    prompt = names.find(("prompt", "question", "input", "source"), columns)
+    answer = names.find(_STRONG_ANSWER, columns)
+    if not prompt or not answer or prompt == answer:
+        return None
+    return _prompt_layout(prompt, answer, columns)
+
+
+def _questions(request: DataRequest, profiles: Profiles) -> Layout | None:
+    columns = tuple(profiles)
+    prompt, answer = names.find(names.PROMPT, columns), names.find(("answer", "target", "text"), columns)
+    if not prompt or not answer or prompt == answer:
+        return None
+    return _prompt_layout(prompt, answer, columns)
+
+
+def _prompt_layout(prompt: str, answer: str, columns: tuple[str, ...]) -> Layout:
+    rejected = names.find(names.REJECTED, columns)
+    warnings = (f"column {rejected!r} is not used: preferences are not trained on",) if rejected else ()
+    because = f"columns {prompt!r} and {answer!r}"
+    return _with_system("prompt and answer", {"prompt": (prompt,), "answer": (answer,)}, columns, because, warnings)
+
+
+def _with_system(
+    form: str, roles: dict[str, tuple[str, ...]], columns: tuple[str, ...], because: str, warnings: tuple[str, ...] = ()
+) -> Layout:
+    if system := names.find(names.SYSTEM, columns):
+        roles["system"] = (system,)
+    if history := names.find(("history",), columns):
+        roles["history"] = (history,)
+    return Layout(task="causal", form=form, roles=roles, choices={"form": Choice(form, because)}, warnings=warnings)
+
+
+def _strong_pairs(request: DataRequest, profiles: Profiles) -> Layout | None:
+    columns = tuple(profiles)
+    query, positive = names.find(names.QUERY, columns), names.find(names.POSITIVE, columns)
+    if not query or not positive or query == positive:
+        return None
+    is_strong = names.plain_name(positive) in _STRONG_POSITIVE or bool(names.find_all(names.NEGATIVE, columns))
+    return _pair_layout(request, profiles, query, positive) if is_strong else None
+
+
+def _weak_pairs(request: DataRequest, profiles: Profiles) -> Layout | None:
+    columns = tuple(profiles)
+    query = names.find(names.QUERY, columns)
+    positive = names.find(tuple(name for name in names.POSITIVE if name != "answer"), columns)
+    if not query or not positive or query == positive:
+        return None
+    return _pair_layout(request, profiles, query, positive)
+
+
+def _question_pairs(request: DataRequest, profiles: Profiles) -> Layout | None:
+    columns = tuple(profiles)
+    query, positive = names.find(names.QUERY, columns), names.find(("answer",), columns)
+    return _pair_layout(request, profiles, query, positive) if query and positive else None
+
+
+def _pair_layout(request: DataRequest, profiles: Profiles, query: str, positive: str) -> Layout:
+    columns = tuple(profiles)
+    negatives = names.find_all(names.NEGATIVE, columns)
+    roles: dict[str, tuple[str, ...]] = {"query": (query,), "positive": (positive,)}
+    form = "pairs"
+    if negatives:
+        roles["negative"] = negatives
+        form = "lists" if "list" in profiles[negatives[0]].kinds else "triplets"
+    group = request.group_column or names.find(names.GROUP, columns)
+    if group:
+        roles["group"] = (group,)
+    score = names.find(names.SCORE, columns)
+    if score and profiles[score].kinds == {"number"} and profiles[score].distinct > 1:
+        roles["score"] = (score,)
+        form = f"scored {form}"
+    because = f"columns {query!r} and {positive!r}" + (f", negatives in {', '.join(negatives)}" if negatives else "")
+    return Layout(task="two-tower", form=form, roles=roles, choices={"form": Choice(form, because)})
+
+
+def _passages(request: DataRequest, profiles: Profiles) -> Layout | None:
+    columns = tuple(profiles)
+    text = request.text_columns[0] if request.text_columns else names.find(names.TEXT, columns)
+    group = request.group_column or names.find(names.GROUP, columns)
+    if not text or not group or text == group:
+        return None
+    held = profiles[group]
+    groups = held.distinct
+    if held.has_many or not 1 < groups <= held.filled // 2:
+        return None
+    because = f"{held.filled:,} texts of {groups:,} different {group!r}: two texts of one are a pair"
+    return Layout(
+        task="two-tower",
+        form="passages of articles",
+        roles={"text": (text,), "group": (group,)},
+        choices={"form": Choice("passages of articles", because)},
+    )
+
+
+def _plain_text(request: DataRequest, profiles: Profiles) -> Layout | None:
+    columns = request.text_columns or tuple(filter(None, (names.find(names.TEXT, tuple(profiles)),)))
+    if not columns:
+        longest = max((one for one in profiles.values() if one.looks_like_text), key=_length, default=None)
+        columns = (longest.name,) if longest else ()
+    if not columns or not profiles[columns[0]].filled:
+        return None
+    because = f"column {columns[0]!r} holds text, and no other column says what to learn from it"
+    return Layout(task="causal", form="text", roles={"text": columns}, choices={"form": Choice("text", because)})
+
+
+def _length(profile: ColumnProfile) -> float:
+    return profile.mean_characters
+
+
+def _holds_json_lists(profile: ColumnProfile) -> bool:
+    return any(isinstance(value, str) and value.lstrip().startswith("[") for value in profile.values)
+
+
+def _check_asked(request: DataRequest, profiles: Profiles) -> None:
+    """Refuse a column that is not there, with a guess."""
+    asked = [("--text-column", column) for column in request.text_columns]
+    asked += [("--label-column", request.label_column)] if request.label_column else []
+    asked += [("--group-column", request.group_column)] if request.group_column else []
+    for flag, column in asked:
+        if column not in profiles:
+            guess = closest(column, profiles)
+            raise RequestError(
+                f"there is no column {column!r}",
+                seen=f"columns: {', '.join(map(repr, profiles))}",
+                try_next=(f"{flag} {guess}",) if guess else (f"{flag} with one of these names",),
+            )
+
+
+def _no_reading(request: DataRequest, profiles: Profiles) -> RequestError:
+    wanted = {
+        "classify": "a column of text and one of labels",
+        "causal": "instruction and output, prompt and completion, messages, or text",
+        "two-tower": "query and positive, or text and article_id",
+        None: "text and label, instruction and output, messages, or query and positive",
+    }[request.task]
+    held = ", ".join(f"{name!r} ({_described(profile)})" for name, profile in list(profiles.items())[:12])
+    for_task = f" for {request.task}" if request.task else ""
+    return RequestError(
+        f"nothing to train on was found in the columns{for_task}: {wanted} is looked for",
+        seen=f"columns: {held}",
+        try_next=("--text-column NAME --label-column NAME say which columns to read", "--task says what to train"),
+    )
+
+
+def _described(profile: ColumnProfile) -> str:
+    many = "many different" if profile.has_many else f"{profile.distinct:,} different"
+    return f"{'/'.join(sorted(profile.kinds)) or 'empty'}, {many}"

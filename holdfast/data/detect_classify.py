@@ -1,0 +1,139 @@
+"""Finds the text and the label column of a dataset for classifying."""
+
+from collections.abc import Mapping
+
+from holdfast.core.plan import Choice
+from holdfast.data import names
+from holdfast.data.labels import LabelForm, find_label_form, form_of_columns
+from holdfast.data.layout import Layout
+from holdfast.data.profile import ColumnProfile
+from holdfast.data.request import DataRequest
+
+Profiles = Mapping[str, ColumnProfile]
+
+_TITLES = ("title", "headline", "subject")
+
+
+def by_names(request: DataRequest, profiles: Profiles) -> Layout | None:
+    """A text column and a label column that are named so, or that were asked for."""
+    label = _label_by_name(request, profiles)
+    if not label:
+        return None
+    text = _text_columns(request, profiles, label.value)
+    return _layout(request, profiles, text, label) if text else None
+
+
+def by_values(request: DataRequest, profiles: Profiles) -> Layout | None:
+    """A text column, and labels known by what the columns hold."""
+    text = _text_columns(request, profiles, "")
+    if not text:
+        return None
+    others = [profile for name, profile in profiles.items() if name not in text[0] and not names.is_identity(name)]
+    zero_one = [profile for profile in others if profile.is_zero_one and profile.name != request.label_column]
+    if len(zero_one) > 1:
+        form, choice = form_of_columns(zero_one, request.multi_label)
+        return _finished(request, profiles, text, form, {"labels": choice})
+    likely = [profile for profile in others if profile.looks_like_labels]
+    if not likely:
+        return None
+    best = min(likely, key=lambda profile: profile.distinct)
+    because = f"{best.distinct:,} different values in {best.filled:,} rows"
+    if len(likely) > 1:
+        because += f"; fewer than in {', '.join(repr(one.name) for one in likely if one is not best)}"
+    return _layout(request, profiles, text, Choice(best.name, because))
+
+
+def pairs_with_labels(request: DataRequest, profiles: Profiles) -> Layout | None:
+    """Two texts that are judged together, such as a premise and a hypothesis."""
+    columns = tuple(profiles)
+    first, second = names.find(names.QUERY, columns), names.find(("sentence2", "text2", "hypothesis", "sent2"), columns)
+    label = _label_by_name(request, profiles)
+    if not first or not second or not label or request.text_columns:
+        return None
+    if not (profiles[label.value].looks_like_labels or request.label_column):
+        return None
+    text = ((first, second), f"{first!r} and {second!r} are judged together, joined by a line break")
+    return _layout(request, profiles, text, label)
+
+
+def _label_by_name(request: DataRequest, profiles: Profiles) -> Choice[str] | None:
+    if request.label_column:
+        return Choice(request.label_column, "as asked")
+    columns = tuple(column for column in profiles if column not in request.text_columns)
+    named = [column for name in names.LABEL if (column := names.find((name,), columns))]
+    spelled = names.find(("label_text", "label_name"), columns)
+    numbered = profiles[named[0]] if named and profiles[named[0]].kinds == {"number"} else None
+    if spelled and numbered and profiles[spelled].distinct == numbered.distinct:
+        return Choice(spelled, f"the names that the numbers of {numbered.name!r} stand for")
+    fitting = [column for column in named if _may_hold_labels(profiles[column])]
+    strong = [column for column in fitting if names.plain_name(column) not in names.WEAK_LABEL]
+    weak = [column for column in fitting if profiles[column].looks_like_labels]
+    chosen = strong[0] if strong else weak[0] if weak else None
+    return Choice(chosen, f"named {chosen!r}") if chosen else None
+
+
+def _may_hold_labels(profile: ColumnProfile) -> bool:
+    """Labels joined by marks may have many different values; running text and objects are none."""
+    return "object" not in profile.kinds and profile.mean_characters <= 200
+
+
+def _text_columns(request: DataRequest, profiles: Profiles, label: str) -> tuple[tuple[str, ...], str] | None:
+    if request.text_columns:
+        joined = ", joined by a line break" if len(request.text_columns) > 1 else ""
+        return request.text_columns, f"as asked{joined}"
+    columns = tuple(column for column in profiles if column != label)
+    for name in names.TEXT:
+        column = names.find((name,), columns)
+        if column and profiles[column].kinds <= {"text", "number"}:
+            return (column,), f"named {column!r}"
+    texts = [profiles[column] for column in columns if not names.is_identity(column)]
+    texts = [profile for profile in texts if profile.looks_like_text or profile.kinds == {"text"}]
+    if not texts:
+        return None
+    best = max(texts, key=lambda profile: (profile.mean_characters, profile.distinct))
+    if best.is_zero_one or (best.looks_like_labels and best.mean_words < 1.5 and not label):
+        return None
+    return (best.name,), f"the longest texts, {best.mean_characters:.0f} characters on average"
+
+
+def _layout(
+    request: DataRequest, profiles: Profiles, text: tuple[tuple[str, ...], str], label: Choice[str]
+) -> Layout | None:
+    if label.value in text[0]:
+        return None
+    form, choice = find_label_form(profiles[label.value], request.multi_label)
+    return _finished(request, profiles, text, form, {"label column": label, "labels": choice})
+
+
+def _finished(
+    request: DataRequest,
+    profiles: Profiles,
+    text: tuple[tuple[str, ...], str],
+    form: LabelForm,
+    choices: Mapping[str, Choice[str]],
+) -> Layout:
+    columns, because = text
+    roles: dict[str, tuple[str, ...]] = {"text": columns, "label": form.columns}
+    if request.group_column:
+        roles["group"] = (request.group_column,)
+    labels = choices["labels"]
+    return Layout(
+        task="classify",
+        form=labels.value,
+        roles=roles,
+        choices={
+            "form": Choice(labels.value, f"text in {' + '.join(columns)}, labels in {', '.join(form.columns[:4])}"),
+            "text column": Choice(" + ".join(columns), because),
+            **choices,
+        },
+        labels=form,
+        warnings=tuple(_also_there(profiles, columns, form)),
+    )
+
+
+def _also_there(profiles: Profiles, text: tuple[str, ...], form: LabelForm) -> list[str]:
+    """Name a title that could be read along with the text."""
+    title = names.find(_TITLES, tuple(profiles))
+    if len(text) != 1 or not title or title in text or title in form.columns or not profiles[title].looks_like_text:
+        return []
+    return [f"column {title!r} is not read; --text-column {title} --text-column {text[0]} reads both"]

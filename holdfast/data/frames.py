@@ -1,0 +1,129 @@
+"""Rows of Parquet and Excel files, by polars, which is an extra. Parquet is read in slices, a sheet whole."""
+
+import datetime
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.errors import RequestError
+from holdfast.data.csvrows import Row
+from holdfast.data.rawfile import RawFile, open_bytes
+
+_SLICE_ROWS = 20_000
+
+
+def frame_columns(raw: RawFile) -> tuple[str, ...]:
+    """The columns of a Parquet file or of the first sheet that has any."""
+    with _as_file(raw) as path, _understood(raw):
+        if raw.binary == "parquet":
+            return tuple(_polars().scan_parquet(path).collect_schema().names())
+        return tuple(_sheet(path)[1].columns)
+
+
+def frame_rows(raw: RawFile) -> Iterator[Row]:
+    """Read the rows; the first one is 1 in Parquet and 2 in a sheet, below its header."""
+    with _as_file(raw) as path:
+        if raw.binary == "parquet":
+            yield from _parquet_rows(raw, path)
+            return
+        with _understood(raw):
+            frame = _sheet(path)[1]
+        for number, row in enumerate(frame.iter_rows(named=True), start=2):
+            yield number, {name: _simple(value) for name, value in row.items()}
+
+
+def sheet_note(raw: RawFile) -> str:
+    """Say which sheet is read and which are not; empty where there is one only."""
+    if raw.binary != "excel":
+        return ""
+    with _as_file(raw) as path, _understood(raw):
+        name, _, others = _sheet(path)
+    return f"sheet {name!r} is read; {', '.join(map(repr, others))} is not" if others else ""
+
+
+def _parquet_rows(raw: RawFile, path: Path) -> Iterator[Row]:
+    start = 0
+    while True:
+        with _understood(raw):
+            part = _polars().scan_parquet(path).slice(start, _SLICE_ROWS).collect()
+        if not part.height:
+            return
+        for number, row in enumerate(part.iter_rows(named=True), start=start + 1):
+            yield number, {name: _simple(value) for name, value in row.items()}
+        start += part.height
+
+
+def _sheet(path: Path) -> tuple[str, Any, tuple[str, ...]]:
+    """The first sheet with rows: its name, its cells as text, and the names of the others with rows."""
+    sheets = _polars().read_excel(
+        path, sheet_id=0, engine="calamine", infer_schema_length=0, drop_empty_rows=True, raise_if_empty=False
+    )
+    filled = {name: frame for name, frame in sheets.items() if frame.height and frame.width}
+    if not filled:
+        raise RequestError(f"{path.name} has no sheet with a header and rows", seen=", ".join(sheets) or "no sheets")
+    first, *others = filled
+    return first, filled[first], tuple(others)
+
+
+def _polars() -> Any:
+    try:
+        import polars
+    except ImportError as error:
+        raise RequestError(
+            "Parquet and Excel files need an extra that is not installed",
+            seen=str(error),
+            try_next=("pip install 'holdfast[parquet]'", "or save the data as CSV or JSON lines"),
+        ) from error
+    return polars
+
+
+@contextmanager
+def _as_file(raw: RawFile) -> Iterator[Path]:
+    """The file itself, or an unpacked copy that goes away again."""
+    if not raw.is_gzip:
+        yield raw.path
+        return
+    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
+        copy = Path(folder) / raw.path.stem
+        with open_bytes(raw.path) as packed, copy.open("wb") as unpacked:
+            shutil.copyfileobj(packed, unpacked, 1_048_576)
+        yield copy
+
+
+@contextmanager
+def _understood(raw: RawFile) -> Iterator[None]:
+    """Turn whatever polars raises on a damaged file into a RequestError."""
+    try:
+        yield
+    except RequestError:
+        raise
+    except ImportError as error:
+        raise RequestError(
+            "Excel files need an extra that is not installed",
+            seen=str(error).splitlines()[0],
+            try_next=("pip install 'holdfast[parquet]'", "or save the sheet as CSV"),
+        ) from error
+    except Exception as error:  # polars' own, its engine's, and Rust panics that derive from nothing useful
+        raise RequestError(
+            f"{raw.path.name} cannot be read as {raw.binary.capitalize()}",
+            seen=(str(error).splitlines() or [type(error).__name__])[0][:200],
+            try_next=("open it in the program that made it and save it again",),
+        ) from error
+
+
+def _simple(value: Any) -> object:
+    """Numbers, texts, lists and objects as they are; dates and other types as text."""
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    if isinstance(value, (datetime.date, datetime.datetime)):
+        return value.isoformat()
+    if isinstance(value, dict):
+        return {str(key): _simple(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_simple(item) for item in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    return str(value)

@@ -1,0 +1,32 @@
+"""What the columns of a dataset are for: the task, its form, and which column plays which part."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from holdfast.core.plan import Choice
+from holdfast.data.labels import LabelForm
+from holdfast.data.request import Task
+
+Roles = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """One way to read a dataset, with the reason for every choice."""
+
+    task: Task
+    form: str
+    roles: Roles  # "text", "label", "prompt", "answer", "query", "positive", ... -> columns
+    choices: Mapping[str, Choice[str]] = field(default_factory=dict)
+    labels: LabelForm | None = None
+    warnings: tuple[str, ...] = ()
+
+    def column(self, role: str) -> str | None:
+        """The first column of a role."""
+        columns = self.roles.get(role, ())
+        return columns[0] if columns else None
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """Every column that is read."""
+        return tuple(column for columns in self.roles.values() for column in columns)

@@ -1,0 +1,124 @@
+"""What each column holds: how long its values are, how many different ones there are, of which kind.
+
+Reads every row, because files are often sorted by label and their beginning shows one of them only.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from holdfast.data.csvrows import Row
+
+MOST_VALUES = 5000  # more different values than this are not counted
+_LONG = 200  # a longer value is no label
+_MEASURED_ROWS = 20_000
+
+_ZERO_ONE = frozenset(("0", "1", "0.0", "1.0", "true", "false", "True", "False", "", 0, 1, 0.0, 1.0))
+
+
+class ColumnProfile:
+    """What one column holds."""
+
+    def __init__(self, name: str):
+        self.name = name
+        self.rows = 0
+        self.filled = 0
+        self.values: Counter[object] = Counter()  # lists as tuples
+        self.has_many = False  # different values: the counter holds the first ones only
+        self.kinds: set[str] = set()
+        self._characters = 0
+        self._words = 0
+        self._measured = 0
+
+    @property
+    def mean_characters(self) -> float:
+        """Length of a filled value."""
+        return self._characters / max(1, self._measured)
+
+    @property
+    def mean_words(self) -> float:
+        """Words of a filled value."""
+        return self._words / max(1, self._measured)
+
+    @property
+    def distinct(self) -> int:
+        """Different values; when there are many, those that were counted."""
+        return len(self.values)
+
+    @property
+    def is_zero_one(self) -> bool:
+        """True when the column holds zeros and ones, or true and false, and both of them."""
+        if self.has_many or not 2 <= self.distinct <= 4:
+            return False
+        return all(isinstance(value, (str, int, float)) and value in _ZERO_ONE for value in self.values)
+
+    @property
+    def looks_like_labels(self) -> bool:
+        """True when few different short values come again and again."""
+        if self.has_many or self.distinct < 2 or "object" in self.kinds:
+            return False
+        return self.distinct <= max(2, self.filled // 2) and self.mean_characters <= _LONG / 2
+
+    @property
+    def looks_like_text(self) -> bool:
+        """True when the values are strings that read like words."""
+        return self.kinds == {"text"} and self.mean_words >= 1.5 and self.filled > 0
+
+    def add(self, value: object) -> None:
+        """Count one value."""
+        self.rows += 1
+        if value is None or value == "" or value != value:  # NaN differs from itself
+            return
+        self.filled += 1
+        if self._measured < _MEASURED_ROWS:
+            self._measure(value)
+        if self.has_many:
+            return
+        key = tuple(map(str, value)) if isinstance(value, list) else value
+        if isinstance(key, str) and len(key) > _LONG:
+            key = hash(key)
+        if isinstance(key, dict):
+            return
+        if key not in self.values and len(self.values) >= MOST_VALUES:
+            self.has_many = True
+            return
+        self.values[key] += 1
+
+    def _measure(self, value: object) -> None:
+        self._measured += 1
+        kind = _kind(value)
+        self.kinds.add(kind)
+        text = value if isinstance(value, str) else str(value)
+        self._characters += len(text)
+        self._words += text.count(" ") + 1
+
+
+def profile_columns(rows: Iterable[Row]) -> Mapping[str, ColumnProfile]:
+    """Read all rows and say what each column holds."""
+    profiles: dict[str, ColumnProfile] = {}
+    for _, row in rows:
+        for name, value in row.items():
+            profile = profiles.get(name)
+            if profile is None:
+                profile = profiles[name] = ColumnProfile(name)
+            profile.add(value)
+    return profiles
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, (int, float)):
+        return "number"
+    if isinstance(value, list):
+        return "list"
+    if isinstance(value, dict):
+        return "object"
+    return "number" if _is_number(value) else "text"
+
+
+def _is_number(value: object) -> bool:
+    try:
+        float(str(value))
+    except ValueError:
+        return False
+    return True

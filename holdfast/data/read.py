@@ -1,0 +1,197 @@
+"""Opens one file of rows, whatever its format: CSV, TSV, JSON, JSON lines, Parquet, Excel, plain text, also gzipped.
+
+What the file holds decides, not its name. Rows come one at a time as (place, values): the place is the line for text
+files and the record for the others.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from holdfast.core.errors import RequestError
+from holdfast.core.plan import Choice
+from holdfast.data.badrows import BadRows
+from holdfast.data.csvrows import Row, csv_rows, read_header
+from holdfast.data.frames import frame_columns, frame_rows, sheet_note
+from holdfast.data.jsonrows import json_line_rows, json_rows
+from holdfast.data.rawfile import HEAD_BYTES, RawFile, look_at, open_text, reading
+from holdfast.data.request import DataRequest, Progress, no_progress
+from holdfast.data.sniff import DELIMITERS, Dialect, kind_of_text, sniff_table
+
+NAMES: Mapping[str, str] = {
+    "csv": "CSV", "json": "JSON", "jsonl": "JSON lines", "parquet": "Parquet", "excel": "Excel",
+    "text": "plain text", "npz": "NumPy vectors (NPZ)",
+}  # fmt: skip
+_EXTENSIONS: Mapping[str, tuple[str, ...]] = {
+    "csv": (".csv", ".tsv", ".tab", ".txt", ".psv"),
+    "json": (".json", ".jsonl"),
+    "jsonl": (".jsonl", ".ndjson", ".json"),
+    "parquet": (".parquet", ".pq"),
+    "excel": (".xlsx", ".xls", ".xlsm", ".xlsb"),
+    "text": (".txt", ".md", ".text"),
+    "npz": (".npz",),
+}
+_SAMPLE_ROWS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A file whose form is known."""
+
+    raw: RawFile
+    kind: str  # a key of NAMES
+    columns: tuple[str, ...]
+    repeated: tuple[str, ...] = ()  # names that several columns have
+    dialect: Dialect | None = None  # of a table in text
+    choices: Mapping[str, Choice[str]]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """Where the file lies."""
+        return self.raw.path
+
+    def rows(self, bad: BadRows) -> Iterator[Row]:
+        """Read every row; those that cannot be read are noted as bad."""
+        if self.kind == "csv":
+            assert self.dialect is not None
+            return csv_rows(self.raw, self.dialect, self.columns, bad)
+        if self.kind == "jsonl":
+            return json_line_rows(self.raw, bad)
+        if self.kind == "json":
+            return json_rows(self.raw, bad)
+        if self.kind == "text":
+            return _paragraphs(self.raw)
+        return frame_rows(self.raw)
+
+
+def open_source(path: Path, request: DataRequest, on_progress: Progress = no_progress) -> Source:
+    """Find out how a file is to be read."""
+    raw = look_at(path, request.encoding, on_progress)
+    if raw.binary == "npz":
+        return Source(raw=raw, kind="npz", columns=(), choices=_choices(raw, Choice("npz", "its first bytes")))
+    if raw.binary in ("parquet", "excel"):
+        return _open_frame(raw)
+    if raw.binary:
+        raise _not_data(raw)
+    return _open_text(raw, request)
+
+
+def _open_frame(raw: RawFile) -> Source:
+    kind = "parquet" if raw.binary == "parquet" else "excel"
+    note = sheet_note(raw)
+    return Source(
+        raw=raw,
+        kind=kind,
+        columns=frame_columns(raw),
+        choices=_choices(raw, Choice(kind, "its first bytes")),
+        warnings=(*_misnamed(raw.path, kind), *((f"{raw.path.name}: {note}",) if note else ())),
+    )
+
+
+def _open_text(raw: RawFile, request: DataRequest) -> Source:
+    sample = _sample(raw)
+    extension = _extension(raw.path)
+    found = kind_of_text(sample, extension)
+    if request.delimiter or request.header is not None:
+        found = Choice("csv", "a delimiter or a header was asked for")
+    kind = found.value
+    choices = {**_choices(raw, found), "encoding": raw.encoding}
+    warnings = [*_misnamed(raw.path, kind)]
+    if raw.encoding.value in ("cp1252", "latin-1"):
+        warnings.append(
+            f"{raw.path.name} is read as {raw.encoding.value}: {raw.encoding.because}; --encoding changes it"
+        )
+    if kind == "text":
+        return Source(raw=raw, kind=kind, columns=("text",), choices=choices, warnings=tuple(warnings))
+    if kind != "csv":
+        columns = _keys(raw, kind)
+        return Source(raw=raw, kind=kind, columns=columns, choices=choices, warnings=tuple(warnings))
+    dialect = sniff_table(
+        sample, is_whole=raw.size_bytes <= HEAD_BYTES, delimiter=request.delimiter, header=request.header
+    )
+    header = read_header(raw, dialect)
+    delimiter = dialect.delimiter
+    choices["delimiter"] = Choice(DELIMITERS.get(delimiter.value, "none"), delimiter.because)
+    choices["header"] = Choice("yes" if dialect.has_header.value else "no", dialect.has_header.because)
+    if not dialect.has_header.value:
+        warnings.append(
+            f"{raw.path.name} is read as having no header: {dialect.has_header.because}; --header changes it"
+        )
+    return Source(
+        raw=raw,
+        kind="csv",
+        columns=header.columns,
+        repeated=header.repeated,
+        dialect=dialect,
+        choices=choices,
+        warnings=tuple(warnings),
+    )
+
+
+def _sample(raw: RawFile) -> str:
+    with open_text(raw) as file, reading(raw.path):
+        try:
+            return file.read(HEAD_BYTES)
+        except (LookupError, UnicodeError) as error:
+            raise RequestError(
+                f"{raw.path.name} cannot be read as {raw.encoding.value}",
+                seen=str(error)[:200],
+                try_next=("--encoding NAME, with the encoding the file was saved in",),
+            ) from error
+
+
+def _keys(raw: RawFile, kind: str) -> tuple[str, ...]:
+    """Every key of the first rows, in the order of appearance."""
+    ignored = BadRows(1.0)
+    rows = json_rows(raw, ignored) if kind == "json" else json_line_rows(raw, ignored)
+    found: dict[str, None] = {}
+    for _, row in islice(rows, _SAMPLE_ROWS):
+        found |= dict.fromkeys(row)
+    return tuple(found)
+
+
+def _paragraphs(raw: RawFile) -> Iterator[Row]:
+    """Pieces of running text between empty lines; every line where no line is empty."""
+    with open_text(raw) as file, reading(raw.path):
+        has_breaks = "\n\n" in _sample(raw).replace("\r\n", "\n")
+        start = 1
+        held: list[str] = []
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                start = start if held else number
+                held.append(line.strip("\r\n"))
+            if held and (not has_breaks or not line.strip()):
+                yield start, {"text": "\n".join(held)}
+                held = []
+        if held:
+            yield start, {"text": "\n".join(held)}
+
+
+def _choices(raw: RawFile, kind: Choice[str]) -> dict[str, Choice[str]]:
+    packed = ", gzipped" if raw.is_gzip else ""
+    return {"format": Choice(NAMES[kind.value] + packed, kind.because)}
+
+
+def _extension(path: Path) -> str:
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    return next((suffix for suffix in reversed(suffixes) if suffix not in (".gz", ".gzip")), "")
+
+
+def _misnamed(path: Path, kind: str) -> tuple[str, ...]:
+    extension = _extension(path)
+    others = {ending for endings in _EXTENSIONS.values() for ending in endings}
+    if extension in others and extension not in _EXTENSIONS[kind]:
+        return (f"{path.name} is named {extension}, but holds {NAMES[kind]}; it is read as that",)
+    return ()
+
+
+def _not_data(raw: RawFile) -> RequestError:
+    name = raw.path.name
+    unpack = "unpack it and give the file inside" if "archive" in raw.binary or "packed" in raw.binary else ""
+    return RequestError(
+        f"{name} is {raw.binary}, not a dataset",
+        seen=f"the first bytes are {raw.head[:8].hex(' ')}",
+        try_next=(unpack or "give CSV, TSV, JSON, JSON lines, Parquet, Excel or NPZ, each also gzipped",),
+    )

@@ -1,0 +1,28 @@
+"""Reads a dataset as training would, and says what it holds and how it will be used. Trains nothing.
+
+Reads: the user's files. Leaves: `DatasetFacts`, which a run keeps as `dataset.json`.
+"""
+
+from holdfast.data.files import find_files
+from holdfast.data.magic import name_of_binary
+from holdfast.data.rawfile import open_bytes, reading
+from holdfast.data.request import DataRequest, Progress, no_progress
+from holdfast.data.survey_beir import BeirSurvey, survey_beir
+from holdfast.data.survey_table import TableSurvey, survey_table
+from holdfast.data.survey_vectors import VectorSurvey, survey_vectors
+from holdfast.data.tokens import Tokens
+
+Survey = TableSurvey | BeirSurvey | VectorSurvey
+
+
+def survey(request: DataRequest, tokens: Tokens | None = None, on_progress: Progress = no_progress) -> Survey:
+    """Survey a file, a folder of splits, a BEIR folder or a file of vectors."""
+    files = find_files(request)
+    if files.beir:
+        return survey_beir(request, files, tokens, on_progress)
+    first = files.splits["train"][0]
+    with open_bytes(first) as file, reading(first):
+        is_vectors = name_of_binary(file.read(65_536)) == "npz"
+    if is_vectors:
+        return survey_vectors(request, files, on_progress)
+    return survey_table(request, files, tokens, on_progress)

@@ -1,0 +1,222 @@
+"""Surveys a BEIR folder: corpus.jsonl, queries.jsonl and judgements in qrels/train.tsv, validation and test.
+
+Titles are put before their texts, as BEIR's own evaluation does. A judgement of 0 or less is a near-miss.
+"""
+
+import hashlib
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.core.errors import RequestError
+from holdfast.core.facts import DatasetFacts
+from holdfast.core.plan import Choice
+from holdfast.data import names
+from holdfast.data.badrows import BadRows, BadValue
+from holdfast.data.files import Files, beir_file
+from holdfast.data.formats.example import content_hash, exact_hash, optional_text, text_of
+from holdfast.data.idindex import IdIndex
+from holdfast.data.qrels import find_qrels, read_qrels
+from holdfast.data.read import Source, open_source
+from holdfast.data.request import DataRequest, Progress, no_progress
+from holdfast.data.split import SPLITS, cut, repeated
+from holdfast.data.tally import TextLengths
+from holdfast.data.tokens import Tokens, token_lengths
+
+_NO_GROUP = 0
+
+
+class Texts:
+    """The texts of a corpus or of its queries: where each id is, and what groups and lengths there are."""
+
+    def __init__(self, source: Source, group_column: str | None, *, keep_sample: bool):
+        self.source, self.group_column = source, group_column
+        self.ids = array("Q")
+        self.groups = array("Q")
+        self.contents = array("Q")
+        self.lengths = TextLengths(keep_sample=keep_sample)
+        self.with_title = 0
+
+    def read(self, bad: BadRows, on_progress: Progress) -> IdIndex:
+        """Read them all once."""
+        seen: set[int] = set()
+        for row, name, text, group, has_title in self.rows(bad):
+            mark = exact_hash(name)
+            if mark in seen:
+                bad.add(self.source.path, row, "the id stands twice", column="_id", value=name)
+                continue
+            seen.add(mark)
+            self.ids.append(mark)
+            self.groups.append(content_hash(group) if group else _NO_GROUP)
+            self.contents.append(content_hash(text))
+            self.lengths.add(text)
+            self.with_title += has_title
+            if len(self.ids) % 5000 == 0:
+                on_progress(f"surveying {self.source.path.name}", len(self.ids), None)
+        return IdIndex(self.ids)
+
+    def rows(self, bad: BadRows) -> Iterator[tuple[int, str, str, str, bool]]:
+        """Every row as (row, id, title and text, group, has a title)."""
+        for row, values in self.source.rows(bad):
+            try:
+                name = text_of(values, "_id" if "_id" in values else "id", "id")
+                title = optional_text(values, "title")
+                text = optional_text(values, "text")
+                if not text and not title:
+                    text_of(values, "text")
+                yield row, name, f"{title} {text}".strip(), optional_text(values, self.group_column), bool(title)
+            except BadValue as value:
+                bad.add_value(self.source.path, row, value)
+
+    def texts(self) -> Iterator[str]:
+        """Every text that can be used, read again in the same order."""
+        seen: set[int] = set()
+        for _, name, text, _, _ in self.rows(BadRows(1.0)):
+            mark = exact_hash(name)
+            if mark not in seen:
+                seen.add(mark)
+                yield text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeirSurvey:
+    """A BEIR folder that was read once."""
+
+    request: DataRequest
+    facts: DatasetFacts
+    queries: Texts
+    passages: Texts
+    query_index: IdIndex
+    passage_index: IdIndex
+    judgements: Mapping[str, "array[int]"]  # split -> query, passage, query, passage, ...
+    near_misses: Mapping[str, "array[int]"]  # the same, for what was judged not to answer
+
+
+def survey_beir(
+    request: DataRequest, files: Files, tokens: Tokens | None = None, on_progress: Progress = no_progress
+) -> BeirSurvey:
+    """Survey a BEIR folder."""
+    folder = request.path
+    if request.task not in (None, "two-tower"):
+        raise RequestError(
+            f"{folder} holds queries and passages, which train two-tower, not {request.task}",
+            try_next=(f"holdfast survey {folder} --task two-tower",),
+        )
+    qrels = find_qrels(folder)
+    bad = BadRows(request.max_bad_share)
+    passages = _texts(request, folder, "corpus", tokens is not None, on_progress)
+    passage_index = passages.read(bad, on_progress)
+    queries = _texts(request, folder, "queries", tokens is not None, on_progress)
+    query_index = queries.read(bad, on_progress)
+    judgements: dict[str, array[int]] = {}
+    near_misses: dict[str, array[int]] = {}
+    sources = [passages.source, queries.source]
+    for split, path in qrels.items():
+        source = open_source(path, request, on_progress)
+        sources.append(source)
+        judgements[split], near_misses[split] = read_qrels(source, query_index, passage_index, bad)
+    count = sum(len(pairs) // 2 for pairs in judgements.values())
+    bad.refuse_many(count + len(passages.ids) + len(queries.ids))
+    splits = _cut(request, judgements, near_misses, queries, folder)
+    facts = DatasetFacts(
+        task="two-tower",
+        form="beir",
+        rows=count,
+        columns=tuple(dict.fromkeys((*passages.source.columns, *queries.source.columns))),
+        text_column="title + text" if passages.with_title else "text",
+        roles={"query": ("text",), "passage": ("title", "text") if passages.with_title else ("text",)},
+        splits={split: len(judgements[split]) // 2 for split in SPLITS if split in judgements},
+        lengths={
+            role: token_lengths(texts.lengths.sample, tokens) if tokens else texts.lengths.summary()
+            for role, texts in (("query", queries), ("passage", passages))
+        },
+        warnings=tuple(_warnings(judgements, queries, passages, bad, files)),
+        bad_rows=tuple(bad.listed),
+        bad_row_count=bad.count,
+        choices=_choices(folder, passages, splits),
+        files=tuple(str(source.path) for source in sources),
+        fingerprint=hashlib.sha256("".join(source.raw.sha256 for source in sources).encode()).hexdigest(),
+    )
+    return BeirSurvey(
+        request=request,
+        facts=facts,
+        queries=queries,
+        passages=passages,
+        query_index=query_index,
+        passage_index=passage_index,
+        judgements=judgements,
+        near_misses=near_misses,
+    )
+
+
+def _texts(request: DataRequest, folder: Path, name: str, keep_sample: bool, on_progress: Progress) -> Texts:
+    path = beir_file(folder, name)
+    assert path is not None
+    source = open_source(path, request, on_progress)
+    group = request.group_column or names.find(names.GROUP, source.columns)
+    return Texts(source, group if group in source.columns else None, keep_sample=keep_sample)
+
+
+def _cut(
+    request: DataRequest,
+    judgements: dict[str, "array[int]"],
+    near_misses: dict[str, "array[int]"],
+    queries: Texts,
+    folder: Path,
+) -> Choice[str]:
+    """Cut the splits that were not given from the training judgements, by query."""
+    if not judgements["train"]:
+        raise RequestError(f"no judgement of {folder / 'qrels' / 'train.tsv'} can be used to train")
+    shares = {}
+    if "validation" not in judgements:
+        shares["validation"] = request.validation_share
+        if "test" not in judgements:
+            shares["test"] = request.test_share
+    shares = {name: share for name, share in shares.items() if share > 0}
+    if not shares:
+        return Choice("as given", "by the files in qrels")
+    pairs = judgements["train"]
+    keys = [queries.contents[pairs[at]] for at in range(0, len(pairs), 2)]
+    codes = cut(keys, [0] * len(keys), shares, request.seed)
+    for name in ("train", *shares):
+        kept = array("Q")
+        for at, code in enumerate(codes):
+            if SPLITS[code] == name:
+                kept.extend(pairs[2 * at : 2 * at + 2])
+        judgements[name] = kept
+        near_misses.setdefault(name, array("Q"))
+    return Choice(", ".join(f"{share:.0%} for {name}" for name, share in shares.items()), "not given, so cut by query")
+
+
+def _choices(folder: Path, passages: Texts, splits: Choice[str]) -> dict[str, Choice[str]]:
+    found = {
+        "format": Choice("BEIR folder", f"{folder.name} has corpus, queries and qrels"),
+        "task": Choice("two-tower", "queries and passages with judgements"),
+        "splits": splits,
+    }
+    if passages.with_title:
+        share = passages.with_title / len(passages.ids)
+        found["passage"] = Choice("title + text", f"{share:.0%} of the passages have a title")
+    if passages.group_column:
+        found["group"] = Choice(passages.group_column, "passages of one article are not negatives of each other")
+    return found
+
+
+def _warnings(
+    judgements: Mapping[str, "array[int]"], queries: Texts, passages: Texts, bad: BadRows, files: Files
+) -> Iterator[str]:
+    yield from files.warnings
+    if bad.count:
+        reasons = ", ".join(f"{reason} ({count:,})" for reason, count in bad.reasons.most_common(3))
+        yield f"{bad.count:,} rows cannot be used and are left out: {reasons}"
+    if copies := len(repeated(passages.contents)):
+        yield f"{copies:,} passages are duplicates: the same text stands under several ids"
+    judged = {split: {pairs[at] for at in range(0, len(pairs), 2)} for split, pairs in judgements.items()}
+    texts = {split: {queries.contents[query] for query in found} for split, found in judged.items()}
+    for split in ("validation", "test"):
+        if shared := texts.get(split, set()) & texts["train"]:
+            yield f"leakage: {len(shared):,} queries of {split} stand in train as well"
+    unused = len(queries.ids) - len(set().union(*judged.values()))
+    if unused:
+        yield f"{unused:,} queries have no judgement and are not used"

@@ -1,0 +1,130 @@
+"""What is remembered of every example while a dataset is read: numbers in flat arrays, some 40 bytes an example."""
+
+from array import array
+from collections import Counter
+
+from holdfast.core.facts import Lengths
+from holdfast.data.formats.example import Example, content_hash
+from holdfast.data.labels import in_order
+
+# Tokens are counted in all texts, or in a sample by content where there are more than this.
+SAMPLED_TEXTS = 20_000
+SAMPLED_CHARACTERS = 30_000_000
+_FEW_SPACES = 15  # characters a word: text without spaces between words, such as Chinese
+
+# The parts of an example, as their lengths are reported.
+ROLE_OF_PART = {
+    "text": "text", "system": "prompt", "user": "prompt", "tool": "prompt", "assistant": "answer",
+    "query": "query", "positive": "passage", "negative": "passage", "passage": "passage",
+}  # fmt: skip
+
+
+class Tally:
+    """Collects one number of each kind for every example, in reading order."""
+
+    def __init__(self, *, keep_sample: bool = False) -> None:
+        self._keep_sample = keep_sample
+        self.keys = array("Q")  # content that must stay in one split
+        self.wholes = array("Q")  # the whole example
+        self._labels = array("i")  # of all examples, one after the other
+        self._label_starts = array("Q", (0,))
+        self.splits = bytearray()  # number of the split
+        self.rows = array("Q")  # where the row stands in its file
+        self.label_numbers: dict[str, int] = {}
+        self.label_counts: Counter[int] = Counter()
+        self.unlabelled = 0
+        self.replaced = 0  # texts with the mark of letters that were lost before
+        self.lengths: dict[str, TextLengths] = {}
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def add(self, example: Example, split: int, row: int) -> None:
+        """Remember one example."""
+        self.keys.append(content_hash(example.group or example.key))
+        self.wholes.append(content_hash(*(text for _, text in example.parts), *example.labels))
+        self._add_labels(example.labels)
+        self.splits.append(split)
+        self.rows.append(row)
+        for part, text in example.parts:
+            role = ROLE_OF_PART[part]
+            if role not in self.lengths:
+                self.lengths[role] = TextLengths(keep_sample=self._keep_sample)
+            self.lengths[role].add(text)
+            if "\ufffd" in text:
+                self.replaced += 1
+
+    def labels_of(self, at: int) -> "array[int]":
+        """The numbers of one example's labels."""
+        return self._labels[self._label_starts[at] : self._label_starts[at + 1]]
+
+    def classes(self) -> "array[int]":
+        """The label to stratify each example by: its rarest one, so that rare ones are spread over the splits."""
+        names = in_order(self.label_numbers)
+        by_rarity = sorted(names, key=lambda name: self.label_counts[self.label_numbers[name]])
+        rank = {self.label_numbers[name]: at for at, name in enumerate(by_rarity)}
+        return array("i", (min((rank[number] for number in self.labels_of(at)), default=-1) for at in range(len(self))))
+
+    def _add_labels(self, labels: tuple[str, ...]) -> None:
+        numbers = [self.label_numbers.setdefault(label, len(self.label_numbers)) for label in labels]
+        self.label_counts.update(numbers)
+        self._labels.extend(numbers)
+        self._label_starts.append(len(self._labels))
+        self.unlabelled += not numbers
+
+
+class TextLengths:
+    """Lengths of the texts of one role, and a sample of them to count tokens in."""
+
+    def __init__(self, *, keep_sample: bool) -> None:
+        self._words = array("I")
+        self._characters = array("I")
+        self._sample: dict[int, str] | None = {} if keep_sample else None
+        self._sample_characters = 0
+        self._below = 1 << 64
+
+    def add(self, text: str) -> None:
+        """Measure one text."""
+        self._words.append(len(text.split()))
+        self._characters.append(len(text))
+        if self._sample is not None:
+            self._keep(text, self._sample)
+
+    def _keep(self, text: str, sample: dict[int, str]) -> None:
+        mark = content_hash(text)
+        if mark >= self._below or mark in sample:
+            return
+        sample[mark] = text
+        self._sample_characters += len(text)
+        while len(sample) > SAMPLED_TEXTS or (self._sample_characters > SAMPLED_CHARACTERS and len(sample) > 1):
+            self._below //= 2
+            for gone in [mark for mark in sample if mark >= self._below]:
+                self._sample_characters -= len(sample.pop(gone))
+
+    @property
+    def sample(self) -> list[str]:
+        """Texts to count tokens in, chosen by their content."""
+        return list((self._sample or {}).values())
+
+    def summary(self) -> Lengths:
+        """The lengths in words, or in characters where words are not set apart by spaces."""
+        if sum(self._characters) > _FEW_SPACES * sum(self._words):
+            return summarize("characters", self._characters)
+        return summarize("words", self._words)
+
+
+def summarize(unit: str, counts: "array[int]", limit: int | None = None) -> Lengths:
+    """Median, mean and the long end of some lengths."""
+    ordered = sorted(counts)
+    last = len(ordered) - 1
+    return Lengths(
+        unit=unit,  # type: ignore[arg-type]
+        median=(ordered[last // 2] + ordered[(last + 1) // 2]) / 2,
+        mean=round(sum(ordered) / len(ordered), 1),
+        p95=ordered[round(last * 0.95)],
+        p99=ordered[round(last * 0.99)],
+        longest=ordered[-1],
+        measured=len(ordered),
+        limit=limit,
+        over_limit=sum(count > limit for count in ordered) if limit else 0,
+    )

@@ -1,0 +1,148 @@
+"""Turns texts into token ids with the `tokenizers` library alone: no torch, no transformers in this process."""
+
+import hashlib
+import json
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.errors import RequestError
+from holdfast.core.facts import Lengths
+from holdfast.data.tally import summarize
+
+TOKENIZER = "tokenizer.json"
+_BATCH_TEXTS = 1000
+_BATCH_CHARACTERS = 2_000_000
+_NO_LIMIT = 1_000_000  # tokenizers that know no limit say 10**30
+# Families whose position numbers start after the padding token's, so that fewer are left for text.
+_OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer", "xlm-roberta-xl", "data2vec-text")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A model folder's tokenizer, with the marks it puts around a text."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        if not (self.folder / TOKENIZER).is_file():
+            raise RequestError(
+                f"the folder {self.folder} has no {TOKENIZER}",
+                seen=_seen_in(self.folder),
+                try_next=(
+                    "give the folder of a model with a fast tokenizer",
+                    "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) writes one from older files",
+                ),
+            )
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The tokenizer; its own padding and cutting are switched off."""
+        try:
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise RequestError(
+                "counting and writing tokens needs an extra that is not installed",
+                seen=str(error),
+                try_next=("pip install 'holdfast[train]'",),
+            ) from error
+        try:
+            tokenizer = Tokenizer.from_file(str(self.folder / TOKENIZER))
+        except Exception as error:  # the library raises plain Exception for a damaged file
+            raise RequestError(f"{self.folder / TOKENIZER} cannot be read", seen=str(error)[:200]) from error
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        return tokenizer
+
+    @cached_property
+    def marks(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The tokens put before and after a text, such as [CLS] and [SEP]."""
+        bare = self.tokenizer.encode("a", add_special_tokens=False).ids
+        full = self.tokenizer.encode("a").ids
+        before = next((at for at in range(len(full) - len(bare) + 1) if full[at : at + len(bare)] == bare), len(full))
+        return tuple(full[:before]), tuple(full[before + len(bare) :])
+
+    @cached_property
+    def limit(self) -> int | None:
+        """Tokens the model takes, marks included; None when its files do not say."""
+        config, own = self.config, self.own_config
+        limits = [own.get("model_max_length"), _positions(config)]
+        known = [int(limit) for limit in limits if isinstance(limit, (int, float)) and 0 < limit < _NO_LIMIT]
+        return min(known, default=None)
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """The model's config.json."""
+        return _read_json(self.folder / "config.json")
+
+    @cached_property
+    def own_config(self) -> Mapping[str, Any]:
+        """The tokenizer's tokenizer_config.json."""
+        return _read_json(self.folder / "tokenizer_config.json")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the tokenizer's file."""
+        return hashlib.sha256((self.folder / TOKENIZER).read_bytes()).hexdigest()
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids of some texts, without the marks around them."""
+        return [encoding.ids for encoding in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def special(self, name: str) -> str:
+        """A special token as text, such as that of `eos_token`; empty when there is none."""
+        for file in ("tokenizer_config.json", "special_tokens_map.json"):
+            token = _read_json(self.folder / file).get(name)
+            text = token.get("content") if isinstance(token, dict) else token
+            if text:
+                return str(text)
+        return ""
+
+
+def batches(texts: Iterable[Any], length: Any = len) -> Iterator[list[Any]]:
+    """Group texts so that neither their number nor their characters become many."""
+    held: list[Any] = []
+    characters = 0
+    for text in texts:
+        held.append(text)
+        characters += length(text)
+        if len(held) >= _BATCH_TEXTS or characters >= _BATCH_CHARACTERS:
+            yield held
+            held, characters = [], 0
+    if held:
+        yield held
+
+
+def token_lengths(texts: Sequence[str], tokens: Tokens) -> Lengths:
+    """Lengths in tokens, the marks around a text included."""
+    around = sum(map(len, tokens.marks))
+    counts = array("I")
+    for batch in batches(texts):
+        counts.extend(len(ids) + around for ids in tokens.encode(batch))
+    return summarize("tokens", counts, tokens.limit)
+
+
+def _positions(config: Mapping[str, Any]) -> int | None:
+    positions = config.get("max_position_embeddings") or config.get("n_positions")
+    if not isinstance(positions, int):
+        return None
+    if config.get("model_type") in _OFFSET_POSITIONS:
+        positions -= int(config.get("pad_token_id") or 0) + 1
+    return positions
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _seen_in(folder: Path) -> str:
+    if not folder.is_dir():
+        return "no such folder"
+    return ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "it is empty"

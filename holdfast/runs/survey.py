@@ -1,0 +1,84 @@
+"""The survey's front door: read a dataset as training would, and write what was found in words or JSON."""
+
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.core.artifacts import to_json
+from holdfast.core.errors import HoldfastError
+from holdfast.core.facts import DatasetFacts
+from holdfast.data.badrows import describe
+from holdfast.data.request import TASKS, DataRequest, Progress, Task, no_progress
+from holdfast.data.survey import survey
+from holdfast.data.tokens import Tokens
+
+__all__ = ("TASKS", "DataRequest", "Task", "render_facts", "render_json", "render_json_error", "survey_data")
+
+_SHOWN_LABELS = 12
+_SHOWN_BAD_ROWS = 5
+_WIDTH = 110
+
+
+def survey_data(
+    request: DataRequest, tokenizer: Path | None = None, on_progress: Progress = no_progress
+) -> DatasetFacts:
+    """Read a dataset and say what it holds and how it would be used."""
+    return survey(request, Tokens(tokenizer) if tokenizer else None, on_progress).facts
+
+
+def render_json(facts: DatasetFacts) -> str:
+    """Write the facts as one JSON object."""
+    return to_json(facts)
+
+
+def render_json_error(error: HoldfastError) -> str:
+    """Write a refusal as one JSON object."""
+    return to_json({"error": error.what, "seen": error.seen, "try": list(error.try_next)})
+
+
+def render_facts(facts: DatasetFacts) -> str:
+    """Write the facts for a terminal: what it is, what was chosen and why, what to look at."""
+    return "\n".join(_lines(facts))
+
+
+def _lines(facts: DatasetFacts) -> Iterator[str]:
+    splits = ", ".join(f"{name} {rows:,}" for name, rows in facts.splits.items())
+    yield f"[ok] {facts.task}, {facts.form}: {facts.rows:,} rows ({splits})"
+    for name, choice in facts.choices.items():
+        if name != "form":  # the first line says it
+            yield from _entry(name, f"{choice.value}  ({choice.because})")
+    if facts.labels:
+        yield from _entry("label names" if facts.multi_label else "classes", _labels(facts))
+    for role, found in facts.lengths.items():
+        sampled = f", from a sample of {found.measured:,}" if found.measured == 20_000 else ""
+        limit = f"; the model takes {found.limit:,}" if found.limit else ""
+        yield from _entry(
+            f"{role} lengths",
+            f"median {found.median:g} {found.unit}, 95 of 100 within {found.p95:,}, longest {found.longest:,}"
+            f"{limit}{sampled}",
+        )
+    for warning in facts.warnings:
+        yield from textwrap.wrap(warning, _WIDTH, initial_indent="[!]  ", subsequent_indent="     ")
+    for bad in facts.bad_rows[:_SHOWN_BAD_ROWS]:
+        yield from textwrap.wrap(describe(bad), _WIDTH, initial_indent="     bad: ", subsequent_indent="          ")
+    if facts.bad_row_count > _SHOWN_BAD_ROWS:
+        more = facts.bad_row_count - _SHOWN_BAD_ROWS
+        yield f"     and {more:,} more bad rows; --json lists the first {len(facts.bad_rows)}"
+
+
+def _labels(facts: DatasetFacts) -> str:
+    ordered = sorted(facts.labels.items(), key=lambda item: -item[1])
+    shown = ", ".join(f"{name} {count:,}" for name, count in ordered[:_SHOWN_LABELS])
+    more = f" and {len(ordered) - _SHOWN_LABELS} more" if len(ordered) > _SHOWN_LABELS else ""
+    return f"{len(ordered)}: {shown}{more}"
+
+
+def _entry(name: str, text: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=f"     {name:<15} ",
+        subsequent_indent=" " * 21,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
