@@ -1,11 +1,13 @@
 """The `holdfast` command. Each command lives in its own file and is imported only when it is called."""
 
+import os
+import sys
 from importlib import import_module
-from typing import Any
 
 import click
 
 from holdfast import __version__
+from holdfast.core.artifacts import to_json
 from holdfast.core.errors import HoldfastError, render_error
 from holdfast.core.text import closest
 
@@ -52,10 +54,30 @@ def cli() -> None:
     """Make fine-tuning runs finish: a finished model or a proven reason, never silence."""
 
 
-def main() -> Any:
+def main() -> None:
     """Run the command line; an error we understand is shown in four lines, not as a stack trace."""
     try:
-        return cli()
+        cli(standalone_mode=False)
     except HoldfastError as error:
-        click.echo(render_error(error), err=True)
+        _say(error)
         raise SystemExit(error.exit_code) from None
+    except click.ClickException as error:
+        error.show()
+        raise SystemExit(error.exit_code) from None
+    except (click.Abort, KeyboardInterrupt):
+        raise SystemExit(130) from None  # what a shell reports for Ctrl-C
+    except BrokenPipeError:  # the reader of our output has gone, as in `| head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
+    except Exception:
+        click.echo("error: this is a bug in Holdfast; what follows helps to find it", err=True)
+        raise
+
+
+def _say(error: HoldfastError) -> None:
+    """Show an error for people, or as the one JSON object that was asked for."""
+    if "--json" in sys.argv:
+        said = {"what": error.what, "seen": error.seen, "try_next": error.try_next, "slug": error.slug}
+        click.echo(to_json({"error": said}))
+    else:
+        click.echo(render_error(error), err=True)

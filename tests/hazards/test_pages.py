@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
-from hazard_pages import PAGES, pages  # noqa: E402  (tools/ is not a package)
+from hazard_pages import PAGES, pages
 
 
 def test_every_page_is_up_to_date():

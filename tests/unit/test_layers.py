@@ -1,4 +1,4 @@
-"""Reads every import of the package: nothing lower knows of anything higher, and heavy libraries stay where they belong."""
+"""Reads every import of the package: nothing lower knows of anything higher; heavy libraries stay where they belong."""
 
 import ast
 from pathlib import Path
