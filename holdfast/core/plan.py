@@ -39,9 +39,9 @@ class Plan:
 class Remedy:
     """One way out of a hazard.
 
-    With a `change` (names of `Plan` settings, or names of environment variables in capitals) the ladder may apply it by
-    itself. The value is the new setting; "halve", "raise" and "lower" say it relative to the old one. With only a
-    `command` it is for a person. `keeps` is False when the model would learn something else, such as from shorter texts.
+    With a `change` (names of `Plan` settings, or names of environment variables in capitals) the ladder may apply it
+    by itself. The value is the new setting; "halve", "raise" and "lower" say it relative to the old one. With only a
+    `command` it is for a person. `keeps` is False when the model would learn something else, as from shorter texts.
     """
 
     title: str

@@ -39,8 +39,8 @@ def test_a_harmless_line_is_said_to_be_harmless():
 def test_the_first_error_is_named_and_not_its_echo():
     log = (
         "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity "
-        "of 23.64 GiB of which 1.00 GiB is free. Including non-PyTorch memory, this process has 22.60 GiB memory in use. "
-        "Of the allocated memory 22.00 GiB is allocated by PyTorch\n"
+        "of 23.64 GiB of which 1.00 GiB is free. Including non-PyTorch memory, this process has 22.60 GiB memory in "
+        "use. Of the allocated memory 22.00 GiB is allocated by PyTorch\n"
         "[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE)\n"
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: train.py FAILED"
     )
