@@ -1,7 +1,8 @@
-"""Reads stack reports line by line: Python tracebacks (plain, notebook, rich) and faulthandler, py-spy, gdb, lldb, torch's
-and glibc's own, abseil, Windows, and the frames of macOS crash reports.
+"""Reads stack reports line by line: Python tracebacks (plain, notebook, rich) and faulthandler, py-spy, gdb, lldb, the
+frames that torch, glibc, abseil and Windows print, and those of macOS crash reports.
 
-`core.frameshapes` knows how each writes a frame; here frames become stacks. `core.crashreports` adds what needs the whole report: `.ips` JSON, the call tree of `sample`, load addresses.
+`core.frameshapes` knows how each tool writes a frame; here frames become stacks. `core.crashreports` adds what needs
+the whole report: `.ips` JSON, the call tree of `sample`, load addresses.
 """
 
 import re
