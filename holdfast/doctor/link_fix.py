@@ -139,7 +139,10 @@ def render_fix(plan: FixPlan) -> str:
     lines += [f"[x]  {reason}" for reason in plan.left]
     if plan.actions:
         count = plural(len(plan.actions), "link")
-        close = f"{count} to make in {plan.environment}; on record in {LOG_NAME}, undone by --unfix"
+        close = (
+            f"{count} to make in {plan.environment}; on record in {LOG_NAME}. By dyld's rules one copy is then left; "
+            "should an import fail afterwards, --unfix puts the originals back"
+        )
     else:
         close = f"nothing to link in {plan.environment}"
     return "\n".join([*lines, "", close])

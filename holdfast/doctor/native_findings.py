@@ -19,8 +19,8 @@ VERDICTS = {
     "coexists": "coexist",
     "tolerated": "tolerated",
     "crash": "may crash",
-    "hang": "hangs",
-    "abort": "aborts",
+    "hang": "may hang",
+    "abort": "may abort",
     "not-found": "does not load",
 }
 
