@@ -3,6 +3,7 @@
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -41,7 +42,7 @@ _SHOWN_EVERY_SECONDS = 0.2
     help="Folder of a model; lengths are then counted in its tokens.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-def survey(data: Path, tokenizer: Path | None, as_json: bool, delimiter: str | None, **given: object) -> None:
+def survey(data: Path, tokenizer: Path | None, as_json: bool, delimiter: str | None, **given: Any) -> None:
     """Read DATA as `train` would, and say what was found and chosen. Trains nothing.
 
     DATA is a file (CSV, TSV, JSON, JSON lines, Parquet, Excel, NPZ; each but the last also gzipped), a folder with a
@@ -50,7 +51,7 @@ def survey(data: Path, tokenizer: Path | None, as_json: bool, delimiter: str | N
     request = surveying.DataRequest(
         path=data,
         delimiter="\t" if delimiter in ("tab", "\\t") else delimiter,
-        **given,  # type: ignore[arg-type]  click gives what the options above say
+        **given,
     )
     screen = _MovingLine()
     try:

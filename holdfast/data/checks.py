@@ -47,7 +47,7 @@ def warnings_of(
         yield f"only {len(tally)} rows: the figures of an evaluation will say little"
     if bad.count:
         reasons = ", ".join(f"{reason} ({count:,})" for reason, count in bad.reasons.most_common(3))
-        yield f"{bad.count:,} rows cannot be used and are left out: {reasons}"
+        yield f"bad rows, left out: {reasons}"
     if tally.replaced:
         yield f"U+FFFD, the mark of letters lost in an earlier conversion, stands in {tally.replaced:,} of the texts"
     yield from _repeats(layout, tally)
@@ -128,7 +128,7 @@ def _label_warnings(layout: Layout, tally: Tally) -> Iterator[str]:
     counts = {name: tally.label_counts[tally.label_numbers[name]] for name in in_order(tally.label_numbers)}
     once = [name for name, count in counts.items() if count == 1]
     if once:
-        yield f"{len(once):,} labels have one example only: {_listed(once)}"
+        yield f"labels with one example only: {_listed(once)}"
     most, least = max(counts, key=counts.__getitem__), min(counts, key=counts.__getitem__)
     if counts[most] >= _IMBALANCE * counts[least]:
         times = counts[most] / counts[least]

@@ -88,7 +88,7 @@ def _records(raw: RawFile, dialect: Dialect, bad: BadRows) -> Iterator[tuple[int
             except csv.Error as error:
                 _note_broken(raw.path, start, reader.line_num + skipped, str(error), bad)
                 continue
-            if any(cells):
+            if any(cells) and (len(cells) > 1 or cells[0].strip()):
                 yield start, cells
 
 

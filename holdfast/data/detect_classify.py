@@ -68,6 +68,8 @@ def _label_by_name(request: DataRequest, profiles: Profiles) -> Choice[str] | No
     fitting = [column for column in named if _may_hold_labels(profiles[column])]
     strong = [column for column in fitting if names.plain_name(column) not in names.WEAK_LABEL]
     weak = [column for column in fitting if profiles[column].looks_like_labels]
+    if weak and sum(profile.is_zero_one for profile in profiles.values()) > 1 and profiles[weak[0]].is_zero_one:
+        weak = []  # one of several columns of 0 and 1, each a label
     chosen = strong[0] if strong else weak[0] if weak else None
     return Choice(chosen, f"named {chosen!r}") if chosen else None
 

@@ -42,7 +42,7 @@ def name_of_binary(head: bytes) -> str:
         if head.startswith(magic):
             return name
     if head.startswith(_PICKLE):
-        return "a pickle, which may run any code when opened and so never is"
+        return "a pickle"
     if head[257:262] == b"ustar":
         return "a tar archive"
     return "" if looks_like_text(head) else "binary data"
@@ -79,7 +79,7 @@ def _name_of_zip(head: bytes) -> str:
     if names and all(name.endswith(".npy") for name in names):
         return "npz"
     if any(name.endswith("data.pkl") for name in names):
-        return "a PyTorch checkpoint, which may run any code when opened and so never is"
+        return "a PyTorch checkpoint"
     return "a ZIP archive"
 
 

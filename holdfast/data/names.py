@@ -14,7 +14,7 @@ LABEL = (
     "output",
 )  # fmt: skip
 # Read as labels only when nothing better is there: as often something else.
-WEAK_LABEL = ("rating", "stars", "subject", "y", "output", "diagnosis", "toxic")
+WEAK_LABEL = ("rating", "stars", "subject", "y", "output", "diagnosis", "toxic", "is_toxic", "spam", "is_spam")
 GROUP = (
     "article_id", "document_id", "doc_id", "docid", "abstract_id", "group_id", "group", "patient_id", "subject_id",
     "conversation_id", "thread_id", "user_id", "source_id", "pmid", "pmcid", "page_id",

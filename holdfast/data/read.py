@@ -33,6 +33,7 @@ _EXTENSIONS: Mapping[str, tuple[str, ...]] = {
     "npz": (".npz",),
 }
 _SAMPLE_ROWS = 1000
+_WHY_NOT = dict.fromkeys(("a pickle", "a PyTorch checkpoint"), "opening one may run any code, so it never is")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +114,8 @@ def _open_text(raw: RawFile, request: DataRequest) -> Source:
     )
     header = read_header(raw, dialect)
     delimiter = dialect.delimiter
-    choices["delimiter"] = Choice(DELIMITERS.get(delimiter.value, "none"), delimiter.because)
+    named = DELIMITERS.get(delimiter.value, repr(delimiter.value)) if len(header.columns) > 1 else "none"
+    choices["delimiter"] = Choice(named, delimiter.because)
     choices["header"] = Choice("yes" if dialect.has_header.value else "no", dialect.has_header.because)
     if not dialect.has_header.value:
         warnings.append(
@@ -192,6 +194,6 @@ def _not_data(raw: RawFile) -> RequestError:
     unpack = "unpack it and give the file inside" if "archive" in raw.binary or "packed" in raw.binary else ""
     return RequestError(
         f"{name} is {raw.binary}, not a dataset",
-        seen=f"the first bytes are {raw.head[:8].hex(' ')}",
+        seen=_WHY_NOT.get(raw.binary, f"the first bytes are {raw.head[:8].hex(' ')}"),
         try_next=(unpack or "give CSV, TSV, JSON, JSON lines, Parquet, Excel or NPZ, each also gzipped",),
     )

@@ -1,24 +1,50 @@
 """Prepared data: flat memory-mapped arrays that the engine slices, and a manifest written last.
 
-A token array is two files: all tokens one after the other, and where each text starts. Reading a batch is slicing;
-nothing is decoded, copied or handed between processes.
+A token array NAME is two files: `NAME.tokens.npy` (int32), all tokens one after the other with the marks around each
+text already in place, and `NAME.starts.npy` (int64), where each text starts, one more than there are texts. Reading a
+batch is slicing; nothing is decoded, copied or handed between processes. Every folder has `manifest.json` with:
 
-Two-tower folders hold the passages of all splits once, and each split's queries:
+    format, task, fingerprint     of this layout (FORMAT), the task, and of data, tokenizer and settings together
+    splits                        {"train": {"rows": ..., "tokens": ...}, "validation": ..., "test": ...}
+    tokenizer, max_length         folder and SHA-256 of tokenizer.json; tokens of a text at the most, marks included
+    choices                       what was decided while preparing, each with its reason
+    bad_rows, bad_row_count       rows left out while preparing
+    files                         every array and its bytes; a folder whose sizes differ is not whole
 
-    corpus              token array, or `corpus.vectors.npy` (passages, size) where the manifest says "vectors"
-    corpus.groups.npy   article of each passage, -1 for none; the file may be absent
-    SPLIT               token array of the split's queries, or `SPLIT.vectors.npy`
-    SPLIT.qrels.npy     (judgements, 3) int64: query, passage, score of 1 or more; each one of "train" is an example
-    train.negatives.npy (near-misses, 2) int64: query, passage that is known not to answer it; may be absent
-
-The manifest has "task", "splits", "form" ("text" or "vectors") and, for texts, "max_length" in tokens.
+classify   a split is the token array SPLIT and `SPLIT.labels.npy`: int64 [rows], or float32 [rows, labels] of 0 and 1
+           where `multi_label` is true. `labels` are the names in the order of their numbers. With `overlong` "window"
+           a long text is several texts of the token array: those of row i are `SPLIT.windows.npy` [i] up to [i + 1]
+           (int64, rows + 1), and their scores are to be averaged. The file is absent with "truncate".
+causal     a split is the token array SPLIT and `SPLIT.learn.npy` (uint8, one for each token): 1 where the token is
+           learned, 0 where it is only read. The flags alone decide the loss: a pad token may be an end token too.
+           What comes before the first learned token is the prompt. `chat_template` renders messages as they were here.
+two-tower  `queries` and `passages` are token arrays of all splits together, each text once; the corpus to search is all
+           passages. With `vectors` true they are `queries.vectors.npy` and `passages.vectors.npy` instead (float32).
+           `SPLIT.pairs.npy` (int64 [rows, 2]) are numbers of query and passage that belong together; the same query
+           may have several rows, and all its passages count in an evaluation. `SPLIT.negatives.npy` (int64, flat) and
+           `SPLIT.negatives.starts.npy` (int64, rows + 1) are near-misses of each row, absent where there are none.
+           `passages.groups.npy` (int64, -1 for none) numbers articles: passages of one article are never each other's
+           negatives; absent where there are none. Where `queries_are_passages` is true there is no array of queries:
+           both numbers of a pair are of passages, and a search must leave the query itself out.
+all        `SPLIT.rows.npy` (int64) is where each row stands in its file, for showing it again.
 """
 
+import json
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
+
+from holdfast.core.errors import RequestError
+from holdfast.core.runfolder import MANIFEST
+
+FORMAT = 1
+_BUFFERED_TOKENS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +79,116 @@ def open_array(folder: Path, name: str) -> NDArray[np.generic]:
     return array
 
 
+def has_array(folder: Path, name: str) -> bool:
+    """Say whether an array that may be absent is there."""
+    return (folder / f"{name}.npy").is_file()
+
+
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """The manifest of a prepared folder that is whole; None when it is not, or is of another format."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if manifest["format"] != FORMAT:
+            return None
+        for name, size in manifest["files"].items():
+            if (folder / name).stat().st_size != size:
+                return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return dict(manifest)
+
+
+def open_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a prepared folder; an error when the folder is not whole."""
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise RequestError(
+            f"{folder} holds no whole prepared data",
+            seen="the manifest is missing, of another version, or a file has another size than it says",
+            try_next=("start the run again: it prepares the data anew",),
+        )
+    return manifest
+
+
+class ArrayWriter:
+    """Appends to one .npy file, whose length is put into its header at the end."""
+
+    def __init__(self, path: Path, dtype: type[np.generic], width: int | None = None):
+        self._dtype = np.dtype(dtype)
+        self._width = width
+        self._count = 0
+        self._file = path.open("wb")
+        self._write_header()
+        self._header_bytes = self._file.tell()
+
+    def add(self, values: NDArray[Any]) -> None:
+        """Append rows."""
+        self._file.write(np.ascontiguousarray(values, dtype=self._dtype).data)
+        self._count += len(values)
+
+    def close(self) -> int:
+        """Finish the file; gives the number of rows."""
+        self._file.seek(0)
+        self._write_header()
+        # numpy pads the header so that the first dimension may grow in place.
+        assert self._file.tell() == self._header_bytes
+        self._file.close()
+        return self._count
+
+    def _write_header(self) -> None:
+        shape = (self._count,) if self._width is None else (self._count, self._width)
+        header = {"descr": npy.dtype_to_descr(self._dtype), "fortran_order": False, "shape": shape}
+        npy.write_array_header_1_0(self._file, header)
+
+
+class TokenWriter:
+    """Appends texts to a token array, with flags for each token where they are wanted."""
+
+    def __init__(self, folder: Path, name: str, *, with_flags: bool = False):
+        self._folder, self._name = folder, name
+        self._tokens = ArrayWriter(folder / f"{name}.tokens.npy", np.int32)
+        self._flags = ArrayWriter(folder / f"{name}.learn.npy", np.uint8) if with_flags else None
+        self._held, self._held_flags = array("i"), bytearray()
+        self.starts = array("q", (0,))
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def add(self, *pieces: Sequence[int], flags: Sequence[int] | None = None) -> None:
+        """Append one text, given in pieces."""
+        for piece in pieces:
+            self._held.extend(piece)
+        if self._flags:
+            self._held_flags.extend(flags or ())
+        self.starts.append(self.starts[-1] + sum(map(len, pieces)))
+        if len(self._held) > _BUFFERED_TOKENS:
+            self._flush()
+
+    def close(self) -> int:
+        """Finish the files; gives the number of tokens."""
+        self._flush()
+        if self._flags:
+            self._flags.close()
+        write_array(self._folder, f"{self._name}.starts", self.starts, np.int64)
+        return self._tokens.close()
+
+    def _flush(self) -> None:
+        self._tokens.add(np.frombuffer(self._held, dtype=np.intc))
+        if self._flags:
+            assert len(self._held_flags) == len(self._held)
+            self._flags.add(np.frombuffer(self._held_flags, dtype=np.uint8))
+        self._held, self._held_flags = array("i"), bytearray()
+
+
+def write_array(folder: Path, name: str, values: Iterable[Any], dtype: type[np.generic]) -> None:
+    """Write an array that fits in memory."""
+    held = values if isinstance(values, (np.ndarray, array)) else list(values)
+    np.save(folder / f"{name}.npy", np.asarray(held, dtype=dtype))
+
+
 def write_tokens(folder: Path, name: str, texts: list[list[int]]) -> None:
     """Write texts that fit in memory as a token array."""
-    starts = np.zeros(len(texts) + 1, dtype=np.int64)
-    np.cumsum([len(text) for text in texts], out=starts[1:])
-    tokens = np.fromiter((token for text in texts for token in text), dtype=np.int32, count=int(starts[-1]))
-    np.save(folder / f"{name}.tokens.npy", tokens)
-    np.save(folder / f"{name}.starts.npy", starts)
+    writer = TokenWriter(folder, name)
+    for text in texts:
+        writer.add(text)
+    writer.close()

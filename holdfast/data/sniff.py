@@ -38,8 +38,9 @@ def kind_of_text(sample: str, extension: str) -> Choice[str]:
         return Choice("json", "one JSON object")
     if start.startswith("[") and (re.match(r"\[\s*[\[{\]]", start) or extension in (".json", ".jsonl")):
         return Choice("json", "one JSON array")
-    if extension in (".jsonl", ".ndjson", ".json"):
-        return Choice("jsonl", f"named {extension}")
+    lines = [line for line in start.splitlines()[:40] if line.strip()]
+    if sum(line.lstrip().startswith("{") for line in lines) > len(lines) / 2:
+        return Choice("jsonl", "a JSON object on most lines")
     if extension in (".txt", ".md", ".text") and not _is_table(sample):
         return Choice("text", f"named {extension}, and not a table")
     return Choice("csv", "rows of a table")

@@ -12,6 +12,7 @@ from itertools import pairwise
 SPLITS = ("train", "validation", "test")
 MOST_ROWS = 10_000  # of a split that is cut: more says little and costs an evaluation each
 _TOLERANCE = 0.25
+_FEWEST_ROWS = 4  # from which one goes to validation
 _STARTS = {
     1: 0.0,
     2: 0.5,
@@ -33,7 +34,8 @@ def cut(keys: Sequence[int], classes: Sequence[int], shares: Mapping[str, float]
             for row in _chosen(free, draws, len(rows) * share, share, _STARTS[code]):
                 codes[row] = code
     for code, share in wanted.items():
-        if code not in codes and len(keys) * share >= 1:
+        is_enough = len(keys) * share >= 1 or (code == 1 and len(keys) >= _FEWEST_ROWS)
+        if code not in codes and is_enough:
             _fill_from_all(codes, code, members, draws, share)
     _reunite(codes, keys)
     return codes

@@ -209,7 +209,7 @@ def _warnings(
     yield from files.warnings
     if bad.count:
         reasons = ", ".join(f"{reason} ({count:,})" for reason, count in bad.reasons.most_common(3))
-        yield f"{bad.count:,} rows cannot be used and are left out: {reasons}"
+        yield f"bad rows, left out: {reasons}"
     if copies := len(repeated(passages.contents)):
         yield f"{copies:,} passages are duplicates: the same text stands under several ids"
     judged = {split: {pairs[at] for at in range(0, len(pairs), 2)} for split, pairs in judgements.items()}

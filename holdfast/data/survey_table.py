@@ -260,7 +260,5 @@ def _check_scores(request: DataRequest, layout: Layout, profiles: Mapping[str, C
 def _no_rows(source: Source, bad: BadRows) -> RequestError:
     if bad.count:
         bad.refuse_many(0)
-    header = f"a header ({', '.join(source.columns)})" if source.columns else "nothing"
-    return RequestError(
-        f"{source.path.name} has no rows", seen=f"{header} and nothing below it", try_next=("add rows to the file",)
-    )
+    seen = f"a header ({', '.join(source.columns)}) and nothing below it" if source.columns else "empty lines only"
+    return RequestError(f"{source.path.name} has no rows", seen=seen, try_next=("add rows to the file",))

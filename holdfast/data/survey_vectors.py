@@ -207,7 +207,7 @@ def _read_groups(path: Path, members: list[Member], count: int) -> "array[int]":
 def _warnings(contents: "array[int]", bad: BadRows, groups: "array[int]") -> Iterator[str]:
     if bad.count:
         reasons = ", ".join(f"{reason} ({count:,})" for reason, count in bad.reasons.most_common(3))
-        yield f"{bad.count:,} rows cannot be used and are left out: {reasons}"
+        yield f"bad rows, left out: {reasons}"
     if copies := len(repeated(contents)):
         yield f"{copies:,} queries have duplicates: the same vector stands in several rows"
     if not groups:

@@ -68,7 +68,7 @@ def _lines(facts: DatasetFacts) -> Iterator[str]:
 
 def _labels(facts: DatasetFacts) -> str:
     ordered = sorted(facts.labels.items(), key=lambda item: -item[1])
-    shown = ", ".join(f"{name} {count:,}" for name, count in ordered[:_SHOWN_LABELS])
+    shown = ", ".join(f"{name} ({count:,})" for name, count in ordered[:_SHOWN_LABELS])
     more = f" and {len(ordered) - _SHOWN_LABELS} more" if len(ordered) > _SHOWN_LABELS else ""
     return f"{len(ordered)}: {shown}{more}"
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from holdfast.data.badrows import BadValue, shortened
+from holdfast.data.badrows import BadValue
 from holdfast.data.formats.example import Example, optional_text, plain_text, text_of
 from holdfast.data.layout import Layout
 from holdfast.data.names import ROLES
@@ -77,7 +77,7 @@ def _turn(message: object, column: str) -> tuple[str, str]:
     content = next((message[key] for key in _TEXT_KEYS if key in message), None)
     known = ROLES.get(str(role).lower())
     if known is None:
-        raise BadValue(column, role, f"a message's role is {shortened(role)}; known: {', '.join(dict.fromkeys(ROLES))}")
+        raise BadValue(column, role, "a message's role is unknown; user, assistant, system and tool are known")
     if isinstance(content, list):  # pieces of typed content
         content = "".join(str(piece.get("text", "")) for piece in content if isinstance(piece, dict))
     text = plain_text(content, column)
