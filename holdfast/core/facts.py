@@ -191,7 +191,8 @@ class Lengths:
     p95: int
     p99: int
     longest: int
-    measured: int  # texts looked at: all, or a sample where counting tokens would take long
+    measured: int  # texts looked at
+    is_sample: bool = False  # not all of them, because counting tokens would take long
     limit: int | None = None  # what the model takes
     over_limit: int = 0  # of those measured
 

@@ -18,15 +18,14 @@ classify   a split is the token array SPLIT and `SPLIT.labels.npy`: int64 [rows]
 causal     a split is the token array SPLIT and `SPLIT.learn.npy` (uint8, one for each token): 1 where the token is
            learned, 0 where it is only read. The flags alone decide the loss: a pad token may be an end token too.
            What comes before the first learned token is the prompt. `chat_template` renders messages as they were here.
-two-tower  `queries` and `passages` are token arrays of all splits together, each text once; the corpus to search is all
-           passages. With `vectors` true they are `queries.vectors.npy` and `passages.vectors.npy` instead (float32).
-           `SPLIT.pairs.npy` (int64 [rows, 2]) are numbers of query and passage that belong together; the same query
-           may have several rows, and all its passages count in an evaluation. `SPLIT.negatives.npy` (int64, flat) and
-           `SPLIT.negatives.starts.npy` (int64, rows + 1) are near-misses of each row, absent where there are none.
-           `passages.groups.npy` (int64, -1 for none) numbers articles: passages of one article are never each other's
-           negatives; absent where there are none. Where `queries_are_passages` is true there is no array of queries:
-           both numbers of a pair are of passages, and a search must leave the query itself out.
-all        `SPLIT.rows.npy` (int64) is where each row stands in its file, for showing it again.
+two-tower  `corpus` is the token array of the passages of all splits, each once; SPLIT that of the split's queries. With
+           `form` "vectors" they are `corpus.vectors.npy` and `SPLIT.vectors.npy` instead (float32 [rows, size]).
+           `SPLIT.qrels.npy` (int64 [judgements, 3]) holds query, passage and a score of 1 or more; each judgement of
+           "train" is an example, and every one counts in an evaluation. `train.negatives.npy` (int64 [near-misses, 2])
+           holds query and passage that is known not to answer it; absent where there are none. `corpus.groups.npy`
+           (int64, -1 for none) numbers the articles that passages are from; absent where there are none. Where the
+           passages are their own queries, as in two texts of one article, the corpus holds each query's text too.
+all        `SPLIT.rows.npy` (int64) is where each row (two-tower: each query) stands in its file, for showing it again.
 """
 
 import json

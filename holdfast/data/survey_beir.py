@@ -22,7 +22,7 @@ from holdfast.data.read import Source, open_source
 from holdfast.data.request import DataRequest, Progress, no_progress
 from holdfast.data.split import SPLITS, cut, repeated
 from holdfast.data.tally import TextLengths
-from holdfast.data.tokens import Tokens, token_lengths
+from holdfast.data.tokens import Tokens
 
 _NO_GROUP = 0
 
@@ -128,7 +128,7 @@ def survey_beir(
         roles={"query": ("text",), "passage": ("title", "text") if passages.with_title else ("text",)},
         splits={split: len(judgements[split]) // 2 for split in SPLITS if split in judgements},
         lengths={
-            role: token_lengths(texts.lengths.sample, tokens) if tokens else texts.lengths.summary()
+            role: texts.lengths.in_tokens(tokens.count, tokens.limit) if tokens else texts.lengths.summary()
             for role, texts in (("query", queries), ("passage", passages))
         },
         warnings=tuple(_warnings(judgements, queries, passages, bad, files)),

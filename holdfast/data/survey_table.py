@@ -4,6 +4,8 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
 
 from holdfast.core.errors import RequestError
 from holdfast.core.facts import DatasetFacts
@@ -22,11 +24,20 @@ from holdfast.data.read import Source, open_source
 from holdfast.data.request import DataRequest, Progress, no_progress
 from holdfast.data.split import MOST_ROWS, SPLITS, cut
 from holdfast.data.tally import Tally
-from holdfast.data.tokens import Tokens, token_lengths
+from holdfast.data.tokens import Tokens
 
 _REQUIRED = ("text", "label", "prompt", "answer", "messages", "query", "positive")
 _EVERY_ROWS = 5000
 _AS_GIVEN = "as given"
+
+
+class Found(NamedTuple):
+    """An example, the split it is in and where it stands."""
+
+    split: str
+    path: Path
+    row: int
+    example: Example
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +51,12 @@ class TableSurvey:
     tally: Tally  # with the split of every example
     labels: tuple[str, ...]  # in the order of their numbers
 
-    def examples(self) -> Iterator[tuple[str, int, Example]]:
-        """Read the dataset again: (split, row, example) for every example that can be used, in the same order."""
+    def examples(self) -> Iterator["Found"]:
+        """Read the dataset again: every example that can be used, in the same order."""
         at = 0
-        for _, row, example in _examples(self.request, self.layout, self.sources, BadRows(1.0)):
+        for _, path, row, example in _examples(self.request, self.layout, self.sources, BadRows(1.0)):
             if example is not None:
-                yield SPLITS[self.tally.splits[at]], row, example
+                yield Found(SPLITS[self.tally.splits[at]], path, row, example)
                 at += 1
 
 
@@ -59,7 +70,7 @@ def survey_table(
     _check_columns(layout, sources)
     _check_scores(request, layout, profiles)
     bad, tally, left_out = BadRows(request.max_bad_share), Tally(keep_sample=tokens is not None), 0
-    for split, row, example in _examples(request, layout, sources, bad):
+    for split, _, row, example in _examples(request, layout, sources, bad):
         if example is None:
             left_out += 1
             continue
@@ -119,15 +130,15 @@ def _counted(rows: Iterator[Row], on_progress: Progress) -> Iterator[Row]:
 
 def _examples(
     request: DataRequest, layout: Layout, sources: tuple[tuple[str, Source], ...], bad: BadRows
-) -> Iterator[tuple[str, int, Example | None]]:
-    """Every row as (split, row, example); None for a pair below the lowest score. Bad rows are noted."""
+) -> Iterator[tuple[str, Path, int, Example | None]]:
+    """Every row as (split, file, row, example); None for a pair below the lowest score. Bad rows are noted."""
     read = reader_for(layout, request.min_score)
     split_column = layout.column("split")
     for split, source in sources:
         for number, row in source.rows(bad):
             try:
                 example = read(row)
-                yield _split_of(row, split_column) if split_column else split, number, example
+                yield _split_of(row, split_column) if split_column else split, source.path, number, example
             except BadValue as value:
                 bad.add_value(source.path, number, value)
 
@@ -199,7 +210,7 @@ def _facts(
     label_names = in_order(tally.label_numbers)
     lengths = {role: measured.summary() for role, measured in tally.lengths.items()}
     if tokens:
-        lengths = {role: token_lengths(measured.sample, tokens) for role, measured in tally.lengths.items()}
+        lengths = {role: one.in_tokens(tokens.count, tokens.limit) for role, one in tally.lengths.items()}
     choices: dict[str, Choice[str]] = {**sources[0][1].choices, **layout.choices}
     choices.setdefault("splits", chosen)
     warnings = [*files.warnings]

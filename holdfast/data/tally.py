@@ -2,6 +2,7 @@
 
 from array import array
 from collections import Counter
+from collections.abc import Callable, Sequence
 
 from holdfast.core.facts import Lengths
 from holdfast.data.formats.example import Example, content_hash
@@ -82,6 +83,7 @@ class TextLengths:
         self._sample: dict[int, str] | None = {} if keep_sample else None
         self._sample_characters = 0
         self._below = 1 << 64
+        self.token_counts = array("I")
 
     def add(self, text: str) -> None:
         """Measure one text."""
@@ -106,6 +108,15 @@ class TextLengths:
         """Texts to count tokens in, chosen by their content."""
         return list((self._sample or {}).values())
 
+    def in_tokens(self, count: Callable[[Sequence[str]], "array[int]"], limit: int | None) -> Lengths:
+        """The lengths in tokens of all texts, or of a sample where there are very many."""
+        self.token_counts = count(self.sample)
+        return summarize("tokens", self.token_counts, limit, is_sample=self._below < 1 << 64)
+
+    def share_over(self, limit: int) -> float:
+        """The share of texts with more tokens than this, once they were counted."""
+        return sum(count > limit for count in self.token_counts) / max(1, len(self.token_counts))
+
     def summary(self) -> Lengths:
         """The lengths in words, or in characters where words are not set apart by spaces."""
         if sum(self._characters) > _FEW_SPACES * sum(self._words):
@@ -113,7 +124,7 @@ class TextLengths:
         return summarize("words", self._words)
 
 
-def summarize(unit: str, counts: "array[int]", limit: int | None = None) -> Lengths:
+def summarize(unit: str, counts: "array[int]", limit: int | None = None, *, is_sample: bool = False) -> Lengths:
     """Median, mean and the long end of some lengths."""
     ordered = sorted(counts)
     last = len(ordered) - 1
@@ -125,6 +136,7 @@ def summarize(unit: str, counts: "array[int]", limit: int | None = None) -> Leng
         p99=ordered[round(last * 0.99)],
         longest=ordered[-1],
         measured=len(ordered),
+        is_sample=is_sample,
         limit=limit,
         over_limit=sum(count > limit for count in ordered) if limit else 0,
     )

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.errors import RequestError
-from holdfast.core.facts import Lengths
-from holdfast.data.tally import summarize
 
 TOKENIZER = "tokenizer.json"
 _BATCH_TEXTS = 1000
@@ -92,6 +90,35 @@ class Tokens:
         """The token ids of some texts, without the marks around them."""
         return [encoding.ids for encoding in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
+    def count(self, texts: Sequence[str]) -> "array[int]":
+        """How many tokens each text has, the marks around it included."""
+        around = sum(map(len, self.marks))
+        return array("I", (len(ids) + around for batch in batches(texts) for ids in self.encode(batch)))
+
+    def encode_with_places(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
+        """The token ids of some texts without marks, and the character at which each token starts."""
+        encodings = self.tokenizer.encode_batch(texts, add_special_tokens=False)
+        return [(encoding.ids, [start for start, _ in encoding.offsets]) for encoding in encodings]
+
+    def id_of(self, token: str) -> tuple[int, ...]:
+        """The id of a token as a tuple of one; empty when there is no such token."""
+        found = self.tokenizer.token_to_id(token) if token else None
+        return () if found is None else (found,)
+
+    @cached_property
+    def own_chat_template(self) -> str:
+        """The chat template among the model's files; empty when there is none."""
+        file = self.folder / "chat_template.jinja"
+        if file.is_file():
+            return file.read_text(encoding="utf-8")
+        template = self.own_config.get("chat_template") or _read_json(self.folder / "chat_template.json").get(
+            "chat_template"
+        )
+        if isinstance(template, list):  # several by name
+            by_name = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
+            template = by_name.get("default")
+        return template if isinstance(template, str) else ""
+
     def special(self, name: str) -> str:
         """A special token as text, such as that of `eos_token`; empty when there is none."""
         for file in ("tokenizer_config.json", "special_tokens_map.json"):
@@ -114,15 +141,6 @@ def batches(texts: Iterable[Any], length: Any = len) -> Iterator[list[Any]]:
             held, characters = [], 0
     if held:
         yield held
-
-
-def token_lengths(texts: Sequence[str], tokens: Tokens) -> Lengths:
-    """Lengths in tokens, the marks around a text included."""
-    around = sum(map(len, tokens.marks))
-    counts = array("I")
-    for batch in batches(texts):
-        counts.extend(len(ids) + around for ids in tokens.encode(batch))
-    return summarize("tokens", counts, tokens.limit)
 
 
 def _positions(config: Mapping[str, Any]) -> int | None:

@@ -50,7 +50,7 @@ def _lines(facts: DatasetFacts) -> Iterator[str]:
     if facts.labels:
         yield from _entry("label names" if facts.multi_label else "classes", _labels(facts))
     for role, found in facts.lengths.items():
-        sampled = f", from a sample of {found.measured:,}" if found.measured == 20_000 else ""
+        sampled = f", from a sample of {found.measured:,}" if found.is_sample else ""
         limit = f"; the model takes {found.limit:,}" if found.limit else ""
         yield from _entry(
             f"{role} lengths",

@@ -1,0 +1,176 @@
+"""Tokenizes a surveyed dataset once and leaves it as memory-mapped arrays (`shards` describes them).
+
+Reads: the dataset, the tokenizer. Leaves: a folder with `manifest.json` written last. Everything is written to a draft
+folder that is renamed when it is whole, so a preparation that was killed leaves nothing that looks finished.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from holdfast.core.artifacts import to_plain, write_artifact
+from holdfast.core.errors import RequestError
+from holdfast.core.plan import Choice
+from holdfast.core.runfolder import MANIFEST
+from holdfast.data.drafts import build_whole, forget_oldest, link_files, sync
+from holdfast.data.prepare_beir import prepare_beir
+from holdfast.data.prepare_causal import prepare_causal
+from holdfast.data.prepare_classify import prepare_classify
+from holdfast.data.prepare_towers import prepare_pairs, prepare_passages
+from holdfast.data.prepare_vectors import prepare_vectors
+from holdfast.data.rawfile import look_at
+from holdfast.data.request import Progress, no_progress
+from holdfast.data.shards import FORMAT, read_manifest
+from holdfast.data.survey import Survey
+from holdfast.data.survey_beir import BeirSurvey
+from holdfast.data.survey_vectors import VectorSurvey
+from holdfast.data.tokens import Tokens
+
+_DEFAULT_LENGTH = {"classify": 512, "causal": 2048, "two-tower": 256}
+_SHORTEST_LENGTH = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareOptions:
+    """How texts become tokens; None means: as the model's files say."""
+
+    max_length: int | None = None
+    overlong: Literal["auto", "truncate", "window"] = "auto"  # for classify
+    chat_template: str | None = None  # for causal, in place of the model's own
+    query_prefix: str = ""  # for two-tower: what some models want before a text
+    passage_prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A folder of prepared data that is whole."""
+
+    folder: Path
+    manifest: Mapping[str, Any]
+    is_reused: bool  # it was there already, or in the cache
+
+
+def prepare(
+    survey: Survey,
+    tokens: Tokens | None,
+    out: Path,
+    *,
+    options: PrepareOptions | None = None,
+    cache: Path | None = None,
+    on_progress: Progress = no_progress,
+) -> Prepared:
+    """Prepare a surveyed dataset in the folder `out`; what is there or in the cache already is used again."""
+    options = options or PrepareOptions()
+    if tokens is None and not isinstance(survey, VectorSurvey):
+        raise RequestError("texts cannot be prepared without a tokenizer", try_next=("give the folder of a model",))
+    length = choose_length(survey, tokens, options)
+    fingerprint = _fingerprint(survey, tokens, options, length)
+    if (manifest := _whole(out, fingerprint)) is not None:
+        return Prepared(folder=out, manifest=manifest, is_reused=True)
+    home = cache / fingerprint if cache else out
+    is_reused = True
+    if _whole(home, fingerprint) is None:
+        is_reused = False
+        build_whole(home, lambda draft: _write(survey, tokens, options, length, fingerprint, draft, on_progress))
+    if home != out:
+        os.utime(home)
+        build_whole(out, lambda draft: link_files(home, draft))
+        forget_oldest(home.parent)
+    manifest = _whole(out, fingerprint)
+    assert manifest is not None
+    return Prepared(folder=out, manifest=manifest, is_reused=is_reused)
+
+
+def choose_length(survey: Survey, tokens: Tokens | None, options: PrepareOptions) -> Choice[int]:
+    """How many tokens a text may have: as asked, at most what the model takes."""
+    limit = tokens.limit if tokens else None
+    asked = options.max_length
+    if asked is not None and asked < _SHORTEST_LENGTH:
+        raise RequestError(
+            f"--max-length {asked} is out of range", seen=f"allowed: {_SHORTEST_LENGTH} to {limit or 'any'}"
+        )
+    if asked is not None and limit is not None and asked > limit:
+        raise RequestError(
+            f"--max-length {asked:,} is more than the model takes",
+            seen=f"{limit:,} tokens, by the files in {tokens.folder if tokens else ''}",
+            try_next=(f"--max-length {limit}",),
+        )
+    if asked is not None:
+        return Choice(asked, "as asked")
+    usual = _DEFAULT_LENGTH[survey.facts.task]
+    if limit is not None and limit <= usual:
+        return Choice(limit, "as many as the model takes")
+    return Choice(usual, f"usual for {survey.facts.task}" + (f"; the model takes {limit:,}" if limit else ""))
+
+
+def _write(
+    survey: Survey,
+    tokens: Tokens | None,
+    options: PrepareOptions,
+    length: Choice[int],
+    fingerprint: str,
+    draft: Path,
+    on_progress: Progress,
+) -> None:
+    """Write the arrays of the survey's task, then the manifest."""
+    prefixes = options.query_prefix, options.passage_prefix
+    if isinstance(survey, VectorSurvey):
+        found = prepare_vectors(survey, draft, on_progress)
+    else:
+        assert tokens is not None
+        if isinstance(survey, BeirSurvey):
+            found = prepare_beir(survey, tokens, length.value, prefixes, draft, on_progress)
+        elif survey.facts.task == "classify":
+            found = prepare_classify(survey, tokens, length.value, options.overlong, draft, on_progress)
+        elif survey.facts.task == "causal":
+            found = prepare_causal(survey, tokens, length.value, options.chat_template, draft, on_progress)
+        elif survey.layout.form == "passages of articles":
+            found = prepare_passages(survey, tokens, length.value, prefixes, draft, on_progress)
+        else:
+            found = prepare_pairs(survey, tokens, length.value, prefixes, draft, on_progress)
+    choices = {"max_length": length} if tokens else {}
+    manifest = {
+        "format": FORMAT,
+        "task": survey.facts.task,
+        "fingerprint": fingerprint,
+        "max_length": length.value,
+        **found,
+        "choices": to_plain({**choices, **found.get("choices", {})}),
+        "files": {path.name: path.stat().st_size for path in sorted(draft.glob("*.npy"))},
+    }
+    if tokens:
+        manifest["tokenizer"] = {"folder": str(tokens.folder), "sha256": tokens.fingerprint}
+    for path in draft.glob("*.npy"):
+        sync(path)
+    write_artifact(draft, MANIFEST, manifest)
+
+
+def _fingerprint(survey: Survey, tokens: Tokens | None, options: PrepareOptions, length: Choice[int]) -> str:
+    """Of everything that decides what is written."""
+    request = {
+        name: value
+        for name, value in asdict(survey.request).items()
+        if name not in ("path", "validation", "test", "negatives", "max_bad_share")
+    }
+    parts = {
+        "format": FORMAT,
+        "data": survey.facts.fingerprint,
+        "roles": to_plain(survey.facts.roles),
+        "form": survey.facts.form,
+        "tokenizer": tokens.fingerprint if tokens else "",
+        "template": tokens.own_chat_template if tokens else "",
+        "options": asdict(options),
+        "length": length.value,
+        "request": to_plain(request),
+        "negatives": look_at(survey.request.negatives).sha256 if survey.request.negatives else "",
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _whole(folder: Path, fingerprint: str) -> dict[str, Any] | None:
+    manifest = read_manifest(folder)
+    return manifest if manifest and manifest["fingerprint"] == fingerprint else None

@@ -1,0 +1,116 @@
+"""Prepares texts with labels. A text over the model's length is cut, or becomes several windows."""
+
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from holdfast.core.plan import Choice
+from holdfast.data.request import Progress
+from holdfast.data.shards import TokenWriter, write_array
+from holdfast.data.survey_table import TableSurvey
+from holdfast.data.tokens import Tokens, batches
+
+WINDOW_OVERLAP = 8  # a window shares an eighth of its tokens with the one before it
+MOST_WINDOWS = 16  # of one text; more would let a few texts take the whole run's time
+_WINDOW_FROM = 0.1  # share of over-long texts from which windows are worth their cost
+
+
+def prepare_classify(
+    survey: TableSurvey, tokens: Tokens, length: int, overlong: str, folder: Path, on_progress: Progress
+) -> dict[str, Any]:
+    """Write the arrays; gives what the manifest says of them."""
+    choice = choose_overlong(survey, length, overlong)
+    numbers = {name: at for at, name in enumerate(survey.labels)}
+    splits = {name: _Split(folder, name, choice.value == "window") for name in survey.facts.splits}
+    before, after = tokens.marks
+    room = length - len(before) - len(after)
+    over = lost_tokens = done = 0
+    for batch in batches(survey.examples(), length=lambda found: len(found.example.parts[0][1])):
+        ids = tokens.encode([found.example.parts[0][1] for found in batch])
+        for found, body in zip(batch, ids, strict=True):
+            pieces = list(windows(body, room)) if choice.value == "window" else [body[:room]]
+            over += len(body) > room
+            lost_tokens += max(0, len(body) - _reach(pieces, room))
+            marked = [(before, piece, after) for piece in pieces]
+            splits[found.split].add(found.row, marked, [numbers[label] for label in found.example.labels])
+        done += len(batch)
+        on_progress("tokenizing", done, survey.facts.rows)
+    counts = {name: split.close(folder, len(numbers), survey.facts.multi_label) for name, split in splits.items()}
+    return {
+        "splits": counts,
+        "labels": list(survey.labels),
+        "multi_label": survey.facts.multi_label,
+        "overlong": choice.value,
+        "overlong_rows": over,
+        "overlong_lost_tokens": lost_tokens,
+        "choices": {"overlong": choice},
+    }
+
+
+def choose_overlong(survey: TableSurvey, length: int, asked: str) -> Choice[str]:
+    """Cut long texts where they are few; read them in windows where many would lose their end."""
+    if asked != "auto":
+        return Choice(asked, "as asked")
+    measured = survey.facts.lengths.get("text")
+    if measured is None or measured.unit != "tokens":
+        return Choice("truncate", "lengths were not counted in tokens")
+    share = survey.tally.lengths["text"].share_over(length)
+    if share < _WINDOW_FROM:
+        return Choice("truncate", f"{share:.1%} of the texts have more than {length:,} tokens, and lose their end")
+    return Choice("window", f"{share:.1%} of the texts have more than {length:,} tokens: they are read in windows")
+
+
+def windows(body: list[int], room: int) -> Iterator[list[int]]:
+    """Pieces of a text that overlap a little and together cover it, the first ones where it is very long."""
+    step = room - room // WINDOW_OVERLAP
+    for number in range(MOST_WINDOWS):
+        start = number * step
+        yield body[start : start + room]
+        if start + room >= len(body):
+            return
+
+
+def _reach(pieces: list[list[int]], room: int) -> int:
+    """How far into a text its pieces go."""
+    return (len(pieces) - 1) * (room - room // WINDOW_OVERLAP) + len(pieces[-1])
+
+
+class _Split:
+    """One split as it is written."""
+
+    def __init__(self, folder: Path, name: str, with_windows: bool):
+        self._name = name
+        self._tokens = TokenWriter(folder, name)
+        self._windows = array("q", (0,)) if with_windows else None
+        self._rows = array("q")
+        self._labels = array("i")
+        self._label_starts = array("q", (0,))
+
+    def add(self, row: int, pieces: list[tuple[Any, ...]], labels: list[int]) -> None:
+        """Append one example."""
+        for piece in pieces:
+            self._tokens.add(*piece)
+        if self._windows is not None:
+            self._windows.append(len(self._tokens))
+        self._rows.append(row)
+        self._labels.extend(labels)
+        self._label_starts.append(len(self._labels))
+
+    def close(self, folder: Path, label_count: int, is_multi: bool) -> dict[str, int]:
+        """Finish the files; gives rows and tokens."""
+        token_count = self._tokens.close()
+        write_array(folder, f"{self._name}.rows", self._rows, np.int64)
+        if self._windows is not None:
+            write_array(folder, f"{self._name}.windows", self._windows, np.int64)
+        labels = np.asarray(self._labels, dtype=np.int64)
+        if is_multi:
+            table = np.zeros((len(self._rows), label_count), dtype=np.float32)
+            counts = np.diff(np.asarray(self._label_starts))
+            table[np.repeat(np.arange(len(self._rows)), counts), labels] = 1.0
+            write_array(folder, f"{self._name}.labels", table, np.float32)
+        else:
+            write_array(folder, f"{self._name}.labels", labels, np.int64)
+        return {"rows": len(self._rows), "tokens": token_count}
