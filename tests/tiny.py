@@ -108,3 +108,41 @@ def _tiny_tokenizer(folder: Path) -> None:
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="w0", unk_token="[UNK]").save_pretrained(folder)
+
+
+def tiny_questions(folder: Path, count: int = 96, near_misses: bool = True) -> Path:
+    """Prepared shards for `two-tower`: a passage repeats words of its query; passages of one article lie together."""
+    folder.mkdir(parents=True)
+    draws = np.random.default_rng(count)
+    corpus, _ = tiny_texts(count + 24, seed=count)
+    corpus[5] = list(corpus[4])  # a copy
+    write_tokens(folder, "corpus", corpus)
+    np.save(folder / "corpus.groups.npy", np.arange(len(corpus)) // 3)
+    for split, answers in (("train", np.arange(count)), ("validation", np.arange(count, count + 24))):
+        queries = [draws.permutation(corpus[at])[:6].tolist() for at in answers]
+        write_tokens(folder, split, queries)
+        qrels = np.stack([np.arange(len(answers)), answers, np.ones(len(answers), dtype=np.int64)], 1)
+        np.save(folder / f"{split}.qrels.npy", qrels)
+    if near_misses:
+        np.save(folder / "train.negatives.npy", np.array([[at, (at + 7) % count] for at in range(0, count, 2)]))
+    manifest = {"task": "two-tower", "form": "text", "splits": ["train", "validation"], "max_length": 64}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def tiny_vectors(folder: Path, count: int = 96) -> Path:
+    """Prepared shards for `two-tower` over vectors: a query's vector is its passage's, turned and blurred."""
+    folder.mkdir(parents=True)
+    draws = np.random.default_rng(count)
+    corpus = draws.normal(size=(count + 24, 12)).astype(np.float32)
+    turn = draws.normal(size=(12, 12)).astype(np.float32)
+    np.save(folder / "corpus.vectors.npy", corpus)
+    for split, answers in (("train", np.arange(count)), ("validation", np.arange(count, count + 24))):
+        queries = corpus[answers] @ turn + 0.1 * draws.normal(size=(len(answers), 12))
+        np.save(folder / f"{split}.vectors.npy", queries.astype(np.float32))
+        qrels = np.stack([np.arange(len(answers)), answers, np.ones(len(answers), dtype=np.int64)], 1)
+        np.save(folder / f"{split}.qrels.npy", qrels)
+    (folder / "manifest.json").write_text(
+        json.dumps({"task": "two-tower", "form": "vectors", "splits": ["train", "validation"]})
+    )
+    return folder

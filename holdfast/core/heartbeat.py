@@ -10,7 +10,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-PHASES = ("start", "import", "load", "resume", "compile", "first step", "step", "evaluate", "save", "export", "end")
+PHASES = (
+    *("start", "import", "load", "resume", "compile", "begin epoch"),
+    *("first step", "step", "evaluate", "save", "export", "end"),
+)
 
 _PAGE_BYTES = 4096
 _COUNTER = struct.Struct("<Q")

@@ -47,6 +47,7 @@ class Loop:
         self._optimizer = make_optimizer(task.model, settings)
         self._checkpoints = Checkpoints(checkpoints_folder(self._run), events)
         self._best: float | None = None
+        self._best_step = -1
         self._is_stopping = False
         self._saved_at, self._saved_step = time.monotonic(), -1
 
@@ -57,6 +58,8 @@ class Loop:
         self._events.write("training", first_step=first, steps=self.steps, epoch_steps=self._order.steps_per_epoch)
         phase = "first step"
         for step in range(first, self.steps):
+            if step % self._order.steps_per_epoch == 0:
+                self._begin_epoch(step)
             self._beat.enter(phase, step, self.steps)
             self._step(step, self._order.examples(step))
             phase = "step"
@@ -69,6 +72,14 @@ class Loop:
                 self._save(done)
         self._finish()
         return 0
+
+    def _begin_epoch(self, step: int) -> None:
+        self._beat.enter("begin epoch", step, self.steps)
+        epoch = step // self._order.steps_per_epoch
+        made = self._task.begin_epoch(epoch)
+        self._events.write("epoch", step=step, epoch=epoch, **made)
+        if made and self._is_time_to_save():
+            self._save(step, best=step == self._best_step)
 
     def _step(self, step: int, examples: Indices) -> None:
         begun = time.perf_counter()
@@ -99,13 +110,13 @@ class Loop:
         self._events.write("evaluated", step=done, metrics=metrics)
         score = metrics.get(self._task.metric)
         if score is not None and (self._best is None or score > self._best):
-            self._best = score
+            self._best, self._best_step = score, done
             self._save(done, best=True)
 
     def _save(self, done: int, best: bool = False) -> None:
         self._beat.enter("save", done, self.steps)
         parts = {"weights": self._task.state(), "optimizer": optimizer_tensors(self._task.model, self._optimizer)}
-        self._checkpoints.save(done, parts, {"best": self._best}, best=best)
+        self._checkpoints.save(done, parts, {"best": self._best, "best_step": self._best_step}, best=best)
         self._saved_at, self._saved_step = time.monotonic(), done
 
     def _is_time_to_save(self) -> bool:
@@ -120,7 +131,7 @@ class Loop:
             return 0
         self._task.load_state(loaded.parts.pop("weights"))
         load_optimizer_tensors(self._task.model, self._optimizer, loaded.parts.pop("optimizer"))
-        self._best = loaded.facts["best"]  # type: ignore[assignment]  # written by _save
+        self._best, self._best_step = loaded.facts["best"], loaded.facts["best_step"]  # type: ignore[assignment]
         self._saved_step = loaded.step
         self._events.write("resumed", step=loaded.step)
         return loaded.step

@@ -23,6 +23,13 @@ class Task(Protocol):
     lengths: NDArray[np.int64]  # tokens of each training example
     metric: str  # the one that decides which checkpoint is best; larger is better
 
+    def begin_epoch(self, epoch: int) -> dict[str, object]:
+        """Make what an epoch needs from the weights at its start; give what is worth telling.
+
+        Called before the first step of an epoch, and not when a run resumes in the middle of one: what was made must
+        be part of the state.
+        """
+
     def forward_backward(self, step: int, examples: Indices) -> Tensor:
         """Add the gradient of one optimizer step, normalised over all its examples; give the loss, on the device."""
 
@@ -30,7 +37,7 @@ class Task(Protocol):
         """Metrics on a split; empty where there is no such split."""
 
     def state(self) -> dict[str, Tensor]:
-        """The weights a checkpoint must keep: all that is trained, nothing that is not."""
+        """What a checkpoint must keep: all that is trained or made on the way, nothing that is not."""
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Put them back."""

@@ -61,6 +61,10 @@ class Causal:
         self.lengths = self._texts["train"].lengths
         self._refuse_if_nothing_is_learned()
 
+    def begin_epoch(self, epoch: int) -> dict[str, object]:
+        """Nothing depends on the epoch."""
+        return {}
+
     def forward_backward(self, step: int, examples: Indices) -> Tensor:
         """Add the gradient of one step: the mean over all its learned tokens, however they are split."""
         self.model.train()

@@ -60,6 +60,10 @@ class Classify:
         weights = settings.options.get("class_weights")
         self._class_weights = torch.tensor(weights, device=settings.device) if weights else None
 
+    def begin_epoch(self, epoch: int) -> dict[str, object]:
+        """Nothing depends on the epoch."""
+        return {}
+
     def forward_backward(self, step: int, examples: Indices) -> Tensor:
         """Add the gradient of one step: the mean over all its texts, however they are split."""
         self.model.train()

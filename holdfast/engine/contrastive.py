@@ -1,0 +1,58 @@
+"""InfoNCE over all texts of a step, and its gradient in bounded memory.
+
+In-batch negatives tie the texts of a step together, so accumulating smaller batches would learn something else. The
+gradient with respect to the embeddings needs only the embeddings; so they are made without a graph, the loss is taken
+over the whole step, and each micro-batch is embedded once more to carry its share of the gradient to the weights
+(GradCache, Gao et al. 2021, arXiv:2101.06983). The split into micro-batches does not change the gradient.
+
+B queries, P passages, H size of an embedding.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+Batch = TypeVar("Batch")
+
+
+def info_nce(
+    queries_BH: Tensor, passages_PH: Tensor, target_B: Tensor, allowed_BP: Tensor, scale: Tensor, symmetric: bool
+) -> Tensor:
+    """Each query must score its own passage above all that are allowed to count as wrong; the mean over queries.
+
+    Symmetric: each passage must also score its own query above the other queries.
+    """
+    scores_BP = (scale * (queries_BH @ passages_PH.T)).masked_fill(~allowed_BP, -torch.inf)
+    loss = functional.cross_entropy(scores_BP, target_B)
+    if not symmetric:
+        return loss
+    back_BB = scores_BP.T[target_B]  # row: the passage of an example; column: a query
+    is_shared_BB = (target_B[:, None] == target_B).fill_diagonal_(False)
+    back_BB = back_BB.masked_fill(is_shared_BB, -torch.inf)
+    return (loss + functional.cross_entropy(back_BB, torch.arange(len(target_B), device=target_B.device))) / 2
+
+
+def cached_backward(
+    batches: Sequence[Batch], embed: Callable[[Batch], Tensor], loss_of: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Add the gradient of a loss over the embeddings of all batches; give the loss.
+
+    `embed` must give the same each time it is called with a batch, dropout included. The last batch keeps its graph
+    from the first pass, so a step that fits in one is embedded once.
+    """
+    with torch.no_grad():
+        parts = [embed(batch) for batch in batches[:-1]]
+    last = embed(batches[-1])
+    parts.append(last)
+    whole = torch.cat([part.detach() for part in parts]).requires_grad_()
+    loss = loss_of(whole)
+    loss.backward()
+    assert whole.grad is not None
+    gradients = whole.grad.split([len(part) for part in parts])
+    last.backward(gradients[-1])
+    for batch, gradient in zip(batches[:-1], gradients, strict=False):
+        embed(batch).backward(gradient)
+    return loss.detach()

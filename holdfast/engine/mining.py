@@ -1,0 +1,55 @@
+"""Near-misses: passages that the model ranks high for a query although they do not answer it.
+
+A pure function of the embeddings, the seed and the epoch. Passages that look like answers nobody judged are kept out
+in two ways: the first ranks may be passed over (the window), and a near-miss must score clearly below the answer (the
+margin).
+
+E examples, Q queries, P passages, W ranks of the window, H size of an embedding.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast.engine.order import Indices, generator
+from holdfast.engine.retrieval import search
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mining:
+    """How near-misses are looked for."""
+
+    negatives: int = 1  # of each example
+    first_rank: int = 0  # ranks before it are passed over; answers and hidden passages have no rank
+    last_rank: int = 30  # the first one not looked at
+    margin: float = 0.05  # share of the answer's score by which a near-miss must stay below it
+    from_epoch: int = 1  # 0: before the first step, with the model as it came
+
+
+def mine(
+    queries_QH: Tensor,
+    corpus_PH: Tensor,
+    query_E: Indices,
+    answer_E: Indices,
+    hidden: Sequence[Indices],
+    how: Mining,
+    seed: int,
+    epoch: int,
+) -> Tensor:
+    """Near-misses of each example, drawn from those its query's window holds; -1 where it holds too few."""
+    scores_QW, rows_QW = search(queries_QH, corpus_PH, how.last_rank, hidden)
+    scores_QW, rows_QW = scores_QW[:, how.first_rank :], rows_QW[:, how.first_rank :]
+    query = torch.from_numpy(query_E).to(corpus_PH.device)
+    answers_EH = corpus_PH[torch.from_numpy(answer_E).to(corpus_PH.device)]
+    answer_scores_E = (queries_QH[query] * answers_EH).sum(1)
+    limit_E = answer_scores_E - how.margin * answer_scores_E.abs()
+    scores_EW = scores_QW[query]
+    fits_EW = (scores_EW <= limit_E[:, None]) & (scores_EW > -torch.inf)
+    draws_EW = torch.from_numpy(generator(seed, "near-misses", epoch).random(tuple(scores_EW.shape)))
+    draws_EW = draws_EW.masked_fill(~fits_EW.cpu(), 2.0)
+    lowest, at = draws_EW.sort(stable=True, dim=1)
+    mined = rows_QW[query].cpu().gather(1, at).masked_fill(lowest > 1, -1)[:, : how.negatives]
+    return torch.from_numpy(np.ascontiguousarray(mined.numpy(), dtype=np.int32))

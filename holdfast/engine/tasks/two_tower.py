@@ -1,0 +1,209 @@
+"""Fine-tune two towers, so that a query lies near the passages that answer it and far from all others.
+
+The towers take texts, or vectors that were made before; they are one and the same, or two. A step's loss is taken over
+all its texts at once, however they are split (`contrastive`). Near-misses may be mined between epochs (`mining`).
+
+B examples of a step, P passages of a step, H size of an embedding.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from holdfast.core.runfolder import MANIFEST
+from holdfast.engine.batches import micro_batches
+from holdfast.engine.contrastive import cached_backward, info_nce
+from holdfast.engine.draws import Draws, replace_dropout
+from holdfast.engine.mining import mine
+from holdfast.engine.order import Indices, generator
+from holdfast.engine.pairs import Pairs, StepPassages, costs
+from holdfast.engine.retrieval import DEEPEST, retrieval_metrics, search
+from holdfast.engine.settings import Settings
+from holdfast.engine.tower_folder import load_towers, save_towers
+from holdfast.engine.tower_options import TowerOptions, read_options
+from holdfast.engine.towers import Items
+
+_STEEPEST = 100.0  # limit of a learned scale, as in CLIP
+
+
+def load(settings: Settings) -> "TwoTower":
+    """Load the towers and open the prepared queries and passages."""
+    manifest = json.loads((settings.prepared_path / MANIFEST).read_text(encoding="utf-8"))
+    options = read_options(settings.options)
+    pairs = Pairs(settings.prepared_path, manifest, options)
+    torch.manual_seed(settings.seed)  # for new towers
+    draws = Draws(settings.seed)
+    towers, temperature = load_towers(settings, manifest, options, pairs.corpus, draws)
+    return TwoTower(settings, options, TowerModel(towers, temperature, options.learn_temperature), pairs, draws)
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Some items of a step: numbers of queries and, after them, passages."""
+
+    tower: int
+    items: Indices
+    first_token: int  # of the step
+    first_item: int
+
+
+class TowerModel(nn.Module):
+    """One tower for both sides or one for each, and how steeply their scores count."""
+
+    def __init__(self, towers: list[nn.Module], temperature: float, is_learned: bool):
+        super().__init__()
+        self.towers = nn.ModuleList(towers)
+        self.log_scale = nn.Parameter(-torch.tensor(temperature).log(), requires_grad=is_learned)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether queries and passages go through the same tower."""
+        return len(self.towers) == 1
+
+    def scale(self) -> Tensor:
+        """What a score is multiplied by; the temperature is its inverse."""
+        return self.log_scale.exp().clamp(max=_STEEPEST)
+
+
+class TwoTower:
+    """Towers in training."""
+
+    metric = "ndcg@10"
+
+    def __init__(self, settings: Settings, options: TowerOptions, model: TowerModel, pairs: Pairs, draws: Draws):
+        self._settings, self._options, self._pairs, self._draws = settings, options, pairs, draws
+        self.model: nn.Module = model.to(settings.device)
+        self._model = model
+        replace_dropout(model, draws)
+        self.lengths = pairs.lengths
+        self._mined = torch.full((len(self.lengths), 0), -1, dtype=torch.int32)
+        self._mined_epoch = -1
+        self._corpus_PH: Tensor | None = None  # embeddings by the weights as they are
+
+    def begin_epoch(self, epoch: int) -> dict[str, object]:
+        """Mine near-misses with the weights at the start of an epoch, unless the checkpoint brought them."""
+        how = self._options.mining
+        if not how or epoch < how.from_epoch or epoch == self._mined_epoch:
+            return {}
+        pairs = self._pairs
+        hidden = [pairs.judged["train"].hidden(query) for query in range(len(pairs.queries["train"]))]
+        queries_QH, corpus_PH = self._embed_all(pairs.queries["train"], 0), self._corpus()
+        seed = self._settings.seed
+        self._mined = mine(queries_QH, corpus_PH, pairs.query_E, pairs.answer_E, hidden, how, seed, epoch)
+        self._mined_epoch = epoch
+        found = self._mined >= 0
+        return {"near_misses": int(found.sum()), "examples_without": int((~found.any(1)).sum())}
+
+    def forward_backward(self, step: int, examples: Indices) -> Tensor:
+        """Add the gradient of one step: the mean over its examples, each against all passages of the step."""
+        self.model.train()
+        self._corpus_PH = None
+        draws = generator(self._settings.seed, "negatives", step)
+        passages = self._pairs.step_passages(examples, self._mined[torch.from_numpy(examples)].numpy(), draws)
+        items, item_costs = self._pairs.step_items(examples, passages.rows_P)
+        batches = self._split(len(examples), item_costs)
+        order = np.concatenate([batch.items for batch in batches])
+        back = torch.from_numpy(np.argsort(order)).to(self._settings.device)
+
+        def embed(batch: MicroBatch) -> Tensor:
+            self._draws.at(step, batch.first_token, batch.first_item)
+            return self._embed(batch.tower, [items[int(at)] for at in batch.items], (step, batch.first_item))
+
+        return cached_backward(batches, embed, lambda whole: self._loss(whole[back], passages))
+
+    @torch.no_grad()
+    def evaluate(self, split: str) -> dict[str, float]:
+        """Metrics of a split's queries, each searched for in the whole corpus; empty where there is no such split."""
+        if split not in self._pairs.queries:
+            return {}
+        queries, judged = self._pairs.queries[split], self._pairs.judged[split]
+        hidden = [judged.itself(query) for query in range(len(queries))]
+        _, rows_QK = search(self._embed_all(queries, 0), self._corpus(), DEEPEST, hidden)
+        return retrieval_metrics(rows_QK.cpu().numpy(), self._pairs.judgements[split])
+
+    def state(self) -> dict[str, Tensor]:
+        """All weights, and the near-misses that the rest of the epoch needs."""
+        epoch = torch.tensor(self._mined_epoch)
+        return {**self.model.state_dict(), "near_misses": self._mined, "near_misses_epoch": epoch}
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        """Put them back."""
+        self._mined, self._mined_epoch = tensors.pop("near_misses"), int(tensors.pop("near_misses_epoch"))
+        self.model.load_state_dict(tensors)
+        self._corpus_PH = None
+
+    def show(self, examples: Indices) -> object:
+        """The queries and the passages that answer them."""
+        pairs = self._pairs
+        return [
+            {
+                "example": int(at),
+                "query": pairs.queries["train"][int(pairs.query_E[at])].tolist(),
+                "passage": pairs.corpus[int(pairs.answer_E[at])].tolist(),
+            }
+            for at in examples
+        ]
+
+    def export(self, folder: Path) -> None:
+        """Write the towers: as sentence-transformers does, or as safetensors with their shape."""
+        save_towers(
+            folder, list(self._model.towers), 1 / float(self._model.scale()), self._settings, self._pairs.max_length
+        )
+
+    def _split(self, queries: int, item_costs: Indices) -> list[MicroBatch]:
+        """Split the items of a step; a shared tower takes queries and passages together."""
+        sides = [np.arange(len(item_costs))]
+        if not self._model.is_shared:
+            sides = [np.arange(queries), np.arange(queries, len(item_costs))]
+        found, first_token, first_item = [], 0, 0
+        for tower, side in enumerate(sides):
+            for micro in micro_batches(side, item_costs, self._settings.micro_tokens):
+                found.append(MicroBatch(tower, micro, first_token, first_item))
+                first_token += int(item_costs[micro].sum())
+                first_item += len(micro)
+        return found
+
+    def _loss(self, whole: Tensor, passages: StepPassages) -> Tensor:
+        queries_BH, passages_PH = whole.split([len(passages.target_B), len(passages.rows_P)])
+        target_B, allowed_BP = torch.from_numpy(passages.target_B), torch.from_numpy(passages.allowed_BP)
+        device = whole.device
+        return info_nce(
+            queries_BH,
+            passages_PH,
+            target_B.to(device),
+            allowed_BP.to(device),
+            self._model.scale(),
+            self._options.symmetric,
+        )
+
+    def _embed(self, tower: int, items: list[NDArray[Any]], place: tuple[int, int]) -> Tensor:
+        used = self._model.towers[tower]
+        if not used.is_packed:  # attention of models that do not pack drops values by torch's own generator
+            torch.manual_seed(int(generator(self._settings.seed, "torch", *place).integers(2**62)))
+        embeddings_BH: Tensor = used(items)
+        return embeddings_BH
+
+    @torch.no_grad()
+    def _embed_all(self, items: Items, tower: int) -> Tensor:
+        """Embeddings of many items, in their order."""
+        self.model.eval()
+        found_BH: Tensor | None = None
+        for micro in micro_batches(np.arange(len(items)), costs(items), self._settings.micro_tokens):
+            part_BH = self._model.towers[tower]([items[int(at)] for at in micro])
+            if found_BH is None:
+                found_BH = part_BH.new_empty((len(items), part_BH.shape[1]))
+            found_BH[torch.from_numpy(micro).to(part_BH.device)] = part_BH
+        assert found_BH is not None
+        return found_BH
+
+    def _corpus(self) -> Tensor:
+        """Embeddings of all passages. Kept until the weights change: evaluation and mining often follow each other."""
+        if self._corpus_PH is None:
+            self._corpus_PH = self._embed_all(self._pairs.corpus, -1)
+        return self._corpus_PH

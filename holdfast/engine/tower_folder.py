@@ -1,0 +1,107 @@
+"""Loads towers to start from, and writes finished ones.
+
+A shared tower over texts is one sentence-transformers folder; separate towers lie in `query` and `passage`. Towers
+over vectors are safetensors with their shape. `two_tower.json` says which, so that a later run can start from any.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import AutoModel, AutoTokenizer
+
+from holdfast.core.artifacts import write_artifact
+from holdfast.core.errors import RequestError
+from holdfast.engine.draws import Draws
+from holdfast.engine.pack_proof import proven_offset
+from holdfast.engine.sentence_folder import read_pooling, write_sentence_folder
+from holdfast.engine.settings import Settings
+from holdfast.engine.tower_options import TowerOptions
+from holdfast.engine.towers import Items, TextTower, VectorTower
+
+_SIDES = ("query", "passage")
+_ABOUT = "two_tower.json"
+_SHAPE, _WEIGHTS = "config.json", "model.safetensors"
+_TEMPERATURE = 0.05
+
+
+def load_towers(
+    settings: Settings, manifest: dict[str, Any], options: TowerOptions, corpus: Items, draws: Draws
+) -> tuple[list[nn.Module], float]:
+    """One tower, or that of the queries and that of the passages; and the temperature to start with."""
+    model = Path(settings.model)
+    about = _read(model / _ABOUT)
+    sides = [""] if options.towers == "shared" else list(_SIDES)
+    if about.get("towers") == "separate" and sides == [""]:
+        raise RequestError(
+            "the model to start from has separate towers, and a shared one was asked for",
+            seen=f"{model / _ABOUT}",
+            try_next=('"towers": "separate"',),
+        )
+    folders = [model / side if about.get("towers") == "separate" else model for side in sides]
+    if manifest["form"] == "text":
+        towers: list[nn.Module] = [_text_tower(folder, settings, draws) for folder in folders]
+    else:
+        size_in = len(corpus[0])
+        towers = [_vector_tower(folder, size_in, options) for folder in folders]
+        for tower in towers[1:]:
+            if not (folders[0] / _WEIGHTS).is_file():  # new towers start from the same place
+                tower.load_state_dict(towers[0].state_dict())
+    return towers, options.temperature or float(about.get("temperature", _TEMPERATURE))
+
+
+def save_towers(
+    folder: Path, towers: Sequence[nn.Module], temperature: float, settings: Settings, max_length: int
+) -> None:
+    """Write finished towers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    is_shared = len(towers) == 1
+    for tower, side in zip(towers, [""] if is_shared else _SIDES, strict=True):
+        target = folder / side
+        target.mkdir(exist_ok=True)
+        if isinstance(tower, TextTower):
+            tokenizer = AutoTokenizer.from_pretrained(_tokenizer_folder(settings))
+            write_sentence_folder(target, tower.body, tokenizer, tower.pooling, max_length)
+        elif isinstance(tower, VectorTower):
+            write_artifact(target, _SHAPE, tower.shape)
+            save_file(dict(tower.state_dict()), target / _WEIGHTS)
+    write_artifact(folder, _ABOUT, {"towers": "shared" if is_shared else "separate", "temperature": temperature})
+
+
+def _text_tower(folder: Path, settings: Settings, draws: Draws) -> TextTower:
+    body: Any = AutoModel.from_pretrained(folder, dtype=torch.float32, use_safetensors=True).to(settings.device)
+    offset = proven_offset(body) if settings.packing else None
+    if settings.gradient_checkpointing:
+        body.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return TextTower(body, read_pooling(folder), offset, draws)
+
+
+def _vector_tower(folder: Path, size_in: int, options: TowerOptions) -> VectorTower:
+    """The tower of an earlier run, or a new one."""
+    shape = _read(folder / _SHAPE) if (folder / _WEIGHTS).is_file() else {}
+    if not shape:
+        asked = options.vectors
+        return VectorTower(size_in, asked.size or size_in, asked.hidden, asked.dropout)
+    if shape.get("size_in") != size_in:
+        raise RequestError(
+            "the model to start from takes vectors of another size",
+            seen=f"{folder / _SHAPE}: {shape.get('size_in')}; the data has {size_in}",
+        )
+    tower = VectorTower(**shape)
+    tower.load_state_dict(load_file(folder / _WEIGHTS))
+    return tower
+
+
+def _tokenizer_folder(settings: Settings) -> Path:
+    """Where the starting model's tokenizer lies."""
+    model = Path(settings.model)
+    return model / _SIDES[0] if _read(model / _ABOUT).get("towers") == "separate" else model
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return found
