@@ -8,7 +8,7 @@ N tokens, B texts, T tokens of one text, h heads, d of each head, H hidden.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,12 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from holdfast.data.shards import TokenArray
+from holdfast.engine.attention import Attend, Layout
 from holdfast.engine.draws import Draws
 from holdfast.engine.order import Indices
 
 ATTENTION = "holdfast_packed"
+_LONGEST_IN_BLOCKS = 128  # tokens; beyond it, and where nothing is dropped, torch's own attention is faster
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +51,32 @@ def pack(tokens: TokenArray, examples: Indices, device: str, position_offset: in
     )
 
 
-# What the attention below works on. One training process has one forward pass at a time.
-_now: dict[str, Any] = {"lengths": [], "first": None, "draws": None}
+@dataclass(slots=True)
+class _Now:
+    """The texts of the current forward pass. One training process has one at a time."""
+
+    texts: Pack | None = None
+    draws: Draws | None = None
+    layouts: dict[int, Layout] = field(default_factory=dict)  # by heads
+
+    def layout(self, heads: int) -> Layout:
+        assert self.texts is not None
+        if heads not in self.layouts:
+            self.layouts[heads] = Layout(self.texts.lengths, heads, self.texts.ids_1N.device)
+        return self.layouts[heads]
+
+
+_now = _Now()
 
 
 @contextmanager
 def packed(texts: Pack, draws: Draws | None = None) -> Iterator[None]:
     """Let the model's attention know where each text ends."""
-    _now.update(lengths=texts.lengths, first=texts.first_B, draws=draws)
+    _now.texts, _now.draws, _now.layouts = texts, draws, {}
     try:
         yield
     finally:
-        _now.update(lengths=[], first=None, draws=None)
+        _now.texts, _now.draws, _now.layouts = None, None, {}
 
 
 def pack_base(model: nn.Module) -> None:
@@ -70,9 +86,9 @@ def pack_base(model: nn.Module) -> None:
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         found = inner(*args, **kwargs)
-        if not _now["lengths"]:
+        if _now.texts is None:
             return found
-        first_B1H = found.last_hidden_state[0, _now["first"]][:, None]
+        first_B1H = found.last_hidden_state[0, _now.texts.first_B][:, None]
         pooler = getattr(base, "pooler", None)
         pooled_BH = pooler(first_B1H) if pooler else None
         return BaseModelOutputWithPooling(last_hidden_state=first_B1H, pooler_output=pooled_BH)
@@ -84,76 +100,33 @@ def _attend(
     module: nn.Module, q_1hNd: Tensor, k_1hNd: Tensor, v_1hNd: Tensor, attention_mask: None, **kwargs: Any
 ) -> tuple[Tensor, None]:
     """Attention of each text to itself."""
-    lengths, draws = _now["lengths"], _now["draws"]
-    dropout, scale = kwargs.get("dropout", 0.0), kwargs.get("scaling") or q_1hNd.shape[-1] ** -0.5
-    is_causal = bool(getattr(module, "is_causal", False))
-    gqa = q_1hNd.shape[1] != k_1hNd.shape[1]
-    if dropout and draws:
-        if gqa:
-            groups = q_1hNd.shape[1] // k_1hNd.shape[1]
-            k_1hNd, v_1hNd = k_1hNd.repeat_interleave(groups, 1), v_1hNd.repeat_interleave(groups, 1)
-        site = _SITES.setdefault(module, len(_SITES))
-        keep = [
-            draws.keep(site, q_1hNd.shape[1] * length, 0, length, dropout, draws.first_example + at + 1)
-            for at, length in enumerate(lengths)
-        ]
-        grow = 1 / (1 - dropout)
-        seen_hNd = _DroppingAttention.apply(q_1hNd[0], k_1hNd[0], v_1hNd[0], lengths, scale, is_causal, keep, grow)
-        return seen_hNd.transpose(0, 1)[None], None
+    assert _now.texts is not None
+    lengths, dropout = _now.texts.lengths, kwargs.get("dropout", 0.0) if _now.draws else 0.0
+    scale, is_causal = kwargs.get("scaling") or q_1hNd.shape[-1] ** -0.5, bool(getattr(module, "is_causal", False))
+    gqa = q_1hNd.shape[1] // k_1hNd.shape[1]
+    if dropout or max(lengths) <= _LONGEST_IN_BLOCKS:
+        if gqa > 1:
+            k_1hNd, v_1hNd = k_1hNd.repeat_interleave(gqa, 1), v_1hNd.repeat_interleave(gqa, 1)
+        heads, d = q_1hNd.shape[1], q_1hNd.shape[3]
+        layout = _now.layout(heads)
+        keep = _kept(module, layout, dropout)
+        rows = [x_1hNd.transpose(1, 2).reshape(-1, d) for x_1hNd in (q_1hNd, k_1hNd, v_1hNd)]
+        seen_Rd = Attend.apply(*rows, layout, scale, is_causal, keep, 1 / (1 - dropout))
+        return seen_Rd.view(1, -1, heads, d), None
     # split and cat, not slices: the backward of a slice fills a tensor of the whole length, for every text.
     parts = zip(q_1hNd.split(lengths, 2), k_1hNd.split(lengths, 2), v_1hNd.split(lengths, 2), strict=True)
     seen = [
-        scaled_dot_product_attention(q, k, v, scale=scale, is_causal=is_causal, enable_gqa=gqa) for q, k, v in parts
+        scaled_dot_product_attention(q, k, v, scale=scale, is_causal=is_causal, enable_gqa=gqa > 1) for q, k, v in parts
     ]
     return torch.cat(seen, 2).transpose(1, 2), None
 
 
-_SITES: dict[nn.Module, int] = {}
-
-
-class _DroppingAttention(torch.autograd.Function):
-    """Attention with dropout on its weights, text by text, its gradient written out.
-
-    torch's fused kernel does not drop on a CPU, and the general one draws slowly.
-    """
-
-    @staticmethod
-    def forward(ctx, q_hNd, k_hNd, v_hNd, lengths, scale, is_causal, keep, grow):  # type: ignore[no-untyped-def]
-        out_hNd = torch.empty_like(q_hNd)
-        weights = []
-        start = 0
-        for length, kept in zip(lengths, keep, strict=True):
-            here = slice(start, start + length)
-            scores_hTT = (q_hNd[:, here] @ k_hNd[:, here].transpose(1, 2)).mul_(scale)
-            if is_causal:
-                future_TT = torch.ones(length, length, dtype=torch.bool, device=q_hNd.device).triu(1)
-                scores_hTT.masked_fill_(future_TT, -torch.inf)
-            weights_hTT = torch.softmax(scores_hTT, -1)
-            dropped_hTT = torch.where(kept.view(weights_hTT.shape), weights_hTT, 0.0).mul_(grow)
-            out_hNd[:, here] = dropped_hTT @ v_hNd[:, here]
-            weights.append(weights_hTT)
-            start += length
-        ctx.save_for_backward(q_hNd, k_hNd, v_hNd, *weights)
-        ctx.lengths, ctx.scale, ctx.keep, ctx.grow = lengths, scale, keep, grow
-        return out_hNd
-
-    @staticmethod
-    def backward(ctx, d_out_hNd):  # type: ignore[no-untyped-def]
-        q_hNd, k_hNd, v_hNd, *weights = ctx.saved_tensors
-        d_q, d_k, d_v = torch.empty_like(q_hNd), torch.empty_like(k_hNd), torch.empty_like(v_hNd)
-        start = 0
-        for length, weights_hTT, kept in zip(ctx.lengths, weights, ctx.keep, strict=True):
-            here = slice(start, start + length)
-            kept_hTT = kept.view(weights_hTT.shape)
-            dropped_hTT = torch.where(kept_hTT, weights_hTT, 0.0).mul_(ctx.grow)
-            d_v[:, here] = dropped_hTT.transpose(1, 2) @ d_out_hNd[:, here]
-            d_dropped = d_out_hNd[:, here] @ v_hNd[:, here].transpose(1, 2)
-            d_weights = torch.where(kept_hTT, d_dropped, 0.0).mul_(ctx.grow)
-            d_scores = (d_weights - (d_weights * weights_hTT).sum(-1, keepdim=True)).mul_(weights_hTT).mul_(ctx.scale)
-            d_q[:, here] = d_scores @ k_hNd[:, here]
-            d_k[:, here] = d_scores.transpose(1, 2) @ q_hNd[:, here]
-            start += length
-        return d_q, d_k, d_v, None, None, None, None, None
+def _kept(module: nn.Module, layout: Layout, dropout: float) -> list[Tensor] | None:
+    if not dropout or _now.draws is None:
+        return None
+    site = int(module.draw_site)  # type: ignore[arg-type]  # given by replace_dropout
+    shapes = [(block.texts, (layout.heads, block.asking, block.tokens)) for block in layout.blocks]
+    return [_now.draws.keep_block(site, texts, shape, dropout) for texts, shape in shapes]
 
 
 def _no_mask(*args: Any, **kwargs: Any) -> None:

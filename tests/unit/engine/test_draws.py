@@ -7,19 +7,31 @@ from holdfast.engine.draws import Draws, StepDropout, replace_dropout
 def test_a_row_is_dropped_the_same_whatever_rows_are_around_it():
     draws = Draws(seed=1)
     draws.at(step=5)
-    whole = draws.keep(site=2, rows=50, first_row=0, columns=37, p=0.2)
-    part = draws.keep(site=2, rows=10, first_row=20, columns=37, p=0.2)
+    whole = draws.keep_rows(site=2, rows=50, first_row=0, columns=37, p=0.2)
+    part = draws.keep_rows(site=2, rows=10, first_row=20, columns=37, p=0.2)
     assert torch.equal(whole[20:30], part)
 
 
 def test_steps_sites_and_examples_draw_apart():
     draws = Draws(seed=1)
     draws.at(step=5)
-    first = draws.keep(2, 50, 0, 64, 0.5)
-    others = [draws.keep(3, 50, 0, 64, 0.5), draws.keep(2, 50, 0, 64, 0.5, example=1)]
+    first = draws.keep_rows(2, 10, 0, 64, 0.5)
+    others = [
+        draws.keep_rows(2, 10, 10, 64, 0.5),
+        draws.keep_rows(3, 10, 0, 64, 0.5),
+        draws.keep_block(2, [0], (5, 10, 64), 0.5)[0].view(10, 64),
+    ]
     draws.at(step=6)
-    others.append(draws.keep(2, 50, 0, 64, 0.5))
+    others.append(draws.keep_rows(2, 10, 0, 64, 0.5))
     assert all(not torch.equal(first, other) for other in others)
+
+
+def test_the_attention_of_a_text_drops_the_same_whatever_texts_are_around_it():
+    draws = Draws(seed=1)
+    draws.at(step=5)
+    whole = draws.keep_block(site=2, texts=[0, 1, 4], shape=(3, 8, 8), p=0.2)
+    draws.at(step=5, first_example=4)
+    assert torch.equal(draws.keep_block(site=2, texts=[0], shape=(3, 8, 8), p=0.2), whole[6:])
 
 
 def test_the_share_dropped_is_the_share_asked_for_and_the_mean_is_kept():

@@ -6,7 +6,7 @@ from transformers.models.distilbert import DistilBertForSequenceClassification
 from transformers.models.roberta import RobertaForSequenceClassification
 
 from holdfast.data.shards import TokenArray
-from holdfast.engine.packing import ATTENTION, _DroppingAttention, pack, pack_base, packed
+from holdfast.engine.packing import ATTENTION, pack, pack_base, packed
 from tests.tiny import WORDS, tiny_bert, tiny_texts
 
 SMALL = {"vocab_size": WORDS, "max_position_embeddings": 64}
@@ -51,15 +51,3 @@ def test_packed_bert_gives_the_logits_of_padded_bert(tmp_path):
 def test_other_encoders_pack_too(name):
     torch.manual_seed(0)
     torch.testing.assert_close(*packed_and_padded_logits(MODELS[name](), position_offset=2 if name == "roberta" else 0))
-
-
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_the_gradient_of_dropping_attention_is_the_numerical_one(is_causal):
-    torch.manual_seed(0)
-    inputs = [torch.randn(2, 7, 4, dtype=torch.double, requires_grad=True) for _ in range(3)]
-    keep = [torch.rand(2 * length, length) > 0.3 for length in (3, 4)]
-
-    def attend(q, k, v):
-        return _DroppingAttention.apply(q, k, v, [3, 4], 0.5, is_causal, keep, 1.4)
-
-    assert torch.autograd.gradcheck(attend, inputs)
