@@ -28,6 +28,10 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     return None
 
 
+# Ctrl-C reaches the workers too.
+_STOPPED_BY_HAND = (seen("log", r"^\^C|^KeyboardInterrupt"),)
+
+
 HAZARD = Hazard(
     slug="dataloader-worker-killed",
     title="a data loader worker was killed or crashed",
@@ -37,8 +41,16 @@ HAZARD = Hazard(
         proves("log", rf"{_WORKER} is killed by signal: (?!Bus error)\w"),
         proves("log", r"Unexpected (?:segmentation fault|floating-point exception) encountered in worker"),
         # Often the echo of an exception in the worker that stands before it.
-        suggests("error", rf"{_WORKER} exited unexpectedly"),
-        suggests("log", rf"{_WORKER} exited unexpectedly"),
+        suggests("error", rf"{_WORKER} exited unexpectedly", unless=_STOPPED_BY_HAND),
+        suggests("log", rf"{_WORKER} exited unexpectedly", unless=_STOPPED_BY_HAND),
+        suggests(
+            "error",
+            r"(?i)background workers are no longer alive",
+            unless=(
+                *_STOPPED_BY_HAND,
+                seen("error", r"^(?!RuntimeError: (?:One or more|Some) background)\w+(?:Error|Exception)\b"),
+            ),
+        ),
         suggests("error", r"Pin memory thread exited unexpectedly"),
         suggests("error", r"One of the subprocesses has abruptly died during map operation"),
         suggests("error", r"BrokenProcessPool|TerminatedWorkerError|process pool was terminated abruptly"),

@@ -11,6 +11,13 @@ from holdfast.core.plan import Remedy
 from holdfast.hazards import Hazard, proves, seen, suggests
 
 # A JSON or text error in these places is about settings, the network or weights, not about data.
+# Broken JSON or bytes are everywhere; they are about data only where something else says so.
+_DATA = seen(
+    "log",
+    r"(?i)data_?sets?\b|data_?loader|load_(?:data|json|corpus|examples)|read_(?:csv|json|jsonl|examples|data|lines)|\.(?:jsonl|csv|tsv|conll)\b"
+    r"|json\.loads\((?:line|l|row|x|s|item|f\.readline)\b|for (?:line|row|l) in|readlines\(|annotation|corpus|train(?:ing)?[_-]?(?:data|file|set|json)|(?:train|dev|val|test)\w*\.(?:json|txt)"
+    r"|preprocess|pandas|_generate_(?:tables|examples)|datasets[/\\]|get_(?:train|data)|getitem|examples",
+)
 _NOT_DATA = (
     seen(
         "log",
@@ -18,7 +25,7 @@ _NOT_DATA = (
     ),
     seen(
         "log",
-        r"(?:json\.loads?|open)\([^\n]*(?:config|cfg|trainer_state|tokenizer)|trainer_state\.json'|hf_argparser\.py|configparser\.py",
+        r"(?i)(?:json\.loads?|open)\([^\n]*(?:config|cfg|trainer_state|tokenizer)|deepspeed|vocab|self\.conf|trainer_state\.json'|hf_argparser\.py|configparser\.py",
     ),
     seen(
         "log", r"setup\.py\"|site-packages[/\\]pip[/\\]|subprocess\.py|sys\.stdout|check_output\(|yaml[/\\]reader\.py"
@@ -66,9 +73,14 @@ HAZARD = Hazard(
         suggests(
             "log",
             r"JSONDecodeError|Expecting (?:value|property name|',' delimiter|':' delimiter)|Extra data: line \d+ column|Unterminated string starting at|Invalid control character at",
+            also=(_DATA,),
             unless=_NOT_DATA,
         ),
-        suggests("log", r"UnicodeDecodeError|codec can't decode byte|UnicodeError: UTF-16", unless=_NOT_DATA),
+        suggests(
+            "log", r"UnicodeDecodeError|codec can't decode byte|UnicodeError: UTF-16", also=(_DATA,), unless=_NOT_DATA
+        ),
+        # With no frame to say what was read, data is the likeliest.
+        suggests("error", r"^UnicodeDecodeError", unless=(seen("frame", r"."), seen("log", r"\n"), *_NOT_DATA)),
         suggests(
             "error",
             r"NonMatchingSplitsSizesError|NonMatchingChecksumError|ExpectedMoreSplits|DataFilesNotFoundError|EmptyDatasetError|Couldn't infer the same data file format",

@@ -29,6 +29,7 @@ HAZARD = Hazard(
         proves("log", r"different number of tensors was saved during the original forward and recomputation"),
         proves("error", r"torch\.utils\.checkpoint\.CheckpointError|^CheckpointError"),
         proves("log", r"Checkpointing is not compatible with \.grad\(\)"),
+        proves("log", r"none of output has requires_grad=True, this checkpoint\(\) is not necessary"),
         proves("log", r"triggered for a tensor that was either never recomputed, or already unpacked"),
         proves("log", r"does not support gradient[ _]checkpointing|is not compatible with gradient checkpointing"),
         proves(

@@ -29,6 +29,8 @@ HAZARD = Hazard(
         proves("error", r"(?i)(?:directory|folder|path|file)\b[^\n]{0,80}\b(?:is )?not writ(?:e)?able"),
         suggests("log", r"\[Errno 13\]|\[WinError (?:5|32)\]|Read-only file system", unless=_ECHO),
         suggests("log", r"problem when trying to write in your cache folder"),
+        # numba writes its cache beside the source file.
+        suggests("log", r"cannot cache function '\w+': no locator available for file"),
         suggests("log", r"^(?!.*(?:NCCL|ptrace|warn))[^\n]*: [Pp]ermission denied$"),
     ),
     remedies=(

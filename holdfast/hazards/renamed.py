@@ -20,10 +20,13 @@ class Renamed:
     old: str
     new: str  # empty: nothing stands in its place
     source: str
+    says: str = ""  # the advice, where "dropped" and "write" do not tell it
 
     @property
     def advice(self) -> str:
         """Say what to write instead, in one clause."""
+        if self.says:
+            return f"{self.library} {self.since}: {self.says} ({self.source})"
         instead = f"write {self.new}" if self.new else "leave it out"
         return f"{self.library} {self.since} dropped {self.old}: {instead} ({self.source})"
 
@@ -41,9 +44,10 @@ RENAMED = (
         "torch",
         "2.0",
         "",
-        "local_rank",
-        "--local-rank, which the launcher passes now, or read os.environ['LOCAL_RANK']",
+        "local-rank",
+        "",
         "huggingface/pytorch-image-models#1724",
+        says="the launcher passes --local-rank, with a hyphen; accept both, or read os.environ['LOCAL_RANK']",
     ),
     Renamed("transformers", "4.51", "", "evaluation_strategy", "eval_strategy", "huggingface/transformers#36946"),
     Renamed("transformers", "5.0", "", "no_cuda", "use_cpu", "huggingface/transformers#24863"),

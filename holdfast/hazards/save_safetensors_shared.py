@@ -17,6 +17,7 @@ HAZARD = Hazard(
     signs=(
         proves("log", r"Some tensors share memory"),
         proves("log", r"weights trying to be saved contained shared tensors"),
+        proves("log", r"mismatching the transformers base configuration|remove this tensor sharing"),
         proves("log", r"A potential way to correctly save your model is to use `?save_model"),
         proves("log", r"found no suitable name to keep for saving amongst"),
         proves("error", r"(?i)(?:shared|tied) (?:tensors?|weights?)[^\n]*safe(?:_serialization|tensors)"),

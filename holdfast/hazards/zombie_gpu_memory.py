@@ -112,6 +112,7 @@ HAZARD = Hazard(
                 ),
             ),
         ),
+        suggests("log", r"\d+ +C\+?G? +Unknown Error +\d+MiB"),
         # The card lists a process that the system no longer has.
         suggests("log", r"kill: \(\d+\) - No such process", also=(seen("log", r"nvidia-smi|used_gpu_memory|MiB /"),)),
         proves(
