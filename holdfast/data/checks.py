@@ -17,6 +17,7 @@ from holdfast.data.tally import Tally
 _IMBALANCE = 10
 _FEW_ROWS = 50
 _SHOWN = 5
+_SHARED_BY = 1.25  # rows with the same value, on average, from which a column groups them
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _BOOLS = {"true", "false", "yes", "no", "0", "1"}
 
@@ -167,7 +168,7 @@ def _groups(layout: Layout, profiles: Mapping[str, ColumnProfile]) -> Iterator[s
     if not column or column in layout.used:
         return
     profile = profiles[column]
-    if profile.has_many or 1 < profile.distinct <= profile.filled * 0.8:
+    if profile.distinct > 1 and profile.repeats >= _SHARED_BY:
         yield f"rows share a {column!r}; --group-column {column} keeps those together where splits are cut"
 
 

@@ -18,6 +18,8 @@ from holdfast.data.request import DataRequest
 
 Profiles = Mapping[str, ColumnProfile]
 
+# Rows of one article, on average, that make pairs of them; fewer where only the beginning of the file was counted.
+_REPEATS, _EARLY_REPEATS = 2.0, 1.2
 _STRONG_POSITIVE = ("positive", "pos", "positives", "positive_passages", "positive_ctxs", "passage", "passages")
 _STRONG_ANSWER = ("completion", "response", "output", "chosen", "reply")
 
@@ -187,10 +189,10 @@ def _passages(request: DataRequest, profiles: Profiles) -> Layout | None:
     if not text or not group or text == group:
         return None
     held = profiles[group]
-    groups = held.distinct
-    if held.has_many or not 1 < groups <= held.filled // 2:
+    if held.distinct < 2 or held.repeats < (_EARLY_REPEATS if held.has_many else _REPEATS):
         return None
-    because = f"{held.filled:,} texts of {groups:,} different {group!r}: two texts of one are a pair"
+    groups = f"more than {held.distinct:,}" if held.has_many else f"{held.distinct:,}"
+    because = f"texts of {groups} different {group!r}: two texts of one are a pair"
     return Layout(
         task="two-tower",
         form="passages of articles",

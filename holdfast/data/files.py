@@ -115,10 +115,10 @@ def _unread_neighbours(request: DataRequest) -> tuple[str, ...]:
         beside = [path for path in sorted(_data_files(request.path.parent)) if split_in_name(path)[1] == rest]
     except OSError:
         return ()
-    others = [path.name for path in beside if split_in_name(path)[0] in ("validation", "test")]
-    if not others:
-        return ()
-    return (f"{' and '.join(others)} beside it is not read; give the folder, or --validation and --test",)
+    flags = [
+        f"--{split_in_name(path)[0]} {path}" for path in beside if split_in_name(path)[0] in ("validation", "test")
+    ]
+    return (f"other splits lie beside it and are not read; {' '.join(flags)} reads them",) if flags else ()
 
 
 def _stem(path: Path) -> str:

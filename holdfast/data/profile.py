@@ -20,7 +20,6 @@ class ColumnProfile:
 
     def __init__(self, name: str):
         self.name = name
-        self.rows = 0
         self.filled = 0
         self.values: Counter[object] = Counter()  # lists as tuples
         self.has_many = False  # different values: the counter holds the first ones only
@@ -45,6 +44,16 @@ class ColumnProfile:
         return len(self.values)
 
     @property
+    def repeats(self) -> float:
+        """How often a value comes, on average; of many values the first ones are looked at."""
+        return sum(self.values.values()) / max(1, self.distinct)
+
+    @property
+    def is_done(self) -> bool:
+        """True when more values would tell nothing new."""
+        return self.has_many and self._measured >= _MEASURED_ROWS
+
+    @property
     def is_zero_one(self) -> bool:
         """True when the column holds zeros and ones, or true and false, and both of them."""
         if self.has_many or not 2 <= self.distinct <= 4:
@@ -65,7 +74,6 @@ class ColumnProfile:
 
     def add(self, value: object) -> None:
         """Count one value."""
-        self.rows += 1
         if value is None or value == "" or value != value:  # NaN differs from itself
             return
         self.filled += 1
@@ -95,12 +103,19 @@ class ColumnProfile:
 def profile_columns(rows: Iterable[Row]) -> Mapping[str, ColumnProfile]:
     """Read all rows and say what each column holds."""
     profiles: dict[str, ColumnProfile] = {}
+    open_ones: list[ColumnProfile] = []
     for _, row in rows:
-        for name, value in row.items():
-            profile = profiles.get(name)
-            if profile is None:
-                profile = profiles[name] = ColumnProfile(name)
-            profile.add(value)
+        if not row.keys() <= profiles.keys():
+            for name in row:
+                if name not in profiles:
+                    profiles[name] = ColumnProfile(name)
+                    open_ones.append(profiles[name])
+        done = False
+        for profile in open_ones:
+            profile.add(row.get(profile.name))
+            done |= profile.is_done
+        if done:
+            open_ones = [profile for profile in open_ones if not profile.is_done]
     return profiles
 
 

@@ -23,7 +23,7 @@ _MASK = (1 << 64) - 1
 def cut(keys: Sequence[int], classes: Sequence[int], shares: Mapping[str, float], seed: int) -> bytearray:
     """Give each row the number of its split; `shares` names those to cut, such as {"test": 0.1}."""
     wanted = {SPLITS.index(name): min(share, MOST_ROWS / max(1, len(keys))) for name, share in shares.items()}
-    draws = [draw(key, seed) for key in keys]
+    draws = array("d", (draw(key, seed) for key in keys))
     codes = bytearray(len(keys))
     members: dict[int, array[int]] = {}
     for row, number in enumerate(classes):

@@ -1,6 +1,7 @@
 """Surveys a dataset that is rows in files: finds the columns, reads every row once, cuts the splits."""
 
 import hashlib
+from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -181,9 +182,10 @@ def _cut_splits(request: DataRequest, tally: Tally) -> Choice[str]:
     shares = {name: share for name, share in shares.items() if share > 0}
     if not shares:
         return Choice(_AS_GIVEN, "the data says which rows are for what")
-    training = [row for row in range(len(tally)) if tally.splits[row] == 0]
+    training = array("q", (row for row in range(len(tally)) if tally.splits[row] == 0))
     classes = tally.classes()
-    codes = cut([tally.keys[row] for row in training], [classes[row] for row in training], shares, request.seed)
+    keys = array("Q", (tally.keys[row] for row in training))
+    codes = cut(keys, array("i", (classes[row] for row in training)), shares, request.seed)
     for row, code in zip(training, codes, strict=True):
         tally.splits[row] = code
     cutting = " and ".join(f"{share:.0%} for {name}" for name, share in shares.items())

@@ -11,6 +11,7 @@ from holdfast.data.labels import in_order
 # Tokens are counted in all texts, or in a sample by content where there are more than this.
 SAMPLED_TEXTS = 20_000
 SAMPLED_CHARACTERS = 30_000_000
+_MASK = (1 << 64) - 1
 _FEW_SPACES = 15  # characters a word: text without spaces between words, such as Chinese
 
 # The parts of an example, as their lengths are reported.
@@ -42,8 +43,12 @@ class Tally:
 
     def add(self, example: Example, split: int, row: int) -> None:
         """Remember one example."""
-        self.keys.append(content_hash(example.group or example.key))
-        self.wholes.append(content_hash(*(text for _, text in example.parts), *example.labels))
+        hashes = [content_hash(text) for _, text in example.parts]
+        if example.group or example.key is not example.parts[0][1]:
+            self.keys.append(content_hash(example.group or example.key))
+        else:
+            self.keys.append(hashes[0])
+        self.wholes.append(hash((*hashes, *example.labels)) & _MASK)
         self._add_labels(example.labels)
         self.splits.append(split)
         self.rows.append(row)

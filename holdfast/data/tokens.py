@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.errors import RequestError
+from holdfast.data.wordcache import WordCache, can_go_by_word
 
 TOKENIZER = "tokenizer.json"
 _BATCH_TEXTS = 1000
@@ -56,6 +57,10 @@ class Tokens:
         return tokenizer
 
     @cached_property
+    def _words(self) -> WordCache | None:
+        return WordCache(self.tokenizer) if can_go_by_word(self.tokenizer) else None
+
+    @cached_property
     def marks(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The tokens put before and after a text, such as [CLS] and [SEP]."""
         bare = self.tokenizer.encode("a", add_special_tokens=False).ids
@@ -88,6 +93,8 @@ class Tokens:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of some texts, without the marks around them."""
+        if self._words:
+            return self._words.encode(texts)
         return [encoding.ids for encoding in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
     def count(self, texts: Sequence[str]) -> "array[int]":

@@ -56,10 +56,6 @@ def exact_hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def content_hash(*texts: str) -> int:
-    """64 bits that say whether two contents are the same but for spaces and capitals."""
-    digest = hashlib.blake2b(digest_size=8)
-    for text in texts:
-        digest.update(" ".join(text.split()).casefold().encode())
-        digest.update(b"\0")
-    return int.from_bytes(digest.digest(), "little")
+def content_hash(text: str) -> int:
+    """64 bits that say whether two texts are the same but for spaces and capitals."""
+    return exact_hash(" ".join(text.split()).casefold())
