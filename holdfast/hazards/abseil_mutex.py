@@ -62,6 +62,12 @@ HAZARD = Hazard(
                 seen("frame", r"google::protobuf::internal::(?:\w*Shutdown|InitProtobufDefaults|\w*AddDescriptors)"),
             ),
         ),
+        # A wait inside one library's abseil, called from the protobuf of another.
+        suggests(
+            "frame",
+            r"absl\S*::Mutex::(?:Lock|Block)|AbslInternalPerThreadSem",
+            also=(seen("frame", r"google::protobuf::"), seen("frame", r"libtensorflow|_framework\.2")),
+        ),
     ),
     remedies=(
         _KEEP_TENSORFLOW_OUT,

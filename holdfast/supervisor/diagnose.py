@@ -5,7 +5,8 @@ Weighing, in this order:
 2. A hazard that calls itself the more exact name of another (`over`) stands before it.
 3. `proves` before `suggests`; a sign in an error or a frame before one in an ordinary line; the earlier line first,
    because what comes after the first error is mostly its echo.
-4. A run that ended well, or with an exception that no hazard knows, is not explained by a mere hint elsewhere.
+4. A run that ended well did not die of an error or a crash it got past; and one that ended with an exception that no
+   hazard knows is not explained by a mere hint elsewhere.
 """
 
 from dataclasses import dataclass
@@ -66,10 +67,12 @@ def _suspect(hazard: Hazard, evidence: Evidence) -> _Suspect | None:
 
 
 def _can_explain(suspect: _Suspect, evidence: Evidence) -> bool:
-    """False for a hint that does not reach the way this process ended."""
+    """False for what does not reach the way this process ended."""
+    if evidence.ended_well and suspect.hazard.kind in ("error", "crash"):
+        return False  # caught, retried or stepped around: the run got past it
     if suspect.weight == 2:
         return True
-    if evidence.ended_well and suspect.hazard.kind in ("error", "crash", "hang"):
+    if evidence.ended_well and suspect.hazard.kind == "hang":
         return False
     return suspect.is_in_error or not evidence.errors
 
