@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -37,14 +38,22 @@ class Pack:
     first_B: Tensor  # index of each text's first token
 
 
-def pack(tokens: TokenArray, examples: Indices, device: str, position_offset: int = 0) -> Pack:
-    """Lay texts one after the other, each with positions of its own."""
+def pack(
+    tokens: TokenArray,
+    examples: Indices,
+    device: str,
+    position_offset: int = 0,
+    new_ids: NDArray[np.int64] | None = None,
+) -> Pack:
+    """Lay texts one after the other, each with positions of its own; `new_ids` are those of engine.vocabulary."""
     texts = [tokens[int(at)] for at in examples]
     lengths = [len(text) for text in texts]
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64)
     positions = np.concatenate([np.arange(length) for length in lengths]) + position_offset
+    old_ids = np.concatenate(texts)
+    ids = old_ids.astype(np.int64) if new_ids is None else new_ids[old_ids]
     return Pack(
-        torch.from_numpy(np.concatenate(texts).astype(np.int64))[None].to(device, non_blocking=True),
+        torch.from_numpy(ids)[None].to(device, non_blocking=True),
         torch.from_numpy(positions)[None].to(device, non_blocking=True),
         lengths,
         torch.from_numpy(starts).to(device, non_blocking=True),
@@ -52,43 +61,60 @@ def pack(tokens: TokenArray, examples: Indices, device: str, position_offset: in
 
 
 @dataclass(slots=True)
-class _Now:
-    """The texts of the current forward pass. One training process has one at a time."""
+class Now:
+    """The texts of the current forward pass. A training process has one at a time."""
 
     texts: Pack | None = None
     draws: Draws | None = None
-    layouts: dict[int, Layout] = field(default_factory=dict)  # by heads
+    layouts: dict[tuple[int, bool], Layout] = field(default_factory=dict)
 
-    def layout(self, heads: int) -> Layout:
+    def layout(self, heads: int, *, first_only: bool = False) -> Layout:
+        """Where the texts' rows lie in blocks; made once for all layers."""
         assert self.texts is not None
-        if heads not in self.layouts:
-            self.layouts[heads] = Layout(self.texts.lengths, heads, self.texts.ids_1N.device)
-        return self.layouts[heads]
+        if (heads, first_only) not in self.layouts:
+            device = self.texts.ids_1N.device
+            self.layouts[heads, first_only] = Layout(self.texts.lengths, heads, device, first_only=first_only)
+        return self.layouts[heads, first_only]
+
+    @contextmanager
+    def rows_are_texts(self) -> Iterator[None]:
+        """For layers that work on one row a text."""
+        if self.draws:
+            self.draws.rows_are_texts = True
+        try:
+            yield
+        finally:
+            if self.draws:
+                self.draws.rows_are_texts = False
 
 
-_now = _Now()
+now = Now()
 
 
 @contextmanager
 def packed(texts: Pack, draws: Draws | None = None) -> Iterator[None]:
     """Let the model's attention know where each text ends."""
-    _now.texts, _now.draws, _now.layouts = texts, draws, {}
+    now.texts, now.draws, now.layouts = texts, draws, {}
     try:
         yield
     finally:
-        _now.texts, _now.draws, _now.layouts = None, None, {}
+        now.texts, now.draws, now.layouts = None, None, {}
 
 
-def pack_base(model: nn.Module) -> None:
-    """Let a model with a head take packed texts: its base gives the head one first token a text, as (B, 1, H)."""
+def pack_base(model: nn.Module, *, is_narrow: bool = False) -> None:
+    """Let a model with a head take packed texts: its base gives the head one first token a text, as (B, 1, H).
+
+    `is_narrow` says that the last layer gives first tokens already (see engine.last_layer).
+    """
     base: Any = model.base_model
     inner = base.forward
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         found = inner(*args, **kwargs)
-        if _now.texts is None:
+        if now.texts is None:
             return found
-        first_B1H = found.last_hidden_state[0, _now.texts.first_B][:, None]
+        rows_NH = found.last_hidden_state[0]
+        first_B1H = (rows_NH if is_narrow else rows_NH[now.texts.first_B])[:, None]
         pooler = getattr(base, "pooler", None)
         pooled_BH = pooler(first_B1H) if pooler else None
         return BaseModelOutputWithPooling(last_hidden_state=first_B1H, pooler_output=pooled_BH)
@@ -96,20 +122,29 @@ def pack_base(model: nn.Module) -> None:
     base.forward = forward
 
 
+def dropped_weights(module: nn.Module, layout: Layout, dropout: float) -> list[Tensor] | None:
+    """For each block what stays of its attention weights; None when nothing is dropped."""
+    if not dropout or now.draws is None:
+        return None
+    site = int(module.draw_site)  # type: ignore[arg-type]  # given by replace_dropout
+    shapes = [(block.texts, (layout.heads, block.asking, block.tokens)) for block in layout.blocks]
+    return [now.draws.keep_block(site, texts, shape, dropout) for texts, shape in shapes]
+
+
 def _attend(
     module: nn.Module, q_1hNd: Tensor, k_1hNd: Tensor, v_1hNd: Tensor, attention_mask: None, **kwargs: Any
 ) -> tuple[Tensor, None]:
     """Attention of each text to itself."""
-    assert _now.texts is not None
-    lengths, dropout = _now.texts.lengths, kwargs.get("dropout", 0.0) if _now.draws else 0.0
+    assert now.texts is not None
+    lengths, dropout = now.texts.lengths, kwargs.get("dropout", 0.0) if now.draws else 0.0
     scale, is_causal = kwargs.get("scaling") or q_1hNd.shape[-1] ** -0.5, bool(getattr(module, "is_causal", False))
     gqa = q_1hNd.shape[1] // k_1hNd.shape[1]
     if dropout or max(lengths) <= _LONGEST_IN_BLOCKS:
         if gqa > 1:
             k_1hNd, v_1hNd = k_1hNd.repeat_interleave(gqa, 1), v_1hNd.repeat_interleave(gqa, 1)
         heads, d = q_1hNd.shape[1], q_1hNd.shape[3]
-        layout = _now.layout(heads)
-        keep = _kept(module, layout, dropout)
+        layout = now.layout(heads)
+        keep = dropped_weights(module, layout, dropout)
         rows = [x_1hNd.transpose(1, 2).reshape(-1, d) for x_1hNd in (q_1hNd, k_1hNd, v_1hNd)]
         seen_Rd = Attend.apply(*rows, layout, scale, is_causal, keep, 1 / (1 - dropout))
         return seen_Rd.view(1, -1, heads, d), None
@@ -119,14 +154,6 @@ def _attend(
         scaled_dot_product_attention(q, k, v, scale=scale, is_causal=is_causal, enable_gqa=gqa > 1) for q, k, v in parts
     ]
     return torch.cat(seen, 2).transpose(1, 2), None
-
-
-def _kept(module: nn.Module, layout: Layout, dropout: float) -> list[Tensor] | None:
-    if not dropout or _now.draws is None:
-        return None
-    site = int(module.draw_site)  # type: ignore[arg-type]  # given by replace_dropout
-    shapes = [(block.texts, (layout.heads, block.asking, block.tokens)) for block in layout.blocks]
-    return [_now.draws.keep_block(site, texts, shape, dropout) for texts, shape in shapes]
 
 
 def _no_mask(*args: Any, **kwargs: Any) -> None:

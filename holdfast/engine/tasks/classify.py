@@ -17,10 +17,12 @@ from holdfast.core.runfolder import MANIFEST
 from holdfast.data.shards import TokenArray, open_array, open_tokens
 from holdfast.engine.batches import micro_batches
 from holdfast.engine.draws import Draws, replace_dropout
+from holdfast.engine.last_layer import narrow_last_layer
 from holdfast.engine.metrics import multi_label_metrics, single_label_metrics
 from holdfast.engine.order import Indices
 from holdfast.engine.packing import ATTENTION, pack, pack_base, packed
 from holdfast.engine.settings import Settings
+from holdfast.engine.vocabulary import keep_used_rows
 
 
 def load(settings: Settings) -> "Classify":
@@ -49,7 +51,7 @@ class Classify:
         self.metric = "micro_f1" if self._is_multi else "accuracy"
         self._draws = Draws(settings.seed)
         replace_dropout(model, self._draws)
-        pack_base(model)
+        pack_base(model, is_narrow=narrow_last_layer(model.base_model))
         folder = settings.prepared_path
         self._texts: dict[str, TokenArray] = {}
         self._labels: dict[str, NDArray[np.generic]] = {}
@@ -57,6 +59,7 @@ class Classify:
             self._texts[split] = open_tokens(folder, split)
             self._labels[split] = open_array(folder, f"{split}.labels")
         self.lengths = self._texts["train"].lengths
+        self._rows = keep_used_rows(model, [texts.tokens for texts in self._texts.values()])
         weights = settings.options.get("class_weights")
         self._class_weights = torch.tensor(weights, device=settings.device) if weights else None
 
@@ -115,11 +118,14 @@ class Classify:
 
     def export(self, folder: Path) -> None:
         """Write the model and its tokenizer as transformers does."""
+        if self._rows:
+            self._rows.restore()
         self.model.save_pretrained(folder)  # type: ignore[operator]
         AutoTokenizer.from_pretrained(self._settings.model).save_pretrained(folder)
 
     def _logits(self, split: str, examples: Indices) -> Tensor:
-        texts = pack(self._texts[split], examples, self._settings.device)
+        new_ids = self._rows.new_ids if self._rows else None
+        texts = pack(self._texts[split], examples, self._settings.device, new_ids=new_ids)
         with packed(texts, self._draws):
             logits_BL: Tensor = self.model(input_ids=texts.ids_1N, position_ids=texts.positions_1N).logits
         return logits_BL

@@ -1,0 +1,62 @@
+"""Train only those rows of the embedding table that the data uses; the exported table is whole again.
+
+A row whose token never occurs has no gradient, so AdamW does nothing to it but weight decay: each step multiplies it
+by the same factor. A few thousand rows of thirty thousand are then trained, clipped and saved, with the same result.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+_AT_ONCE = 1 << 22  # tokens looked at in one go
+
+
+class UsedRows:
+    """The rows in use, which stand in the model, and the whole table they came from."""
+
+    def __init__(self, model: Any, table: nn.Embedding, used: NDArray[np.int64]):
+        self._model, self._table = model, table
+        self._used = torch.from_numpy(used)
+        self.new_ids = np.zeros(table.num_embeddings, dtype=np.int64)  # by old id
+        self.new_ids[used] = np.arange(len(used))
+        # One row that no token uses shows what decay does to such rows. Its values differ, so that their mean does
+        # not follow the rounding of any one of them.
+        self._witness = torch.linspace(1, 2, table.embedding_dim)
+        rows = torch.cat([table.weight.data.cpu()[self._used], self._witness[None]])
+        small = nn.Embedding.from_pretrained(rows.to(table.weight), freeze=False, padding_idx=self._new_padding(used))
+        model.set_input_embeddings(small)
+
+    def restore(self) -> None:
+        """Put the whole table back into the model, trained rows and decayed ones."""
+        rows = self._model.get_input_embeddings().weight.data.cpu()
+        decay = float((rows[-1].double() / self._witness.double()).mean())
+        whole: Tensor = self._table.weight.data.cpu().mul_(decay)
+        whole[self._used] = rows[:-1]
+        self._table.weight.data = whole
+        self._model.set_input_embeddings(self._table)
+
+    def _new_padding(self, used: NDArray[np.int64]) -> int | None:
+        padding = self._table.padding_idx
+        return int(self.new_ids[padding]) if padding is not None and padding in used else None
+
+
+def keep_used_rows(model: Any, texts: Iterable[NDArray[np.int32]]) -> UsedRows | None:
+    """Leave in the model the rows that these tokens use; None where the table is not the input's alone."""
+    table = model.get_input_embeddings()
+    if type(table) is not nn.Embedding or not table.weight.requires_grad or _is_shared(model, table):
+        return None
+    seen = np.zeros(table.num_embeddings, dtype=bool)
+    for tokens in texts:
+        for start in range(0, len(tokens), _AT_ONCE):
+            seen[tokens[start : start + _AT_ONCE]] = True
+    return UsedRows(model, table, np.flatnonzero(seen))
+
+
+def _is_shared(model: nn.Module, table: nn.Embedding) -> bool:
+    """Whether the table is also used elsewhere, as in an output layer tied to it."""
+    owners = [part for part in model.modules() for weight in part.parameters(recurse=False) if weight is table.weight]
+    return len(owners) > 1
