@@ -10,7 +10,6 @@ E examples, Q queries, P passages, W ranks of the window, H size of an embedding
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -51,5 +50,12 @@ def mine(
     draws_EW = torch.from_numpy(generator(seed, "near-misses", epoch).random(tuple(scores_EW.shape)))
     draws_EW = draws_EW.masked_fill(~fits_EW.cpu(), 2.0)
     lowest, at = draws_EW.sort(stable=True, dim=1)
-    mined = rows_QW[query].cpu().gather(1, at).masked_fill(lowest > 1, -1)[:, : how.negatives]
-    return torch.from_numpy(np.ascontiguousarray(mined.numpy(), dtype=np.int32))
+    drawn_EW = rows_QW[query].cpu().gather(1, at).masked_fill(lowest > 1, -1)[:, : how.negatives]
+    mined = nothing_mined(len(query_E), how)
+    mined[:, : drawn_EW.shape[1]] = drawn_EW
+    return mined
+
+
+def nothing_mined(examples: int, how: Mining) -> Tensor:
+    """What stands for near-misses before any are mined."""
+    return torch.full((examples, how.negatives), -1, dtype=torch.int32)

@@ -20,7 +20,7 @@ from holdfast.core.runfolder import MANIFEST
 from holdfast.engine.batches import micro_batches
 from holdfast.engine.contrastive import cached_backward, info_nce
 from holdfast.engine.draws import Draws, replace_dropout
-from holdfast.engine.mining import mine
+from holdfast.engine.mining import Mining, mine, nothing_mined
 from holdfast.engine.order import Indices, generator
 from holdfast.engine.pairs import Pairs, StepPassages, costs
 from holdfast.engine.retrieval import DEEPEST, retrieval_metrics, search
@@ -82,7 +82,7 @@ class TwoTower:
         self._model = model
         replace_dropout(model, draws)
         self.lengths = pairs.lengths
-        self._mined = torch.full((len(self.lengths), 0), -1, dtype=torch.int32)
+        self._mined = nothing_mined(len(self.lengths), options.mining or Mining(negatives=0))
         self._mined_epoch = -1
         self._corpus_PH: Tensor | None = None  # embeddings by the weights as they are
 
@@ -152,9 +152,8 @@ class TwoTower:
 
     def export(self, folder: Path) -> None:
         """Write the towers: as sentence-transformers does, or as safetensors with their shape."""
-        save_towers(
-            folder, list(self._model.towers), 1 / float(self._model.scale()), self._settings, self._pairs.max_length
-        )
+        temperature = 1 / float(self._model.scale().detach())
+        save_towers(folder, list(self._model.towers), temperature, self._settings, self._pairs.max_length)
 
     def _split(self, queries: int, item_costs: Indices) -> list[MicroBatch]:
         """Split the items of a step; a shared tower takes queries and passages together."""
