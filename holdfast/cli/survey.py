@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from holdfast.core.errors import HoldfastError
 from holdfast.runs import survey as surveying
 
 _SHOWN_EVERY_SECONDS = 0.2
@@ -56,12 +55,8 @@ def survey(data: Path, tokenizer: Path | None, as_json: bool, delimiter: str | N
     screen = _MovingLine()
     try:
         facts = surveying.survey_data(request, tokenizer, screen.show)
-    except HoldfastError as error:
+    finally:
         screen.clear()
-        if as_json:
-            click.echo(surveying.render_json_error(error))
-        raise
-    screen.clear()
     click.echo(surveying.render_json(facts) if as_json else surveying.render_facts(facts))
 
 

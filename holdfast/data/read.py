@@ -133,15 +133,15 @@ def _open_text(raw: RawFile, request: DataRequest) -> Source:
 
 
 def _sample(raw: RawFile) -> str:
-    with open_text(raw) as file, reading(raw.path):
-        try:
+    try:
+        with open_text(raw) as file, reading(raw.path):
             return file.read(HEAD_BYTES)
-        except (LookupError, UnicodeError) as error:
-            raise RequestError(
-                f"{raw.path.name} cannot be read as {raw.encoding.value}",
-                seen=str(error)[:200],
-                try_next=("--encoding NAME, with the encoding the file was saved in",),
-            ) from error
+    except (LookupError, UnicodeError) as error:
+        raise RequestError(
+            f"{raw.path.name} cannot be read as {raw.encoding.value}",
+            seen=str(error)[:200],
+            try_next=("--encoding NAME, with the encoding the file was saved in",),
+        ) from error
 
 
 def _keys(raw: RawFile, kind: str) -> tuple[str, ...]:

@@ -105,7 +105,7 @@ class _Reading:
     share: float  # of rows with that many
     rows: int
     named_columns: int  # known names in a first row of several cells
-    broken: int  # rows whose quotes do not close
+    broken: int  # rows whose quotes do not close, or are not needed as they are
 
     @property
     def is_even(self) -> bool:
@@ -149,6 +149,8 @@ def _cut(lines: list[str], delimiter: str, quoting: bool) -> _Reading:
             continue
         if any(row):
             table.append(row)
+    if not quoting:  # cells in quotes from end to end speak against leaving quotes alone
+        broken = sum(any(len(cell) > 1 and cell[0] == cell[-1] == '"' for cell in row) for row in table)
     widths = Counter(len(row) for row in table)
     width, count = widths.most_common(1)[0] if widths else (0, 0)
     known = sum(is_known(cell) for cell in table[0]) if table else 0

@@ -5,14 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.core.artifacts import to_json
-from holdfast.core.errors import HoldfastError
 from holdfast.core.facts import DatasetFacts
 from holdfast.data.badrows import describe
 from holdfast.data.request import TASKS, DataRequest, Progress, Task, no_progress
 from holdfast.data.survey import survey
 from holdfast.data.tokens import Tokens
 
-__all__ = ("TASKS", "DataRequest", "Task", "render_facts", "render_json", "render_json_error", "survey_data")
+__all__ = ("TASKS", "DataRequest", "Task", "render_facts", "render_json", "survey_data")
 
 _SHOWN_LABELS = 12
 _SHOWN_BAD_ROWS = 5
@@ -29,11 +28,6 @@ def survey_data(
 def render_json(facts: DatasetFacts) -> str:
     """Write the facts as one JSON object."""
     return to_json(facts)
-
-
-def render_json_error(error: HoldfastError) -> str:
-    """Write a refusal as one JSON object."""
-    return to_json({"error": error.what, "seen": error.seen, "try": list(error.try_next)})
 
 
 def render_facts(facts: DatasetFacts) -> str:

@@ -1,0 +1,256 @@
+"""Files of every kind are read, and every bad one is answered with its name and a remedy."""
+
+import contextlib
+import gzip
+import json
+import os
+import sys
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast.core.errors import RequestError
+from holdfast.data import frames
+from holdfast.data.badrows import BadRows
+from holdfast.data.rawfile import look_at
+from holdfast.data.read import open_source
+from holdfast.data.request import DataRequest
+from tests.unit.data.conftest import csv_text, labelled
+
+ROWS = labelled(12)
+
+
+def read(path, **given):
+    bad = BadRows(1.0)
+    source = open_source(path, DataRequest(path=path, **given))
+    return source, list(source.rows(bad)), bad
+
+
+def pairs(rows):
+    return [(row["text"], row["label"]) for _, row in rows]
+
+
+def json_lines(rows):
+    return "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows)
+
+
+FORMATS = {
+    "table.csv": csv_text(ROWS),
+    "semicolons.csv": csv_text(ROWS, "text;label", ";"),
+    "table.tsv": csv_text(ROWS, "text\tlabel", "\t"),
+    "lines.jsonl": json_lines(ROWS),
+    "array.json": json.dumps([{"text": text, "label": label} for text, label in ROWS], indent=1),
+    "wrapped.json": json.dumps({"version": "1", "data": [{"text": text, "label": label} for text, label in ROWS]}),
+    "columns.json": json.dumps({"text": [text for text, _ in ROWS], "label": [label for _, label in ROWS]}),
+    "pandas.json": json.dumps(
+        {name: {str(at): row[place] for at, row in enumerate(ROWS)} for place, name in enumerate(("text", "label"))}
+    ),
+    "spread.json": "\n".join(json.dumps({"text": text, "label": label}, indent=2) for text, label in ROWS),
+    "misnamed.csv": json_lines(ROWS),
+    "misnamed.json": csv_text(ROWS),
+}
+
+
+class TestFormats:
+    @pytest.mark.parametrize("name", FORMATS)
+    @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzipped"])
+    def test_the_same_rows_come_out_of_every_format(self, write, name, packed):
+        content = FORMATS[name].encode()
+        path = write(name + (".gz" if packed else ""), gzip.compress(content) if packed else content)
+        _, rows, bad = read(path)
+        assert pairs(rows) == ROWS
+        assert not bad.count
+
+    @pytest.mark.parametrize(
+        "encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "cp1252", "latin-1"]
+    )
+    @pytest.mark.parametrize("name", ["table.csv", "lines.jsonl", "array.json"])
+    def test_every_common_encoding_is_found(self, write, name, encoding):
+        rows = [(f"Café déjà vu {text}", label) for text, label in ROWS]
+        made = {
+            "table.csv": csv_text(rows),
+            "lines.jsonl": "".join(json.dumps({"text": a, "label": b}, ensure_ascii=False) + "\n" for a, b in rows),
+            "array.json": json.dumps([{"text": a, "label": b} for a, b in rows], ensure_ascii=False),
+        }
+        _, found, bad = read(write(name, made[name].encode(encoding)))
+        assert pairs(found) == rows
+        assert not bad.count
+
+    def test_a_misnamed_file_is_read_and_said(self, write):
+        source, _, _ = read(write("rows.csv", json_lines(ROWS)))
+        assert "named .csv, but holds JSON lines" in source.warnings[0]
+
+    def test_quoted_line_breaks_stay_in_the_text_and_lines_are_counted_as_an_editor_does(self, write):
+        _, rows, _ = read(write("a.csv", 'text,label\n"one\ntwo",pos\nthree,neg\n'))
+        assert rows == [(2, {"text": "one\ntwo", "label": "pos"}), (4, {"text": "three", "label": "neg"})]
+
+    def test_old_mac_line_ends(self, write):
+        assert pairs(read(write("a.csv", csv_text(ROWS).replace("\n", "\r")))[1]) == ROWS
+
+    def test_plain_text_is_paragraphs(self, write):
+        _, rows, _ = read(write("a.txt", "First line\nstill first.\n\nSecond.\n"))
+        assert rows == [(1, {"text": "First line\nstill first."}), (4, {"text": "Second."})]
+
+    def test_json_with_nan_as_python_writes_it(self, write):
+        _, rows, bad = read(write("a.jsonl", '{"text": "a b", "label": NaN}\n{"text": "c d", "label": "x"}\n'))
+        assert len(rows) == 2
+        assert not bad.count
+
+    def test_a_long_array_is_read_in_pieces(self, write):
+        many = [{"text": "word " * 50, "label": str(at)} for at in range(9000)]
+        _, rows, _ = read(write("a.json", json.dumps(many)))
+        assert [row["label"] for _, row in rows] == [str(at) for at in range(9000)]
+
+    def test_parquet_and_excel(self, tmp_path):
+        polars = pytest.importorskip("polars")
+        frame = polars.DataFrame({"text": [text for text, _ in ROWS], "label": [label for _, label in ROWS]})
+        frame.write_parquet(tmp_path / "a.parquet")
+        assert pairs(read(tmp_path / "a.parquet")[1]) == ROWS
+        (tmp_path / "b.csv.gz").write_bytes(gzip.compress((tmp_path / "a.parquet").read_bytes()))
+        source, rows, _ = read(tmp_path / "b.csv.gz")
+        assert pairs(rows) == ROWS
+        assert "holds Parquet" in source.warnings[0]
+
+    def test_a_missing_extra_is_named(self, tmp_path, monkeypatch):
+        monkeypatch.setitem(sys.modules, "polars", None)
+        path = tmp_path / "a.parquet"
+        path.write_bytes(b"PAR1" + b"\0" * 100)
+        with pytest.raises(RequestError, match="an extra that is not installed") as caught:
+            read(path)
+        assert "holdfast[parquet]" in caught.value.try_next[0]
+
+    def test_dates_and_numbers_of_a_frame_become_simple(self):
+        import datetime
+        import decimal
+
+        held = {"a": [datetime.date(2026, 1, 2)], "b": decimal.Decimal("1.5"), "c": b"x"}
+        assert frames._simple(held) == {"a": ["2026-01-02"], "b": "1.5", "c": "x"}
+
+
+class TestBadRows:
+    def test_a_broken_json_line_is_listed_and_spoils_no_other(self, write):
+        _, rows, bad = read(write("a.jsonl", json_lines(ROWS[:2]) + '{"text": "cut\n' + json_lines(ROWS[2:])))
+        assert pairs(rows) == ROWS
+        assert (bad.count, bad.listed[0].row) == (1, 3)
+        assert "not JSON" in bad.listed[0].reason
+
+    def test_ragged_rows_are_listed_with_what_they_hold(self, write):
+        _, rows, bad = read(write("a.csv", csv_text(ROWS) + "one, two, three,pos\nlonely\n"))
+        assert pairs(rows) == ROWS
+        assert [one.row for one in bad.listed] == [14, 15]
+        assert "4 cells where the table has 2" in bad.listed[0].reason
+        assert bad.listed[0].value == "'one, two, three,pos'"
+
+    def test_empty_cells_at_the_end_are_no_fault(self, write):
+        _, rows, bad = read(write("a.csv", "text,label\none two,pos,,\nthree,neg,\n"))
+        assert len(rows) == 2
+        assert not bad.count
+
+    def test_a_header_that_stands_again_is_listed(self, write):
+        _, rows, bad = read(write("a.csv", csv_text(ROWS) + csv_text(ROWS)))
+        assert len(rows) == 24
+        assert bad.listed[0].reason == "the header stands again"
+
+    def test_an_unclosed_quote_counts_every_line_it_swallowed(self, write):
+        quoted = "".join(f'"{text}",{label}\n' for text, label in ROWS)
+        _, rows, bad = read(write("a.csv", "text,label\n" + quoted + '"open,pos\n' + "plain,neg\n" * 5))
+        assert len(rows) == 12
+        assert bad.count == 6
+        assert "never closes" in bad.listed[0].reason
+
+    def test_a_nul_byte_is_listed(self, write):
+        _, rows, bad = read(write("a.csv", csv_text(ROWS).encode() + b"a\0b,pos\n"))
+        assert len(rows) == 12
+        assert bad.listed[0].reason == "a NUL byte stands in the text"
+
+    def test_one_foreign_byte_in_utf8_is_listed_and_the_rest_stays_utf8(self, write):
+        rows = [("Café naïve", "pos"), ("crème brûlée", "neg")]
+        _, found, bad = read(write("a.csv", csv_text(rows).encode() + b"Caf\xe9,pos\n"))
+        assert pairs(found) == rows
+        assert (bad.listed[0].row, bad.listed[0].reason) == (4, "byte 0xE9 is not UTF-8")
+
+    def test_too_many_are_refused_with_the_first_ones_and_a_way_on(self, write):
+        path = write("a.csv", "")
+        bad = BadRows(0.01)
+        for row in range(8):
+            bad.add(path, row, "the text is empty", column="text")
+        bad.refuse_many(800)
+        with pytest.raises(RequestError, match=r"8 of 100 rows cannot be used, 8.0%; up to 1.0% is let pass") as caught:
+            bad.refuse_many(92)
+        assert "a.csv, row 0, column 'text': the text is empty" in caught.value.seen
+        assert "and 3 more" in caught.value.seen
+        assert caught.value.try_next[-1].startswith("--max-bad-rows 0.09")
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("name", "content", "said"),
+        [
+            ("empty.csv", b"", "is empty"),
+            ("picture.csv", b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "is a PNG picture"),
+            ("model.bin", b"\x80\x04\x95" + b"\0" * 50, "is a pickle"),
+            ("noise.csv", bytes(range(256)) * 20, "is binary data"),
+            ("archive.zip", b"PK\x03\x04" + b"\0" * 26, "is a ZIP archive"),
+            ("broken.json", b'[{"text": "a"}, {"text" "b"}]', "line 1, column 25: not JSON"),
+            ("cut.json", b'[\n{"text": "a"},\n{"text": "b', "line 3, column 10: not JSON: Unterminated string"),
+            ("more.json", b'[{"text": "a"}] x', "there is more after the array"),
+            ("uneven.json", b'{"text": ["a", "b"], "label": ["x"]}', "different lengths"),
+            ("deep.json", b'{"a":' * 100_000, "not JSON"),
+            ("cut.csv.gz", gzip.compress(os.urandom(4000).hex().encode())[:-40], "is cut off"),
+            ("bad.csv.gz", b"\x1f\x8b\x08\x00" + b"\xff" * 60, "is damaged"),
+            ("cyrillic.csv", csv_text([("хороший фильм", "да")] * 9).encode("cp1251"), "encoding of cyrillic.csv"),
+        ],
+    )
+    def test_what_is_no_data_is_named(self, write, name, content, said):
+        with pytest.raises(RequestError) as caught:
+            read(write(name, content))
+        assert said in caught.value.what
+
+    def test_a_missing_file_gets_a_guess(self, write, tmp_path):
+        write("reviews.csv", "text,label\n")
+        with pytest.raises(RequestError, match="there is no file") as caught:
+            look_at(tmp_path / "revews.csv")
+        assert "reviews.csv" in caught.value.try_next[0]
+
+    def test_a_pipe_is_not_waited_on(self, tmp_path):
+        os.mkfifo(tmp_path / "pipe.csv")
+        with pytest.raises(RequestError, match="neither a file nor a folder"):
+            look_at(tmp_path / "pipe.csv")
+
+    def test_no_permission(self, write, monkeypatch):
+        path = write("a.csv", "text,label\n")
+
+        def refuse(*args, **kwargs):
+            raise PermissionError(13, "Permission denied", str(path))
+
+        monkeypatch.setattr(type(path), "open", refuse)
+        with pytest.raises(RequestError, match="may not be read by this user") as caught:
+            look_at(path)
+        assert "chmod u+r" in caught.value.try_next[0]
+
+    def test_an_unknown_encoding(self, write):
+        with pytest.raises(RequestError, match="cannot be read as klingon"):
+            read(write("a.csv", "text,label\n"), encoding="klingon")
+
+    def test_a_line_without_end(self, write, monkeypatch):
+        monkeypatch.setattr("holdfast.data.rawfile.LINE_CHARACTERS", 1000)
+        with pytest.raises(RequestError, match="line 2 is longer than 1,000 characters"):
+            read(write("a.csv", "text,label\n" + "x" * 5000))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    content=st.one_of(
+        st.binary(max_size=400),
+        st.text(max_size=200).map(lambda text: text.encode("utf-16")),
+        st.text(alphabet='{}[]",:\\ntruefalse0129.eE \n\t;|a', max_size=200).map(str.encode),
+        st.binary(max_size=100).map(gzip.compress),
+    ),
+    name=st.sampled_from(["a.csv", "a.tsv", "a.json", "a.jsonl", "a.txt", "a.csv.gz", "a.xlsx", "a"]),
+)
+def test_arbitrary_bytes_are_read_or_refused(tmp_path, content, name):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with contextlib.suppress(RequestError):
+        read(path)

@@ -1,0 +1,85 @@
+"""Splits depend on content and seed alone, keep copies together and keep the labels' shares."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.data.formats.example import exact_hash
+from holdfast.data.split import MOST_ROWS, cut, draw, repeated
+
+SHARES = {"validation": 0.1, "test": 0.1}
+
+
+def keys(count: int, start: int = 0) -> list[int]:
+    return [exact_hash(f"text {number}") for number in range(start, start + count)]
+
+
+def test_shares_are_kept_for_every_class():
+    classes = [0] * 2000 + [1] * 300 + [2] * 40 + [3] * 12
+    codes = cut(keys(len(classes)), classes, SHARES, seed=1)
+    for number, size in Counter(classes).items():
+        for code in (1, 2):
+            count = sum(codes[row] == code for row in range(len(classes)) if classes[row] == number)
+            assert abs(count - size / 10) <= max(1, 0.25 * size / 10), (number, code, count)
+            assert count >= 1
+
+
+def test_small_classes_stay_in_training():
+    codes = cut(keys(400), [0] * 396 + [1] * 3 + [2], SHARES, seed=1)
+    assert not any(codes[396:])
+
+
+def test_many_small_classes_still_give_a_validation_split():
+    classes = [row // 3 for row in range(300)]
+    codes = cut(keys(300), classes, SHARES, seed=1)
+    assert abs(codes.count(1) - 30) <= 3
+    assert {classes[row] for row in range(300) if codes[row] == 0} == set(range(100))
+
+
+def test_four_rows_give_one_to_validation():
+    assert cut(keys(4), [0, 0, 1, 1], SHARES, seed=3).count(1) == 1
+
+
+def test_added_rows_move_no_old_ones_in_a_large_class():
+    few, many = keys(3000), keys(6000)
+    assert cut(many, [0] * 6000, SHARES, 7)[:3000] == cut(few, [0] * 3000, SHARES, 7)
+
+
+def test_a_very_large_dataset_gives_a_bounded_split():
+    count = 3 * 10 * MOST_ROWS
+    codes = cut([number * 2654435761 for number in range(count)], [0] * count, SHARES, 1)
+    assert abs(codes.count(2) - MOST_ROWS) < MOST_ROWS / 10
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=80), st.integers(0, 3), st.randoms(use_true_random=False))
+def test_order_does_not_matter_and_copies_stay_together(numbers, seed, shuffler):
+    rows = [(exact_hash(str(number)), number % 3) for number in numbers]
+    where = dict(zip(rows, cut([key for key, _ in rows], [label for _, label in rows], SHARES, seed), strict=True))
+    shuffled = rows[:]
+    shuffler.shuffle(shuffled)
+    codes = cut([key for key, _ in shuffled], [label for _, label in shuffled], SHARES, seed)
+    assert dict(zip(shuffled, codes, strict=True)) == where
+    assert 0 in codes
+
+
+@given(st.lists(st.tuples(st.integers(0, 10), st.integers(0, 2)), min_size=1, max_size=60))
+def test_copies_with_different_labels_stay_together(rows):
+    codes = cut([exact_hash(str(key)) for key, _ in rows], [label for _, label in rows], SHARES, 5)
+    found: dict[int, set[int]] = {}
+    for (key, _), code in zip(rows, codes, strict=True):
+        found.setdefault(key, set()).add(code)
+    assert all(len(splits) == 1 for splits in found.values())
+
+
+@pytest.mark.parametrize("seed", [0, 1, 42])
+def test_the_seed_decides(seed):
+    draws = [draw(key, seed) for key in keys(2000)]
+    assert all(0 <= value < 1 for value in draws)
+    assert abs(sum(draws) / 2000 - 0.5) < 0.03
+    assert cut(keys(500), [0] * 500, SHARES, seed) != cut(keys(500), [0] * 500, SHARES, seed + 1)
+
+
+def test_repeated_finds_what_comes_twice():
+    assert repeated([5, 1, 5, 2, 1, 3]) == {1, 5}
