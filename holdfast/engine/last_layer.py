@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from holdfast.engine.attention import Attend
-from holdfast.engine.packing import dropped_weights, now
+from holdfast.engine.packing import dropped_weights, flash, has_flash, now
 
 _KNOWN = {"BertLayer", "RobertaLayer", "XLMRobertaLayer", "ElectraLayer", "CamembertLayer", "BertGenerationLayer"}
 
@@ -35,9 +35,15 @@ def _first_tokens(layer: Any, hidden_1NH: Tensor) -> Tensor:
     assert now.texts is not None
     own = layer.attention.self
     heads, d = own.num_attention_heads, own.attention_head_size
-    layout = now.layout(heads, first_only=True)
     first_1BH = hidden_1NH.index_select(1, now.texts.first_B)
     asked, told = own.query(first_1BH), (own.key(hidden_1NH), own.value(hidden_1NH))
+    if has_flash(asked):
+        q_BhD, k_NhD, v_NhD = (x.view(-1, heads, d) for x in (asked, *told))
+        dropout = own.dropout.p if own.training else 0.0
+        seen_BhD = flash(q_BhD, k_NhD, v_NhD, dropout, False, own.scaling, first_only=True)
+        attended_1BH = layer.attention.output(seen_BhD.reshape(1, -1, heads * d), first_1BH)
+        return layer.feed_forward_chunk(attended_1BH)  # type: ignore[no-any-return]
+    layout = now.layout(heads, first_only=True)
     dropout = own.dropout.p if own.training and now.draws else 0.0
     keep = dropped_weights(own, layout, dropout)
     rows = [x.view(-1, d) for x in (asked, *told)]

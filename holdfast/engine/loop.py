@@ -16,6 +16,7 @@ from holdfast.core.artifacts import write_artifact
 from holdfast.core.events import Events
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.runfolder import METRICS, checkpoints_folder, model_folder
+from holdfast.engine.captured import CapturedSteps, StepResult
 from holdfast.engine.checkpoint import Checkpoints
 from holdfast.engine.optim import (
     clip_gradients,
@@ -24,7 +25,7 @@ from holdfast.engine.optim import (
     make_optimizer,
     optimizer_tensors,
 )
-from holdfast.engine.order import Indices, Order
+from holdfast.engine.order import Indices, Order, step_seed
 from holdfast.engine.settings import Settings
 from holdfast.engine.tasks import Task
 
@@ -46,6 +47,7 @@ class Loop:
         self._eval_steps = settings.eval_steps or self._order.steps_per_epoch
         self._optimizer = make_optimizer(task.model, settings)
         self._checkpoints = Checkpoints(checkpoints_folder(self._run), events)
+        self._captured = self._make_captured()
         self._best: float | None = None
         self._best_step = -1
         self._is_stopping = False
@@ -73,6 +75,14 @@ class Loop:
         self._finish()
         return 0
 
+    def _make_captured(self) -> CapturedSteps | None:
+        """Steps as graphs, on a card, for tasks that offer them."""
+        if not self._settings.is_on_card or self._settings.precision == "fp32" or not hasattr(self._task, "step_loss"):
+            return None
+        torch.use_deterministic_algorithms(True)
+        norm, device = self._settings.max_grad_norm, self._settings.device
+        return CapturedSteps(self._task.step_loss, self._optimizer, norm, device)
+
     def _begin_epoch(self, step: int) -> None:
         self._beat.enter("begin epoch", step, self.steps)
         epoch = step // self._order.steps_per_epoch
@@ -82,18 +92,32 @@ class Loop:
             self._save(step, best=step == self._best_step)
 
     def _step(self, step: int, examples: Indices) -> None:
-        begun = time.perf_counter()
-        loss = float(self._task.forward_backward(step, examples))
-        norm = float(clip_gradients(self._task.model.parameters(), self._settings.max_grad_norm))
-        if not math.isfinite(loss) or not math.isfinite(norm):
-            self._refuse(step, examples, loss, norm)
         rate = learning_rate(self._settings, step, self.steps)
         for group in self._optimizer.param_groups:
             group["lr"].fill_(rate)
+        if self._captured:
+            arrays = self._task.step_arrays(examples)  # type: ignore[attr-defined]  # that is why it is captured
+            for result in self._captured.run(step, arrays, step_seed(self._settings.seed, step)):
+                self._record(result)
+            return
+        loss = float(self._task.forward_backward(step, examples))
+        norm = float(clip_gradients(self._task.model.parameters(), self._settings.max_grad_norm))
+        self._record(StepResult(step, loss, norm))
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        seconds = round(time.perf_counter() - begun, 4)
-        self._events.write("step", step=step, loss=loss, lr=rate, norm=norm, seconds=seconds)
+
+    def _record(self, result: StepResult) -> None:
+        """Write down what a step gave; bad numbers end the run before they touch the weights."""
+        if not math.isfinite(result.loss) or not math.isfinite(result.norm):
+            self._refuse(result.step, self._order.examples(result.step), result.loss, result.norm)
+        rate = learning_rate(self._settings, result.step, self.steps)
+        self._events.write("step", step=result.step, loss=result.loss, lr=rate, norm=result.norm)
+
+    def _catch_up(self) -> None:
+        """Wait for steps that are still under way on a card."""
+        if self._captured:
+            for result in self._captured.drain():
+                self._record(result)
 
     def _refuse(self, step: int, examples: Indices, loss: float, norm: float) -> None:
         """Keep the batch that gave bad numbers, and end before it touches the weights."""
@@ -105,6 +129,7 @@ class Loop:
         )
 
     def _evaluate(self, done: int) -> None:
+        self._catch_up()
         self._beat.enter("evaluate", done, self.steps)
         metrics = self._task.evaluate("validation")
         self._events.write("evaluated", step=done, metrics=metrics)
@@ -114,6 +139,7 @@ class Loop:
             self._save(done, best=True)
 
     def _save(self, done: int, best: bool = False) -> None:
+        self._catch_up()
         self._beat.enter("save", done, self.steps)
         parts = {"weights": self._task.state(), "optimizer": optimizer_tensors(self._task.model, self._optimizer)}
         self._checkpoints.save(done, parts, {"best": self._best, "best_step": self._best_step}, best=best)

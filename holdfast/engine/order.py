@@ -46,5 +46,10 @@ def generator(seed: int, purpose: str, *numbers: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, *purpose.encode(), *numbers])))
 
 
+def step_seed(seed: int, step: int) -> int:
+    """A seed for generators of a card that draw by themselves: of (seed, step) and nothing else."""
+    return int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
 def _cut(indices: Indices, size: int) -> list[Indices]:
     return [indices[start : start + size] for start in range(0, len(indices), size)]

@@ -36,6 +36,8 @@ class Pack:
     positions_1N: Tensor
     lengths: list[int]
     first_B: Tensor  # index of each text's first token
+    bounds: Tensor | None = None  # where each text starts, and the end; for kernels of a card that read it there
+    longest: int = 0  # tokens of the longest text, or more
 
 
 def pack(
@@ -52,11 +54,14 @@ def pack(
     positions = np.concatenate([np.arange(length) for length in lengths]) + position_offset
     old_ids = np.concatenate(texts)
     ids = old_ids.astype(np.int64) if new_ids is None else new_ids[old_ids]
+    bounds = torch.from_numpy(np.append(starts, len(ids)).astype(np.int32)).to(device, non_blocking=True)
     return Pack(
         torch.from_numpy(ids)[None].to(device, non_blocking=True),
         torch.from_numpy(positions)[None].to(device, non_blocking=True),
         lengths,
         torch.from_numpy(starts).to(device, non_blocking=True),
+        bounds,
+        max(lengths),
     )
 
 
@@ -136,6 +141,10 @@ def _attend(
 ) -> tuple[Tensor, None]:
     """Attention of each text to itself."""
     assert now.texts is not None
+    if has_flash(q_1hNd):
+        q_NhD, k_NhD, v_NhD = (x_1hNd[0].transpose(0, 1) for x_1hNd in (q_1hNd, k_1hNd, v_1hNd))
+        is_causal = bool(getattr(module, "is_causal", False))
+        return flash(q_NhD, k_NhD, v_NhD, kwargs.get("dropout", 0.0), is_causal, kwargs.get("scaling"))[None], None
     lengths, dropout = now.texts.lengths, kwargs.get("dropout", 0.0) if now.draws else 0.0
     scale, is_causal = kwargs.get("scaling") or q_1hNd.shape[-1] ** -0.5, bool(getattr(module, "is_causal", False))
     gqa = q_1hNd.shape[1] // k_1hNd.shape[1]
@@ -154,6 +163,34 @@ def _attend(
         scaled_dot_product_attention(q, k, v, scale=scale, is_causal=is_causal, enable_gqa=gqa > 1) for q, k, v in parts
     ]
     return torch.cat(seen, 2).transpose(1, 2), None
+
+
+def has_flash(q: Tensor) -> bool:
+    """Whether the card's own attention over texts of any length takes these values."""
+    return q.is_cuda and q.dtype in (torch.bfloat16, torch.float16)
+
+
+def flash(
+    q_NhD: Tensor,
+    k_NhD: Tensor,
+    v_NhD: Tensor,
+    dropout: float,
+    is_causal: bool,
+    scale: float | None,
+    *,
+    first_only: bool = False,
+) -> Tensor:
+    """Attention of each text to itself, or of its first token alone, read off `bounds` on the card."""
+    assert now.texts is not None
+    bounds, longest = now.texts.bounds, now.texts.longest
+    asking, most = bounds, longest
+    if first_only:
+        asking, most = torch.arange(len(q_NhD) + 1, dtype=torch.int32, device=q_NhD.device), 1
+        bounds = bounds[: len(q_NhD) + 1]  # type: ignore[index]  # without the filler at the end, if there is one
+    out: Tensor = torch.ops.aten._flash_attention_forward(
+        q_NhD, k_NhD, v_NhD, asking, bounds, most, longest, dropout, is_causal, False, scale=scale
+    )[0]
+    return out
 
 
 def _no_mask(*args: Any, **kwargs: Any) -> None:

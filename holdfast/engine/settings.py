@@ -3,8 +3,11 @@
 import dataclasses
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import torch
 
 from holdfast.core.errors import RequestError
 from holdfast.core.runfolder import SETTINGS
@@ -39,6 +42,16 @@ class Settings:
     compile: bool = False
     gradient_checkpointing: bool = False
     save_seconds: float = 60.0  # work at stake, at the most
+
+    @property
+    def is_on_card(self) -> bool:
+        """Whether a CUDA card computes."""
+        return self.device.startswith("cuda")
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Compute in half precision where the plan says so; the weights stay whole."""
+        device = self.device.partition(":")[0]
+        return torch.autocast(device, torch.bfloat16, enabled=self.precision == "bf16")
 
     @property
     def prepared_path(self) -> Path:

@@ -4,6 +4,7 @@ B texts of a micro-batch, L labels.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,12 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from holdfast.core.runfolder import MANIFEST
 from holdfast.data.shards import TokenArray, open_array, open_tokens
 from holdfast.engine.batches import micro_batches
+from holdfast.engine.captured import bucket
 from holdfast.engine.draws import Draws, replace_dropout
 from holdfast.engine.last_layer import narrow_last_layer
 from holdfast.engine.metrics import multi_label_metrics, single_label_metrics
-from holdfast.engine.order import Indices
-from holdfast.engine.packing import ATTENTION, pack, pack_base, packed
+from holdfast.engine.order import Indices, step_seed
+from holdfast.engine.packing import ATTENTION, Pack, pack, pack_base, packed
 from holdfast.engine.settings import Settings
 from holdfast.engine.vocabulary import keep_used_rows
 
@@ -39,6 +41,9 @@ def load(settings: Settings) -> "Classify":
         attn_implementation=ATTENTION,
         dtype=torch.float32,
     )
+    if settings.compile:
+        for layer in model.base_model.encoder.layer[:-1]:
+            layer.compile(dynamic=True)
     return Classify(settings, model.to(settings.device), manifest)
 
 
@@ -49,8 +54,9 @@ class Classify:
         self._settings, self._manifest, self.model = settings, manifest, model
         self._is_multi = bool(manifest["multi_label"])
         self.metric = "micro_f1" if self._is_multi else "accuracy"
-        self._draws = Draws(settings.seed)
-        replace_dropout(model, self._draws)
+        self._draws = None if settings.is_on_card else Draws(settings.seed)
+        if self._draws:
+            replace_dropout(model, self._draws)
         pack_base(model, is_narrow=narrow_last_layer(model.base_model))
         folder = settings.prepared_path
         self._texts: dict[str, TokenArray] = {}
@@ -73,14 +79,46 @@ class Classify:
         whole = self._weight_of(examples)
         step_loss = torch.zeros((), device=self._settings.device)
         first_token, first_example = 0, 0
+        if not self._draws:
+            torch.manual_seed(step_seed(self._settings.seed, step))
         for micro in micro_batches(examples, self.lengths, self._settings.micro_tokens):
-            self._draws.at(step, first_token, first_example)
+            if self._draws:
+                self._draws.at(step, first_token, first_example)
             loss = self._summed_loss(self._logits("train", micro), micro) / whole
             loss.backward()
             step_loss += loss.detach()
             first_token += int(self.lengths[micro].sum())
             first_example += len(micro)
         return step_loss
+
+    def step_arrays(self, examples: Indices) -> dict[str, NDArray[np.int64]]:
+        """One step for `engine.captured`: all texts in a row, filled up to a bucket by one text that nobody reads."""
+        ordered = np.concatenate(list(micro_batches(examples, self.lengths, self._settings.micro_tokens)))
+        lengths = self.lengths[ordered]
+        tokens = int(lengths.sum())
+        filler = bucket(tokens) - tokens
+        bounds = np.concatenate([[0], np.cumsum(lengths), [tokens + filler]])
+        ids = np.concatenate([self._texts["train"][int(at)] for at in ordered])
+        ids = ids.astype(np.int64) if self._rows is None else self._rows.new_ids[ids]
+        positions = np.arange(tokens) - np.repeat(bounds[:-2], lengths)
+        return {
+            "ids": np.pad(ids, (0, filler)),
+            "positions": np.concatenate([positions, np.arange(filler) % int(lengths.max())]),
+            "bounds": bounds,
+            "labels": np.asarray(self._labels["train"][ordered]).astype(np.int64).reshape(-1),
+        }
+
+    def step_loss(self, arrays: Mapping[str, Tensor]) -> Tensor:
+        """The loss of those arrays, which lie on the card."""
+        bounds = arrays["bounds"]
+        size = len(bounds) - 2
+        longest = max(int(self.lengths.max()), bucket(1))
+        texts = Pack(arrays["ids"][None], arrays["positions"][None], [], bounds[:size], bounds.int(), longest)
+        logits_BL = self._packed_logits(texts)
+        if self._is_multi:
+            truth_BL = arrays["labels"].view(size, -1).float()
+            return functional.binary_cross_entropy_with_logits(logits_BL, truth_BL)
+        return functional.cross_entropy(logits_BL, arrays["labels"], weight=self._class_weights)
 
     @torch.no_grad()
     def evaluate(self, split: str) -> dict[str, float]:
@@ -126,9 +164,12 @@ class Classify:
     def _logits(self, split: str, examples: Indices) -> Tensor:
         new_ids = self._rows.new_ids if self._rows else None
         texts = pack(self._texts[split], examples, self._settings.device, new_ids=new_ids)
-        with packed(texts, self._draws):
+        return self._packed_logits(texts)
+
+    def _packed_logits(self, texts: Pack) -> Tensor:
+        with packed(texts, self._draws), self._settings.autocast():
             logits_BL: Tensor = self.model(input_ids=texts.ids_1N, position_ids=texts.positions_1N).logits
-        return logits_BL
+        return logits_BL.float()
 
     def _summed_loss(self, logits_BL: Tensor, examples: Indices) -> Tensor:
         truth = torch.from_numpy(np.asarray(self._labels["train"][examples])).to(logits_BL.device)

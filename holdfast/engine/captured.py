@@ -1,0 +1,149 @@
+"""One optimizer step on a CUDA card as a graph: captured once for each size, replayed ever after.
+
+A step of a small model is thousands of kernels of a few microseconds; launching them one by one takes longer than
+running them. Sizes are rounded up to buckets, so that few graphs serve all steps. Nothing waits for the card: losses
+come back a step or two later, and a step whose loss or gradient is no number leaves the weights alone by itself.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Arrays = Mapping[str, NDArray[np.int64]]
+
+_BUCKET_TOKENS = 512
+_RING = 4  # steps that may be under way; the host prepares the next ones meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step gave."""
+
+    step: int
+    loss: float
+    norm: float
+
+
+class CapturedSteps:
+    """Runs steps as graphs. `compute` gives the step's loss from its arrays, which lie on the card."""
+
+    def __init__(
+        self,
+        compute: Callable[[Mapping[str, Tensor]], Tensor],
+        optimizer: torch.optim.Optimizer,
+        max_norm: float,
+        device: str,
+    ):
+        self._compute, self._optimizer, self._max_norm, self._device = compute, optimizer, max_norm, device
+        self._weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        self._graphs: dict[tuple[int, ...], _Graph] = {}
+        self._pool: Any = None  # one for all graphs, since they never run at the same time
+        self._hold = torch.zeros((), device=device)  # 1 while a graph is made: the optimizer then changes nothing
+        self._results = [torch.zeros(2, pin_memory=True) for _ in range(_RING)]
+        self._under_way: deque[tuple[int, int, torch.cuda.Event]] = deque()
+
+    def run(self, step: int, arrays: Arrays, seed: int) -> Iterable[StepResult]:
+        """Start one step; give the results of earlier ones that are known by now."""
+        while len(self._under_way) >= _RING:
+            yield self._take()
+        sizes = tuple(len(array) for array in arrays.values())
+        if sizes not in self._graphs:
+            yield from self.drain()
+            self._graphs[sizes] = self._capture(arrays)
+        graph = self._graphs[sizes]
+        graph.batch.fill(arrays)
+        torch.cuda.manual_seed(seed)
+        graph.replay()
+        slot = step % _RING
+        self._results[slot].copy_(graph.result, non_blocking=True)
+        done = torch.cuda.Event()
+        done.record()
+        self._under_way.append((step, slot, done))
+        while self._under_way and self._under_way[0][2].query():
+            yield self._take()
+
+    def drain(self) -> Iterable[StepResult]:
+        """Wait for every step under way."""
+        while self._under_way:
+            yield self._take()
+
+    def _take(self) -> StepResult:
+        step, slot, done = self._under_way.popleft()
+        done.synchronize()
+        loss, norm = self._results[slot].tolist()
+        return StepResult(step, loss, norm)
+
+    def _capture(self, arrays: Arrays) -> "_Graph":
+        batch = StaticBatch({name: len(array) for name, array in arrays.items()}, self._device)
+        batch.fill(arrays)
+        self._hold.fill_(1.0)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):  # lets libraries choose their kernels and allocate before the capture
+                self._step(batch)
+        torch.cuda.current_stream().wait_stream(side)
+        self._optimizer.zero_grad(set_to_none=True)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            result = self._step(batch)
+        self._pool = graph.pool()
+        self._hold.fill_(0.0)
+        return _Graph(graph, batch, result)
+
+    def _step(self, batch: "StaticBatch") -> Tensor:
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = self._compute(batch.views)
+        loss.backward()
+        gradients = [weight.grad for weight in self._weights if weight.grad is not None]
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        # The fused optimizer divides by grad_scale and skips on found_inf, so clipping and refusing cost no extra pass.
+        optimizer: Any = self._optimizer
+        optimizer.grad_scale = torch.clamp(norm / (self._max_norm or torch.inf), min=1.0)
+        optimizer.found_inf = torch.maximum(self._hold, (~torch.isfinite(norm + loss.detach())).float())
+        self._optimizer.step()
+        return torch.stack([loss.detach().float(), norm.float()])
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    graph: torch.cuda.CUDAGraph
+    batch: "StaticBatch"
+    result: Tensor
+
+    def replay(self) -> None:
+        self.graph.replay()
+
+
+class StaticBatch:
+    """The arrays of a step at addresses that never change, filled by one copy from pinned memory."""
+
+    def __init__(self, sizes: Mapping[str, int], device: str):
+        self._sizes = dict(sizes)
+        total = sum(sizes.values())
+        self._card = torch.zeros(total, dtype=torch.int64, device=device)
+        self._host = [torch.zeros(total, dtype=torch.int64, pin_memory=True) for _ in range(_RING)]
+        self._copied = [torch.cuda.Event() for _ in range(_RING)]
+        self._turn = 0
+        bounds = np.cumsum([0, *sizes.values()])
+        self.views = {name: self._card[bounds[at] : bounds[at + 1]] for at, name in enumerate(sizes)}
+
+    def fill(self, arrays: Arrays) -> None:
+        """Hand over the next step's arrays; waits only when the copy of four steps ago has not been made yet."""
+        slot = self._turn % _RING
+        self._turn += 1
+        self._copied[slot].synchronize()
+        np.concatenate(list(arrays.values()), out=self._host[slot].numpy())
+        self._card.copy_(self._host[slot], non_blocking=True)
+        self._copied[slot].record()
+
+
+def bucket(tokens: int) -> int:
+    """The size a step of so many tokens is rounded up to."""
+    return -(-tokens // _BUCKET_TOKENS) * _BUCKET_TOKENS

@@ -1,0 +1,62 @@
+"""On a CUDA card: the captured step learns what a plain padded loop learns, and a resumed run ends bit for bit the same."""
+
+import hashlib
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("no CUDA card here; these run on a machine that has one", allow_module_level=True)
+
+import json  # noqa: E402
+
+from holdfast.core.events import read_events  # noqa: E402
+from holdfast.core.runfolder import EVENTS, model_folder  # noqa: E402
+from tests.tiny import tiny_attempt, tiny_bert, tiny_prepared  # noqa: E402
+
+CARD = {"device": "cuda", "precision": "bf16"}
+
+
+def train(attempt, **more) -> list[float]:
+    found = subprocess.run([sys.executable, "-m", "holdfast.engine", str(attempt)], capture_output=True, text=True)
+    assert found.returncode in (0, 143), found.stderr
+    return [event["loss"] for event in read_events(attempt / EVENTS) if event["event"] == "step"]
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("parts")
+    model = tiny_bert(folder / "model")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"hidden_size": 64, "num_attention_heads": 2}))
+    return tiny_bert(folder / "m2"), tiny_prepared(folder / "prepared")
+
+
+def test_the_card_learns_what_the_cpu_learns(parts, tmp_path):
+    config = parts[0] / "config.json"
+    plain = json.loads(config.read_text())
+    config.write_text(json.dumps(plain | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}))
+    on_cpu = train(tiny_attempt(tmp_path / "cpu", *parts))
+    on_card = train(tiny_attempt(tmp_path / "card", *parts, **CARD))
+    config.write_text(json.dumps(plain))
+    assert on_card == pytest.approx(on_cpu, rel=0.05)
+
+
+def test_a_run_cut_in_two_ends_with_the_same_weights(parts, tmp_path):
+    train(tiny_attempt(tmp_path / "whole", *parts, **CARD))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast.engine", str(tiny_attempt(tmp_path / "cut", *parts, save_seconds=0, **CARD))]
+    )
+    attempt = tmp_path / "cut" / "attempts" / "01"
+    while process.poll() is None and sum(event["event"] == "saved" for event in read_events(attempt / EVENTS)) < 3:
+        pass
+    process.kill()
+    process.wait()
+    train(tiny_attempt(tmp_path / "cut", *parts, number=2, **CARD))
+    sums = [
+        hashlib.sha256((model_folder(tmp_path / name) / "model.safetensors").read_bytes()).hexdigest()
+        for name in ("whole", "cut")
+    ]
+    assert sums[0] == sums[1]
