@@ -1,6 +1,7 @@
 """Runs one attempt: `python -m holdfast.engine ATTEMPT_FOLDER`."""
 
 import faulthandler
+import os
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from holdfast.core.runfolder import BEAT, EVENTS
 def main(attempt: Path) -> int:
     """Train what the attempt's settings say; give the exit code."""
     faulthandler.enable()  # before anything heavy is loaded
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS may add in another order
     beat, events = BeatWriter(attempt / BEAT), Events(attempt / EVENTS)
     beat.enter("import")
     # Imported here, so that the beat and the stack dumps are armed before torch loads.
