@@ -106,7 +106,9 @@ def _understood(raw: RawFile) -> Iterator[None]:
             seen=str(error).splitlines()[0],
             try_next=("pip install 'holdfast[parquet]'", "or save the sheet as CSV"),
         ) from error
-    except Exception as error:  # polars' own, its engine's, and Rust panics that derive from nothing useful
+    except BaseException as error:  # polars' own, its engine's, and Rust panics, which are no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         raise RequestError(
             f"{raw.path.name} cannot be read as {raw.binary.capitalize()}",
             seen=(str(error).splitlines() or [type(error).__name__])[0][:200],

@@ -90,14 +90,14 @@ class _Split:
         self._label_starts = array("q", (0,))
 
     def add(self, row: int, pieces: list[tuple[Any, ...]], labels: list[int]) -> None:
-        """Append one example."""
+        """Append one example; each of its pieces gets the labels."""
         for piece in pieces:
             self._tokens.add(*piece)
+            self._labels.extend(labels)
+            self._label_starts.append(len(self._labels))
         if self._windows is not None:
             self._windows.append(len(self._tokens))
         self._rows.append(row)
-        self._labels.extend(labels)
-        self._label_starts.append(len(self._labels))
 
     def close(self, folder: Path, label_count: int, is_multi: bool) -> dict[str, int]:
         """Finish the files; gives rows and tokens."""
@@ -107,9 +107,9 @@ class _Split:
             write_array(folder, f"{self._name}.windows", self._windows, np.int64)
         labels = np.asarray(self._labels, dtype=np.int64)
         if is_multi:
-            table = np.zeros((len(self._rows), label_count), dtype=np.float32)
             counts = np.diff(np.asarray(self._label_starts))
-            table[np.repeat(np.arange(len(self._rows)), counts), labels] = 1.0
+            table = np.zeros((len(counts), label_count), dtype=np.float32)
+            table[np.repeat(np.arange(len(counts)), counts), labels] = 1.0
             write_array(folder, f"{self._name}.labels", table, np.float32)
         else:
             write_array(folder, f"{self._name}.labels", labels, np.int64)

@@ -11,10 +11,10 @@ batch is slicing; nothing is decoded, copied or handed between processes. Every 
     bad_rows, bad_row_count       rows left out while preparing
     files                         every array and its bytes; a folder whose sizes differ is not whole
 
-classify   a split is the token array SPLIT and `SPLIT.labels.npy`: int64 [rows], or float32 [rows, labels] of 0 and 1
+classify   a split is the token array SPLIT and `SPLIT.labels.npy`: int64 [texts], or float32 [texts, labels] of 0 and 1
            where `multi_label` is true. `labels` are the names in the order of their numbers. With `overlong` "window"
-           a long text is several texts of the token array: those of row i are `SPLIT.windows.npy` [i] up to [i + 1]
-           (int64, rows + 1), and their scores are to be averaged. The file is absent with "truncate".
+           a long text is several texts of the token array, each with the label: `SPLIT.windows.npy` (int64, rows + 1)
+           says that row i has texts [i] up to [i + 1], whose scores are to be averaged. Absent with "truncate".
 causal     a split is the token array SPLIT and `SPLIT.learn.npy` (uint8, one for each token): 1 where the token is
            learned, 0 where it is only read. The flags alone decide the loss: a pad token may be an end token too.
            What comes before the first learned token is the prompt. `chat_template` renders messages as they were here.

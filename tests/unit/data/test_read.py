@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import sys
+import zipfile
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -33,6 +34,40 @@ def pairs(rows):
 
 def json_lines(rows):
     return "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows)
+
+
+def make_xlsx(path, sheets):
+    """The least that is a spreadsheet: cells with their texts in place."""
+    main = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+    office = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+    package = "http://schemas.openxmlformats.org/package/2006/relationships"
+    names = list(sheets)
+    listed = "".join(f'<sheet name="{name}" sheetId="{at}" r:id="r{at}"/>' for at, name in enumerate(names, 1))
+    links = "".join(
+        f'<Relationship Id="r{at}" Type="{office}/worksheet" Target="worksheets/sheet{at}.xml"/>'
+        for at in range(1, len(names) + 1)
+    )
+    start = f'<Relationship Id="r1" Type="{office}/officeDocument" Target="xl/workbook.xml"/>'
+    with zipfile.ZipFile(path, "w") as book:
+        book.writestr("_rels/.rels", f'<Relationships xmlns="{package}">{start}</Relationships>')
+        book.writestr(
+            "xl/workbook.xml", f'<workbook xmlns="{main}" xmlns:r="{office}"><sheets>{listed}</sheets></workbook>'
+        )
+        book.writestr("xl/_rels/workbook.xml.rels", f'<Relationships xmlns="{package}">{links}</Relationships>')
+        for at, name in enumerate(names, 1):
+            rows = "".join(
+                f'<row r="{number}">'
+                + "".join(
+                    f'<c r="{"AB"[place]}{number}" t="inlineStr"><is><t>{cell}</t></is></c>'
+                    for place, cell in enumerate(row)
+                )
+                + "</row>"
+                for number, row in enumerate(sheets[name], 1)
+            )
+            book.writestr(
+                f"xl/worksheets/sheet{at}.xml", f'<worksheet xmlns="{main}"><sheetData>{rows}</sheetData></worksheet>'
+            )
+    return path
 
 
 FORMATS = {
@@ -111,6 +146,24 @@ class TestFormats:
         source, rows, _ = read(tmp_path / "b.csv.gz")
         assert pairs(rows) == ROWS
         assert "holds Parquet" in source.warnings[0]
+
+    def test_excel_takes_the_first_sheet_with_rows_and_says_so(self, tmp_path):
+        pytest.importorskip("polars")
+        pytest.importorskip("fastexcel")
+        path = make_xlsx(
+            tmp_path / "a.xlsx", {"empty": [], "reviews": [("text", "label"), *ROWS], "other": [("x",), ("y",)]}
+        )
+        source, rows, _ = read(path)
+        assert pairs(rows) == ROWS
+        assert source.kind == "excel"
+        assert source.warnings == ("a.xlsx: sheet 'reviews' is read; 'other' is not",)
+
+    def test_a_damaged_sheet_is_refused(self, tmp_path):
+        pytest.importorskip("polars")
+        path = make_xlsx(tmp_path / "a.xlsx", {"reviews": [("text", "label"), *ROWS]})
+        path.write_bytes(path.read_bytes()[:-200])
+        with pytest.raises(RequestError, match=r"a.xlsx cannot be read as Excel"):
+            read(path)
 
     def test_a_missing_extra_is_named(self, tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "polars", None)
