@@ -9,7 +9,8 @@ import click
 
 from holdfast.runs import survey as surveying
 
-_SHOWN_EVERY_SECONDS = 0.2
+_MOVES_EVERY_SECONDS = 0.3
+_LINE_EVERY_SECONDS = 10
 
 
 @click.command()
@@ -17,6 +18,7 @@ _SHOWN_EVERY_SECONDS = 0.2
 @click.option("--task", type=click.Choice(surveying.TASKS), help="What to train; found out when not given.")
 @click.option("--validation", type=click.Path(path_type=Path), help="File with the rows to validate on.")
 @click.option("--test", type=click.Path(path_type=Path), help="File with the rows to test on.")
+@click.option("--negatives", type=click.Path(path_type=Path), help="JSON lines with near-misses of queries.")
 @click.option("--text-column", "text_columns", multiple=True, help="Column with the text; several are joined.")
 @click.option("--label-column", help="Column with the labels.")
 @click.option("--group-column", help="Rows with the same value here stay in one split.")
@@ -52,7 +54,7 @@ def survey(data: Path, tokenizer: Path | None, as_json: bool, delimiter: str | N
         delimiter="\t" if delimiter in ("tab", "\\t") else delimiter,
         **given,
     )
-    screen = _MovingLine()
+    screen = _Waiting(quiet=as_json)
     try:
         facts = surveying.survey_data(request, tokenizer, screen.show)
     finally:
@@ -60,25 +62,27 @@ def survey(data: Path, tokenizer: Path | None, as_json: bool, delimiter: str | N
     click.echo(surveying.render_json(facts) if as_json else surveying.render_facts(facts))
 
 
-class _MovingLine:
-    """One line on a terminal that says what is being done; nothing elsewhere."""
+class _Waiting:
+    """Says on stderr what is being done: a moving line on a terminal, now and then a plain line elsewhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, quiet: bool) -> None:
         self._is_terminal = sys.stderr.isatty()
-        self._shown_at, self._started = 0.0, time.monotonic()
+        self._every_seconds = _MOVES_EVERY_SECONDS if self._is_terminal else _LINE_EVERY_SECONDS
+        self._quiet = quiet and not self._is_terminal
+        self._started = self._shown_at = time.monotonic()
         self._width = 0
 
     def show(self, what: str, done: int, whole: int | None) -> None:
         now = time.monotonic()
-        if not self._is_terminal or now - self._started < 0.5 or now - self._shown_at < _SHOWN_EVERY_SECONDS:
+        if self._quiet or now - self._shown_at < self._every_seconds:
             return
         self._shown_at = now
         text = f"... {what}: {done:,}" + (f" of {whole:,}" if whole else "") + f", {now - self._started:.0f} s"
-        sys.stderr.write("\r" + text.ljust(self._width))
+        sys.stderr.write("\r" + text.ljust(self._width) if self._is_terminal else text + "\n")
         sys.stderr.flush()
         self._width = len(text)
 
     def clear(self) -> None:
-        if self._width:
+        if self._width and self._is_terminal:
             sys.stderr.write("\r" + " " * self._width + "\r")
             sys.stderr.flush()

@@ -70,6 +70,8 @@ def _readings(request: DataRequest, profiles: Profiles) -> Iterator[tuple[int, L
         (1, classify_by_values),
         (0, _plain_text),
     )
+    if request.task == "two-tower":  # asked for, so columns without telling names are taken by their place
+        finders = (*finders, (0, _pairs_by_place))
     if request.label_column:  # whoever names a label column wants to classify
         finders = ((3, pairs_with_labels), (3, classify_by_names), *finders)
     for weight, finder in finders:
@@ -180,6 +182,18 @@ def _pair_layout(request: DataRequest, profiles: Profiles, query: str, positive:
         form = f"scored {form}"
     because = f"columns {query!r} and {positive!r}" + (f", negatives in {', '.join(negatives)}" if negatives else "")
     return Layout(task="two-tower", form=form, roles=roles, choices={"form": Choice(form, because)})
+
+
+def _pairs_by_place(request: DataRequest, profiles: Profiles) -> Layout | None:
+    texts = [name for name, profile in profiles.items() if profile.looks_like_text and not names.is_identity(name)]
+    if not 2 <= len(texts) <= 3:
+        return None
+    roles: dict[str, tuple[str, ...]] = {"query": (texts[0],), "positive": (texts[1],)}
+    if len(texts) == 3:
+        roles["negative"] = (texts[2],)
+    form = "triplets" if len(texts) == 3 else "pairs"
+    choice = Choice(form, f"by their place: {', '.join(texts)}")
+    return Layout(task="two-tower", form=form, roles=roles, choices={"form": choice})
 
 
 def _passages(request: DataRequest, profiles: Profiles) -> Layout | None:

@@ -11,6 +11,7 @@ from holdfast.data.request import DataRequest
 
 Profiles = Mapping[str, ColumnProfile]
 
+_SECOND = ("sentence2", "question2", "text2", "hypothesis", "sent2")
 _TITLES = ("title", "headline", "subject")
 
 
@@ -46,7 +47,7 @@ def by_values(request: DataRequest, profiles: Profiles) -> Layout | None:
 def pairs_with_labels(request: DataRequest, profiles: Profiles) -> Layout | None:
     """Two texts that are judged together, such as a premise and a hypothesis."""
     columns = tuple(profiles)
-    first, second = names.find(names.QUERY, columns), names.find(("sentence2", "text2", "hypothesis", "sent2"), columns)
+    first, second = names.find(names.QUERY, columns), names.find(_SECOND, columns)
     label = _label_by_name(request, profiles)
     if not first or not second or not label or request.text_columns:
         return None

@@ -37,6 +37,8 @@ def find_files(request: DataRequest) -> Files:
         found = Files(splits={}, beir=path)
     else:
         found = _in_folder(path)
+    if request.negatives:
+        check_is_file(request.negatives)
     splits = dict(found.splits)
     for split, given in (("validation", request.validation), ("test", request.test)):
         if given:

@@ -18,6 +18,7 @@ from holdfast.data.rawfile import LINE_CHARACTERS, RawFile, open_text, reading, 
 _WRAPPERS = ("data", "rows", "examples", "records", "items", "train", "instances")
 _ONE_ROW = ("messages", "conversations")
 _READ_CHARACTERS = 1_048_576
+_WHOLE_CHARACTERS = 1_000_000_000
 _SPACE = " \t\r\n\ufeff"
 
 
@@ -46,8 +47,11 @@ def json_rows(raw: RawFile, bad: BadRows) -> Iterator[Row]:
     """Read the rows of one JSON document."""
     with open_text(raw) as file, reading(raw.path):
         stream = _Stream(raw, file)
-        first = stream.peek()
-        rows = stream.array() if first == "[" else _rows_of_object(raw, stream)
+        if stream.peek() == "[":
+            rows = stream.array()
+        else:
+            stream.longest = _WHOLE_CHARACTERS  # it may be one object of columns, which is read whole
+            rows = _rows_of_object(raw, stream)
         for number, value in enumerate(rows, start=1):
             if isinstance(value, dict):
                 yield number, value
@@ -117,6 +121,7 @@ class _Stream:
         self._raw, self._file = raw, file
         self._buffer, self._at = "", 0
         self._ended = False
+        self.longest = LINE_CHARACTERS  # of a value
         self._lines_before, self._column_before = 0, 0
         self._decoder = json.JSONDecoder()
 
@@ -172,8 +177,8 @@ class _Stream:
         if self._ended:
             return False
         kept = len(self._buffer) - self._at
-        if kept > LINE_CHARACTERS:
-            raise self._broken(f"one value is longer than {LINE_CHARACTERS:,} characters", self._at)
+        if kept > self.longest:
+            raise self._broken(f"one value is longer than {self.longest:,} characters", self._at)
         # Twice what is held: a value is tried again a few times only, however long it is.
         more = self._file.read(max(_READ_CHARACTERS, kept))
         if not more:

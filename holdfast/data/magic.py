@@ -24,7 +24,7 @@ _MAGIC = (
     (b"BZh", "bzip2-packed data"),
     (b"\xfd7zXZ", "xz-packed data"),
     (b"7z\xbc\xaf", "a 7z archive"),
-    (b"Rar!", "a RAR archive"),
+    (b"Rar!\x1a\x07", "a RAR archive"),
     (b"Obj\x01", "an Avro file"),
     (b"ORC", "an ORC file"),
 )
@@ -39,7 +39,8 @@ def name_of_binary(head: bytes) -> str:
     if head[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
         return _name_of_zip(head)
     for magic, name in _MAGIC:
-        if head.startswith(magic):
+        # Some marks are plain letters, with which a text may begin too.
+        if head.startswith(magic) and not (magic.isalnum() and looks_like_text(head)):
             return name
     if head.startswith(_PICKLE):
         return "a pickle"

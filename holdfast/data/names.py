@@ -11,7 +11,7 @@ LABEL = (
     "label", "labels", "target", "class", "category", "categories", "label_text", "label_name", "sentiment", "intent",
     "topic", "topics", "tags", "tag", "genre", "genres", "classes", "emotion", "emotions", "class_label",
     "coarse_label", "diagnosis", "subject", "rating", "stars", "polarity", "toxic", "is_toxic", "spam", "is_spam", "y",
-    "output",
+    "output", "class_index", "class_id", "label_id", "label_idx", "category_id", "category_name", "is_duplicate",
 )  # fmt: skip
 # Read as labels only when nothing better is there: as often something else.
 WEAK_LABEL = ("rating", "stars", "subject", "y", "output", "diagnosis", "toxic", "is_toxic", "spam", "is_spam")
@@ -33,10 +33,11 @@ SYSTEM = ("system", "system_prompt")
 MESSAGES = ("messages", "conversations", "conversation", "dialog", "dialogue", "turns", "chat")
 REJECTED = ("rejected",)
 
-QUERY = ("query", "anchor", "question", "queries", "q", "sentence1", "sentence_a", "text1", "sent1", "premise", "claim")
+QUERY = ("query", "anchor", "question", "queries", "q", "sentence1", "question1", "sentence_a", "text1",
+         "sent1", "premise", "claim")  # fmt: skip
 POSITIVE = (
     "positive", "pos", "positives", "positive_passages", "positive_ctxs", "passage", "passages", "document", "doc",
-    "context", "answer", "sentence2", "sentence_b", "text2", "sent2", "hypothesis",
+    "context", "answer", "sentence2", "question2", "sentence_b", "text2", "sent2", "hypothesis",
 )  # fmt: skip
 NEGATIVE = (
     "negative", "neg", "negatives", "hard_negatives", "hard_negative", "negative_passages", "hard_negative_ctxs",
@@ -72,6 +73,8 @@ def is_known(name: str) -> bool:
 def is_identity(name: str) -> bool:
     """Say whether a column's name says that it numbers rows or things."""
     plain = plain_name(name)
+    if plain in LABEL:
+        return False
     return plain in IDENTITY or plain.endswith(("_id", "_no", "_index", "_idx")) or plain in ("pmid", "pmcid", "doi")
 
 

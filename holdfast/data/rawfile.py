@@ -44,6 +44,7 @@ class RawFile:
 def look_at(path: Path, encoding: str | None = None, on_progress: Progress = no_progress) -> RawFile:
     """Read a file through once, in small pieces."""
     check_is_file(path)
+    size = path.stat().st_size if not _is_gzip(path) else None
     digest, census, head, count, zeros = hashlib.sha256(), EncodingCensus(), bytearray(), 0, 0
     with open_bytes(path) as file, reading(path):
         while chunk := file.read(_CHUNK_BYTES):
@@ -53,7 +54,7 @@ def look_at(path: Path, encoding: str | None = None, on_progress: Progress = no_
             census.feed(chunk)
             count += len(chunk)
             zeros += chunk.count(0)
-            on_progress(f"reading {path.name}", count, None)
+            on_progress(f"reading {path.name}", count, size)
     if not count:
         raise RequestError(f"{path} is empty", seen="0 bytes", try_next=("give a file with a header and rows",))
     binary = name_of_binary(bytes(head))

@@ -4,7 +4,7 @@ import hashlib
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,7 +66,7 @@ def survey_table(
 ) -> TableSurvey:
     """Survey files of rows."""
     sources = tuple(_open_all(request, files, on_progress))
-    profiles = _profile(request, sources, on_progress)
+    profiles, whole = _profile(request, sources, on_progress)
     layout = _with_split_column(detect(request, profiles, sources[0][1].repeated), profiles, files)
     _check_columns(layout, sources)
     _check_scores(request, layout, profiles)
@@ -77,7 +77,7 @@ def survey_table(
             continue
         tally.add(example, SPLITS.index(split), row)
         if len(tally) % _EVERY_ROWS == 0:
-            on_progress("surveying rows", len(tally), None)
+            on_progress("surveying rows", len(tally), whole if len(sources) == 1 else None)
     bad.refuse_many(len(tally) + left_out)
     check_trainable(layout, tally, files)
     chosen = _cut_splits(request, tally)
@@ -108,22 +108,21 @@ def _open_all(request: DataRequest, files: Files, on_progress: Progress) -> Iter
 
 def _profile(
     request: DataRequest, sources: tuple[tuple[str, Source], ...], on_progress: Progress
-) -> Mapping[str, ColumnProfile]:
-    """What the columns of the training files hold."""
-    ignored = BadRows(1.0)
+) -> tuple[Mapping[str, ColumnProfile], int]:
+    """What the columns of the training files hold, and how many rows there are."""
+    ignored, counter = BadRows(1.0), count()
     training = [source for split, source in sources if split == "train"]
     if any(source.kind == "npz" for source in training):
         raise RequestError("vectors and rows cannot be mixed", seen=", ".join(one.path.name for one in training))
     rows = chain.from_iterable(source.rows(ignored) for source in training)
-    profiles = profile_columns(_counted(rows, on_progress))
+    profiles = profile_columns(_counted(rows, counter, on_progress))
     if not profiles:
         raise _no_rows(training[0], ignored)
-    # A column that is in the header but in no row is known by its name only.
-    return profiles
+    return profiles, next(counter)
 
 
-def _counted(rows: Iterator[Row], on_progress: Progress) -> Iterator[Row]:
-    for number, row in enumerate(rows):
+def _counted(rows: Iterator[Row], counter: Iterator[int], on_progress: Progress) -> Iterator[Row]:
+    for row, number in zip(rows, counter, strict=False):
         if number % _EVERY_ROWS == 0:
             on_progress("looking at the columns", number, None)
         yield row

@@ -37,6 +37,9 @@ class TestTasks:
             ({"text": TEXTS, "labels": labels("a|b", "b", "a|c", "")}, "classify", "several labels"),
             ({"text": TEXTS, "topics": labels("['a', 'b']", "['b']")}, "classify", "several labels"),
             ({"text": TEXTS, "toxic": labels(0, 1), "insult": labels(0, 0, 1)}, "classify", "several labels"),
+            ({"question1": TEXTS, "question2": OTHERS, "is_duplicate": labels(0, 1)}, "classify", "one label"),
+            ({"Class Index": labels(1, 2, 3), "Title": OTHERS, "Description": TEXTS}, "classify", "one label"),
+            ({"v1": labels("ham", "spam"), "v2": TEXTS, "Unnamed: 2": labels("")}, "classify", "one label"),
             ({"premise": TEXTS, "hypothesis": OTHERS, "label": labels(0, 1, 2)}, "classify", "one label"),
             ({"instruction": TEXTS, "input": labels("", "x y"), "output": OTHERS}, "causal", "instruction"),
             ({"prompt": TEXTS, "completion": OTHERS}, "causal", "prompt and answer"),
@@ -65,6 +68,10 @@ class TestTasks:
         assert layout.warnings == ("it could also be read as two-tower (pairs): --task two-tower does that",)
         assert detected(rows, task="two-tower").form == "pairs"
         assert not detected(rows, task="two-tower").warnings
+
+    def test_columns_without_names_are_taken_by_place_when_the_task_is_asked_for(self):
+        layout = detected(table(column_1=TEXTS, column_2=OTHERS, column_3=TEXTS), task="two-tower")
+        assert (layout.form, layout.roles["negative"]) == ("triplets", ("column_3",))
 
     def test_plain_names_leave_no_doubt(self):
         assert not detected(table(instruction=TEXTS, output=OTHERS, kind=labels("a", "b"))).warnings

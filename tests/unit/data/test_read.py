@@ -137,6 +137,17 @@ class TestFormats:
         _, rows, _ = read(write("a.json", json.dumps(many)))
         assert [row["label"] for _, row in rows] == [str(at) for at in range(9000)]
 
+    def test_an_object_of_columns_may_be_larger_than_any_row(self, write, monkeypatch):
+        monkeypatch.setattr("holdfast.data.jsonrows.LINE_CHARACTERS", 1000)
+        monkeypatch.setattr("holdfast.data.jsonrows._READ_CHARACTERS", 500)
+        columns = {"text": ["word " * 20] * 90, "label": ["x"] * 90}
+        assert len(read(write("a.json", json.dumps(columns)))[1]) == 90
+
+    @pytest.mark.parametrize("start", ["ORC", "PAR1", "GGUF", "BZh", "Rar!"])
+    def test_a_text_may_begin_with_the_mark_of_a_binary(self, write, start):
+        source, _, _ = read(write("a.csv", f"{start} words,pos\nother words,neg\nmore words,pos\nlast,neg\n"))
+        assert source.kind == "csv"
+
     def test_parquet_and_excel(self, tmp_path):
         polars = pytest.importorskip("polars")
         frame = polars.DataFrame({"text": [text for text, _ in ROWS], "label": [label for _, label in ROWS]})
