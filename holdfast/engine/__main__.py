@@ -9,6 +9,7 @@ from holdfast.core.errors import HoldfastError, render_error
 from holdfast.core.events import Events
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.runfolder import BEAT, EVENTS
+from holdfast.engine.process import prepare_process
 
 
 def main(attempt: Path) -> int:
@@ -17,6 +18,7 @@ def main(attempt: Path) -> int:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS may add in another order
     beat, events = BeatWriter(attempt / BEAT), Events(attempt / EVENTS)
     beat.enter("import")
+    prepare_process()
     # Imported here, so that the beat and the stack dumps are armed before torch loads.
     from holdfast.engine.loop import BadNumbers, Loop, use_threads
     from holdfast.engine.settings import read_settings

@@ -1,0 +1,21 @@
+"""Sets up the process that trains, before torch is loaded. Nothing here changes a result."""
+
+import ctypes
+import os
+
+# From <malloc.h>.
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
+
+
+def prepare_process() -> None:
+    """Keep memory that was taken once, and do not let idle threads spin."""
+    # Two threads on a busy machine: 1.2 s a step in place of 3.9; alone on it there is no difference.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # not glibc
+        return
+    # Otherwise each large tensor is new pages, which the kernel must clear: 15,000 page faults a step, 5-8 % of it.
+    mallopt(_MMAP_THRESHOLD, 1 << 30)
+    mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
+    mallopt(_TOP_PAD, 64 << 20)

@@ -1,0 +1,51 @@
+import numpy as np
+import torch
+from torch import nn
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
+
+from holdfast.engine.vocabulary import keep_used_rows
+
+
+def small_bert() -> BertModel:
+    torch.manual_seed(0)
+    return BertModel(
+        BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    )
+
+
+def train(model: nn.Module, ids: torch.Tensor, steps: int = 30) -> None:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+    model.eval()  # no dropout
+    for _ in range(steps):
+        model(input_ids=ids).last_hidden_state.pow(2).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_training_the_rows_in_use_ends_with_the_table_that_training_all_rows_gives():
+    tokens = np.array([3, 7, 7, 49, 12, 0], dtype=np.int32)
+    whole, small = small_bert(), small_bert()
+    train(whole, torch.from_numpy(tokens.astype(np.int64))[None])
+    rows = keep_used_rows(small, [tokens[:3], tokens[3:]])
+    assert rows is not None
+    assert small.get_input_embeddings().weight.shape == (6, 16)
+    train(small, torch.from_numpy(rows.new_ids[tokens])[None])
+    rows.restore()
+    wanted, found = whole.get_input_embeddings().weight, small.get_input_embeddings().weight
+    assert not torch.allclose(wanted[20], small_bert().get_input_embeddings().weight[20])  # decay did something
+    torch.testing.assert_close(found, wanted)
+
+
+def test_the_padding_row_stays_without_gradient_when_its_token_occurs_as_a_real_one():
+    model = small_bert()  # pads with 0
+    rows = keep_used_rows(model, [np.array([5, 0, 9], dtype=np.int32)])
+    assert rows is not None
+    assert model.get_input_embeddings().padding_idx == rows.new_ids[0]
+
+
+def test_a_table_that_the_output_shares_is_left_whole():
+    config = LlamaConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    config.tie_word_embeddings = True
+    assert keep_used_rows(LlamaForCausalLM(config), [np.array([1, 2], dtype=np.int32)]) is None
