@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from holdfast.data.badrows import BadValue
 from holdfast.data.formats.example import Example, optional_text, text_of
 from holdfast.data.layout import Layout
+from holdfast.data.profile import MOST_VALUES
 
 
 class LabelledRows:
@@ -15,13 +16,27 @@ class LabelledRows:
         self._columns = layout.roles["text"]
         self._labels = layout.labels
         self._group = layout.column("group")
+        self._known: dict[str, tuple[str, ...]] = {}  # values read before: there are few different ones
 
     def read(self, row: Mapping[str, object]) -> Example:
         """Make an example of a row."""
         text = self._text(row)
         return Example(
-            parts=(("text", text),), labels=self._labels.read(row), group=optional_text(row, self._group), key=text
+            parts=(("text", text),), labels=self._labels_of(row), group=optional_text(row, self._group), key=text
         )
+
+    def _labels_of(self, row: Mapping[str, object]) -> tuple[str, ...]:
+        if self._labels.kind == "columns":
+            return self._labels.read(row)
+        value = row.get(self._labels.columns[0])
+        if not isinstance(value, str):
+            return self._labels.read(row)
+        labels = self._known.get(value)
+        if labels is None:
+            labels = self._labels.read(row)
+            if len(self._known) < MOST_VALUES:
+                self._known[value] = labels
+        return labels
 
     def _text(self, row: Mapping[str, object]) -> str:
         if len(self._columns) == 1:
