@@ -30,7 +30,7 @@ class Passage:
 class Text:
     """Numbered lines of one source, searched as one string."""
 
-    __slots__ = ("_numbers", "_sketch", "_starts", "joined", "source")
+    __slots__ = ("_firsts", "_numbers", "_sketch", "_starts", "joined", "source")
 
     def __init__(self, source: Source, lines: Iterable[tuple[int, str]] = ()):
         self.source: Source = source
@@ -45,6 +45,7 @@ class Text:
             offset += len(line) + 1
         self.joined = "\n".join(parts)
         self._sketch: str | None = None  # one line of each shape, made when it is first looked at
+        self._firsts: dict[str, Passage | None] = {}
 
     def __iter__(self) -> Iterator[Passage]:
         for number, line in zip(self._numbers, self.joined.split("\n"), strict=False):
@@ -59,6 +60,12 @@ class Text:
             return
         for match in compiled(pattern).finditer(self.joined):
             yield match, self._passage_at(match.start())
+
+    def first(self, pattern: str) -> Passage | None:
+        """The line of the first match, kept for the next who asks: hazards share many patterns."""
+        if pattern not in self._firsts:
+            self._firsts[pattern] = next((passage for _, passage in self.search(pattern)), None)
+        return self._firsts[pattern]
 
     def without(self, numbers: Container[int]) -> "Text":
         """The same text less the lines of those numbers."""

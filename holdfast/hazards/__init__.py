@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from typing import Literal
 
-from holdfast.core.evidence import Evidence, Passage, Source, Text
+from holdfast.core.evidence import Evidence, Passage, Source
 from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan, Remedy
 
@@ -30,13 +30,10 @@ class Clue:
 
     def find(self, evidence: Evidence) -> Passage | None:
         """Give the first line that shows it; from the log rather the error itself than a source line that quotes it."""
-        found = self._first(evidence.texts(self.source))
+        found = evidence.texts(self.source).first(self.pattern)
         if found and self.source == "log":
-            return self._first(evidence.errors) or found
+            return evidence.errors.first(self.pattern) or found
         return found
-
-    def _first(self, text: Text) -> Passage | None:
-        return next((passage for _, passage in text.search(self.pattern)), None)
 
 
 @dataclass(frozen=True, slots=True)

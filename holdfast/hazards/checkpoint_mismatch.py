@@ -33,7 +33,7 @@ HAZARD = Hazard(
             "log",
             r"(?:load|loading) a weight file containing \d+ layers? into a model with \d+|expects? \d+ (?:variables?|weight\(s\)), but (?:the saved weights|received|it received)",
         ),
-        proves("log", r"\S+ value from checkpoint \([^)\n]*\) is not equal to the (?:input )?argument value"),
+        proves("log", r"\S value from checkpoint \([^)\n]*\) is not equal to the (?:input )?argument value"),
         proves(
             "error",
             r"(?i)(?:checkpoint|state[_ ]?dict|pretrained weights?)\b[^\n]{0,60}\b(?:does not|do not|doesn't|don't) (?:match|fit)[^\n]{0,40}(?:model|architecture|config)",

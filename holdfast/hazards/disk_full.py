@@ -57,7 +57,7 @@ HAZARD = Hazard(
         suggests("log", r"basic_ios::clear: iostream error"),
         suggests(
             "log",
-            r"write\(\): fd \d+ failed with|wrote (?:only )?\d+ (?:of|blocks instead of) \d+|\d+ requested and \d+ written",
+            r"write\(\): fd \d+ failed with|wrote (?:only )?\d+ (?:of|blocks instead of) \d+|\d requested and \d+ written",
         ),
         suggests(
             "log",

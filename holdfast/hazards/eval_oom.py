@@ -7,7 +7,9 @@ vocabulary of 50,000 a few hundred texts are gigabytes. Or the evaluation batch 
 What we do: evaluate in smaller batches and keep reduced predictions only; the model that is trained stays the same.
 """
 
-from holdfast.core.evidence import Evidence, Passage, Text
+from bisect import bisect_left, bisect_right
+
+from holdfast.core.evidence import Evidence, Passage
 from holdfast.core.plan import Remedy
 from holdfast.hazards import Case, Hazard, judged, seen, suggests
 from holdfast.hazards.cuda_oom import OUT_OF_MEMORY
@@ -22,6 +24,7 @@ _EVALUATION_NAMES = (
     r"|test|test_(?:epoch|step|loop|model)|single_gpu_test|multi_gpu_test"
     r"|(?:\w+_)?(?:eval|evaluate|validate|validation|valid|val)(?:_\w+)?)"
 )
+_TRACEBACK = r"Traceback \(most recent call last\)"
 # A traceback's "in evaluate": plain, boxed by rich, or a notebook's.
 _IN_EVALUATION = rf"(?:\.py|\d|>)\"?,? in (?:[\w<>]+\.)*{_EVALUATION_NAMES}(?=[\s(]|$)|[/\\](?:evaluation_loop|validator|val|validation_loop|evaluator)\.py\b"
 _IN_TRAINING = (
@@ -38,8 +41,9 @@ _PHASE = (
 
 def _below_an_evaluation(evidence: Evidence) -> Passage | None:
     """The line that says memory ran out, when the traceback above it goes through an evaluation."""
+    starts, evaluating = _lines(_TRACEBACK, evidence), _lines(_IN_EVALUATION, evidence)
     for _, passage in evidence.log.search(_NO_MEMORY):
-        if _shows(_IN_EVALUATION, _traceback_of(passage, evidence)):
+        if _is_within_traceback(evaluating, passage, starts):
             return passage
     return None
 
@@ -47,8 +51,9 @@ def _below_an_evaluation(evidence: Evidence) -> Passage | None:
 def _after_an_evaluation_began(evidence: Evidence) -> Passage | None:
     """The line that says memory ran out, when the last thing the log announced was an evaluation."""
     for _, passage in evidence.log.search(_NO_MEMORY):
+        starts, training = _lines(_TRACEBACK, evidence), _lines(_IN_TRAINING, evidence)
         began = _last_phase(evidence, until=passage.line) == "evaluation"
-        return passage if began and not _shows(_IN_TRAINING, _traceback_of(passage, evidence)) else None
+        return passage if began and not _is_within_traceback(training, passage, starts) else None
     return None
 
 
@@ -58,16 +63,16 @@ def _killed_while_collecting(evidence: Evidence) -> Passage | None:
     return killed if killed and _last_phase(evidence) == "evaluation" else None
 
 
-def _traceback_of(error: Passage, evidence: Evidence) -> Text:
-    starts = (line.line for _, line in evidence.log.search(r"Traceback \(most recent call last\)"))
-    begin = max((start for start in starts if start <= error.line), default=0)
-    # With several ranks the message of one may stand before the traceback of another.
-    end = error.line if begin else len(evidence.log.joined)
-    return Text("log", ((line.line, line.text) for line in evidence.log if begin <= line.line <= end))
+def _lines(pattern: str, evidence: Evidence) -> list[int]:
+    return [passage.line for _, passage in evidence.log.search(pattern)]
 
 
-def _shows(pattern: str, text: Text) -> bool:
-    return any(text.search(pattern))
+def _is_within_traceback(lines: list[int], error: Passage, starts: list[int]) -> bool:
+    """True when one of the lines stands between the start of the error's traceback and the error."""
+    above = bisect_right(starts, error.line)
+    if not above:  # with several ranks the message of one may stand before the traceback of another
+        return bool(lines)
+    return bisect_left(lines, starts[above - 1]) < bisect_right(lines, error.line)
 
 
 def _last_phase(evidence: Evidence, until: int | None = None) -> str | None:

@@ -7,8 +7,6 @@ container's quota the threads mostly wait for each other.
 What we do: one thread per processor in all, and no more workers than processors.
 """
 
-import re
-
 from holdfast.core.evidence import Evidence, Passage
 from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan, Remedy
@@ -56,8 +54,8 @@ def _waits_for_data(evidence: Evidence) -> Passage | None:
     """Steps of many seconds of which nearly all is waiting for the loader; the first step is always like that."""
     if evidence.ended_well:
         return None
-    for match, passage in evidence.log.search(r"\btime: *([\d.]+),?\s+data(?:_time)?: *([\d.]+)"):
-        step_seconds, data_seconds = float(match[1].rstrip(".")), float(match[2].rstrip("."))
+    for match, passage in evidence.log.search(r"\btime: *(\d+(?:\.\d+)?),?\s+data(?:_time)?: *(\d+(?:\.\d+)?)"):
+        step_seconds, data_seconds = float(match[1]), float(match[2])
         if data_seconds >= _SLOW_DATA_SECONDS and data_seconds >= 0.8 * step_seconds:
             return passage
     return None
@@ -67,8 +65,8 @@ def _high_load(evidence: Evidence) -> Passage | None:
     """A load that no usual machine has processors for."""
     if evidence.ended_well:
         return None
-    for match, passage in evidence.log.search(r"load averages?: *([\d.]+)"):
-        if float(re.sub(r"\.$", "", match[1])) >= _HIGH_LOAD:
+    for match, passage in evidence.log.search(r"load averages?: *(\d+(?:\.\d+)?)"):
+        if float(match[1]) >= _HIGH_LOAD:
             return passage
     return None
 

@@ -19,7 +19,7 @@ _CONTEXT_BYTES = (
     1.2 * _GIB
 )  # what a CUDA context, its libraries and a desktop take; measured contexts are 0.3 to 0.9 GiB
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-_SIZE = r"([\d.]+)\s+(bytes|[KMG]iB)"
+_SIZE = r"(\d+(?:\.\d+)?)\s+(bytes|[KMG]iB)"
 
 
 def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
@@ -78,7 +78,7 @@ def _bytes(pattern: str, message: str) -> float | None:
     if found is None:
         return None
     number, unit = [group for group in found.groups() if group][:2]
-    return float(number.rstrip(".")) * _UNITS[unit]
+    return float(number) * _UNITS[unit]
 
 
 def _card_full_with_nobody_on_it(evidence: Evidence) -> Passage | None:
@@ -86,9 +86,9 @@ def _card_full_with_nobody_on_it(evidence: Evidence) -> Passage | None:
     nobody = r"No running processes found|Usage +\|\Z|Unknown Error +\d+MiB|\[Not Found\]|\|=+\|\n\+-+\+$|MB \| *(?:\(null\))?$"
     if not seen("log", nobody).find(evidence):
         return None
-    for match, passage in evidence.log.search(r"(\d+)(?:MiB)? */ *(\d+) ?Mi?B"):
+    for match, passage in evidence.log.search(r"\b(\d{1,9})(?:MiB)? */ *(\d{1,9}) ?Mi?B"):
         used, total = int(match[1]), int(match[2])
-        if used > 0.25 * total and total > 1000:
+        if 4 * used > total > 1000:
             return seen("error", r"out of memory").find(evidence) or passage
     return None
 
@@ -112,7 +112,7 @@ HAZARD = Hazard(
                 ),
             ),
         ),
-        suggests("log", r"\d+ +C\+?G? +Unknown Error +\d+MiB"),
+        suggests("log", r"\d +C\+?G? +Unknown Error +\d+MiB"),
         # The card lists a process that the system no longer has.
         suggests("log", r"kill: \(\d+\) - No such process", also=(seen("log", r"nvidia-smi|used_gpu_memory|MiB /"),)),
         proves(
