@@ -9,6 +9,7 @@ Weighing, in this order:
    hazard knows is not explained by a mere hint elsewhere.
 """
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 from holdfast.core.evidence import Diagnosis, Evidence, Passage
@@ -21,7 +22,8 @@ _WEIGHT: dict[Strength, int] = {"proves": 2, "suggests": 1, "fallout": 0}
 def diagnose(evidence: Evidence) -> Diagnosis:
     """Name the cause, with its proof, or say that it is unknown."""
     evidence, harmless = set_aside(evidence)
-    suspects = [suspect for hazard in all_hazards() if (suspect := _suspect(hazard, evidence))]
+    in_error = {passage.line for text in (evidence.errors, evidence.frames, evidence.exit) for passage in text}
+    suspects = [suspect for hazard in all_hazards() if (suspect := _suspect(hazard, evidence, in_error))]
     suspects = [suspect for suspect in suspects if _can_explain(suspect, evidence)]
     if any(suspect.weight > 0 for suspect in suspects):
         suspects = [suspect for suspect in suspects if suspect.weight > 0]
@@ -55,12 +57,11 @@ class _Suspect:
         return (outranked_by, -self.weight, not self.is_in_error, self.because[0].line)
 
 
-def _suspect(hazard: Hazard, evidence: Evidence) -> _Suspect | None:
+def _suspect(hazard: Hazard, evidence: Evidence, in_error: Container[int]) -> _Suspect | None:
     found = [(sign.strength, passage) for sign in hazard.signs if (passage := sign.find(evidence))]
     if not found:
         return None
     weight = max(_WEIGHT[strength] for strength, _ in found)
-    in_error = {passage.line for text in (evidence.errors, evidence.frames, evidence.exit) for passage in text}
     strongest = [passage for strength, passage in found if _WEIGHT[strength] == weight]
     strongest.sort(key=lambda passage: (passage.line not in in_error, passage.line))
     return _Suspect(hazard, weight, tuple(dict.fromkeys(strongest)), strongest[0].line in in_error)
