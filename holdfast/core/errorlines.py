@@ -1,7 +1,7 @@
 """Finds the lines in which a program says that it failed: exceptions, and the last words of native code.
 
-What only mentions an exception is left out: warnings, advice, log levels below error, and the source code that a
-traceback quotes. The first line found is usually the cause, what follows its echo.
+What only mentions an exception is left out: warnings, advice, log levels below error, exceptions that Python ignored,
+and the source code that a traceback quotes. The first line found is usually the cause, what follows its echo.
 """
 
 import re
@@ -39,6 +39,8 @@ _FRAME = re.compile(
 # Source as notebooks ("-> 12   raise X("), rich ("│ ❱ 12 │   raise X(") and pytest (">    raise X(") quote it.
 _SOURCE = re.compile(r"\s*-+> \d+ |\s*[│|]\s+(?:[❱>]\s+)?\d+ [│|]|\s*[│╭╰]|>\s{4,}")
 _MAYBE_SOURCE = re.compile(r"\s*\d+(?:\s{2,}|$)|\s*(?:raise|except|return|assert)\b|\s*[~^]+\s*$")
+# Raised where nobody could catch it, in a __del__ or at exit: Python reports it and goes on.
+_IGNORED = re.compile(r"\s*Exception ignored (?:in|on|while)\b|\s*Exception \w+: .* ignored$")
 _CHAIN = re.compile(r"During handling of the above|The above exception was the direct|Original Traceback")
 
 _WARNING = re.compile(r"(?:^|[\s:(])\w*Warning(?::\s|\s*$)|warnings\.warn\(|^\s*(?:WARN|warning)\b|: warning: ")
@@ -86,22 +88,29 @@ def find_errors(lines: Iterable[Line]) -> Iterator[Line]:
     The lines are those of one speaker, as `loglines.by_speaker` gives them.
     """
     traceback, message = _Traceback(), _Message()
+    is_announced = is_ignored = False  # that the next exception, or the one being read, was ignored
     for number, raw in lines:
         if traceback.takes(raw):
             message.end()
             continue
         line = _unwrapped(raw)
+        if _IGNORED.match(line):
+            is_announced = not line.endswith("ignored")
+            message.end()
+            continue
         found = _error(line, traceback.is_open)
         if found:
             text, rest = found
             traceback.is_open = False
             message.begin(rest)
-            yield number, text
+            is_ignored, is_announced = is_announced, False
+            if not is_ignored:
+                yield number, text
         elif message.takes(line):
-            if line.strip():
+            if line.strip() and not is_ignored:
                 yield number, line.rstrip()
         elif line.strip():
-            traceback.is_open = False
+            traceback.is_open = is_announced = False
 
 
 class _Traceback:

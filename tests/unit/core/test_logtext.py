@@ -429,3 +429,18 @@ class TestProgress:
             "a: 10%|# | 1/10 [00:01<00:02]\nb: 50%|# | 1/2 [00:01<00:02]\na: 100%|##| 10/10 [00:01<00:00]"
         )
         assert [(bar.text, bar.fraction) for bar in evidence.progress] == [("b", 0.5), ("a", 1.0)]
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        'Exception ignored in: <function X.__del__ at 0x7f>\nTraceback (most recent call last):\n  File "a.py", line 3, in '
+        "__del__\nAttributeError: 'X' object has no attribute 'y'",
+        "Exception ignored in: <_io.TextIOWrapper name='<stdout>'>\nBrokenPipeError: [Errno 32] Broken pipe\nof two lines",
+        'Exception ignored on threading shutdown:\nTraceback (most recent call last):\n  File "a.py", line 3, in f\nOSError',
+        "Exception AttributeError: \"'NoneType' object\" in <bound method X.__del__> ignored",
+    ],
+)
+def test_an_exception_that_python_ignored_is_no_error(log):
+    assert not read_evidence(log).errors
+    assert read_evidence(f"{log}\n\nsaved\nKeyError: 'x'").errors.joined == "KeyError: 'x'"
