@@ -5,6 +5,7 @@ Trainer runs as most people run it, and tuned (tf32, grouped by length, padded t
 """
 
 import json
+import math
 import os
 import statistics
 import sys
@@ -79,8 +80,8 @@ class Ours:
         begun = time.perf_counter()
         for _ in range(count):
             arrays = self.task.step_arrays(self.order.examples(self.at))
-            for _ in self.steps.run(self.at, arrays, step_seed(42, self.at)):
-                pass
+            for result in self.steps.run(self.at, arrays, step_seed(42, self.at)):
+                assert math.isfinite(result.loss + result.norm), result
             self.at += 1
         for _ in self.steps.drain():
             pass

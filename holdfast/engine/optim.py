@@ -32,7 +32,9 @@ def make_optimizer(model: Module, settings: Settings) -> torch.optim.AdamW:
     ]
     # The rate is a tensor so that a captured or compiled step sees each step's value.
     rate = torch.tensor(settings.lr, dtype=torch.float32, device=settings.device)
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=rate, fused=True)
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]], lr=rate, fused=True, capturable=settings.is_on_card
+    )
 
 
 def clip_gradients(parameters: Iterable[Parameter], max_norm: float) -> Tensor:

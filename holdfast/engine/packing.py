@@ -182,15 +182,17 @@ def flash(
 ) -> Tensor:
     """Attention of each text to itself, or of its first token alone, read off `bounds` on the card."""
     assert now.texts is not None
+    assert now.texts.bounds is not None
     bounds, longest = now.texts.bounds, now.texts.longest
-    asking, most = bounds, longest
+    asking, most, texts = bounds, longest, len(q_NhD)
     if first_only:
-        asking, most = torch.arange(len(q_NhD) + 1, dtype=torch.int32, device=q_NhD.device), 1
-        bounds = bounds[: len(q_NhD) + 1]  # type: ignore[index]  # without the filler at the end, if there is one
+        # A filler at the end must be asked too: the kernel leaves the gradient of what nobody asked unwritten.
+        q_NhD = torch.cat([q_NhD, q_NhD.new_zeros(len(bounds) - 1 - texts, *q_NhD.shape[1:])])
+        asking, most = torch.arange(len(bounds), dtype=torch.int32, device=bounds.device), 1
     out: Tensor = torch.ops.aten._flash_attention_forward(
         q_NhD, k_NhD, v_NhD, asking, bounds, most, longest, dropout, is_causal, False, scale=scale
     )[0]
-    return out
+    return out[:texts]
 
 
 def _no_mask(*args: Any, **kwargs: Any) -> None:
