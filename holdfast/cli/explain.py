@@ -10,8 +10,8 @@ from holdfast.core.artifacts import to_json
 from holdfast.core.errors import RequestError
 from holdfast.core.exits import exit_words
 from holdfast.core.text import closest
-from holdfast.hazards import all_hazards, find_hazard
-from holdfast.runs.explain import explain_log, render_diagnosis, render_hazard
+from holdfast.hazards import all_hazards
+from holdfast.runs.explain import explain_log, page_of, render_diagnosis, render_page
 
 
 @click.command()
@@ -30,8 +30,8 @@ def explain(what: str, exit_status: str, as_json: bool) -> None:
             f"--exit {exit_status!r} is neither a code nor a signal",
             try_next=("--exit 1, --exit -9, --exit SIGSEGV, --exit hang",),
         )
-    if what != "-" and not Path(what).exists() and (hazard := find_hazard(what)):
-        click.echo(to_json(hazard.page()) if as_json else render_hazard(hazard))
+    if what != "-" and not Path(what).exists() and (page := page_of(what)):
+        click.echo(to_json(page) if as_json else render_page(what))
         return
     diagnosis = explain_log(sys.stdin.buffer if what == "-" else _log_file(what), exit_status)
     click.echo(to_json(diagnosis) if as_json else render_diagnosis(diagnosis))

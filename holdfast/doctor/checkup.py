@@ -6,7 +6,7 @@ A hazard whose question breaks is itself a finding and stops no other. Nothing h
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from holdfast.core.facts import DeviceTrial, MachineFacts, release
+from holdfast.core.facts import DeviceTrial, MachineFacts
 from holdfast.core.plan import Plan, Remedy
 from holdfast.hazards import Hazard, Severity, all_hazards
 from holdfast.machine.native.survey import NativeReport
@@ -24,11 +24,8 @@ _FRESH_TORCH = Remedy(
     command="python -m venv fresh && fresh/bin/pip install torch",
 )
 _MORE_TIME = Remedy("give it more time, in case it is only slow", command="holdfast doctor --device-timeout 300")
-_ELSEWHERE = {
-    "output": Remedy("start the run in a folder of your own", command="cd ~"),
-    "cache": Remedy("keep models in a folder of your own", command="export HF_HOME=~/huggingface"),
-    "temp": Remedy("keep temporary files in a folder of your own", command="export TMPDIR=~/tmp"),
-}
+# Hazards that tell all clashing pairs in one sentence; the native report has a finding for each.
+_TOLD_IN_PAIRS = ("openmp-duplicate", "abseil-mutex")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +77,6 @@ def check(
             _add_trial(findings, trial, name_failure(trial))
     said = " ".join(finding.seen for finding in findings)
     findings += [finding for finding in _variable_findings(facts) if finding.title not in said]
-    findings += _mixed_torch(facts)
-    findings += _closed_folders(facts)
-    findings += _power_findings(facts)
     findings.sort(key=lambda finding: _ORDER[finding.severity])
     return Checkup(facts=facts, findings=tuple(findings), unanswered=facts.unanswered)
 
@@ -112,11 +106,11 @@ def _invited(facts: MachineFacts, plan: Plan, hazards: tuple[Hazard, ...]) -> It
 
 def _sharpen(findings: list[Finding], native: Sequence[Finding]) -> list[Finding]:
     """Put one finding per pair of packages in the place of a hazard's summary, as severe as the hazard said."""
-    summaries = {finding.slug: finding for finding in findings}
-    replaced = {finding.slug for finding in native}
+    replaced = {finding.slug for finding in native}.intersection(_TOLD_IN_PAIRS)
+    summaries = {finding.slug: finding for finding in findings if finding.slug in replaced}
     exact = [
         replace(finding, severity=summaries[finding.slug].severity, sources=summaries[finding.slug].sources)
-        if finding.slug in summaries and finding.severity != "note"
+        if finding.slug in summaries
         else finding
         for finding in native
     ]
@@ -161,61 +155,4 @@ def _variable_findings(facts: MachineFacts) -> Iterator[Finding]:
             remedies=(remedy,),
             title=variable.name,
             sources=(variable.source,),
-        )
-
-
-def _mixed_torch(facts: MachineFacts) -> Iterator[Finding]:
-    """A torch whose files and record disagree, as an install over an old one leaves it."""
-    recorded = facts.distributions.get("torch")
-    if facts.torch and recorded and release(recorded) != release(facts.torch.version):
-        yield Finding(
-            slug="torch-mixed",
-            severity="warning",
-            seen=f"torch's files are {facts.torch.version}, its record says {recorded}: two installs overlap",
-            remedies=(Remedy("install it afresh", command="pip uninstall -y torch && pip install torch"),),
-            title="two versions of torch are mixed",
-        )
-
-
-def _closed_folders(facts: MachineFacts) -> Iterator[Finding]:
-    """Places that a run must write to and cannot."""
-    for disk in facts.disks:
-        if not disk.is_writable:
-            yield Finding(
-                slug="permission-denied",
-                severity="warning",
-                seen=f"the {disk.role} folder {disk.path} cannot be written to or made",
-                remedies=(_ELSEWHERE[disk.role],),
-                title="a folder that a run needs is closed",
-            )
-
-
-def _power_findings(facts: MachineFacts) -> Iterator[Finding]:
-    if facts.power is None:
-        return
-    awake = Remedy("keep the Mac awake while the run lasts", command="caffeinate -is COMMAND")
-    if facts.power.on_battery:
-        yield Finding(
-            slug="machine-sleep",
-            severity="warning",
-            seen="this Mac runs on battery: it slows down, sleeps with its lid closed, and may run empty",
-            remedies=(Remedy("connect the charger", command="pmset -g batt"), awake),
-            title="the machine may sleep",
-        )
-    elif facts.power.sleep_after_minutes:
-        yield Finding(
-            slug="machine-sleep",
-            severity="note",
-            seen=f"this Mac sleeps after {facts.power.sleep_after_minutes} min without input, and a run sleeps with it",
-            remedies=(awake,),
-            title="the machine may sleep",
-            sources=("mlx#3267",),
-        )
-    if facts.power.low_power_mode:
-        yield Finding(
-            slug="low-power-mode",
-            severity="note",
-            seen="Low Power Mode is on: the GPU and the CPU run slower",
-            remedies=(Remedy("switch it off", command="sudo pmset -a lowpowermode 0"),),
-            title="Low Power Mode is on",
         )

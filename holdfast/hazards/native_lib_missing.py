@@ -3,7 +3,7 @@
 What you see: "cannot open shared object file", "undefined symbol", "GLIBCXX_3.4.30 not found", "Library not loaded",
 "DLL load failed", "[WinError 126]", mostly at import.
 Why: a system library was never installed, an older one is found first, or packages of one family (torch, torchvision, MKL)
-come from different builds.
+come from different builds, or one was installed over another.
 What we do: nothing a restart could mend; we name the library and the command that brings it.
 """
 
@@ -17,15 +17,15 @@ _ONE_FAMILY = Remedy(
     "reinstall torch and its companions together, so that they fit",
     command="pip install --force-reinstall torch torchvision torchaudio",
 )
+_AFRESH = Remedy("install torch afresh", command="pip uninstall -y torch && pip install torch")
 
 
 def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     """Say why this machine and plan invite the hazard; None when they do not."""
-    absent = [pair for pair in facts.conflicts if pair.outcome == "not-found"]
-    if absent:
-        reports = "; ".join(dict.fromkeys(f"{pair.second}: {pair.because}" for pair in absent))
-        return Invited(reports, "warning", (Remedy("install the runtime it asks for", command="brew install libomp"),))
     torch, vision = facts.distributions.get("torch"), facts.distributions.get("torchvision")
+    if torch and facts.torch and release(torch) != release(facts.torch.version):
+        mixed = f"torch's files are {facts.torch.version}, its record says {torch}: two installs overlap"
+        return Invited(mixed, remedies=(_AFRESH,))
     if torch and vision:
         # torch 2.n belongs to torchvision 0.(15+n): 2.0 with 0.15, 2.13 with 0.28.
         major, minor, *_ = (*release(torch), 0, 0)

@@ -7,16 +7,34 @@ read-only, or on Windows another program still holds the file.
 What we do: write a probe file to the output, cache and temporary folders before anything else starts.
 """
 
-from holdfast.core.plan import Remedy
-from holdfast.hazards import Hazard, proves, seen, suggests
+from holdfast.core.facts import MachineFacts
+from holdfast.core.plan import Plan, Remedy
+from holdfast.hazards import Hazard, Invited, proves, seen, suggests
 
 # On Windows a child that failed to start leaves this echo; the cause stands elsewhere.
 _ECHO = (seen("log", r"popen_spawn_win32|DuplicateHandle|_winapi\.|reduction\.py"),)
+
+_ELSEWHERE = {
+    "output": Remedy("start the run in a folder of your own", command="cd ~"),
+    "cache": Remedy("keep models in a folder of your own", command="export HF_HOME=~/huggingface"),
+    "temp": Remedy("keep temporary files in a folder of your own", command="export TMPDIR=~/tmp"),
+}
+
+
+def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
+    """Say why this machine and plan invite the hazard; None when they do not."""
+    closed = [disk for disk in facts.disks if not disk.is_writable]
+    if not closed:
+        return None
+    places = "; ".join(f"the {disk.role} folder {disk.path} cannot be written to or made" for disk in closed)
+    return Invited(places, remedies=tuple(_ELSEWHERE[disk.role] for disk in closed))
+
 
 HAZARD = Hazard(
     slug="permission-denied",
     title="the process may not write or read there",
     kind="error",
+    invited_by=invited_by,
     signs=(
         proves("error", r"PermissionError", unless=_ECHO),
         proves("error", r"\[Errno (?:13|1)\]|\[WinError (?:5|32)\]|\(os error 13\)|errno = 13|EACCES", unless=_ECHO),

@@ -12,7 +12,8 @@ from holdfast.core.biglog import read_log_file
 from holdfast.core.errors import RequestError
 from holdfast.core.evidence import Diagnosis, Passage
 from holdfast.core.plan import Remedy
-from holdfast.hazards import Hazard, find_hazard
+from holdfast.doctor.own_findings import OWN_FINDINGS
+from holdfast.hazards import find_hazard
 from holdfast.supervisor.diagnose import diagnose
 
 _SHOWN_PASSAGES = 4
@@ -32,8 +33,18 @@ def render_diagnosis(diagnosis: Diagnosis) -> str:
     return "\n".join(_diagnosis_lines(diagnosis))
 
 
-def render_hazard(hazard: Hazard) -> str:
-    """Write all that is known of a hazard for a terminal."""
+def page_of(slug: str) -> dict[str, object] | None:
+    """All that is known of a hazard, or of a finding that is `doctor`'s own; None when nothing has that name."""
+    if hazard := find_hazard(slug):
+        return hazard.page()
+    return {"slug": slug, "kind": "finding", "story": OWN_FINDINGS[slug]} if slug in OWN_FINDINGS else None
+
+
+def render_page(slug: str) -> str:
+    """Write that page for a terminal."""
+    hazard = find_hazard(slug)
+    if hazard is None:
+        return "\n".join([f"a finding of `holdfast doctor`   [{slug}]", "", *_filled(OWN_FINDINGS[slug])])
     lines = [f"{hazard.title}   [{hazard.slug}, {hazard.kind}]", "", *_filled(hazard.story), ""]
     lines += [line for remedy in hazard.remedies for line in _remedy_lines(remedy)]
     lines += _labelled("read", ", ".join(hazard.sources))

@@ -2,13 +2,20 @@
 
 from holdfast.core.facts import CachedModel, Disk, MachineFacts, Variable
 from holdfast.core.plan import Plan
-from holdfast.hazards import accelerate_missing, corrupt_checkpoint, disk_full, hub_offline, weights_only_load
+from holdfast.hazards import (
+    accelerate_missing,
+    corrupt_checkpoint,
+    disk_full,
+    hub_offline,
+    permission_denied,
+    weights_only_load,
+)
 
 GIGABYTE = 10**9
 
 
-def disk(free_bytes, role="output"):
-    return Disk(role=role, path="/data", free_bytes=free_bytes, total_bytes=500 * GIGABYTE)
+def disk(free_bytes, role="output", **more):
+    return Disk(role=role, path="/data", free_bytes=free_bytes, total_bytes=500 * GIGABYTE, **more)
 
 
 def test_a_nearly_full_disk_is_a_warning_and_a_full_one_stops_the_run():
@@ -17,6 +24,13 @@ def test_a_nearly_full_disk_is_a_warning_and_a_full_one_stops_the_run():
     full = disk_full.invited_by(MachineFacts(disks=(disk(GIGABYTE // 10, role="cache"),)), Plan())
     assert full.severity == "blocker"
     assert "the model cache" in full.seen
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_with_what_to_do_about_that_one():
+    disks = (disk(GIGABYTE), disk(GIGABYTE, role="cache", is_writable=False))
+    invited = permission_denied.invited_by(MachineFacts(disks=disks), Plan())
+    assert invited.seen == "the cache folder /data cannot be written to or made"
+    assert [remedy.command for remedy in invited.remedies] == ["export HF_HOME=~/huggingface"]
 
 
 def test_offline_mode_with_an_empty_cache_is_told():

@@ -7,6 +7,7 @@ from click.testing import CliRunner
 
 from holdfast.cli import cli
 from holdfast.core.errors import RequestError
+from holdfast.doctor.own_findings import OWN_FINDINGS
 
 ABORT = "OMP: Error #15: Initializing libomp.dylib, but found libomp.dylib already initialized.\n"
 
@@ -43,6 +44,12 @@ def test_a_hazard_prints_its_page():
     assert "What you see:" in found.stdout
     assert "docker run --shm-size=8g" in found.stdout
     assert json.loads(run("dataloader-shm", "--json").stdout)["slug"] == "dataloader-shm"
+
+
+@pytest.mark.parametrize("slug", OWN_FINDINGS)
+def test_a_finding_of_doctors_own_is_explained_too(slug):
+    assert f"[{slug}]" in run(slug).stdout
+    assert json.loads(run(slug, "--json").stdout)["story"] == OWN_FINDINGS[slug]
 
 
 def test_a_misspelt_hazard_gets_a_guess():

@@ -4,9 +4,10 @@ import dataclasses
 
 import pytest
 
-from holdfast.core.facts import DeviceTrial, Disk, MachineFacts, Power, TorchBuild, Variable
+from holdfast.core.facts import DeviceTrial, MachineFacts, Variable
 from holdfast.core.plan import Plan, Remedy
 from holdfast.doctor.checkup import Finding, check
+from holdfast.doctor.own_findings import OWN_FINDINGS
 from holdfast.hazards import Hazard, Invited, all_hazards
 
 
@@ -132,31 +133,27 @@ def test_pairs_of_packages_stand_in_the_place_of_a_summary():
     ]
 
 
-def test_a_torch_whose_files_and_record_disagree_is_told():
-    mixed = MachineFacts(distributions={"torch": "2.8.0"}, torch=TorchBuild(version="2.13.0+cpu"))
-    assert slugs(check(mixed, hazards=())) == ["torch-mixed"]
-    same = MachineFacts(distributions={"torch": "2.8.0"}, torch=TorchBuild(version="2.8.0+cpu"))
-    assert slugs(check(same, hazards=())) == []
+def test_a_missing_library_beside_a_hazard_of_that_name_replaces_nothing():
+    summary = hazard("native-lib-missing", says("torchvision was built for another torch"))
+    missing = Finding(slug="native-lib-missing", severity="warning", seen="xgboost finds no libomp")
+    checkup = check(MachineFacts(), hazards=(summary,), native=[missing])
+    assert [finding.seen for finding in checkup.findings] == [
+        "torchvision was built for another torch",
+        "xgboost finds no libomp",
+    ]
 
 
-def test_a_folder_that_cannot_be_written_to_is_told():
-    disk = Disk(role="cache", path="/shared/hub", free_bytes=1, total_bytes=1, is_writable=False)
-    (finding,) = check(MachineFacts(disks=(disk,)), hazards=()).findings
-    assert (finding.slug, finding.severity) == ("permission-denied", "warning")
-    assert finding.remedies[0].command == "export HF_HOME=~/huggingface"
-
-
-@pytest.mark.parametrize(
-    ("power", "expected"),
-    [
-        (None, []),
-        (Power(on_battery=False), []),
-        (Power(on_battery=False, sleep_after_minutes=10), ["machine-sleep"]),
-        (Power(on_battery=True, low_power_mode=True), ["machine-sleep", "low-power-mode"]),
-    ],
-)
-def test_a_mac_that_may_sleep_is_told(power, expected):
-    assert slugs(check(MachineFacts(power=power), hazards=())) == expected
+def test_every_finding_can_be_explained():
+    facts = MachineFacts(
+        trials=(trial("cpu", "crash"),),
+        variables=(
+            Variable(name="BAD", value="1", effect="hides a check", verdict="harmful"),
+            Variable(name="VIRTUAL_ENV", value="/other", effect="is active", verdict="harmful"),
+        ),
+    )
+    own = set(slugs(check(facts, hazards=(hazard("a-broken", broken),))))
+    assert own == set(OWN_FINDINGS)
+    assert not own & {known.slug for known in all_hazards()}
 
 
 @pytest.mark.parametrize("known", all_hazards(), ids=lambda known: known.slug)
