@@ -7,13 +7,10 @@ Why: on macOS both copies share one weak symbol that holds a mutex; old protobuf
 What we do: keep TensorFlow out of the training process; name the versions that no longer share the symbol.
 """
 
-from holdfast.core.facts import MachineFacts, NativeConflict
+from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan, Remedy
 from holdfast.hazards import Hazard, Invited, proves, seen, suggests
 
-_FIXED_IN = {"pyarrow": "22", "sentencepiece": "0.2.2", "array-record": "0.8.6", "tink": "1.16.1", "ydf": "0.16.1"}
-_KEEP_TENSORFLOW_OUT = Remedy("keep transformers 4 from loading TensorFlow", change={"USE_TF": "0"})
-_REMOVE_TENSORFLOW = Remedy("remove TensorFlow from the PyTorch environment", command="pip uninstall tensorflow")
 _TENSORFLOW = r"(?i)tensorflow|pyarrow|libarrow|sentencepiece|array_record|\btink\b|\bydf\b"
 
 
@@ -27,20 +24,7 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     orders = "; ".join(f"{pair.first} then {pair.second}: {pair.outcome}, {pair.because}" for pair in clashes)
     # transformers 4 imports TensorFlow by itself when it is installed, after datasets has imported pyarrow.
     meets_it_anyway = facts.has_below("transformers", "5") and "tensorflow" in facts.distributions
-    return Invited(orders, "blocker" if meets_it_anyway else "warning", _remedies_for(clashes))
-
-
-def _remedies_for(clashes: list[NativeConflict]) -> tuple[Remedy, ...]:
-    names = {side.rpartition(" ")[0] for pair in clashes for side in (pair.first, pair.second)}
-    upgrades = [f'"{name}>={version}"' for name, version in _FIXED_IN.items() if name in names]
-    remedies = [_KEEP_TENSORFLOW_OUT] if "tensorflow" in names else []
-    if upgrades:
-        remedies.append(
-            Remedy("take the versions that no longer share the symbol", command=f"pip install -U {' '.join(upgrades)}")
-        )
-    if "tensorflow" in names:
-        remedies.append(_REMOVE_TENSORFLOW)
-    return tuple(remedies)
+    return Invited(orders, "blocker" if meets_it_anyway else "warning")
 
 
 HAZARD = Hazard(
@@ -70,12 +54,12 @@ HAZARD = Hazard(
         ),
     ),
     remedies=(
-        _KEEP_TENSORFLOW_OUT,
+        Remedy("keep transformers 4 from loading TensorFlow", change={"USE_TF": "0"}),
         Remedy(
             "take the versions that no longer share the symbol",
             command='pip install -U "pyarrow>=22" "sentencepiece>=0.2.2"',
         ),
-        _REMOVE_TENSORFLOW,
+        Remedy("remove TensorFlow from the PyTorch environment", command="pip uninstall tensorflow"),
         Remedy("or stay with the older generation on both sides", command='pip install "tensorflow<2.20" "pyarrow<22"'),
     ),
     sources=(

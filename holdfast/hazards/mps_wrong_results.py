@@ -25,6 +25,14 @@ _TIMING = re.compile(
     r"(?i)\btime|second|\bsec|\bms\b|it/s|/s\b|memory|\b[KMG]i?B\b|speed|fps|flops|version|cores?\b|usage"
 )
 
+_PLAIN = Remedy(
+    "train in float32 with plain attention",
+    change={"precision": "fp32", "attention": "eager"},
+    cost="slower, more memory",
+)
+_ON_CPU = Remedy("train on the CPU", change={"device": "cpu"}, cost="slower")
+_UPGRADE = Remedy("install a torch release with the fix; never 2.8.0", command="pip install --upgrade 'torch>=2.14'")
+
 _MOST_ALIKE = 200  # lines of one wording that are compared; a comparison is short, a training log is not
 
 
@@ -39,7 +47,10 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     if not installed or not uses_mps(facts, plan):
         return None
     known = next(_known_bugs(facts, plan, release(installed)), None)
-    return Invited(f"torch {installed} on the Apple GPU: {known[0]}", known[1]) if known else None
+    if known is None:
+        return None
+    # Nothing has gone wrong yet, so the remedy that costs nothing comes first.
+    return Invited(f"torch {installed} on the Apple GPU: {known[0]}", known[1], (_UPGRADE, _PLAIN, _ON_CPU))
 
 
 def _known_bugs(facts: MachineFacts, plan: Plan, torch: tuple[int, ...]) -> Iterator[tuple[str, Severity]]:
@@ -183,15 +194,7 @@ HAZARD = Hazard(
         suggests("log", rf"{MPS_WORD}[^\n]{{0,160}}\bnan\b"),
         suggests("log", r"(?i)\bloss\W{1,4}(?:nan|inf)\b|loss is nan", also=(ON_MPS,)),
     ),
-    remedies=(
-        Remedy(
-            "train in float32 with plain attention",
-            change={"precision": "fp32", "attention": "eager"},
-            cost="slower, more memory",
-        ),
-        Remedy("train on the CPU", change={"device": "cpu"}, cost="slower"),
-        Remedy("install a torch release with the fix; never 2.8.0", command="pip install --upgrade 'torch>=2.14'"),
-    ),
+    remedies=(_PLAIN, _ON_CPU, _UPGRADE),
     sources=(
         "pytorch/pytorch#162730",
         "pytorch/pytorch#163597",

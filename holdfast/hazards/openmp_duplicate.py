@@ -11,7 +11,7 @@ import re
 from itertools import pairwise
 
 from holdfast.core.evidence import Evidence, Frame, Passage
-from holdfast.core.facts import MachineFacts, NativeConflict
+from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan, Remedy
 from holdfast.hazards import Case, Hazard, Invited, judged, proves, seen, suggests
 
@@ -28,62 +28,22 @@ _SECOND_PACKAGE = (
     r"|bertopic|\btxtai\b|hdbscan|\bumap\b|FlagEmbedding"
 )
 
-_ONE_THREAD = Remedy(
-    "run on one OpenMP thread",
-    change={"threads": 1, "OMP_NUM_THREADS": "1"},
-    cost="slower on the CPU, same on a GPU; an Error #15 may still abort",
-)
-_KEEP_APART = Remedy(
-    "run the second package in a process of its own (multiprocessing with spawn)",
-    command="holdfast doctor   # names the pair and the order that loads two copies",
-)
-_ONE_ENVIRONMENT = Remedy(
-    "take both from conda-forge, where all packages share one runtime",
-    command="conda create -n train -c conda-forge pytorch scikit-learn faiss-cpu",
-    cost="another installer; pip packages added later bring their copy back",
-)
-
 
 def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     """Say why this machine and plan invite the hazard; None when they do not."""
-    pairs = [pair for pair in facts.conflicts if pair.runtime == "openmp" and pair.outcome in ("crash", "abort")]
-    silenced = next((variable for variable in facts.variables if variable.name == "KMP_DUPLICATE_LIB_OK"), None)
-    warning = f"KMP_DUPLICATE_LIB_OK={silenced.value} silences the check, not the crash" if silenced else ""
-    if pairs:
-        orders = "; ".join(f"{pair.first} then {pair.second}: {pair.copies} copies, {pair.because}" for pair in pairs)
-        return Invited("; ".join(filter(None, (orders, warning))), "warning", _remedies_for(pairs, facts))
-    return Invited(warning, "note") if warning else None
-
-
-def _remedies_for(pairs: list[NativeConflict], facts: MachineFacts) -> tuple[Remedy, ...]:
-    names = {side.rpartition(" ")[0] for pair in pairs for side in (pair.first, pair.second)}
-    remedies = [_KEEP_APART]
-    boosters = sorted(names & {"xgboost", "lightgbm"})
-    if boosters and "torch" in names and facts.os == "macos":
-        order = f"import torch before {' and '.join(boosters)} in every entry point and worker"
-        if facts.has_at_least("torch", "2.4") and facts.has_below("torch", "2.11"):
-            remedies.append(
-                Remedy(order, command=f'python -c "import torch, {boosters[0]}"', cost="the order must hold everywhere")
-            )
-        else:
-            remedies.append(
-                Remedy(
-                    f"with torch 2.4 to 2.10: {order}", command='pip install "torch>=2.4,<2.11"', cost="an older torch"
-                )
-            )
-    if "faiss-cpu" in names and facts.os == "windows" and facts.has_below("faiss-cpu", "1.12"):
-        remedies.append(
-            Remedy("take a faiss that uses Microsoft's runtime instead", command='pip install -U "faiss-cpu>=1.12"')
-        )
-    if facts.os == "macos" and names & {"faiss-cpu", "scikit-learn"}:
-        remedies.append(
-            Remedy(
-                "replace its copy by a link to torch's, inside this virtual environment",
-                command="holdfast doctor --fix",
-                cost="undone by the next pip upgrade",
-            )
-        )
-    return (*remedies, _ONE_ENVIRONMENT, _ONE_THREAD)
+    pairs = [
+        f"{pair.first} then {pair.second}: {pair.copies} copies, {pair.because}"
+        for pair in facts.conflicts
+        if pair.runtime == "openmp" and pair.outcome == "crash"
+    ]
+    silenced = [
+        f"{variable.name}={variable.value} silences the check, not the crash"
+        for variable in facts.variables
+        if variable.name == "KMP_DUPLICATE_LIB_OK" and variable.verdict == "harmful"
+    ]
+    if not pairs and not silenced:
+        return None
+    return Invited("; ".join(pairs + silenced), "warning" if pairs else "note")
 
 
 def _two_images(evidence: Evidence) -> Passage | None:
@@ -150,12 +110,23 @@ HAZARD = Hazard(
         suggests("log", r"KMP_DUPLICATE_LIB_OK", also=(seen("exit", r"SIGSEGV|SIGABRT"),)),
     ),
     remedies=(
-        _ONE_THREAD,
+        Remedy(
+            "run on one OpenMP thread",
+            change={"threads": 1, "OMP_NUM_THREADS": "1"},
+            cost="slower on the CPU, same on a GPU; an Error #15 may still abort",
+        ),
         Remedy(
             "let MKL use the runtime that torch brought", change={"MKL_THREADING_LAYER": "GNU"}, cost="none; Linux only"
         ),
-        _KEEP_APART,
-        _ONE_ENVIRONMENT,
+        Remedy(
+            "run the second package in a process of its own (multiprocessing with spawn)",
+            command="holdfast doctor   # names the pair and the order that loads two copies",
+        ),
+        Remedy(
+            "take both from conda-forge, where all packages share one runtime",
+            command="conda create -n train -c conda-forge pytorch scikit-learn faiss-cpu",
+            cost="another installer; pip packages added later bring their copy back",
+        ),
     ),
     sources=(
         "pytorch/pytorch#149201",

@@ -10,6 +10,7 @@ What we do: use the GPU if there is one; otherwise all cores, short batches with
 from holdfast.core.evidence import Evidence, Passage
 from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan, Remedy
+from holdfast.core.text import plural
 from holdfast.hazards import Case, Hazard, Invited, judged, seen, suggests
 
 _ON_CPU = (
@@ -21,9 +22,7 @@ _ON_CPU = (
     r"GPU_mem[^\n]*(?:\n[^\n]*){0,3}?\n\s+\d+/\d+\s+0G\s",
 )
 _ON_GPU = r"GPU_mem[^\n]*(?:\n[^\n]*){0,3}?\n\s+\d+/\d+\s+[1-9][\d.]*G\b|\bcuda:\d|used: True|[Dd]evice\w*\s*[:=]\s*['\"]?(?:cuda|mps)"
-_BAR = (
-    r"<(?:(\d+) days?, *)?(?:(\d+):)?\d+:\d\d, +([\d.]+) ?(s/(?:it|step|batch|iter|ex)|(?:it|step|batch|iter|ex\w*)/s)"
-)
+_BAR = r"<(?:(\d+) days?, *)?(?:(\d+):)?\d+:\d\d, +(\d+(?:\.\d+)?) ?(s/(?:it|step|batch|iter|ex)|(?:it|step|batch|iter|ex\w*)/s)"
 _SLOW_STEP_SECONDS = 5.0
 _LONG_HOURS = 5
 _VERY_LONG_HOURS = 24
@@ -35,9 +34,9 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
         return None
     if plan.device == "cpu" and facts.gpus:
         return Invited(f"the plan trains on the CPU although there is {facts.gpus[0].name}")
-    if not facts.gpus and plan.device in ("auto", "cpu"):
-        cpus = f"{facts.cpu_count} processors" if facts.cpu_count else "the CPU"
-        return Invited(f"no GPU was found; training runs on {cpus}", "note")
+    # Without a number of processors no machine was asked, only a folder of packages.
+    if not facts.gpus and facts.cpu_count is not None and plan.device in ("auto", "cpu"):
+        return Invited(f"no GPU was found; training runs on {plural(facts.cpu_count, 'processor')}", "note")
     return None
 
 

@@ -9,7 +9,7 @@ from holdfast.doctor.checkup import Checkup, check
 from holdfast.doctor.native_findings import native_findings
 from holdfast.doctor.parts import FOLDER_PARTS, PARTS, Part
 from holdfast.doctor.render import Style, render_close, render_findings, render_json, render_part
-from holdfast.hazards import Hazard, all_hazards, find_hazard
+from holdfast.hazards import Hazard, find_hazard
 from holdfast.machine.folder import facts_of_folder
 from holdfast.machine.probe import survey_this_machine
 
@@ -28,7 +28,6 @@ __all__ = (
     "render_part",
 )
 
-_ABOUT_MACHINES = {"slow-cpu-training"}  # takes a folder's unknown GPUs for none
 _MPS_FAILURES = {"crash": "mps-crash", "hang": "mps-hang", "differs": "mps-wrong-results"}
 
 
@@ -57,8 +56,7 @@ def check_folder(folder: Path, *, on_part: Callable[[Part, MachineFacts], None] 
     facts, report = facts_of_folder(folder)
     for part in FOLDER_PARTS:
         on_part(part, facts)
-    hazards = tuple(hazard for hazard in all_hazards() if hazard.slug not in _ABOUT_MACHINES)
-    return replace(check(facts, native=native_findings(report), hazards=hazards), native=report)
+    return replace(check(facts, native=native_findings(report)), native=report)
 
 
 def name_failure(trial: DeviceTrial) -> Hazard | None:

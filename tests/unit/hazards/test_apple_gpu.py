@@ -21,10 +21,11 @@ def mac_with(torch: str, **more: object) -> MachineFacts:
     return MachineFacts(**{**ON_A_MAC, "distributions": {"torch": torch}, **more})
 
 
-def test_torch_2_8_on_a_mac_blocks():
+def test_torch_2_8_on_a_mac_blocks_and_another_torch_is_the_first_way_out():
     found = invited("mps-wrong-results", mac_with("2.8.0"))
     assert found
     assert found.severity == "blocker"
+    assert found.remedies[0].command == "pip install --upgrade 'torch>=2.14'"
 
 
 @pytest.mark.parametrize(
