@@ -144,6 +144,8 @@ def _write(
     }
     if tokens:
         manifest["tokenizer"] = {"folder": str(tokens.folder), "sha256": tokens.fingerprint}
+    if any(prefixes):
+        manifest["prefixes"] = dict(zip(("query", "passage"), prefixes, strict=True))
     for path in draft.glob("*.npy"):
         sync(path)
     write_artifact(draft, MANIFEST, manifest)

@@ -25,6 +25,7 @@ two-tower  `corpus` is the token array of the passages of all splits, each once;
            holds query and passage that is known not to answer it; absent where there are none. `corpus.groups.npy`
            (int64, -1 for none) numbers the articles that passages are from; absent where there are none. Where the
            passages are their own queries, as in two texts of one article, the corpus holds each query's text too.
+           `prefixes` {"query", "passage"} is what was put before each text; absent where nothing was.
 all        `SPLIT.rows.npy` (int64) is where each row (two-tower: each query) stands in its file, for showing it again.
 """
 

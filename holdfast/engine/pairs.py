@@ -29,10 +29,9 @@ class Pairs:
     """Queries and passages; an example is a query with one passage that answers it."""
 
     def __init__(self, folder: Path, manifest: dict[str, Any], options: TowerOptions):
-        is_text = manifest["form"] == "text"
-        self.max_length: int = manifest.get("max_length", 0)
-        self.corpus = _open(folder, "corpus", is_text)
-        self.queries = {split: _open(folder, split, is_text) for split in manifest["splits"]}
+        self.is_text = manifest["form"] == "text"
+        self.corpus = _open(folder, "corpus", self.is_text)
+        self.queries = {split: _open(folder, split, self.is_text) for split in manifest["splits"]}
         qrels = {split: np.asarray(open_array(folder, f"{split}.qrels")) for split in manifest["splits"]}
         self._groups = np.asarray(open_array(folder, "corpus.groups")) if _has(folder, "corpus.groups") else None
         corpus_contents = contents(self.corpus)
@@ -49,6 +48,11 @@ class Pairs:
         self.lengths = self._query_costs[self.query_E] + self._corpus_costs[self.answer_E]
         self._near_misses = _near_misses(folder) if options.negatives else {}
         self._negatives = options.negatives
+
+    @property
+    def vector_sizes(self) -> tuple[int, int]:
+        """How many numbers a query and a passage have."""
+        return len(self.queries["train"][0]), len(self.corpus[0])
 
     def step_passages(self, examples: Indices, mined: NDArray[np.int32], draws: np.random.Generator) -> StepPassages:
         """The passages of a step: each example's answer, some of its given near-misses, and its mined ones."""

@@ -4,6 +4,7 @@ The older spelling of these files is written: every version since 2.0 reads it.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,12 @@ def read_pooling(folder: Path) -> str:
 
 
 def write_sentence_folder(
-    folder: Path, body: Any, tokenizer: PreTrainedTokenizerBase, pooling: str, max_length: int
+    folder: Path,
+    body: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    pooling: str,
+    max_length: int,
+    prefixes: Mapping[str, str],
 ) -> None:
     """Write an encoder so that `SentenceTransformer(folder)` and `AutoModel.from_pretrained(folder)` load it."""
     body.save_pretrained(folder)
@@ -59,4 +65,6 @@ def write_sentence_folder(
         folder / _POOLING_FOLDER, "config.json", {"word_embedding_dimension": body.config.hidden_size, **flags}
     )
     write_artifact(folder, "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
-    write_artifact(folder, "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
+    prompts = {"query": prefixes.get("query", ""), "document": prefixes.get("passage", "")}
+    about = {"similarity_fn_name": "cosine", "prompts": prompts, "default_prompt_name": None}
+    write_artifact(folder, "config_sentence_transformers.json", about)

@@ -18,10 +18,11 @@ from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import RequestError
 from holdfast.engine.draws import Draws
 from holdfast.engine.pack_proof import proven_offset
+from holdfast.engine.pairs import Pairs
 from holdfast.engine.sentence_folder import read_pooling, write_sentence_folder
 from holdfast.engine.settings import Settings
 from holdfast.engine.tower_options import TowerOptions
-from holdfast.engine.towers import Items, TextTower, VectorTower
+from holdfast.engine.towers import TextTower, VectorTower
 
 _SIDES = ("query", "passage")
 _ABOUT = "two_tower.json"
@@ -29,9 +30,7 @@ _SHAPE, _WEIGHTS = "config.json", "model.safetensors"
 _TEMPERATURE = 0.05
 
 
-def load_towers(
-    settings: Settings, manifest: dict[str, Any], options: TowerOptions, corpus: Items, draws: Draws
-) -> tuple[list[nn.Module], float]:
+def load_towers(settings: Settings, options: TowerOptions, pairs: Pairs, draws: Draws) -> tuple[list[nn.Module], float]:
     """One tower, or that of the queries and that of the passages; and the temperature to start with."""
     model = Path(settings.model)
     about = _read(model / _ABOUT)
@@ -43,19 +42,25 @@ def load_towers(
             try_next=('"towers": "separate"',),
         )
     folders = [model / side if about.get("towers") == "separate" else model for side in sides]
-    if manifest["form"] == "text":
+    if pairs.is_text:
         towers: list[nn.Module] = [_text_tower(folder, settings, draws) for folder in folders]
     else:
-        size_in = len(corpus[0])
-        towers = [_vector_tower(folder, size_in, options) for folder in folders]
-        for tower in towers[1:]:
-            if not (folders[0] / _WEIGHTS).is_file():  # new towers start from the same place
-                tower.load_state_dict(towers[0].state_dict())
+        sizes = pairs.vector_sizes
+        if len(folders) == 1 and sizes[0] != sizes[1]:
+            raise RequestError(
+                "one tower cannot take vectors of two sizes",
+                seen=f"queries have {sizes[0]} numbers each, passages {sizes[1]}",
+                try_next=('"towers": "separate"',),
+            )
+        size = options.vectors.size or min(sizes)
+        towers = [_vector_tower(folder, given, size, options) for folder, given in zip(folders, sizes, strict=False)]
+        if len(towers) == 2 and sizes[0] == sizes[1] and not (folders[0] / _WEIGHTS).is_file():
+            towers[1].load_state_dict(towers[0].state_dict())  # new towers start from the same place
     return towers, options.temperature or float(about.get("temperature", _TEMPERATURE))
 
 
 def save_towers(
-    folder: Path, towers: Sequence[nn.Module], temperature: float, settings: Settings, max_length: int
+    folder: Path, towers: Sequence[nn.Module], temperature: float, settings: Settings, manifest: dict[str, Any]
 ) -> None:
     """Write finished towers."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,7 +70,8 @@ def save_towers(
         target.mkdir(exist_ok=True)
         if isinstance(tower, TextTower):
             tokenizer = AutoTokenizer.from_pretrained(_tokenizer_folder(settings))
-            write_sentence_folder(target, tower.body, tokenizer, tower.pooling, max_length)
+            prefixes = manifest.get("prefixes", {})
+            write_sentence_folder(target, tower.body, tokenizer, tower.pooling, manifest["max_length"], prefixes)
         elif isinstance(tower, VectorTower):
             write_artifact(target, _SHAPE, tower.shape)
             save_file(dict(tower.state_dict()), target / _WEIGHTS)
@@ -80,12 +86,11 @@ def _text_tower(folder: Path, settings: Settings, draws: Draws) -> TextTower:
     return TextTower(body, read_pooling(folder), offset, draws)
 
 
-def _vector_tower(folder: Path, size_in: int, options: TowerOptions) -> VectorTower:
+def _vector_tower(folder: Path, size_in: int, size: int, options: TowerOptions) -> VectorTower:
     """The tower of an earlier run, or a new one."""
     shape = _read(folder / _SHAPE) if (folder / _WEIGHTS).is_file() else {}
     if not shape:
-        asked = options.vectors
-        return VectorTower(size_in, asked.size or size_in, asked.hidden, asked.dropout)
+        return VectorTower(size_in, size, options.vectors.hidden, options.vectors.dropout)
     if shape.get("size_in") != size_in:
         raise RequestError(
             "the model to start from takes vectors of another size",

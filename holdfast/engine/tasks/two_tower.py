@@ -39,8 +39,9 @@ def load(settings: Settings) -> "TwoTower":
     pairs = Pairs(settings.prepared_path, manifest, options)
     torch.manual_seed(settings.seed)  # for new towers
     draws = Draws(settings.seed)
-    towers, temperature = load_towers(settings, manifest, options, pairs.corpus, draws)
-    return TwoTower(settings, options, TowerModel(towers, temperature, options.learn_temperature), pairs, draws)
+    towers, temperature = load_towers(settings, options, pairs, draws)
+    model = TowerModel(towers, temperature, options.learn_temperature)
+    return TwoTower(settings, manifest, options, model, pairs, draws)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,17 @@ class TwoTower:
 
     metric = "ndcg@10"
 
-    def __init__(self, settings: Settings, options: TowerOptions, model: TowerModel, pairs: Pairs, draws: Draws):
-        self._settings, self._options, self._pairs, self._draws = settings, options, pairs, draws
+    def __init__(
+        self,
+        settings: Settings,
+        manifest: dict[str, Any],
+        options: TowerOptions,
+        model: TowerModel,
+        pairs: Pairs,
+        draws: Draws,
+    ):
+        self._settings, self._manifest = settings, manifest
+        self._options, self._pairs, self._draws = options, pairs, draws
         self.model: nn.Module = model.to(settings.device)
         self._model = model
         replace_dropout(model, draws)
@@ -153,7 +163,7 @@ class TwoTower:
     def export(self, folder: Path) -> None:
         """Write the towers: as sentence-transformers does, or as safetensors with their shape."""
         temperature = 1 / float(self._model.scale().detach())
-        save_towers(folder, list(self._model.towers), temperature, self._settings, self._pairs.max_length)
+        save_towers(folder, list(self._model.towers), temperature, self._settings, self._manifest)
 
     def _split(self, queries: int, item_costs: Indices) -> list[MicroBatch]:
         """Split the items of a step; a shared tower takes queries and passages together."""

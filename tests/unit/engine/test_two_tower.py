@@ -241,6 +241,19 @@ def test_light_towers_over_vectors_learn_and_start_again(tmp_path, hidden):
     assert again.evaluate("validation") == pytest.approx(after)
 
 
+def test_queries_and_passages_may_have_vectors_of_two_sizes(tmp_path):
+    prepared = tiny_vectors(tmp_path / "prepared")
+    for split in ("train", "validation"):
+        np.save(prepared / f"{split}.vectors.npy", np.load(prepared / f"{split}.vectors.npy")[:, :9])
+    parts = tmp_path / "none", prepared
+    with pytest.raises(RequestError, match="two sizes"):
+        load_task(settings_for(parts))
+    settings = settings_for(parts, options={"towers": "separate"}, lr=1e-2)
+    task = load_task(settings)
+    losses = train(task, settings, 20)
+    assert losses[-1] < losses[0]
+
+
 def test_vector_towers_give_one_gradient_however_split(tmp_path):
     options = {"vectors": {"hidden": 16, "dropout": 0.3}}
     task = load_task(settings_for((tmp_path / "none", tiny_vectors(tmp_path / "prepared")), options=options))
