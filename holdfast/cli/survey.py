@@ -9,16 +9,17 @@ import click
 
 from holdfast.runs import survey as surveying
 
+_PATH = click.Path(path_type=Path, readable=False)  # whether it can be read is said in our own words
 _MOVES_EVERY_SECONDS = 0.3
 _LINE_EVERY_SECONDS = 10
 
 
 @click.command()
-@click.argument("data", type=click.Path(path_type=Path))
+@click.argument("data", type=_PATH)
 @click.option("--task", type=click.Choice(surveying.TASKS), help="What to train; found out when not given.")
-@click.option("--validation", type=click.Path(path_type=Path), help="File with the rows to validate on.")
-@click.option("--test", type=click.Path(path_type=Path), help="File with the rows to test on.")
-@click.option("--negatives", type=click.Path(path_type=Path), help="JSON lines with near-misses of queries.")
+@click.option("--validation", type=_PATH, help="File with the rows to validate on.")
+@click.option("--test", type=_PATH, help="File with the rows to test on.")
+@click.option("--negatives", type=_PATH, help="JSON lines with near-misses of queries.")
 @click.option("--text-column", "text_columns", multiple=True, help="Column with the text; several are joined.")
 @click.option("--label-column", help="Column with the labels.")
 @click.option("--group-column", help="Rows with the same value here stay in one split.")
@@ -38,7 +39,7 @@ _LINE_EVERY_SECONDS = 10
 @click.option("--seed", type=int, default=42, show_default=True, help="Decides which rows are cut for which split.")
 @click.option(
     "--tokenizer",
-    type=click.Path(path_type=Path),
+    type=_PATH,
     metavar="FOLDER",
     help="Folder of a model; lengths are then counted in its tokens.",
 )
