@@ -12,7 +12,7 @@ _DECODER = json.JSONDecoder()
 _FRAMES = re.compile(r'"(?P<key>frames|lastExceptionBacktrace)"\s*:\s*\[')
 _LOOSE_FRAME = re.compile(r'\{\s*"imageOffset"')
 _IMAGES = re.compile(r'"usedImages"\s*:\s*\[')
-_FAULTING = re.compile(r'"faultingThread"\s*:\s*(\d+)')
+_FAULTING = re.compile(r'"faultingThread"\s*:\s*(\d{1,9})\b')
 _TRIGGERED = re.compile(r'"triggered"\s*:\s*true')
 _NAME = re.compile(r'"(?:name|queue)"\s*:\s*"([^"]*)"')
 _SAID = re.compile(r'"(?:asi|asiBacktraces)"\s*:\s*(?=\{)')
@@ -20,7 +20,6 @@ _SIGNAL = re.compile(r'"(?:signal"\s*:\s*"(?=SIG)|indicator"\s*:\s*")([^"]+)"')
 
 # 0x104c5c000 -        0x104c5ffff +python3.11 (0) <UUID> /opt/lib/libomp.dylib
 _IMAGE_LINE = re.compile(r"^\s*(0x[0-9a-fA-F]+) -\s+(0x[0-9a-fA-F]+|\?\?\?)\s+\+?(\S+).*$")
-_UNNAMED = re.compile(r"(0x[0-9a-fA-F]+)$")
 
 # + 2345 __psynch_cvwait  (in libsystem_kernel.dylib) + 8  [0x1a2b3c]
 _CALL = re.compile(

@@ -93,12 +93,6 @@ def read_torch_build(folder: Path) -> TorchBuild:
     )
 
 
-def site_packages_of(folder: Path) -> Path:
-    """The folder of packages that was meant: itself, or the one inside an environment."""
-    inside = [*sorted(folder.glob("lib/python3*/site-packages")), folder / "Lib" / "site-packages"]
-    return next((path for path in inside if path.is_dir()), folder)
-
-
 def _records(folder: Path) -> Iterator[Path]:
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in entries)
