@@ -7,11 +7,10 @@ OpenMP copies "may crash", since no order of imports fails in every run.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.core.artifacts import to_plain
 from holdfast.core.facts import NativeConflict
 from holdfast.core.plan import Remedy
 from holdfast.doctor.checkup import Finding
-from holdfast.machine.native.advice import missing_remedies, openmp_remedies, protobuf_remedies
+from holdfast.doctor.native_advice import missing_remedies, openmp_remedies, protobuf_remedies
 from holdfast.machine.native.survey import Missing, NativeReport
 
 VERDICTS = {
@@ -44,7 +43,6 @@ def native_findings(report: NativeReport) -> tuple[Finding, ...]:
     for group in pairings(report.conflicts):
         pair = group.main
         if pair.outcome == "crash":
-            remedies = pair_remedies(report, pair)
             findings.append(
                 Finding(
                     slug="openmp-duplicate",
@@ -52,7 +50,7 @@ def native_findings(report: NativeReport) -> tuple[Finding, ...]:
                     title="two OpenMP runtimes would be loaded into one process",
                     seen=f"{order_text(group)}: {copies_text(pair)} of an OpenMP runtime, may crash{case_text(pair)}",
                     why=pair.because,
-                    remedies=remedies,
+                    remedies=openmp_remedies(report.os, pair, report.conflicts, report.carried, report.environment),
                 )
             )
         elif pair.runtime == "protobuf":
@@ -75,15 +73,10 @@ def native_findings(report: NativeReport) -> tuple[Finding, ...]:
                     severity="note" if missing.when else "warning",
                     title="a library that a package asks for is not there",
                     seen=missing_text(missing),
-                    remedies=remedies_for_missing(report, missing),
+                    remedies=_remedies_for_missing(report, missing),
                 )
             )
     return tuple(findings)
-
-
-def native_value(report: NativeReport) -> object:
-    """The report and its findings in the plain form that JSON knows."""
-    return to_plain({"native": report, "findings": native_findings(report)})
 
 
 def pairings(conflicts: Sequence[NativeConflict]) -> tuple[Pairing, ...]:
@@ -105,11 +98,6 @@ def order_text(group: Pairing) -> str:
     return f"{pair.first} and {pair.second}, either order" if group.either_order else f"{pair.first} then {pair.second}"
 
 
-def pair_remedies(report: NativeReport, pair: NativeConflict) -> tuple[Remedy, ...]:
-    """Ways out of an OpenMP pair that may crash."""
-    return openmp_remedies(report.os, pair, report.conflicts, report.carried, report.environment)
-
-
 def copies_text(pair: NativeConflict) -> str:
     """Write how many copies get loaded."""
     return "1 copy" if pair.copies == 1 else f"{pair.copies} copies"
@@ -127,8 +115,7 @@ def missing_text(missing: Missing) -> str:
     return f"{missing.owner} finds no {missing.reference} {alone}{where}{case_text(missing)}"
 
 
-def remedies_for_missing(report: NativeReport, missing: Missing) -> tuple[Remedy, ...]:
-    """Ways to provide a missing runtime, with what else that would bring about."""
+def _remedies_for_missing(report: NativeReport, missing: Missing) -> tuple[Remedy, ...]:
     clashing = [
         other
         for pair in report.conflicts

@@ -29,7 +29,6 @@ class NativeFile:
     rpaths: tuple[str, ...] = ()
     markers: Mapping[str, Binding] = field(default_factory=dict)
     built_for: str = ""  # oldest system it was built for, on macOS
-    bytes: int = 0
 
     @property
     def leaf(self) -> str:

@@ -56,7 +56,6 @@ def read_elf(window: Window, path: str) -> NativeFile:
         needed=needed,
         rpaths=rpaths,
         markers=markers,
-        bytes=window.size,
     )
 
 

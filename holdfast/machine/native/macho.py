@@ -55,7 +55,6 @@ def read_macho(window: Window, path: str, prefer: str = "arm64") -> NativeFile:
         rpaths=tuple(image.rpaths),
         markers=markers,
         built_for=image.built_for,
-        bytes=window.size,
     )
 
 

@@ -69,7 +69,6 @@ def read_pe(window: Window, path: str) -> NativeFile:
         needed=imports + delayed,
         optional=delayed,
         markers=markers,
-        bytes=window.size,
     )
 
 

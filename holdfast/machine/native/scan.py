@@ -48,11 +48,6 @@ class Scan:
     unreadable: tuple[Unreadable, ...] = ()
     left_out: Mapping[str, int]  # "windows x86_64" -> files for that system
 
-    @property
-    def bytes(self) -> int:
-        """The size of all native files together."""
-        return sum(file.native.bytes for file in self.files)
-
 
 def scan_roots(roots: Iterable[Path], prefer: str = "arm64") -> Scan:
     """Read every native file under the roots; `prefer` picks the part of fat macOS files when all are fat."""

@@ -4,7 +4,6 @@ Reads: any site-packages folder, environment or folder of unpacked wheels, for a
 """
 
 import platform
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +11,9 @@ from pathlib import Path
 from holdfast.core.errors import RequestError
 from holdfast.core.facts import NativeConflict
 from holdfast.machine.native import loaders
-from holdfast.machine.native.advice import HiddenImport, hidden_imports
 from holdfast.machine.native.binary import Unreadable
 from holdfast.machine.native.folders import environment_of, find_roots
+from holdfast.machine.native.hidden import HiddenImport, hidden_imports
 from holdfast.machine.native.runtimes import (
     Blas,
     Carried,
@@ -51,14 +50,11 @@ class Missing:
 class NativeReport:
     """What the native files of a folder are, and what they lead to."""
 
-    folder: str
     environment: str  # the virtual environment that the folder is or lies in; empty when none
     roots: tuple[str, ...]
     os: str
     arch: str
     native_files: int
-    native_bytes: int
-    seconds: float
     homebrew: bool | None  # None: not known
     distributions: Mapping[str, str]
     carried: tuple[Carried, ...]
@@ -91,7 +87,6 @@ def survey_folder(folder: Path, homebrew: bool | None = None) -> NativeReport:
 
 def survey_roots(roots: Sequence[Path], homebrew: bool | None = None, folder: Path | None = None) -> NativeReport:
     """Read folders that act as site-packages, such as those on this Python's path."""
-    started = time.perf_counter()
     on_mac = loaders.HOST_SYSTEM == "macos"
     scan = scan_roots(roots, prefer="x86_64" if on_mac and platform.machine() == "x86_64" else "arm64")
     if homebrew is None and on_mac:
@@ -102,14 +97,11 @@ def survey_roots(roots: Sequence[Path], homebrew: bool | None = None, folder: Pa
     alone = loaded_alone(scan, homebrew) if scan.os in loaders.SYSTEMS else {}
     loaded = {copy.path for process in alone.values() for copy in process.copies}
     return NativeReport(
-        folder=str(named),
         environment=str(environment_of(named) or ""),
         roots=scan.roots,
         os=scan.os,
         arch=scan.arch,
         native_files=len(scan.files),
-        native_bytes=scan.bytes,
-        seconds=time.perf_counter() - started,
         homebrew=homebrew,
         distributions=scan.distributions,
         carried=carried_runtimes(scan, loaded),

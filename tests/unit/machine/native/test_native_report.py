@@ -1,13 +1,11 @@
-"""What `doctor --env` prints and gives as JSON."""
-
-import json
+"""What `doctor` finds wrong among native libraries, and what `-v` lists of them."""
 
 import mac_packages as mac
 import pytest
 from build_binaries import GOMP, KMP, elf, install, pe
 
-from holdfast.doctor.native_findings import native_findings, native_value
-from holdfast.doctor.native_report import render_native
+from holdfast.doctor.native_findings import native_findings
+from holdfast.doctor.native_report import native_details
 from holdfast.machine.native import loaders
 from holdfast.machine.native.survey import survey_folder
 
@@ -17,24 +15,23 @@ def _on_linux(monkeypatch):
     monkeypatch.setattr(loaders, "HOST_SYSTEM", "linux")
 
 
-def test_a_crashing_pair_is_one_line_with_its_reason_and_fixes(tmp_path):
+def test_a_crashing_pair_is_one_finding_with_its_reason_and_fixes(tmp_path):
     mac.torch(tmp_path)
     mac.faiss(tmp_path)
-    text = render_native(survey_folder(tmp_path))
-    lines = text.splitlines()
-    crash = next(index for index, line in enumerate(lines) if line.startswith("[x]"))
-    assert "faiss-cpu 1.12.0 and torch 2.8.0, either order: 2 copies, may crash" in lines[crash]
-    assert "__kmp_suspend_64" in lines[crash + 1]
-    assert "process of its own" in lines[crash + 2]
-    assert lines[-1].startswith("1 OpenMP pair that may crash. Do not set KMP_DUPLICATE_LIB_OK")
-    assert "--fix" not in text  # no environment, no links
+    (finding,) = native_findings(survey_folder(tmp_path))
+    assert finding.slug == "openmp-duplicate"
+    assert finding.seen.startswith("faiss-cpu 1.12.0 and torch 2.8.0, either order: 2 copies of an OpenMP runtime")
+    assert "__kmp_suspend_64" in finding.why
+    assert "process of its own" in finding.remedies[0].title
+    assert not any("--fix" in remedy.command for remedy in finding.remedies)  # no environment, no links
 
 
 def test_inside_an_environment_the_link_is_offered(tmp_path):
     (tmp_path / "pyvenv.cfg").write_text("home = x\n")
     mac.torch(tmp_path / "lib/python3.11/site-packages")
     mac.faiss(tmp_path / "lib/python3.11/site-packages")
-    assert render_native(survey_folder(tmp_path)).endswith(f"Next: holdfast doctor --env {tmp_path} --fix")
+    (finding,) = native_findings(survey_folder(tmp_path))
+    assert f"holdfast doctor --env {tmp_path} --fix" in [remedy.command for remedy in finding.remedies]
 
 
 def test_an_order_that_works_is_recommended(tmp_path):
@@ -66,16 +63,11 @@ def test_a_missing_runtime_says_who_could_help_and_what_homebrew_would_bring(tmp
 def test_a_protobuf_clash_names_both_symptoms_and_the_fixed_version(tmp_path):
     mac.protobuf_user(tmp_path, "tensorflow", "2.20.0", old=False)
     mac.protobuf_user(tmp_path, "pyarrow", "21.0.0", old=True)
-    report = survey_folder(tmp_path)
-    text = render_native(report)
-    assert (
-        "pyarrow 21.0.0 first may hang: the newer protobuf waits for ever on the older one's std::mutex: \"[mutex.cc"
-        in text
-    )
-    assert "tensorflow 2.20.0 first may abort" in text
-    assert 'pip install -U "pyarrow>=22.0.0"' in text
-    (finding,) = native_findings(report)
+    (finding,) = native_findings(survey_folder(tmp_path))
     assert finding.slug == "abseil-mutex"
+    assert "pyarrow 21.0.0 then tensorflow 2.20.0 may hang: the newer protobuf waits for ever" in finding.seen
+    assert "tensorflow 2.20.0 then pyarrow 21.0.0 may abort" in finding.seen
+    assert finding.remedies[0].command == 'pip install -U "pyarrow>=22.0.0"'
 
 
 def test_one_generation_of_protobuf_is_fine(tmp_path):
@@ -83,10 +75,10 @@ def test_one_generation_of_protobuf_is_fine(tmp_path):
     mac.protobuf_user(tmp_path, "pyarrow", "21.0.0", old=True)
     report = survey_folder(tmp_path)
     assert native_findings(report) == ()
-    assert render_native(report).endswith("no clash among these native libraries.")
+    assert "[ok] protobuf  all of one generation, no clash" in native_details(report)
 
 
-def test_many_harmless_pairs_are_counted_and_listed_on_request(tmp_path):
+def test_every_harmless_pair_is_listed(tmp_path):
     for index in range(5):
         library = f"libgomp-{index}.so.1"
         install(
@@ -98,9 +90,9 @@ def test_many_harmless_pairs_are_counted_and_listed_on_request(tmp_path):
                 f"p{index}/core.so": elf(needed=[library], rpaths="$ORIGIN"),
             },
         )
-    report = survey_folder(tmp_path)
-    assert "10 harmless pairs: 10 load two that coexist" in render_native(report)
-    assert "p0 1 and p1 1, either order: 2 copies, coexist" in render_native(report, verbose=True)
+    text = "\n".join(native_details(survey_folder(tmp_path)))
+    assert text.count("either order: 2 copies, coexist") == 10
+    assert "p0 1 and p1 1, either order" in text
 
 
 def test_windows_names_the_faiss_without_the_conflict(tmp_path):
@@ -121,20 +113,18 @@ def test_windows_names_the_faiss_without_the_conflict(tmp_path):
     assert finding.remedies[0].command == 'pip install -U "faiss-cpu>=1.12"'
 
 
-def test_lines_fold_to_the_width_and_the_json_is_plain(tmp_path):
+def test_details_fold_to_the_width_and_tell_who_carries_and_uses_what(tmp_path):
     mac.torch(tmp_path)
     mac.faiss(tmp_path)
     report = survey_folder(tmp_path)
-    folded = render_native(report, width=80).splitlines()
+    subjects = [line.split("  ")[0] for line in native_details(report)]
+    assert subjects == [*["[ok] carries OpenMP"] * 2, *["[ok] uses OpenMP"] * 2, "[ok] BLAS"]
+    folded = native_details(report, width=80)
     assert all(len(line) <= 80 or " " not in line.strip() for line in folded)
-    value = json.loads(json.dumps(native_value(report)))
-    assert value["native"]["native_files"] == 5
-    assert value["findings"][0]["slug"] == "openmp-duplicate"
 
 
-def test_a_folder_name_cannot_write_to_the_terminal(tmp_path):
+def test_a_file_name_cannot_write_to_the_terminal(tmp_path):
     folder = tmp_path / "a\x1b[31mb"
     mac.torch(folder)
-    (folder / "torch/lib\x1b[2J").mkdir()
-    (folder / "torch/lib\x1b[2J/x.so").write_bytes(b"x")
-    assert "\x1b" not in render_native(survey_folder(folder))
+    mac.torch(folder / "torch\x1b[2J")
+    assert "\x1b" not in "\n".join(native_details(survey_folder(folder)))

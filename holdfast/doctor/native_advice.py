@@ -1,16 +1,15 @@
-"""What to do about each native finding: the honest fixes first, each with its cost; and who imports whom unasked.
+"""What to do about each native finding: the honest fixes first, each with its cost.
 
 Setting KMP_DUPLICATE_LIB_OK is never among them: it silences the abort and leaves the crash.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from holdfast.core.facts import MachineFacts, NativeConflict, release
+from holdfast.core.facts import NativeConflict, release
 from holdfast.core.plan import Remedy
 from holdfast.machine.native.runtimes import Carried
 
-PROTOBUF_FIXED_IN = {
+_PROTOBUF_FIXED_IN = {
     "pyarrow": "22.0.0",
     "sentencepiece": "0.2.2",
     "array-record": "0.8.6",
@@ -20,36 +19,6 @@ PROTOBUF_FIXED_IN = {
 _ASKS_HOMEBREW = ("xgboost", "lightgbm")
 _IMPORT_NAMES = {"faiss-cpu": "faiss", "scikit-learn": "sklearn", "xgboost-cpu": "xgboost"}
 _OWN_PROCESS = "only if your code allows it; the one fix without a catch"
-
-
-@dataclass(frozen=True, slots=True)
-class HiddenImport:
-    """A package that imports another one whenever that is installed."""
-
-    importer: str
-    imported: str
-    why: str
-
-
-_HIDDEN = (
-    HiddenImport("pandas", "pyarrow", "pandas imports pyarrow when it is installed"),
-    HiddenImport("lightgbm", "scikit-learn", "lightgbm imports scikit-learn when it is installed"),
-    HiddenImport("xgboost", "scikit-learn", "xgboost imports scikit-learn when it is installed"),
-    HiddenImport("xgboost-cpu", "scikit-learn", "xgboost imports scikit-learn when it is installed"),
-    HiddenImport("transformers", "tensorflow", "transformers 4 may import tensorflow when it is installed"),
-)
-
-
-def hidden_imports(distributions: Mapping[str, str]) -> tuple[HiddenImport, ...]:
-    """The imports that happen without being written in the user's script, among what is installed."""
-    installed = MachineFacts(distributions=distributions)
-    return tuple(
-        hidden
-        for hidden in _HIDDEN
-        if hidden.importer in distributions
-        and hidden.imported in distributions
-        and (hidden.importer != "transformers" or installed.has_below("transformers", "5"))
-    )
 
 
 def openmp_remedies(
@@ -82,7 +51,7 @@ def openmp_remedies(
     older = _older_torch(pair, names)
     if older:
         remedies.append(older)
-    if environment and is_linkable(pair, carried):
+    if environment and _is_linkable(pair, carried):
         remedies.append(
             Remedy(
                 f"let {_other(names)} use torch's copy through a link; `--unfix` takes it back",
@@ -110,7 +79,7 @@ def openmp_remedies(
 def protobuf_remedies(pair: NativeConflict) -> tuple[Remedy, ...]:
     """Ways out of the protobuf clash. The Python package `protobuf` takes no part in it."""
     names = (_name(pair.first), _name(pair.second))
-    upgrades = [f'"{name}>={PROTOBUF_FIXED_IN[name]}"' for name in names if name in PROTOBUF_FIXED_IN]
+    upgrades = [f'"{name}>={_PROTOBUF_FIXED_IN[name]}"' for name in names if name in _PROTOBUF_FIXED_IN]
     remedies = []
     if upgrades:
         remedies.append(
@@ -121,9 +90,12 @@ def protobuf_remedies(pair: NativeConflict) -> tuple[Remedy, ...]:
             Remedy("or the older generation on both sides", command='pip install "tensorflow<2.20" "pyarrow<22"')
         )
     if "tensorflow" in names:
-        remedies.append(
-            Remedy("remove TensorFlow from an environment that trains with PyTorch", command="pip uninstall tensorflow")
-        )
+        remedies += [
+            Remedy("keep transformers 4 from loading TensorFlow by itself", command="export USE_TF=0"),
+            Remedy(
+                "remove TensorFlow from an environment that trains with PyTorch", command="pip uninstall tensorflow"
+            ),
+        ]
     remedies.append(
         Remedy(f"use {names[0]} and {names[1]} in separate processes", cost="import order only picks hang or abort")
     )
@@ -148,7 +120,7 @@ def missing_remedies(
     return tuple(remedies)
 
 
-def is_linkable(pair: NativeConflict, carried: Sequence[Carried]) -> bool:
+def _is_linkable(pair: NativeConflict, carried: Sequence[Carried]) -> bool:
     """True when a link to torch's copy would leave one copy: both carry their own, and one is torch."""
     owners = {copy.owner for copy in carried if copy.used and not copy.link_to}
     return {pair.first, pair.second} <= owners and "torch" in (_name(pair.first), _name(pair.second))
