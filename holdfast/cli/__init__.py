@@ -1,14 +1,16 @@
 """The `holdfast` command. Each command lives in its own file and is imported only when it is called."""
 
+import errno
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import click
 
 from holdfast import __version__
 from holdfast.core.artifacts import to_json
-from holdfast.core.errors import HoldfastError, render_error
+from holdfast.core.errors import HoldfastError, MachineError, RequestError, render_error
 from holdfast.core.text import closest
 
 COMMANDS = {
@@ -56,22 +58,45 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line; an error we understand is shown in four lines, not as a stack trace."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the caller
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115  (open as long as the process lives)
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a log may hold what the terminal cannot write
     try:
-        cli(standalone_mode=False)
+        with cli.make_context("holdfast", sys.argv[1:]) as context:  # click's own main ends a closed pipe with 1
+            cli.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as ended:
+        raise SystemExit(ended.exit_code) from None
     except HoldfastError as error:
         _say(error)
         raise SystemExit(error.exit_code) from None
     except click.ClickException as error:
-        error.show()
+        if "--json" in sys.argv:
+            _say(RequestError(error.format_message(), try_next=("holdfast --help",)))
+        else:
+            error.show()
         raise SystemExit(error.exit_code) from None
     except (click.Abort, KeyboardInterrupt):
         raise SystemExit(130) from None  # what a shell reports for Ctrl-C
-    except BrokenPipeError:  # the reader of our output has gone, as in `| head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(0) from None
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+            _own_up()
+            raise
+        # The reader of our output has gone, as in `| head -1`, or the disk it goes to is full.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if error.errno == errno.ENOSPC:
+            click.echo("error: the output could not be written: no space left on the device", err=True)
+        raise SystemExit(0 if error.errno == errno.EPIPE else MachineError.exit_code) from None
     except Exception:
-        click.echo("error: this is a bug in Holdfast; what follows helps to find it", err=True)
+        _own_up()
         raise
+
+
+def _own_up() -> None:
+    click.echo("error: this is a bug in Holdfast; what follows helps to find it", err=True)
 
 
 def _say(error: HoldfastError) -> None:

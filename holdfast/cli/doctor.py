@@ -3,10 +3,11 @@
 The first line is printed before anything else is imported, so that it never waits.
 """
 
+import math
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +19,23 @@ from holdfast.core.errors import RequestError
 if TYPE_CHECKING:
     from holdfast.core.facts import MachineFacts
     from holdfast.runs.checkup import Part, Style
+
+
+class Seconds(click.FloatRange):
+    """A time of up to a day; not "nan", which a range lets pass."""
+
+    name = "seconds"
+
+    def __init__(self) -> None:
+        super().__init__(0, 86_400)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read the number."""
+        seconds: float = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is no number of seconds.", param, ctx)
+        return seconds
+
 
 _QUIET_SECONDS = 0.5  # what is known by then needs no moving line
 
@@ -36,7 +54,7 @@ _QUIET_SECONDS = 0.5  # what is known by then needs no moving line
     "--device-timeout",
     "device_timeout_seconds",
     metavar="SECONDS",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     default=90.0,
     show_default="90",
     help="How long loading torch and one training step may take on a device; 0 tries none.",

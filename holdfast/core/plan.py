@@ -49,3 +49,34 @@ class Remedy:
     command: str = ""
     cost: str = ""
     keeps: bool = True
+
+
+_IN_SCRIPTS = {
+    "device": {"cpu": "use_cpu=True in TrainingArguments, or .to('cpu')", "auto": "use_cpu=False"},
+    "precision": {"fp32": "bf16=False, fp16=False", "": "{value}=True"},
+    "threads": {"": "torch.set_num_threads({value})"},
+    "start_method": {"": "torch.multiprocessing.set_start_method('{value}')"},
+    "loader_workers": {
+        "halve": "dataloader_num_workers halved",
+        "": "dataloader_num_workers={value}, or DataLoader(num_workers={value})",
+    },
+    "prefetch_batches": {"": "DataLoader(prefetch_factor={value})"},
+    "micro_batch": {
+        "halve": "per_device_train_batch_size halved, gradient_accumulation_steps doubled",
+        "": "per_device_train_batch_size={value}, with more gradient_accumulation_steps",
+    },
+    "eval_micro_batch": {
+        "halve": "per_device_eval_batch_size halved, eval_accumulation_steps=10",
+        "": "per_device_eval_batch_size={value}, eval_accumulation_steps=10",
+    },
+    "gradient_checkpointing": {"True": "gradient_checkpointing=True", "False": "gradient_checkpointing=False"},
+    "attention": {"": "attn_implementation='{value}'"},
+    "compile": {"False": "torch_compile=False, no torch.compile(model)"},
+    "offline": {"True": "export HF_HUB_OFFLINE=1"},
+}
+
+
+def in_script(setting: str, value: object) -> str:
+    """Say what a changed setting is called in a script of one's own."""
+    wordings = _IN_SCRIPTS.get(setting, {})
+    return wordings.get(str(value), wordings.get("", "{setting}={value}")).format(setting=setting, value=value)

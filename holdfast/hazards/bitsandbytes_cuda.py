@@ -85,7 +85,7 @@ HAZARD = Hazard(
         ),
         Remedy(
             "name a CUDA version whose library the package does carry, with its runtime on the path",
-            command="BNB_CUDA_VERSION=126 LD_LIBRARY_PATH=$LD_LIBRARY_PATH:/usr/local/cuda-12.6/lib64 holdfast resume RUN",
+            command="BNB_CUDA_VERSION=126 LD_LIBRARY_PATH=$LD_LIBRARY_PATH:/usr/local/cuda-12.6/lib64 python train.py",
         ),
         Remedy(
             "on WSL: let the loader find the driver's library",

@@ -99,7 +99,7 @@ HAZARD = Hazard(
     remedies=(
         Remedy(
             "resume from the checkpoint before it",
-            command="holdfast resume RUN",
+            command="python train.py --resume_from_checkpoint out/checkpoint-500   # one whose trainer_state.json is whole",
             cost="the steps between the two checkpoints",
         ),
         Remedy(

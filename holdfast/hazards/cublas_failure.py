@@ -44,7 +44,7 @@ HAZARD = Hazard(
         ),
         Remedy(
             "drop other copies of the library from the path; torch brings its own",
-            command="env -u LD_LIBRARY_PATH holdfast resume RUN",
+            command="env -u LD_LIBRARY_PATH python train.py",
         ),
         Remedy("take the cuBLAS version that this torch was built with", command="pip install --force-reinstall torch"),
     ),

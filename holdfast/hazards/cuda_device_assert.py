@@ -33,7 +33,7 @@ HAZARD = Hazard(
         ),
         Remedy(
             "have the GPU report the error where it happens",
-            command="CUDA_LAUNCH_BLOCKING=1 holdfast run -- python train.py",
+            command="CUDA_LAUNCH_BLOCKING=1 python train.py",
             cost="slower; for finding the line only",
         ),
         Remedy("check labels, token numbers and positions against the model's sizes", command="holdfast survey DATA"),

@@ -100,7 +100,7 @@ HAZARD = Hazard(
         ),
         Remedy(
             "in a container: leave out its own compat libraries",
-            command="LD_LIBRARY_PATH=$(echo $LD_LIBRARY_PATH | sed 's#/usr/local/cuda/compat[^:]*:\\?##g') holdfast resume RUN",
+            command="LD_LIBRARY_PATH=$(echo $LD_LIBRARY_PATH | sed 's#/usr/local/cuda/compat[^:]*:\\?##g') python train.py",
         ),
         Remedy(
             "on machines with NVSwitch (error 802): start the fabric manager",

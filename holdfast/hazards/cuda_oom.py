@@ -57,7 +57,11 @@ HAZARD = Hazard(
             cost="about a third slower",
         ),
         Remedy("train on the CPU", change={"device": "cpu"}, cost="much slower"),
-        Remedy("shorten the longest examples", command="holdfast train DATA --allow-changes", keeps=False),
+        Remedy(
+            "shorten the longest examples",
+            command="max_length=256, or cutoff_len, in the script's tokenizer call",
+            keeps=False,
+        ),
     ),
     sources=(
         "pytorch/pytorch#16417",

@@ -48,7 +48,7 @@ HAZARD = Hazard(
             "check the name: the hub says the same of a repository that is not there",
             command="hf models info OWNER/NAME",
         ),
-        Remedy("use a folder already on this machine", command="holdfast train DATA --model /path/to/folder"),
+        Remedy("use a folder already on this machine", command="AutoModel.from_pretrained('/path/to/folder')"),
     ),
     sources=(
         "ml-explore/mlx-examples#759",

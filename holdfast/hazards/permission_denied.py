@@ -54,7 +54,7 @@ HAZARD = Hazard(
     remedies=(
         Remedy(
             "write to a folder that this user owns",
-            command="holdfast train DATA --output-dir ~/runs",
+            command="python train.py --output_dir ~/runs",
             cost="none",
         ),
         Remedy("move the caches to such a folder", command="export HF_HOME=$HOME/.hf XDG_CACHE_HOME=$HOME/.cache"),

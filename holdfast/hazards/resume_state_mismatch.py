@@ -100,7 +100,7 @@ HAZARD = Hazard(
     remedies=(
         Remedy(
             "resume with the same model, frozen layers, parameter order and number of processes as the saved run",
-            command="holdfast resume RUN",
+            command="python train.py --resume_from_checkpoint out/checkpoint-500   # with the settings it was saved with",
             cost="none",
         ),
         Remedy(

@@ -104,7 +104,7 @@ HAZARD = Hazard(
         ),
         Remedy(
             "take a model with more positions",
-            command="holdfast train DATA --model answerdotai/ModernBERT-base",
+            command="python train.py --model_name_or_path answerdotai/ModernBERT-base",
             cost="another model, slower on long texts",
             keeps=False,
         ),

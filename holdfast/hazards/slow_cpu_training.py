@@ -98,7 +98,7 @@ HAZARD = Hazard(
         Remedy("compute in bf16 where the CPU has it", change={"precision": "bf16"}, cost="small rounding differences"),
         Remedy(
             "train adapters instead of all weights, or a smaller model",
-            command="holdfast train DATA --model sentence-transformers/all-MiniLM-L6-v2",
+            command="python train.py --model_name_or_path sentence-transformers/all-MiniLM-L6-v2",
             cost="another model",
             keeps=False,
         ),

@@ -129,7 +129,7 @@ HAZARD = Hazard(
             command="nvidia-smi; fuser -v /dev/nvidia*; kill PID",
             cost="ends that process",
         ),
-        Remedy("use another card", command="CUDA_VISIBLE_DEVICES=1 holdfast resume RUN", cost="needs a second card"),
+        Remedy("use another card", command="CUDA_VISIBLE_DEVICES=1 python train.py", cost="needs a second card"),
         Remedy(
             "halve the micro-batch and accumulate twice as often",
             change={"micro_batch": "halve"},

@@ -27,6 +27,7 @@ _B, _T, _D, _H, _F, _V = 4, 48, 128, 2, 256, 97
 def main(device: str, limit_seconds: float) -> None:
     """Try one device and print what came out."""
     _no_core_file()
+    _end_with_parent()
     faulthandler.enable()
     # Ends the process with every stack, even while a driver call holds the interpreter, or when the parent is gone.
     faulthandler.dump_traceback_later(limit_seconds, exit=True)
@@ -50,6 +51,16 @@ def main(device: str, limit_seconds: float) -> None:
     _say(outcome="differs" if faults else "agrees", detail=detail, seconds=round(seconds, 3))
     if device == "cpu":
         _list_devices(torch)
+
+
+def _end_with_parent() -> None:
+    """On Linux: be killed when the one who asked is, rather than sit out the limit."""
+    if sys.platform == "linux":
+        import ctypes
+        import signal
+
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def _train_step(torch: Any, device: str, dtype: Any) -> dict[str, Any]:

@@ -3,34 +3,59 @@
 Nothing from a log is executed or rendered as markup; it is printed as cleaned text, one line at a time.
 """
 
+import shutil
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
 from holdfast.core.biglog import read_log_file
 from holdfast.core.errors import RequestError
-from holdfast.core.evidence import Diagnosis, Passage
-from holdfast.core.plan import Remedy
+from holdfast.core.evidence import Diagnosis, Evidence, Passage
+from holdfast.core.plan import Remedy, in_script
 from holdfast.doctor.own_findings import OWN_FINDINGS
-from holdfast.hazards import find_hazard
+from holdfast.hazards import Hazard, find_hazard
 from holdfast.supervisor.diagnose import diagnose
 
 _SHOWN_PASSAGES = 4
 _SHOWN_CHARACTERS = 240
 
+# What a user can do when the evidence says too little. The first arms the stacks that a bare signal hides.
+_MORE_EVIDENCE = (
+    Remedy("let a crash say where it stood", command="python -X faulthandler train.py 2>&1 | tee train.log"),
+    Remedy("ask a process that hangs where it stands", command="py-spy dump --native --pid PID > stacks.txt"),
+    Remedy("say how it ended", command="holdfast explain train.log --exit SIGSEGV   # or a code, or hang"),
+)
+_PACKED = {b"BZh": "bzcat", b"\xfd7zXZ": "xzcat", b"\x28\xb5\x2f\xfd": "zstdcat", b"PK\x03\x04": "unzip -p"}
+
 
 def explain_log(log: Path | IO[bytes], exit_status: str = "") -> Diagnosis:
     """Read a log and name the cause in it."""
     try:
-        return diagnose(read_log_file(log, exit_status))
+        if isinstance(log, Path):
+            _refuse_packed(log)
+        evidence = read_log_file(log, exit_status)
     except OSError as error:
-        raise RequestError(f"the log cannot be read: {error.strerror}", seen=str(log)) from error
+        raise RequestError(
+            f"the log cannot be read: {error.strerror}", seen=str(log), try_next=("cat LOG | holdfast explain -",)
+        ) from error
+    diagnosis = diagnose(evidence)
+    if diagnosis.slug != "unknown":
+        return diagnosis
+    remedies = () if evidence.ended_well else _MORE_EVIDENCE
+    return replace(diagnosis, note=_about_text(evidence) or diagnosis.note, remedies=remedies)
 
 
 def render_diagnosis(diagnosis: Diagnosis) -> str:
     """Write a diagnosis for a terminal: what happened, what was seen, what to try, where to read on."""
     return "\n".join(_diagnosis_lines(diagnosis))
+
+
+def render_list(hazards: Iterable[Hazard]) -> str:
+    """Write one line for each hazard."""
+    lines = [f"{hazard.slug:<33} {hazard.title}" for hazard in hazards]
+    return "\n".join([*lines, "", f"{len(lines)} hazards. Next: holdfast explain SLUG"])
 
 
 def page_of(slug: str) -> dict[str, object] | None:
@@ -80,15 +105,37 @@ def _quoted(passage: Passage) -> str:
     return where + (text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + " ...")
 
 
+def _refuse_packed(log: Path) -> None:
+    with log.open("rb") as file:
+        start = file.read(6)
+    for magic, unpack in _PACKED.items():
+        if start.startswith(magic):
+            raise RequestError(
+                f"{log} is compressed",
+                seen=f"it starts with {start!r}",
+                try_next=(f"{unpack} {log} | holdfast explain -",),
+            )
+
+
+def _about_text(evidence: Evidence) -> str:
+    """What is wrong with the text itself, if anything."""
+    text = evidence.log.joined
+    if not text.strip():
+        return "There is no text in it."
+    readable = sum(character.isalnum() or character.isspace() for character in text[:100_000])
+    if readable < 0.5 * len(text[:100_000]):
+        return "It does not read as text."
+    return ""
+
+
 def _remedy_lines(remedy: Remedy) -> list[str]:
     """A remedy's title, then what to type, then what it costs."""
     changes = (remedy.change or {}).items()
     variables = [f"export {name}={value}" for name, value in changes if name.isupper()]
-    settings = [f"{name}={value}" for name, value in changes if not name.isupper()]
+    settings = [in_script(name, value) for name, value in changes if not name.isupper()]
     lines = _labelled("try", remedy.title)
     lines += [f"           $ {command}" for command in (remedy.command, *variables) if command]
-    if settings and not remedy.command and not variables:
-        lines += _labelled("", f"  in Holdfast's plan: {', '.join(settings)}")
+    lines += [line for setting in settings for line in _labelled("", f"  {setting}")]
     if remedy.cost:
         lines += _labelled("", f"  cost: {remedy.cost}")
     if not remedy.keeps:
@@ -99,7 +146,7 @@ def _remedy_lines(remedy: Remedy) -> list[str]:
 def _labelled(label: str, text: str) -> list[str]:
     return textwrap.wrap(
         text,
-        100,
+        _width(),
         initial_indent=f"  {label:<6} ",
         subsequent_indent=" " * 9,
         break_long_words=False,
@@ -111,5 +158,10 @@ def _filled(story: str) -> list[str]:
     """Fold the story's paragraphs: each of its headings starts a new one."""
     lines: list[str] = []
     for paragraph in story.replace("\nWhy:", "\n\nWhy:").replace("\nWhat we do:", "\n\nWhat we do:").split("\n\n"):
-        lines += [*textwrap.wrap(" ".join(paragraph.split()), 100), ""]
+        lines += [*textwrap.wrap(" ".join(paragraph.split()), _width()), ""]
     return lines[:-1]
+
+
+def _width() -> int:
+    """A comfortable line: the terminal's, but neither a ribbon nor a poster."""
+    return max(40, min(100, shutil.get_terminal_size((100, 24)).columns - 1))

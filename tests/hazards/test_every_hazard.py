@@ -1,9 +1,11 @@
 """One walk over every hazard, so a new one brings no test code."""
 
 import dataclasses
+import re
 
 import pytest
 
+from holdfast.cli import COMMANDS
 from holdfast.core.evidence import Diagnosis
 from holdfast.core.logtext import read_evidence
 from holdfast.core.plan import Plan
@@ -35,6 +37,8 @@ class TestEveryHazard:
         assert hazard.remedies
         for remedy in hazard.remedies:
             assert remedy.change or remedy.command, remedy.title
+            for named in re.findall(r"\bholdfast (\w+)", remedy.command):
+                assert named in COMMANDS, remedy.command
             for setting in remedy.change or {}:
                 assert setting in PLAN_SETTINGS or setting.isupper(), setting
 

@@ -15,6 +15,7 @@ from holdfast.core.events import read_events
 from holdfast.core.runfolder import EVENTS, checkpoints_folder, model_folder
 from tests.tiny import tiny_attempt, tiny_bert, tiny_instructions, tiny_llama, tiny_prepared
 
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]  # a busy machine takes minutes to start a dozen processes
 STEPS = 36  # 96 examples, 8 a step, 3 epochs
 
 
@@ -32,7 +33,7 @@ def start(attempt: Path) -> subprocess.Popen:
 
 def finish(attempt: Path) -> int:
     process = start(attempt)
-    _, errors = process.communicate(timeout=100)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode in (0, 143), errors.decode()
     return process.returncode
 
@@ -42,7 +43,7 @@ def weights(run: Path) -> str:
 
 
 def wait_for_step(attempt: Path, step: int) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         if any(event["event"] == "step" and event["step"] >= step for event in read_events(attempt / EVENTS)):
             return
@@ -50,7 +51,6 @@ def wait_for_step(attempt: Path, step: int) -> None:
     raise AssertionError(f"step {step} never came")
 
 
-@pytest.mark.lab
 @pytest.mark.parametrize("micro_tokens", [16_384, 60], ids=["whole step at once", "accumulated"])
 def test_killed_at_random_steps_it_ends_with_the_same_weights(parts, tmp_path, micro_tokens):
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
@@ -61,13 +61,12 @@ def test_killed_at_random_steps_it_ends_with_the_same_weights(parts, tmp_path, m
         process = start(attempt)
         wait_for_step(attempt, draws.randrange(number * 8, number * 8 + 8))
         process.send_signal(kill)
-        process.communicate(timeout=30)
+        process.communicate(timeout=300)
         assert process.returncode == (143 if kill == signal.SIGTERM else -kill)
     finish(tiny_attempt(broken, *parts, number=4, micro_tokens=micro_tokens))
     assert weights(broken) == weights(unbroken)
 
 
-@pytest.mark.lab
 @pytest.mark.parametrize("lora", [None, {"r": 4, "lora_alpha": 8, "lora_dropout": 0.1}], ids=["full", "LoRA"])
 def test_a_killed_language_model_ends_with_the_same_weights(tmp_path, lora):
     parts = tiny_llama(tmp_path / "model"), tiny_instructions(tmp_path / "prepared")
@@ -78,12 +77,11 @@ def test_a_killed_language_model_ends_with_the_same_weights(tmp_path, lora):
     process = start(attempt)
     wait_for_step(attempt, 15)
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     finish(tiny_attempt(broken, *parts, number=2, **wanted))
     assert weights(broken) == weights(unbroken)
 
 
-@pytest.mark.lab
 def test_killed_in_the_middle_of_a_save_it_resumes_from_the_one_before(parts, tmp_path):
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
     finish(tiny_attempt(unbroken, *parts))
@@ -91,16 +89,15 @@ def test_killed_in_the_middle_of_a_save_it_resumes_from_the_one_before(parts, tm
     process = start(attempt)
     wait_for_step(attempt, 5)
     folder = checkpoints_folder(broken)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not any(draft.iterdir() for draft in folder.glob(".draft-*") if draft.exists()):
         assert time.monotonic() < deadline, "no save was ever seen half-way"
     os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     finish(tiny_attempt(broken, *parts, number=2))
     assert weights(broken) == weights(unbroken)
 
 
-@pytest.mark.lab
 @pytest.mark.parametrize("damage", ["truncated", "bit flipped", "manifest gone"])
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(parts, tmp_path, damage):
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
@@ -109,7 +106,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(parts, tmp_
     process = start(attempt)
     wait_for_step(attempt, 12)
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     newest = max(checkpoints_folder(broken).glob("step-*"))
     target = newest / "optimizer.safetensors"
     if damage == "truncated":
@@ -127,7 +124,6 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(parts, tmp_
     assert weights(broken) == weights(unbroken)
 
 
-@pytest.mark.lab
 def test_smaller_micro_batches_learn_the_same(parts, tmp_path):
     losses = []
     for name, micro_tokens in (("whole", 16_384), ("split", 40)):
@@ -138,11 +134,10 @@ def test_smaller_micro_batches_learn_the_same(parts, tmp_path):
     assert losses[0] == pytest.approx(losses[1], rel=2e-3)
 
 
-@pytest.mark.lab
 def test_a_loss_that_is_no_number_ends_before_it_touches_the_weights(parts, tmp_path):
     attempt = tiny_attempt(tmp_path / "run", *parts, lr=1e30, warmup_ratio=0.0, max_grad_norm=0.0)
     process = start(attempt)
-    _, errors = process.communicate(timeout=100)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 1
     assert b"nan-loss" in errors
     assert list((tmp_path / "run").glob("nan-batch-*.json"))
