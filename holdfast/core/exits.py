@@ -91,14 +91,14 @@ _NOT_THE_RUN = re.compile(
 )
 
 
-_SIGNAL_NAMES = r"\b(?:SIG)?(HUP|INT|QUIT|ILL|TRAP|ABRT|BUS|FPE|KILL|USR1|USR2|SEGV|PIPE|ALRM|TERM|STKFLT|STOP|TSTP|XCPU|XFSZ|SYS|EMT)\b"
+_NAMES = "HUP|INT|QUIT|ILL|TRAP|ABRT|BUS|FPE|KILL|USR1|USR2|SEGV|PIPE|ALRM|TERM|STKFLT|STOP|TSTP|XCPU|XFSZ|SYS|EMT"
 
 
 def exit_words(exit_status: str) -> str:
     """Say how a process ended in one form: "code 1", "signal SIGSEGV", "hang", or nothing when it is not known."""
     status = exit_status.strip()
-    if name := re.search(_SIGNAL_NAMES, status.upper()):
-        return f"signal SIG{name[1]}"
+    if name := re.search(rf"\bSIG({_NAMES})\b|^({_NAMES})$", status.upper()):
+        return f"signal SIG{name[1] or name[2]}"
     if re.search(r"(?i)\b(?:hang|hung|hangs|timeout|timed out|stuck|frozen)\b", status):
         return "hang"
     if number := re.search(r"(?i)\bsignal:? (\d{1,2})\b", status):

@@ -15,7 +15,7 @@ from holdfast.core.events import read_events
 from holdfast.core.runfolder import EVENTS, checkpoints_folder, model_folder
 from tests.tiny import tiny_attempt, tiny_bert, tiny_instructions, tiny_llama, tiny_prepared
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]  # a busy machine takes minutes to start a dozen processes
+pytestmark = pytest.mark.lab
 STEPS = 36  # 96 examples, 8 a step, 3 epochs
 
 

@@ -76,7 +76,7 @@ def test_killed_around_mining_it_ends_with_the_same_weights(parts, tmp_path, tow
         process = start(attempt)
         wait(attempt)
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=30)
+        process.communicate(timeout=300)
         assert process.returncode == -signal.SIGKILL
         finish(tiny_attempt(broken, *parts, number=2, **wanted))
         assert weights(broken) == weights(unbroken), moment
@@ -93,6 +93,6 @@ def test_towers_over_vectors_end_with_the_same_weights_too(tmp_path):
     process = start(attempt)
     wait_for_step(attempt, 3 * EPOCH + 4)
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     finish(tiny_attempt(tmp_path / "broken", *parts, number=2, **wanted))
     assert weights(tmp_path / "broken") == weights(tmp_path / "unbroken")
