@@ -16,15 +16,16 @@ _BACKSTOP_SECONDS = 30.0  # on top of the limits that the trials keep by themsel
 def survey_this_machine(device_limit_seconds: float) -> Survey:
     """Start asking everything about this machine and this Python."""
     doing = {"native": "reading native libraries"}
+    children = trials.Children()
 
     def try_devices() -> Answer[Any]:
         return trials.probe_trials(
-            device_limit_seconds, tell=lambda device: doing.update(trials=f"one training step on {device}")
+            device_limit_seconds, children, tell=lambda device: doing.update(trials=f"one training step on {device}")
         )
 
     # The CPU's child and then the accelerators' children, each within the limit.
     trial_probe = Probe("trials", try_devices, 2 * device_limit_seconds + _BACKSTOP_SECONDS)
-    return Survey((trial_probe, *PROBES), doing, trials.stop_children).start()
+    return Survey((trial_probe, *PROBES), doing, children.stop).start()
 
 
 def probe_packages() -> Answer[dict[str, Any]]:

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Lock
-from typing import Literal
+from threading import Lock
+from typing import IO, Literal
 
 from holdfast.core.facts import Answer, DeviceTrial
 from holdfast.machine.commands import Unanswerable, kill_group
@@ -27,10 +27,6 @@ from holdfast.machine.libraries import probe_torch
 _CHILD = Path(__file__).with_name("device_trial.py")
 _GRACE_SECONDS = 2.0  # for the child to end itself with its stacks, before the group is killed
 _AT_ONCE = 16  # all cards of a big machine together, so that one limit holds for all
-
-_running: set["subprocess.Popen[bytes]"] = set()
-_running_lock = Lock()
-_stopped = Event()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,58 +39,78 @@ class Ending:
     seconds: float
 
 
-def probe_trials(limit_seconds: float, tell: Callable[[str], None] = lambda _: None) -> Answer[tuple[DeviceTrial, ...]]:
+class Children:
+    """The children of one survey, so that all of them can be ended when the one who asked has gone."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._is_stopped = False
+        self._lock = Lock()
+
+    def start(self, command: list[str], out: IO[bytes], err: IO[bytes]) -> "subprocess.Popen[bytes]":
+        """Start one with its output in files, unless all were stopped."""
+        with self._lock:  # held over the start: a child is either on the list when all are stopped, or never started
+            if self._is_stopped:
+                raise Unanswerable("stopped")
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=os.environ | {"PYTHONFAULTHANDLER": "1", "PYTHONIOENCODING": "utf-8"},
+                start_new_session=True,
+            )
+            self._running.add(process)
+            return process
+
+    def end(self, process: "subprocess.Popen[bytes]") -> None:
+        """Kill one and whatever it may have left behind."""
+        with self._lock:
+            kill_group(process)
+            self._running.discard(process)
+
+    def stop(self) -> None:
+        """Kill all, and let none be started any more."""
+        with self._lock:
+            self._is_stopped = True
+            for process in self._running:
+                kill_group(process)
+
+
+def probe_trials(
+    limit_seconds: float, children: Children, tell: Callable[[str], None] = lambda _: None
+) -> Answer[tuple[DeviceTrial, ...]]:
     """Do one training step on every device that torch can use here."""
     if limit_seconds <= 0:
         return Answer((), "--device-timeout is 0")
     if probe_torch().value is None:
         return Answer((), "torch is not installed in this Python")
     tell("cpu")
-    cpu = run_child("cpu", limit_seconds)
+    cpu = run_child("cpu", limit_seconds, children)
     devices = found_devices(cpu)
     if devices:
         tell(", ".join(devices))
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        endings = list(pool.map(lambda device: run_child(device, limit_seconds), devices))
+        endings = list(pool.map(lambda device: run_child(device, limit_seconds, children), devices))
     trials = [judge("cpu", cpu, limit_seconds), *lost_devices(cpu, limit_seconds, has_nvidia=has_nvidia_driver())]
     trials += [judge(device, ending, limit_seconds) for device, ending in zip(devices, endings, strict=True)]
     return Answer(tuple(trials), "one training step in a child process for each device")
 
 
-def stop_children() -> None:
-    """Kill the children that still run, when the one who asked has gone."""
-    _stopped.set()
-    with _running_lock:
-        for process in _running:
-            kill_group(process)
-
-
-def run_child(device: str, limit_seconds: float) -> Ending:
+def run_child(device: str, limit_seconds: float, children: Children) -> Ending:
     """Start the child for one device and wait for it, at most the time limit and a little grace."""
-    if _stopped.is_set():
-        raise Unanswerable("stopped")
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="holdfast-trial-", ignore_cleanup_errors=True) as name:
         out, err = Path(name, "out"), Path(name, "err")
         with out.open("wb") as out_file, err.open("wb") as err_file:
-            process = subprocess.Popen(
-                [sys.executable, "-P", str(_CHILD), device, str(limit_seconds)],
-                stdin=subprocess.DEVNULL,
-                stdout=out_file,
-                stderr=err_file,
-                env=os.environ | {"PYTHONFAULTHANDLER": "1", "PYTHONIOENCODING": "utf-8"},
-                start_new_session=True,
-            )
-        with _running_lock:
-            _running.add(process)
+            command = [sys.executable, "-P", str(_CHILD), device, str(limit_seconds)]
+            process = children.start(command, out_file, err_file)
         try:
             code: int | None = process.wait(limit_seconds + _GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             code = None
         finally:
-            kill_group(process)  # also what the child may have left behind
-            with _running_lock:
-                _running.discard(process)
+            children.end(process)
         return Ending(
             read_lines(out.read_text(encoding="utf-8", errors="replace")),
             err.read_text(encoding="utf-8", errors="replace"),

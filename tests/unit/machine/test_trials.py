@@ -1,6 +1,18 @@
 """What becomes of a device's child is always an answer."""
 
-from holdfast.machine.trials import Ending, found_devices, innermost_frame, judge, lost_devices, read_lines
+import pytest
+
+from holdfast.machine.commands import Unanswerable
+from holdfast.machine.trials import (
+    Children,
+    Ending,
+    found_devices,
+    innermost_frame,
+    judge,
+    lost_devices,
+    read_lines,
+    run_child,
+)
 
 CRASH = """Fatal Python error: Segmentation fault
 
@@ -91,6 +103,13 @@ def test_a_hang_while_looking_for_devices_is_the_devices_own():
     (lost,) = lost_devices(ending(lines, "", None), 60, has_nvidia=True)
     assert (lost.device, lost.outcome) == ("cuda", "hang")
     assert judge("cpu", ending(lines, "", None), 60).outcome == "agrees"
+
+
+def test_no_child_is_started_after_all_were_stopped():
+    children = Children()
+    children.stop()
+    with pytest.raises(Unanswerable):
+        run_child("cpu", 1.0, children)
 
 
 def test_text_without_a_stack_has_no_frame():
