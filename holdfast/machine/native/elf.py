@@ -71,20 +71,21 @@ def _segments(window: Window, order: str) -> Iterator[_Segment]:
 
 
 def _dynamic(window: Window, order: str, segments: tuple[_Segment, ...]) -> Iterator[tuple[int, int]]:
-    for segment in segments:
-        if segment.kind != _DYNAMIC:
-            continue
-        if segment.size > _MAX_DYNAMIC_BYTES:
-            raise Corrupt(f"a dynamic segment of {segment.size} bytes is not believable")
-        needed = 0
-        for at in range(0, segment.size - 15, 16):
-            tag, value = window.unpack(order + "QQ", segment.offset + at)
-            if tag == 0:
-                return
-            needed += tag == _NEEDED
-            if needed > _MAX_NEEDED:
-                raise Corrupt(f"more than {_MAX_NEEDED} needed libraries are not believable")
-            yield tag, value
+    dynamic = [segment for segment in segments if segment.kind == _DYNAMIC]
+    if not dynamic:
+        return
+    segment = dynamic[-1]  # there is one; of more the system's loader takes the last
+    if segment.size > _MAX_DYNAMIC_BYTES:
+        raise Corrupt(f"a dynamic segment of {segment.size} bytes is not believable")
+    needed = 0
+    for at in range(0, segment.size - 15, 16):
+        tag, value = window.unpack(order + "QQ", segment.offset + at)
+        if tag == 0:
+            return
+        needed += tag == _NEEDED
+        if needed > _MAX_NEEDED:
+            raise Corrupt(f"more than {_MAX_NEEDED} needed libraries are not believable")
+        yield tag, value
 
 
 def _place(segments: tuple[_Segment, ...], address: int) -> int | None:

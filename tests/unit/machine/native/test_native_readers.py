@@ -161,6 +161,16 @@ def test_claims_beyond_belief_are_refused_without_being_followed(tmp_path):
     assert "not believable" in found.reason
 
 
+@pytest.mark.timeout(30)  # walking each of them takes minutes
+def test_of_many_dynamic_segments_only_one_is_walked(tmp_path):
+    count, size = 2000, 1 << 20
+    place = 64 + 56 * count
+    header = b"\x7fELF\2\1\1" + bytes(9)
+    header += struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, count, 64, 0, 0)
+    segments = struct.pack("<IIQQQQQQ", 2, 4, place, 0, 0, size, size, 8) * count
+    assert read_well(tmp_path, header + segments + struct.pack("<QQ", 0x6FFFFEF5, 1) * (size // 16)).needed == ()
+
+
 def test_a_pipe_with_a_librarys_name_is_not_opened(tmp_path):
     os.mkfifo(tmp_path / "pipe.so")
     assert read_native(str(tmp_path / "pipe.so")) == Unreadable(str(tmp_path / "pipe.so"), "not a regular file")
