@@ -17,7 +17,10 @@ class Events:
     """Appends to one file of events."""
 
     def __init__(self, path: Path):
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        size = os.fstat(self._file).st_size
+        if size and os.pread(self._file, 1, size - 1) != b"\n":
+            os.write(self._file, b"\n")  # the writer before was killed in the middle of a line
 
     def write(self, event: str, **details: object) -> None:
         """Add one event with the time of day."""
@@ -32,5 +35,8 @@ def read_events(path: Path) -> Iterator[dict[str, object]]:
         return
     with path.open("rb") as file:
         for line in file:
-            if line.endswith(b"\n"):
-                yield json.loads(line)
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            yield event

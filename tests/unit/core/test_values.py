@@ -75,6 +75,8 @@ def test_events_of_a_killed_writer_end_with_the_last_whole_one(tmp_path):
     with path.open("ab") as file:
         file.write(b'{"event": "st')
     assert [event["step"] for event in read_events(path)] == [1, 2]
+    Events(path).write("step", step=3)
+    assert [event["step"] for event in read_events(path)] == [1, 2, 3]
 
 
 def test_a_beat_is_read_by_another_process_as_it_was_written(tmp_path):
