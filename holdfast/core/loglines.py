@@ -107,6 +107,6 @@ def _split_prefixes(line: str) -> tuple[str, str]:
 
 def _docker_line(raw: str) -> str:
     try:
-        return str(json.loads(raw)["log"]).rstrip("\n")
+        return str(json.loads(raw)["log"]).rstrip("\n").replace("\n", " ")
     except (ValueError, KeyError, TypeError, RecursionError):
         return raw
