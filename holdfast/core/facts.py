@@ -160,14 +160,14 @@ class MachineFacts:
     sources: Mapping[str, str] = field(default_factory=dict)  # fact -> where it was taken from
 
     def has_at_least(self, name: str, version: str) -> bool:
-        """True when the distribution is installed in that version or a later one."""
-        installed = self.distributions.get(name)
-        return installed is not None and release(installed) >= release(version)
+        """True when the distribution is installed, its version known, and that one or later."""
+        installed = release(self.distributions.get(name, ""))
+        return bool(installed) and installed >= release(version)
 
     def has_below(self, name: str, version: str) -> bool:
-        """True when the distribution is installed in an earlier version than that."""
-        installed = self.distributions.get(name)
-        return installed is not None and release(installed) < release(version)
+        """True when the distribution is installed, its version known, and earlier than that."""
+        installed = release(self.distributions.get(name, ""))
+        return bool(installed) and installed < release(version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

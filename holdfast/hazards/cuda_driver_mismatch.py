@@ -14,7 +14,7 @@ from holdfast.hazards import Case, Hazard, Invited, proves, seen, suggests
 
 def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     """Say why this machine and plan invite the hazard; None when they do not."""
-    if facts.torch is None or facts.torch.cuda is None or not facts.driver_cuda:
+    if facts.torch is None or facts.torch.cuda is None or not facts.driver_cuda or plan.device not in ("auto", "cuda"):
         return None
     built_for, driver = release(facts.torch.cuda), release(facts.driver_cuda)
     # From CUDA 11 on a driver runs every minor version of its own major one.

@@ -43,8 +43,8 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     )
     if differing:
         return Invited(f"one training step gave another result than the CPU: {differing.detail}", "blocker")
-    installed = facts.distributions.get("torch")
-    if not installed or not uses_mps(facts, plan):
+    installed = facts.distributions.get("torch", "")
+    if not release(installed) or not uses_mps(facts, plan):
         return None
     known = next(_known_bugs(facts, plan, release(installed)), None)
     if known is None:

@@ -60,6 +60,13 @@ def test_facts_answer_what_is_installed_and_how_old():
     assert not facts.has_below("faiss-cpu", "9")
 
 
+@pytest.mark.parametrize("version", ["", "unknown"])
+def test_an_unknown_version_is_neither_old_nor_new(version):
+    facts = MachineFacts(distributions={"torch": version})
+    assert not facts.has_below("torch", "2.3")
+    assert not facts.has_at_least("torch", "2.3")
+
+
 def test_numbers_and_names_are_written_for_people():
     assert [human_bytes(n) for n in (512, 64_000_000, 2.5e12)] == ["512 bytes", "64.0 MB", "2.5 TB"]
     assert (plural(1, "note"), plural(3, "note")) == ("1 note", "3 notes")
