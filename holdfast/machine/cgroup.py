@@ -40,9 +40,11 @@ def memory_room(root: Path = Path("/")) -> int | None:
     for version, folder in _folders("memory", root):
         limit = _read(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes"))
         used = _read(folder / ("memory.current" if version == 2 else "memory.usage_in_bytes"))
-        cached = re.search(r"^(?:total_)?inactive_file (\d+)$", _read(folder / "memory.stat"), re.MULTILINE)
+        cached = dict(re.findall(r"^((?:total_)?inactive_file) (\d+)$", _read(folder / "memory.stat"), re.MULTILINE))
         if limit.isdigit() and int(limit) < _NO_LIMIT_BYTES and used.isdigit():
-            rooms.append(max(0, int(limit) - int(used) + (int(cached[1]) if cached else 0)))
+            # Version 1 counts the groups below in `total_` and in the use, but not in the plain number.
+            free_cache = int(cached.get("total_inactive_file") or cached.get("inactive_file") or 0)
+            rooms.append(max(0, int(limit) - int(used) + free_cache))
     return min(rooms, default=None)
 
 

@@ -96,6 +96,19 @@ def test_cached_files_count_as_room(lay_out):
     assert memory_room(root) == 400
 
 
+def test_version_1_counts_cached_files_of_the_groups_below(lay_out):
+    root = lay_out(
+        {
+            "proc/self/mountinfo": V1_MOUNTS.format(shows="/"),
+            "proc/self/cgroup": "4:memory:/\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "1000\n",
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": "900\n",
+            "sys/fs/cgroup/memory/memory.stat": "inactive_file 10\ntotal_inactive_file 300\n",
+        }
+    )
+    assert memory_room(root) == 400
+
+
 def test_a_system_without_control_groups_has_no_limits(tmp_path):
     assert memory_limit(tmp_path) is None
     assert memory_room(tmp_path) is None
