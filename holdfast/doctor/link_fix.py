@@ -290,7 +290,7 @@ def _undo_step(environment: Path, entry: LinkEntry) -> UndoStep:
             return UndoStep(entry, "leave", f"the kept original was changed; reinstall {entry.owner}")
         return UndoStep(entry, "restore", "the original is put back")
     if path.is_symlink():
-        return UndoStep(entry, "forget", "is a link that we did not make; left alone")
+        return UndoStep(entry, "leave", f"is a link that we did not make; the original stays as {entry.kept}")
     if digest(path) == entry.sha256:
         return UndoStep(entry, "forget", "is the original; nothing to undo")
     return UndoStep(entry, "forget", f"{entry.owner.partition(' ')[0]} was reinstalled since; left alone")

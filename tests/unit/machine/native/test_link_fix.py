@@ -230,6 +230,7 @@ def test_a_link_of_someone_else_is_left_alone(environment):
     (environment / FAISS).symlink_to("/opt/other/libomp.dylib")
     apply_unfix(plan_unfix(environment))
     assert str((environment / FAISS).readlink()) == "/opt/other/libomp.dylib"
+    assert (environment / KEPT).is_file()  # the only copy of the original
 
 
 @pytest.mark.parametrize("damage", ["gone", "changed"])
