@@ -1,6 +1,7 @@
 """`holdfast explain` as a person types it."""
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -76,3 +77,13 @@ def test_terminal_codes_in_a_log_never_reach_the_terminal():
     assert "openmp-duplicate" in found.stdout
     assert "\x1b" not in found.stdout
     assert "\x08" not in found.stdout
+
+
+def test_the_readme_shows_what_the_command_prints(monkeypatch):
+    root = Path(__file__).parents[3]
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("COLUMNS", "100")
+    printed = run("examples/crashed_run.log").stdout
+    assert f"$ holdfast explain examples/crashed_run.log\n{printed}```" in (root / "README.md").read_text(
+        encoding="utf-8"
+    )
