@@ -197,9 +197,9 @@ def _refusal(environment: Path, scan: Scan, copy: Copy, serving: Copy, alone: Ma
     try:
         needed: set[str] = set()
         for process in alone.values():
-            for answer in process.answers:
-                if answer.copy and answer.copy.path == copy.path:
-                    needed |= openmp_imports(answer.request.path, scan.arch)
+            for reply in process.replies:
+                if reply.copy and reply.copy.path == copy.path:
+                    needed |= openmp_imports(reply.request.path, scan.arch)
         lacking = sorted(needed - exported_symbols(serving.path, scan.arch))
     except (Corrupt, OSError) as error:
         return f"its symbols cannot be compared: {error}"
@@ -228,7 +228,7 @@ def _helpless(
 ) -> Iterator[str]:
     for owner, process in alone.items():
         missing = {
-            answer.request.reference for answer in process.answers if not answer.copy and not answer.request.is_spare
+            reply.request.reference for reply in process.replies if not reply.copy and not reply.request.is_spare
         }
         if missing and owner not in helped:
             asked = ", ".join(sorted(missing))

@@ -1,4 +1,4 @@
-"""The list of every probe, and the start of a survey of this machine.
+"""The list of every probe, and the start of asking this machine.
 
 Reads: the machine. Leaves: facts, each with the source it was taken from.
 """
@@ -7,13 +7,13 @@ from typing import Any
 
 from holdfast.core.facts import Answer
 from holdfast.machine import cpu, disk, gpu, hub, interpreter, libraries, memory, power, system, trials, variables
+from holdfast.machine.asking import Asking, Probe
 from holdfast.machine.native.survey import survey_roots
-from holdfast.machine.survey import Probe, Survey
 
 _BACKSTOP_SECONDS = 30.0  # on top of the limits that the trials keep by themselves
 
 
-def survey_this_machine(device_limit_seconds: float) -> Survey:
+def ask_this_machine(device_limit_seconds: float) -> Asking:
     """Start asking everything about this machine and this Python."""
     doing = {"native": "reading native libraries"}
     children = trials.Children()
@@ -25,7 +25,7 @@ def survey_this_machine(device_limit_seconds: float) -> Survey:
 
     # The CPU's child and then the accelerators' children, each within the limit.
     trial_probe = Probe("trials", try_devices, 2 * device_limit_seconds + _BACKSTOP_SECONDS)
-    return Survey((trial_probe, *PROBES), doing, children.stop).start()
+    return Asking((trial_probe, *PROBES), doing, children.stop).start()
 
 
 def probe_packages() -> Answer[dict[str, Any]]:

@@ -40,7 +40,7 @@ class Ending:
 
 
 class Children:
-    """The children of one survey, so that all of them can be ended when the one who asked has gone."""
+    """The children of one asking, so that all of them can be ended when the one who asked has gone."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[bytes]] = set()

@@ -11,7 +11,7 @@ from holdfast.doctor.parts import FOLDER_PARTS, PARTS, Part
 from holdfast.doctor.render import Style, render_close, render_findings, render_json, render_part
 from holdfast.hazards import Hazard, find_hazard
 from holdfast.machine.folder import facts_of_folder
-from holdfast.machine.probe import survey_this_machine
+from holdfast.machine.probe import ask_this_machine
 
 __all__ = (
     "Checkup",
@@ -38,17 +38,17 @@ def check_machine(
     on_wait: Callable[[list[str], float], None] = lambda waiting, seconds: None,
 ) -> Checkup:
     """Ask this machine everything, then ask every hazard. Parts are handed over as soon as they are known."""
-    survey = survey_this_machine(device_limit_seconds)
+    asking = ask_this_machine(device_limit_seconds)
     try:
         for part in PARTS:
-            survey.wait_for(part.probes, on_wait)
-            on_part(part, survey.facts())
-        facts = survey.all_facts(on_wait)
-        report = survey.extras.get("report")
+            asking.wait_for(part.probes, on_wait)
+            on_part(part, asking.facts())
+        facts = asking.all_facts(on_wait)
+        report = asking.extras.get("report")
         checkup = check(facts, native=native_findings(report) if report else (), name_failure=name_failure)
         return replace(checkup, native=report)
     finally:
-        survey.close()
+        asking.close()
 
 
 def check_folder(folder: Path, *, on_part: Callable[[Part, MachineFacts], None] = lambda part, facts: None) -> Checkup:

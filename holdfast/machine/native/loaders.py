@@ -36,7 +36,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Reply:
     """What a request got, and by which rule."""
 
     request: OpenmpRequest
@@ -50,7 +50,7 @@ class Process:
 
     copies: list[Copy] = field(default_factory=list)
     names: list[set[str]] = field(default_factory=list)
-    answers: list[Answer] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
 
     def named(self, *wanted: str) -> Copy | None:
         """A loaded copy that answers to one of the names."""
@@ -153,25 +153,25 @@ def play(scan: Scan, shelf: Shelf, requests: Iterable[OpenmpRequest]) -> Process
     answer = _RULES[scan.os]
     process = Process()
     for request in requests:
-        process.answers.append(answer(request, process, shelf))
+        process.replies.append(answer(request, process, shelf))
     return process
 
 
-def _dyld(request: OpenmpRequest, process: Process, shelf: Shelf) -> Answer:
+def _dyld(request: OpenmpRequest, process: Process, shelf: Shelf) -> Reply:
     if request.reference.startswith("@rpath/"):
         loaded = process.named(request.reference)
         if loaded:
-            return Answer(request, loaded, f"its install name is {request.reference}, the very name asked for")
+            return Reply(request, loaded, f"its install name is {request.reference}, the very name asked for")
     for candidate in _dyld_candidates(request):
         loaded = process.named(candidate)
         if loaded:
             how = "it is loaded already" if loaded.path == candidate else f"its install name is {candidate}"
-            return Answer(request, loaded, how)
+            return Reply(request, loaded, how)
         found = shelf.at(candidate)
         if found:
             copy, was_loaded = process.take(found, candidate)
-            return Answer(request, copy, "a link leads to the same file" if was_loaded else "loaded")
-    return Answer(request, None, f"nothing is found for {request.reference}")
+            return Reply(request, copy, "a link leads to the same file" if was_loaded else "loaded")
+    return Reply(request, None, f"nothing is found for {request.reference}")
 
 
 def _dyld_candidates(request: OpenmpRequest) -> Iterable[str]:
@@ -183,10 +183,10 @@ def _dyld_candidates(request: OpenmpRequest) -> Iterable[str]:
     return [os.path.normpath(reference)] if reference.startswith("/") else []
 
 
-def _ldso(request: OpenmpRequest, process: Process, shelf: Shelf) -> Answer:
+def _ldso(request: OpenmpRequest, process: Process, shelf: Shelf) -> Reply:
     loaded = process.named(request.reference)
     if loaded:
-        return Answer(request, loaded, f"it answers to the same soname, {request.reference}")
+        return Reply(request, loaded, f"it answers to the same soname, {request.reference}")
     if "/" in request.reference:
         candidates = [request.reference]
     else:
@@ -195,37 +195,37 @@ def _ldso(request: OpenmpRequest, process: Process, shelf: Shelf) -> Answer:
         found = shelf.at(candidate)
         if found:
             copy, was_loaded = process.take(found, request.reference)
-            return Answer(request, copy, "a link leads to the same file" if was_loaded else "loaded")
+            return Reply(request, copy, "a link leads to the same file" if was_loaded else "loaded")
     found = shelf.of_system(request.reference, request.kind)
     if found:
         copy, was_loaded = process.take(found, request.reference)
-        return Answer(request, copy, "it is the system's copy" if was_loaded else "loaded")
-    return Answer(request, None, f"nothing is found for {request.reference}")
+        return Reply(request, copy, "it is the system's copy" if was_loaded else "loaded")
+    return Reply(request, None, f"nothing is found for {request.reference}")
 
 
-def _windows(request: OpenmpRequest, process: Process, shelf: Shelf) -> Answer:
+def _windows(request: OpenmpRequest, process: Process, shelf: Shelf) -> Reply:
     leaf = request.reference.replace("\\", "/").rsplit("/", 1)[-1]
     loaded = process.named(leaf.lower())
     if loaded:
-        return Answer(request, loaded, f"a module named {leaf} is loaded already")
+        return Reply(request, loaded, f"a module named {leaf} is loaded already")
     beside = [f"{_folder(request.path)}/{leaf}", *shelf.beside(request.owner, leaf)]
     for candidate in (request.reference, *beside) if request.reference == request.path else beside:
         found = shelf.at(candidate)
         if found:
             copy, _ = process.take(found, leaf.lower())
-            return Answer(request, copy, "loaded")
+            return Reply(request, copy, "loaded")
     found = shelf.of_system(leaf, request.kind)
     if found:
         copy, _ = process.take(found, leaf.lower())
-        return Answer(request, copy, "loaded")
-    return Answer(request, None, f"nothing is found for {leaf}")
+        return Reply(request, copy, "loaded")
+    return Reply(request, None, f"nothing is found for {leaf}")
 
 
 def _folder(path: str) -> str:
     return path.replace("\\", "/").rpartition("/")[0]
 
 
-_RULES: dict[str, Callable[[OpenmpRequest, Process, Shelf], Answer]] = {
+_RULES: dict[str, Callable[[OpenmpRequest, Process, Shelf], Reply]] = {
     "macos": _dyld,
     "linux": _ldso,
     "windows": _windows,

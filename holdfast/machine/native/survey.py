@@ -125,9 +125,9 @@ def _missing(scan: Scan, homebrew: bool | None, conflicts: Sequence[NativeConfli
     found: dict[Missing, list[str]] = {}
     for present, when in cases:
         for owner, process in loaded_alone(scan, present).items():
-            for answer in process.answers:
-                if answer.copy is None:
-                    request = answer.request
+            for reply in process.replies:
+                if reply.copy is None:
+                    request = reply.request
                     helpers = tuple(
                         pair.first
                         for pair in conflicts

@@ -7,7 +7,7 @@ from typing import Literal
 
 from holdfast.core.facts import NativeConflict
 from holdfast.machine.native import loaders
-from holdfast.machine.native.loaders import Answer, Copy, Process, Shelf, play
+from holdfast.machine.native.loaders import Copy, Process, Reply, Shelf, play
 from holdfast.machine.native.runtimes import OpenmpRequest, ProtobufExport, openmp_requests
 from holdfast.machine.native.scan import Scan
 
@@ -98,13 +98,11 @@ def _pairs(scan: Scan, shelf: Shelf) -> Iterator[NativeConflict]:
 
 def _takes_part(process: Process, owner: str) -> bool:
     """False when all that the distribution asked for is spare and missing, such as numba's OpenMP layer."""
-    return any(
-        answer.copy or not answer.request.is_spare for answer in process.answers if answer.request.owner == owner
-    )
+    return any(reply.copy or not reply.request.is_spare for reply in process.replies if reply.request.owner == owner)
 
 
 def _judge(system: str, first: str, second: str, process: Process) -> NativeConflict:
-    missing = [answer for answer in process.answers if answer.copy is None and not answer.request.is_spare]
+    missing = [reply for reply in process.replies if reply.copy is None and not reply.request.is_spare]
     if missing:
         outcome, because = _missing(missing[0])
     elif len(process.copies) == 1:
@@ -122,15 +120,15 @@ def _judge(system: str, first: str, second: str, process: Process) -> NativeConf
     )
 
 
-def _missing(answer: Answer) -> tuple[Outcome, str]:
-    request = answer.request
+def _missing(reply: Reply) -> tuple[Outcome, str]:
+    request = reply.request
     where = ", ".join(request.search) if request.search else "no folder to look in"
     return "not-found", f"{request.owner} asks for {request.reference} and nothing provides it (looks in: {where})"
 
 
 def _why_shared(second: str, process: Process) -> str:
     copy = process.copies[0]
-    how = next((answer.how for answer in process.answers if answer.request.owner == second), "")
+    how = next((reply.how for reply in process.replies if reply.request.owner == second), "")
     return f"{copy.shown} answers {second} too: {how}"
 
 

@@ -3,8 +3,8 @@
 import threading
 
 from holdfast.core.facts import Answer
+from holdfast.machine.asking import Asking, Probe
 from holdfast.machine.commands import Unanswerable
-from holdfast.machine.survey import Probe, Survey
 
 
 def raises(error):
@@ -15,10 +15,10 @@ def raises(error):
 
 
 def test_answers_become_facts_with_their_sources():
-    survey = Survey(
+    asking = Asking(
         (Probe("os", lambda: Answer("linux", "sys.platform")), Probe("arch", lambda: Answer("arm64", "uname")))
     )
-    facts = survey.start().all_facts()
+    facts = asking.start().all_facts()
     assert (facts.os, facts.arch, facts.unanswered) == ("linux", "arm64", ())
     assert facts.sources == {"os": "sys.platform", "arch": "uname"}
 
@@ -30,7 +30,7 @@ def test_a_probe_that_breaks_is_unanswered_and_the_others_go_on():
         Probe("gpus", raises(KeyboardInterrupt())),
         Probe("os", lambda: Answer("linux", "here")),
     )
-    facts = Survey(probes).start().all_facts()
+    facts = Asking(probes).start().all_facts()
     assert facts.os == "linux"
     assert facts.unanswered == (
         "chip: ValueError: no such line",
@@ -48,7 +48,7 @@ def test_a_probe_that_does_not_come_back_is_given_up():
 
     waits = []
     probes = (Probe("disks", stuck, limit_seconds=0.05), Probe("os", lambda: Answer("linux", "here")))
-    facts = Survey(probes, {"disks": "reading disks"}).start().all_facts(lambda waiting, seconds: waits.append(waiting))
+    facts = Asking(probes, {"disks": "reading disks"}).start().all_facts(lambda waiting, seconds: waits.append(waiting))
     gate.set()
     assert facts.unanswered == ("disks: no answer within 0.05 s",)
     assert (facts.os, facts.disks) == ("linux", ())
@@ -57,11 +57,11 @@ def test_a_probe_that_does_not_come_back_is_given_up():
 
 def test_one_probe_may_fill_several_facts_and_admit_what_is_odd():
     value = {"conflicts": (), "openmp_runtimes": ("torch: libomp",), "unanswered": ["a.so: cut off"], "report": 42}
-    survey = Survey((Probe("native", lambda: Answer(value, "files"), fills=("conflicts", "openmp_runtimes")),)).start()
-    facts = survey.all_facts()
+    asking = Asking((Probe("native", lambda: Answer(value, "files"), fills=("conflicts", "openmp_runtimes")),)).start()
+    facts = asking.all_facts()
     assert facts.openmp_runtimes == ("torch: libomp",)
     assert facts.unanswered == ("native: a.so: cut off",)
-    assert survey.extras == {"report": 42}
+    assert asking.extras == {"report": 42}
 
 
 def test_parts_can_be_read_before_all_have_answered():
@@ -71,9 +71,9 @@ def test_parts_can_be_read_before_all_have_answered():
         gate.wait(30)
         return Answer((), "tried")
 
-    survey = Survey((Probe("trials", slow), Probe("os", lambda: Answer("linux", "here")))).start()
-    survey.wait_for(["os"])
-    assert survey.facts().os == "linux"
-    assert "trials" not in survey.facts().sources
+    asking = Asking((Probe("trials", slow), Probe("os", lambda: Answer("linux", "here")))).start()
+    asking.wait_for(["os"])
+    assert asking.facts().os == "linux"
+    assert "trials" not in asking.facts().sources
     gate.set()
-    assert "trials" in survey.all_facts().sources
+    assert "trials" in asking.all_facts().sources
