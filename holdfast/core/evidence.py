@@ -6,7 +6,7 @@ for their signs in it, and `supervisor.diagnose` weighs what they find.
 
 import re
 from bisect import bisect_right
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -67,9 +67,9 @@ class Text:
             self._firsts[pattern] = next((passage for _, passage in self.search(pattern)), None)
         return self._firsts[pattern]
 
-    def without(self, numbers: Container[int]) -> "Text":
-        """The same text less the lines of those numbers."""
-        return Text(self.source, ((passage.line, passage.text) for passage in self if passage.line not in numbers))
+    def without(self, is_dropped: Callable[[Passage], bool]) -> "Text":
+        """The same text less some of its lines."""
+        return Text(self.source, ((passage.line, passage.text) for passage in self if not is_dropped(passage)))
 
     def line_at(self, offset: int) -> int:
         """The number of the line that a place in `joined` belongs to; 0 in an empty text."""

@@ -150,8 +150,16 @@ HARMLESS = (
 
 def set_aside(evidence: Evidence) -> tuple[Evidence, tuple[tuple[Passage, Harmless], ...]]:
     """Take the harmless lines out of a log and its errors, and say which they were."""
-    found = {passage.line: (passage, known) for known in HARMLESS for _, passage in evidence.log.search(known.pattern)}
+    found = [(passage, known) for known in HARMLESS for _, passage in evidence.log.search(known.pattern)]
     if not found:
         return evidence, ()
-    cleaned = replace(evidence, log=evidence.log.without(found), errors=evidence.errors.without(found))
-    return cleaned, tuple(found[line] for line in sorted(found))
+    texts: dict[int, list[str]] = {}
+    for passage, _ in found:
+        texts.setdefault(passage.line, []).append(passage.text)
+
+    def is_harmless(passage: Passage) -> bool:
+        # A line of the file that was redrawn or very long stands in several parts; the others may hold the cause.
+        return any(passage.text in text for text in texts.get(passage.line, ()))
+
+    cleaned = replace(evidence, log=evidence.log.without(is_harmless), errors=evidence.errors.without(is_harmless))
+    return cleaned, tuple(sorted(found, key=lambda pair: pair[0].line))

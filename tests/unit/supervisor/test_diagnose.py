@@ -36,6 +36,15 @@ def test_a_harmless_line_is_said_to_be_harmless():
     assert diagnosis.harmless == ("line 1 is harmless: a new head is expected before fine-tuning",)
 
 
+def test_a_harmless_part_of_a_redrawn_line_does_not_take_the_cause_with_it():
+    harmless = "Some weights of BertForX were not initialized from the model checkpoint at m"
+    bar = "  0%|          | 0/10 [00:00<?, ?it/s]"
+    assert (
+        named(f"{harmless}\r{bar}\rtorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
+        == "cuda-oom"
+    )
+
+
 def test_the_first_error_is_named_and_not_its_echo():
     log = (
         "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity "
