@@ -5,6 +5,7 @@ A hazard whose question breaks is itself a finding and stops no other. Nothing h
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from shlex import quote
 
 from holdfast.core.facts import DeviceTrial, MachineFacts
 from holdfast.core.plan import Plan, Remedy
@@ -144,7 +145,7 @@ def _variable_findings(facts: MachineFacts) -> Iterator[Finding]:
             continue
         other_environment = variable.name == "VIRTUAL_ENV"
         remedy = (
-            Remedy("look at that environment's packages", command=f"holdfast doctor --env {variable.value}")
+            Remedy("look at that environment's packages", command=f"holdfast doctor --env {quote(variable.value)}")
             if other_environment
             else Remedy("take it away", command=f"unset {variable.name}")
         )

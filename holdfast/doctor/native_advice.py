@@ -4,6 +4,7 @@ Setting KMP_DUPLICATE_LIB_OK is never among them: it silences the abort and leav
 """
 
 from collections.abc import Sequence
+from shlex import quote
 
 from holdfast.core.facts import NativeConflict, release
 from holdfast.core.plan import Remedy
@@ -55,7 +56,7 @@ def openmp_remedies(
         remedies.append(
             Remedy(
                 f"let {_other(names)} use torch's copy through a link; `--unfix` takes it back",
-                command=f"holdfast doctor --env {environment} --fix",
+                command=f"holdfast doctor --env {quote(environment)} --fix",
                 cost="edits the environment; reinstalling the package undoes it",
             )
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from shlex import quote
 
 from holdfast.core.errors import RequestError
 
@@ -25,7 +26,7 @@ def find_roots(folder: Path) -> tuple[Path, ...]:
             raise RequestError(
                 f"the virtual environment {folder} has no site-packages folder",
                 seen="pyvenv.cfg, but none of " + ", ".join(_INSIDE_ENVIRONMENT),
-                try_next=(f"python -m venv {folder}", *_EXAMPLES[1:]),
+                try_next=(f"python -m venv {quote(str(folder))}", *_EXAMPLES[1:]),
             )
         if _is_root(folder):
             return (folder,)
@@ -57,14 +58,14 @@ def _check(folder: Path) -> None:
         raise RequestError(f"there is no folder {folder}", seen=f"{there} exists" if there else "", try_next=_EXAMPLES)
     if not folder.is_dir():
         if folder.suffix == ".whl":
-            unpack = f"python -m zipfile -e {folder} unpacked/ && holdfast doctor --env unpacked/"
+            unpack = f"python -m zipfile -e {quote(str(folder))} unpacked/ && holdfast doctor --env unpacked/"
             raise RequestError(f"{folder} is a packed wheel", seen="a file", try_next=(unpack,))
         raise RequestError(f"{folder} is a file; a folder is needed", seen="a file", try_next=_EXAMPLES)
     names = [child.name for child in folder.iterdir()]
     if not names:
         raise RequestError(f"{folder} is empty", seen="no files at all", try_next=_EXAMPLES)
     if all(name.endswith(".whl") for name in names):
-        unpack = f"for w in {folder}/*.whl; do python -m zipfile -e $w unpacked/; done"
+        unpack = f'for w in {quote(str(folder))}/*.whl; do python -m zipfile -e "$w" unpacked/; done'
         raise RequestError(
             f"{folder} holds packed wheels only",
             seen=", ".join(sorted(names)[:3]),
