@@ -22,9 +22,10 @@ class Renamed:
     source: str
     says: str = ""  # the advice, where "dropped" and "write" do not tell it
 
-    @property
-    def advice(self) -> str:
-        """Say what to write instead, in one clause."""
+    def advice_on(self, name: str) -> str:
+        """Say what to write instead of the old name, or of the new one where the library is older, in one clause."""
+        if name == self.new:
+            return f"an older {self.library} calls it {self.old}: write that, or upgrade {self.library} ({self.source})"
         if self.says:
             return f"{self.library} {self.since}: {self.says} ({self.source})"
         instead = f"write {self.new}" if self.new else "leave it out"

@@ -84,7 +84,7 @@ def _known_rename(evidence: Evidence) -> Passage | None:
         for asked, passage in _places(evidence, shape):
             owner = asked.groupdict().get("owner") or _called_before(evidence, passage.line)
             if row := find_renamed(asked["name"], owner):
-                return Passage(passage.source, passage.line, f"{passage.text}  [{row.advice}]")
+                return Passage(passage.source, passage.line, f"{passage.text}  [{row.advice_on(asked['name'])}]")
     return None
 
 

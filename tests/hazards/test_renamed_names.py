@@ -21,6 +21,10 @@ from holdfast.supervisor.diagnose import diagnose
         ("AttributeError: 'DynamicCache' object has no attribute 'get_max_length'", "get_max_cache_shape"),
         ("ModuleNotFoundError: No module named 'torch._six'", "collections.abc"),
         ("TypeError: Trainer.__init__() got an unexpected keyword argument 'gpus'", "devices"),
+        (
+            "TypeError: TrainingArguments.__init__() got an unexpected keyword argument 'eval_strategy'",
+            "an older transformers calls it evaluation_strategy: write that, or upgrade transformers",
+        ),
     ],
 )
 def test_the_proof_names_what_stands_in_its_place(line, instead):
