@@ -77,6 +77,8 @@ _IN_SCRIPTS = {
 
 
 def in_script(setting: str, value: object) -> str:
-    """Say what a changed setting is called in a script of one's own."""
+    """Say what a changed setting, or an environment variable, is called in a script of one's own."""
+    if setting.isupper():
+        return f"export {setting}={value}"
     wordings = _IN_SCRIPTS.get(setting, {})
     return wordings.get(str(value), wordings.get("", "{setting}={value}")).format(setting=setting, value=value)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from holdfast.core.artifacts import to_plain
 from holdfast.core.facts import MachineFacts
-from holdfast.core.plan import Remedy
+from holdfast.core.plan import Remedy, in_script
 from holdfast.core.text import plural
 from holdfast.doctor.checkup import Checkup, Finding
 from holdfast.doctor.native_report import native_details
@@ -118,7 +118,7 @@ def _foremost(remedies: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
 def _advice(remedy: Remedy) -> str:
     details = [_whole(remedy.command)] if remedy.command else []
     if not remedy.command:
-        details = [f"{name}={value}" for name, value in (remedy.change or {}).items()]
+        details = [in_script(name, value) for name, value in (remedy.change or {}).items()]
     details += [f"cost: {remedy.cost}"] if remedy.cost else []
     details += [] if remedy.keeps else ["changes what is learned"]
     return remedy.title + (f"  ({'; '.join(details)})" if details else "")

@@ -130,12 +130,13 @@ def _about_text(evidence: Evidence) -> str:
 
 def _remedy_lines(remedy: Remedy) -> list[str]:
     """A remedy's title, then what to type, then what it costs."""
-    changes = (remedy.change or {}).items()
-    variables = [f"export {name}={value}" for name, value in changes if name.isupper()]
-    settings = [in_script(name, value) for name, value in changes if not name.isupper()]
+    changes = [in_script(name, value) for name, value in (remedy.change or {}).items()]
+    typed = [
+        change for change in (remedy.command, *changes) if change.startswith("export ") or change == remedy.command
+    ]
     lines = _labelled("try", remedy.title)
-    lines += [f"           $ {command}" for command in (remedy.command, *variables) if command]
-    lines += [line for setting in settings for line in _labelled("", f"  {setting}")]
+    lines += [f"           $ {command}" for command in typed if command]
+    lines += [line for change in changes if change not in typed for line in _labelled("", f"  {change}")]
     if remedy.cost:
         lines += _labelled("", f"  cost: {remedy.cost}")
     if not remedy.keeps:
