@@ -149,7 +149,7 @@ def test_a_finding_shows_what_was_seen_then_advice_then_where_to_read_on():
     assert render_findings(checkup, Style()) == [
         "[!]  torch 2.8.0 and faiss-cpu 1.12.0 load two OpenMP runtimes, in either order   [openmp-duplicate]",
         "     try   first  (pip install x; cost: slow)",
-        "     try   second  (OMP_NUM_THREADS=1)",
+        "     try   second  (export OMP_NUM_THREADS=1)",
         "           1 more with -v",
         "     more  holdfast explain openmp-duplicate",
         "[!]  not answered: gpus: nvidia-smi did not answer",
@@ -164,7 +164,11 @@ def test_one_remedy_that_can_be_typed_is_always_shown():
     remedies = (Remedy("a", change={"device": "cpu"}), Remedy("b", change={"threads": 1}), Remedy("c", command="pip x"))
     finding = Finding(slug="some-thing", severity="warning", seen="s", remedies=remedies)
     lines = render_findings(Checkup(facts=MachineFacts(), findings=(finding,)), Style())
-    assert lines[1:] == ["     try   a  (device=cpu)", "     try   c  (pip x)", "           1 more with -v"]
+    assert lines[1:] == [
+        "     try   a  (use_cpu=True in TrainingArguments, or .to('cpu'))",
+        "     try   c  (pip x)",
+        "           1 more with -v",
+    ]
 
 
 def test_lines_fold_at_60_columns_without_breaking_commands():
