@@ -41,9 +41,10 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
         for variable in facts.variables
         if variable.name == "KMP_DUPLICATE_LIB_OK" and variable.verdict == "harmful"
     ]
-    if not pairs and not silenced:
-        return None
-    return Invited("; ".join(pairs + silenced), "warning" if pairs else "note")
+    if pairs:
+        return Invited("; ".join(pairs + silenced), "warning")
+    unset = Remedy("take it away", command="unset KMP_DUPLICATE_LIB_OK")
+    return Invited(silenced[0], "note", (unset,)) if silenced else None
 
 
 def _two_images(evidence: Evidence) -> Passage | None:

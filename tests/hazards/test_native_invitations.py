@@ -67,6 +67,7 @@ def test_the_variable_that_silences_the_check_is_told():
     assert invited is not None
     assert invited.severity == "note"
     assert "not the crash" in invited.seen
+    assert [remedy.command for remedy in invited.remedies] == ["unset KMP_DUPLICATE_LIB_OK"]
     assert invitation("openmp-duplicate", variables=(kmp("FALSE", "works"),)) is None
 
 
