@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+CORPUS ?= ../shared/corpus/cases.jsonl  # real failures with confirmed causes; skipped when there are none
 
 .PHONY: demo test check lab bench corpus hazard hazards clean
 

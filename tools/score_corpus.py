@@ -39,4 +39,4 @@ def main(corpus: Path) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(Path(sys.argv[1] if len(sys.argv) > 1 else "../shared/corpus/cases.jsonl")))
+    raise SystemExit(main(Path(sys.argv[1])))

@@ -1,0 +1,18 @@
+"""Real failures with confirmed causes, where such a file lies beside the checkout."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+from score_corpus import main
+
+CORPUS = ROOT.parent / "shared" / "corpus" / "cases.jsonl"
+
+
+@pytest.mark.skipif(not CORPUS.exists(), reason="no corpus lies beside this checkout")
+def test_causes_are_named_right_and_no_decoy_is_named(capsys):
+    assert main(CORPUS) == 0, capsys.readouterr().out
