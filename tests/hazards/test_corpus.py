@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 from score_corpus import main
 
-CORPUS = ROOT.parent / "shared" / "corpus" / "cases.jsonl"
+CORPUS = Path(__file__).parents[3] / "shared" / "corpus" / "cases.jsonl"
 
 
 @pytest.mark.skipif(not CORPUS.exists(), reason="no corpus lies beside this checkout")
