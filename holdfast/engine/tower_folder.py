@@ -30,7 +30,9 @@ _SHAPE, _WEIGHTS = "config.json", "model.safetensors"
 _TEMPERATURE = 0.05
 
 
-def load_towers(settings: Settings, options: TowerOptions, pairs: Pairs, draws: Draws) -> tuple[list[nn.Module], float]:
+def load_towers(
+    settings: Settings, options: TowerOptions, pairs: Pairs, draws: Draws | None
+) -> tuple[list[nn.Module], float]:
     """One tower, or that of the queries and that of the passages; and the temperature to start with."""
     model = Path(settings.model)
     about = _read(model / _ABOUT)
@@ -78,7 +80,7 @@ def save_towers(
     write_artifact(folder, _ABOUT, {"towers": "shared" if is_shared else "separate", "temperature": temperature})
 
 
-def _text_tower(folder: Path, settings: Settings, draws: Draws) -> TextTower:
+def _text_tower(folder: Path, settings: Settings, draws: Draws | None) -> TextTower:
     body: Any = AutoModel.from_pretrained(folder, dtype=torch.float32, use_safetensors=True).to(settings.device)
     offset = proven_offset(body) if settings.packing else None
     if settings.gradient_checkpointing:

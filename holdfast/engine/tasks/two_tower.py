@@ -38,7 +38,7 @@ def load(settings: Settings) -> "TwoTower":
     options = read_options(settings.options)
     pairs = Pairs(settings.prepared_path, manifest, options)
     torch.manual_seed(settings.seed)  # for new towers
-    draws = Draws(settings.seed)
+    draws = None if settings.is_on_card else Draws(settings.seed)
     towers, temperature = load_towers(settings, options, pairs, draws)
     model = TowerModel(towers, temperature, options.learn_temperature)
     return TwoTower(settings, manifest, options, model, pairs, draws)
@@ -84,13 +84,14 @@ class TwoTower:
         options: TowerOptions,
         model: TowerModel,
         pairs: Pairs,
-        draws: Draws,
+        draws: Draws | None,
     ):
         self._settings, self._manifest = settings, manifest
         self._options, self._pairs, self._draws = options, pairs, draws
         self.model: nn.Module = model.to(settings.device)
         self._model = model
-        replace_dropout(model, draws)
+        if draws:
+            replace_dropout(model, draws)
         self.lengths = pairs.lengths
         self._mined = nothing_mined(len(self.lengths), options.mining or Mining(negatives=0))
         self._mined_epoch = -1
@@ -122,8 +123,8 @@ class TwoTower:
         back = torch.from_numpy(np.argsort(order)).to(self._settings.device)
 
         def embed(batch: MicroBatch) -> Tensor:
-            self._draws.at(step, batch.first_token, batch.first_item)
-            return self._embed(batch.tower, [items[int(at)] for at in batch.items], (step, batch.first_item))
+            self._go_to(step, batch)
+            return self._embed(batch.tower, [items[int(at)] for at in batch.items])
 
         return cached_backward(batches, embed, lambda whole: self._loss(whole[back], passages))
 
@@ -136,6 +137,10 @@ class TwoTower:
         hidden = [judged.itself(query) for query in range(len(queries))]
         _, rows_QK = search(self._embed_all(queries, 0), self._corpus(), DEEPEST, hidden)
         return retrieval_metrics(rows_QK.cpu().numpy(), self._pairs.judgements[split])
+
+    def report(self, split: str) -> dict[str, object]:
+        """What is worth keeping of the finished model: its metrics."""
+        return dict(self.evaluate(split))
 
     def state(self) -> dict[str, Tensor]:
         """All weights, and the near-misses that the rest of the epoch needs."""
@@ -191,11 +196,17 @@ class TwoTower:
             self._options.symmetric,
         )
 
-    def _embed(self, tower: int, items: list[NDArray[Any]], place: tuple[int, int]) -> Tensor:
-        used = self._model.towers[tower]
-        if not used.is_packed:  # attention of models that do not pack drops values by torch's own generator
-            torch.manual_seed(int(generator(self._settings.seed, "torch", *place).integers(2**62)))
-        embeddings_BH: Tensor = used(items)
+    def _go_to(self, step: int, batch: MicroBatch) -> None:
+        """Let dropout draw what belongs to this place, however often it is asked."""
+        if self._draws:
+            self._draws.at(step, batch.first_token, batch.first_item)
+        if not self._draws or not self._model.towers[batch.tower].is_packed:
+            # On a card, and in attention that is not ours, torch's own generator draws.
+            torch.manual_seed(int(generator(self._settings.seed, "torch", step, batch.first_item).integers(2**62)))
+
+    def _embed(self, tower: int, items: list[NDArray[Any]]) -> Tensor:
+        with self._settings.autocast():
+            embeddings_BH: Tensor = self._model.towers[tower](items)
         return embeddings_BH
 
     @torch.no_grad()
@@ -204,7 +215,7 @@ class TwoTower:
         self.model.eval()
         found_BH: Tensor | None = None
         for micro in micro_batches(np.arange(len(items)), costs(items), self._settings.micro_tokens):
-            part_BH = self._model.towers[tower]([items[int(at)] for at in micro])
+            part_BH = self._embed(tower, [items[int(at)] for at in micro])
             if found_BH is None:
                 found_BH = part_BH.new_empty((len(items), part_BH.shape[1]))
             found_BH[torch.from_numpy(micro).to(part_BH.device)] = part_BH
