@@ -5,6 +5,7 @@ of the same article. Texts are the same when their tokens are.
 """
 
 import hashlib
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,57 +27,65 @@ class RowsOf:
         self._order = np.argsort(values, kind="stable")
         self._sorted = values[self._order]
 
-    def find(self, wanted: Indices) -> Indices:
-        """All rows that hold one of these values."""
+    def pairs(self, wanted: Indices) -> tuple[Indices, Indices]:
+        """Every pair of a wanted value, by its place, and a row that holds it."""
         starts, ends = np.searchsorted(self._sorted, wanted, "left"), np.searchsorted(self._sorted, wanted, "right")
-        parts = [self._order[start:end] for start, end in zip(starts, ends, strict=True)]
-        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+        counts = ends - starts
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.repeat(np.arange(len(wanted)), counts), self._order[np.repeat(starts, counts) + within]
+
+
+@dataclass(frozen=True, slots=True)
+class NotWrong:
+    """What must not count as wrong for one query."""
+
+    answers: Indices  # rows of the corpus
+    contents: Indices  # of the answers, and of the query itself
+    groups: Indices  # of the answers
 
 
 class Judged:
-    """The judgements of one split's queries over a corpus."""
+    """The judgements of one split's queries over a corpus. Without groups, articles play no part."""
 
     def __init__(self, query_contents: Indices, corpus_contents: Indices, qrels: Indices, groups: Indices | None):
-        self._query_contents, self._corpus_contents, self._groups = query_contents, corpus_contents, groups
-        self._rows_of_content = RowsOf(corpus_contents)
-        self._rows_of_group = RowsOf(groups) if groups is not None else None
+        self._query_contents, self._corpus_contents = query_contents, corpus_contents
+        self._groups = groups if groups is not None else np.full(len(corpus_contents), -1)
+        self._rows_of_content, self._rows_of_group = RowsOf(corpus_contents), RowsOf(self._groups)
         # By content, so that a question asked twice in the same words has the answers of both.
-        self._answers: dict[int, set[int]] = {}
+        answers: dict[int, set[int]] = {}
         for query, passage in qrels[:, :2].tolist():
-            self._answers.setdefault(int(query_contents[query]), set()).add(passage)
+            answers.setdefault(int(query_contents[query]), set()).add(passage)
+        self._not_wrong = [self._look_up(int(own), answers) for own in query_contents]
 
     def hidden(self, query: int) -> Indices:
         """All rows of the corpus that must not count as wrong for a query."""
-        answers, contents_, groups = self._answers_of(query)
-        rows = [answers, self._rows_of_content.find(contents_)]
-        if self._rows_of_group is not None:
-            rows.append(self._rows_of_group.find(groups))
-        return np.unique(np.concatenate(rows))
-
-    def answers(self, query: int, passages: Indices) -> NDArray[np.bool_]:
-        """Which of these passages answer a query, or are copies of an answer or of the query."""
-        return np.isin(self._corpus_contents[passages], self._answers_of(query)[1])
+        known = self._not_wrong[query]
+        same_text, same_group = self._rows_of_content.pairs(known.contents), self._rows_of_group.pairs(known.groups)
+        return np.unique(np.concatenate([same_text[1], same_group[1]]))
 
     def itself(self, query: int) -> Indices:
         """Rows of the corpus that hold the query's own text and are not an answer."""
-        answers, _, _ = self._answers_of(query)
-        return np.setdiff1d(self._rows_of_content.find(self._query_contents[[query]]), answers)
+        _, rows = self._rows_of_content.pairs(self._query_contents[[query]])
+        return np.setdiff1d(rows, self._not_wrong[query].answers)
+
+    def are_answers(self, query: int, passages: Indices) -> NDArray[np.bool_]:
+        """Which of these passages answer a query, or are copies of an answer or of the query."""
+        return np.isin(self._corpus_contents[passages], self._not_wrong[query].contents)
 
     def may_be_wrong(self, queries: Indices, passages: Indices) -> NDArray[np.bool_]:
         """For each of these queries and passages, whether the passage may count as wrong."""
         allowed = np.ones((len(queries), len(passages)), dtype=bool)
-        passage_contents = self._corpus_contents[passages]
-        passage_groups = self._groups[passages] if self._groups is not None else None
-        for row, query in enumerate(queries.tolist()):
-            _, contents_, groups = self._answers_of(query)
-            allowed[row] = ~np.isin(passage_contents, contents_)
-            if passage_groups is not None:
-                allowed[row] &= ~np.isin(passage_groups, groups)
+        known = [self._not_wrong[query] for query in queries.tolist()]
+        for values, wanted in (
+            (self._corpus_contents[passages], [one.contents for one in known]),
+            (self._groups[passages], [one.groups for one in known]),
+        ):
+            rows = np.repeat(np.arange(len(queries)), [len(one) for one in wanted])
+            which, columns = RowsOf(values).pairs(np.concatenate(wanted))
+            allowed[rows[which], columns] = False
         return allowed
 
-    def _answers_of(self, query: int) -> tuple[Indices, Indices, Indices]:
-        """The rows that answer a query; the contents and the groups that must not count as wrong."""
-        own = self._query_contents[query]
-        answers = np.array(sorted(self._answers.get(int(own), ())), dtype=np.int64)
-        groups = self._groups[answers] if self._groups is not None else np.zeros(0, dtype=np.int64)
-        return answers, np.append(self._corpus_contents[answers], own), groups[groups >= 0]
+    def _look_up(self, own: int, answers: dict[int, set[int]]) -> NotWrong:
+        rows = np.array(sorted(answers.get(own, ())), dtype=np.int64)
+        groups = self._groups[rows]
+        return NotWrong(rows, np.append(self._corpus_contents[rows], own), np.unique(groups[groups >= 0]))

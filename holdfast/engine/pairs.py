@@ -67,9 +67,8 @@ class Pairs:
         judged = self.judged["train"]
         allowed_BP = judged.may_be_wrong(queries, rows_P)
         for row, near in enumerate(wrong):
-            # A near-miss of this very query counts although it may be of the same article.
-            at = np.searchsorted(rows_P, near)
-            allowed_BP[row, at] |= ~judged.answers(int(queries[row]), near)
+            if len(near):  # near-misses of this very query count although they may be of the same article
+                allowed_BP[row, np.searchsorted(rows_P, near)] = ~judged.are_answers(int(queries[row]), near)
         allowed_BP[np.arange(len(examples)), target_B] = True
         return StepPassages(rows_P=rows_P, target_B=target_B, allowed_BP=allowed_BP)
 
