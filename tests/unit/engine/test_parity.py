@@ -107,7 +107,7 @@ def test_causal_learns_as_a_plain_loop_does(tmp_path, micro_tokens, checkpointin
         batch = padded(texts, examples)
         labels = torch.full_like(batch["input_ids"], -100)
         for row, at in enumerate(examples):
-            flags = torch.from_numpy(np.asarray(learn[texts.starts[at] : texts.starts[at + 1]])) > 0
+            flags = torch.from_numpy(np.array(learn[texts.starts[at] : texts.starts[at + 1]])) > 0
             labels[row, : len(flags)][flags] = batch["input_ids"][row, : len(flags)][flags]
         return batch | {"labels": labels}
 
