@@ -38,6 +38,8 @@ def load(settings: Settings) -> "TwoTower":
     options = read_options(settings.options)
     pairs = Pairs(settings.prepared_path, manifest, options)
     torch.manual_seed(settings.seed)  # for new towers
+    if settings.is_on_card:
+        torch.use_deterministic_algorithms(True)
     draws = None if settings.is_on_card else Draws(settings.seed)
     towers, temperature = load_towers(settings, options, pairs, draws)
     model = TowerModel(towers, temperature, options.learn_temperature)

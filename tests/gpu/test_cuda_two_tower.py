@@ -1,0 +1,54 @@
+"""On a CUDA card: two towers learn what the CPU learns, and a run cut in two around mining ends bit for bit the same."""
+
+import hashlib
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("no CUDA card here; these run on a machine that has one", allow_module_level=True)
+
+import signal  # noqa: E402
+
+from holdfast.core.events import read_events  # noqa: E402
+from holdfast.core.runfolder import EVENTS, model_folder  # noqa: E402
+from tests.lab.test_engine_resume import finish, start, wait_for_step  # noqa: E402
+from tests.tiny import tiny_attempt, tiny_bert, tiny_questions  # noqa: E402
+
+CARD = {"device": "cuda", "precision": "bf16"}
+TASK = {"task": "two-tower", "options": {"mining": {"from_epoch": 1, "last_rank": 20}}, "micro_tokens": 200}
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("parts")
+    return tiny_bert(folder / "model"), tiny_questions(folder / "prepared")
+
+
+def test_the_card_learns_what_the_cpu_learns(parts, tmp_path):
+    config = parts[0] / "config.json"
+    plain = json.loads(config.read_text())
+    config.write_text(json.dumps(plain | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}))
+    losses = []
+    for name, more in (("cpu", {}), ("card", CARD)):
+        attempt = tiny_attempt(tmp_path / name, *parts, task="two-tower", epochs=1, **more)
+        finish(attempt)
+        losses.append([event["loss"] for event in read_events(attempt / EVENTS) if event["event"] == "step"])
+    config.write_text(json.dumps(plain))
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
+
+
+def test_a_run_cut_in_two_ends_with_the_same_weights(parts, tmp_path):
+    finish(tiny_attempt(tmp_path / "whole", *parts, **TASK, **CARD))
+    attempt = tiny_attempt(tmp_path / "cut", *parts, save_seconds=0, **TASK, **CARD)
+    process = start(attempt)
+    wait_for_step(attempt, 17)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=30)
+    finish(tiny_attempt(tmp_path / "cut", *parts, number=2, **TASK, **CARD))
+    sums = [
+        hashlib.sha256((model_folder(tmp_path / name) / "model.safetensors").read_bytes()).hexdigest()
+        for name in ("whole", "cut")
+    ]
+    assert sums[0] == sums[1]
