@@ -1,4 +1,4 @@
-"""On a CUDA card: two towers learn what the CPU learns, and a run cut in two around mining ends bit for bit the same."""
+"""On a CUDA card: two towers learn what the CPU learns, and a run cut in two ends bit for bit the same."""
 
 import hashlib
 import json
