@@ -6,6 +6,7 @@ lines it had finished.
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,10 @@ class Events:
         """Add one event with the time of day."""
         plain = {key: to_plain(item) for key, item in details.items()}
         line = json.dumps({"event": event, "time": round(time.time(), 3), **plain}, ensure_ascii=False)
-        os.write(self._file, (line + "\n").encode())
+        try:
+            os.write(self._file, (line + "\n").encode())
+        except OSError:  # a full disk: what is told must never end what it tells of
+            print(line, file=sys.stderr, flush=True)
 
 
 def read_events(path: Path) -> Iterator[dict[str, object]]:

@@ -36,7 +36,8 @@ class BeatWriter:
 
     def __init__(self, path: Path):
         with path.open("wb+") as file:
-            file.truncate(_PAGE_BYTES)
+            file.write(bytes(_PAGE_BYTES))  # not a hole, which a full disk would turn into a bus error later
+            file.flush()
             self._page = mmap.mmap(file.fileno(), _PAGE_BYTES)
         self._count, self._phase, self._steps = 0, 0, 0
 

@@ -5,12 +5,14 @@ safetensors files into a draft folder, fsync, a manifest with checksums last, th
 name is therefore complete unless the disk itself changed it later, and the checksums tell that.
 """
 
+import errno
 import hashlib
 import json
 import os
 import shutil
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,22 +22,26 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from holdfast.core.artifacts import write_artifact
+from holdfast.core.errors import MachineError
 from holdfast.core.events import Events
 from holdfast.core.runfolder import MANIFEST
+from holdfast.core.text import human_bytes
 
 Tensors = dict[str, Tensor]
 
 _FORMAT = 1
 _KEEP_NEWEST = 2
+_BEST = "best.json"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """A verified checkpoint."""
+    """A verified checkpoint. Its tensors are mapped from the file: copied when used, never held twice."""
 
     step: int
     parts: dict[str, Tensors]  # "weights", "optimizer"
-    facts: dict[str, object]  # small values that belong to the run, such as the best metric
+    facts: Mapping[str, object]  # small values that belong to the run, such as the best metric
 
 
 class Checkpoints:
@@ -45,15 +51,34 @@ class Checkpoints:
         self._folder, self._events = folder, events
         self._writer: threading.Thread | None = None
         self._snapshot: dict[str, Tensors] = {}
-        self.stall_seconds = 0.0
-        self.write_seconds = 0.0
+        self.stall_seconds = 0.0  # the loop waited
+        self.cpu_seconds = 0.0  # the writer computed
+        self.write_seconds = 0.0  # until it was on the disk
+        self.has_failed = False  # the last save
         folder.mkdir(parents=True, exist_ok=True)
-        for draft in folder.glob(".draft-*"):  # of a writer that was killed
+        for draft in folder.glob(".d*-*"):  # of a writer that was killed, or damaged and reported by an earlier attempt
             shutil.rmtree(draft, ignore_errors=True)
+
+    def require_room(self, parts: Mapping[str, Tensors], unsaved_bytes: int) -> None:
+        """Refuse to start where two checkpoints cannot fit: one must stay whole while the next is written."""
+        size = sum(tensor.nbytes for tensors in parts.values() for tensor in tensors.values()) + unsaved_bytes
+        free = shutil.disk_usage(self._folder).free
+        held = sum(file.stat().st_size for file in self._folder.rglob("*.safetensors"))
+        if free + held < 2 * size:
+            raise MachineError(
+                "the disk has no room for two checkpoints, so a full disk could end the run",
+                seen=f"{human_bytes(free)} free at {self._folder}; two checkpoints need {human_bytes(2 * size - held)}",
+                try_next=("make room, or choose another run folder",),
+                slug="disk-full",
+            )
 
     def save(self, step: int, parts: dict[str, Tensors], facts: dict[str, object], *, best: bool = False) -> None:
         """Copy now, write in the background. Waits only for an earlier save that is still being written."""
         self.wait()
+        if self._path(step).exists():  # never touch one that is whole
+            if best:
+                self._mark_best(step)
+            return
         begun = time.perf_counter()
         self._copy(parts)
         self.stall_seconds = time.perf_counter() - begun
@@ -68,13 +93,20 @@ class Checkpoints:
 
     def load_newest(self) -> Loaded | None:
         """The newest checkpoint that proves whole; a damaged one is reported and the one before it used."""
-        for folder in self._newest_first():
-            try:
-                return read_checkpoint(folder)
-            except (OSError, ValueError, KeyError, SafetensorError) as error:
-                self._events.write("checkpoint damaged", folder=folder.name, reason=str(error))
-                folder.rename(folder.with_name(f".damaged-{folder.name}-{time.time_ns()}"))
-        return None
+        return next((loaded for folder in self._newest_first() if (loaded := self._load(folder))), None)
+
+    def load_best(self) -> Loaded | None:
+        """The checkpoint marked as the best, if it is there and whole."""
+        folder = self._best_folder()
+        return self._load(folder) if folder else None
+
+    def _load(self, folder: Path) -> Loaded | None:
+        try:
+            return read_checkpoint(folder)
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            self._events.write("checkpoint damaged", folder=folder.name, reason=str(error))
+            folder.rename(folder.with_name(f".damaged-{folder.name}-{time.time_ns()}"))
+            return None
 
     def _copy(self, parts: dict[str, Tensors]) -> None:
         """Copy into buffers that are kept, so that memory is taken once and not at each save."""
@@ -83,7 +115,7 @@ class Checkpoints:
             for name in kept.keys() - tensors.keys():
                 del kept[name]
             for name, tensor in tensors.items():
-                if name not in kept:
+                if name not in kept or kept[name].shape != tensor.shape:
                     kept[name] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
                 kept[name].copy_(tensor.detach(), non_blocking=tensor.is_cuda)
         if any(tensor.is_cuda for tensors in parts.values() for tensor in tensors.values()):
@@ -91,6 +123,26 @@ class Checkpoints:
 
     def _write(self, step: int, facts: dict[str, object], best: bool) -> None:
         begun = time.perf_counter()
+        try:
+            try:
+                self._write_once(step, facts)
+            except (OSError, SafetensorError) as error:
+                if not _is_full(error):
+                    raise
+                self._drop_old(keep_newest=1)
+                self._write_once(step, facts)
+            self.has_failed = False
+            if best:
+                self._mark_best(step)
+            self.write_seconds, self.cpu_seconds = time.perf_counter() - begun, time.thread_time()
+            self._events.write("saved", step=step, best=best, seconds=round(self.write_seconds, 3))
+            self._drop_old()
+        except (OSError, SafetensorError) as error:
+            # A full disk must not end the run, nor touch an earlier checkpoint; a later save tries again.
+            self.has_failed = True
+            self._events.write("save failed", step=step, reason=str(error), is_full=_is_full(error))
+
+    def _write_once(self, step: int, facts: dict[str, object]) -> None:
         draft = self._folder / f".draft-{step}-{os.getpid()}"
         try:
             draft.mkdir()
@@ -99,31 +151,36 @@ class Checkpoints:
                 target = draft / f"{part}.safetensors"
                 save_file(tensors, target)
                 sums[target.name] = _checksum(target, sync=True)
-            manifest = {"format": _FORMAT, "step": step, "sha256": sums, "facts": facts, "best": best}
-            write_artifact(draft, MANIFEST, manifest)
+            write_artifact(draft, MANIFEST, {"format": _FORMAT, "step": step, "sha256": sums, "facts": facts})
             _sync_folder(draft)
-            final = self._folder / f"step-{step:09d}"
-            shutil.rmtree(final, ignore_errors=True)
-            draft.rename(final)
+            draft.rename(self._path(step))
             _sync_folder(self._folder)
-            self.write_seconds = time.perf_counter() - begun
-            self._events.write("saved", step=step, best=best, seconds=round(self.write_seconds, 3))
-            self._drop_old()
-        except (OSError, SafetensorError) as error:
-            # A full disk must not end the run, nor touch an earlier checkpoint; the next save tries again.
-            self._events.write("save failed", step=step, reason=str(error))
         finally:
             shutil.rmtree(draft, ignore_errors=True)
+
+    def _path(self, step: int) -> Path:
+        return self._folder / f"step-{step:09d}"
 
     def _newest_first(self) -> list[Path]:
         return sorted((path for path in self._folder.glob("step-*") if path.is_dir()), reverse=True)
 
-    def _drop_old(self) -> None:
-        folders = self._newest_first()
-        best = max((folder for folder in folders if _manifest(folder).get("best")), default=None)
-        for folder in folders[_KEEP_NEWEST:]:
+    def _mark_best(self, step: int) -> None:
+        write_artifact(self._folder, _BEST, {"step": step})
+
+    def _best_folder(self) -> Path | None:
+        try:
+            folder = self._path(json.loads((self._folder / _BEST).read_text(encoding="utf-8"))["step"])
+        except (OSError, ValueError, KeyError):
+            return None
+        return folder if folder.exists() else None
+
+    def _drop_old(self, keep_newest: int = _KEEP_NEWEST) -> None:
+        best = self._best_folder()
+        for folder in self._newest_first()[keep_newest:]:
             if folder != best:
-                shutil.rmtree(folder, ignore_errors=True)
+                # Renamed first: what is half deleted must not look like a checkpoint.
+                gone = folder.rename(folder.with_name(f".dropped-{folder.name}"))
+                shutil.rmtree(gone, ignore_errors=True)
 
 
 def read_checkpoint(folder: Path) -> Loaded:
@@ -139,12 +196,10 @@ def read_checkpoint(folder: Path) -> Loaded:
     return Loaded(step=manifest["step"], parts=parts, facts=manifest["facts"])
 
 
-def _manifest(folder: Path) -> dict[str, object]:
-    try:
-        manifest: dict[str, object] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        return manifest
-    except (OSError, ValueError):
-        return {}
+def _is_full(error: Exception) -> bool:
+    """safetensors gives its own error, with the system's number in the text."""
+    number = getattr(error, "errno", None)
+    return number in _FULL or any(f"os error {code})" in str(error) for code in _FULL)
 
 
 def _checksum(path: Path, *, sync: bool = False) -> str:

@@ -5,31 +5,33 @@ on from its newest checkpoint exactly as if nothing had happened.
 """
 
 import math
-import signal
 import time
 from pathlib import Path
-from types import FrameType
 
 import torch
 
 from holdfast.core.artifacts import write_artifact
+from holdfast.core.errors import RequestError
 from holdfast.core.events import Events
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.runfolder import METRICS, checkpoints_folder, model_folder
+from holdfast.engine.cadence import SaveCost, is_time_to_save, share_over_budget
 from holdfast.engine.captured import CapturedSteps, StepResult
-from holdfast.engine.checkpoint import Checkpoints
+from holdfast.engine.card import write_card
+from holdfast.engine.checkpoint import Checkpoints, Loaded
+from holdfast.engine.identity import identity_of, require_same
 from holdfast.engine.optim import (
     clip_gradients,
     learning_rate,
     load_optimizer_tensors,
     make_optimizer,
+    optimizer_bytes,
     optimizer_tensors,
 )
 from holdfast.engine.order import Indices, Order, step_seed
 from holdfast.engine.settings import Settings
+from holdfast.engine.stopping import STOPPED, Interrupted, Stopping
 from holdfast.engine.tasks import Task
-
-STOPPED = 143  # what a shell reports for a process that ended on SIGTERM
 
 
 class BadNumbers(Exception):
@@ -48,48 +50,54 @@ class Loop:
         self._optimizer = make_optimizer(task.model, settings)
         self._checkpoints = Checkpoints(checkpoints_folder(self._run), events)
         self._captured = self._make_captured()
+        self._identity = identity_of(settings)
+        self._stopping = Stopping()
         self._best: float | None = None
-        self._best_step = -1
-        self._is_stopping = False
-        self._saved_at, self._saved_step = time.monotonic(), -1
+        self._best_step, self._evaluated_step = -1, 0
+        self._saved_at, self._saved_step, self._step_seconds = time.monotonic(), -1, 0.0
+        self._has_said_saving_is_dear = False
 
     def train(self) -> int:
         """Train from the newest checkpoint to the end; give the exit code."""
-        signal.signal(signal.SIGTERM, self._ask_to_stop)
-        first = self._resume()
-        self._events.write("training", first_step=first, steps=self.steps, epoch_steps=self._order.steps_per_epoch)
-        phase = "first step"
-        for step in range(first, self.steps):
+        with self._stopping.watched():
+            first = self._resume()
+            self._events.write("training", first_step=first, steps=self.steps, epoch_steps=self._order.steps_per_epoch)
+            done = first
+            try:
+                self._evaluate_if_due(first)
+                for step in range(first, self.steps):
+                    self._train_one(step, "first step" if step == first else "step")
+                    done = step + 1
+                    if done < self.steps and self._is_time_to_save():
+                        self._save(done)
+                    self._evaluate_if_due(done)
+            except Interrupted:
+                return self._stop(done)
+            self._finish()
+            return 0
+
+    def _train_one(self, step: int, phase: str) -> None:
+        begun = time.monotonic()
+        with self._stopping.interruptible():
             if step % self._order.steps_per_epoch == 0:
                 self._begin_epoch(step)
             self._beat.enter(phase, step, self.steps)
-            self._step(step, self._order.examples(step))
-            phase = "step"
-            done = step + 1
-            if done % self._eval_steps == 0 or done == self.steps:
-                self._evaluate(done)
-            if self._is_stopping:
-                return self._stop(done)
-            if done < self.steps and self._is_time_to_save():
-                self._save(done)
-        self._finish()
-        return 0
+        self._step(step, self._order.examples(step))
+        self._step_seconds = time.monotonic() - begun
 
     def _make_captured(self) -> CapturedSteps | None:
         """Steps as graphs, on a card, for tasks that offer them."""
-        if not self._settings.is_on_card or self._settings.precision == "fp32" or not hasattr(self._task, "step_loss"):
+        step_loss = getattr(self._task, "step_loss", None) if getattr(self._task, "is_packed", True) else None
+        if not self._settings.is_on_card or self._settings.precision == "fp32" or not step_loss:
             return None
         torch.use_deterministic_algorithms(True)
-        norm, device = self._settings.max_grad_norm, self._settings.device
-        return CapturedSteps(self._task.step_loss, self._optimizer, norm, device)
+        return CapturedSteps(step_loss, self._optimizer, self._settings.max_grad_norm, self._settings.device)
 
     def _begin_epoch(self, step: int) -> None:
         self._beat.enter("begin epoch", step, self.steps)
         epoch = step // self._order.steps_per_epoch
         made = self._task.begin_epoch(epoch)
         self._events.write("epoch", step=step, epoch=epoch, **made)
-        if made and self._is_time_to_save():
-            self._save(step, best=step == self._best_step)
 
     def _step(self, step: int, examples: Indices) -> None:
         rate = learning_rate(self._settings, step, self.steps)
@@ -100,7 +108,8 @@ class Loop:
             for result in self._captured.run(step, arrays, step_seed(self._settings.seed, step)):
                 self._record(result)
             return
-        loss = float(self._task.forward_backward(step, examples))
+        with self._stopping.interruptible():
+            loss = float(self._task.forward_backward(step, examples))
         norm = float(clip_gradients(self._task.model.parameters(), self._settings.max_grad_norm))
         self._record(StepResult(step, loss, norm))
         self._optimizer.step()
@@ -128,10 +137,15 @@ class Loop:
             f"nan-loss: step {step} gave loss {loss} and gradient norm {norm}; its batch is in {self._run / name}"
         )
 
-    def _evaluate(self, done: int) -> None:
+    def _evaluate_if_due(self, done: int) -> None:
+        is_due = done % self._eval_steps == 0 or done == self.steps
+        if not is_due or self._evaluated_step == done:
+            return
         self._catch_up()
         self._beat.enter("evaluate", done, self.steps)
-        metrics = self._task.evaluate("validation")
+        with self._stopping.interruptible():
+            metrics = self._task.evaluate("validation")
+        self._evaluated_step = done
         self._events.write("evaluated", step=done, metrics=metrics)
         score = metrics.get(self._task.metric)
         if score is not None and (self._best is None or score > self._best):
@@ -142,28 +156,51 @@ class Loop:
         self._catch_up()
         self._beat.enter("save", done, self.steps)
         parts = {"weights": self._task.state(), "optimizer": optimizer_tensors(self._task.model, self._optimizer)}
-        self._checkpoints.save(done, parts, {"best": self._best, "best_step": self._best_step}, best=best)
+        facts: dict[str, object] = {
+            "best": self._best,
+            "best_step": self._best_step,
+            "evaluated_step": self._evaluated_step,
+            "identity": self._identity,
+        }
+        self._checkpoints.save(done, parts, facts, best=best)
         self._saved_at, self._saved_step = time.monotonic(), done
 
     def _is_time_to_save(self) -> bool:
-        """Often enough to lose little, seldom enough to cost at most one percent."""
-        cost = self._checkpoints.stall_seconds + self._checkpoints.write_seconds
-        return time.monotonic() - self._saved_at >= min(self._settings.save_seconds, max(5.0, 100 * cost))
+        made, at_stake = self._checkpoints, self._settings.save_seconds
+        cost = SaveCost(
+            stall_seconds=made.stall_seconds, cpu_seconds=made.cpu_seconds, write_seconds=made.write_seconds
+        )
+        share = share_over_budget(cost, at_stake)
+        if share and not self._has_said_saving_is_dear:
+            self._has_said_saving_is_dear = True
+            self._events.write("saving is dear", share=round(share, 4), at_stake_seconds=at_stake)
+        return is_time_to_save(time.monotonic() - self._saved_at, self._step_seconds, cost, at_stake)
 
     def _resume(self) -> int:
         self._beat.enter("resume")
+        weights = {"weights": self._task.state()}
+        self._checkpoints.require_room(weights, unsaved_bytes=optimizer_bytes(self._task.model))
         loaded = self._checkpoints.load_newest()
         if loaded is None:
             return 0
-        self._task.load_state(loaded.parts.pop("weights"))
+        require_same(loaded.facts["identity"], self._identity, checkpoints_folder(self._run))  # type: ignore[arg-type]
+        self._load(loaded)
         load_optimizer_tensors(self._task.model, self._optimizer, loaded.parts.pop("optimizer"))
         self._best, self._best_step = loaded.facts["best"], loaded.facts["best_step"]  # type: ignore[assignment]
+        self._evaluated_step = loaded.facts["evaluated_step"]  # type: ignore[assignment]
         self._saved_step = loaded.step
         self._events.write("resumed", step=loaded.step)
         return loaded.step
 
-    def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
-        self._is_stopping = True
+    def _load(self, loaded: Loaded) -> None:
+        try:
+            self._task.load_state(loaded.parts.pop("weights"))
+        except (KeyError, RuntimeError, ValueError) as error:
+            raise RequestError(
+                "the checkpoint holds the weights of another model",
+                seen=" ".join(str(error).split())[:300],
+                try_next=("start a new run folder",),
+            ) from error
 
     def _stop(self, done: int) -> int:
         if done != self._saved_step:
@@ -177,11 +214,25 @@ class Loop:
             self._save(self.steps)
         self._checkpoints.wait()
         self._beat.enter("export", self.steps, self.steps)
-        metrics = {"validation": self._task.evaluate("validation"), "test": self._task.evaluate("test")}
-        write_artifact(self._run, METRICS, {split: found for split, found in metrics.items() if found})
+        kept = self._take_kept()
+        reports = {split: self._task.report(split) for split in ("validation", "test")}
+        metrics = {"step": kept, "steps": self.steps, **{split: found for split, found in reports.items() if found}}
+        write_artifact(self._run, METRICS, metrics)
         self._task.export(model_folder(self._run))
+        write_card(model_folder(self._run), self._settings, metrics)
         self._beat.enter("end", self.steps, self.steps)
-        self._events.write("finished", steps=self.steps, metrics=metrics)
+        self._events.write("finished", steps=self.steps, kept_step=kept, metrics=metrics)
+
+    def _take_kept(self) -> int:
+        """Put the weights to export into the model: those of the best evaluation, or the last; give their step."""
+        if self._settings.keep == "last" or self._best_step in (-1, self.steps):
+            return self.steps
+        best = self._checkpoints.load_best()
+        if best is None or best.step != self._best_step:
+            self._events.write("best checkpoint is missing", step=self._best_step)
+            return self.steps
+        self._load(best)
+        return best.step
 
 
 def use_threads(settings: Settings) -> None:

@@ -56,14 +56,20 @@ def optimizer_tensors(model: Module, optimizer: torch.optim.Optimizer) -> dict[s
     }
 
 
+def optimizer_bytes(model: Module) -> int:
+    """How large the optimizer's state is, or will be."""
+    return sum(2 * parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
+
+
 def load_optimizer_tensors(model: Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Put a checkpoint's state back, without keeping a second copy of it."""
+    """Put a checkpoint's state back, copied from the file one tensor at a time."""
     for name, parameter in model.named_parameters():
         state = {
             key: tensors.pop(f"{name}/{key}") for key in ("step", "exp_avg", "exp_avg_sq") if f"{name}/{key}" in tensors
         }
         if state:
-            device = parameter.device
-            optimizer.state[parameter] = {key: value.to(device) for key, value in state.items()}
+            optimizer.state[parameter] = {
+                key: torch.empty_like(value, device=parameter.device).copy_(value) for key, value in state.items()
+            }
     if tensors:
         raise ValueError(f"the checkpoint's optimizer knows parameters that this model has not: {sorted(tensors)[:3]}")

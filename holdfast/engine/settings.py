@@ -32,6 +32,7 @@ class Settings:
     max_grad_norm: float = 1.0
     pool_batches: int = 1  # see engine.order
     eval_steps: int | None = None  # None: after each epoch
+    keep: str = "best"  # "best" | "last": which weights are exported
     options: Mapping[str, object] = field(default_factory=dict)  # the task's own
 
     device: str = "cpu"

@@ -36,6 +36,9 @@ class Task(Protocol):
     def evaluate(self, split: str) -> dict[str, float]:
         """Metrics on a split; empty where there is no such split."""
 
+    def report(self, split: str) -> dict[str, object]:
+        """What is worth keeping of the finished model on a split: metrics, and tables or samples beside them."""
+
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint must keep: all that is trained or made on the way, nothing that is not."""
 

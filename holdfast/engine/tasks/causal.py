@@ -120,6 +120,11 @@ class Causal:
         self._plain.set_attn_implementation(ATTENTION)
         return found
 
+    def report(self, split: str) -> dict[str, object]:
+        """What is worth keeping of the finished model: metrics, and what it answers to a few prompts."""
+        found: dict[str, object] = dict(self.evaluate(split))
+        return found | {"samples": self.samples()} if found and split == "validation" else found
+
     def state(self) -> dict[str, Tensor]:
         """The weights that are trained; with LoRA the adapters alone."""
         return {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}

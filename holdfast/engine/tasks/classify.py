@@ -6,68 +6,71 @@ B texts of a micro-batch, L labels.
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoTokenizer
 
+from holdfast.core.artifacts import write_artifact
 from holdfast.core.runfolder import MANIFEST
 from holdfast.data.shards import TokenArray, open_array, open_tokens
 from holdfast.engine.batches import micro_batches
+from holdfast.engine.calibration import Calibration, calibration_error, fit
 from holdfast.engine.captured import bucket
+from holdfast.engine.classifier import Classifier, Inputs
 from holdfast.engine.draws import Draws, replace_dropout
-from holdfast.engine.last_layer import narrow_last_layer
-from holdfast.engine.metrics import multi_label_metrics, single_label_metrics
+from holdfast.engine.metrics import (
+    class_table,
+    confusion_matrix,
+    label_table,
+    multi_label_metrics,
+    single_label_metrics,
+)
 from holdfast.engine.order import Indices, step_seed
-from holdfast.engine.packing import ATTENTION, Pack, pack, pack_base, packed
+from holdfast.engine.packing import Pack, packed
 from holdfast.engine.settings import Settings
-from holdfast.engine.vocabulary import keep_used_rows
+
+CALIBRATION = "calibration.json"  # in the model's folder
 
 
 def load(settings: Settings) -> "Classify":
     """Load the encoder with a fresh head, and open the prepared texts."""
     manifest = json.loads((settings.prepared_path / MANIFEST).read_text(encoding="utf-8"))
-    labels: list[str] = manifest["labels"]
-    torch.manual_seed(settings.seed)  # for the new head
-    model = AutoModelForSequenceClassification.from_pretrained(
-        settings.model,
-        num_labels=len(labels),
-        id2label=dict(enumerate(labels)),
-        label2id={label: at for at, label in enumerate(labels)},
-        problem_type="multi_label_classification" if manifest["multi_label"] else "single_label_classification",
-        attn_implementation=ATTENTION,
-        dtype=torch.float32,
-    )
+    texts = {split: open_tokens(settings.prepared_path, split) for split in manifest["splits"]}
+    classifier = Classifier(settings, manifest["labels"], bool(manifest["multi_label"]), texts.values())
     if settings.compile:
-        for layer in model.base_model.encoder.layer[:-1]:
+        for layer in classifier.model.base_model.encoder.layer[:-1]:
             layer.compile(dynamic=True)
-    return Classify(settings, model.to(settings.device), manifest)
+    return Classify(settings, classifier, texts, manifest)
 
 
 class Classify:
     """A classifier in training."""
 
-    def __init__(self, settings: Settings, model: torch.nn.Module, manifest: dict[str, object]):
-        self._settings, self._manifest, self.model = settings, manifest, model
-        self._is_multi = bool(manifest["multi_label"])
+    def __init__(
+        self,
+        settings: Settings,
+        classifier: Classifier,
+        texts: dict[str, TokenArray],
+        manifest: Mapping[str, Any],
+    ):
+        self._settings, self._classifier, self.model = settings, classifier, classifier.model
+        self._texts, self._names, self._is_multi = texts, manifest["labels"], bool(manifest["multi_label"])
         self.metric = "micro_f1" if self._is_multi else "accuracy"
+        self.is_packed = classifier.is_packed
         self._draws = None if settings.is_on_card else Draws(settings.seed)
         if self._draws:
-            replace_dropout(model, self._draws)
-        pack_base(model, is_narrow=narrow_last_layer(model.base_model))
-        folder = settings.prepared_path
-        self._texts: dict[str, TokenArray] = {}
-        self._labels: dict[str, NDArray[np.generic]] = {}
-        for split in manifest["splits"]:  # type: ignore[attr-defined]
-            self._texts[split] = open_tokens(folder, split)
-            self._labels[split] = open_array(folder, f"{split}.labels")
-        self.lengths = self._texts["train"].lengths
-        self._rows = keep_used_rows(model, [texts.tokens for texts in self._texts.values()])
+            replace_dropout(self.model, self._draws)
+        self._labels = {split: np.asarray(open_array(settings.prepared_path, f"{split}.labels")) for split in texts}
+        self.lengths = texts["train"].lengths
+        self._has_windows = manifest.get("overlong") == "window"
         weights = settings.options.get("class_weights")
         self._class_weights = torch.tensor(weights, device=settings.device) if weights else None
+        self._calibration: Calibration | None = None
 
     def begin_epoch(self, epoch: int) -> dict[str, object]:
         """Nothing depends on the epoch."""
@@ -79,13 +82,15 @@ class Classify:
         whole = self._weight_of(examples)
         step_loss = torch.zeros((), device=self._settings.device)
         first_token, first_example = 0, 0
-        if not self._draws:
-            torch.manual_seed(step_seed(self._settings.seed, step))
         for micro in micro_batches(examples, self.lengths, self._settings.micro_tokens):
+            if not (self._draws and self.is_packed):  # something draws from torch's own generator
+                torch.manual_seed(step_seed(self._settings.seed, step) + first_example)
             if self._draws:
                 self._draws.at(step, first_token, first_example)
-            loss = self._summed_loss(self._logits("train", micro), micro) / whole
-            loss.backward()
+            held, inputs = self._classifier.take(self._texts["train"], micro, self._draws)
+            with held:  # also for the backward pass, which may compute layers again
+                loss = self._summed_loss(self._logits(inputs), micro) / whole
+                loss.backward()
             step_loss += loss.detach()
             first_token += int(self.lengths[micro].sum())
             first_example += len(micro)
@@ -99,11 +104,12 @@ class Classify:
         filler = bucket(tokens) - tokens
         bounds = np.concatenate([[0], np.cumsum(lengths), [tokens + filler]])
         ids = np.concatenate([self._texts["train"][int(at)] for at in ordered])
-        ids = ids.astype(np.int64) if self._rows is None else self._rows.new_ids[ids]
-        positions = np.arange(tokens) - np.repeat(bounds[:-2], lengths)
+        new_ids, offset = self._classifier.new_ids, self._classifier.position_offset or 0
+        ids = ids.astype(np.int64) if new_ids is None else new_ids[ids]
+        positions = np.arange(tokens) - np.repeat(bounds[:-2], lengths) + offset
         return {
             "ids": np.pad(ids, (0, filler)),
-            "positions": np.concatenate([positions, np.arange(filler) % int(lengths.max())]),
+            "positions": np.concatenate([positions, np.arange(filler) % int(lengths.max()) + offset]),
             "bounds": bounds,
             "labels": np.asarray(self._labels["train"][ordered]).astype(np.int64).reshape(-1),
         }
@@ -114,30 +120,58 @@ class Classify:
         size = len(bounds) - 2
         longest = max(int(self.lengths.max()), bucket(1))
         texts = Pack(arrays["ids"][None], arrays["positions"][None], [], bounds[:size], bounds.int(), longest)
-        logits_BL = self._packed_logits(texts)
+        with packed(texts):
+            logits_BL = self._logits({"input_ids": texts.ids_1N, "position_ids": texts.positions_1N})
         if self._is_multi:
             truth_BL = arrays["labels"].view(size, -1).float()
             return functional.binary_cross_entropy_with_logits(logits_BL, truth_BL)
         return functional.cross_entropy(logits_BL, arrays["labels"], weight=self._class_weights)
 
-    @torch.no_grad()
     def evaluate(self, split: str) -> dict[str, float]:
         """Metrics on a split; empty where there is no such split."""
         if split not in self._texts:
             return {}
-        logits_BL = self.predict(split)
-        truth = np.asarray(self._labels[split])
-        return multi_label_metrics(logits_BL, truth) if self._is_multi else single_label_metrics(logits_BL, truth)
+        scores_BL, truth = self.predict(split), self._truth(split)
+        return multi_label_metrics(scores_BL, truth) if self._is_multi else single_label_metrics(scores_BL, truth)
+
+    def report(self, split: str) -> dict[str, object]:
+        """Metrics, a table of the labels, which were taken for which, and how far probabilities can be trusted."""
+        if split not in self._texts:
+            return {}
+        scores_BL, truth = self.predict(split), self._truth(split)
+        if split == "validation":
+            self._calibration = fit(scores_BL, truth, self._is_multi)
+        found: dict[str, object] = {}
+        if self._is_multi:
+            found |= multi_label_metrics(scores_BL, truth)
+            rows = label_table(scores_BL > 0, truth > 0.5)
+        else:
+            guesses = scores_BL.argmax(1)
+            found |= single_label_metrics(scores_BL, truth)
+            found["confusion"] = confusion_matrix(guesses, truth, len(self._names)).tolist()
+            rows = class_table(guesses, truth, len(self._names))
+        found["classes"] = [{"label": name, **row} for name, row in zip(self._names, rows, strict=True)]
+        if self._calibration:
+            calm_BL = scores_BL / self._calibration.temperature
+            found["calibration_error"] = calibration_error(scores_BL, truth, self._is_multi)
+            found["calibrated_error"] = calibration_error(calm_BL, truth, self._is_multi)
+        return found
 
     @torch.no_grad()
     def predict(self, split: str) -> NDArray[np.float64]:
-        """The model's scores for every text of a split, in the split's order."""
+        """The model's scores for every row of a split; those of a long text's windows are averaged."""
         self.model.eval()
         texts = self._texts[split]
-        found = np.zeros((len(texts), len(self._manifest["labels"])))  # type: ignore[arg-type]
+        scores = np.zeros((len(texts), len(self._names)))
         for micro in micro_batches(np.arange(len(texts)), texts.lengths, self._settings.micro_tokens):
-            found[micro] = self._logits(split, micro).float().cpu().numpy()
-        return found
+            held, inputs = self._classifier.take(texts, micro, None)
+            with held:
+                scores[micro] = self._logits(inputs).cpu().numpy()
+        if not self._has_windows:
+            return scores
+        starts = self._windows(split)
+        averaged: NDArray[np.float64] = np.add.reduceat(scores, starts[:-1]) / np.diff(starts)[:, None]
+        return averaged
 
     def state(self) -> dict[str, Tensor]:
         """All weights: every one is trained."""
@@ -155,21 +189,24 @@ class Classify:
         ]
 
     def export(self, folder: Path) -> None:
-        """Write the model and its tokenizer as transformers does."""
-        if self._rows:
-            self._rows.restore()
-        self.model.save_pretrained(folder)  # type: ignore[operator]
+        """Write the model and its tokenizer as transformers does, and the temperature of its probabilities."""
+        self._classifier.whole_model().save_pretrained(folder)  # type: ignore[operator]
         AutoTokenizer.from_pretrained(self._settings.model).save_pretrained(folder)
+        if self._calibration:
+            write_artifact(folder, CALIBRATION, self._calibration)
 
-    def _logits(self, split: str, examples: Indices) -> Tensor:
-        new_ids = self._rows.new_ids if self._rows else None
-        texts = pack(self._texts[split], examples, self._settings.device, new_ids=new_ids)
-        return self._packed_logits(texts)
-
-    def _packed_logits(self, texts: Pack) -> Tensor:
-        with packed(texts, self._draws), self._settings.autocast():
-            logits_BL: Tensor = self.model(input_ids=texts.ids_1N, position_ids=texts.positions_1N).logits
+    def _logits(self, inputs: Inputs) -> Tensor:
+        with self._settings.autocast():
+            logits_BL: Tensor = self.model(**inputs).logits
         return logits_BL.float()
+
+    def _windows(self, split: str) -> NDArray[np.int64]:
+        return np.asarray(open_array(self._settings.prepared_path, f"{split}.windows"), dtype=np.int64)
+
+    def _truth(self, split: str) -> NDArray[Any]:
+        """The labels of each row."""
+        labels: NDArray[Any] = self._labels[split]
+        return labels[self._windows(split)[:-1]] if self._has_windows else labels
 
     def _summed_loss(self, logits_BL: Tensor, examples: Indices) -> Tensor:
         truth = torch.from_numpy(np.asarray(self._labels["train"][examples])).to(logits_BL.device)

@@ -1,0 +1,80 @@
+"""Makes a classifier's probabilities honest: one temperature, fitted on texts it did not learn from.
+
+Dividing all scores by it changes no decision between labels, only how sure the model says it is. numpy only.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.engine.metrics import multi_label_loss, single_label_loss
+
+Array = NDArray[np.float64]
+
+_BINS = 15
+_HOTTEST = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """The temperature and what it did to the texts it was fitted on."""
+
+    temperature: float
+    loss_before: float
+    loss_after: float
+    error_before: float
+    error_after: float
+
+
+def fit(logits: Array, truth: NDArray[Any], is_multi: bool) -> Calibration:
+    """Find the temperature under which the truth is most likely."""
+    temperature = float(np.exp(_minimum(lambda log: _loss(logits / np.exp(log), truth, is_multi), np.log(_HOTTEST))))
+    return Calibration(
+        temperature=temperature,
+        loss_before=_loss(logits, truth, is_multi),
+        loss_after=_loss(logits / temperature, truth, is_multi),
+        error_before=calibration_error(logits, truth, is_multi),
+        error_after=calibration_error(logits / temperature, truth, is_multi),
+    )
+
+
+def calibration_error(logits: Array, truth: NDArray[Any], is_multi: bool) -> float:
+    """How far, on average, the said probability is from the share that is right (expected calibration error)."""
+    if is_multi:
+        said, right = probabilities(logits, True).ravel(), np.asarray(truth).ravel() > 0.5
+    else:
+        chances = probabilities(logits, False)
+        said, right = chances.max(1), chances.argmax(1) == truth
+    bins = np.minimum((said * _BINS).astype(int), _BINS - 1)
+    gaps = [abs(said[bins == at].mean() - right[bins == at].mean()) * (bins == at).mean() for at in np.unique(bins)]
+    return float(sum(gaps))
+
+
+def probabilities(logits: Array, is_multi: bool) -> Array:
+    """Scores as probabilities: of each label by itself, or of one label among all."""
+    if is_multi:
+        chances: Array = 1 / (1 + np.exp(-logits))
+        return chances
+    powers = np.exp(logits - logits.max(1, keepdims=True))
+    shares: Array = powers / powers.sum(1, keepdims=True)
+    return shares
+
+
+def _loss(logits: Array, truth: NDArray[Any], is_multi: bool) -> float:
+    return multi_label_loss(logits, truth) if is_multi else single_label_loss(logits, truth)
+
+
+def _minimum(loss: Callable[[float], float], furthest: float) -> float:
+    """Golden-section search from -furthest to furthest; the loss has one valley."""
+    low, high = -furthest, furthest
+    golden = (np.sqrt(5) - 1) / 2
+    for _ in range(60):
+        left, right = high - golden * (high - low), low + golden * (high - low)
+        if loss(left) < loss(right):
+            high = right
+        else:
+            low = left
+    return float((low + high) / 2)

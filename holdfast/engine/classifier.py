@@ -1,0 +1,125 @@
+"""An encoder with a head that scores texts: packed where that is proven to give the same scores, padded otherwise.
+
+B texts of a micro-batch, T tokens of the longest, L labels.
+"""
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import AutoModelForSequenceClassification
+
+from holdfast.data.shards import TokenArray
+from holdfast.engine.draws import Draws
+from holdfast.engine.last_layer import narrow_last_layer
+from holdfast.engine.order import Indices
+from holdfast.engine.packing import ATTENTION, pack, pack_base, packed
+from holdfast.engine.settings import Settings
+from holdfast.engine.vocabulary import keep_used_rows
+
+Inputs = dict[str, Tensor]
+
+_TRIALS = ((300, 7), (40, 19, 7))  # tokens; long texts and short ones take different ways through attention
+
+
+class Classifier:
+    """The model, and how it takes texts."""
+
+    def __init__(self, settings: Settings, labels: list[str], is_multi: bool, texts: Iterable[TokenArray]):
+        self._device = settings.device
+        torch.manual_seed(settings.seed)  # for the new head
+        self.model: Any = AutoModelForSequenceClassification.from_pretrained(
+            settings.model,
+            num_labels=len(labels),
+            id2label=dict(enumerate(labels)),
+            label2id={label: at for at, label in enumerate(labels)},
+            problem_type="multi_label_classification" if is_multi else "single_label_classification",
+            dtype=torch.float32,
+        ).to(settings.device)
+        if settings.gradient_checkpointing:
+            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.position_offset = proven_head_offset(self.model) if settings.packing else None
+        # Padded models find out where a text ends by the id of padding, so their ids must stay.
+        self.rows = keep_used_rows(self.model, [array.tokens for array in texts]) if self.is_packed else None
+        self.new_ids = self.rows.new_ids if self.rows else None
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the model works on real tokens only."""
+        return self.position_offset is not None
+
+    def take(
+        self, tokens: TokenArray, examples: Indices, draws: Draws | None
+    ) -> tuple[AbstractContextManager[None], Inputs]:
+        """The model's inputs for some texts, and what must hold while it works on them, forth and back."""
+        if self.position_offset is None:
+            return nullcontext(), self._padded(tokens, examples)
+        texts = pack(tokens, examples, self._device, self.position_offset, self.new_ids)
+        return packed(texts, draws), {"input_ids": texts.ids_1N, "position_ids": texts.positions_1N}
+
+    def whole_model(self) -> nn.Module:
+        """The model as it is to be exported."""
+        if self.rows:
+            self.rows.restore()
+        model: nn.Module = self.model
+        return model
+
+    def _padded(self, tokens: TokenArray, examples: Indices) -> Inputs:
+        return _pad([tokens[int(at)] for at in examples], self.model)
+
+
+@torch.no_grad()
+def proven_head_offset(model: Any) -> int | None:
+    """Where this model's positions start when texts are packed; None when it cannot be packed.
+
+    A model may ignore our attention, look only at a part of the text or pool more than its first token, and nothing
+    would say so: it is tried, against the same texts alone. Leaves the model set for packed texts, or for padded ones.
+    """
+    model.eval()
+    draws = np.random.default_rng(0)
+    longest = getattr(model.config, "max_position_embeddings", 10**6) - 4
+    low = model.config.vocab_size // 2  # above the ids that mean padding
+    trials = [
+        [draws.integers(low, model.config.vocab_size, min(length, longest)) for length in lengths]
+        for lengths in _TRIALS
+    ]
+    wanted = [torch.cat([model(**_pad([text], model)).logits for text in texts]) for texts in trials]
+    found = None
+    if getattr(model, "_supports_attention_backend", False):
+        before = model.config._attn_implementation
+        model.set_attn_implementation(ATTENTION)
+        pack_base(model, is_narrow=narrow_last_layer(model.base_model))
+        offsets = dict.fromkeys((0, (getattr(model.config, "pad_token_id", None) or 0) + 1))
+        found = next((offset for offset in offsets if _agrees(model, trials, offset, wanted)), None)
+        if found is None:
+            model.set_attn_implementation(before)
+    return found
+
+
+def _agrees(model: Any, trials: list[list[NDArray[np.int64]]], offset: int, wanted: list[Tensor]) -> bool:
+    for texts, expected_BL in zip(trials, wanted, strict=True):
+        starts = np.cumsum([0, *map(len, texts)])
+        array = TokenArray(np.concatenate(texts).astype(np.int32), starts)
+        row = pack(array, np.arange(len(texts)), str(model.device), offset)
+        try:
+            with packed(row):
+                logits_BL = model(input_ids=row.ids_1N, position_ids=row.positions_1N).logits
+        except (TypeError, RuntimeError, ValueError, IndexError, AttributeError):
+            return False
+        if logits_BL.shape != expected_BL.shape:
+            return False
+        if not torch.allclose(logits_BL, expected_BL, rtol=1e-3, atol=1e-3 * float(expected_BL.abs().max())):
+            return False
+    return True
+
+
+def _pad(texts: list[NDArray[Any]], model: Any) -> Inputs:
+    lengths_B = torch.tensor([len(text) for text in texts])
+    mask_BT = torch.arange(int(lengths_B.max())) < lengths_B[:, None]
+    ids_BT = torch.full(mask_BT.shape, getattr(model.config, "pad_token_id", None) or 0)
+    ids_BT[mask_BT] = torch.from_numpy(np.concatenate(texts).astype(np.int64))
+    return {"input_ids": ids_BT.to(model.device), "attention_mask": mask_BT.long().to(model.device)}

@@ -1,0 +1,91 @@
+import json
+import shutil
+from collections import namedtuple
+
+import pytest
+import torch
+
+from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.events import Events, read_events
+from holdfast.engine import checkpoint
+from holdfast.engine.checkpoint import Checkpoints
+from holdfast.engine.identity import identity_of, require_same
+from holdfast.engine.settings import Settings
+from tests.tiny import tiny_bert, tiny_prepared
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    return Checkpoints(tmp_path / "checkpoints", Events(tmp_path / "events.jsonl"))
+
+
+def parts(value: float) -> dict:
+    return {"weights": {"w": torch.full((50,), value)}, "optimizer": {"w/step": torch.tensor(value)}}
+
+
+def save(checkpoints: Checkpoints, step: int, best: bool = False) -> None:
+    checkpoints.save(step, parts(step), {"best": None}, best=best)
+    checkpoints.wait()
+
+
+def test_the_newest_two_and_the_best_are_kept(checkpoints, tmp_path):
+    for step in (1, 2, 3, 4, 5):
+        save(checkpoints, step, best=step == 2)
+    kept = sorted(path.name for path in (tmp_path / "checkpoints").glob("step-*"))
+    assert kept == ["step-000000002", "step-000000004", "step-000000005"]
+    newest, best = checkpoints.load_newest(), checkpoints.load_best()
+    assert (newest.step, float(newest.parts["weights"]["w"][0])) == (5, 5.0)
+    assert best.step == 2
+
+
+def test_a_step_that_is_saved_already_is_not_written_again(checkpoints, tmp_path):
+    save(checkpoints, 3)
+    manifest = tmp_path / "checkpoints" / "step-000000003" / "manifest.json"
+    written = manifest.stat().st_mtime_ns
+    save(checkpoints, 3, best=True)
+    assert manifest.stat().st_mtime_ns == written
+    assert checkpoints.load_best().step == 3
+
+
+def test_a_save_that_fails_leaves_the_one_before_and_is_told(checkpoints, tmp_path, monkeypatch):
+    save(checkpoints, 1)
+
+    def no_room(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", no_room)
+    save(checkpoints, 2)
+    assert checkpoints.has_failed
+    assert checkpoints.load_newest().step == 1
+    failed = [event for event in read_events(tmp_path / "events.jsonl") if event["event"] == "save failed"]
+    assert failed[0]["is_full"]
+    monkeypatch.undo()
+    save(checkpoints, 3)
+    assert checkpoints.load_newest().step == 3
+
+
+def test_it_refuses_to_start_where_two_checkpoints_cannot_fit(checkpoints, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10**9, 0, 900))
+    checkpoints.require_room({"weights": {"w": torch.zeros(50)}}, unsaved_bytes=200)
+    with pytest.raises(MachineError, match="two checkpoints") as caught:
+        checkpoints.require_room({"weights": {"w": torch.zeros(50)}}, unsaved_bytes=400)
+    assert "900 bytes free" in caught.value.seen
+    assert "1.2 kB" in caught.value.seen
+
+
+def test_other_settings_data_or_model_are_named(tmp_path):
+    model, prepared = tiny_bert(tmp_path / "model"), tiny_prepared(tmp_path / "prepared")
+    given = {"task": "classify", "model": str(model), "prepared": str(prepared), "run": str(tmp_path)}
+    then = json.loads(json.dumps(identity_of(Settings(**given))))
+    require_same(then, identity_of(Settings(**given, device="cuda", micro_tokens=7, precision="bf16")), tmp_path)
+    with pytest.raises(RequestError) as caught:
+        require_same(then, identity_of(Settings(**given, lr=1e-3, options={"class_weights": [1, 2, 3]})), tmp_path)
+    assert "lr: 5e-05 then, 0.001 now" in caught.value.seen
+    assert "options: {} then" in caught.value.seen
+    other = tiny_prepared(tmp_path / "other", count=48)
+    manifest = json.loads((other / "manifest.json").read_text())
+    (other / "manifest.json").write_text(json.dumps(manifest | {"fingerprint": "another"}))
+    tiny_bert(tmp_path / "moved")  # the same weights in another folder
+    moved = identity_of(Settings(**given | {"model": str(tmp_path / "moved"), "prepared": str(other)}))
+    assert [name for name in then if then[name] != moved[name]] == ["data"]
