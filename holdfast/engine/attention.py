@@ -18,7 +18,28 @@ from torch.autograd import Function
 
 _UNIT = 8  # lengths are padded to a multiple of this; 16 and 32 measured slower
 
+_FAR_BELOW = -1e30  # not -inf: padding that sees nothing but padding must not become NaN, which 0 times stays NaN
+
 Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """Which tokens of its text a token sees: all, none that come after it, none that are further away than `reach`."""
+
+    is_causal: bool = False
+    reach: int | None = None
+
+    def is_limited(self, tokens: int) -> bool:
+        """Whether a text of so many tokens has some that do not see each other."""
+        return self.is_causal or (self.reach is not None and self.reach < tokens - 1)
+
+    def seen(self, tokens: int, device: torch.device) -> Tensor:
+        """(T, T): whether the token of a row sees the token of a column."""
+        at_T = torch.arange(tokens, device=device)
+        ahead_TT = at_T - at_T[:, None]
+        seen_TT = ahead_TT <= 0 if self.is_causal else torch.ones_like(ahead_TT, dtype=torch.bool)
+        return seen_TT if self.reach is None else seen_TT & (ahead_TT.abs() <= self.reach)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +49,7 @@ class Block:
     texts: list[int]
     tokens: int  # T
     asking: int  # Q
-    bias_S1T: Tensor | None  # 0 for a token, -inf for padding; None without padding
+    bias_S1T: Tensor | None  # 0 for a token, far below for padding; None without padding
 
 
 class Layout:
@@ -80,12 +101,12 @@ class Attend(Function):
     """Attention inside each text, over (R, d) rows. `keep` has one (S, Q, T) of 0 and 1 for each block, or is None."""
 
     @staticmethod
-    def forward(ctx, q_Rd, k_Rd, v_Rd, layout, scale, is_causal, keep, grow):  # type: ignore[no-untyped-def]
+    def forward(ctx, q_Rd, k_Rd, v_Rd, layout, scale, sight, keep, grow):  # type: ignore[no-untyped-def]
         q_Pd, k_Pd, v_Pd = layout.asked.into(q_Rd), layout.told.into(k_Rd), layout.told.into(v_Rd)
         seen_Pd = torch.empty_like(q_Pd)
         saved = []
         for at, (block, (q_SQd, seen_SQd), (k_STd, v_STd)) in enumerate(_blocks(layout, (q_Pd, seen_Pd), (k_Pd, v_Pd))):
-            weights_SQT = torch.softmax(_scores(block, q_SQd, k_STd, scale, is_causal), -1)
+            weights_SQT = torch.softmax(_scores(block, q_SQd, k_STd, scale, sight), -1)
             dropped_SQT = weights_SQT if keep is None else keep[at].to(q_Pd.dtype).mul_(weights_SQT)
             torch.baddbmm(seen_SQd, dropped_SQT, v_STd, beta=0, alpha=grow, out=seen_SQd)
             saved.append(weights_SQT)
@@ -131,15 +152,14 @@ def _blocks(
         q_at, k_at = q_end, k_end
 
 
-def _scores(block: Block, q_SQd: Tensor, k_STd: Tensor, scale: float, is_causal: bool) -> Tensor:
+def _scores(block: Block, q_SQd: Tensor, k_STd: Tensor, scale: float, sight: Sight) -> Tensor:
     k_SdT = k_STd.transpose(1, 2)
     if block.bias_S1T is None:
         scores_SQT = torch.baddbmm(q_SQd.new_empty(1, 1, 1), q_SQd, k_SdT, beta=0, alpha=scale)
     else:
         scores_SQT = torch.baddbmm(block.bias_S1T.to(q_SQd.dtype), q_SQd, k_SdT, alpha=scale)
-    if is_causal:
-        future_QT = torch.ones(block.tokens, block.tokens, dtype=torch.bool, device=q_SQd.device).triu(1)
-        scores_SQT.masked_fill_(future_QT, -torch.inf)
+    if sight.is_limited(block.tokens):
+        scores_SQT.masked_fill_(~sight.seen(block.tokens, q_SQd.device), -torch.inf)
     return scores_SQT
 
 
@@ -152,5 +172,5 @@ def _by_head(tokens_GT: Rows, heads: int) -> Rows:
 def _bias(sizes: Rows, tokens: int, heads: int, device: torch.device) -> Tensor | None:
     if (sizes == tokens).all():
         return None
-    bias_GT = np.where(np.arange(tokens) < sizes[:, None], 0, -np.inf).astype(np.float32)
+    bias_GT = np.where(np.arange(tokens) < sizes[:, None], 0, _FAR_BELOW).astype(np.float32)
     return torch.from_numpy(bias_GT.repeat(heads, 0)[:, None]).to(device)

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from holdfast.engine.attention import Attend
+from holdfast.engine.attention import Attend, Sight
 from holdfast.engine.packing import dropped_weights, flash, has_flash, now
 
 _KNOWN = {"BertLayer", "RobertaLayer", "XLMRobertaLayer", "ElectraLayer", "CamembertLayer", "BertGenerationLayer"}
@@ -40,14 +40,14 @@ def _first_tokens(layer: Any, hidden_1NH: Tensor) -> Tensor:
     if has_flash(asked):
         q_BhD, k_NhD, v_NhD = (x.view(-1, heads, d) for x in (asked, *told))
         dropout = own.dropout.p if own.training else 0.0
-        seen_BhD = flash(q_BhD, k_NhD, v_NhD, dropout, False, own.scaling, first_only=True)
+        seen_BhD = flash(q_BhD, k_NhD, v_NhD, dropout, Sight(), own.scaling, first_only=True)
         attended_1BH = layer.attention.output(seen_BhD.reshape(1, -1, heads * d), first_1BH)
         return layer.feed_forward_chunk(attended_1BH)  # type: ignore[no-any-return]
     layout = now.layout(heads, first_only=True)
     dropout = own.dropout.p if own.training and now.draws else 0.0
     keep = dropped_weights(own, layout, dropout)
     rows = [x.view(-1, d) for x in (asked, *told)]
-    seen_Rd = Attend.apply(*rows, layout, own.scaling, False, keep, 1 / (1 - dropout))
+    seen_Rd = Attend.apply(*rows, layout, own.scaling, Sight(), keep, 1 / (1 - dropout))
     with now.rows_are_texts():
         attended_1BH = layer.attention.output(seen_Rd.view(1, -1, heads * d), first_1BH)
         narrow_1BH: Tensor = layer.feed_forward_chunk(attended_1BH)

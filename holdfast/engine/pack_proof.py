@@ -1,6 +1,6 @@
 """Proves that a model gives packed texts what it gives each of them alone.
 
-A model may ignore the packed attention (MPNet), see only a window of the text (ModernBERT), or count positions from
+A model may ignore the packed attention (MPNet), hide parts of a text in its own way, or count positions from
 another number (RoBERTa). None of that is an error that shows; so it is tried, on one long and one short text.
 """
 

@@ -20,7 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from holdfast.data.shards import TokenArray
-from holdfast.engine.attention import Attend, Layout
+from holdfast.engine.attention import Attend, Layout, Sight
 from holdfast.engine.draws import Draws
 from holdfast.engine.order import Indices
 
@@ -141,12 +141,13 @@ def _attend(
 ) -> tuple[Tensor, None]:
     """Attention of each text to itself."""
     assert now.texts is not None
+    window = kwargs.get("sliding_window")  # counts the token itself
+    sight = Sight(bool(getattr(module, "is_causal", False)), window - 1 if window else None)
     if has_flash(q_1hNd):
         q_NhD, k_NhD, v_NhD = (x_1hNd[0].transpose(0, 1) for x_1hNd in (q_1hNd, k_1hNd, v_1hNd))
-        is_causal = bool(getattr(module, "is_causal", False))
-        return flash(q_NhD, k_NhD, v_NhD, kwargs.get("dropout", 0.0), is_causal, kwargs.get("scaling"))[None], None
+        return flash(q_NhD, k_NhD, v_NhD, kwargs.get("dropout", 0.0), sight, kwargs.get("scaling"))[None], None
     lengths, dropout = now.texts.lengths, kwargs.get("dropout", 0.0) if now.draws else 0.0
-    scale, is_causal = kwargs.get("scaling") or q_1hNd.shape[-1] ** -0.5, bool(getattr(module, "is_causal", False))
+    scale = kwargs.get("scaling") or q_1hNd.shape[-1] ** -0.5
     gqa = q_1hNd.shape[1] // k_1hNd.shape[1]
     if dropout or max(lengths) <= _LONGEST_IN_BLOCKS:
         if gqa > 1:
@@ -155,14 +156,26 @@ def _attend(
         layout = now.layout(heads)
         keep = dropped_weights(module, layout, dropout)
         rows = [x_1hNd.transpose(1, 2).reshape(-1, d) for x_1hNd in (q_1hNd, k_1hNd, v_1hNd)]
-        seen_Rd = Attend.apply(*rows, layout, scale, is_causal, keep, 1 / (1 - dropout))
+        seen_Rd = Attend.apply(*rows, layout, scale, sight, keep, 1 / (1 - dropout))
         return seen_Rd.view(1, -1, heads, d), None
     # split and cat, not slices: the backward of a slice fills a tensor of the whole length, for every text.
     parts = zip(q_1hNd.split(lengths, 2), k_1hNd.split(lengths, 2), v_1hNd.split(lengths, 2), strict=True)
-    seen = [
-        scaled_dot_product_attention(q, k, v, scale=scale, is_causal=is_causal, enable_gqa=gqa > 1) for q, k, v in parts
-    ]
-    return torch.cat(seen, 2).transpose(1, 2), None
+    return torch.cat([_alone(*part, sight, scale, gqa > 1) for part in parts], 2).transpose(1, 2), None
+
+
+def _alone(q_1hTd: Tensor, k_1hTd: Tensor, v_1hTd: Tensor, sight: Sight, scale: float, gqa: bool) -> Tensor:
+    """One text by torch's own attention."""
+    tokens = q_1hTd.shape[2]
+    is_windowed = sight.reach is not None and sight.reach < tokens - 1
+    return scaled_dot_product_attention(
+        q_1hTd,
+        k_1hTd,
+        v_1hTd,
+        attn_mask=sight.seen(tokens, q_1hTd.device) if is_windowed else None,
+        is_causal=sight.is_causal and not is_windowed,
+        scale=scale,
+        enable_gqa=gqa,
+    )
 
 
 def has_flash(q: Tensor) -> bool:
@@ -175,7 +188,7 @@ def flash(
     k_NhD: Tensor,
     v_NhD: Tensor,
     dropout: float,
-    is_causal: bool,
+    sight: Sight,
     scale: float | None,
     *,
     first_only: bool = False,
@@ -189,8 +202,9 @@ def flash(
         # A filler at the end must be asked too: the kernel leaves the gradient of what nobody asked unwritten.
         q_NhD = torch.cat([q_NhD, q_NhD.new_zeros(len(bounds) - 1 - texts, *q_NhD.shape[1:])])
         asking, most = torch.arange(len(bounds), dtype=torch.int32, device=bounds.device), 1
+    reach = {} if sight.reach is None else {"window_size_left": sight.reach, "window_size_right": sight.reach}
     out: Tensor = torch.ops.aten._flash_attention_forward(
-        q_NhD, k_NhD, v_NhD, asking, bounds, most, longest, dropout, is_causal, False, scale=scale
+        q_NhD, k_NhD, v_NhD, asking, bounds, most, longest, dropout, sight.is_causal, False, scale=scale, **reach
     )[0]
     return out[:texts]
 

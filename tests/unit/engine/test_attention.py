@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from holdfast.engine.attention import Attend, Layout
+from holdfast.engine.attention import Attend, Layout, Sight
 
 LENGTHS, HEADS, SIZE = [3, 17, 8, 5, 8, 21], 2, 4
 CPU = torch.device("cpu")
@@ -12,7 +12,7 @@ def rows(count: int) -> torch.Tensor:
     return torch.randn(count * HEADS, SIZE, dtype=torch.double, requires_grad=True)
 
 
-def plain(q, k, v, is_causal=False):
+def plain(q, k, v, sight):
     """Text by text, by torch's own attention."""
     seen, at = [], 0
     is_first_only = len(q) == len(LENGTHS) * HEADS
@@ -22,17 +22,24 @@ def plain(q, k, v, is_causal=False):
             x.view(-1, HEADS, SIZE)[here].transpose(0, 1)
             for x, here in ((q, asked), *((y, slice(at, at + length)) for y in (k, v)))
         ]
-        seen.append(scaled_dot_product_attention(*parts, scale=0.7, is_causal=is_causal).transpose(0, 1))
+        seen.append(
+            scaled_dot_product_attention(
+                *parts, scale=0.7, attn_mask=None if is_first_only else sight.seen(length, CPU)
+            ).transpose(0, 1)
+        )
         at += length
     return torch.cat(seen).reshape(-1, SIZE)
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_blocks_give_what_each_text_gives_alone(is_causal):
+SIGHTS = {"all": Sight(), "causal": Sight(is_causal=True), "near": Sight(reach=4), "near, causal": Sight(True, 4)}
+
+
+@pytest.mark.parametrize("sight", SIGHTS.values(), ids=SIGHTS)
+def test_blocks_give_what_each_text_gives_alone(sight):
     torch.manual_seed(0)
     inputs = [rows(sum(LENGTHS)) for _ in range(3)]
     layout = Layout(LENGTHS, HEADS, CPU)
-    found, wanted = Attend.apply(*inputs, layout, 0.7, is_causal, None, 1.0), plain(*inputs, is_causal)
+    found, wanted = Attend.apply(*inputs, layout, 0.7, sight, None, 1.0), plain(*inputs, sight)
     torch.testing.assert_close(found, wanted)
     direction = torch.randn_like(wanted)
     torch.testing.assert_close(
@@ -43,8 +50,8 @@ def test_blocks_give_what_each_text_gives_alone(is_causal):
 def test_first_tokens_see_what_they_see_among_all_tokens():
     torch.manual_seed(0)
     q, k, v = rows(len(LENGTHS)), rows(sum(LENGTHS)), rows(sum(LENGTHS))
-    found = Attend.apply(q, k, v, Layout(LENGTHS, HEADS, CPU, first_only=True), 0.7, False, None, 1.0)
-    torch.testing.assert_close(found, plain(q, k, v))
+    found = Attend.apply(q, k, v, Layout(LENGTHS, HEADS, CPU, first_only=True), 0.7, Sight(), None, 1.0)
+    torch.testing.assert_close(found, plain(q, k, v, Sight()))
 
 
 @pytest.mark.parametrize("first_only", [False, True])
@@ -56,4 +63,4 @@ def test_the_gradient_with_dropout_is_the_numerical_one(first_only):
         (torch.rand(len(block.texts) * HEADS, block.asking, block.tokens) > 0.3).to(torch.uint8)
         for block in layout.blocks
     ]
-    assert torch.autograd.gradcheck(lambda *given: Attend.apply(*given, layout, 0.7, False, keep, 1.4), inputs)
+    assert torch.autograd.gradcheck(lambda *given: Attend.apply(*given, layout, 0.7, Sight(), keep, 1.4), inputs)

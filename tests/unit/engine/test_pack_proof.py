@@ -32,7 +32,7 @@ MARKS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id"
         (lambda: BertModel(BertConfig(**SMALL)), 0),
         (lambda: RobertaModel(RobertaConfig(**SMALL)), 2),
         (lambda: MPNetModel(MPNetConfig(**SMALL)), None),
-        (lambda: ModernBertModel(ModernBertConfig(**SMALL, **MARKS, initializer_range=0.5)), None),
+        (lambda: ModernBertModel(ModernBertConfig(**SMALL, **MARKS, initializer_range=0.5)), 0),
     ],
     ids=["BERT", "RoBERTa counts from 2", "MPNet ignores it", "ModernBERT sees a window"],
 )
