@@ -83,7 +83,7 @@ HAZARD = Hazard(
         "bash: ./train.sh: Permission denied",
     ),
     near_misses=(
-        "Matplotlib created a temporary config/cache directory at /tmp/matplotlib-9k89vsu8 because the default path (/root/.config/matplotlib) is not a writable directory",
+        "Matplotlib created a temporary config/cache directory at /tmp/matplotlib-9k89vsu8 because the default path (/home/user/.config/matplotlib) is not a writable directory",
         "huggingface_hub.errors.GatedRepoError: 403 Client Error. Access to model x/y is restricted",
         "FileNotFoundError: [Errno 2] No such file or directory: 'out'",
     ),

@@ -180,9 +180,9 @@ class TestTools:
     def test_gdb(self):
         waiting, crashed = stacks_of(
             'Thread 2 (Thread 0x7f09e47ff6c0 (LWP 18455) "python3"):\n'
-            "#0  futex_wait (val=462856, addr=0x559b40b6b344)\n    at /work/gcc/libgomp/config/linux/x86/futex.h:44\n"
+            "#0  futex_wait (val=462856, addr=0x559b40b6b344)\n    at /build/gcc/libgomp/config/linux/x86/futex.h:44\n"
             "#1  0x00007f0cb754a6cc in gomp_team_barrier_wait_end (bar=0x559b40b6b340, \n    state=462856)\n"
-            "    at /work/gcc/libgomp/config/linux/bar.c:112\n"
+            "    at /build/gcc/libgomp/config/linux/bar.c:112\n"
             "#2  0x00007f0d25feae65 in std::function<void (int)>::operator()(int) const () from /lib/libtorch_cpu.so\n\n"
             'Thread 1 "python" received signal SIGSEGV, Segmentation fault.\n[Switching to Thread 0x7ffff7fbf740 (LWP 123)]\n'
             "#0  0x00007fc733b1b7b1 in __kmp_lock_suspend_mx () from /lib/libiomp5.so\n"
@@ -195,7 +195,7 @@ class TestTools:
             "gomp_team_barrier_wait_end",
             "std::function<void (int)>::operator()(int) const",
         ]
-        assert waiting.frames[0].module == "/work/gcc/libgomp/config/linux/x86/futex.h:44"
+        assert waiting.frames[0].module == "/build/gcc/libgomp/config/linux/x86/futex.h:44"
         assert functions(crashed) == [
             "__kmp_lock_suspend_mx",
             "at::(anonymous namespace)::set(int)",
