@@ -1,4 +1,7 @@
-"""`holdfast explain`: name the cause in a log, or print what is known of a hazard."""
+"""`holdfast explain`: name the cause in a log, or print what is known of a hazard.
+
+On a terminal the first line comes before the hazards are loaded, so that nobody waits in silence.
+"""
 
 import errno
 import os
@@ -13,8 +16,6 @@ from holdfast.core.artifacts import to_json
 from holdfast.core.errors import RequestError
 from holdfast.core.exits import exit_words
 from holdfast.core.text import closest
-from holdfast.hazards import all_hazards
-from holdfast.runs.explain import explain_log, page_of, render_diagnosis, render_list, render_page
 
 
 @click.command()
@@ -29,6 +30,12 @@ def explain(what: str | None, exit_status: str, as_json: bool) -> None:
     A log may be anything a failed run left: program output, a Python or native stack, a macOS crash report or sample.
     Without an argument it lists the hazards.
     """
+    if what and not as_json and sys.stderr.isatty():
+        click.echo(f"looking at {what if len(what) <= 60 else what[:60] + '...'}", err=True)
+
+    from holdfast.hazards import all_hazards
+    from holdfast.runs.explain import explain_log, page_of, render_diagnosis, render_list, render_page
+
     if what is None:
         click.echo(to_json([hazard.page() for hazard in all_hazards()]) if as_json else render_list(all_hazards()))
         return
@@ -66,6 +73,8 @@ def _no_such(what: str, error: OSError) -> RequestError:
     shown = what if len(what) <= 80 else what[:80] + "..."
     if os.path.lexists(what) and error.errno != errno.ENAMETOOLONG:
         return RequestError(f"{shown!r} cannot be opened: {error.strerror}", try_next=("check where its link points",))
+    from holdfast.hazards import all_hazards
+
     guess = closest(what, [hazard.slug for hazard in all_hazards()])
     return RequestError(
         f"there is no file and no hazard named {shown!r}",
