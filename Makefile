@@ -31,6 +31,8 @@ lab: $(READY)
 
 bench: $(READY)
 	$(BIN)/python perf/cold_start.py
+	$(BIN)/python perf/classify_cpu.py --rounds 3
+	$(BIN)/python perf/causal_cpu.py --rounds 3
 
 corpus: $(READY)
 	$(BIN)/python tools/score_corpus.py $(CORPUS)
