@@ -6,6 +6,8 @@ REQUEST, MACHINE, DATASET, PLAN, DOCTOR = "request.json", "machine.json", "datas
 RESULT, METRICS, REPORT = "result.json", "metrics.json", "report.html"
 SETTINGS, BEAT, EVENTS = "settings.json", "beat", "events.jsonl"
 MANIFEST = "manifest.json"
+SUPERVISOR, CHILD, OUTPUT, BEATS, STACKS = "supervisor.json", "child.json", "output.log", "beats", "stacks"
+SAMPLES, EVIDENCE, DIAGNOSIS, DECISION = "samples.jsonl", "evidence.json", "diagnosis.json", "decision.json"
 
 
 def attempt_folder(run: Path, number: int) -> Path:
