@@ -3,24 +3,34 @@
 import dataclasses
 import enum
 import json
+import math
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 
 def write_artifact(folder: Path, name: str, value: object) -> Path:
     """Write JSON so that a reader never sees half of it, even when the writer is killed."""
-    target, draft = folder / name, folder / f".{name}.draft"
-    with draft.open("w", encoding="utf-8") as file:
-        json.dump(to_plain(value), file, indent=2, sort_keys=True)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(target)
+    # Named by its writer: two that write the same artifact must not write into each other's draft.
+    target, draft = folder / name, folder / f".{name}.{os.getpid()}-{threading.get_ident()}.draft"
+    try:
+        with draft.open("w", encoding="utf-8") as file:
+            json.dump(to_plain(value), file, indent=2, sort_keys=True, allow_nan=False)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(target)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
     return target
 
 
 def to_plain(value: object) -> object:
-    """Turn our values into what JSON knows: objects, arrays, strings, numbers, booleans and null."""
+    """Turn our values into what JSON knows: objects, arrays, strings, numbers, booleans and null.
+
+    JSON has no NaN and no infinity, and readers refuse a whole file for one of them: they become null.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -31,9 +41,11 @@ def to_plain(value: object) -> object:
         return value.value
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     return value
 
 
 def to_json(value: object) -> str:
     """Write one value as the single JSON object a `--json` command prints."""
-    return json.dumps(to_plain(value), indent=2, ensure_ascii=False)
+    return json.dumps(to_plain(value), indent=2, ensure_ascii=False, allow_nan=False)

@@ -4,6 +4,7 @@ Each line is written by one system call, so a reader sees whole lines, and a wri
 lines it had finished.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -20,17 +21,26 @@ class Events:
     def __init__(self, path: Path):
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         size = os.fstat(self._file).st_size
-        if size and os.pread(self._file, 1, size - 1) != b"\n":
-            os.write(self._file, b"\n")  # the writer before was killed in the middle of a line
+        self._is_torn = bool(size) and os.pread(self._file, 1, size - 1) != b"\n"  # killed in the middle of a line
 
     def write(self, event: str, **details: object) -> None:
         """Add one event with the time of day."""
         plain = {key: to_plain(item) for key, item in details.items()}
-        line = json.dumps({"event": event, "time": round(time.time(), 3), **plain}, ensure_ascii=False)
+        line = json.dumps({"event": event, "time": round(time.time(), 3), **plain}, ensure_ascii=False, allow_nan=False)
+        # A full disk must not end what is told of: the line goes to the log, which may be as full.
+        with contextlib.suppress(OSError):
+            if not self._append(line):
+                print(line, file=sys.stderr, flush=True)
+
+    def _append(self, line: str) -> bool:
+        """Write a whole line; a part of it that still fitted on the disk is closed off before the next one."""
+        content = (b"\n" if self._is_torn else b"") + line.encode() + b"\n"
         try:
-            os.write(self._file, (line + "\n").encode())
-        except OSError:  # a full disk: what is told must never end what it tells of
-            print(line, file=sys.stderr, flush=True)
+            written = os.write(self._file, content)
+        except OSError:
+            return False
+        self._is_torn = written < len(content)
+        return not self._is_torn
 
 
 def read_events(path: Path) -> Iterator[dict[str, object]]:

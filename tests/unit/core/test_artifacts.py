@@ -1,0 +1,60 @@
+"""Artifacts and events: whole or absent, and JSON that every reader takes."""
+
+import json
+import os
+import threading
+
+import pytest
+
+from holdfast.core.artifacts import to_json, write_artifact
+from holdfast.core.events import Events, read_events
+
+
+def test_numbers_that_json_does_not_know_become_null(tmp_path):
+    value = {"loss": float("nan"), "best": [float("inf"), -float("inf"), 1.5]}
+    wanted = {"loss": None, "best": [None, None, 1.5]}
+    assert json.loads(write_artifact(tmp_path, "metrics.json", value).read_text()) == wanted
+    assert json.loads(to_json(value)) == wanted
+    Events(tmp_path / "events.jsonl").write("step", loss=float("nan"))
+    assert b"null" in (tmp_path / "events.jsonl").read_bytes()
+
+
+def test_two_writers_of_one_artifact_never_leave_half_of_it(tmp_path):
+    def write(letter: str) -> None:
+        for _ in range(60):
+            write_artifact(tmp_path, "plan.json", {"text": letter * 5000})
+
+    writers = [threading.Thread(target=write, args=(letter,)) for letter in "ab"]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        if (tmp_path / "plan.json").exists():
+            assert len(set(json.loads((tmp_path / "plan.json").read_text())["text"])) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_a_failed_write_leaves_what_was_there(tmp_path):
+    write_artifact(tmp_path, "plan.json", {"a": 1})
+    with pytest.raises(TypeError):
+        write_artifact(tmp_path, "plan.json", {"a": object()})
+    assert json.loads((tmp_path / "plan.json").read_text()) == {"a": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_a_full_disk_loses_events_and_nothing_else(tmp_path, monkeypatch, capsys):
+    events, plain = Events(tmp_path / "events.jsonl"), os.write
+    events.write("first")
+    monkeypatch.setattr(os, "write", lambda file, content: plain(file, content[:9]))  # so much still fits
+    events.write("second")
+    monkeypatch.setattr(os, "write", _full)
+    events.write("third")
+    monkeypatch.setattr(os, "write", plain)
+    events.write("fourth")
+    assert [event["event"] for event in read_events(tmp_path / "events.jsonl")] == ["first", "fourth"]
+    told = capsys.readouterr().err
+    assert "second" in told
+    assert "third" in told
+
+
+def _full(*args: object) -> int:
+    raise OSError(28, "No space left on device")
