@@ -14,7 +14,8 @@ from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.events import Events
 from holdfast.core.heartbeat import BeatWriter
-from holdfast.core.runfolder import METRICS, checkpoints_folder, model_folder
+from holdfast.core.runfolder import METRICS, MISJUDGED, checkpoints_folder, model_folder
+from holdfast.engine.about_model import write_about
 from holdfast.engine.cadence import SaveCost, is_time_to_save, share_over_budget
 from holdfast.engine.captured import CapturedSteps, StepResult
 from holdfast.engine.card import write_card
@@ -218,7 +219,10 @@ class Loop:
         reports = {split: self._task.report(split) for split in ("validation", "test")}
         metrics = {"step": kept, "steps": self.steps, **{split: found for split, found in reports.items() if found}}
         write_artifact(self._run, METRICS, metrics)
+        split = "test" if reports["test"] else "validation"
+        write_artifact(self._run, MISJUDGED, {"split": split, "examples": self._task.misjudged(split)})
         self._task.export(model_folder(self._run))
+        write_about(model_folder(self._run), self._settings)
         write_card(model_folder(self._run), self._settings, metrics)
         self._beat.enter("end", self.steps, self.steps)
         self._events.write("finished", steps=self.steps, kept_step=kept, metrics=metrics)

@@ -71,13 +71,19 @@ def save_towers(
         target = folder / side
         target.mkdir(exist_ok=True)
         if isinstance(tower, TextTower):
-            tokenizer = AutoTokenizer.from_pretrained(_tokenizer_folder(settings))
+            tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder(settings))
             prefixes = manifest.get("prefixes", {})
             write_sentence_folder(target, tower.body, tokenizer, tower.pooling, manifest["max_length"], prefixes)
         elif isinstance(tower, VectorTower):
             write_artifact(target, _SHAPE, tower.shape)
             save_file(dict(tower.state_dict()), target / _WEIGHTS)
     write_artifact(folder, _ABOUT, {"towers": "shared" if is_shared else "separate", "temperature": temperature})
+
+
+def tokenizer_folder(settings: Settings) -> Path:
+    """Where the starting model's tokenizer lies."""
+    model = Path(settings.model)
+    return model / _SIDES[0] if _read(model / _ABOUT).get("towers") == "separate" else model
 
 
 def _text_tower(folder: Path, settings: Settings, draws: Draws | None) -> TextTower:
@@ -101,12 +107,6 @@ def _vector_tower(folder: Path, size_in: int, size: int, options: TowerOptions) 
     tower = VectorTower(**shape)
     tower.load_state_dict(load_file(folder / _WEIGHTS))
     return tower
-
-
-def _tokenizer_folder(settings: Settings) -> Path:
-    """Where the starting model's tokenizer lies."""
-    model = Path(settings.model)
-    return model / _SIDES[0] if _read(model / _ABOUT).get("towers") == "separate" else model
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -39,6 +39,9 @@ class Task(Protocol):
     def report(self, split: str) -> dict[str, object]:
         """What is worth keeping of the finished model on a split: metrics, and tables or samples beside them."""
 
+    def misjudged(self, split: str) -> list[dict[str, object]]:
+        """Examples of a split that the finished model gets wrong, in words, the worst first."""
+
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint must keep: all that is trained or made on the way, nothing that is not."""
 

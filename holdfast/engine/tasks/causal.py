@@ -125,6 +125,10 @@ class Causal:
         found: dict[str, object] = dict(self.evaluate(split))
         return found | {"samples": self.samples()} if found and split == "validation" else found
 
+    def misjudged(self, split: str) -> list[dict[str, object]]:
+        """No answer is simply wrong; `samples` shows some."""
+        return []
+
     def state(self) -> dict[str, Tensor]:
         """The weights that are trained; with LoRA the adapters alone."""
         return {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}

@@ -30,6 +30,7 @@ from holdfast.engine.metrics import (
     multi_label_metrics,
     single_label_metrics,
 )
+from holdfast.engine.misjudged import Words, where, wrong_labels
 from holdfast.engine.order import Indices, step_seed
 from holdfast.engine.packing import Pack, packed
 from holdfast.engine.settings import Settings
@@ -71,6 +72,8 @@ class Classify:
         weights = settings.options.get("class_weights")
         self._class_weights = torch.tensor(weights, device=settings.device) if weights else None
         self._calibration: Calibration | None = None
+        self._words = Words(settings.model)
+        self._reported: dict[str, NDArray[np.float64]] = {}  # scores of the finished model
 
     def begin_epoch(self, epoch: int) -> dict[str, object]:
         """Nothing depends on the epoch."""
@@ -139,6 +142,7 @@ class Classify:
         if split not in self._texts:
             return {}
         scores_BL, truth = self.predict(split), self._truth(split)
+        self._reported[split] = scores_BL
         if split == "validation":
             self._calibration = fit(scores_BL, truth, self._is_multi)
         found: dict[str, object] = {}
@@ -156,6 +160,18 @@ class Classify:
             found["calibration_error"] = calibration_error(scores_BL, truth, self._is_multi)
             found["calibrated_error"] = calibration_error(calm_BL, truth, self._is_multi)
         return found
+
+    def misjudged(self, split: str) -> list[dict[str, object]]:
+        """Texts that the finished model gives other labels than they have, those it is surest of first."""
+        if split not in self._reported:
+            return []
+        scores_BL = self._reported[split] / (self._calibration.temperature if self._calibration else 1.0)
+        texts, starts = self._texts[split], self._windows(split) if self._has_windows else None
+        return [
+            {**found, "text": self._words.text(texts[row if starts is None else int(starts[row])])}
+            | where(self._settings.prepared_path, split, row)
+            for row, found in wrong_labels(scores_BL, self._truth(split), self._names, self._is_multi)
+        ]
 
     @torch.no_grad()
     def predict(self, split: str) -> NDArray[np.float64]:

@@ -21,11 +21,12 @@ from holdfast.engine.batches import micro_batches
 from holdfast.engine.contrastive import cached_backward, info_nce
 from holdfast.engine.draws import Draws, replace_dropout
 from holdfast.engine.mining import Mining, mine, nothing_mined
+from holdfast.engine.misjudged import Words, missed_queries, where
 from holdfast.engine.order import Indices, generator
 from holdfast.engine.pairs import Pairs, StepPassages, costs
 from holdfast.engine.retrieval import DEEPEST, retrieval_metrics, search
 from holdfast.engine.settings import Settings
-from holdfast.engine.tower_folder import load_towers, save_towers
+from holdfast.engine.tower_folder import load_towers, save_towers, tokenizer_folder
 from holdfast.engine.tower_options import TowerOptions, read_options
 from holdfast.engine.towers import Items
 
@@ -97,6 +98,8 @@ class TwoTower:
         self.lengths = pairs.lengths
         self._mined = nothing_mined(len(self.lengths), options.mining or Mining(negatives=0))
         self._mined_epoch = -1
+        self._words = Words(tokenizer_folder(settings))
+        self._found: dict[str, NDArray[np.int64]] = {}  # rows of the corpus by query, best first, as evaluated last
         self._corpus_PH: Tensor | None = None  # embeddings by the weights as they are
 
     def begin_epoch(self, epoch: int) -> dict[str, object]:
@@ -138,11 +141,24 @@ class TwoTower:
         queries, judged = self._pairs.queries[split], self._pairs.judged[split]
         hidden = [judged.itself(query) for query in range(len(queries))]
         _, rows_QK = search(self._embed_all(queries, 0), self._corpus(), DEEPEST, hidden)
-        return retrieval_metrics(rows_QK.cpu().numpy(), self._pairs.judgements[split])
+        self._found[split] = rows_QK.cpu().numpy()
+        return retrieval_metrics(self._found[split], self._pairs.judgements[split])
 
     def report(self, split: str) -> dict[str, object]:
         """What is worth keeping of the finished model: its metrics."""
         return dict(self.evaluate(split))
+
+    def misjudged(self, split: str) -> list[dict[str, object]]:
+        """Queries whose answer is not the first that is found, the furthest first."""
+        if split not in self._found:
+            return []
+        folder, pairs = self._settings.prepared_path, self._pairs
+        return [
+            {"rank": rank, "query": self._shown(pairs.queries[split], query)}
+            | {"wanted": self._shown(pairs.corpus, answer), "found": self._shown(pairs.corpus, first)}
+            | where(folder, split, query)
+            for query, answer, first, rank in missed_queries(self._found[split], pairs.judgements[split])
+        ]
 
     def state(self) -> dict[str, Tensor]:
         """All weights, and the near-misses that the rest of the epoch needs."""
@@ -171,6 +187,10 @@ class TwoTower:
         """Write the towers: as sentence-transformers does, or as safetensors with their shape."""
         temperature = 1 / float(self._model.scale().detach())
         save_towers(folder, list(self._model.towers), temperature, self._settings, self._manifest)
+
+    def _shown(self, items: Items, at: int) -> str:
+        """A text in words; of vectors there is only their number."""
+        return self._words.text(items[at]) if self._pairs.is_text else f"vector {at}"
 
     def _split(self, queries: int, item_costs: Indices) -> list[MicroBatch]:
         """Split the items of a step; a shared tower takes queries and passages together."""
