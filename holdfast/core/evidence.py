@@ -6,13 +6,13 @@ for their signs in it, and `supervisor.diagnose` weighs what they find.
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
 from holdfast.core.needles import needles, sketch
-from holdfast.core.plan import Remedy
+from holdfast.core.plan import Remedy, Rung
 
 Source = Literal["log", "error", "frame", "exit", "sample", "version"]
 Confidence = Literal["proven", "likely", "unknown"]
@@ -184,3 +184,14 @@ class Diagnosis:
     sources: tuple[str, ...] = ()
     note: str = ""  # why nothing was named, when nothing was
     harmless: tuple[str, ...] = ()  # alarming lines that mean nothing, each with the reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What follows an attempt: a safer rung, the same plan again, or the end."""
+
+    action: Literal["rung", "again", "stop"]
+    because: str
+    rung: Rung | None = None
+    changes: Mapping[str, object] = field(default_factory=dict)  # of the next attempt, all that differs from the plan
+    exit_code: int = 0  # when it stops

@@ -51,6 +51,16 @@ class Remedy:
     keeps: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One step of the ladder: what it is called and what it changes."""
+
+    title: str
+    change: Mapping[str, object]
+    cost: str = ""
+    keeps: bool = True
+
+
 _IN_SCRIPTS = {
     "device": {"cpu": "use_cpu=True in TrainingArguments, or .to('cpu')", "auto": "use_cpu=False"},
     "precision": {"fp32": "bf16=False, fp16=False", "": "{value}=True"},

@@ -1,0 +1,177 @@
+"""Chooses what to do after an attempt failed: the named remedy, then the next safer rung, then stop and say so.
+
+Pure functions of what was tried. Changes add up: a rung that did not help stays while the next is tried, unless it
+reached nothing in this script or made things worse. Every attempt changes the plan or has got further than all before.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from holdfast.core.errors import MachineError, RunFailed
+from holdfast.core.evidence import Decision, Diagnosis
+from holdfast.core.plan import Remedy, Rung
+from holdfast.hazards import find_hazard
+
+Changes = Mapping[str, object]
+Settle = Callable[[Changes, Mapping[str, object]], Changes]
+
+DEFAULT_MAX_ATTEMPTS = 12
+_OUTSIDE_TRIES = 3  # kills from outside in a row that bring no progress, before the plan itself is doubted
+_UNNAMED = {"unknown", "segfault-other"}
+_MACHINE_CANNOT = {"arch-mismatch", "disk-full", "illegal-instruction", "native-lib-missing", "torch-cpu-build"}
+# Errors that come again whatever is changed around them.
+_SURE_BUGS = (
+    *("SyntaxError", "IndentationError", "TabError", "ImportError", "ModuleNotFoundError"),
+    *("NameError", "UnboundLocalError", "AttributeError", "TypeError"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ladder:
+    """The safer rungs of one kind of run, and how a change is written into its settings."""
+
+    rungs: tuple[Rung, ...]
+    settle: Settle  # (changes so far, a change) -> the changes with it; the same again where it means nothing here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """What the ladder needs to know of one attempt."""
+
+    changes: Changes
+    rung: Rung | None = None  # what it added to the attempt before
+    ending: Literal["signal", "code", "hang"]
+    exit_code: int | None = None
+    slug: str = "unknown"
+    error: str = ""  # the last exception, "ValueError: ..."
+    place: str = ""  # where that exception was raised
+    step_reached: int = 0
+    is_outside: bool = False  # ended by somebody else: a kill, a stop, a machine that slept
+    void: frozenset[str] = field(default_factory=frozenset)  # settings that were seen to reach nothing in this script
+
+
+def choose_rung(
+    diagnosis: Diagnosis,
+    tried: Sequence[Tried],
+    ladder: Ladder,
+    *,
+    allow_changes: bool = False,
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+) -> Decision:
+    """Pick the next attempt, or stop when nothing sensible is left."""
+    last, before = tried[-1], tried[:-1]
+    beaten = last.step_reached > max((one.step_reached for one in before), default=0)
+    current = _standing(tried)
+    again = Decision(action="again", because="", changes=current)
+    if len(tried) >= max_attempts:
+        return _stop(diagnosis, last, f"{len(tried)} attempts were made, the most that are allowed")
+    if last.is_outside and (beaten or _outside_in_a_row(tried) <= _OUTSIDE_TRIES):
+        return _because(again, "it was ended from outside, which says nothing against the plan")
+    if _made_worse(tried):
+        worse = last.rung.title if last.rung else ""
+        return _next_rung(diagnosis, tried, ladder, current, allow_changes) or _because(
+            again, f"'{worse}' made it worse and is taken back"
+        )
+    if _is_own_exit(diagnosis, last):
+        return _stop(diagnosis, last, "it ended by its own decision, with a code and no error", last.exit_code)
+    if diagnosis.slug == "unknown" and last.ending == "code":
+        return _after_exception(diagnosis, tried, beaten, again, ladder, allow_changes)
+    if beaten and diagnosis.slug in _UNNAMED:
+        return _because(again, f"it got to step {last.step_reached}, further than before, and the cause has no name")
+    if rung := _next_rung(diagnosis, tried, ladder, current, allow_changes):
+        return rung
+    if beaten:
+        return _because(again, f"no rung is left, but it got to step {last.step_reached}, further than before")
+    return _stop(diagnosis, last, "nothing is left to try")
+
+
+def _next_rung(
+    diagnosis: Diagnosis, tried: Sequence[Tried], ladder: Ladder, current: Changes, allow_changes: bool
+) -> Decision | None:
+    """The first remedy, else the first generic rung, that really changes the plan."""
+    keeping = [_of(remedy) for remedy in diagnosis.remedies if remedy.change and remedy.keeps]
+    changing = [_of(remedy) for remedy in diagnosis.remedies if remedy.change and not remedy.keeps]
+    hazard = find_hazard(diagnosis.slug)
+    # An error that has a name is an error of program or data: no safer setting cures it.
+    generic = () if hazard and hazard.kind == "error" else ladder.rungs
+    named = f"remedy for: {diagnosis.title}"
+    offered = [(rung, named) for rung in keeping] + [(rung, "the next safer rung") for rung in generic]
+    if allow_changes:
+        offered += [(rung, f"{named}; changes what is learned, which was allowed") for rung in changing]
+    refused = _refused(tried)
+    void = frozenset().union(*(one.void for one in tried))
+    for rung, because in offered:
+        changes = ladder.settle(current, rung.change)
+        new = {name for name, value in changes.items() if current.get(name) != value}
+        if new - void and dict(rung.change) not in refused:
+            return Decision(action="rung", because=because, rung=rung, changes=changes)
+    return None
+
+
+def _after_exception(
+    diagnosis: Diagnosis, tried: Sequence[Tried], beaten: bool, again: Decision, ladder: Ladder, allow_changes: bool
+) -> Decision:
+    """An exception that no hazard knows is mostly a bug of the program: one more try at the most."""
+    last, before = tried[-1], tried[:-1]
+    kind = last.error.partition(":")[0].rpartition(".")[2]
+    if any(one.error and (one.error, one.place) == (last.error, last.place) for one in before):
+        return _stop(diagnosis, last, "the same error came again at the same place")
+    if kind in _SURE_BUGS:
+        return _stop(diagnosis, last, "this error comes again however often it is tried")
+    if any(one.slug == "unknown" and one.error for one in before) and not beaten:
+        return _stop(diagnosis, last, "an error without a known cause came again")
+    if beaten:
+        return _because(again, f"the error has no known cause; once more from step {last.step_reached} or before")
+    return _next_rung(diagnosis, tried, ladder, again.changes, allow_changes) or _stop(
+        diagnosis, last, "an error without a known cause, and nothing to change"
+    )
+
+
+def _standing(tried: Sequence[Tried]) -> dict[str, object]:
+    """The changes that stay: those of the last attempt, less what reached nothing and what made things worse."""
+    last = tried[-1]
+    changes = dict(tried[-2].changes if _made_worse(tried) else last.changes)
+    return {name: value for name, value in changes.items() if name not in last.void}
+
+
+def _made_worse(tried: Sequence[Tried]) -> bool:
+    """True when a new rung brought an error that the attempt before it did not have, and no step more."""
+    if len(tried) < 2 or tried[-1].rung is None or not tried[-1].error:
+        return False
+    last, before = tried[-1], tried[-2]
+    is_other_error = (last.error, last.place) != (before.error, before.place)
+    return last.ending == "code" and is_other_error and last.step_reached <= before.step_reached and not before.error
+
+
+def _refused(tried: Sequence[Tried]) -> list[dict[str, object]]:
+    """The changes of rungs that made things worse."""
+    ends = [tried[: at + 1] for at in range(1, len(tried))]
+    return [dict(end[-1].rung.change) for end in ends if end[-1].rung and _made_worse(end)]
+
+
+def _outside_in_a_row(tried: Sequence[Tried]) -> int:
+    count = 0
+    for one in reversed(tried):
+        if not one.is_outside:
+            break
+        count += 1
+    return count
+
+
+def _is_own_exit(diagnosis: Diagnosis, last: Tried) -> bool:
+    """True when a program left by its own code without an error in its output, as after a wrong argument."""
+    return diagnosis.slug == "unknown" and last.ending == "code" and not last.error and not last.step_reached
+
+
+def _of(remedy: Remedy) -> Rung:
+    return Rung(remedy.title, remedy.change or {}, remedy.cost, remedy.keeps)
+
+
+def _because(decision: Decision, because: str) -> Decision:
+    return Decision(action=decision.action, because=because, changes=decision.changes)
+
+
+def _stop(diagnosis: Diagnosis, last: Tried, because: str, exit_code: int | None = None) -> Decision:
+    code = MachineError.exit_code if diagnosis.slug in _MACHINE_CANNOT else RunFailed.exit_code
+    return Decision(action="stop", because=because, changes=last.changes, exit_code=exit_code or code)

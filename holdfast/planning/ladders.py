@@ -1,0 +1,91 @@
+"""The two ladders: for a command that is not ours, and for our own engine.
+
+Both say how a change, worded in the names of `core.plan.Plan`, is written into the settings of an attempt. A change
+that means nothing there leaves the settings as they were, and the ladder goes on to the next.
+"""
+
+from collections.abc import Mapping
+
+from holdfast.core.plan import Rung
+from holdfast.planning.ladder import Changes, Ladder
+
+_MOST_HALVINGS = 10
+# The preload does these in any case.
+_ALREADY_DONE = {"PYTHONFAULTHANDLER", "PYTHONUNBUFFERED"}
+_FEWEST_MICRO_TOKENS = 64
+
+_LOAD_HERE = Rung("load data in the main process", {"loader_workers": 0}, "slower input")
+_SPAWN = Rung("start worker processes by spawn", {"start_method": "spawn"}, "workers start slower")
+_ONE_THREAD = Rung("compute on one thread", {"threads": 1, "OMP_NUM_THREADS": "1"}, "slower on the CPU")
+_NO_COMPILE = Rung("do not compile the model", {"compile": False, "TORCH_COMPILE_DISABLE": "1"}, "slower steps")
+_ON_CPU = Rung("train on the CPU", {"device": "cpu"}, "much slower")
+
+
+def command_ladder(*, has_accelerator: bool) -> Ladder:
+    """Give the ladder of an unmodified command."""
+
+    def settle(current: Changes, change: Mapping[str, object]) -> Changes:
+        return _settle_command(current, change, has_accelerator)
+
+    return Ladder(rungs=(_LOAD_HERE, _SPAWN, _ONE_THREAD, _NO_COMPILE, _ON_CPU), settle=settle)
+
+
+def engine_ladder(settings: Mapping[str, object]) -> Ladder:
+    """Give the ladder of our own engine; `settings` are those of its first attempt, in the engine's own names."""
+    rungs = (
+        Rung("do not compile the model", {"compile": False}, "slower steps"),
+        Rung("pad instead of packing", {"packing": False}, "slower"),
+        Rung("compute in fp32", {"precision": "fp32"}, "slower, more memory"),
+        Rung("smaller micro-batches, same effective batch", {"micro_batch": "halve"}, "a little slower"),
+        Rung("compute on one thread", {"threads": 1}, "slower on the CPU"),
+        _ON_CPU,
+    )
+
+    def settle(current: Changes, change: Mapping[str, object]) -> Changes:
+        return _settle_engine(settings, current, change)
+
+    return Ladder(rungs=rungs, settle=settle)
+
+
+def _settle_command(current: Changes, change: Mapping[str, object], has_accelerator: bool) -> Changes:
+    changes = dict(current)
+    for name, value in change.items():
+        if name in ("micro_batch", "eval_micro_batch") and value == "halve":
+            factor = f"{name}_factor"
+            changes[factor] = min(int(str(changes.get(factor, 1))) * 2, 2**_MOST_HALVINGS)
+        elif name == "loader_workers" and value == "halve":
+            changes[name] = 0  # how many there are is the script's secret
+        elif name == "device" and (value == "cpu") != has_accelerator:
+            continue  # it is on the CPU as it is, or there is nothing else to go back to
+        elif name not in _ALREADY_DONE:
+            changes[name] = value
+    return changes
+
+
+_ENGINE_OWN = {"device", "precision", "threads", "compile", "gradient_checkpointing", "packing", "micro_tokens"}
+
+
+def _settle_engine(settings: Mapping[str, object], current: Changes, change: Mapping[str, object]) -> Changes:
+    changes = dict(current)
+    for name, value in change.items():
+        if name in ("micro_batch", "eval_micro_batch"):
+            tokens = int(str(changes.get("micro_tokens", settings.get("micro_tokens", 16_384))))
+            changes["micro_tokens"] = max(tokens // 2, min(tokens, _FEWEST_MICRO_TOKENS))
+        elif name == "attention":
+            changes["packing"] = False
+        elif name == "offline" and value:
+            changes["HF_HUB_OFFLINE"] = "1"
+        elif name.isupper() or name in _ENGINE_OWN:
+            changes[name] = value
+    defaults = {
+        "device": "cpu",
+        "precision": "fp32",
+        "packing": True,
+        "compile": False,
+        "gradient_checkpointing": False,
+    }
+    return {
+        name: value
+        for name, value in changes.items()
+        if name.isupper() or name in current or settings.get(name, defaults.get(name)) != value
+    }
