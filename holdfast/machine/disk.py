@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from holdfast.core.facts import Answer, Disk
-from holdfast.machine.cgroup import unescape
+from holdfast.core.groups import unescape
 from holdfast.machine.hub import hub_cache_folder
 
 Role = Literal["output", "cache", "temp"]

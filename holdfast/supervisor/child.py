@@ -1,0 +1,87 @@
+"""Starts the child of an attempt: a session of its own, no input, output into one file, dead when its parent dies.
+
+The parent-death signal of Linux follows the thread that started the child, so that thread must live as long as the run.
+Leaves: child.json, output.log.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.core.artifacts import write_artifact
+from holdfast.core.errors import RequestError
+from holdfast.core.runfolder import CHILD, OUTPUT
+from holdfast.supervisor import launch as launcher
+from holdfast.supervisor.members import ATTEMPT_VARIABLE, Identity, boot_id, start_ticks_of
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What to start, where, with which environment, for which attempt."""
+
+    command: tuple[str, ...]
+    cwd: Path
+    environment: Mapping[str, str]
+    attempt: Path
+
+
+class Child:
+    """A child that this process started."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]"):
+        self._process = process
+        self.pid = process.pid
+        self.start_ticks = start_ticks_of(process.pid) or 0
+
+    @property
+    def identity(self) -> Identity:
+        """Its pid with its start time."""
+        return Identity(self.pid, self.start_ticks)
+
+    def poll(self) -> int | None:
+        """The exit code, or minus the signal that ended it; None while it runs."""
+        return self._process.poll()
+
+
+def start_child(launch: Launch) -> Child:
+    """Start the command of an attempt and write down who it is."""
+    environment = {**launch.environment, ATTEMPT_VARIABLE: str(launch.attempt.resolve())}
+    _refuse_missing(launch)
+    launch.attempt.mkdir(parents=True, exist_ok=True)
+    output = os.open(launch.attempt / OUTPUT, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(Path(launcher.__file__)), str(os.getpid()), *launch.command],
+            cwd=launch.cwd,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    finally:
+        os.close(output)
+    child = Child(process)
+    described = {"pid": child.pid, "start_ticks": child.start_ticks, "boot_id": boot_id()}
+    write_artifact(launch.attempt, CHILD, {**described, "command": launch.command, "cwd": launch.cwd})
+    return child
+
+
+def _refuse_missing(launch: Launch) -> None:
+    """A command that does not exist is the request's fault, not a failed attempt."""
+    if not launch.command:
+        raise RequestError("there is no command to run", try_next=("holdfast run -- python train.py",))
+    if not launch.cwd.is_dir():
+        raise RequestError("the folder to run in does not exist", seen=str(launch.cwd))
+    name = launch.command[0]
+    here = str(launch.cwd / name) if os.sep in name else name  # a path is meant from where the command runs
+    if shutil.which(here, path=launch.environment.get("PATH", os.defpath)) is None:
+        raise RequestError(
+            f"there is no command named {name!r}",
+            seen=f"looked in {launch.environment.get('PATH', os.defpath)}" if os.sep not in name else here,
+            try_next=("holdfast run -- python train.py",),
+        )

@@ -1,0 +1,167 @@
+"""Ends every process of an attempt, and only those: asks, wakes, then kills.
+
+SIGTERM goes to the topmost processes alone: launchers and data loaders end their own children, and a loader whose
+workers are taken away fails in the middle of its last checkpoint. Whatever still lives after the grace gets SIGKILL,
+children born meanwhile included. Right before each signal the pid and its start time are looked at again, through a
+pidfd where the system has them, so that a pid used again is never hit.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.core.groups import frozen_group
+from holdfast.supervisor.child import Child
+from holdfast.supervisor.members import Identity, Member, find_member, find_members, read_root
+
+_SHM = Path("/dev/shm")
+_KILL_SECONDS = 3.0  # a killed process is gone in milliseconds unless the kernel holds it
+_LOOK_SECONDS = 0.05
+# What a killed process leaves in shared memory. Those with a pid in their name are known by it; Python's semaphores
+# only by being mapped in one of our processes.
+_LEFT_BEHIND = re.compile(r"(?:torch_|__KMP_REGISTERED_LIB_)(?P<pid>\d+)_|sem\.mp-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """What was done, and what could not be ended."""
+
+    asked: tuple[int, ...]  # pids that got SIGTERM
+    killed: tuple[int, ...]  # pids that needed SIGKILL
+    left: tuple[str, ...] = ()  # who still lives, each with the reason
+    seconds: float = 0.0
+
+
+def end_tree(attempt: Path, child: Child | None, grace_seconds: float = 10, known: Iterable[Identity] = ()) -> Ended:
+    """End the whole tree of an attempt, within the grace and three seconds more.
+
+    Without a `child` it is a later supervisor that ends what an earlier one left. `known` are processes that were seen
+    in the tree before.
+    """
+    begun = time.monotonic()
+    tree = _Tree(attempt, child, tuple(known))
+    asked: dict[int, Identity] = {}
+    while time.monotonic() - begun < grace_seconds and (alive := tree.alive()):
+        pids = {member.pid for member in alive}
+        for member in alive:
+            if member.parent_pid not in pids and member.pid not in asked and send(member.identity, signal.SIGTERM):
+                asked[member.pid] = member.identity
+            if member.state == "T":
+                send(member.identity, signal.SIGCONT)  # a stopped process hears nothing else but SIGKILL
+        time.sleep(_LOOK_SECONDS)
+    killed: dict[int, Identity] = {}
+    kill_begun = time.monotonic()
+    while (alive := tree.alive()) and time.monotonic() - kill_begun < _KILL_SECONDS:
+        for member in alive:
+            if send(member.identity, signal.SIGKILL):
+                killed[member.pid] = member.identity
+        time.sleep(_LOOK_SECONDS if killed else 0)
+    left = tuple(_why_alive(member) for member in alive)
+    if not left:
+        tree.remove_left_behind()
+    seconds = round(time.monotonic() - begun, 3)
+    return Ended(asked=tuple(asked), killed=tuple(killed), left=left, seconds=seconds)
+
+
+def send(identity: Identity, number: signal.Signals) -> bool:
+    """Send a signal to exactly this process; False when it is gone or may not be reached."""
+    if identity.pid <= 1 or identity.pid == os.getpid():
+        return False
+    try:
+        pidfd = os.pidfd_open(identity.pid) if hasattr(signal, "pidfd_send_signal") else None
+    except ProcessLookupError:
+        return False
+    except OSError:  # an old kernel, or a strict sandbox
+        pidfd = None
+    try:
+        if not _is_same(identity):  # asked after the pidfd was opened: from here on it cannot be another process
+            return False
+        if pidfd is None:
+            os.kill(identity.pid, number)
+        else:
+            signal.pidfd_send_signal(pidfd, number)
+        return True
+    except (ProcessLookupError, PermissionError):
+        return False
+    finally:
+        if pidfd is not None:
+            os.close(pidfd)
+
+
+def _is_same(identity: Identity) -> bool:
+    found = find_member(identity.pid)
+    return found is not None and found.identity == identity and not found.is_gone
+
+
+class _Tree:
+    """The processes of an attempt while they are being ended."""
+
+    def __init__(self, attempt: Path, child: Child | None, known: tuple[Identity, ...]):
+        self._attempt, self._child = attempt, child
+        self._root = child.identity if child else read_root(attempt)
+        self._known = known
+        self._pids: set[int] = {self._root.pid} if self._root else set()
+        self._mapped: set[str] = set()
+
+    def alive(self) -> list[Member]:
+        """Those that still run. What was once found stays known, though its parent may be gone by now."""
+        if self._child:
+            self._child.poll()  # reaps it
+        found = [member for member in find_members(self._attempt, self._root, self._known) if not member.is_gone]
+        for member in found:
+            if member.pid not in self._pids or not self._mapped:
+                self._mapped |= set(_mapped_shm(Path(f"/proc/{member.pid}/maps")))
+            self._pids.add(member.pid)
+        self._known = tuple({*self._known, *(member.identity for member in found)})
+        return found
+
+    def remove_left_behind(self) -> None:
+        """Free the shared memory that the killed processes can no longer free, unless another process has it mapped."""
+        try:
+            names = [file.name for file in _SHM.iterdir() if _LEFT_BEHIND.match(file.name)]
+        except OSError:
+            return
+        candidates = {name for name in names if name in self._mapped or self._has_dead_pid(name)}
+        if not candidates:
+            return
+        still_used = {name for maps in Path("/proc").glob("[0-9]*/maps") for name in _mapped_shm(maps)}
+        for name in candidates - still_used:
+            with contextlib.suppress(OSError):
+                (_SHM / name).unlink()
+
+    def _has_dead_pid(self, name: str) -> bool:
+        match = _LEFT_BEHIND.match(name)
+        pid = int(match["pid"]) if match and match["pid"] else 0
+        return pid in self._pids and find_member(pid) is None
+
+
+def _mapped_shm(maps: Path) -> Iterator[str]:
+    try:
+        text = maps.read_text(errors="replace")
+    except OSError:
+        return
+    for name in re.findall(r"/dev/shm/(\S+)$", text, re.MULTILINE):
+        if _LEFT_BEHIND.match(name):
+            yield name
+
+
+def _why_alive(member: Member) -> str:
+    """Say why a process outlived SIGKILL."""
+    try:
+        wchan = Path(f"/proc/{member.pid}/wchan").read_text()
+        tracer = re.search(r"^TracerPid:\t([1-9]\d*)", Path(f"/proc/{member.pid}/status").read_text(), re.MULTILINE)
+    except OSError:
+        wchan, tracer = "", None
+    who = f"pid {member.pid} ({member.name})"
+    if group := frozen_group(member.pid):
+        return f"{who} is held by the frozen control group {group} and ends when it is thawed"
+    if tracer:
+        return f"{who} is held by the debugger with pid {tracer[1]} and ends when it lets go"
+    if member.state == "D":
+        return f"{who} waits in the kernel ({wchan or 'unknown place'}) and ends when that wait does"
+    return f"{who} could not be ended: it belongs to another user, or this one may not signal it"

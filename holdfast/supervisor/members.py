@@ -1,0 +1,189 @@
+"""Finds the processes of an attempt: by its session, by parentage, and by HOLDFAST_ATTEMPT in their environment.
+
+A process is named by its pid and its start time together: pids are used again. A daemon that left its parent and its
+session still carries the attempt's folder in its environment, and is found by it after everyone else is gone.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.core.runfolder import CHILD
+
+ATTEMPT_VARIABLE = "HOLDFAST_ATTEMPT"
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A process that cannot be mistaken for a later one with the same pid."""
+
+    pid: int
+    start_ticks: int  # since boot on Linux; elsewhere hundredths of a second since 1970
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One process as the system's table shows it."""
+
+    pid: int
+    start_ticks: int
+    parent_pid: int
+    session: int
+    state: str  # R S D T t Z X I, as in /proc
+    name: str
+
+    @property
+    def identity(self) -> Identity:
+        """Its pid with its start time."""
+        return Identity(self.pid, self.start_ticks)
+
+    @property
+    def is_gone(self) -> bool:
+        """True for what is only an entry in the table any more."""
+        return self.state in "ZX"
+
+
+def find_members(attempt: Path, root: Identity | None, known: Iterable[Identity] = ()) -> list[Member]:
+    """Every process of the attempt, parents before children; never this one or one it descends from."""
+    table, folder = {member.pid: member for member in _table()}, str(attempt.resolve())
+    ours: dict[int, Member] = {}
+    for identity in (*((root,) if root else ()), *known):
+        found = table.get(identity.pid)
+        if found and found.identity == identity:
+            ours[found.pid] = found
+    for member in table.values():
+        if member.pid not in ours and (_is_in_session(root, member, table) or _is_of(folder, member)):
+            ours[member.pid] = member
+    _add_descendants(ours, table)
+    for pid in _own_line(table):
+        ours.pop(pid, None)
+    return sorted(ours.values(), key=lambda member: (member.start_ticks, member.pid))
+
+
+def find_member(pid: int) -> Member | None:
+    """One process of the table; None when there is no such process."""
+    if sys.platform != "linux":
+        return next((member for member in _table() if member.pid == pid), None)
+    return _read_stat(pid)
+
+
+def start_ticks_of(pid: int) -> int | None:
+    """When a process was started; None when it is gone."""
+    member = find_member(pid)
+    return member.start_ticks if member else None
+
+
+def attempt_of(pid: int) -> str:
+    """The attempt folder in a process's environment; empty when it has none or may not be read."""
+    name = ATTEMPT_VARIABLE.encode() + b"="
+    try:
+        if sys.platform == "linux":
+            environ = (_PROC / str(pid) / "environ").read_bytes()
+            return next((os.fsdecode(item[len(name) :]) for item in environ.split(b"\0") if item.startswith(name)), "")
+        import psutil
+
+        return psutil.Process(pid).environ().get(ATTEMPT_VARIABLE, "")
+    except Exception:  # gone, another user's, or protected by the system: each system says so in its own way
+        return ""
+
+
+def read_root(attempt: Path) -> Identity | None:
+    """The child that an attempt's folder names; None when there was none or the machine was started again since."""
+    try:
+        child = json.loads((attempt / CHILD).read_text(encoding="utf-8"))
+        root = Identity(int(child["pid"]), int(child["start_ticks"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return root if child.get("boot_id", "") == boot_id() else None
+
+
+def boot_id() -> str:
+    """Names this start of the machine; empty where the system does not tell."""
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _is_of(folder: str, member: Member) -> bool:
+    return not member.is_gone and attempt_of(member.pid) == folder
+
+
+def _is_in_session(root: Identity | None, member: Member, table: dict[int, Member]) -> bool:
+    """False when the number was used again: then another leader has it, or the member is older than our session."""
+    if root is None or member.session != root.pid:
+        return False
+    leader = table.get(root.pid)
+    return member.start_ticks >= root.start_ticks and (leader is None or leader.identity == root)
+
+
+def _add_descendants(ours: dict[int, Member], table: dict[int, Member]) -> None:
+    children: dict[int, list[Member]] = {}
+    for member in table.values():
+        children.setdefault(member.parent_pid, []).append(member)
+    waiting = list(ours)
+    while waiting:
+        for member in children.get(waiting.pop(), ()):
+            if member.pid not in ours:
+                ours[member.pid] = member
+                waiting.append(member.pid)
+
+
+def _own_line(table: dict[int, Member]) -> Iterator[int]:
+    pid = os.getpid()
+    while pid > 0:
+        yield pid
+        if pid not in table:
+            return
+        pid = table[pid].parent_pid
+    yield 1
+
+
+def _table() -> Iterator[Member]:
+    if sys.platform != "linux":
+        yield from _psutil_table()
+        return
+    for folder in _PROC.glob("[0-9]*"):
+        if member := _read_stat(int(folder.name)):
+            yield member
+
+
+def _read_stat(pid: int) -> Member | None:
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    name, _, rest = text.partition("(")[2].rpartition(")")  # a name may hold spaces and brackets
+    fields = rest.split()
+    return Member(
+        pid=pid,
+        start_ticks=int(fields[19]),
+        parent_pid=int(fields[1]),
+        session=int(fields[3]),
+        state=fields[0],
+        name=name,
+    )
+
+
+def _psutil_table() -> Iterator[Member]:
+    import psutil
+
+    states = {psutil.STATUS_ZOMBIE: "Z", psutil.STATUS_STOPPED: "T", psutil.STATUS_DISK_SLEEP: "D"}
+    for process in psutil.process_iter(["pid", "ppid", "create_time", "status", "name"]):
+        told = process.info
+        try:
+            session = os.getsid(process.pid)
+        except OSError:
+            session = 0
+        yield Member(
+            pid=process.pid,
+            start_ticks=round((told["create_time"] or 0) * 100),
+            parent_pid=told["ppid"] or 0,
+            session=session,
+            state=states.get(told["status"], "S"),
+            name=told["name"] or "",
+        )
