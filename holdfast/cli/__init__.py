@@ -16,6 +16,7 @@ from holdfast.core.text import closest
 COMMANDS = {
     "doctor": "Check this machine, or a folder of installed packages, before a run.",
     "survey": "Read a dataset as train would, and say what was found and chosen.",
+    "models": "List the models on this machine, or get one.",
     "explain": "Name the cause in a log, or print what is known of a hazard.",
 }
 

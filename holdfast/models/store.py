@@ -1,0 +1,111 @@
+"""The folder where fetched models lie, each whole or absent, and what makes a folder a model one can start from."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.artifacts import write_artifact
+from holdfast.core.env import cache_folder
+from holdfast.core.errors import RequestError
+
+_RECORD = "holdfast.json"  # written last: where the model came from
+_PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFolder:
+    """A model on this machine."""
+
+    name: str
+    folder: Path
+    source: str  # where it came from, in words
+    bytes: int = 0
+
+
+def models_folder() -> Path:
+    """Where models are kept."""
+    return cache_folder() / "models"
+
+
+def stored(name: str) -> ModelFolder | None:
+    """The model of that name in the store, if it is there and whole."""
+    folder = models_folder() / name.replace("/", "--")
+    record = _read(folder / _RECORD)
+    if not record:
+        return None
+    return ModelFolder(name=name, folder=folder, source=str(record.get("source", "")), bytes=_size(folder))
+
+
+def all_stored() -> list[ModelFolder]:
+    """Every model in the store."""
+    home = models_folder()
+    names = sorted(path.name for path in home.iterdir() if path.is_dir()) if home.is_dir() else []
+    found = (stored(name.replace("--", "/")) for name in names if not name.startswith("."))
+    return [model for model in found if model]
+
+
+def keep(name: str, source: str, write: Callable[[Path], None]) -> ModelFolder:
+    """Put a model into the store: written to a draft, renamed when whole."""
+    folder = models_folder() / name.replace("/", "--")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = folder.with_name(f".{folder.name}.draft-{os.getpid()}")
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        draft.mkdir()
+        write(draft)
+        write_artifact(draft, _RECORD, {"name": name, "source": source})
+        if folder.exists():
+            shutil.rmtree(folder)
+        draft.rename(folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return ModelFolder(name=name, folder=folder, source=source, bytes=_size(folder))
+
+
+def needs_saving_again(folder: Path) -> str | None:
+    """Say why a model folder cannot be used as it lies; None when it can."""
+    if any(folder.glob("*.gguf")) and not any(folder.glob("*.safetensors")):
+        return "its weights are GGUF"
+    if not any(folder.glob("*.safetensors")) and any(folder.glob("pytorch_model*.bin")):
+        return "its weights are pickled"
+    if not (folder / "tokenizer.json").is_file() and any(folder.glob("vocab*")):
+        return "its tokenizer is of the old form"
+    return None
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that is no model; name what is missing."""
+    if not folder.is_dir():
+        raise RequestError(f"the model {folder} is no folder", try_next=("give the folder that holds config.json",))
+    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+        raise RequestError(
+            f"{folder} holds an adapter, not a whole model",
+            seen="adapter_config.json and no config.json",
+            try_next=("merge it into its model first: peft's merge_and_unload, then save_pretrained",),
+        )
+    if not (folder / "config.json").is_file() and not any(folder.glob("*.gguf")):
+        seen = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "it is empty"
+        raise RequestError(
+            f"{folder} holds no model: config.json is missing",
+            seen=seen,
+            try_next=("give a folder that save_pretrained wrote", "holdfast models, for what is there"),
+        )
+    weights = any(folder.glob("*.safetensors")) or any(folder.glob("query/*.safetensors"))
+    if not weights and not any(path for shape in (*_PICKLES, "*.gguf") for path in folder.glob(shape)):
+        raise RequestError(f"{folder} holds no weights", seen="no *.safetensors file is in it")
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

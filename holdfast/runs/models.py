@@ -1,0 +1,61 @@
+"""The front door to models: what is on this machine, and fetching one."""
+
+from collections.abc import Callable, Iterator
+
+from holdfast.core.errors import RequestError
+from holdfast.core.text import closest, human_bytes
+from holdfast.data.request import Progress, no_progress
+from holdfast.models.catalog import KNOWN, known_model
+from holdfast.models.from_hub import cached_names
+from holdfast.models.resolve import resolve
+from holdfast.models.store import ModelFolder, all_stored, models_folder, stored
+
+__all__ = ("ModelFolder", "get_model", "list_models", "render_models")
+
+
+def list_models() -> dict[str, object]:
+    """What is on this machine, and what can be had without a hub."""
+    kept = all_stored()
+    return {
+        "folder": str(models_folder()),
+        "stored": kept,
+        "cached": [name for name in cached_names() if name not in {model.name for model in kept}],
+        "known": [
+            {"name": m.name, "hub": m.hub, "package": m.package, "is_stored": bool(stored(m.name))} for m in KNOWN
+        ],
+    }
+
+
+def render_models() -> str:
+    """Write the list for a terminal."""
+    return "\n".join(_lines())
+
+
+def get_model(
+    name: str, on_progress: Progress = no_progress, say: Callable[[str], None] = lambda text: None
+) -> ModelFolder:
+    """Fetch a model by its short name or its name on the hub."""
+    if "/" not in name and not known_model(name):
+        guess = closest(name, [model.name for model in KNOWN])
+        raise RequestError(
+            f"there is no model {name!r} with a short name",
+            seen=f"short names: {', '.join(model.name for model in KNOWN)}; others are ORGANISATION/NAME",
+            try_next=(f"holdfast models get {guess}",) if guess else ("holdfast models",),
+        )
+    return resolve(name, on_progress, say=say)
+
+
+def _lines() -> Iterator[str]:
+    kept = all_stored()
+    names = {model.name for model in kept}
+    for model in kept:
+        yield f"[ok] {model.name:<12} {human_bytes(model.bytes):>9}  {model.source}"
+        yield f"     {model.folder}"
+    for name in cached_names():
+        if name not in names:
+            yield f"[ok] {name}  in the hub's cache"
+    for known in KNOWN:
+        if known.name not in names:
+            yield f"[ ]  {known.name:<12} {human_bytes(known.wheel_bytes):>9}  {known.title}; {known.licence}"
+            yield f"     holdfast models get {known.name}"
+    yield f"{len(kept)} in {models_folder()}; train fetches what it needs by itself"
