@@ -1,0 +1,78 @@
+"""Finds what macOS wrote about our processes: crash reports (`.ips`) and memory kills (`JetsamEvent`).
+
+A report is two JSON documents, the first of one line. Names and places of the files changed little since macOS 12; what
+cannot be read or parsed is passed over. Everything answers "nothing" on other systems.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Container, Iterator
+from pathlib import Path
+from typing import Any
+
+_PAGE_BYTES = 16384
+
+
+def report_folders() -> tuple[Path, ...]:
+    """Where macOS leaves its reports: of the user's programs, and of the system."""
+    if sys.platform != "darwin":
+        return ()
+    return (Path.home() / "Library/Logs/DiagnosticReports", Path("/Library/Logs/DiagnosticReports"))
+
+
+def find_crash_report(
+    pids: Container[int], since: float, wait_seconds: float = 0.0, folders: tuple[Path, ...] | None = None
+) -> str:
+    """The text of the newest crash report about one of our processes; it may come seconds after the crash."""
+    folders = report_folders() if folders is None else folders
+    deadline = time.monotonic() + wait_seconds
+    while folders:
+        for head, body in _reports(folders, since, "*.ips"):
+            if _document(body).get("pid") in pids and "threads" in _document(body):
+                return head + "\n" + body
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(0.25)
+    return ""
+
+
+def find_jetsam_lines(pids: Container[int], since: float, folders: tuple[Path, ...] | None = None) -> list[str]:
+    """One line for each of our processes that macOS ended for memory."""
+    lines: list[str] = []
+    for _, body in _reports(report_folders() if folders is None else folders, since, "JetsamEvent-*.ips"):
+        report = _document(body)
+        for process in report.get("processes") or ():
+            if isinstance(process, dict) and process.get("pid") in pids and process.get("reason"):
+                resident = process.get("rpages", 0) * (report.get("memoryStatus", {}).get("pageSize") or _PAGE_BYTES)
+                lines.append(
+                    f"jetsam ended pid {process['pid']} ({process.get('name', '?')}): {process['reason']}, "
+                    f"resident {resident / 1e9:.1f} GB"
+                )
+    return lines
+
+
+def _reports(folders: tuple[Path, ...], since: float, pattern: str) -> Iterator[tuple[str, str]]:
+    """The two parts of each report newer than a time, newest first."""
+    files: list[tuple[float, Path]] = []
+    for folder in folders:
+        try:
+            files += [(file.stat().st_mtime, file) for file in folder.glob(pattern)]
+        except OSError:
+            continue
+    for stamp, file in sorted(files, reverse=True):
+        if stamp < since:
+            return
+        try:
+            head, _, body = file.read_text(encoding="utf-8", errors="replace").partition("\n")
+        except OSError:
+            continue
+        yield head, body
+
+
+def _document(body: str) -> dict[str, Any]:
+    try:
+        document = json.loads(body)
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
