@@ -17,6 +17,13 @@ COMMANDS = {
     "doctor": "Check this machine, or a folder of installed packages, before a run.",
     "survey": "Read a dataset as train would, and say what was found and chosen.",
     "models": "List the models on this machine, or get one.",
+    "report": "Write one HTML page with everything worth knowing of a run.",
+    "run": "Run any training command until it has finished, unmodified.",
+    "resume": "Go on with a run where it stood.",
+    "status": "Say where a run stands.",
+    "watch": "Show a run live.",
+    "stop": "Ask a run to save and end.",
+    "memory": "Show, or forget, what worked on this machine.",
     "explain": "Name the cause in a log, or print what is known of a hazard.",
 }
 

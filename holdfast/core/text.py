@@ -13,6 +13,18 @@ def human_bytes(count: float) -> str:
     return f"{count:.1f} TB"
 
 
+def human_seconds(seconds: float) -> str:
+    """Write a time in its two largest units: `41 s`, `2 min 5 s`, `3 h 20 min`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for size, large, small, small_size in ((86_400, "days", "h", 3600), (3600, "h", "min", 60), (60, "min", "s", 1)):
+        if whole >= size:
+            rest = whole % size // small_size
+            return f"{whole // size} {large}" + (f" {rest} {small}" if rest else "")
+    return f"{whole} s"
+
+
 def plural(count: int, noun: str) -> str:
     """Write a count with its noun: `1 finding`, `3 findings`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

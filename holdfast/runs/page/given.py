@@ -1,0 +1,159 @@
+"""The data it learned from: splits, labels, lengths, what was chosen while reading it, and what is worth a look."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from holdfast.core.text import plural
+from holdfast.runs.page.charts import bar_chart, meter
+from holdfast.runs.page.html import Html, details, join, section, table, tag
+from holdfast.runs.story import Story
+
+_BINS = 24
+_SHOWN_LABELS = 30
+_SHOWN_BAD_ROWS = 10
+
+
+def data_section(story: Story) -> Html:
+    """What is known of the data; nothing for a command."""
+    facts, manifest = story.dataset, story.manifest
+    if not facts and not manifest:
+        return Html("")
+    return section(
+        "The data",
+        _splits(story),
+        tag("div", _labels(story), _lengths(story), class_="pair"),
+        _warnings(story),
+        _choices(story),
+        id_="data",
+    )
+
+
+def histogram(lengths: Sequence[int], most: int = _BINS) -> list[tuple[str, float]]:
+    """How many texts have how many tokens, in about so many ranges of round width. The last one takes the rest."""
+    if not len(lengths):
+        return []
+    ordered = sorted(int(length) for length in lengths)
+    longest, nearly_all = ordered[-1], ordered[int(0.99 * (len(ordered) - 1))]
+    rough = max(1, nearly_all / most)
+    width = next(size for power in range(9) for size in (10**power, 2 * 10**power, 5 * 10**power) if size >= rough)
+    count = nearly_all // width + 1
+    bins = [0] * count
+    for length in ordered:
+        bins[min(length // width, count - 1)] += 1
+    names = [str(at) if width == 1 else f"{at * width}\u2013{(at + 1) * width - 1}" for at in range(count)]
+    if longest // width >= count:
+        names[-1] = f"{(count - 1) * width} and more"
+    first = next(at for at, value in enumerate(bins) if value)
+    return [(name, float(value)) for name, value in zip(names, bins, strict=True)][first:]
+
+
+def _splits(story: Story) -> Html | None:
+    splits = story.manifest.get("splits")
+    rows = []
+    if isinstance(splits, dict):
+        rows = [
+            [name, f"{found.get('rows', 0):,}", f"{found.get('tokens', 0):,}" if found.get("tokens") else ""]
+            for name, found in splits.items()
+            if isinstance(found, dict)
+        ]
+    elif isinstance(story.dataset.get("splits"), dict):
+        rows = [[name, f"{count:,}", ""] for name, count in story.dataset["splits"].items()]
+    form = story.dataset.get("form")
+    files = [Path(str(file)).name for file in story.dataset.get("files") or ()]
+    said = ", ".join(filter(None, (story.task, str(form or ""), ", ".join(files[:5]))))
+    return join(
+        tag("p", said, class_="meta") if said else None,
+        table(["split", "rows", "tokens"], rows, numbers=(1, 2)) if rows else None,
+    )
+
+
+def _labels(story: Story) -> Html:
+    counts = story.dataset.get("labels")
+    if not isinstance(counts, dict) or not counts:
+        return Html("")
+    ordered = sorted(counts.items(), key=lambda item: -item[1])
+    most = ordered[0][1] or 1
+    rows = [[name, meter(count / most, f"{count:,}")] for name, count in ordered[:_SHOWN_LABELS]]
+    more = len(ordered) - _SHOWN_LABELS
+    caption = f"{plural(len(ordered), 'label')}, rows of all splits"
+    return tag(
+        "div",
+        tag("h3", "Labels"),
+        table(["label", "rows"], rows, caption=caption),
+        tag("p", f"and {more} more", class_="meta") if more > 0 else None,
+    )
+
+
+def _lengths(story: Story) -> Html:
+    lengths = _token_lengths(story)
+    limit = story.manifest.get("max_length")
+    name = "passages" if story.task == "two-tower" else "training texts"
+    bars = histogram(lengths)
+    if bars:
+        ordered = sorted(lengths)
+        median, longest = ordered[len(ordered) // 2], ordered[-1]
+        about = f"Half have at most {median:,} tokens, the longest has {longest:,}."
+        cut = f" Longer ones were cut to {limit:,}." if limit and longest >= limit else ""
+        return tag(
+            "div",
+            tag("h3", "Lengths"),
+            bar_chart(f"Tokens of {len(lengths):,} {name}", about, bars, "tokens"),
+            tag("p", about + cut, class_="meta"),
+        )
+    found = story.dataset.get("lengths")
+    if not isinstance(found, dict) or not found:
+        return Html("")
+    rows = [
+        [role, one.get("unit", ""), f"{one.get('median', 0):g}", f"{one.get('p95', 0):,}", f"{one.get('longest', 0):,}"]
+        for role, one in found.items()
+        if isinstance(one, dict)
+    ]
+    head = ["text", "counted in", "median", "95 of 100 within", "longest"]
+    return tag("div", tag("h3", "Lengths"), table(head, rows, numbers=(2, 3, 4)))
+
+
+def _token_lengths(story: Story) -> list[int]:
+    """Tokens of each text, from the prepared arrays; none where they or numpy are not here."""
+    prepared = story.settings.get("prepared")
+    if not prepared:
+        return []
+    try:
+        from holdfast.data.shards import open_tokens
+
+        name = "corpus" if story.task == "two-tower" else "train"
+        return [int(length) for length in open_tokens(Path(prepared), name).lengths]
+    except (ImportError, OSError, ValueError):
+        return []
+
+
+def _warnings(story: Story) -> Html | None:
+    warnings = [tag("li", warning) for warning in story.dataset.get("warnings") or ()]
+    bad = story.dataset.get("bad_row_count") or 0
+    rows = [
+        [
+            f"{one.get('file', '')}, row {one.get('row', '')}",
+            one.get("column", ""),
+            one.get("value", ""),
+            one.get("reason", ""),
+        ]
+        for one in (story.dataset.get("bad_rows") or ())[:_SHOWN_BAD_ROWS]
+        if isinstance(one, dict)
+    ]
+    return join(
+        join(tag("h3", "Worth a second look"), tag("ul", warnings, class_="notes")) if warnings else None,
+        details(f"{plural(bad, 'row')} that could not be used", table(["where", "column", "value", "reason"], rows))
+        if rows
+        else None,
+    )
+
+
+def _choices(story: Story) -> Html | None:
+    choices = story.dataset.get("choices")
+    if not isinstance(choices, dict) or not choices:
+        return None
+    rows = [
+        [name, choice.get("value", ""), choice.get("because", "")]
+        for name, choice in choices.items()
+        if isinstance(choice, dict)
+    ]
+    return details("How it was read", table(["", "chosen", "because"], rows, class_="reasons"))

@@ -1,0 +1,217 @@
+"""How good the model is: metrics, the table of labels, which were taken for which, and examples it gets wrong."""
+
+from collections.abc import Sequence
+
+from holdfast.runs.page.charts import meter
+from holdfast.runs.page.html import Content, Html, details, join, section, table, tag
+from holdfast.runs.page.outcome import metric_name
+from holdfast.runs.story import Json, Story
+
+_SHOWN_CASES, _MORE_CASES = 8, 32
+_LARGEST_TABLE = 16  # labels; a larger matrix is drawn, and its worst cells are listed
+_WORST = 15
+_DRAWN = 600
+
+
+def result_section(story: Story) -> Html:
+    """The figures of the finished model."""
+    splits = {name: found for name in ("validation", "test") if isinstance(found := story.metrics.get(name), dict)}
+    if not splits:
+        return Html("")
+    shown = "test" if "test" in splits else "validation"
+    kept, steps = story.metrics.get("step"), story.metrics.get("steps")
+    note = f"The weights of step {kept:,} of {steps:,}." if isinstance(kept, int) and isinstance(steps, int) else ""
+    return section(
+        "How good it is",
+        tag("p", note, class_="meta") if note else None,
+        _metrics(splits),
+        _classes(splits[shown].get("classes"), shown),
+        _confusion(splits[shown].get("confusion"), _names(splits[shown].get("classes")), shown),
+        id_="result",
+    )
+
+
+def mistakes_section(story: Story) -> Html:
+    """Examples that it gets wrong; for a language model what it answers."""
+    examples = [one for one in story.misjudged.get("examples") or () if isinstance(one, dict)]
+    split = story.misjudged.get("split", "")
+    samples = (story.metrics.get("validation") or {}).get("samples") if story.metrics else None
+    if story.task == "causal" and isinstance(samples, list):
+        return section(
+            "What it answers",
+            tag("ul", [_sample(one) for one in samples if isinstance(one, dict)], class_="cases"),
+            id_="mistakes",
+        )
+    if not examples:
+        return Html("")
+    shown = [_query(one) if "query" in one else _text(one) for one in examples[: _SHOWN_CASES + _MORE_CASES]]
+    order = "those whose answer is furthest first" if "query" in examples[0] else "those it is surest of first"
+    return section(
+        "What it gets wrong",
+        tag("p", f"From the {split} split, {order}. Some may be wrong in the data, not in the model.", class_="meta"),
+        tag("ul", shown[:_SHOWN_CASES], class_="cases"),
+        details("More of them", tag("ul", more, class_="cases")) if (more := shown[_SHOWN_CASES:]) else None,
+        id_="mistakes",
+    )
+
+
+def worst_confusions(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> list[tuple[str, str, int, int]]:
+    """Which label was most often taken for which other: truth, guess, how often, and of how many."""
+    found = [
+        (names[row], names[column], count, sum(counts))
+        for row, counts in enumerate(confusion)
+        for column, count in enumerate(counts)
+        if row != column and count
+    ]
+    return sorted(found, key=lambda one: -one[2])[:_WORST]
+
+
+def _metrics(splits: dict[str, Json]) -> Html:
+    names = dict.fromkeys(
+        name
+        for found in splits.values()
+        for name, value in found.items()
+        if isinstance(value, int | float)
+        and name != "negative_loss"
+        and not (name == "micro_f1" and "accuracy" in found)
+    )
+    rows = [
+        [metric_name(name), *(f"{found[name]:.4f}" if name in found else "" for found in splits.values())]
+        for name in names
+    ]
+    return table(["metric", *splits], rows, numbers=range(1, len(splits) + 1))
+
+
+def _classes(rows: object, split: str) -> Html | None:
+    classes = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    if not classes:
+        return None
+    shown = [
+        [
+            row.get("label", ""),
+            *(meter(row[name], f"{row[name]:.3f}") for name in ("precision", "recall", "f1")),
+            f"{row.get('support', 0):,}",
+        ]
+        for row in sorted(classes, key=lambda row: -row.get("support", 0))
+    ]
+    head = ["label", "precision", "recall", "F1", "texts"]
+    return join(tag("h3", f"By label, {split}"), table(head, shown, numbers=(4,)))
+
+
+def _names(rows: object) -> list[str]:
+    return [str(row.get("label", "")) for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _confusion(found: object, names: list[str], split: str) -> Html | None:
+    if not isinstance(found, list) or len(found) != len(names) or not names:
+        return None
+    confusion = [[int(count) for count in row] for row in found]
+    shown = _as_table(confusion, names) if len(names) <= _LARGEST_TABLE else _as_drawing(confusion, names)
+    worst = worst_confusions(confusion, names)
+    listed = None
+    if worst and len(names) > 3:
+        rows = [[truth, guess, f"{count:,}", f"{count / whole:.0%}"] for truth, guess, count, whole in worst]
+        head = ["is", "was taken for", "texts", "of that label"]
+        listed = table(head, rows, caption="Most often taken for another", numbers=(2, 3))
+    return join(tag("h3", f"Which was taken for which, {split}"), shown, listed)
+
+
+def _as_table(confusion: list[list[int]], names: list[str]) -> Html:
+    rows = []
+    for at, (name, counts) in enumerate(zip(names, confusion, strict=True)):
+        whole = sum(counts) or 1
+        cells = [
+            tag(
+                "td",
+                f"{count:,}",
+                class_="hit" if at == column else "none" if not count else None,
+                style=f"background:rgba(var(--tint),{0.55 * count / whole:.2f})" if count else None,
+            )
+            for column, count in enumerate(counts)
+        ]
+        rows.append(tag("tr", tag("th", name, scope="row"), cells))
+    head = tag(
+        "thead",
+        tag("tr", tag("th", "is / was taken for", scope="col"), [tag("th", name, scope="col") for name in names]),
+    )
+    caption = "Rows are what a text is, columns what the model said"
+    inner = tag("table", tag("caption", caption), head, tag("tbody", rows), class_="confusion")
+    return tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label=caption)
+
+
+def _as_drawing(confusion: list[list[int]], names: list[str]) -> Html:
+    size = _DRAWN / len(names)
+    cells: list[Content] = []
+    for row, counts in enumerate(confusion):
+        whole = sum(counts) or 1
+        cells += [
+            Html(
+                f'<rect x="{column * size:.1f}" y="{row * size:.1f}" width="{size:.1f}" height="{size:.1f}" '
+                f'fill="currentColor" fill-opacity="{0.12 + 0.88 * count / whole:.2f}">'
+                f"{tag('title', f'{names[row]} taken for {names[column]}: {count} of {whole}')}</rect>"
+            )
+            for column, count in enumerate(counts)
+            if count
+        ]
+    about = f"{len(names)} labels. A dark diagonal is right; each other cell is a label taken for another."
+    drawing = tag(
+        "svg",
+        tag("title", "Confusion matrix"),
+        tag("desc", about),
+        cells,
+        viewBox=f"0 0 {_DRAWN} {_DRAWN}",
+        role="img",
+        aria_label=f"Confusion matrix. {about}",
+        style="color:var(--a)",
+    )
+    return tag("figure", drawing, tag("figcaption", about), class_="matrix")
+
+
+def _text(one: Json) -> Html:
+    chances = one.get("probabilities") or {}
+
+    def labels(names: object) -> str:
+        found = names if isinstance(names, list) else []
+        return ", ".join(_with_chance(str(name), chances) for name in found) or "none"
+
+    return _case(
+        one.get("text", ""), [("is", labels(one.get("wanted"))), ("it said", labels(one.get("guessed"))), _row(one)]
+    )
+
+
+def _query(one: Json) -> Html:
+    rank = one.get("rank")
+    facts = [("rank of the answer", str(rank) if rank else "not among the first 100"), _row(one)]
+    body = join(
+        tag("span", "asked", class_="label"), tag("span", one.get("query", ""), class_="said"),
+        tag("span", "wanted", class_="label"), tag("span", one.get("wanted", ""), class_="said"),
+        tag("span", "found first", class_="label"), tag("span", one.get("found", ""), class_="said"),
+    )  # fmt: skip
+    return tag("li", body, _facts(facts))
+
+
+def _sample(one: Json) -> Html:
+    return tag(
+        "li",
+        *(
+            join(tag("span", name, class_="label"), tag("span", one.get(name, ""), class_="said"))
+            for name in ("prompt", "answer", "wanted")
+        ),
+    )
+
+
+def _case(text: object, facts: list[tuple[str, str] | None]) -> Html:
+    return tag("li", tag("p", text), _facts(facts))
+
+
+def _facts(facts: list[tuple[str, str] | None]) -> Html:
+    return tag("dl", [tag("div", tag("dt", name), tag("dd", value)) for name, value in filter(None, facts)])
+
+
+def _row(one: Json) -> tuple[str, str] | None:
+    return ("row", f"{one['row']:,}") if isinstance(one.get("row"), int) else None
+
+
+def _with_chance(name: str, chances: Json) -> str:
+    chance = chances.get(name)
+    return f"{name} ({chance:.0%})" if isinstance(chance, int | float) else name

@@ -1,0 +1,170 @@
+"""The head of the page: what came out, in one sentence and a few figures, and how to use it."""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.core.text import human_seconds, plural
+from holdfast.runs.page.html import Html, join, section, tag
+from holdfast.runs.page.learning import SHARES
+from holdfast.runs.story import Story
+from holdfast.runs.timeline import lasted_seconds, outcome_of
+
+STATES = {
+    "finished": ("finished", "good"),
+    "failed": ("failed", "bad"),
+    "stopped": ("stopped", "warn"),
+    "unfinished": ("not finished", "warn"),
+}
+_NAMES = {
+    "ndcg@10": "nDCG@10",
+    "mrr@10": "MRR@10",
+    "map@100": "MAP@100",
+    "micro_f1": "micro F1",
+    "macro_f1": "macro F1",
+}
+
+
+def head(story: Story) -> Html:
+    """Title, state, sentence and figures."""
+    word, look = STATES[state_of(story)]
+    tiles = [tag("li", tag("b", value), tag("span", name)) for name, value in _figures(story)]
+    return tag(
+        "header",
+        tag("span", word, class_=f"state {look}"),
+        tag("h1", title_of(story)),
+        tag("p", sentence_of(story), class_="lead"),
+        tag("ul", tiles, class_="tiles", aria_label="Figures") if tiles else None,
+    )
+
+
+def title_of(story: Story) -> str:
+    """What this run is called."""
+    if story.is_command:
+        return _command(story) or story.folder.name
+    base = base_model(story)
+    data = Path(str(story.request.get("data") or (story.dataset.get("files") or [""])[0])).name
+    return " on ".join(filter(None, (base, data))) or story.folder.name
+
+
+def base_model(story: Story) -> str:
+    """The model it started from, in a word."""
+    named = (story.plan.get("model") or {}).get("name") if isinstance(story.plan.get("model"), dict) else None
+    return str(named or Path(str(story.settings.get("model") or story.request.get("model") or "")).name)
+
+
+def state_of(story: Story) -> str:
+    """ "finished", "failed", "stopped" or "unfinished"."""
+    said = story.result.get("state")
+    if said in STATES:
+        return str(said)
+    if story.attempts and outcome_of(story.attempts[-1])[0] in ("finished", "stopped"):
+        return outcome_of(story.attempts[-1])[0]
+    return "unfinished"
+
+
+def sentence_of(story: Story) -> str:
+    """The result in one sentence."""
+    if isinstance(story.result.get("sentence"), str) and story.result["sentence"]:
+        return str(story.result["sentence"])
+    state, steps = state_of(story), story.planned_steps
+    if state != "finished":
+        reached = max(story.steps, default=0)
+        of = f" of {steps:,}" if steps else ""
+        last = outcome_of(story.attempts[-1])[1] if story.attempts else "nothing was started"
+        return f"{STATES[state][0].capitalize()} at step {reached:,}{of}: {last}."
+    bad = sum(outcome_of(attempt)[0] not in ("finished", "stopped") for attempt in story.attempts)
+    survived = f", after {plural(bad, 'failed attempt')} that it survived" if bad else ""
+    score = best_score(story)
+    took = human_seconds(lasted_seconds(story))
+    if not score:
+        return f"Finished in {took}{survived}."
+    split, name, value = score
+    return f"Finished in {took}{survived}: {_value(name, value)} {metric_name(name)} on the {split} split."
+
+
+def best_score(story: Story) -> tuple[str, str, float] | None:
+    """The figure that decides: split, metric and value."""
+    for split in ("test", "validation"):
+        found = story.metrics.get(split) or (story.result.get("metrics") or {}).get(split)
+        if not isinstance(found, dict):
+            continue
+        is_multi = story.manifest.get("multi_label") or story.dataset.get("multi_label")
+        names = ("micro_f1",) if is_multi else (*SHARES.get(story.task, ()), "perplexity", "loss")
+        for name in names:
+            if isinstance(found.get(name), int | float):
+                return split, name, float(found[name])
+    return None
+
+
+def metric_name(name: str) -> str:
+    """A metric's name as people write it."""
+    return _NAMES.get(name, name.replace("_", " ").replace("recall@", "recall@"))
+
+
+def use_section(story: Story) -> Html:
+    """The commands that come next."""
+    run = shlex.quote(str(story.folder))
+    if not story.has_model:
+        if state_of(story) == "finished":
+            return Html("")
+        return section("What next", tag("pre", tag("code", f"holdfast resume {run}")), id_="next")
+    example = {"causal": '"What should I ask first?"', "two-tower": '"what to look for"'}.get(story.task, '"a text"')
+    lines = [f"holdfast predict {run} {example}", f"holdfast predict {run} FILE.csv --out answers.csv"]
+    lines += [f"holdfast demo {run}", f"holdfast export {run} --to script"]
+    code = {
+        "classify": "from transformers import pipeline\npipeline('text-classification', {folder})('a text')",
+        "causal": "from transformers import pipeline\npipeline('text-generation', {folder})('a text')",
+        "two-tower": "from sentence_transformers import SentenceTransformer\n"
+        "SentenceTransformer({folder}).encode(['a text'])",
+    }.get(story.task, "")
+    shown = code.format(folder=repr(str(story.folder / "model"))) if code else ""
+    return section(
+        "Use the model",
+        tag("pre", tag("code", "\n".join(lines))),
+        tag("p", "In Python, without Holdfast:", class_="meta") if shown else None,
+        tag("pre", tag("code", shown)) if shown else None,
+        id_="use",
+    )
+
+
+def _figures(story: Story) -> Iterator[tuple[str, str]]:
+    if score := best_score(story):
+        split, name, value = score
+        yield f"{metric_name(name)}, {split}", _value(name, value)
+        other = story.metrics.get("validation")
+        if split == "test" and isinstance(other, dict) and isinstance(other.get(name), int | float):
+            yield f"{metric_name(name)}, validation", _value(name, float(other[name]))
+    done, steps = max(story.steps, default=0), story.planned_steps
+    if done:
+        yield ("step reached of " + f"{steps:,}" if steps and steps != done else "steps"), f"{done:,}"
+    if seconds := lasted_seconds(story):
+        yield "from start to end", human_seconds(seconds)
+    if story.attempts:
+        yield plural(len(story.attempts), "attempt").split(" ", 1)[1], str(len(story.attempts))
+    rows = story.dataset.get("rows")
+    if isinstance(rows, int):
+        yield "rows of data", f"{rows:,}"
+    if device := story.settings.get("device"):
+        yield f"device, {story.settings.get('precision', 'fp32')}", str(device)
+
+
+def _value(name: str, value: float) -> str:
+    return f"{value:.3f}" if name in ("loss", "perplexity") else f"{value * 100:.1f} %"
+
+
+def _command(story: Story) -> str:
+    command = story.request.get("command")
+    return shlex.join(map(str, command)) if isinstance(command, list) else str(command or "")
+
+
+def links(parts: list[tuple[str, str, Html]]) -> Html:
+    """The way to the parts that this page has."""
+    return tag(
+        "nav", [tag("a", title, href=f"#{name}") for name, title, part in parts if part], aria_label="On this page"
+    )
+
+
+def everything(parts: list[tuple[str, str, Html]]) -> Html:
+    """The parts, one below the other."""
+    return join(*(part for _, _, part in parts))

@@ -1,0 +1,69 @@
+"""Writes `report.html`: one page with everything worth knowing of a run. No network, no script.
+
+Reads: the run folder. Leaves: `report.html`, whole or not at all. Everything in the data is shown as text.
+"""
+
+import datetime
+import os
+from importlib.resources import files
+from pathlib import Path
+
+from holdfast import __version__
+from holdfast.core.errors import MachineError
+from holdfast.core.runfolder import REPORT
+from holdfast.runs.page.attempts import attempts_section
+from holdfast.runs.page.given import data_section
+from holdfast.runs.page.html import Html, tag
+from holdfast.runs.page.judged import mistakes_section, result_section
+from holdfast.runs.page.learning import learning_section
+from holdfast.runs.page.outcome import everything, head, links, title_of, use_section
+from holdfast.runs.page.planned import forecast_section, machine_section, plan_section
+from holdfast.runs.story import Story, read_story
+
+
+def write_report(run: Path, out: Path | None = None) -> Path:
+    """Write the page of a run; gives where it lies."""
+    page = render_report(read_story(run))
+    target = out or run / REPORT
+    draft = target.with_name(f".{target.name}.{os.getpid()}.draft")
+    try:
+        draft.write_text(page, encoding="utf-8")
+        draft.replace(target)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise MachineError(f"the report cannot be written: {error.strerror}", seen=str(target)) from error
+    return target
+
+
+def render_report(story: Story) -> str:
+    """The page as text."""
+    parts = [
+        ("use", "Use it", use_section(story)),
+        ("learning", "How it learned", learning_section(story)),
+        ("result", "How good it is", result_section(story)),
+        ("mistakes", "What it answers" if story.task == "causal" else "What it gets wrong", mistakes_section(story)),
+        ("attempts", "Attempts", attempts_section(story)),
+        ("data", "The data", data_section(story)),
+        ("plan", "The plan", plan_section(story)),
+        ("forecast", "Forecast", forecast_section(story)),
+        ("machine", "The machine", machine_section(story)),
+    ]
+    made = datetime.datetime.now().astimezone()
+    footer = f"Written by Holdfast {__version__}, {made:%Y-%m-%d %H:%M %Z}, from {story.folder}"
+    body = tag("body", head(story), links(parts), tag("main", everything(parts)), tag("footer", footer))
+    page = tag(
+        "html",
+        tag(
+            "head",
+            tag("meta", charset="utf-8"),
+            tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+            tag("meta", name="color-scheme", content="light dark"),
+            # Nothing may be fetched or run, whatever the data holds.
+            tag("meta", http_equiv="Content-Security-Policy", content="default-src 'none'; style-src 'unsafe-inline'"),
+            tag("title", f"{title_of(story)} - Holdfast"),
+            tag("style", Html(files("holdfast.runs.page").joinpath("report.css").read_text(encoding="utf-8"))),
+        ),
+        body,
+        lang="en",
+    )
+    return f"<!doctype html>\n{page}\n"

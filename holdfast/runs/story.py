@@ -1,0 +1,232 @@
+"""Reads a run folder as one story, whatever of it is there: a finished run, a failed one, or one that still goes.
+
+Reads: every file of the run folder that another part may have left. Leaves: nothing. A file that is missing, half or
+strange is as if it were absent: a report of a broken run must not break too.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.errors import RequestError
+from holdfast.core.events import read_events
+from holdfast.core.runfolder import (
+    DATASET,
+    DECISION,
+    DIAGNOSIS,
+    DOCTOR,
+    EVENTS,
+    EVIDENCE,
+    MACHINE,
+    MANIFEST,
+    METRICS,
+    MISJUDGED,
+    OUTPUT,
+    PLAN,
+    REQUEST,
+    RESULT,
+    SAMPLES,
+    SETTINGS,
+    SUPERVISOR,
+    model_folder,
+)
+
+Json = dict[str, Any]
+
+_TAIL_BYTES = 16_384
+
+
+@dataclass(frozen=True)
+class AttemptStory:
+    """One attempt as its folder tells it."""
+
+    folder: Path
+    number: int
+
+    @cached_property
+    def settings(self) -> Json:
+        """What it was to do."""
+        return read_json(self.folder / SETTINGS)
+
+    @cached_property
+    def events(self) -> list[Json]:
+        """What it wrote down, in order."""
+        return _events(self.folder / EVENTS)
+
+    @cached_property
+    def diagnosis(self) -> Json:
+        """What was found to have ended it."""
+        return read_json(self.folder / DIAGNOSIS)
+
+    @cached_property
+    def decision(self) -> Json:
+        """What was done about it."""
+        return read_json(self.folder / DECISION)
+
+    @cached_property
+    def evidence(self) -> Json:
+        """How it ended, and what was seen then."""
+        return read_json(self.folder / EVIDENCE)
+
+    @cached_property
+    def samples(self) -> list[Json]:
+        """Memory and verdicts over time."""
+        return _events(self.folder / SAMPLES)
+
+    def named(self, *names: str) -> list[Json]:
+        """Its events of some names."""
+        return [event for event in self.events if event.get("event") in names]
+
+    def tail(self, lines: int = 30) -> str:
+        """The last lines of what it printed."""
+        try:
+            with (self.folder / OUTPUT).open("rb") as file:
+                file.seek(0, 2)
+                file.seek(max(0, file.tell() - _TAIL_BYTES))
+                text = file.read().decode(errors="replace")
+        except OSError:
+            return ""
+        # A progress bar draws over itself; only what stayed on screen is worth keeping.
+        kept = [line.rsplit("\r", 1)[-1] for line in text.replace("\r\n", "\n").split("\n")]
+        return "\n".join(kept[-lines:]).strip("\n")
+
+
+@dataclass(frozen=True)
+class Story:
+    """A run as its folder tells it."""
+
+    folder: Path
+    request: Json = field(default_factory=dict)
+    machine: Json = field(default_factory=dict)
+    dataset: Json = field(default_factory=dict)
+    plan: Json = field(default_factory=dict)
+    doctor: Json = field(default_factory=dict)
+    metrics: Json = field(default_factory=dict)
+    misjudged: Json = field(default_factory=dict)
+    result: Json = field(default_factory=dict)
+    supervisor: Json = field(default_factory=dict)
+    attempts: tuple[AttemptStory, ...] = ()
+
+    @property
+    def is_command(self) -> bool:
+        """Whether someone else's command was supervised, not our own training."""
+        return self.request.get("kind") == "command" or bool(self.request.get("command"))
+
+    @cached_property
+    def events(self) -> list[Json]:
+        """What the supervisor wrote down."""
+        return _events(self.folder / EVENTS)
+
+    @cached_property
+    def settings(self) -> Json:
+        """The settings of the newest attempt that has any."""
+        found = (attempt.settings for attempt in reversed(self.attempts))
+        return next((settings for settings in found if settings.get("task")), self.plan.get("settings") or {})
+
+    @property
+    def task(self) -> str:
+        """What was trained; empty for a command."""
+        return str(self.settings.get("task") or self.dataset.get("task") or self.result.get("task") or "")
+
+    @cached_property
+    def manifest(self) -> Json:
+        """Of the prepared data."""
+        prepared = self.settings.get("prepared")
+        return read_json(Path(prepared) / MANIFEST) if prepared else {}
+
+    @cached_property
+    def steps(self) -> dict[int, Json]:
+        """What each step gave, counted from 1. One that a later attempt did again counts once."""
+        found: dict[int, Json] = {}
+        for attempt in self.attempts:
+            for event in attempt.named("step", "log"):
+                if isinstance(event.get("step"), int) and _is_number(event.get("loss")):
+                    found[event["step"] + (event["event"] == "step")] = event
+        return dict(sorted(found.items()))
+
+    @cached_property
+    def evaluations(self) -> dict[int, dict[str, float]]:
+        """The metrics of each evaluation, by how many steps were done."""
+        found: dict[int, dict[str, float]] = {}
+        for attempt in self.attempts:
+            for event in attempt.named("evaluated", "log"):
+                metrics = event.get("metrics") if event["event"] == "evaluated" else _of_log(event)
+                if isinstance(metrics, Mapping) and isinstance(event.get("step"), int):
+                    numbers = {str(name): float(value) for name, value in metrics.items() if _is_number(value)}
+                    found[event["step"]] = found.get(event["step"], {}) | numbers
+        return {step: metrics for step, metrics in sorted(found.items()) if metrics}
+
+    @property
+    def planned_steps(self) -> int | None:
+        """How many steps the run has, where known."""
+        training = [event for attempt in self.attempts for event in attempt.named("training", "finished")]
+        return next((event["steps"] for event in reversed(training) if isinstance(event.get("steps"), int)), None)
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a finished model lies in the folder."""
+        return any(model_folder(self.folder).rglob("*.safetensors")) if model_folder(self.folder).is_dir() else False
+
+
+def read_story(run: Path) -> Story:
+    """Read a run folder; an error when it is none."""
+    if not run.is_dir():
+        raise RequestError(
+            f"there is no run folder {run}",
+            seen="it is a file" if run.exists() else "no such folder",
+            try_next=("give the folder that `holdfast train` or `holdfast run` named",),
+        )
+    known = (REQUEST, RESULT, METRICS, PLAN, DATASET)
+    if not (run / "attempts").is_dir() and not any((run / name).is_file() for name in known):
+        raise RequestError(
+            f"{run} is not a run folder",
+            seen=", ".join(sorted(entry.name for entry in run.iterdir())[:8]) or "it is empty",
+            try_next=("give the folder that holds attempts/ and request.json",),
+        )
+    return Story(
+        folder=run,
+        request=read_json(run / REQUEST),
+        machine=read_json(run / MACHINE),
+        dataset=read_json(run / DATASET),
+        plan=read_json(run / PLAN),
+        doctor=read_json(run / DOCTOR),
+        metrics=read_json(run / METRICS),
+        misjudged=read_json(run / MISJUDGED),
+        result=read_json(run / RESULT),
+        supervisor=read_json(run / SUPERVISOR),
+        attempts=tuple(_attempts(run)),
+    )
+
+
+def read_json(path: Path) -> Json:
+    """One JSON object; empty where there is none."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _attempts(run: Path) -> Iterator[AttemptStory]:
+    folders = [path for path in (run / "attempts").glob("*") if path.is_dir() and path.name.isdecimal()]
+    for folder in sorted(folders, key=lambda path: int(path.name)):
+        yield AttemptStory(folder, int(folder.name))
+
+
+def _events(path: Path) -> list[Json]:
+    try:
+        return [event for event in read_events(path) if isinstance(event, dict)]
+    except OSError:
+        return []
+
+
+def _of_log(event: Json) -> Json:
+    """The metrics that HF's Trainer logs after an evaluation."""
+    return {name.removeprefix("eval_"): value for name, value in event.items() if name.startswith("eval_")}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value  # NaN differs from itself

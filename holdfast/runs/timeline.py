@@ -1,0 +1,61 @@
+"""When each attempt began and ended, and how, as far as its folder tells."""
+
+from dataclasses import dataclass
+
+from holdfast.runs.story import AttemptStory, Story
+
+_STOPPED = 143
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The time of one attempt, in seconds since 1970."""
+
+    start: float
+    end: float
+
+
+def span_of(attempt: AttemptStory) -> Span | None:
+    """From its first sign to its last."""
+    times = [
+        float(line["time"]) for line in (*attempt.events, *attempt.samples) if isinstance(line.get("time"), int | float)
+    ]
+    files = [path.stat().st_mtime for name in ("child.json", "output.log") if (path := attempt.folder / name).is_file()]
+    found = times + (files if not times else [])
+    return Span(min(found), max(found)) if found else None
+
+
+def lasted_seconds(story: Story) -> float:
+    """From the start of the first attempt to the end of the last; or what the result says."""
+    if isinstance(story.result.get("seconds"), int | float):
+        return float(story.result["seconds"])
+    spans = [span for attempt in story.attempts if (span := span_of(attempt))]
+    return max(span.end for span in spans) - min(span.start for span in spans) if spans else 0.0
+
+
+def outcome_of(attempt: AttemptStory) -> tuple[str, str]:
+    """How an attempt ended: a word ("finished", "stopped", "failed", "open") and a sentence without its full stop."""
+    if attempt.named("finished"):
+        return "finished", "it finished"
+    if attempt.named("stopped"):
+        return "stopped", "it was asked to stop, and saved"
+    title = attempt.diagnosis.get("title")
+    if title:
+        sentence = attempt.evidence.get("sentence") or attempt.diagnosis.get("sentence") or title
+        return "failed", str(sentence).rstrip(".")
+    for event in reversed(attempt.named("bad numbers", "failed", "died")):
+        return "failed", str(event.get("reason") or event.get("sentence") or "it failed").rstrip(".")
+    code = attempt.evidence.get("exit_code", attempt.evidence.get("exit"))
+    if code == 0:
+        return "finished", "it ended with code 0"
+    if code == _STOPPED:
+        return "stopped", "it was asked to stop"
+    if code not in (None, ""):
+        return "failed", f"it ended with {code}"
+    return "open", "it left no word about its end"
+
+
+def reached_step(attempt: AttemptStory) -> int | None:
+    """The last step it did, counted from 1."""
+    steps = [event["step"] for event in attempt.named("step", "log") if isinstance(event.get("step"), int)]
+    return max(steps) + (1 if attempt.named("step") else 0) if steps else None

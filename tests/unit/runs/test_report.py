@@ -1,0 +1,221 @@
+"""The report of runs in every state: whatever is in the folder, a page comes out, and data stays text."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.errors import RequestError
+from holdfast.core.events import Events
+from holdfast.core.runfolder import EVENTS, attempt_folder
+from holdfast.runs.page.charts import nice_ticks, smoothed, thinned
+from holdfast.runs.page.given import histogram
+from holdfast.runs.page.html import Html, tag
+from holdfast.runs.page.judged import worst_confusions
+from holdfast.runs.report import write_report
+from holdfast.runs.story import read_story
+
+EVIL = "<script>alert('x')</script> & \"quotes\""
+
+
+class Whole(HTMLParser):
+    """Counts what is open, and keeps what could reach out."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.reaches: list[str] = []
+        self.tags: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, name, attributes):
+        self.tags.append(name)
+        if name not in ("meta", "br"):
+            self.open.append(name)
+        self.reaches += [value for key, value in attributes if key in ("src", "href") and not value.startswith("#")]
+
+    def handle_startendtag(self, name, attributes):
+        self.tags.append(name)
+
+    def handle_endtag(self, name):
+        assert self.open.pop() == name
+
+
+def write(folder: Path, name: str, value: object) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(json.dumps(value))
+
+
+def classify_run(run: Path) -> Path:
+    """A finished run of two attempts, the first of which was killed after six steps."""
+    settings = {"task": "classify", "model": "/models/minilm", "prepared": str(run / "prepared"), "run": str(run)}
+    for number, first, last in ((1, 0, 6), (2, 4, 20)):
+        write(attempt_folder(run, number), "settings.json", settings)
+        events = Events(attempt_folder(run, number) / EVENTS)
+        if number == 2:
+            events.write("resumed", step=first)
+        events.write("training", first_step=first, steps=20)
+        for step in range(first, last):
+            events.write("step", step=step, loss=1 / (step + 1), lr=1e-4, norm=1.0)
+        if number == 2:
+            events.write("evaluated", step=20, metrics={"accuracy": 0.9, "macro_f1": 0.8, "loss": 0.3})
+            events.write("finished", steps=20, kept_step=20)
+    diagnosis = {"slug": "killed-oom", "confidence": "proven", "title": "killed for memory: " + EVIL}
+    write(
+        attempt_folder(run, 1), "diagnosis.json", diagnosis | {"because": [{"source": "log", "line": 3, "text": EVIL}]}
+    )
+    decision = {
+        "rung": {"title": "smaller micro-batches", "change": {"micro_batch": "halve"}},
+        "because": "as the cause says",
+    }
+    write(attempt_folder(run, 1), "decision.json", decision)
+    classes = [{"label": name, "precision": 0.9, "recall": 0.8, "f1": 0.85, "support": 10} for name in ("good", EVIL)]
+    found = {"accuracy": 0.9, "macro_f1": 0.8, "loss": 0.3, "classes": classes, "confusion": [[9, 1], [2, 8]]}
+    write(run, "metrics.json", {"step": 20, "steps": 20, "validation": found, "test": found})
+    wrong = {"text": EVIL, "wanted": ["good"], "guessed": [EVIL], "probabilities": {"good": 0.2, EVIL: 0.8}, "row": 7}
+    write(run, "misjudged.json", {"split": "test", "examples": [wrong]})
+    dataset = {
+        "task": "classify",
+        "labels": {"good": 50, EVIL: 40},
+        "rows": 90,
+        "warnings": [EVIL],
+        "splits": {"train": 90},
+    }
+    write(run, "dataset.json", dataset)
+    measured = [
+        {"words": "2 threads fp32", "samples_per_second": 400.0, "agrees": True, "is_chosen": True},
+        {"words": "1 thread fp32", "samples_per_second": 60.0, "agrees": True, "is_reference": True},
+    ]
+    forecast = {"seconds": 100.0, "peak_bytes": 10**9, "because": "from 100 steps"}
+    choices = {"threads": {"value": 2, "because": EVIL}}
+    write(run, "plan.json", {"choices": choices, "measured": measured, "forecast": forecast})
+    write(run, "machine.json", {"os": "linux", "cpu_count": 2, "memory_bytes": 24 * 10**9})
+    return run
+
+
+def test_a_finished_run_gives_one_whole_page_that_reaches_for_nothing(tmp_path):
+    page = write_report(classify_run(tmp_path / "run")).read_text()
+    seen = Whole(page)
+    assert seen.open == []
+    assert seen.reaches == []
+    assert "script" not in seen.tags
+    assert "<svg" in page
+    for part in ("How it learned", "How good it is", "What it gets wrong", "Attempts", "The plan", "The machine"):
+        assert f">{part}</h2>" in page
+    assert "Finished in" in page
+    assert "after 1 failed attempt that it survived: 90.0 % accuracy on the test split" in page
+
+
+def test_markup_in_the_data_is_shown_as_text(tmp_path):
+    page = write_report(classify_run(tmp_path / "run")).read_text()
+    assert EVIL not in page
+    assert page.count("&lt;script&gt;") >= 7
+    assert "script-src" not in page
+    assert "default-src &#x27;none&#x27;" in page
+
+
+def test_a_step_done_again_after_a_resume_is_counted_once(tmp_path):
+    story = read_story(classify_run(tmp_path / "run"))
+    assert list(story.steps) == list(range(1, 21))
+    assert list(story.evaluations) == [20]
+
+
+def test_the_cause_and_the_remedy_of_an_attempt_are_told(tmp_path):
+    page = write_report(classify_run(tmp_path / "run")).read_text()
+    assert "Cause, proven: " in page
+    assert "smaller micro-batches" in page
+    assert "went on from step 4" in page
+
+
+@pytest.mark.parametrize("kept", [(), ("metrics.json",), ("dataset.json", "plan.json")])
+def test_a_run_that_failed_early_still_has_a_page(tmp_path, kept):
+    run = classify_run(tmp_path / "run")
+    for path in run.glob("*.json"):
+        if path.name not in kept:
+            path.unlink()
+    (attempt_folder(run, 2) / EVENTS).write_text('{"event": "step", "step": 4, "lo')
+    page = write_report(run).read_text()
+    assert Whole(page).open == []
+    assert "not finished" in page
+
+
+def test_files_of_a_strange_shape_are_passed_over(tmp_path):
+    run = classify_run(tmp_path / "run")
+    for name, text in (
+        ("plan.json", "[1"),
+        ("machine.json", "[]"),
+        ("dataset.json", '{"labels": 3, "warnings": null}'),
+    ):
+        (run / name).write_text(text)
+    write(run, "metrics.json", {"validation": {"accuracy": None, "confusion": "no"}})
+    write(run, "result.json", {"state": "finished", "sentence": None, "forecast": {"seconds": {"forecast": None}}})
+    assert Whole(write_report(run).read_text()).open == []
+
+
+def test_a_supervised_command_has_its_own_page(tmp_path):
+    run = tmp_path / "run"
+    write(run, "request.json", {"kind": "command", "command": ["python", "train.py", EVIL]})
+    write(run, "result.json", {"state": "failed", "exit_code": 4, "sentence": "Failed: every rung was tried."})
+    attempt = attempt_folder(run, 1)
+    write(attempt, "settings.json", {"changes": {}})
+    events = Events(attempt / EVENTS)
+    for step in range(10, 200, 10):
+        events.write("log", step=step, loss=2.0 - step / 200, learning_rate=1e-5)
+    events.write("log", step=190, eval_accuracy=0.7, eval_loss=0.9)
+    (attempt / "output.log").write_text("first\r 10%\r 20%\nTraceback: " + EVIL)
+    page = write_report(run).read_text()
+    assert Whole(page).open == []
+    assert "Failed: every rung was tried." in page
+    assert "python train.py" in page
+    assert " 20%\nTraceback: &lt;script" in page
+    assert list(read_story(run).steps) == list(range(10, 200, 10))
+    assert read_story(run).evaluations == {190: {"accuracy": 0.7, "loss": 0.9}}
+
+
+def test_something_else_than_a_run_folder_is_refused(tmp_path):
+    with pytest.raises(RequestError, match="there is no run folder"):
+        write_report(tmp_path / "none")
+    (tmp_path / "other.txt").write_text("x")
+    with pytest.raises(RequestError, match="is not a run folder"):
+        write_report(tmp_path)
+
+
+def test_text_is_escaped_and_markup_is_not():
+    assert tag("p", EVIL, Html("<b>x</b>"), None, ["a", "<"], title='"') == (
+        '<p title="&quot;">&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt; &amp; &quot;quotes&quot;<b>x</b>a&lt;</p>'
+    )
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (0.69, 0.71), (5, 5), (-3, 40_000), (1e-9, 2e-9), (float("inf"), 1)])
+def test_ticks_are_round_and_enclose_the_range(low, high):
+    ticks = nice_ticks(low, high)
+    assert 2 <= len(ticks) <= 12
+    assert ticks == sorted(ticks)
+    if high > low:
+        assert ticks[0] <= low + 1e-12
+        assert ticks[-1] >= high - 1e-12
+
+
+def test_thinning_keeps_the_peaks():
+    points = [(float(x), 100.0 if x == 777 else 0.0) for x in range(5000)]
+    few = thinned(points, most=100)
+    assert len(few) <= 102
+    assert (777.0, 100.0) in few
+
+
+def test_a_smoothed_line_starts_and_stays_among_the_points():
+    line = smoothed([(float(x), 5.0) for x in range(40)])
+    assert all(abs(y - 5.0) < 1e-9 for _, y in line)
+
+
+def test_the_histogram_counts_every_text_and_names_round_ranges():
+    bars = histogram([3, 4, 5, 12, 30, 31, 700] * 40)
+    assert sum(count for _, count in bars) == 280
+    assert all(re.fullmatch(r"\d+|\d+\u2013\d+|\d+ and more", name) for name, _ in bars)
+    assert histogram([]) == []
+
+
+def test_the_worst_confusions_come_first():
+    assert worst_confusions([[5, 1, 0], [3, 2, 0], [0, 0, 4]], ["a", "b", "c"]) == [("b", "a", 3, 5), ("a", "b", 1, 6)]
