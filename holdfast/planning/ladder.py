@@ -4,6 +4,7 @@ Pure functions of what was tried. Changes add up: a rung that did not help stays
 reached nothing in this script or made things worse. Every attempt changes the plan or has got further than all before.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -18,6 +19,7 @@ Settle = Callable[[Changes, Mapping[str, object]], Changes]
 
 DEFAULT_MAX_ATTEMPTS = 12
 _OUTSIDE_TRIES = 3  # kills from outside in a row that bring no progress, before the plan itself is doubted
+_HALVINGS_IN_A_ROW = 4
 _UNNAMED = {"unknown", "segfault-other"}
 _MACHINE_CANNOT = {"arch-mismatch", "disk-full", "illegal-instruction", "native-lib-missing", "torch-cpu-build"}
 # Errors that come again whatever is changed around them.
@@ -95,8 +97,14 @@ def _next_rung(
     hazard = find_hazard(diagnosis.slug)
     # An error that has a name is an error of program or data: no safer setting cures it.
     generic = () if hazard and hazard.kind == "error" else ladder.rungs
+    taken = Counter(one.rung.title for one in tried if one.rung)
     named = f"remedy for: {diagnosis.title}"
-    offered = [(rung, named) for rung in keeping] + [(rung, "the next safer rung") for rung in generic]
+    # What halves can be taken again, but not before everything else has had its turn.
+    remedies = [rung for rung in keeping if not taken[rung.title]]
+    remedies += [rung for rung in keeping if 0 < taken[rung.title] < _HALVINGS_IN_A_ROW]
+    offered = [(rung, named) for rung in remedies]
+    offered += [(rung, "the next safer rung") for rung in generic if not taken[rung.title]]
+    offered += [(rung, f"once more: {named}") for rung in keeping]
     if allow_changes:
         offered += [(rung, f"{named}; changes what is learned, which was allowed") for rung in changing]
     refused = _refused(tried)

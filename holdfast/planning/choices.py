@@ -1,0 +1,145 @@
+"""Chooses each setting of a run, with its reason. Pure functions of the request and of facts."""
+
+from collections.abc import Mapping
+
+from holdfast.core.facts import DatasetFacts, MachineFacts, ModelFacts
+from holdfast.core.plan import Choice
+from holdfast.core.request import TrainRequest
+
+_ASKED = "as asked"
+_LARGE = 1_000_000_000  # weights from which adapters are the usual way
+_ENOUGH_STEPS = 60
+
+
+def choose_device(request: TrainRequest, facts: MachineFacts) -> Choice[str]:
+    """An accelerator that has proven one training step, otherwise the CPU."""
+    if request.device:
+        return Choice(request.device, _ASKED)
+    tried = {trial.device.partition(":")[0]: trial for trial in facts.trials}
+    for kind in ("cuda", "mps"):
+        gpu = next((gpu for gpu in facts.gpus if gpu.kind in (kind, "rocm" if kind == "cuda" else kind)), None)
+        trial = tried.get(kind)
+        if trial and trial.outcome == "agrees":
+            return Choice(kind, f"{gpu.name if gpu else kind} gave the CPU's result in one training step")
+        if trial:
+            return Choice("cpu", f"one training step on {kind} went wrong: {trial.detail}")
+    if facts.gpus:
+        return Choice("cpu", f"{facts.gpus[0].name} is there, but torch cannot use it")
+    return Choice("cpu", "no GPU was found")
+
+
+def choose_precision(request: TrainRequest, facts: MachineFacts, device: str) -> Choice[str]:
+    """bf16 where a card has it, otherwise fp32; on a CPU it is timed, not assumed."""
+    if request.precision:
+        return Choice(request.precision, _ASKED)
+    if device == "cuda":
+        gpu = next((gpu for gpu in facts.gpus if gpu.kind in ("cuda", "rocm")), None)
+        if gpu and gpu.has_bf16:
+            return Choice("bf16", f"{gpu.name} computes bf16 in hardware")
+        return Choice("fp32", f"{gpu.name if gpu else 'the card'} has no bf16, and fp16 would need loss scaling")
+    return Choice("fp32", "the reference on a CPU" if device == "cpu" else "the safe one on this device")
+
+
+def choose_threads(request: TrainRequest, facts: MachineFacts) -> Choice[int]:
+    """One thread for each core that this process may use."""
+    if request.threads:
+        return Choice(request.threads, _ASKED)
+    allowed = facts.cpu_count or 1
+    cores = min(allowed, facts.cpu_count_physical or allowed)
+    return Choice(cores, f"{cores} cores may be used here" if cores > 1 else "one core may be used here")
+
+
+def choose_epochs(request: TrainRequest, facts: DatasetFacts, batch_size: int) -> Choice[int]:
+    """More often for few rows, seldom for many."""
+    if request.epochs:
+        return Choice(request.epochs, _ASKED)
+    rows = facts.splits.get("train", facts.rows)
+    if facts.task != "classify":
+        epochs = 3 if rows < 20_000 else 2 if rows < 100_000 else 1
+        return Choice(epochs, f"usual for {rows:,} rows")
+    usual = 3 if rows < 100_000 else 2 if rows < 1_000_000 else 1
+    steps = max(1, -(-rows // batch_size))
+    epochs = min(10, max(usual, -(-_ENOUGH_STEPS // steps)))
+    more = f", so that few rows still make {epochs * steps} steps" if epochs > usual else ""
+    return Choice(epochs, f"usual for {rows:,} rows{more}")
+
+
+def choose_batch_size(request: TrainRequest, facts: DatasetFacts, device: str) -> Choice[int]:
+    """The batch that the task usually learns well with."""
+    if request.batch_size:
+        return Choice(request.batch_size, _ASKED)
+    rows = facts.splits.get("train", facts.rows)
+    if facts.task == "two-tower":
+        return Choice(64, "each other passage of a step is a wrong answer to learn from")
+    if facts.task == "causal":
+        return Choice(16, "usual for instructions")
+    if rows < 1000:
+        return Choice(16, f"{rows:,} rows make few steps with a larger one")
+    return Choice(32, "usual for classifiers")
+
+
+def choose_lr(request: TrainRequest, task: str, model: ModelFacts, lora: bool) -> Choice[float]:
+    """Small models take larger steps; adapters larger ones still."""
+    if request.lr is not None:
+        return Choice(request.lr, _ASKED)
+    if lora:
+        return Choice(2e-4, "usual for adapters")
+    if task == "two-tower":
+        return Choice(5e-5 if model.hidden <= 512 else 2e-5, f"usual for a retriever of width {model.hidden}")
+    if task == "causal":
+        return Choice(5e-5 if model.parameters < 500_000_000 else 1e-5, f"usual for {model.parameters:,} weights")
+    if model.hidden <= 512:
+        return Choice(1e-4, f"a narrow model (width {model.hidden}) learns well with it")
+    return Choice(3e-5 if model.hidden < 1024 else 2e-5, f"usual for an encoder of width {model.hidden}")
+
+
+def choose_schedule(request: TrainRequest, task: str) -> Choice[str]:
+    """How the learning rate falls."""
+    if request.lr_scheduler_type:
+        return Choice(request.lr_scheduler_type, _ASKED)
+    return Choice("linear", "HF's default")
+
+
+def choose_lora(request: TrainRequest, task: str, model: ModelFacts, full_fits: bool) -> Choice[bool]:
+    """Adapters for large language models, and where all weights do not fit."""
+    if request.lora is not None:
+        return Choice(request.lora, _ASKED)
+    if task != "causal":
+        return Choice(False, f"all weights are trained for {task}")
+    if request.lora_r or request.lora_alpha or request.lora_dropout or request.lora_target_modules:
+        return Choice(True, "settings of LoRA were given")
+    if not full_fits:
+        return Choice(True, "training all weights would not fit into memory")
+    if model.parameters > _LARGE:
+        return Choice(True, f"{model.parameters:,} weights are mostly trained by adapters")
+    return Choice(False, f"{model.parameters:,} weights can all be trained here")
+
+
+def lora_options(request: TrainRequest) -> dict[str, object]:
+    """What peft is given."""
+    return {
+        "r": request.lora_r or 16,
+        "lora_alpha": request.lora_alpha or 2 * (request.lora_r or 16),
+        "lora_dropout": 0.05 if request.lora_dropout is None else request.lora_dropout,
+        "target_modules": list(request.lora_target_modules) or "all-linear",
+    }
+
+
+def tower_options(request: TrainRequest) -> dict[str, object]:
+    """What the two-tower task is given."""
+    found: dict[str, object] = {}
+    if request.towers:
+        found["towers"] = request.towers
+    if request.temperature is not None:
+        found["temperature"] = request.temperature
+    if request.mining:
+        found["mining"] = {}
+    return found
+
+
+def class_weights(request: TrainRequest, labels: Mapping[str, int], multi_label: bool) -> list[float] | None:
+    """A weight for each class that makes rare ones count as much; None where all count the same."""
+    if request.class_weights != "balanced" or multi_label or not labels:
+        return None
+    whole = sum(labels.values())
+    return [round(whole / (len(labels) * max(1, count)), 6) for count in labels.values()]

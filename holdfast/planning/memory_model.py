@@ -1,0 +1,58 @@
+"""How much memory a run will need, before any of it is taken. Pure arithmetic; measured figures replace it later."""
+
+from dataclasses import dataclass
+
+from holdfast.core.facts import ModelFacts
+
+_LIBRARIES_BYTES = 450_000_000  # torch and transformers in one process, measured on Linux
+_WEIGHT, _GRADIENT, _ADAM = 4, 4, 8  # bytes of one weight in training
+_ROOM = 0.85  # of what is free; the rest is for the system and for what this arithmetic leaves out
+_LOGIT_ROWS = 1024  # that the engine computes at once
+_ADAPTED_SHARE = 0.03  # of the weights, that LoRA of rank 16 adds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryNeed:
+    """What a run takes, by what takes it."""
+
+    libraries: int
+    weights: int  # with gradients, Adam's moments and the copy a save makes
+    activations: int  # of one micro-batch
+    logits: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """All of it."""
+        return self.libraries + self.weights + self.activations + self.logits
+
+
+def need_of(
+    model: ModelFacts,
+    micro_tokens: int,
+    *,
+    task: str,
+    lora: bool = False,
+    gradient_checkpointing: bool = False,
+    precision: str = "fp32",
+    on_card: bool = False,
+    longest_tokens: int = 512,
+) -> MemoryNeed:
+    """Forecast the peak of one process, or of a card's memory."""
+    trained = int(model.parameters * _ADAPTED_SHARE) if lora else model.parameters
+    state = trained * (_WEIGHT + _GRADIENT + _ADAM)
+    if lora:
+        state += model.parameters * _WEIGHT
+    copy = 0 if on_card else trained * (_WEIGHT + _ADAM)  # a save copies in host memory
+    width = 16 * model.hidden + 3 * model.inner  # floats that one layer keeps for one token
+    kept_layers = 1 if gradient_checkpointing else max(1, model.layers)
+    each = 2 if precision == "bf16" else 4
+    per_token = each * (kept_layers * width + (model.layers * model.hidden if gradient_checkpointing else 0))
+    tokens = max(micro_tokens, longest_tokens)
+    logits = 3 * 4 * min(_LOGIT_ROWS, tokens) * model.vocabulary if task == "causal" else 0
+    libraries = 600_000_000 if on_card else _LIBRARIES_BYTES
+    return MemoryNeed(libraries=libraries, weights=state + copy, activations=tokens * per_token, logits=logits)
+
+
+def fits(need_bytes: int, free_bytes: int | None) -> bool:
+    """Whether a need fits into what is free; True where nobody knows what is."""
+    return free_bytes is None or need_bytes <= _ROOM * free_bytes

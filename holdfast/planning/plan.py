@@ -1,0 +1,218 @@
+"""Makes the plan of a training run: every setting of the engine, each with its reason.
+
+Reads: request, machine, dataset, model. Leaves: `plan.json`. Pure functions; what is measured later replaces what is
+reckoned here.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.core.errors import MachineError
+from holdfast.core.facts import DatasetFacts, MachineFacts, ModelFacts
+from holdfast.core.plan import Choice, Plan
+from holdfast.core.request import TrainRequest
+from holdfast.core.text import human_bytes
+from holdfast.planning import choices
+from holdfast.planning.memory_model import MemoryNeed, fits, need_of
+
+_USUAL_LENGTH = {"classify": 512, "causal": 2048, "two-tower": 256}
+_MOST_MICRO_TOKENS = 16_384
+_FEWEST_MICRO_TOKENS = 256
+_ASKED = "as asked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainPlan:
+    """How a run will be done."""
+
+    task: str
+    model: ModelFacts
+    choices: Mapping[str, Choice[Any]]  # by the names of the engine's settings, and "max_length"
+    options: Mapping[str, object] = field(default_factory=dict)  # the task's own
+    need: MemoryNeed
+    free_bytes: int | None
+
+    def settings(self, request: TrainRequest, prepared: str, run: str) -> dict[str, object]:
+        """What the engine is told."""
+        chosen = {name: choice.value for name, choice in self.choices.items() if name in _SETTINGS}
+        given = {
+            "task": self.task,
+            "model": self.model.folder,
+            "prepared": prepared,
+            "run": run,
+            "seed": request.seed,
+            "max_steps": request.max_steps,
+            "eval_steps": request.eval_steps,
+            "keep": request.keep,
+            "save_seconds": request.save_seconds,
+            "options": dict(self.options),
+        }
+        return {**given, **chosen}
+
+    def as_plan(self) -> Plan:
+        """The same in the words that hazards know."""
+        value = {name: choice.value for name, choice in self.choices.items()}
+        return Plan(
+            device=value["device"],
+            precision=value["precision"],
+            threads=value["threads"],
+            gradient_checkpointing=value["gradient_checkpointing"],
+            compile=value["compile"],
+        )
+
+    def with_choices(self, more: Mapping[str, Choice[Any]]) -> "TrainPlan":
+        """The plan with some settings chosen anew."""
+        return dataclasses.replace(self, choices={**self.choices, **more})
+
+
+_SETTINGS = (
+    *("epochs", "batch_size", "lr", "schedule", "warmup_ratio", "weight_decay", "max_grad_norm"),
+    *("device", "precision", "threads", "micro_tokens", "packing", "compile", "gradient_checkpointing"),
+)
+
+
+def make_plan(request: TrainRequest, machine: MachineFacts, dataset: DatasetFacts, model: ModelFacts) -> TrainPlan:
+    """Choose every setting; refuse what cannot fit, with the numbers."""
+    task = dataset.task
+    device = choices.choose_device(request, machine)
+    precision = choices.choose_precision(request, machine, device.value)
+    batch_size = choices.choose_batch_size(request, dataset, device.value)
+    free = free_memory(machine, device.value)
+    longest = longest_text(request, dataset, model)
+    fitting = _Fitting(request, model, task, device.value, precision.value, longest, free)
+    lora = choices.choose_lora(request, task, model, fitting.smallest_fits(lora=False))
+    micro, checkpointing, need = fitting.choose(lora.value)
+    options: dict[str, object] = {}
+    if task == "causal" and lora.value:
+        options["lora"] = choices.lora_options(request)
+    if task == "two-tower":
+        options |= choices.tower_options(request)
+    if weights := choices.class_weights(request, dataset.labels, dataset.multi_label):
+        options["class_weights"] = weights
+    chosen: dict[str, Choice[Any]] = {
+        "model": Choice(model.name, _model_reason(request, model, task)),
+        "epochs": choices.choose_epochs(request, dataset, batch_size.value),
+        "batch_size": batch_size,
+        "lr": choices.choose_lr(request, task, model, lora.value),
+        "schedule": choices.choose_schedule(request, task),
+        "warmup_ratio": _given(request.warmup_ratio, 0.06, "a short rise keeps the first steps calm"),
+        "weight_decay": _given(request.weight_decay, 0.01, "usual with AdamW"),
+        "max_grad_norm": _given(request.max_grad_norm, 1.0, "HF's default"),
+        "device": device,
+        "precision": precision,
+        "threads": choices.choose_threads(request, machine),
+        "micro_tokens": micro,
+        "gradient_checkpointing": checkpointing,
+        "packing": Choice(True, "no work on padding, where the model's attention allows"),
+        "compile": _given(request.torch_compile, False, "not proven to be faster here"),
+    }
+    if task == "causal":
+        chosen["lora"] = lora
+    return TrainPlan(task=task, model=model, choices=chosen, options=options, need=need, free_bytes=free)
+
+
+def free_memory(machine: MachineFacts, device: str) -> int | None:
+    """What the run may take: of the card, or of the machine."""
+    if device == "cuda":
+        gpu = next((gpu for gpu in machine.gpus if gpu.kind in ("cuda", "rocm")), None)
+        return (gpu.free_bytes or gpu.memory_bytes) if gpu else None
+    known = [size for size in (machine.memory_free_bytes, machine.memory_bytes) if size]
+    return min(known, default=None)
+
+
+def longest_text(request: TrainRequest, dataset: DatasetFacts, model: ModelFacts) -> int:
+    """Tokens of the longest text that the model will be given, as far as is known before tokenizing."""
+    limit = request.max_length or min(_USUAL_LENGTH[dataset.task], model.positions or 10**9)
+    seen = [
+        found.longest * (1.0 if found.unit == "tokens" else 2.0 if found.unit == "words" else 0.5)
+        for found in dataset.lengths.values()
+    ]
+    return int(min(limit, sum(seen) if dataset.task == "causal" else max(seen, default=limit)) or limit)
+
+
+class _Fitting:
+    """Finds micro-batches that fit."""
+
+    def __init__(
+        self,
+        request: TrainRequest,
+        model: ModelFacts,
+        task: str,
+        device: str,
+        precision: str,
+        longest: int,
+        free: int | None,
+    ):
+        self._request, self._model, self._task, self._device = request, model, task, device
+        self._precision, self._longest, self._free = precision, longest, free
+
+    def smallest_fits(self, *, lora: bool) -> bool:
+        """Whether it fits at all, with every means that keeps what is learned."""
+        return fits(self._need(_FEWEST_MICRO_TOKENS, lora, checkpointing=True).bytes, self._free)
+
+    def choose(self, lora: bool) -> tuple[Choice[int], Choice[bool], MemoryNeed]:
+        """The largest micro-batch that fits; activations computed twice only where they must be."""
+        asked = self._request.gradient_checkpointing
+        for checkpointing in (asked,) if asked is not None else (False, True):
+            tokens = self._request.micro_tokens or _MOST_MICRO_TOKENS
+            while tokens >= min(_FEWEST_MICRO_TOKENS, self._request.micro_tokens or _FEWEST_MICRO_TOKENS):
+                need = self._need(tokens, lora, checkpointing)
+                if fits(need.bytes, self._free):
+                    return self._micro(tokens, need), self._checkpointing(checkpointing), need
+                if self._request.micro_tokens:
+                    break
+                tokens //= 2
+        raise self._refusal(lora)
+
+    def _need(self, tokens: int, lora: bool, checkpointing: bool) -> MemoryNeed:
+        return need_of(
+            self._model,
+            tokens,
+            task=self._task,
+            lora=lora,
+            gradient_checkpointing=checkpointing,
+            precision=self._precision,
+            on_card=self._device == "cuda",
+            longest_tokens=self._longest,
+        )
+
+    def _micro(self, tokens: int, need: MemoryNeed) -> Choice[int]:
+        if self._request.micro_tokens:
+            return Choice(tokens, _ASKED)
+        free = f" of {human_bytes(self._free)} free" if self._free else ""
+        because = f"about {human_bytes(need.bytes)}{free} will be needed"
+        return Choice(tokens, because + ("" if tokens == _MOST_MICRO_TOKENS else "; larger ones would not fit"))
+
+    def _checkpointing(self, value: bool) -> Choice[bool]:
+        if self._request.gradient_checkpointing is not None:
+            return Choice(value, _ASKED)
+        return Choice(value, "without it the activations would not fit" if value else "the activations fit")
+
+    def _refusal(self, lora: bool) -> MachineError:
+        least = self._need(_FEWEST_MICRO_TOKENS, lora, checkpointing=True)
+        place = "the card" if self._device == "cuda" else "this machine"
+        advice = ["--max-length " + str(max(8, self._longest // 2)), "a smaller --model"]
+        if self._task == "causal" and not lora:
+            advice.insert(0, "--lora, which trains a few adapters in place of all weights")
+        if self._device == "cuda":
+            advice.append("--device cpu, which has more memory and is slower")
+        return MachineError(
+            f"this run would not fit into the memory of {place}",
+            seen=f"at least {human_bytes(least.bytes)} needed (weights, gradients and moments {human_bytes(least.weights)}, "
+            f"activations {human_bytes(least.activations)}), {human_bytes(self._free or 0)} free",
+            try_next=tuple(advice),
+            slug="cuda-oom" if self._device == "cuda" else "host-oom",
+        )
+
+
+def _given(asked: Any, usual: Any, because: str) -> Choice[Any]:
+    return Choice(usual, because) if asked is None else Choice(asked, _ASKED)
+
+
+def _model_reason(request: TrainRequest, model: ModelFacts, task: str) -> str:
+    size = f"{model.parameters:,} weights, from {model.source}"
+    if request.from_run:
+        return f"of the earlier run; {size}"
+    return f"{_ASKED}; {size}" if request.model else f"small and good for {task}; {size}"

@@ -1,0 +1,40 @@
+"""Defaults for the kinds of project people bring. What was asked for goes before them."""
+
+import dataclasses
+from collections.abc import Mapping
+
+from holdfast.core.request import TrainRequest
+
+PRESETS: Mapping[str, Mapping[str, object]] = {
+    "medical-literature": {
+        "task": "classify",
+        "model": "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract-fulltext",
+        "epochs": 4,
+        "batch_size": 16,
+        "lr": 3e-5,
+        "max_length": 512,
+        "overlong": "window",
+    },
+    "instruct": {
+        "task": "causal",
+        "lora": True,
+        "lora_r": 16,
+        "lora_alpha": 32,
+        "lora_dropout": 0.05,
+        "epochs": 2,
+        "batch_size": 16,
+        "lr": 2e-4,
+        "lr_scheduler_type": "cosine",
+        "max_length": 1024,
+    },
+    "retriever": {"task": "two-tower", "epochs": 3, "batch_size": 64, "lr": 5e-5, "mining": True, "max_length": 256},
+}
+
+
+def with_preset(request: TrainRequest) -> TrainRequest:
+    """Fill what was left open from the preset that was asked for."""
+    defaults = PRESETS.get(request.preset or "", {})
+    if request.lora is False:
+        defaults = {name: value for name, value in defaults.items() if not name.startswith("lora")}
+    open_ones = {name: value for name, value in defaults.items() if getattr(request, name) is None}
+    return dataclasses.replace(request, **open_ones) if open_ones else request  # type: ignore[arg-type]

@@ -1,0 +1,162 @@
+"""The ladder: which attempt follows which failure, and when it stops."""
+
+from dataclasses import replace
+
+import pytest
+
+from holdfast.core.evidence import Diagnosis
+from holdfast.core.plan import Remedy, Rung
+from holdfast.hazards import find_hazard
+from holdfast.planning.ladder import Tried, choose_rung
+from holdfast.planning.ladders import command_ladder, engine_ladder
+
+LADDER = command_ladder(has_accelerator=True)
+UNKNOWN = Diagnosis(slug="unknown", confidence="unknown", title="the cause is not established")
+HUNG = Tried(changes={}, ending="hang")
+CRASHED = Tried(changes={}, ending="signal", exit_code=-11)
+
+
+def named(slug: str) -> Diagnosis:
+    hazard = find_hazard(slug)
+    return Diagnosis(slug=slug, confidence="proven", title=hazard.title, remedies=hazard.remedies)
+
+
+def climb(diagnosis: Diagnosis, first: Tried, ladder=LADDER, most: int = 40, **options) -> list[Tried]:
+    """Attempt after attempt that fails in the same way without ever getting further."""
+    tried = [replace(first, slug=diagnosis.slug)]
+    while (decision := choose_rung(diagnosis, tried, ladder, **options)).action != "stop":
+        tried.append(replace(tried[-1], changes=decision.changes, rung=decision.rung))
+        assert len(tried) <= most, "it never stops"
+    return tried
+
+
+def test_the_named_remedy_comes_first():
+    decision = choose_rung(named("dataloader-deadlock"), [HUNG], LADDER)
+    assert decision.rung == Rung("load data in the main process", {"loader_workers": 0}, "slower input")
+    assert decision.changes == {"loader_workers": 0}
+    assert "loader" in decision.because
+
+
+def test_remedies_used_up_the_generic_rungs_follow_and_every_attempt_differs():
+    tried = climb(named("dataloader-deadlock"), HUNG)
+    seen = [tuple(sorted(one.changes.items())) for one in tried]
+    assert len(set(seen)) == len(seen)
+    assert tried[-1].changes["device"] == "cpu"
+
+
+def test_it_stops_after_the_most_attempts_that_are_allowed():
+    tried = climb(named("host-oom"), Tried(changes={}, ending="signal", exit_code=-9), max_attempts=5)
+    assert len(tried) == 5
+
+
+def test_an_endless_halving_is_bounded():
+    assert len(climb(named("cuda-oom"), Tried(changes={}, ending="code", exit_code=1), max_attempts=30)) <= 30
+
+
+def test_what_changes_learning_is_left_out_unless_it_is_allowed():
+    remedy = Remedy("shorter texts", change={"max_length": 128}, keeps=False)
+    diagnosis = Diagnosis(slug="host-oom", confidence="proven", title="out of memory", remedies=(remedy,))
+    assert all("max_length" not in one.changes for one in climb(diagnosis, CRASHED))
+    allowed = climb(diagnosis, CRASHED, allow_changes=True)
+    assert "max_length" in allowed[-1].changes
+    assert "max_length" not in allowed[-2].changes
+
+
+def test_a_kill_from_outside_is_tried_again_with_the_same_plan_while_it_gets_further():
+    tried = [replace(CRASHED, exit_code=-9, is_outside=True, step_reached=step) for step in (10, 20, 30, 40, 50)]
+    decision = choose_rung(named("host-oom"), tried, LADDER)
+    assert decision.action == "again"
+    assert decision.changes == {}
+
+
+def test_kills_from_outside_that_bring_no_progress_make_it_doubt_the_plan():
+    tried = [replace(CRASHED, exit_code=-9, is_outside=True, step_reached=10) for _ in range(5)]
+    assert choose_rung(named("host-oom"), tried, LADDER).action == "rung"
+
+
+def test_a_crash_without_a_name_that_got_further_is_resumed_with_the_same_plan():
+    first = choose_rung(named("segfault-other"), [replace(CRASHED, slug="segfault-other", step_reached=40)], LADDER)
+    assert (first.action, first.changes) == ("again", {})
+
+
+def test_the_same_crash_at_the_same_step_takes_a_rung():
+    tried = [replace(CRASHED, slug="segfault-other", step_reached=40)] * 2
+    assert choose_rung(named("segfault-other"), tried, LADDER).rung.change == {"loader_workers": 0}
+
+
+@pytest.mark.parametrize("error", ["NameError: name 'x' is not defined", "ModuleNotFoundError: No module named 'y'"])
+def test_a_plain_bug_of_the_script_is_not_tried_again(error):
+    tried = [Tried(changes={}, ending="code", exit_code=1, error=error, place="train.py:3")]
+    decision = choose_rung(UNKNOWN, tried, LADDER)
+    assert (decision.action, decision.exit_code) == ("stop", 4)
+
+
+def test_an_unknown_exception_is_tried_once_more_and_no_oftener():
+    bug = Tried(changes={}, ending="code", exit_code=1, error="ValueError: odd", place="train.py:9")
+    tried = climb(UNKNOWN, bug)
+    assert len(tried) == 2
+    assert len(climb(UNKNOWN, replace(bug, step_reached=30))) == 2
+
+
+def test_a_program_that_leaves_by_a_code_of_its_own_passes_it_on():
+    decision = choose_rung(UNKNOWN, [Tried(changes={}, ending="code", exit_code=2)], LADDER)
+    assert (decision.action, decision.exit_code) == ("stop", 2)
+
+
+def test_an_error_with_a_name_and_no_cure_stops_at_once():
+    decision = choose_rung(named("hub-gated"), [Tried(changes={}, ending="code", exit_code=1)], LADDER)
+    assert (decision.action, decision.exit_code) == ("stop", 4)
+
+
+def test_a_rung_that_reached_nothing_is_dropped_and_not_counted():
+    tried = [
+        replace(HUNG, slug="unknown"),
+        replace(
+            HUNG,
+            changes={"loader_workers": 0},
+            rung=LADDER.rungs[0],
+            void=frozenset({"loader_workers"}),
+            slug="unknown",
+        ),
+    ]
+    decision = choose_rung(UNKNOWN, tried, LADDER)
+    assert decision.changes == {"start_method": "spawn"}
+
+
+def test_a_rung_that_made_it_worse_is_taken_back():
+    tried = [
+        replace(HUNG, step_reached=40, changes={"loader_workers": 0}),
+        Tried(
+            changes={"loader_workers": 0, "start_method": "spawn"},
+            rung=LADDER.rungs[1],
+            ending="code",
+            exit_code=1,
+            error="AttributeError: Can't get local object 'main.<locals>.f'",
+            place="reduction.py:60",
+        ),
+    ]
+    decision = choose_rung(UNKNOWN, tried, LADDER)
+    assert decision.action == "rung"
+    assert "start_method" not in decision.changes
+    assert decision.changes["loader_workers"] == 0
+
+
+def test_without_an_accelerator_nobody_moves_to_the_cpu():
+    ladder = command_ladder(has_accelerator=False)
+    assert all("device" not in one.changes for one in climb(UNKNOWN, HUNG, ladder))
+
+
+def test_a_disk_that_is_full_is_the_machines_fault():
+    tried = climb(named("disk-full"), Tried(changes={}, ending="code", exit_code=1))
+    assert choose_rung(named("disk-full"), tried, LADDER).exit_code == 3
+
+
+def test_the_engines_ladder_speaks_the_engines_names():
+    ladder = engine_ladder({"micro_tokens": 16_384, "packing": True, "precision": "bf16", "device": "cuda"})
+    memory = ladder.settle({}, {"micro_batch": "halve"})
+    assert memory == {"micro_tokens": 8192}
+    assert ladder.settle(memory, {"micro_batch": "halve"}) == {"micro_tokens": 4096}
+    assert ladder.settle({}, {"loader_workers": 0}) == {}
+    tried = climb(UNKNOWN, HUNG, ladder)
+    assert tried[-1].changes["device"] == "cpu"
+    assert tried[-1].changes["precision"] == "fp32"
