@@ -37,11 +37,10 @@ class Chat:
 
     def __init__(self, tokens: Tokens, template: str | None = None):
         self.chosen, self.source = _choose(tokens, template)
+        if self.source is HEADINGS and not tokens.marks[0]:
+            self.source = HEADINGS.replace("{{ bos_token }}", "")  # this tokenizer puts none before a text
         self._template = _compile(self.source)
-        is_own = self.source is HEADINGS and not tokens.marks[0]
         self._marks = {name: tokens.special(name) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
-        if is_own:
-            self._marks["bos_token"] = ""  # this tokenizer puts none before a text
 
     def render(self, turns: Turns) -> tuple[str, list[Span]]:
         """The conversation as one text, and where in it the assistant's turns are, each with its end mark."""

@@ -1,11 +1,12 @@
 """Runs one attempt: `python -m holdfast.engine ATTEMPT_FOLDER`."""
 
+import errno
 import faulthandler
 import os
 import sys
 from pathlib import Path
 
-from holdfast.core.errors import HoldfastError, render_error
+from holdfast.core.errors import HoldfastError, MachineError, render_error
 from holdfast.core.events import Events
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.runfolder import BEAT, EVENTS
@@ -16,7 +17,11 @@ def main(attempt: Path) -> int:
     """Train what the attempt's settings say; give the exit code."""
     faulthandler.enable()  # before anything heavy is loaded
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS may add in another order
-    beat, events = BeatWriter(attempt / BEAT), Events(attempt / EVENTS)
+    try:
+        beat, events = BeatWriter(attempt / BEAT), Events(attempt / EVENTS)
+    except OSError as error:
+        print(render_error(_cannot_write(attempt, error)), file=sys.stderr)
+        return MachineError.exit_code
     beat.enter("import")
     prepare_process()
     # Imported here, so that the beat and the stack dumps are armed before torch loads.
@@ -36,6 +41,15 @@ def main(attempt: Path) -> int:
         events.write("bad numbers", reason=str(error))
         print(error, file=sys.stderr)
         return 1
+
+
+def _cannot_write(attempt: Path, error: OSError) -> MachineError:
+    return MachineError(
+        "the attempt's folder cannot be written",
+        seen=f"{error} ({attempt})",
+        try_next=("make room, or choose another run folder",),
+        slug="disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "",
+    )
 
 
 if __name__ == "__main__":

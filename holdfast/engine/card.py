@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 from holdfast.core.artifacts import to_plain
@@ -65,11 +66,19 @@ def _metrics(metrics: Mapping[str, Any]) -> list[str]:
         if classes := found.get("classes"):
             lines += [f"\nBy label, {split}:\n", "| label | precision | recall | F1 | texts |\n|---|---|---|---|---|"]
             lines += [_class_row(**row) for row in classes]
+        for number, sample in enumerate(found.get("samples", ()), start=1):
+            lines += [f"\n### Sample {number}, {split}", *_sample(**sample)]
     return lines
 
 
 def _class_row(*, label: str, precision: float, recall: float, f1: float, support: int) -> str:
     return f"| {label} | {precision:.3f} | {recall:.3f} | {f1:.3f} | {support} |"
+
+
+def _sample(*, prompt: str, answer: str, wanted: str) -> list[str]:
+    """Indented, so that nothing a model says is read as markup."""
+    parts = {"Prompt": prompt, "Answer": answer, "Wanted": wanted}
+    return [f"\n{name}:\n\n{indent(text.strip() or '(nothing)', '    ')}" for name, text in parts.items()]
 
 
 def _is_number(value: object) -> bool:

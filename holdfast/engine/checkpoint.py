@@ -72,17 +72,30 @@ class Checkpoints:
                 slug="disk-full",
             )
 
-    def save(self, step: int, parts: dict[str, Tensors], facts: dict[str, object], *, best: bool = False) -> None:
-        """Copy now, write in the background. Waits only for an earlier save that is still being written."""
+    def save(
+        self,
+        step: int,
+        parts: dict[str, Tensors],
+        facts: dict[str, object],
+        *,
+        best: bool = False,
+        is_begun: bool = False,
+    ) -> None:
+        """Copy now, write in the background. Waits only for an earlier save that is still being written.
+
+        `is_begun` says that the step's epoch has begun: the state holds what the epoch made, as one saved before it
+        at the same step does not.
+        """
         self.wait()
-        if self._path(step).exists():  # never touch one that is whole
+        target = self._path(step, is_begun)
+        if target.exists():  # never touch one that is whole
             if best:
                 self._mark_best(step)
             return
         begun = time.perf_counter()
         self._copy(parts)
         self.stall_seconds = time.perf_counter() - begun
-        self._writer = threading.Thread(target=self._write, args=(step, dict(facts), best), name="checkpoint")
+        self._writer = threading.Thread(target=self._write, args=(target, step, dict(facts), best), name="checkpoint")
         self._writer.start()
 
     def wait(self) -> None:
@@ -121,16 +134,16 @@ class Checkpoints:
         if any(tensor.is_cuda for tensors in parts.values() for tensor in tensors.values()):
             torch.cuda.synchronize()
 
-    def _write(self, step: int, facts: dict[str, object], best: bool) -> None:
+    def _write(self, target: Path, step: int, facts: dict[str, object], best: bool) -> None:
         begun = time.perf_counter()
         try:
             try:
-                self._write_once(step, facts)
+                self._write_once(target, step, facts)
             except (OSError, SafetensorError) as error:
-                if not _is_full(error):
+                if not is_full(error):
                     raise
                 self._drop_old(keep_newest=1)
-                self._write_once(step, facts)
+                self._write_once(target, step, facts)
             self.has_failed = False
             if best:
                 self._mark_best(step)
@@ -140,9 +153,9 @@ class Checkpoints:
         except (OSError, SafetensorError) as error:
             # A full disk must not end the run, nor touch an earlier checkpoint; a later save tries again.
             self.has_failed = True
-            self._events.write("save failed", step=step, reason=str(error), is_full=_is_full(error))
+            self._events.write("save failed", step=step, reason=str(error), is_full=is_full(error))
 
-    def _write_once(self, step: int, facts: dict[str, object]) -> None:
+    def _write_once(self, path: Path, step: int, facts: dict[str, object]) -> None:
         draft = self._folder / f".draft-{step}-{os.getpid()}"
         try:
             draft.mkdir()
@@ -153,19 +166,22 @@ class Checkpoints:
                 sums[target.name] = _checksum(target, sync=True)
             write_artifact(draft, MANIFEST, {"format": _FORMAT, "step": step, "sha256": sums, "facts": facts})
             _sync_folder(draft)
-            draft.rename(self._path(step))
+            draft.rename(path)
             _sync_folder(self._folder)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
-    def _path(self, step: int) -> Path:
-        return self._folder / f"step-{step:09d}"
+    def _path(self, step: int, is_begun: bool = False) -> Path:
+        return self._folder / (f"step-{step:09d}-begun" if is_begun else f"step-{step:09d}")
 
     def _newest_first(self) -> list[Path]:
         return sorted((path for path in self._folder.glob("step-*") if path.is_dir()), reverse=True)
 
     def _mark_best(self, step: int) -> None:
-        write_artifact(self._folder, _BEST, {"step": step})
+        try:
+            write_artifact(self._folder, _BEST, {"step": step})
+        except OSError as error:
+            self._events.write("save failed", step=step, reason=str(error), is_full=is_full(error))
 
     def _best_folder(self) -> Path | None:
         try:
@@ -196,8 +212,8 @@ def read_checkpoint(folder: Path) -> Loaded:
     return Loaded(step=manifest["step"], parts=parts, facts=manifest["facts"])
 
 
-def _is_full(error: Exception) -> bool:
-    """safetensors gives its own error, with the system's number in the text."""
+def is_full(error: Exception) -> bool:
+    """Whether the disk has no room left. safetensors gives its own error, with the system's number in the text."""
     number = getattr(error, "errno", None)
     return number in _FULL or any(f"os error {code})" in str(error) for code in _FULL)
 

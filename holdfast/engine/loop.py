@@ -8,10 +8,12 @@ import math
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
+from safetensors import SafetensorError
 
 from holdfast.core.artifacts import write_artifact
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.events import Events
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.runfolder import METRICS, MISJUDGED, checkpoints_folder, model_folder
@@ -19,7 +21,7 @@ from holdfast.engine.about_model import write_about
 from holdfast.engine.cadence import SaveCost, is_time_to_save, share_over_budget
 from holdfast.engine.captured import CapturedSteps, StepResult
 from holdfast.engine.card import write_card
-from holdfast.engine.checkpoint import Checkpoints, Loaded
+from holdfast.engine.checkpoint import Checkpoints, Loaded, is_full
 from holdfast.engine.identity import identity_of, require_same
 from holdfast.engine.optim import (
     clip_gradients,
@@ -79,32 +81,40 @@ class Loop:
 
     def _train_one(self, step: int, phase: str) -> None:
         begun = time.monotonic()
+        is_new = False
         with self._stopping.interruptible():
             if step % self._order.steps_per_epoch == 0:
-                self._begin_epoch(step)
-            self._beat.enter(phase, step, self.steps)
+                is_new = self._begin_epoch(step)
+        if is_new and self._is_time_to_save():
+            self._save(step, is_begun=True)
+        self._beat.enter(phase, step, self.steps)
         self._step(step, self._order.examples(step))
         self._step_seconds = time.monotonic() - begun
 
     def _make_captured(self) -> CapturedSteps | None:
         """Steps as graphs, on a card, for tasks that offer them."""
         step_loss = getattr(self._task, "step_loss", None) if getattr(self._task, "is_packed", True) else None
-        if not self._settings.is_on_card or self._settings.precision == "fp32" or not step_loss:
+        longest_step = int(np.sort(self._task.lengths)[-self._settings.batch_size :].sum())
+        if not self._settings.card_draws or not step_loss or longest_step > self._settings.micro_tokens:
             return None
         torch.use_deterministic_algorithms(True)
         return CapturedSteps(step_loss, self._optimizer, self._settings.max_grad_norm, self._settings.device)
 
-    def _begin_epoch(self, step: int) -> None:
+    def _begin_epoch(self, step: int) -> bool:
+        """Let the task make what the epoch needs; say whether it made something that a checkpoint would keep."""
         self._beat.enter("begin epoch", step, self.steps)
         epoch = step // self._order.steps_per_epoch
         made = self._task.begin_epoch(epoch)
         self._events.write("epoch", step=step, epoch=epoch, **made)
+        return bool(made)
 
     def _step(self, step: int, examples: Indices) -> None:
         rate = learning_rate(self._settings, step, self.steps)
         for group in self._optimizer.param_groups:
             group["lr"].fill_(rate)
         if self._captured:
+            if not self._task.model.training:
+                self._task.model.train()
             arrays = self._task.step_arrays(examples)  # type: ignore[attr-defined]  # that is why it is captured
             for result in self._captured.run(step, arrays, step_seed(self._settings.seed, step)):
                 self._record(result)
@@ -133,10 +143,12 @@ class Loop:
         """Keep the batch that gave bad numbers, and end before it touches the weights."""
         name = f"nan-batch-{step}.json"
         batch = self._task.show(examples)
-        write_artifact(self._run, name, {"step": step, "loss": str(loss), "norm": str(norm), "batch": batch})
-        raise BadNumbers(
-            f"nan-loss: step {step} gave loss {loss} and gradient norm {norm}; its batch is in {self._run / name}"
-        )
+        kept = f"its batch is in {self._run / name}"
+        try:
+            write_artifact(self._run, name, {"step": step, "loss": str(loss), "norm": str(norm), "batch": batch})
+        except OSError as error:
+            kept = f"its batch could not be kept: {error}"
+        raise BadNumbers(f"nan-loss: step {step} gave loss {loss} and gradient norm {norm}; {kept}")
 
     def _evaluate_if_due(self, done: int) -> None:
         is_due = done % self._eval_steps == 0 or done == self.steps
@@ -152,8 +164,11 @@ class Loop:
         if score is not None and (self._best is None or score > self._best):
             self._best, self._best_step = score, done
             self._save(done, best=True)
+        if samples := getattr(self._task, "samples", None):
+            with self._stopping.interruptible():
+                self._events.write("samples", step=done, samples=samples())
 
-    def _save(self, done: int, best: bool = False) -> None:
+    def _save(self, done: int, *, best: bool = False, is_begun: bool = False) -> None:
         self._catch_up()
         self._beat.enter("save", done, self.steps)
         parts = {"weights": self._task.state(), "optimizer": optimizer_tensors(self._task.model, self._optimizer)}
@@ -163,7 +178,7 @@ class Loop:
             "evaluated_step": self._evaluated_step,
             "identity": self._identity,
         }
-        self._checkpoints.save(done, parts, facts, best=best)
+        self._checkpoints.save(done, parts, facts, best=best, is_begun=is_begun)
         self._saved_at, self._saved_step = time.monotonic(), done
 
     def _is_time_to_save(self) -> bool:
@@ -211,10 +226,23 @@ class Loop:
         return STOPPED
 
     def _finish(self) -> None:
-        if self._saved_step != self.steps:
+        if self._saved_step != self.steps or self._checkpoints.has_failed:
             self._save(self.steps)
         self._checkpoints.wait()
         self._beat.enter("export", self.steps, self.steps)
+        try:
+            self._export()
+        except (OSError, SafetensorError) as error:
+            if not is_full(error):
+                raise
+            raise MachineError(
+                "the disk is full, so the finished model cannot be written",
+                seen=f"{error}; the checkpoints in {checkpoints_folder(self._run)} are whole",
+                try_next=("make room and start the run again: it goes on from its last checkpoint",),
+                slug="disk-full",
+            ) from error
+
+    def _export(self) -> None:
         kept = self._take_kept()
         reports = {split: self._task.report(split) for split in ("validation", "test")}
         metrics = {"step": kept, "steps": self.steps, **{split: found for split, found in reports.items() if found}}

@@ -49,6 +49,11 @@ class Settings:
         """Whether a CUDA card computes."""
         return self.device.startswith("cuda")
 
+    @property
+    def card_draws(self) -> bool:
+        """Whether a card draws what is dropped, by its own generator: its half-precision attention can do so."""
+        return self.is_on_card and self.precision != "fp32"
+
     def autocast(self) -> AbstractContextManager[object]:
         """Compute in half precision where the plan says so; the weights stay whole."""
         device = self.device.partition(":")[0]

@@ -14,7 +14,8 @@ import pytest
 from transformers import AutoModelForSequenceClassification
 
 from holdfast.core.events import read_events
-from holdfast.core.runfolder import EVENTS, checkpoints_folder, model_folder
+from holdfast.core.heartbeat import read_beat
+from holdfast.core.runfolder import BEAT, EVENTS, checkpoints_folder, model_folder
 from tests.tiny import tiny_attempt, tiny_bert, tiny_prepared
 
 pytestmark = pytest.mark.lab
@@ -26,15 +27,38 @@ def parts(tmp_path_factory) -> tuple[Path, Path]:
     return tiny_bert(folder / "model"), tiny_prepared(folder / "prepared")
 
 
+@contextlib.contextmanager
+def disk_at(folder: Path, size: str) -> Iterator[Path]:
+    folder.mkdir(parents=True)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True).returncode:
+        pytest.skip("a small disk can be made by root only")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
 @pytest.fixture
 def small_disk(tmp_path) -> Iterator[Path]:
     """A run whose checkpoints lie on a disk of 1 MB; one checkpoint of the tiny model has about 0.2."""
-    folder = checkpoints_folder(tmp_path / "run")
-    folder.mkdir(parents=True)
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True).returncode:
-        pytest.skip("a small disk can be made by root only")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
+    with disk_at(checkpoints_folder(tmp_path / "run"), "1m") as folder:
+        yield folder
+
+
+@pytest.fixture
+def small_run(tmp_path) -> Iterator[Path]:
+    """A run that lies whole, log and all, on a disk of 3 MB."""
+    with disk_at(tmp_path / "run", "3m") as folder:
+        yield folder
+
+
+def fill(balloon: Path) -> None:
+    """Take all room that is left on a disk, to the last byte."""
+    with balloon.open("ab", buffering=0) as file:
+        for size in (65_536, 4096, 1):
+            with contextlib.suppress(OSError):
+                while file.write(bytes(size)):
+                    pass
 
 
 def start(attempt: Path) -> subprocess.Popen:
@@ -98,6 +122,50 @@ def test_a_full_disk_does_not_end_the_run_nor_touch_what_is_saved(parts, tmp_pat
     assert code == 0, errors
     assert named(again, "resumed")[0]["step"] > 0
     assert named(again, "checkpoint damaged") == []
+
+
+def test_a_run_whose_whole_folder_is_full_goes_on_and_ends_the_same_once_there_is_room(parts, tmp_path, small_run):
+    finish(tiny_attempt(tmp_path / "unbroken", *parts, epochs=12))
+    attempt = tiny_attempt(small_run, *parts, save_seconds=0, epochs=12)
+    with (attempt / "output.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast.engine", str(attempt)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+    wait_for(attempt, "saved", 2)
+    balloon, beat = small_run / "balloon", read_beat(attempt / BEAT)
+    assert beat is not None
+    full_from, deadline = beat.step, time.monotonic() + 300
+    while (now := read_beat(attempt / BEAT)) is not None and now.step < full_from + 40:
+        assert process.poll() is None, (attempt / "output.log").read_text()
+        assert time.monotonic() < deadline
+        fill(balloon)
+        time.sleep(0.01)
+    assert now is not None, "the beat goes on while the disk is full"
+    balloon.unlink()
+    assert process.wait(timeout=300) == 0, (attempt / "output.log").read_text()
+    files = [model_folder(run) / "model.safetensors" for run in (tmp_path / "unbroken", small_run)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert named(attempt, "finished"), "events are whole lines again"
+
+
+def test_a_model_that_cannot_be_written_is_said_so_and_written_once_there_is_room(parts, tmp_path):
+    with disk_at(model_folder(tmp_path / "run"), "64k"):
+        code, errors = finish(tiny_attempt(tmp_path / "run", *parts))
+    assert code == 3
+    assert "error: the disk is full, so the finished model cannot be written   [disk-full]" in errors
+    assert "try    make room and start the run again: it goes on from its last checkpoint" in errors
+    again = tiny_attempt(tmp_path / "run", *parts, number=2)
+    assert finish(again)[0] == 0
+    assert named(again, "step") == []
+
+
+def test_an_attempt_on_a_full_disk_is_refused_in_words(parts, tmp_path, small_run):
+    attempt = tiny_attempt(small_run, *parts)
+    fill(small_run / "balloon")
+    code, errors = finish(attempt)
+    assert code == 3
+    assert "error: the attempt's folder cannot be written   [disk-full]" in errors
+    assert "No space left on device" in errors
 
 
 def test_it_refuses_to_start_where_two_checkpoints_cannot_fit(parts, tmp_path, small_disk):

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.core.events import read_events
 from holdfast.core.heartbeat import read_beat
-from holdfast.core.runfolder import BEAT, EVENTS, model_folder
+from holdfast.core.runfolder import BEAT, EVENTS, checkpoints_folder, model_folder
 from tests.lab.test_engine_resume import finish, start, wait_for_step
 from tests.tiny import tiny_attempt, tiny_bert, tiny_questions, tiny_vectors
 
@@ -81,6 +81,22 @@ def test_killed_around_mining_it_ends_with_the_same_weights(parts, tmp_path, tow
         finish(tiny_attempt(broken, *parts, number=2, **wanted))
         assert weights(broken) == weights(unbroken), moment
         assert near_misses(broken) == near_misses(unbroken)
+
+
+@pytest.mark.lab
+def test_what_was_mined_is_saved_so_that_a_kill_does_not_repeat_it(parts, tmp_path):
+    wanted = {"task": "two-tower", "options": {"mining": MINING}}
+    finish(tiny_attempt(tmp_path / "unbroken", *parts, **wanted))
+    attempt = tiny_attempt(tmp_path / "broken", *parts, save_seconds=0, **wanted)
+    process = start(attempt)
+    wait_until((checkpoints_folder(tmp_path / "broken") / f"step-{EPOCH:09d}-begun").exists)
+    process.kill()
+    process.communicate(timeout=300)
+    again = tiny_attempt(tmp_path / "broken", *parts, number=2, **wanted)
+    finish(again)
+    mined = [event["epoch"] for event in read_events(again / EVENTS) if "near_misses" in event]
+    assert mined == [2]
+    assert weights(tmp_path / "broken") == weights(tmp_path / "unbroken")
 
 
 @pytest.mark.lab

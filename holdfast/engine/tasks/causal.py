@@ -6,6 +6,7 @@ answers) go through the vocabulary. N tokens of a micro-batch, A of them to be l
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +15,36 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from holdfast.core.errors import RequestError
 from holdfast.core.runfolder import MANIFEST
 from holdfast.data.shards import TokenArray, open_array, open_tokens
 from holdfast.engine.batches import micro_batches
+from holdfast.engine.captured import bucket
 from holdfast.engine.draws import Draws, replace_dropout
-from holdfast.engine.order import Indices
-from holdfast.engine.packing import ATTENTION, Pack, pack, packed
+from holdfast.engine.language_model import load_language_model, plain_model
+from holdfast.engine.order import Indices, step_seed
+from holdfast.engine.packing import Pack, pack, packed
+from holdfast.engine.samples import ready_to_answer, sample_answer
 from holdfast.engine.settings import Settings
 
+_OPTIONS = ("lora", "samples")
+_SAMPLES = 3
+_LEARNED_BUCKET = 256  # a captured step learns a multiple of so many tokens, some of them nothing
 _LOGITS_AT_ONCE = 1024  # rows of vocabulary size: 200 MB at 49,152 tokens, in place of gigabytes
 
 
 def load(settings: Settings) -> "Causal":
     """Load the model, with adapters where asked, and open the prepared texts."""
+    if unknown := sorted(set(settings.options) - set(_OPTIONS)):
+        raise RequestError(
+            f"causal has no option {', '.join(map(repr, unknown))}", seen=f"options: {', '.join(_OPTIONS)}"
+        )
     manifest = json.loads((settings.prepared_path / MANIFEST).read_text(encoding="utf-8"))
-    torch.manual_seed(settings.seed)  # for the adapters
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        settings.model, attn_implementation=ATTENTION, dtype=torch.float32, use_safetensors=True
-    )
-    if lora := settings.options.get("lora"):
-        model = _with_adapters(model, dict(lora))  # type: ignore[call-overload]
-    if settings.gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    return Causal(settings, model.to(settings.device), manifest)
+    if settings.is_on_card:
+        torch.use_deterministic_algorithms(True)
+    return Causal(settings, *load_language_model(settings), manifest)
 
 
 class Causal:
@@ -47,12 +52,17 @@ class Causal:
 
     metric = "negative_loss"
 
-    def __init__(self, settings: Settings, model: nn.Module, manifest: dict[str, Any]):
+    def __init__(self, settings: Settings, model: nn.Module, offset: int | None, manifest: dict[str, Any]):
         self._settings, self.model = settings, model
-        self._draws = Draws(settings.seed)
-        replace_dropout(model, self._draws)
-        plain: Any = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
+        self.is_packed, self._offset = offset is not None, offset or 0
+        # A model that cannot be packed takes one text at a time: what is learned stays the same.
+        self._micro_tokens = settings.micro_tokens if self.is_packed else 1
+        self._draws = None if settings.card_draws else Draws(settings.seed)
+        if self._draws:
+            replace_dropout(model, self._draws)
+        plain = plain_model(model)
         self._plain, self._body, self._head = plain, plain.base_model, plain.get_output_embeddings()
+        self._chat_template = manifest.get("chat_template")
         folder = settings.prepared_path
         self._texts: dict[str, TokenArray] = {split: open_tokens(folder, split) for split in manifest["splits"]}
         self._learn: dict[str, NDArray[Any]] = {
@@ -71,8 +81,11 @@ class Causal:
         learned = sum(int(self._flags("train", int(at)).sum()) for at in examples)
         step_loss = torch.zeros((), device=self._settings.device)
         first_token, first_example = 0, 0
-        for micro in micro_batches(examples, self.lengths, self._settings.micro_tokens):
-            self._draws.at(step, first_token, first_example)
+        for micro in micro_batches(examples, self.lengths, self._micro_tokens):
+            if self._draws:
+                self._draws.at(step, first_token, first_example)
+            else:
+                torch.manual_seed(step_seed(self._settings.seed, step) + first_example)
             texts, targets_N = self._pack("train", micro)
             with packed(texts, self._draws):  # also for the backward pass, which may compute layers again
                 loss = self._summed_loss(texts, targets_N) / max(1, learned)
@@ -82,6 +95,31 @@ class Causal:
             first_example += len(micro)
         return step_loss
 
+    def step_arrays(self, examples: Indices) -> dict[str, NDArray[np.int64]]:
+        """One step for `engine.captured`: all texts in a row, filled up to a bucket by one text that nobody reads."""
+        ordered = np.concatenate(list(micro_batches(examples, self.lengths, self._micro_tokens)))
+        lengths, targets_N = self.lengths[ordered], self._targets("train", ordered)
+        tokens, at_A = len(targets_N), np.flatnonzero(targets_N >= 0)
+        filler, idle = bucket(tokens) - tokens, -len(at_A) % _LEARNED_BUCKET
+        bounds = np.concatenate([[0], np.cumsum(lengths), [tokens + filler]])
+        ids = np.concatenate([self._texts["train"][int(at)] for at in ordered]).astype(np.int64)
+        positions = np.arange(tokens) - np.repeat(bounds[:-2], lengths) + self._offset
+        return {
+            "ids": np.pad(ids, (0, filler)),
+            "positions": np.concatenate([positions, np.arange(filler) % int(lengths.max()) + self._offset]),
+            "bounds": bounds,
+            "at": np.pad(at_A, (0, idle)),
+            "targets": np.pad(targets_N[at_A], (0, idle), constant_values=-1),
+        }
+
+    def step_loss(self, arrays: Mapping[str, Tensor]) -> Tensor:
+        """The loss of those arrays, which lie on the card."""
+        bounds, targets_A = arrays["bounds"], arrays["targets"]
+        longest = max(int(self.lengths.max()), bucket(1))
+        texts = Pack(arrays["ids"][None], arrays["positions"][None], [], bounds[:-2], bounds.int(), longest)
+        with packed(texts):
+            return self._loss_at(texts, arrays["at"], targets_A) / (targets_A >= 0).sum().clamp(min=1)
+
     @torch.no_grad()
     def evaluate(self, split: str) -> dict[str, float]:
         """Loss and perplexity on the learned tokens of a split; empty where there is no such split."""
@@ -90,7 +128,7 @@ class Causal:
         self.model.eval()
         total, learned = 0.0, 0
         texts = self._texts[split]
-        for micro in micro_batches(np.arange(len(texts)), texts.lengths, self._settings.micro_tokens):
+        for micro in micro_batches(np.arange(len(texts)), texts.lengths, self._micro_tokens):
             row, targets_N = self._pack(split, micro)
             with packed(row):
                 total += float(self._summed_loss(row, targets_N))
@@ -98,27 +136,18 @@ class Causal:
         loss = total / max(1, learned)
         return {"loss": loss, "negative_loss": -loss, "perplexity": math.exp(min(loss, 50.0))}
 
-    @torch.no_grad()
-    def samples(self, count: int = 3, new_tokens: int = 60) -> list[dict[str, object]]:
+    def samples(self) -> list[dict[str, object]]:
         """What the model answers to the first validation prompts, beside what was wanted."""
         split = "validation" if "validation" in self._texts else "train"
+        count = min(int(self._settings.options.get("samples", _SAMPLES)), len(self._texts[split]))  # type: ignore[call-overload]
         tokenizer = AutoTokenizer.from_pretrained(self._settings.model)
-        self.model.eval()
-        self._plain.set_attn_implementation("sdpa")
-        found: list[dict[str, object]] = []
-        for at in range(min(count, len(self._texts[split]))):
-            text, learn = self._texts[split][at], self._flags(split, at)
-            prompt = torch.from_numpy(text[: int(learn.argmax())].astype(np.int64))[None].to(self._settings.device)
-            answer = self.model.generate(prompt, max_new_tokens=new_tokens, do_sample=False)  # type: ignore[operator]
-            found.append(
-                {
-                    "prompt": tokenizer.decode(prompt[0]),
-                    "answer": tokenizer.decode(answer[0, prompt.shape[1] :], skip_special_tokens=True),
-                    "wanted": tokenizer.decode(text[learn > 0], skip_special_tokens=True),
-                }
-            )
-        self._plain.set_attn_implementation(ATTENTION)
-        return found
+        with ready_to_answer(self.model), self._settings.autocast():
+            return [
+                sample_answer(
+                    self.model, tokenizer, self._texts[split][at], self._flags(split, at), self._settings.device
+                )
+                for at in range(count)
+            ]
 
     def report(self, split: str) -> dict[str, object]:
         """What is worth keeping of the finished model: metrics, and what it answers to a few prompts."""
@@ -153,27 +182,39 @@ class Causal:
         model: Any = self.model
         if model is not self._plain:
             model.save_pretrained(folder / "adapter")
-            model = model.merge_and_unload()
+            model = model.float().merge_and_unload()
         model.save_pretrained(folder)
-        AutoTokenizer.from_pretrained(self._settings.model).save_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(self._settings.model)
+        if self._chat_template:
+            tokenizer.chat_template = self._chat_template  # the one that the training texts were written with
+        tokenizer.save_pretrained(folder)
 
     def _pack(self, split: str, examples: Indices) -> tuple[Pack, Tensor]:
         """Texts in one row, and for each position the token to be learned there, or -1."""
-        texts = self._texts[split]
+        row = pack(self._texts[split], examples, self._settings.device, self._offset)
+        return row, torch.from_numpy(self._targets(split, examples)).to(self._settings.device)
+
+    def _targets(self, split: str, examples: Indices) -> NDArray[np.int64]:
         targets = []
         for at in examples:
-            text, learn = texts[int(at)].astype(np.int64), self._flags(split, int(at))
+            text, learn = self._texts[split][int(at)].astype(np.int64), self._flags(split, int(at))
             targets.append(np.append(np.where(learn[1:] > 0, text[1:], -1), -1))  # a position learns what comes next
-        row = pack(texts, examples, self._settings.device)
-        return row, torch.from_numpy(np.concatenate(targets)).to(self._settings.device)
+        return np.concatenate(targets)
 
     def _summed_loss(self, texts: Pack, targets_N: Tensor) -> Tensor:
-        hidden_NH = self._body(input_ids=texts.ids_1N, position_ids=texts.positions_1N, use_cache=False)[0][0]
         at_A = torch.nonzero(targets_N >= 0)[:, 0]
-        hidden_AH, targets_A = hidden_NH[at_A], targets_N[at_A]
-        loss: Tensor = hidden_AH.new_zeros(())
-        for part_AH, part_A in zip(hidden_AH.split(_LOGITS_AT_ONCE), targets_A.split(_LOGITS_AT_ONCE), strict=True):
-            loss = loss + functional.cross_entropy(self._head(part_AH).float(), part_A, reduction="sum")
+        return self._loss_at(texts, at_A, targets_N[at_A])
+
+    def _loss_at(self, texts: Pack, at_A: Tensor, targets_A: Tensor) -> Tensor:
+        """The summed loss of what is to be learned at these positions; -1 is nothing."""
+        with self._settings.autocast():
+            places = {"position_ids": texts.positions_1N} if self.is_packed else {}
+            hidden_NH = self._body(input_ids=texts.ids_1N, **places, use_cache=False)[0][0]
+            hidden_AH = hidden_NH[at_A]
+            loss = torch.zeros((), device=hidden_AH.device)
+            for part_AH, part_A in zip(hidden_AH.split(_LOGITS_AT_ONCE), targets_A.split(_LOGITS_AT_ONCE), strict=True):
+                logits_AV = self._head(part_AH).float()
+                loss = loss + functional.cross_entropy(logits_AV, part_A, reduction="sum", ignore_index=-1)
         return loss
 
     def _flags(self, split: str, at: int) -> NDArray[Any]:
@@ -187,19 +228,3 @@ class Causal:
                 seen=f"{len(self.lengths)} texts, {int(self.lengths.sum())} tokens, 0 of them to be learned",
                 try_next=("raise --max-length so that answers are not cut off, or check the answer column",),
             )
-
-
-def _with_adapters(model: Any, lora: dict[str, Any]) -> Any:
-    from peft import LoraConfig, get_peft_model
-
-    try:
-        return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
-    except ValueError as error:
-        layers = sorted(
-            {name.rsplit(".", 1)[-1] for name, part in model.named_modules() if isinstance(part, nn.Linear)}
-        )
-        raise RequestError(
-            "the LoRA settings do not fit this model",
-            seen=f"{error}; its linear layers are {', '.join(layers)}",
-            slug="peft-target-modules",
-        ) from error

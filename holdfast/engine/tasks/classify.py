@@ -63,7 +63,7 @@ class Classify:
         self._texts, self._names, self._is_multi = texts, manifest["labels"], bool(manifest["multi_label"])
         self.metric = "micro_f1" if self._is_multi else "accuracy"
         self.is_packed = classifier.is_packed
-        self._draws = None if settings.is_on_card else Draws(settings.seed)
+        self._draws = None if settings.card_draws else Draws(settings.seed)
         if self._draws:
             replace_dropout(self.model, self._draws)
         self._labels = {split: np.asarray(open_array(settings.prepared_path, f"{split}.labels")) for split in texts}

@@ -41,7 +41,7 @@ def load(settings: Settings) -> "TwoTower":
     torch.manual_seed(settings.seed)  # for new towers
     if settings.is_on_card:
         torch.use_deterministic_algorithms(True)
-    draws = None if settings.is_on_card else Draws(settings.seed)
+    draws = None if settings.card_draws else Draws(settings.seed)
     towers, temperature = load_towers(settings, options, pairs, draws)
     model = TowerModel(towers, temperature, options.learn_temperature)
     return TwoTower(settings, manifest, options, model, pairs, draws)

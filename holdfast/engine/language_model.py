@@ -1,0 +1,59 @@
+"""Loads the causal language model to start from, with adapters where they are asked for."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from holdfast.core.errors import RequestError
+from holdfast.engine.pack_proof import proven_offset
+from holdfast.engine.settings import Settings
+
+
+def load_language_model(settings: Settings) -> tuple[nn.Module, int | None]:
+    """The model on its device, and where its positions start when texts are packed; None when it cannot be packed."""
+    torch.manual_seed(settings.seed)  # for the adapters
+    model: Any = AutoModelForCausalLM.from_pretrained(settings.model, dtype=torch.float32, use_safetensors=True)
+    model = model.to(settings.device)
+    offset = proven_offset(model.base_model) if settings.packing else None
+    lora: Any = settings.options.get("lora")
+    if lora:
+        model = _with_adapters(model.to(_frozen_dtype(settings)), dict(lora))
+    if settings.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if settings.compile:
+        base = plain_model(model).base_model
+        for layer in base.layers if hasattr(base, "layers") else base.h:
+            layer.compile(dynamic=True)
+    return model, offset
+
+
+def plain_model(model: Any) -> Any:
+    """The model without what peft puts around it."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def _frozen_dtype(settings: Settings) -> torch.dtype:
+    """Weights that are not trained stay as they came, where the card computes in that; others are always whole."""
+    if not settings.is_on_card or settings.precision != "bf16":
+        return torch.float32
+    came_as = AutoConfig.from_pretrained(settings.model).dtype
+    return torch.bfloat16 if came_as in (torch.bfloat16, "bfloat16") else torch.float32
+
+
+def _with_adapters(model: Any, lora: Mapping[str, Any]) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    try:
+        return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
+    except ValueError as error:
+        layers = sorted(
+            {name.rsplit(".", 1)[-1] for name, part in model.named_modules() if isinstance(part, nn.Linear)}
+        )
+        raise RequestError(
+            "the LoRA settings do not fit this model",
+            seen=f"{error}; its linear layers are {', '.join(layers)}",
+            slug="peft-target-modules",
+        ) from error
