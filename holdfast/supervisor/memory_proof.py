@@ -43,6 +43,16 @@ class MemoryProof:
     system_kills: int | None = None
     told: tuple[str, ...] = ()  # the kernel's or macOS's own lines about our processes
 
+    @property
+    def has_kill(self) -> bool:
+        """True when any of them says that the system ended a process for memory."""
+        return bool(self.system_kills or self.told or any(group.kills for group in self.groups))
+
+    @property
+    def could_be_asked(self) -> bool:
+        """True when there was a counter to read, so that its silence means something."""
+        return self.system_kills is not None or bool(self.groups)
+
     def lines(self) -> list[str]:
         """Write it as evidence, kills first; what was ruled out is said too."""
         found = [_kill_line(group) for group in self.groups if group.kills]

@@ -1,0 +1,196 @@
+"""Collects what can be seen of an attempt that hangs or has died, and reads it back as evidence.
+
+On a hang it looks at the living processes and writes their stacks before anything is ended; after a death it asks the
+counters, the pidfds and the disks. Every finding becomes one line; what a line means is for the hazards to say. All of
+it takes less than ten seconds.
+
+Reads: the attempt's folder and its processes. Leaves: stacks/, evidence.json.
+"""
+
+import dataclasses
+import json
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.core.artifacts import write_artifact
+from holdfast.core.biglog import read_log_file
+from holdfast.core.events import read_events
+from holdfast.core.evidence import Evidence, Frame, Stack, Text
+from holdfast.core.exits import exit_words
+from holdfast.core.logtext import read_evidence
+from holdfast.core.runfolder import EVENTS, EVIDENCE, OUTPUT, STACKS
+from holdfast.supervisor.child import Child
+from holdfast.supervisor.closeup import look_closely
+from holdfast.supervisor.curve import resident_lines
+from holdfast.supervisor.dumps import dump_stacks
+from holdfast.supervisor.mac_reports import find_crash_report
+from holdfast.supervisor.members import read_root
+from holdfast.supervisor.memory_proof import MemoryMark
+from holdfast.supervisor.room import room_lines
+
+if TYPE_CHECKING:
+    from holdfast.supervisor.child_exits import ChildExit
+    from holdfast.supervisor.watch import Look
+
+_CRASH_REPORT = "crash.ips"
+_MOST_EXITS = 40
+_CRASH_REPORT_SECONDS = 3.0
+_CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How an attempt came to its end, as the one who watched it knows."""
+
+    returncode: int | None = None  # negative for a signal; None when it was alive and given up
+    is_hung: bool = False
+    was_asked: bool = False  # we, or the user through us, ended it
+    started: float = 0.0  # time of day
+    seconds: float = 0.0
+
+    @property
+    def words(self) -> str:
+        """Its end in the words of the evidence: "code 1", "signal SIGSEGV", "hang"."""
+        if self.is_hung:
+            return "hang"
+        return "" if self.returncode is None else exit_words(str(self.returncode))
+
+
+def collect(
+    attempt: Path,
+    ending: Ending,
+    look: "Look | None" = None,
+    exits: "Sequence[ChildExit]" = (),
+    mark: MemoryMark | None = None,
+    child: Child | None = None,
+) -> None:
+    """Look at an attempt and write evidence.json. Call it before the tree is ended."""
+    root = child.identity if child else read_root(attempt)
+    pids = {end.pid for end in exits} | ({root.pid} if root else set())
+    lines = list(_verdict_lines(look))
+    if ending.is_hung and root:
+        lines += look_closely(root.pid)  # before the dumps: a tool that attaches changes what threads wait in
+        dump_stacks(attempt, root, native=_is_stuck(look), first=look.judged.pids if look and look.judged else ())
+    lines += _exit_lines(exits, root.pid if root else 0)
+    lines += _memory_lines(ending, mark, pids)
+    lines += resident_lines(attempt)
+    lines += room_lines(attempt)
+    lines += _event_lines(attempt)
+    if ending.returncode is not None and -ending.returncode in _CRASHES:
+        report = find_crash_report(pids, ending.started, _CRASH_REPORT_SECONDS)
+        if report:
+            (attempt / _CRASH_REPORT).write_text(report, encoding="utf-8")
+    value = {
+        "exit": ending.words,
+        "phase": look.phase if look else "",
+        "step": look.step if look else 0,
+        "steps": look.steps if look else 0,
+        "seconds": round(ending.seconds, 1),
+        "resident_bytes": look.resident_bytes if look else None,
+        "noticed_after_seconds": look.noticed_after_seconds if look else None,
+        "was_asked": ending.was_asked,
+        "lines": lines,
+    }
+    write_artifact(attempt, EVIDENCE, value)
+
+
+def read_attempt_evidence(attempt: Path) -> Evidence:
+    """What was seen of an attempt: its output, its stacks, and the lines that were collected."""
+    seen = read_collected(attempt)
+    said = seen.get("lines")
+    lines = [str(line) for line in said] if isinstance(said, list) else []
+    output = attempt / OUTPUT
+    exit_status = str(seen.get("exit", ""))
+    evidence = read_log_file(output, exit_status) if output.exists() else read_evidence("", exit_status)
+    for file in _stack_files(attempt):
+        evidence = _joined(evidence, read_log_file(file))
+    return dataclasses.replace(evidence, samples=Text("sample", ((0, line) for line in lines)))
+
+
+def read_collected(attempt: Path) -> dict[str, object]:
+    """The file that `collect` left; empty when there is none."""
+    try:
+        value = json.loads((attempt / EVIDENCE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _verdict_lines(look: "Look | None") -> Iterator[str]:
+    if look is None:
+        return
+    if look.judged:
+        yield f"verdict {look.judged.verdict}: {look.judged.words}"
+    if look.is_hung and look.because:
+        yield f"given up: {look.because}"
+    if look.phase:
+        yield f"phase {look.phase}, step {look.step}" + (f" of {look.steps}" if look.steps else "")
+
+
+def _is_stuck(look: "Look | None") -> bool:
+    """True when a pause of the process costs nothing: it does not move anyway."""
+    return look is None or look.judged is None or look.judged.verdict not in ("stopped", "in a debugger")
+
+
+def _exit_lines(exits: "Sequence[ChildExit]", root_pid: int) -> Iterator[str]:
+    """How each process of the tree ended, those that failed first."""
+    failed = [end for end in exits if end.is_failure and end.pid != root_pid]
+    for end in failed[:_MOST_EXITS]:
+        how = f"signal {signal.Signals(end.signal).name}" if end.signal else f"code {end.code}"
+        yield f"worker pid {end.pid} ({end.name}) ended by {how} (pidfd)"
+    if len(failed) > _MOST_EXITS:
+        yield f"{len(failed)} processes ended in failure in all"
+
+
+def _memory_lines(ending: Ending, mark: MemoryMark | None, pids: set[int]) -> Iterator[str]:
+    proof = mark.proof(pids) if mark else None
+    if proof:
+        yield from proof.lines()
+    if ending.was_asked or ending.returncode is None:
+        return
+    if ending.returncode in (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP):
+        yield f"ended from outside by {signal.Signals(-ending.returncode).name}: we did not send it"
+    if ending.returncode == -signal.SIGKILL and proof and not proof.has_kill and proof.could_be_asked:
+        yield "killed from outside: SIGKILL, no OOM kill counted"
+
+
+def _event_lines(attempt: Path) -> Iterator[str]:
+    for event in read_events(attempt / EVENTS):
+        if event.get("event") == "bad numbers":
+            yield f"bad numbers at step {event.get('step', '?')}: {event.get('reason', '')}"
+        elif event.get("event") == "skipped checkpoint":
+            yield f"checkpoint {event.get('path', '?')} is not whole: {event.get('reason', '')}"
+
+
+def _stack_files(attempt: Path) -> list[Path]:
+    """The stacks that are there; of two of one process the one with native frames."""
+    folder = attempt / STACKS
+    native = {file.stem.partition("-")[2]: file for file in sorted(folder.glob("native-*.txt"))}
+    spied = {file.stem.partition("-")[2]: file for file in sorted(folder.glob("spy-*.txt"))}
+    written = [file for file in sorted(folder.glob("python-*.txt")) if file.stat().st_size]
+    report = attempt / _CRASH_REPORT
+    return [*{**spied, **native}.values(), *written, *([report] if report.exists() else [])]
+
+
+def _joined(evidence: Evidence, stacks: Evidence) -> Evidence:
+    """Add a file of stacks. Its lines get number 0: they are none of the log's."""
+    return dataclasses.replace(
+        evidence,
+        log=_appended(evidence.log, stacks.log),
+        errors=_appended(evidence.errors, stacks.errors),
+        frames=_appended(evidence.frames, stacks.frames),
+        stacks=(*evidence.stacks, *(_unnumbered(stack) for stack in stacks.stacks)),
+    )
+
+
+def _appended(text: Text, more: Text) -> Text:
+    lines: Iterable[tuple[int, str]] = ((passage.line, passage.text) for passage in text)
+    return Text(text.source, [*lines, *((0, passage.text) for passage in more)])
+
+
+def _unnumbered(stack: Stack) -> Stack:
+    frames: tuple[Frame, ...] = tuple(dataclasses.replace(frame, line=0) for frame in stack.frames)
+    return dataclasses.replace(stack, frames=frames)

@@ -1,0 +1,77 @@
+"""Asks how much room is left where an attempt writes: `torch.save` on a full disk does not say that it is full.
+
+Looks at the run's own folder, the folder the command ran in, those its arguments and its events name, the temporary
+folder and shared memory. A disk that does not answer is passed over: asking it would wait for ever.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.core.events import read_events
+from holdfast.core.runfolder import CHILD, EVENTS
+from holdfast.core.text import human_bytes
+
+_ASK_SECONDS = 2.0
+_LITTLE_BYTES = 1_000_000_000
+_MOST_FOLDERS = 24
+
+
+def room_lines(attempt: Path) -> list[str]:
+    """One line for each file system that has little room, and one for shared memory."""
+    lines: list[str] = []
+    asker = threading.Thread(target=lambda: lines.extend(_ask(attempt)), daemon=True)
+    asker.start()
+    asker.join(_ASK_SECONDS)
+    return list(lines)
+
+
+def _ask(attempt: Path) -> Iterator[str]:
+    seen: set[int] = set()
+    for folder in list(dict.fromkeys(_folders(attempt)))[:_MOST_FOLDERS]:
+        try:
+            device = folder.stat().st_dev
+            usage = shutil.disk_usage(folder)
+            no_files_left = os.statvfs(folder).f_favail == 0 and os.statvfs(folder).f_files > 0
+        except OSError:
+            continue
+        if device in seen or usage.total == 0:
+            continue
+        seen.add(device)
+        is_shm = folder == Path("/dev/shm")
+        if is_shm or usage.free < _LITTLE_BYTES:
+            yield f"free space on {folder}: {human_bytes(usage.free)} of {human_bytes(usage.total)}"
+        if no_files_left:
+            yield f"free space on {folder}: 0 bytes for new files, all its file entries are used"
+
+
+def _folders(attempt: Path) -> Iterator[Path]:
+    yield attempt
+    for event in read_events(attempt / EVENTS):
+        if event.get("event") == "uses" and event.get("output_dir"):
+            yield from _nearest(Path(str(event["output_dir"])))
+    try:
+        child = json.loads((attempt / CHILD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        child = {}
+    cwd = Path(child.get("cwd") or ".")
+    yield cwd
+    for word in child.get("command") or ():
+        path = str(word).rpartition("=")[2]
+        if "/" in path or (cwd / path).is_dir():
+            yield from _nearest(cwd / path)
+    yield Path(tempfile.gettempdir())
+    if Path("/dev/shm").is_dir():
+        yield Path("/dev/shm")
+
+
+def _nearest(path: Path) -> Iterator[Path]:
+    """The folder itself, or the nearest one above it that exists."""
+    for folder in (path, *path.parents):
+        if folder.is_dir():
+            yield folder
+            return

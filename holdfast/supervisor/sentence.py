@@ -1,0 +1,89 @@
+"""Says in one sentence how an attempt ended and why, with the proof; or that it is unknown, and what was ruled out."""
+
+import re
+from pathlib import Path
+
+from holdfast.core.evidence import Diagnosis, Evidence, Passage
+from holdfast.core.text import human_bytes
+from holdfast.supervisor.collect import read_collected
+
+_MOST_CHARACTERS = 240
+_KILLS = re.compile(r"oom_kill \+(?P<kills>\d+) in (?:cgroup (?P<group>\S+?)|(?P<system>the whole system)),")
+_LIMIT = re.compile(r"\blimit (?P<limit>[\d.]+ \w+)")
+
+
+def one_sentence(attempt: Path, evidence: Evidence, diagnosis: Diagnosis) -> str:
+    """The end of an attempt in one sentence."""
+    seen = read_collected(attempt)
+    where = _where(seen)
+    how = f"{_how(evidence)}{where}"
+    if diagnosis.slug == "unknown":
+        return _unknown(how, evidence, diagnosis)
+    if diagnosis.slug == "host-oom" and (kill := evidence.samples.first(_KILLS.pattern)):
+        return _memory_kill(kill.text, seen, where)
+    doubt = "" if diagnosis.confidence == "proven" else "probably "
+    proof = _proof(diagnosis, evidence)
+    return f"{how}: {doubt}{diagnosis.title}" + (f" ({proof})" if proof else "")
+
+
+def _how(evidence: Evidence) -> str:
+    ending = next((passage.text for passage in evidence.exit), "")
+    if ending == "hang":
+        return "hung"
+    if ending == "code 0":
+        return "ended with code 0"
+    return f"ended by {ending}" if ending.startswith("signal") else f"ended with {ending}" if ending else "ended"
+
+
+def _where(seen: dict[str, object]) -> str:
+    phase, step, steps = seen.get("phase"), seen.get("step"), seen.get("steps")
+    if not phase:
+        return ""
+    of = f" of {steps}" if steps else ""
+    return f" in phase {phase}" + (f" at step {step}{of}" if step else "")
+
+
+def _memory_kill(line: str, seen: dict[str, object], where: str) -> str:
+    """The kernel's kill, with the numbers that prove it."""
+    kills, limit = _KILLS.search(line), _LIMIT.search(line)
+    count = int(kills["kills"]) if kills else 1
+    told = [f"cgroup limit {limit['limit']}"] if limit else []
+    counted = f"{count} OOM {'kill' if count == 1 else 'kills'} counted"
+    told.append(counted + (" in the whole system" if kills and kills["system"] else ""))
+    resident = seen.get("resident_bytes")
+    held = f"resident {human_bytes(resident)}" if isinstance(resident, int) and resident else ""
+    return "killed by the kernel for memory: " + ", ".join(filter(None, [*told, f"{held}{where}".strip()]))
+
+
+def _proof(diagnosis: Diagnosis, evidence: Evidence) -> str:
+    """The strongest line, what was measured before what was printed; the title may say it already."""
+    passages: list[Passage] = sorted(diagnosis.because, key=lambda passage: passage.source != "sample")
+    texts = [passage.text.strip() for passage in passages if passage.text.strip() not in ("hang", diagnosis.title)]
+    if not texts or texts[0].startswith(("signal ", "code ")):
+        return ""
+    text = " ".join(texts[0].split())
+    return text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + " ..."
+
+
+def _unknown(how: str, evidence: Evidence, diagnosis: Diagnosis) -> str:
+    last = list(evidence.errors)[-1].text.strip() if evidence.errors else ""
+    told = f"; the last error was {last[:_MOST_CHARACTERS]!r}" if last else ""
+    ruled_out = what_was_ruled_out(evidence)
+    return f"{how}: the cause is unknown{told}" + (f"; ruled out: {', '.join(ruled_out)}" if ruled_out else "")
+
+
+def what_was_ruled_out(evidence: Evidence) -> list[str]:
+    """What was asked and answered with no."""
+    lines = evidence.samples.joined
+    if not lines:
+        return []
+    ruled_out = []
+    if re.search(r"^no OOM kill counted", lines, re.MULTILINE):
+        ruled_out.append("a memory kill (none was counted)")
+    if not re.search(r"ended by signal|ended by code", lines):
+        ruled_out.append("a crash of another process of the run")
+    if not re.search(r"^free space on (?!/dev/shm)", lines, re.MULTILINE):
+        ruled_out.append("a full disk")
+    if (verdict := re.search(r"^verdict (\w[\w ]*):", lines, re.MULTILINE)) and verdict[1] != "deadlock":
+        ruled_out.append(f"a deadlock (it was {verdict[1]})")
+    return ruled_out
