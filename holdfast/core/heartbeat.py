@@ -14,6 +14,7 @@ from pathlib import Path
 PHASES = (
     *("start", "import", "load", "resume", "compile", "begin epoch"),
     *("first step", "step", "evaluate", "save", "export", "end"),
+    *("download", "tokenize"),
 )
 
 _PAGE_BYTES = 4096

@@ -1,0 +1,22 @@
+"""Watches an unmodified script from the inside: beat, stacks, phases, rungs, resume. Standard library only.
+
+It reads `settings.json` of the attempt folder named by HOLDFAST_ATTEMPT and writes into that folder: `beats/PID`,
+`stacks/python-PID.txt` and `events.jsonl`. Nothing of it is ever raised into the script; what goes wrong here is an
+event.
+"""
+
+from __future__ import annotations
+
+
+def arm(attempt: str) -> None:
+    """Start watching this process."""
+    from holdfast_preload import beat, environment, events, imports, parent, settings, stacks
+
+    events.open_in(attempt)
+    settings.read(attempt)
+    beat.open_in(attempt)
+    for start in (stacks.arm, environment.apply, imports.arm, parent.arm):
+        try:
+            start()
+        except Exception as error:
+            events.write("preload failed", where=start.__module__, error=repr(error))

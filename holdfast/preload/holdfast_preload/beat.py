@@ -1,0 +1,114 @@
+"""The sign of life of one process: a memory-mapped page `beats/PID`, the same layout as the engine's beat.
+
+The page is made at the first beat, and anew after a fork, so that a data loader's workers, which never beat, leave
+none. A beat is a handful of stores into memory: no system call, about 0.3 microseconds.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import threading
+import time
+from typing import Any, Callable
+
+PHASES = (
+    *("start", "import", "load", "resume", "compile", "begin epoch"),
+    *("first step", "step", "evaluate", "save", "export", "end"),
+    *("download", "tokenize"),
+)
+NUMBERS = {phase: number for number, phase in enumerate(PHASES)}
+FIRST_STEP, STEP, BEGIN_EPOCH = NUMBERS["first step"], NUMBERS["step"], NUMBERS["begin epoch"]
+EVALUATE = NUMBERS["evaluate"]
+
+_PAGE_BYTES = 4096
+_LOOK_NS = 1_000_000_000
+
+
+class Beat:
+    """The page of this process, and what it says."""
+
+    __slots__ = ("_words", "count", "folder", "look_ns", "looks", "main_thread", "phase", "step", "steps")
+
+    def __init__(self, folder: str):
+        self.folder = folder
+        self.looks: list[Callable[[], None]] = []  # called about once a second, from a beat
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin as a new process."""
+        self._words: Any = None
+        self.count = self.phase = self.step = self.steps = self.look_ns = 0
+        self.main_thread = threading.get_ident()
+
+    def beat(self) -> None:
+        """Say that the process is alive."""
+        words = self._words
+        if words is None:
+            words = self._open()
+        now = time.monotonic_ns()
+        count = self.count
+        words[0] = 2 * count + 1
+        words[1] = self.phase
+        words[2] = self.step
+        words[3] = self.steps
+        words[4] = now
+        self.count = count = count + 1
+        words[0] = 2 * count
+        if now > self.look_ns:
+            self.look_ns = now + _LOOK_NS
+            for look in self.looks:
+                look()
+
+    def stepped(self, *_: object) -> None:
+        """Say that an optimizer made a step."""
+        self.step += 1
+        self.phase = STEP
+        self.beat()
+
+    def enter(self, phase: int) -> int:
+        """Begin a phase; give back the one before, for `leave`. Only the main thread has phases."""
+        if threading.get_ident() != self.main_thread:
+            return -1
+        before, self.phase = self.phase, phase
+        self.beat()
+        return before
+
+    def leave(self, before: int) -> None:
+        """End a phase begun by `enter`."""
+        if before >= 0:
+            self.phase = STEP if before == FIRST_STEP and self.step else before
+            self.beat()
+
+    def _open(self) -> Any:
+        try:
+            page = _new_page(os.path.join(self.folder, str(os.getpid())))
+        except OSError:  # a full disk, say: beat into the void
+            page = bytearray(_PAGE_BYTES)
+        self._words = memoryview(page).cast("Q")
+        return self._words
+
+
+BEAT = Beat("")
+
+
+def open_in(attempt: str) -> None:
+    """Beat into this attempt's folder, here and in every process forked from here."""
+    BEAT.folder = os.path.join(attempt, "beats")
+    os.makedirs(BEAT.folder, exist_ok=True)
+    BEAT.forget()
+    BEAT.beat()
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=BEAT.forget)
+
+
+def _new_page(path: str) -> Any:
+    if sys.byteorder != "little":
+        raise OSError("the page is little-endian")
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        os.write(file, bytes(_PAGE_BYTES))  # not a hole, which a full disk would turn into a bus error later
+        return mmap.mmap(file, _PAGE_BYTES)
+    finally:
+        os.close(file)

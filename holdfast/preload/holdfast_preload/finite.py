@@ -1,0 +1,77 @@
+"""Sees NaN and infinity in what a Trainer logs and saves, and ends a run that learns nothing any more.
+
+Left alone, HF's Trainer logs a loss of 0.0 beside a gradient norm of NaN, goes on to the end and exits with 0. Under
+loss scaling (float16) single steps may overflow and are skipped, so there it takes several in a row.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+from holdfast_preload import events
+from holdfast_preload.checkpoints import not_finite
+
+_SCALED_PATIENCE = 3
+
+
+class Numbers:
+    """The losses and gradient norms of one training."""
+
+    def __init__(self, train: int, is_scaled: bool = False):
+        self.train = train
+        self.patience = _SCALED_PATIENCE if is_scaled else 1
+        self.bad_in_a_row = 0
+        self.last_finite_step = 0
+
+    def look(self, log: dict[str, Any], step: int, tell: bool = True) -> None:
+        """Pass a log on to the supervisor; raise when its loss or gradient norm is no number."""
+        if tell:
+            events.write("log", step=step, train=self.train, **{name: _plain(value) for name, value in log.items()})
+        if "loss" not in log and "grad_norm" not in log:
+            return
+        bad = not_finite(log)
+        if not bad:
+            self.bad_in_a_row, self.last_finite_step = 0, step
+            return
+        self.bad_in_a_row += 1
+        if self.bad_in_a_row >= self.patience:
+            self.end(step, ", ".join(f"{name} {log[name]}" for name in ("loss", "grad_norm") if name in log))
+
+    def look_at_weights(self, model: Any, step: int) -> None:
+        """Raise when the weights about to be saved hold NaN or infinity."""
+        if _are_finite(model):
+            self.last_finite_step = max(self.last_finite_step, step)
+        else:
+            self.end(step, "weights that are NaN or infinite")
+
+    def end(self, step: int, reason: str) -> None:
+        """End the run with a reason the supervisor knows."""
+        events.write("bad numbers", reason=reason, step=step, last_finite_step=self.last_finite_step, train=self.train)
+        raise RuntimeError(
+            f"loss is not finite at step {step} ({reason}), training stopped;"
+            f" the numbers were last good at step {self.last_finite_step}"
+        )
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _are_finite(model: Any) -> bool:
+    """Sum the weights: one bad value makes the sum bad. What cannot be summed is not judged."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not hasattr(model, "parameters"):
+        return True
+    try:
+        with torch.no_grad():
+            sums = [
+                parameter.detach().sum(dtype=torch.float32)
+                for parameter in model.parameters()
+                if parameter.is_floating_point() and parameter.device.type != "meta"
+            ]
+            return not sums or math.isfinite(sum(float(value) for value in sums))
+    except Exception as error:
+        events.write_once("preload failed", where="finite weights", error=repr(error))
+        return True

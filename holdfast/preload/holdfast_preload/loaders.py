@@ -1,0 +1,85 @@
+"""torch's DataLoader: a beat for every batch, stacks of its workers, and rungs on workers and how they start."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from holdfast_preload import events, settings, stacks
+from holdfast_preload.beat import BEAT, BEGIN_EPOCH, STEP
+from holdfast_preload.wraps import Function, around, given
+
+_ONLY_WITH_WORKERS = ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context")
+
+
+def after_dataloader(module: Any) -> None:
+    """Watch batches come, and change how they are loaded."""
+    around(module._BaseDataLoaderIter, "__next__", _beating)
+    around(module.DataLoader, "__iter__", _beginning)
+    if any(settings.change(name) is not None for name in ("loader_workers", "start_method", "prefetch_batches")):
+        around(module.DataLoader, "__init__", _changed)
+
+
+def after_signal_handling(module: Any) -> None:
+    """Take the fatal signals back in a worker: torch's own handlers name the signal but show no stack."""
+    around(module, "_set_worker_signal_handlers", _then_stacks)
+
+
+def changed_loader(named: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a DataLoader with the plan's changes; what only workers use goes with the workers."""
+    workers, method = settings.change("loader_workers"), settings.change("start_method")
+    prefetch = settings.change("prefetch_batches")
+    asked = int(named.get("num_workers") or 0)
+    if workers is not None and asked > int(workers):
+        named["num_workers"] = int(workers)
+        events.applied("loader_workers", int(workers), f"DataLoader(num_workers={asked})")
+    if not named.get("num_workers"):
+        return {name: value for name, value in named.items() if name not in _ONLY_WITH_WORKERS}
+    if method is not None:
+        named["multiprocessing_context"] = method
+        events.applied("start_method", method, "DataLoader(multiprocessing_context=...)")
+    if prefetch is not None:
+        named["prefetch_factor"] = int(prefetch)
+        events.applied("prefetch_batches", int(prefetch), "DataLoader(prefetch_factor=...)")
+    return named
+
+
+def _changed(init: Function) -> Function:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        try:
+            named = changed_loader(given(init, (self, *args), kwargs))
+        except Exception as error:
+            events.write_once("preload failed", where="DataLoader", error=repr(error))
+            return init(self, *args, **kwargs)
+        return init(**named)
+
+    return __init__
+
+
+def _beating(next_: Function) -> Function:
+    def __next__(self: Any) -> Any:  # noqa: N807
+        batch = next_(self)
+        if threading.get_ident() == BEAT.main_thread:
+            if BEAT.phase == BEGIN_EPOCH:
+                BEAT.phase = STEP
+            BEAT.beat()
+        return batch
+
+    return __next__
+
+
+def _beginning(iter_: Function) -> Function:
+    def __iter__(self: Any) -> Any:  # noqa: N807
+        if BEAT.phase == STEP:
+            BEAT.enter(BEGIN_EPOCH)
+        return iter_(self)
+
+    return __iter__
+
+
+def _then_stacks(set_handlers: Function) -> Function:
+    def set_worker_signal_handlers() -> None:
+        set_handlers()
+        stacks.arm_again()
+
+    return set_worker_signal_handlers

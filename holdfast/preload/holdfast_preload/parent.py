@@ -1,0 +1,53 @@
+"""Ends the script when its supervisor is gone: nothing may train for ever with nobody watching.
+
+On Linux the kernel already does it for the first process; this is for the rest, and for systems without that. It is
+looked at from the beat, so it costs nothing and needs no thread; where the kernel can wake us (macOS) a thread waits.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+
+from holdfast_preload import events, settings
+from holdfast_preload.beat import BEAT
+
+
+def arm() -> None:
+    """End this process when the supervisor named in the settings is gone."""
+    supervisor = settings.get("supervisor")
+    if not isinstance(supervisor, int) or not _is_there(supervisor):
+        return
+    BEAT.looks.append(lambda: None if _is_there(supervisor) else _end(supervisor))
+    if sys.platform == "darwin":
+        threading.Thread(target=_wait_for_exit, args=(supervisor,), daemon=True, name="holdfast-parent").start()
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _end(supervisor: int) -> None:
+    events.write("orphaned", supervisor=supervisor)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _wait_for_exit(pid: int) -> None:
+    import select
+
+    if sys.platform == "darwin":
+        queue = select.kqueue()
+        watch = select.kevent(pid, select.KQ_FILTER_PROC, select.KQ_EV_ADD, select.KQ_NOTE_EXIT)
+        try:
+            queue.control([watch], 1, None)
+        except OSError:
+            return
+        _end(pid)

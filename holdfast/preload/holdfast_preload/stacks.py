@@ -1,0 +1,49 @@
+"""Python stacks into `stacks/python-PID.txt`: on fatal signals, and on SIGUSR1 when the supervisor asks.
+
+Both paths of faulthandler are C and need no GIL, so they answer from a process that is stuck. The file is opened
+before anything can go wrong, and anew after a fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+
+from holdfast_preload import settings
+
+_file = -1
+
+
+def arm() -> None:
+    """Write stacks of this process, and of every process forked from it, each into a file of its own."""
+    os.makedirs(os.path.join(settings.attempt, "stacks"), exist_ok=True)
+    _aim()
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_aim)
+
+
+def arm_again() -> None:
+    """Take the fatal signals back from a library that took them, such as torch in a data loader's worker."""
+    if _file >= 0:
+        faulthandler.disable()
+        faulthandler.enable(_file)
+
+
+def _aim() -> None:
+    global _file
+    before = _file
+    path = os.path.join(settings.attempt, "stacks", f"python-{os.getpid()}.txt")
+    with contextlib.suppress(OSError, ValueError):
+        _file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        faulthandler.enable(_file)
+        if hasattr(faulthandler, "register") and _may_take_usr1(before):
+            faulthandler.register(signal.SIGUSR1, file=_file, all_threads=True, chain=False)
+        if before >= 0:
+            os.close(before)
+
+
+def _may_take_usr1(before: int) -> bool:
+    """A script that handles the signal itself keeps it."""
+    return before >= 0 or signal.getsignal(signal.SIGUSR1) in (signal.SIG_DFL, None)

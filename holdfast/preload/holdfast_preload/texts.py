@@ -1,0 +1,87 @@
+"""Hugging Face's libraries outside the Trainer: phases of downloading, loading, tokenizing and saving; kernel and
+precision.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast_preload import events, settings
+from holdfast_preload.wraps import Function, around, in_phase
+
+_MANY_TEXTS = 1000
+
+
+def after_safetensors(module: Any) -> None:
+    """Weights to and from files."""
+    for name in ("save_file", "save_model"):
+        around(module, name, in_phase("save"))
+    for name in ("load_file", "load_model"):
+        around(module, name, in_phase("load"))
+
+
+def after_file_download(module: Any) -> None:
+    """One file of the hub."""
+    around(module, "hf_hub_download", in_phase("download"))
+
+
+def after_snapshot_download(module: Any) -> None:
+    """A repository of the hub."""
+    around(module, "snapshot_download", in_phase("download"))
+
+
+def after_hf_api(module: Any) -> None:
+    """Questions to the hub; the first of them has no timeout."""
+    for name in ("model_info", "dataset_info"):
+        around(module.HfApi, name, in_phase("download"))
+
+
+def after_arrow_dataset(module: Any) -> None:
+    """Rows mapped and filtered: mostly the tokenizing."""
+    for name in ("map", "filter"):
+        around(module.Dataset, name, in_phase("tokenize"))
+
+
+def after_datasets_load(module: Any) -> None:
+    """A dataset read."""
+    around(module, "load_dataset", in_phase("load"))
+
+
+def after_tokenization(module: Any) -> None:
+    """A whole list of texts tokenized at once."""
+    around(module.PreTrainedTokenizerBase, "__call__", _many_texts)
+
+
+def after_modeling(module: Any) -> None:
+    """A model read and written, with the asked attention kernel and precision."""
+    around(module.PreTrainedModel, "from_pretrained", _changed_model)
+    around(module.PreTrainedModel, "save_pretrained", in_phase("save"))
+
+
+def _many_texts(call: Function) -> Function:
+    phased = in_phase("tokenize")(call)
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        texts = args[0] if args else kwargs.get("text")
+        many = isinstance(texts, (list, tuple)) and len(texts) >= _MANY_TEXTS
+        return (phased if many else call)(self, *args, **kwargs)
+
+    return __call__
+
+
+def _changed_model(from_pretrained: Function) -> Function:
+    phased = in_phase("load")(from_pretrained)
+
+    def changed(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        attention, precision = settings.change("attention"), settings.change("precision")
+        if attention in ("eager", "sdpa") and kwargs.get("attn_implementation") != attention:
+            kwargs["attn_implementation"] = attention
+            events.applied("attention", attention, "from_pretrained(attn_implementation=...)")
+        if precision == "fp32" and not kwargs.get("quantization_config"):
+            name = "torch_dtype" if "torch_dtype" in kwargs else "dtype"
+            if name in kwargs and "32" not in str(kwargs[name]):
+                events.applied("precision", "fp32", f"from_pretrained({name}={kwargs[name]})")
+                kwargs[name] = "float32"
+        return phased(cls, *args, **kwargs)
+
+    return changed

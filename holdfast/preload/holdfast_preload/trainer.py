@@ -1,0 +1,168 @@
+"""HF's Trainer, and with it SFTTrainer and SentenceTransformerTrainer: resume, checkpoints by the clock, NaN,
+progress.
+
+Each call of `train()` is a `Training` with a number. It continues from the newest whole checkpoint of the same call in
+an earlier attempt, saves when a minute has passed, and ends the run when its numbers are no numbers any more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast_preload import events
+from holdfast_preload.beat import BEAT, FIRST_STEP, NUMBERS
+from holdfast_preload.finite import Numbers
+from holdfast_preload.trainer_resume import choose_checkpoint
+from holdfast_preload.trainer_rungs import change_batches
+from holdfast_preload.trainer_saves import Saves
+from holdfast_preload.wraps import Function, around, given, in_phase
+
+
+class Training:
+    """One call of `train()`."""
+
+    count = 0
+    steps_before = 0  # steps of the script's earlier trainings, so that the beat's step only grows
+
+    def __init__(self, trainer: Any):
+        Training.count += 1
+        self.number = Training.count
+        self.trainer = trainer
+        self.numbers = Numbers(self.number, is_scaled=bool(getattr(trainer.args, "fp16", False)))
+        self.saves = Saves(self.number, trainer, self.numbers)
+        self.resumed_from = ""
+
+    def begin(self, state: Any) -> None:
+        """The loop is about to take its first step."""
+        BEAT.steps = self.steps_before + max(0, int(state.max_steps))
+        BEAT.step = self.steps_before + int(state.global_step)
+        BEAT.enter(NUMBERS["resume"] if self.resumed_from else FIRST_STEP)
+        if self.resumed_from:
+            self.numbers.last_finite_step = int(state.global_step)
+            events.write("resumed", checkpoint=self.resumed_from, step=int(state.global_step), train=self.number)
+
+    def end(self) -> None:
+        """The loop has ended by itself."""
+        state = self.trainer.state
+        events.write("trained", train=self.number, step=int(state.global_step))
+        Training.steps_before += int(state.global_step)
+
+
+def after_trainer(module: Any) -> None:
+    """Watch every Trainer."""
+    trainer = module.Trainer
+    around(trainer, "__init__", lambda init: _with_callback(init, _callback(module.TrainerCallback)))
+    around(trainer, "train", _training)
+    around(trainer, "_save_checkpoint", _saving)
+    around(trainer, "_maybe_log_save_evaluate", _then_save)
+    around(trainer, "_load_from_checkpoint", in_phase("resume"))
+    for name in ("evaluate", "predict"):
+        around(trainer, name, in_phase("evaluate"))
+
+
+def _training(train: Function) -> Function:
+    def trained(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            named = _choose(self, given(train, (self, *args), kwargs))
+        except Exception as error:
+            events.write("preload failed", where="Trainer.train", error=repr(error))
+            return train(self, *args, **kwargs)
+        result = train(**named)
+        mine = _mine(self)
+        if mine is not None:
+            mine.end()
+        return result
+
+    return trained
+
+
+def _choose(trainer: Any, named: dict[str, Any]) -> dict[str, Any]:
+    """The call's arguments with the checkpoint to continue from; a search over settings is left alone."""
+    if named.get("trial") is not None:
+        return named
+    mine = trainer._holdfast = Training(trainer)
+    asked = named.get("resume_from_checkpoint")
+    if asked is None and "resume_from_checkpoint" not in named:
+        asked = None
+    chosen = choose_checkpoint(asked, str(trainer.args.output_dir), mine.number)
+    events.write("uses", what=_kind(trainer), output_dir=str(trainer.args.output_dir), train=mine.number, can_stop=True)
+    if isinstance(chosen, str):
+        mine.resumed_from = chosen
+        if chosen != asked and getattr(trainer.args, "ignore_data_skip", False):
+            trainer.args.ignore_data_skip = False  # else examples would be seen twice
+    named["resume_from_checkpoint"] = chosen
+    return named
+
+
+def _kind(trainer: Any) -> str:
+    homes = {kind.__module__.partition(".")[0] for kind in type(trainer).__mro__}
+    return next((f"{home}-trainer" for home in ("sentence_transformers", "trl") if home in homes), "hf-trainer")
+
+
+def _mine(trainer: Any) -> Training | None:
+    return getattr(trainer, "_holdfast", None)
+
+
+def _with_callback(init: Function, callback: type) -> Function:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        try:
+            named = given(init, (self, *args), kwargs)
+            if named.get("args") is not None:
+                change_batches(self, named["args"], named.get("model"))
+        except Exception as error:
+            events.write("preload failed", where="Trainer", error=repr(error))
+        init(self, *args, **kwargs)
+        try:
+            self.add_callback(callback(self))
+        except Exception as error:
+            events.write("preload failed", where="Trainer.add_callback", error=repr(error))
+
+    return __init__
+
+
+def _callback(base: type) -> type:
+    class HoldfastCallback(base):  # type: ignore[misc,valid-type]
+        """Steps, logs and their numbers."""
+
+        def __init__(self, trainer: Any):
+            self._trainer = trainer
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            mine = _mine(self._trainer)
+            if mine is not None:
+                mine.begin(state)
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            mine = _mine(self._trainer)
+            if mine is not None:
+                BEAT.step = mine.steps_before + state.global_step
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+            mine = _mine(self._trainer)
+            if mine is not None:
+                mine.numbers.look(dict(logs or {}), int(state.global_step), tell=bool(state.is_world_process_zero))
+
+    return HoldfastCallback
+
+
+def _saving(save: Function) -> Function:
+    def saved(self: Any, *args: Any, **kwargs: Any) -> Any:
+        mine = _mine(self)
+        if mine is None:
+            return in_phase("save")(save)(self, *args, **kwargs)
+        return mine.saves.watched(save, args, kwargs)
+
+    return saved
+
+
+def _then_save(maybe: Function) -> Function:
+    def then_save(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = maybe(self, *args, **kwargs)
+        mine = _mine(self)
+        if mine is not None:
+            model = given(maybe, (self, *args), kwargs).get("model") if mine.saves.is_due() else None
+            if model is not None:
+                mine.saves.save(model)
+        return result
+
+    return then_save

@@ -1,0 +1,180 @@
+"""Rungs on HF's Trainer and what is built on it: device, precision, loaders, batches, gradient checkpointing, NaN
+shown.
+
+A batch is only ever split with as much more accumulation, so that a step sees the same examples. Where the loss
+compares the examples of a batch with each other, splitting would change what is learned: refused, unless the loss is a
+cached one, whose own mini-batch can shrink freely.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast_preload import events, settings
+from holdfast_preload.wraps import Function, around, given
+
+# Losses that look at one row at a time. All others of sentence-transformers compare the rows of a batch.
+_ROW_BY_ROW = {
+    *("CosineSimilarityLoss", "ContrastiveLoss", "SoftmaxLoss", "MSELoss", "TripletLoss", "MarginMSELoss"),
+    *("DenoisingAutoEncoderLoss", "DistillKLDivLoss", "EmbedDistillLoss", "BinaryCrossEntropyLoss", "CrossEntropyLoss"),
+}
+# Trainers of trl that split a batch without another meaning; the ones that generate in groups do not.
+_TRL = {"SFTTrainer", "DPOTrainer", "RewardTrainer", "ORPOTrainer", "CPOTrainer", "PRMTrainer"}
+
+
+def after_training_args(module: Any) -> None:
+    """Change the arguments before the Trainer checks them and sets up devices."""
+    around(module.TrainingArguments, "__post_init__", _changed_arguments)
+
+
+def after_sentence_trainer(module: Any) -> None:
+    """Remember the loss, which decides whether a batch may be split."""
+    for name in ("BaseTrainer", "SentenceTransformerTrainer", "CrossEncoderTrainer"):
+        trainer = getattr(module, name, None)
+        if trainer is not None and trainer.__module__ == module.__name__ and "__init__" in vars(trainer):
+            around(trainer, "__init__", _remembering_loss)
+
+
+def split_batch(batch: int, factor: int = 1, at_most: int | None = None) -> int:
+    """The largest micro-batch that divides the batch evenly and is no more than asked; at least 1."""
+    limit = max(1, min(batch // max(1, factor), at_most or batch))
+    return next(size for size in range(limit, 0, -1) if batch % size == 0)
+
+
+def change_batches(trainer: Any, args: Any, model: Any) -> None:
+    """Split the batches of training and evaluation as the settings ask."""
+    factor, at_most = int(settings.get("micro_batch_factor", 1)), _size("micro_batch")
+    if factor > 1 or at_most:
+        _split_training(trainer, args, model, factor, at_most)
+    factor, at_most = int(settings.get("eval_micro_batch_factor", 1)), _size("eval_micro_batch")
+    if factor > 1 or at_most:
+        _split_evaluation(trainer, args, factor, at_most)
+
+
+def _split_training(trainer: Any, args: Any, model: Any, factor: int, at_most: int | None) -> None:
+    batch = int(args.per_device_train_batch_size)
+    losses = _losses(trainer)
+    cached = [loss for loss in losses if isinstance(getattr(loss, "mini_batch_size", None), int)]
+    if cached and len(cached) == len(losses):
+        for loss in cached:
+            before = loss.mini_batch_size
+            loss.mini_batch_size = max(1, min(before // factor, at_most or before))
+            events.applied("micro_batch", loss.mini_batch_size, f"{_name(loss)}(mini_batch_size={before})")
+        return
+    because = _why_not_split(trainer, args, model, losses)
+    micro = split_batch(batch, factor, at_most)
+    if not because and micro == batch:
+        because = f"a batch of {batch} cannot be split further"
+    if because:
+        events.refused("micro_batch", factor, because)
+        return
+    times = batch // micro
+    args.per_device_train_batch_size = micro
+    args.gradient_accumulation_steps = int(args.gradient_accumulation_steps) * times
+    how = f"per_device_train_batch_size={batch}, now accumulated over {args.gradient_accumulation_steps}"
+    events.applied("micro_batch", micro, how)
+
+
+def _split_evaluation(trainer: Any, args: Any, factor: int, at_most: int | None) -> None:
+    batch = int(args.per_device_eval_batch_size)
+    if _losses(trainer) and any(_name(loss) not in _ROW_BY_ROW for loss in _losses(trainer)):
+        events.refused("eval_micro_batch", factor, "the evaluation loss compares the examples of a batch")
+        return
+    args.per_device_eval_batch_size = max(1, min(batch // factor, at_most or batch))
+    if getattr(args, "eval_accumulation_steps", 0) is None:
+        args.eval_accumulation_steps = 10  # predictions leave the device as they come
+    events.applied("eval_micro_batch", args.per_device_eval_batch_size, f"per_device_eval_batch_size={batch}")
+
+
+def _why_not_split(trainer: Any, args: Any, model: Any, losses: list[Any]) -> str:
+    kinds = [kind for kind in type(trainer).__mro__ if kind.__module__.partition(".")[0] == "trl"]
+    if kinds and not any(kind.__name__ in _TRL for kind in kinds):
+        return f"{kinds[0].__name__} works on groups of a whole batch"
+    apart = [_name(loss) for loss in losses if _name(loss) not in _ROW_BY_ROW]
+    if apart:
+        return f"{apart[0]} compares the examples of a batch: a smaller one would learn something else"
+    if losses and "no_duplicates" in str(getattr(args, "batch_sampler", "")).lower():
+        return "the batch sampler looks at whole batches"
+    modules = model.modules() if hasattr(model, "modules") else ()
+    if any("BatchNorm" in type(module).__name__ for module in modules):
+        return "batch normalisation sees the whole batch"
+    return ""
+
+
+def _losses(trainer: Any) -> list[Any]:
+    """Losses of sentence-transformers, inside wrappers such as Matryoshka too; empty for other Trainers."""
+    if not any(kind.__module__.startswith("sentence_transformers") for kind in type(trainer).__mro__):
+        return []
+    given_loss = getattr(trainer, "_holdfast_loss", None)
+    losses = list(given_loss.values()) if isinstance(given_loss, dict) else [given_loss]
+    return [_innermost(loss) for loss in losses]
+
+
+def _innermost(loss: Any) -> Any:
+    while getattr(loss, "loss", None) is not None and hasattr(loss.loss, "forward"):
+        loss = loss.loss
+    return loss
+
+
+def _name(loss: Any) -> str:
+    if loss is None:
+        return "the default loss"
+    return str(loss.__name__ if isinstance(loss, type) else type(loss).__name__)
+
+
+def _size(change: str) -> int | None:
+    value = settings.change(change)
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def _remembering_loss(init: Function) -> Function:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        try:
+            self._holdfast_loss = given(init, (self, *args), kwargs).get("loss")
+        except Exception as error:
+            events.write_once("preload failed", where="loss", error=repr(error))
+        init(self, *args, **kwargs)
+
+    return __init__
+
+
+def _changed_arguments(post_init: Function) -> Function:
+    def __post_init__(self: Any) -> None:  # noqa: N807
+        try:
+            _change_arguments(self)
+        except Exception as error:
+            events.write_once("preload failed", where="TrainingArguments", error=repr(error))
+        post_init(self)
+
+    return __post_init__
+
+
+def _change_arguments(args: Any) -> None:
+    _set(args, None, logging_nan_inf_filter=False)
+    if settings.change("device") == "cpu":
+        _set(args, "device", use_cpu=True, no_cuda=True, use_mps_device=False)
+    precision = settings.change("precision")
+    if precision in ("fp32", "bf16"):
+        wants_bf16 = precision == "bf16" and (args.bf16 or args.fp16)
+        _set(args, "precision", fp16=False, bf16=wants_bf16, fp16_full_eval=False, bf16_full_eval=False)
+    if settings.change("compile") is False:
+        _set(args, "compile", torch_compile=False, torch_compile_backend=None, torch_compile_mode=None)
+    checkpointing = settings.change("gradient_checkpointing")
+    if isinstance(checkpointing, bool):
+        _set(args, "gradient_checkpointing", gradient_checkpointing=checkpointing)
+    workers = settings.change("loader_workers")
+    if workers is not None and int(getattr(args, "dataloader_num_workers", 0) or 0) > int(workers):
+        _set(args, "loader_workers", dataloader_num_workers=int(workers))
+        if not workers:
+            _set(args, None, dataloader_prefetch_factor=None, dataloader_persistent_workers=False)
+
+
+def _set(args: Any, change: str | None, **values: Any) -> None:
+    changed = {}
+    for name, value in values.items():
+        if hasattr(args, name) and getattr(args, name) != value:
+            changed[name] = value
+            setattr(args, name, value)
+    if change and changed:
+        how = ", ".join(f"{name}={value}" for name, value in changed.items())
+        events.applied(change, settings.change(change), f"TrainingArguments({how})")

@@ -1,0 +1,55 @@
+"""Puts our code around a library's function. A name that is not there in this version is an event and nothing else."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any, Callable
+
+from holdfast_preload import events
+from holdfast_preload.beat import BEAT, NUMBERS
+
+Function = Callable[..., Any]
+
+
+def around(owner: Any, name: str, make: Callable[[Function], Function]) -> bool:
+    """Replace `owner.name` by `make(the original)`, keeping its kind; say whether it was there."""
+    found = inspect.getattr_static(owner, name, None)
+    if found is None:
+        events.write_once("cannot watch", module=getattr(owner, "__module__", owner.__name__), name=name)
+        return False
+    if isinstance(found, (classmethod, staticmethod)):
+        inner = found.__func__
+        setattr(owner, name, type(found)(functools.wraps(inner)(make(inner))))
+    else:
+        setattr(owner, name, functools.wraps(found)(make(found)))
+    return True
+
+
+def in_phase(phase: str) -> Callable[[Function], Function]:
+    """Make a function that is the original, done in a phase."""
+    number = NUMBERS[phase]
+
+    def make(function: Function) -> Function:
+        def phased(*args: Any, **kwargs: Any) -> Any:
+            before = BEAT.enter(number)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                BEAT.leave(before)
+
+        return phased
+
+    return make
+
+
+def given(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name, so that they can be looked at and changed; then call with `**` and none else."""
+    bound = inspect.signature(function).bind_partial(*args, **kwargs)
+    named = dict(bound.arguments)
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            named.update(named.pop(parameter.name, {}))
+        elif parameter.kind is parameter.VAR_POSITIONAL and named.get(parameter.name):
+            raise TypeError(f"{function.__qualname__} takes *{parameter.name}")
+    return named
