@@ -79,7 +79,7 @@ class Ours:
         torch.cuda.synchronize()
         begun = time.perf_counter()
         for _ in range(count):
-            arrays = self.task.step_arrays(self.order.examples(self.at))
+            arrays = self.task.step_arrays(self.at, self.order.examples(self.at))
             for result in self.steps.run(self.at, arrays, step_seed(42, self.at)):
                 assert math.isfinite(result.loss + result.norm), result
             self.at += 1

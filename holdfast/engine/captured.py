@@ -95,6 +95,10 @@ class CapturedSteps:
             result = self._step(batch)
         self._pool = graph.pool()
         self._hold.fill_(0.0)
+        # A step too large for a graph is computed one kernel at a time, and must find nothing of this one.
+        self._optimizer.zero_grad(set_to_none=True)
+        optimizer: Any = self._optimizer
+        optimizer.grad_scale = optimizer.found_inf = None
         return _Graph(graph, batch, result)
 
     def _step(self, batch: "StaticBatch") -> Tensor:

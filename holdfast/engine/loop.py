@@ -8,7 +8,6 @@ import math
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 
@@ -94,8 +93,7 @@ class Loop:
     def _make_captured(self) -> CapturedSteps | None:
         """Steps as graphs, on a card, for tasks that offer them."""
         step_loss = getattr(self._task, "step_loss", None) if getattr(self._task, "is_packed", True) else None
-        longest_step = int(np.sort(self._task.lengths)[-self._settings.batch_size :].sum())
-        if not self._settings.card_draws or not step_loss or longest_step > self._settings.micro_tokens:
+        if not self._settings.card_draws or not step_loss:
             return None
         torch.use_deterministic_algorithms(True)
         return CapturedSteps(step_loss, self._optimizer, self._settings.max_grad_norm, self._settings.device)
@@ -112,13 +110,14 @@ class Loop:
         rate = learning_rate(self._settings, step, self.steps)
         for group in self._optimizer.param_groups:
             group["lr"].fill_(rate)
-        if self._captured:
+        arrays = self._task.step_arrays(step, examples) if self._captured else None  # type: ignore[attr-defined]
+        if self._captured and arrays:
             if not self._task.model.training:
                 self._task.model.train()
-            arrays = self._task.step_arrays(examples)  # type: ignore[attr-defined]  # that is why it is captured
             for result in self._captured.run(step, arrays, step_seed(self._settings.seed, step)):
                 self._record(result)
             return
+        self._catch_up()
         with self._stopping.interruptible():
             loss = float(self._task.forward_backward(step, examples))
         norm = float(clip_gradients(self._task.model.parameters(), self._settings.max_grad_norm))

@@ -45,6 +45,7 @@ class Pairs:
         if not len(self.query_E):
             raise RequestError("there is nothing to train on: no query of the training split has an answer")
         self._corpus_costs, self._query_costs = costs(self.corpus), costs(self.queries["train"])
+        self.longest = int(max(self._corpus_costs.max(), self._query_costs.max()))
         self.lengths = self._query_costs[self.query_E] + self._corpus_costs[self.answer_E]
         self._near_misses = _near_misses(folder) if options.negatives else {}
         self._negatives = options.negatives
@@ -71,6 +72,10 @@ class Pairs:
                 allowed_BP[row, np.searchsorted(rows_P, near)] = ~judged.are_answers(int(queries[row]), near)
         allowed_BP[np.arange(len(examples)), target_B] = True
         return StepPassages(rows_P=rows_P, target_B=target_B, allowed_BP=allowed_BP)
+
+    def most_passages(self, examples: int, mined: int) -> int:
+        """How many passages a step of so many examples may have."""
+        return examples * (1 + mined + (self._negatives if self._near_misses else 0))
 
     def step_items(self, examples: Indices, passages: Indices) -> tuple[list[NDArray[Any]], Indices]:
         """The queries and then the passages of a step, and what each costs."""

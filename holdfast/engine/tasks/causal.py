@@ -21,13 +21,13 @@ from holdfast.core.errors import RequestError
 from holdfast.core.runfolder import MANIFEST
 from holdfast.data.shards import TokenArray, open_array, open_tokens
 from holdfast.engine.batches import micro_batches
-from holdfast.engine.captured import bucket
 from holdfast.engine.draws import Draws, replace_dropout
 from holdfast.engine.language_model import load_language_model, plain_model
 from holdfast.engine.order import Indices, step_seed
 from holdfast.engine.packing import Pack, pack, packed
 from holdfast.engine.samples import ready_to_answer, sample_answer
 from holdfast.engine.settings import Settings
+from holdfast.engine.step_row import row_pack, step_row
 
 _OPTIONS = ("lora", "samples")
 _SAMPLES = 3
@@ -95,28 +95,23 @@ class Causal:
             first_example += len(micro)
         return step_loss
 
-    def step_arrays(self, examples: Indices) -> dict[str, NDArray[np.int64]]:
-        """One step for `engine.captured`: all texts in a row, filled up to a bucket by one text that nobody reads."""
-        ordered = np.concatenate(list(micro_batches(examples, self.lengths, self._micro_tokens)))
-        lengths, targets_N = self.lengths[ordered], self._targets("train", ordered)
-        tokens, at_A = len(targets_N), np.flatnonzero(targets_N >= 0)
-        filler, idle = bucket(tokens) - tokens, -len(at_A) % _LEARNED_BUCKET
-        bounds = np.concatenate([[0], np.cumsum(lengths), [tokens + filler]])
-        ids = np.concatenate([self._texts["train"][int(at)] for at in ordered]).astype(np.int64)
-        positions = np.arange(tokens) - np.repeat(bounds[:-2], lengths) + self._offset
+    def step_arrays(self, step: int, examples: Indices) -> dict[str, NDArray[np.int64]] | None:
+        """One step for `engine.captured`; None where it is too large to be computed at once."""
+        ordered = examples[np.argsort(self.lengths[examples], kind="stable")]
+        if self.lengths[ordered].sum() > self._micro_tokens:
+            return None
+        targets_N = self._targets("train", ordered)
+        at_A = np.flatnonzero(targets_N >= 0)
+        idle = -len(at_A) % _LEARNED_BUCKET
         return {
-            "ids": np.pad(ids, (0, filler)),
-            "positions": np.concatenate([positions, np.arange(filler) % int(lengths.max()) + self._offset]),
-            "bounds": bounds,
+            **step_row([self._texts["train"][int(at)] for at in ordered], self._offset),
             "at": np.pad(at_A, (0, idle)),
             "targets": np.pad(targets_N[at_A], (0, idle), constant_values=-1),
         }
 
     def step_loss(self, arrays: Mapping[str, Tensor]) -> Tensor:
         """The loss of those arrays, which lie on the card."""
-        bounds, targets_A = arrays["bounds"], arrays["targets"]
-        longest = max(int(self.lengths.max()), bucket(1))
-        texts = Pack(arrays["ids"][None], arrays["positions"][None], [], bounds[:-2], bounds.int(), longest)
+        texts, targets_A = row_pack(arrays, int(self.lengths.max())), arrays["targets"]
         with packed(texts):
             return self._loss_at(texts, arrays["at"], targets_A) / (targets_A >= 0).sum().clamp(min=1)
 

@@ -99,11 +99,16 @@ class Classify:
             first_example += len(micro)
         return step_loss
 
-    def step_arrays(self, examples: Indices) -> dict[str, NDArray[np.int64]]:
-        """One step for `engine.captured`: all texts in a row, filled up to a bucket by one text that nobody reads."""
-        ordered = np.concatenate(list(micro_batches(examples, self.lengths, self._settings.micro_tokens)))
+    def step_arrays(self, step: int, examples: Indices) -> dict[str, NDArray[np.int64]] | None:
+        """One step for `engine.captured`: all texts in a row, filled up to a bucket by one text that nobody reads.
+
+        None where it is too large to be computed at once.
+        """
+        ordered = examples[np.argsort(self.lengths[examples], kind="stable")]
         lengths = self.lengths[ordered]
         tokens = int(lengths.sum())
+        if tokens > self._settings.micro_tokens:
+            return None
         filler = bucket(tokens) - tokens
         bounds = np.concatenate([[0], np.cumsum(lengths), [tokens + filler]])
         ids = np.concatenate([self._texts["train"][int(at)] for at in ordered])

@@ -7,6 +7,7 @@ B examples of a step, P passages of a step, H size of an embedding.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from holdfast.engine.order import Indices, generator
 from holdfast.engine.pairs import Pairs, StepPassages, costs
 from holdfast.engine.retrieval import DEEPEST, retrieval_metrics, search
 from holdfast.engine.settings import Settings
+from holdfast.engine.step_row import row_pack, step_row
 from holdfast.engine.tower_folder import load_towers, save_towers, tokenizer_folder
 from holdfast.engine.tower_options import TowerOptions, read_options
 from holdfast.engine.towers import Items
@@ -98,6 +100,8 @@ class TwoTower:
         self.lengths = pairs.lengths
         self._mined = nothing_mined(len(self.lengths), options.mining or Mining(negatives=0))
         self._mined_epoch = -1
+        self._tower: Any = model.towers[0]
+        self.is_packed = pairs.is_text and model.is_shared and self._tower.is_packed  # then steps can be captured
         self._words = Words(tokenizer_folder(settings))
         self._found: dict[str, NDArray[np.int64]] = {}  # rows of the corpus by query, best first, as evaluated last
         self._corpus_PH: Tensor | None = None  # embeddings by the weights as they are
@@ -120,8 +124,7 @@ class TwoTower:
         """Add the gradient of one step: the mean over its examples, each against all passages of the step."""
         self.model.train()
         self._corpus_PH = None
-        draws = generator(self._settings.seed, "negatives", step)
-        passages = self._pairs.step_passages(examples, self._mined[torch.from_numpy(examples)].numpy(), draws)
+        passages = self._passages(step, examples)
         items, item_costs = self._pairs.step_items(examples, passages.rows_P)
         batches = self._split(len(examples), item_costs)
         order = np.concatenate([batch.items for batch in batches])
@@ -132,6 +135,30 @@ class TwoTower:
             return self._embed(batch.tower, [items[int(at)] for at in batch.items])
 
         return cached_backward(batches, embed, lambda whole: self._loss(whole[back], passages))
+
+    def step_arrays(self, step: int, examples: Indices) -> dict[str, NDArray[np.int64]] | None:
+        """One step for `engine.captured`; None where it is too large to be computed at once."""
+        self._corpus_PH = None
+        passages = self._passages(step, examples)
+        items, item_costs = self._pairs.step_items(examples, passages.rows_P)
+        # As many texts in each step as it could have.
+        idle = self._pairs.most_passages(len(examples), self._mined.shape[1]) - len(passages.rows_P)
+        if item_costs.sum() + idle > self._settings.micro_tokens:
+            return None
+        return {
+            **step_row(items, self._tower.position_offset, idle),
+            "target": passages.target_B,
+            "allowed": np.pad(passages.allowed_BP, ((0, 0), (0, idle))).ravel().astype(np.int64),
+        }
+
+    def step_loss(self, arrays: Mapping[str, Tensor]) -> Tensor:
+        """The loss of those arrays, which lie on the card."""
+        target_B = arrays["target"]
+        with self._settings.autocast():
+            whole: Tensor = self._tower.embed_row(row_pack(arrays, self._pairs.longest))
+        allowed_BP = arrays["allowed"].view(len(target_B), -1) > 0
+        queries_BH, passages_PH = whole.split([len(target_B), allowed_BP.shape[1]])
+        return info_nce(queries_BH, passages_PH, target_B, allowed_BP, self._model.scale(), self._options.symmetric)
 
     @torch.no_grad()
     def evaluate(self, split: str) -> dict[str, float]:
@@ -191,6 +218,10 @@ class TwoTower:
     def _shown(self, items: Items, at: int) -> str:
         """A text in words; of vectors there is only their number."""
         return self._words.text(items[at]) if self._pairs.is_text else f"vector {at}"
+
+    def _passages(self, step: int, examples: Indices) -> StepPassages:
+        draws = generator(self._settings.seed, "negatives", step)
+        return self._pairs.step_passages(examples, self._mined[torch.from_numpy(examples)].numpy(), draws)
 
     def _split(self, queries: int, item_costs: Indices) -> list[MicroBatch]:
         """Split the items of a step; a shared tower takes queries and passages together."""

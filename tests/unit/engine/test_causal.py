@@ -117,7 +117,7 @@ def test_an_unknown_option_is_refused(parts, tmp_path):
 def test_arrays_of_a_captured_step_give_the_loss_of_the_plain_one(parts, tmp_path):
     task = load_task(settings_for("causal", *parts, tmp_path))
     examples = np.array([5, 9, 2])
-    arrays = task.step_arrays(examples)
+    arrays = task.step_arrays(0, examples)
     assert len(arrays["ids"]) % 512 == 0
     assert len(arrays["at"]) % 256 == 0
     bounds, at = arrays["bounds"], arrays["at"][arrays["targets"] >= 0]
