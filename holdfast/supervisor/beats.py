@@ -1,0 +1,88 @@
+"""Finds out how far an attempt is: its phase and step, and which of its processes train.
+
+The engine keeps one page, `beat`; a command has one page for each of its Python processes in `beats/`. A launcher and
+data-loader workers have pages too, but never a step.
+"""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.core.heartbeat import Beat, read_beat
+from holdfast.core.runfolder import BEAT, BEATS
+from holdfast.supervisor.processes import TreeSample, read_command_line, read_variable
+
+_TRAINS = ("first step", "step", "evaluate", "save", "export", "begin epoch", "resume")
+_LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """How far an attempt is."""
+
+    phase: str = "start"
+    step: int = 0
+    steps: int = 0
+    stamp_seconds: float | None = None  # of the newest beat, on the monotonic clock
+    fronts: tuple[int, ...] = ()  # the processes that train; empty when nothing says which
+    marks: frozenset[tuple[int, str, int]] = frozenset()  # changes whenever one of them gets on
+    has_beats: bool = False
+
+    @property
+    def has_steps(self) -> bool:
+        """True once a step was counted."""
+        return self.step > 0 or self.phase == "step"
+
+
+class Beats:
+    """Reads the pages of one attempt."""
+
+    def __init__(self, attempt: Path, root_pid: int):
+        self._beat, self._folder, self._root_pid = attempt / BEAT, attempt / BEATS, root_pid
+        self._ranks: dict[int, str | None] = {}
+
+    def read(self, tree: TreeSample) -> Position:
+        """How far the attempt is now."""
+        if own := read_beat(self._beat):
+            return _position({self._root_pid: own}, (self._root_pid,))
+        alive = [process.pid for process in tree.processes]
+        beats = {pid: beat for pid in self._pids(alive) if (beat := read_beat(self._folder / str(pid)))}
+        fronts = tuple(pid for pid, beat in beats.items() if beat.step > 0 or beat.phase in _TRAINS)
+        return _position(beats, fronts or self._ranked(alive))
+
+    def rank_of(self, pid: int) -> str | None:
+        """The rank of a process under torchrun and the like; None without one."""
+        if pid not in self._ranks:
+            self._ranks[pid] = read_variable(pid, "RANK")
+        return self._ranks[pid]
+
+    def _pids(self, alive: list[int]) -> Iterable[int]:
+        try:
+            names = set(os.listdir(self._folder))  # noqa: PTH208
+        except OSError:
+            return []
+        return [pid for pid in alive if str(pid) in names]
+
+    def _ranked(self, alive: list[int]) -> tuple[int, ...]:
+        """The ranks that a launcher has started; it sleeps between looking after them, which says nothing."""
+        if len(alive) < 2 or not any(name in read_command_line(alive[0]) for name in _LAUNCHERS):
+            return ()
+        return tuple(pid for pid in alive[1:] if self.rank_of(pid) is not None)
+
+
+def _position(beats: dict[int, Beat], fronts: tuple[int, ...]) -> Position:
+    if not beats:
+        return Position(fronts=fronts)
+    telling = {pid: beat for pid, beat in beats.items() if pid in fronts} or beats
+    ahead = max(telling.values(), key=lambda beat: (beat.step, beat.monotonic_ns))
+    newest = max(beat.monotonic_ns for beat in telling.values())
+    return Position(
+        phase=ahead.phase,
+        step=ahead.step,
+        steps=ahead.steps,
+        stamp_seconds=newest / 1e9,
+        fronts=fronts,
+        marks=frozenset((pid, beat.phase, beat.step) for pid, beat in telling.items()),
+        has_beats=True,
+    )

@@ -1,0 +1,101 @@
+"""How long each phase may take before its silence counts: learnt from this run's steps and from earlier runs.
+
+Two limits to a phase. *Waiting*: nothing runs, something outside is waited for. *Moving*: the processors are busy and
+no progress comes; then stacks decide, see `supervisor.hang`. Both begin generous and grow with what the phase took.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+STEP_FACTOR, STEP_FLOOR_SECONDS = 6.0, 30.0
+_RECENT_STEPS = 50
+_STEP_PHASES = ("step",)
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    waiting_seconds: float
+    moving_seconds: float | None  # None: however long it takes
+
+
+_MINUTE = 60.0
+# "start" is also all that is known of a command that tells no phases.
+_DEFAULTS: Mapping[str, _Limits] = {
+    "start": _Limits(10 * _MINUTE, None),
+    "import": _Limits(2 * _MINUTE, 10 * _MINUTE),
+    "load": _Limits(5 * _MINUTE, 60 * _MINUTE),
+    "download": _Limits(5 * _MINUTE, 60 * _MINUTE),
+    "tokenize": _Limits(5 * _MINUTE, 60 * _MINUTE),
+    "resume": _Limits(5 * _MINUTE, 30 * _MINUTE),
+    "compile": _Limits(10 * _MINUTE, 60 * _MINUTE),
+    "begin epoch": _Limits(10 * _MINUTE, 60 * _MINUTE),
+    "first step": _Limits(5 * _MINUTE, 30 * _MINUTE),
+    "evaluate": _Limits(5 * _MINUTE, 30 * _MINUTE),
+    "save": _Limits(10 * _MINUTE, 30 * _MINUTE),
+    "export": _Limits(10 * _MINUTE, 30 * _MINUTE),
+    "end": _Limits(2 * _MINUTE, 10 * _MINUTE),
+}
+_NETWORK_SECONDS = 60.0  # without a byte; a hub's own reads give up after 10
+_FETCHING = ("start", "import", "load", "download", "tokenize", "resume")
+_KERNEL_SECONDS = 5 * _MINUTE
+
+
+class Budgets:
+    """The limits of one attempt. Made afresh for each: what an earlier one learnt here must not judge the next."""
+
+    def __init__(self, step_timeout_seconds: float | None = None, earlier: Mapping[str, float] | None = None):
+        """`earlier`: seconds that phases took in earlier runs like this one; "step" is the slowest step."""
+        self.step_timeout_seconds = step_timeout_seconds
+        self._earlier = dict(earlier or {})
+        self._steps: deque[float] = deque(maxlen=_RECENT_STEPS)
+        self._phases: dict[str, float] = {}
+
+    def fresh(self) -> "Budgets":
+        """The same limits with nothing learnt in this run."""
+        return Budgets(self.step_timeout_seconds, self._earlier)
+
+    def note_step(self, seconds: float) -> None:
+        """Learn how long a step took."""
+        self._steps.append(seconds)
+
+    def note_phase(self, phase: str, seconds: float) -> None:
+        """Learn how long a phase took."""
+        self._phases[phase] = max(seconds, self._phases.get(phase, 0.0))
+
+    def learnt(self) -> dict[str, float]:
+        """The longest that each phase took in this run, for the memory of this machine."""
+        slowest = {"step": max(self._steps)} if self._steps else {}
+        return {**self._phases, **slowest}
+
+    @property
+    def step_seconds(self) -> float:
+        """How long the next step may take."""
+        if self.step_timeout_seconds:
+            return self.step_timeout_seconds
+        slowest = max(self._steps, default=self._earlier.get("step", 0.0))
+        return max(STEP_FACTOR * slowest, STEP_FLOOR_SECONDS)
+
+    def waiting_seconds(self, phase: str) -> float:
+        """How long nothing may run in a phase."""
+        if phase in _STEP_PHASES:
+            return self.step_seconds
+        return max(_DEFAULTS[phase].waiting_seconds, STEP_FACTOR * self._taken(phase))
+
+    def moving_seconds(self, phase: str) -> float | None:
+        """How long a phase may be busy without progress before its stacks are looked at; None for ever."""
+        if phase in _STEP_PHASES:
+            return self.step_seconds
+        limit = _DEFAULTS[phase].moving_seconds
+        return None if limit is None else max(limit, STEP_FACTOR * self._taken(phase))
+
+    def network_seconds(self, phase: str) -> float:
+        """How long the network may be silent in a phase."""
+        return _NETWORK_SECONDS if phase in _FETCHING else max(_NETWORK_SECONDS, self.waiting_seconds(phase))
+
+    def kernel_seconds(self, phase: str) -> float:
+        """How long a disk may take to answer in a phase."""
+        return max(_KERNEL_SECONDS, self.waiting_seconds(phase))
+
+    def _taken(self, phase: str) -> float:
+        return max(self._phases.get(phase, 0.0), self._earlier.get(phase, 0.0))

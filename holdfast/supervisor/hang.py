@@ -1,0 +1,103 @@
+"""The hang rule: when silence is a hang. Pure; time is an argument.
+
+A deadlock and a stopped process are hung at once. What waits for the network, input, a disk or a timer is given the
+phase's time. What is busy and makes no progress is given the budget, and then its stacks are looked at: frozen ones are
+a hang, moving ones have several times as long. A debugger, a starved machine and a sleeping one are never a hang.
+"""
+
+from dataclasses import dataclass
+
+from holdfast.supervisor.budgets import Budgets
+from holdfast.supervisor.verdict import Judged, Verdict
+
+_MOVING_STACKS_FACTOR = 10.0
+_MOVING_STACKS_FLOOR_SECONDS = 1800.0
+_NO_STACKS_FACTOR = 2.0
+_CRASH_LOOP_SECONDS = 10.0
+_AT_ONCE_SECONDS = 3.0  # the window has shown nothing else
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """How things stand since progress was last seen."""
+
+    phase: str
+    judged: Judged
+    silent_seconds: float  # since a step or a phase changed, as far as it counts
+    still_seconds: float  # since anything moved at all
+    verdict_seconds: float  # since the verdict changed
+    stacks_move: bool | None = None  # None: not looked at, or nothing to be seen
+    is_disk_alive: bool = False
+    is_gpu_busy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What the rule says: hung and why, or what it must know first."""
+
+    because: str = ""  # not empty: hung
+    wants_stacks: bool = False
+
+    @property
+    def is_hung(self) -> bool:
+        """True when it is to be ended."""
+        return bool(self.because)
+
+
+_FINE = Ruling()
+
+
+def rule(silence: Silence, budgets: Budgets) -> Ruling:
+    """Apply the hang rule."""
+    verdict = silence.judged.verdict
+    if verdict in (Verdict.DEBUGGED, Verdict.STARVED):
+        return _FINE
+    if verdict in (Verdict.DEADLOCK, Verdict.TIMED, Verdict.SLEEPING) and silence.is_gpu_busy:
+        return _rule_moving(silence, budgets)
+    if verdict in (Verdict.DEADLOCK, Verdict.STOPPED):
+        return Ruling(silence.judged.words) if silence.silent_seconds >= _AT_ONCE_SECONDS else _FINE
+    if verdict is Verdict.CRASH_LOOP:
+        is_old = silence.verdict_seconds >= _CRASH_LOOP_SECONDS and silence.silent_seconds >= _CRASH_LOOP_SECONDS
+        return Ruling(silence.judged.words) if is_old else _FINE
+    if verdict is Verdict.MOVING:
+        return _rule_moving(silence, budgets)
+    return _rule_waiting(silence, budgets)
+
+
+def _rule_waiting(silence: Silence, budgets: Budgets) -> Ruling:
+    judged, phase = silence.judged, silence.phase
+    waited = silence.silent_seconds if phase == "step" else silence.still_seconds
+    limit = budgets.waiting_seconds(phase)
+    if budgets.step_timeout_seconds and silence.silent_seconds > budgets.step_timeout_seconds:
+        return Ruling(f"no progress for {silence.silent_seconds:.0f} s: {judged.words}")
+    if judged.verdict is Verdict.WAIT_NET:
+        limit = budgets.network_seconds(phase)
+        quiet = silence.still_seconds if judged.silent_seconds is None else judged.silent_seconds
+        waited = min(waited, quiet)
+    elif judged.verdict is Verdict.KERNEL:
+        limit = budgets.kernel_seconds(phase)
+        if silence.is_disk_alive:
+            return _FINE
+    if waited <= limit:
+        return _FINE
+    return Ruling(f"{judged.words}; {waited:.0f} s in phase {phase}, where {limit:.0f} s are allowed")
+
+
+def _rule_moving(silence: Silence, budgets: Budgets) -> Ruling:
+    phase, silent = silence.phase, silence.silent_seconds
+    if budgets.step_timeout_seconds and silent > budgets.step_timeout_seconds:
+        return Ruling(f"no progress for {silent:.0f} s, and {budgets.step_timeout_seconds:.0f} s were allowed")
+    limit = budgets.moving_seconds(phase)
+    if limit is None or silent <= limit or budgets.step_timeout_seconds:
+        return _FINE
+    said = f"busy in phase {phase} for {silent:.0f} s without progress, where {limit:.0f} s are allowed"
+    if silence.stacks_move is None:
+        return (
+            Ruling(f"{said}; its stacks cannot be seen")
+            if silent > _NO_STACKS_FACTOR * limit
+            else Ruling(wants_stacks=True)
+        )
+    if not silence.stacks_move:
+        return Ruling(f"{said}, and its stack stands still")
+    longest = max(_MOVING_STACKS_FACTOR * limit, _MOVING_STACKS_FLOOR_SECONDS)
+    return Ruling(f"{said}, though its stack moves") if silent > longest else Ruling(wants_stacks=True)

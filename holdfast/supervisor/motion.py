@@ -1,0 +1,141 @@
+"""Looks whether the stacks of a busy process move.
+
+A loop that will never end shows the same few frames for ever; a long evaluation shows hundreds of different ones.
+Stacks come from py-spy where it is installed (nothing is stopped, no signal sent), else from the child's own
+faulthandler, asked by SIGUSR1, and only where the process is known to catch that.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+from holdfast.core.runfolder import STACKS
+from holdfast.supervisor.processes import ProcessSample, TreeSample
+
+LOOKS_TO_KNOW = 12  # samples of the stack before a judgement
+_FEW = 3  # as many different stacks as a spinning loop shows
+_LONGEST_SECONDS = 3.0
+
+Signature = tuple[str, ...]
+# 'train (script.py:12)' of py-spy, 'File "script.py", line 12 in train' of faulthandler
+_PY_SPY_FRAME = re.compile(r"^\s+(?P<name>\S+) \((?P<file>[^:)]+)(?::\d+)?\)$", re.MULTILINE)
+_OWN_FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line \d+ in (?P<name>.+)$', re.MULTILINE)
+
+
+class Motions:
+    """Looks at the stacks of a tree: of the process that trains and of the busiest one."""
+
+    def __init__(self, attempt: Path):
+        self._attempt = attempt
+        self._by_pid: dict[int, Motion] = {}
+        self._has_new_program = False
+
+    def forget(self) -> None:
+        """Begin again: there was progress."""
+        self._by_pid.clear()
+        self._has_new_program = False
+
+    def look(self, first: TreeSample, last: TreeSample, fronts: Sequence[int], since_seconds: float) -> None:
+        """Take one more look; what was started since then is work that somebody asked for."""
+        by_pid = {process.pid: process for process in last.processes}
+        front = next((by_pid[pid] for pid in fronts if pid in by_pid), last.processes[0])
+        before = {process.pid: process.cpu_seconds for process in first.processes}
+        busiest = max(last.processes, key=lambda process: process.cpu_seconds - before.get(process.pid, 0.0))
+        for process in {item.pid: item for item in (front, busiest)}.values():
+            motion = self._by_pid.setdefault(process.pid, Motion(self._attempt))
+            was_seen = motion.look(process)
+            if not was_seen and _born_seconds(process) > since_seconds:
+                self._has_new_program = True  # a compiler, say: it has no Python stack
+
+    @property
+    def moves(self) -> bool | None:
+        """Whether any of these stacks moves; None while too little was seen."""
+        answers = [motion.moves for motion in self._by_pid.values() if motion.moves is not None]
+        if self._has_new_program or any(answers):
+            return True
+        return False if answers else None
+
+
+class Motion:
+    """Collects stacks of one busy process until it can say whether they move."""
+
+    def __init__(self, attempt: Path):
+        self._stacks = attempt / STACKS
+        self._py_spy = _find_py_spy()
+        self._seen: deque[Signature] = deque(maxlen=LOOKS_TO_KNOW)
+        self._pid = 0
+        self._read_from = 0
+
+    def look(self, process: ProcessSample) -> bool:
+        """Take one more stack of a process; False when there is none to be had."""
+        if process.pid != self._pid:
+            self._pid, self._read_from = process.pid, self._size_of(process.pid)
+        text = self._by_py_spy(process.pid) if self._py_spy else ""
+        signature = main_signature(text, _PY_SPY_FRAME)
+        if not signature and process.catches_usr1:
+            signature = main_signature(self._last_dump(process.pid), _OWN_FRAME)
+            os.kill(process.pid, signal.SIGUSR1)  # what it writes is read at the next look
+        if signature:
+            self._seen.append(signature)
+        return bool(signature) or process.catches_usr1
+
+    @property
+    def moves(self) -> bool | None:
+        """Whether the stack moves; None while too little was seen."""
+        if len(self._seen) < LOOKS_TO_KNOW:
+            return None
+        return len(set(self._seen)) > _FEW
+
+    def _by_py_spy(self, pid: int) -> str:
+        command = [str(self._py_spy), "dump", "--nonblocking", "--pid", str(pid)]
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=_LONGEST_SECONDS, stdin=subprocess.DEVNULL)
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        return done.stdout.decode(errors="replace")
+
+    def _dump_file(self, pid: int) -> Path:
+        return self._stacks / f"python-{pid}.txt"
+
+    def _size_of(self, pid: int) -> int:
+        try:
+            return self._dump_file(pid).stat().st_size
+        except OSError:
+            return 0
+
+    def _last_dump(self, pid: int) -> str:
+        try:
+            with self._dump_file(pid).open("rb") as file:
+                file.seek(self._read_from)
+                text = file.read(1 << 20)
+        except OSError:
+            return ""
+        self._read_from += len(text)
+        return text.decode(errors="replace")
+
+
+def main_signature(dump: str, frame: re.Pattern[str] = _PY_SPY_FRAME) -> Signature:
+    """The functions of the main thread, innermost first, without line numbers: a loop goes over its own lines."""
+    parts = re.split(r"^(?=(?:Current t|T)hread )", dump, flags=re.MULTILINE)
+    threads = [part for part in parts if frame.search(part)]
+    if not threads:
+        return ()
+    # py-spy names it; faulthandler lists the main thread, the oldest, last.
+    main = next((part for part in threads if '"MainThread"' in part.partition("\n")[0]), threads[-1])
+    return tuple(f"{found['name']} ({found['file']})" for found in frame.finditer(main))
+
+
+def _born_seconds(process: ProcessSample) -> float:
+    """When a process began, on the monotonic clock; good enough where the machine has not slept."""
+    return process.start_ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _find_py_spy() -> str | None:
+    beside = Path(sys.executable).parent / "py-spy"
+    return str(beside) if beside.exists() else shutil.which("py-spy")

@@ -1,0 +1,267 @@
+"""Says what a tree of processes is doing, from samples of a few seconds: moving, waiting for something, or stuck.
+
+Pure: samples go in, a verdict comes out. A tree that uses no processor and moves no bytes is quiet; then it counts what
+its threads wait for. Waits are followed from the main thread of the process that trains: a lock can only be released by
+a thread of its own process, a pipe filled by its other end. Where no path leads to anything that can wake by itself,
+the tree is deadlocked, and more time changes nothing.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from holdfast.supervisor.child_exits import ChildExit
+from holdfast.supervisor.processes import ProcessSample, ThreadSample, TreeSample, Wait, WaitKind
+
+
+class Verdict(StrEnum):
+    """What a tree of processes does."""
+
+    MOVING = "moving"
+    STARVED = "starved"  # it would run, but gets no processor
+    SLEEPING = "sleeping"
+    WAIT_NET = "waits for the network"
+    WAIT_INPUT = "waits for input"
+    KERNEL = "waits in the kernel"
+    STOPPED = "stopped"
+    TIMED = "waits for a limited time"
+    DEADLOCK = "deadlock"
+    CRASH_LOOP = "crash loop"
+    DEBUGGED = "in a debugger"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where one training process stands."""
+
+    pid: int
+    verdict: Verdict
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A verdict with what it rests on."""
+
+    verdict: Verdict
+    words: str  # "waits for 127.0.0.1:8443, nothing received for 70 s"
+    pids: tuple[int, ...] = ()  # the processes that show it
+    silent_seconds: float | None = None  # since the network last gave a byte, where that is what is waited for
+    given_share: float = 1.0  # of the processor time that the tree wanted, how much it got
+    standings: tuple[Standing, ...] = ()  # one for each training process, when the tree is quiet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """What a tree used between two samples."""
+
+    seconds: float
+    cpu_share: float  # of one processor
+    run_seconds: float
+    wait_seconds: float  # runnable, without a processor
+    io_bytes: int
+    has_births: bool
+
+    @property
+    def is_quiet(self) -> bool:
+        """True when nothing was computed, moved or begun."""
+        wait_share = self.wait_seconds / self.seconds
+        return self.cpu_share < 0.02 and wait_share < 0.05 and self.io_bytes < 65_536 and not self.has_births
+
+    @property
+    def is_starved(self) -> bool:
+        """True when the tree hardly ever got a processor."""
+        return self.wait_seconds > 4 * self.run_seconds and self.wait_seconds > 0.05 * self.seconds
+
+
+# Threads that libraries keep for themselves: they wake and sleep whatever the training does.
+SERVICE_THREADS = (
+    *("TMonitor", "_AsyncWriterThr"),  # of tqdm and tensorboard, by their Python class
+    *("jemalloc_bg", "gloo_tcp_loop", "pt_tcpstore", "pt_nccl", "cuda-Evt", "grpc_global_tim"),
+)
+_FRUITLESS_EXITS = 3  # in one window
+_BUSY_MAIN_SHARE = 0.2
+_BY_KIND: Mapping[WaitKind, Verdict] = {
+    "traced": Verdict.DEBUGGED,
+    "stopped": Verdict.STOPPED,
+    "kernel": Verdict.KERNEL,
+    "net": Verdict.WAIT_NET,
+    "sleep": Verdict.SLEEPING,
+    "listen": Verdict.WAIT_NET,
+    "input": Verdict.WAIT_INPUT,
+    "timed": Verdict.TIMED,
+    "run": Verdict.TIMED,  # caught in one of its short turns; the tree as a whole is quiet
+}
+_KINDS = tuple(_BY_KIND)  # the first of these that is reached decides
+# Of several training processes the one that stands worst is the culprit; the others wait for it.
+_WORST_FIRST = (
+    *(Verdict.DEBUGGED, Verdict.STOPPED, Verdict.DEADLOCK, Verdict.KERNEL, Verdict.WAIT_NET),
+    *(Verdict.WAIT_INPUT, Verdict.SLEEPING, Verdict.TIMED),
+)
+
+
+def judge_window(
+    samples: Sequence[TreeSample],
+    exits: Iterable[ChildExit] = (),
+    fronts: Sequence[int] = (),
+) -> Judged:
+    """Judge a window of samples. `fronts` are the processes that train, where that is known; else the root counts."""
+    if len(samples) < 2 or not samples[-1].processes:
+        return Judged(verdict=Verdict.MOVING, words="has just begun")
+    first, last = samples[0], samples[-1]
+    use = measure_use(first, last)
+    fruitless = [item for item in exits if item.is_failure and item.at_seconds >= first.at_seconds]
+    if len(fruitless) >= _FRUITLESS_EXITS and use.has_births:
+        pids = tuple(item.pid for item in fruitless)
+        words = f"{len(fruitless)} of its children ended in failure within {use.seconds:.0f} s, {fruitless[-1].words}"
+        return Judged(verdict=Verdict.CRASH_LOOP, words=words, pids=pids)
+    if stopped := [
+        process.pid for process in last.processes if _was_stopped(process.pid, samples, use.is_quiet, fronts)
+    ]:
+        words = f"process {stopped[0]} is stopped (SIGSTOP)"
+        return Judged(verdict=Verdict.STOPPED, words=words, pids=tuple(stopped), standings=_standings(last, fronts))
+    if use.is_quiet:
+        return _judge_quiet(last, fronts)
+    wanted = use.run_seconds + use.wait_seconds
+    share = use.run_seconds / wanted if wanted > 0 else 1.0
+    if use.is_starved:
+        words = f"gets hardly any processor time: {share:.0%} of what it wants"
+        return Judged(verdict=Verdict.STARVED, words=words, given_share=share)
+    return Judged(verdict=Verdict.MOVING, words=f"works ({use.cpu_share:.1f} processors)", given_share=share)
+
+
+def measure_use(first: TreeSample, last: TreeSample) -> Use:
+    """What the tree used between two samples."""
+    before = {(process.pid, process.start_ticks): process for process in first.processes}
+    threads = {thread.tid: thread for process in first.processes for thread in process.threads}
+    cpu_seconds, run_ns, wait_ns, io_bytes, has_births = 0.0, 0, 0, 0, False
+    for process in last.processes:
+        earlier = before.get((process.pid, process.start_ticks))
+        has_births = has_births or earlier is None
+        cpu_seconds += process.cpu_seconds - (earlier.cpu_seconds if earlier else 0.0)
+        io_bytes += process.io_bytes - (earlier.io_bytes if earlier else 0)
+        for thread in process.threads:
+            known = threads.get(thread.tid)
+            run_ns += thread.run_ns - (known.run_ns if known else 0)
+            wait_ns += thread.wait_ns - (known.wait_ns if known else 0)
+    seconds = max(last.at_seconds - first.at_seconds, 1e-3)
+    run_seconds = max(run_ns / 1e9, 0.0)
+    return Use(
+        seconds=seconds,
+        # A process counts in hundredths of a second, its threads in billionths; those that ended only the former knows.
+        cpu_share=max(cpu_seconds - 0.02 * len(last.processes), run_seconds, 0.0) / seconds,
+        run_seconds=run_seconds,
+        wait_seconds=max(wait_ns / 1e9, 0.0),
+        io_bytes=max(io_bytes, 0),
+        has_births=has_births,
+    )
+
+
+def stand_all(first: TreeSample, last: TreeSample, fronts: Iterable[int]) -> tuple[Standing, ...]:
+    """Where each training process stands, also when some of them are busy."""
+    threads = {thread.tid: thread for process in first.processes for thread in process.threads}
+    seconds = max(last.at_seconds - first.at_seconds, 1e-3)
+    busy = {}
+    for process in last.processes:
+        for thread in process.threads[:1]:
+            share = (thread.run_ns - threads.get(thread.tid, thread).run_ns) / 1e9 / seconds
+            if share > _BUSY_MAIN_SHARE:
+                busy[process.pid] = share
+    return tuple(
+        dataclasses.replace(
+            standing, verdict=Verdict.MOVING, words=f"is busy ({busy[standing.pid]:.0%} of a processor)"
+        )
+        if standing.pid in busy
+        else standing
+        for standing in _standings(last, fronts)
+    )
+
+
+def _judge_quiet(tree: TreeSample, fronts: Sequence[int]) -> Judged:
+    standings = _standings(tree, fronts)
+    worst = min(standings, key=lambda standing: _WORST_FIRST.index(standing.verdict))
+    pids = tuple(standing.pid for standing in standings if standing.verdict == worst.verdict)
+    silent = None
+    if worst.verdict is Verdict.WAIT_NET:
+        known = [
+            wait.silent_seconds
+            for wait in tree.waits.values()
+            if wait.kind == "net" and wait.silent_seconds is not None
+        ]
+        silent = min(known, default=None)
+    words = worst.words if silent is None else f"{worst.words}, nothing received for {silent:.0f} s"
+    return Judged(verdict=worst.verdict, words=words, pids=pids, silent_seconds=silent, standings=standings)
+
+
+def _standings(tree: TreeSample, fronts: Iterable[int]) -> tuple[Standing, ...]:
+    by_pid = {process.pid: process for process in tree.processes}
+    wanted = [pid for pid in fronts if pid in by_pid] or [tree.processes[0].pid]
+    return tuple(_Follower(tree, by_pid).stand(by_pid[pid]) for pid in wanted)
+
+
+class _Follower:
+    """Follows waits through one quiet tree."""
+
+    def __init__(self, tree: TreeSample, by_pid: Mapping[int, ProcessSample]):
+        self._waits, self._by_pid = tree.waits, by_pid
+
+    def stand(self, front: ProcessSample) -> Standing:
+        """Where a process stands: what its main thread waits for in the end."""
+        main = front.threads[0] if front.threads else None
+        if main is None or main.tid not in self._waits:
+            return Standing(pid=front.pid, verdict=Verdict.TIMED, words="nothing runs")
+        reached = list(self._reached(front, main))
+        outside = [item for item in reached if item[2].kind in _BY_KIND]
+        if not outside:
+            return Standing(pid=front.pid, verdict=Verdict.DEADLOCK, words=self._deadlock_words(front, reached))
+        process, thread, wait = min(outside, key=lambda item: _KINDS.index(item[2].kind))
+        words = wait.words
+        if thread.tid != main.tid:
+            whose = f"thread {thread.tid}" if process.pid == front.pid else f"process {process.pid} ({process.command})"
+            words = f"{whose} {wait.words}; process {front.pid} {self._waits[main.tid].words}"
+        return Standing(pid=front.pid, verdict=_BY_KIND[wait.kind], words=words)
+
+    def _reached(self, front: ProcessSample, main: ThreadSample) -> Iterator[tuple[ProcessSample, ThreadSample, Wait]]:
+        """Every thread that could, directly or through others, end the wait of a main thread; that one first."""
+        seen, ahead = {main.tid}, [(front, main)]
+        while ahead:
+            process, thread = ahead.pop(0)
+            wait = self._waits[thread.tid]
+            yield process, thread, wait
+            if wait.kind in _BY_KIND:
+                continue  # it goes on by itself; who else could help does not matter
+            for pid in sorted(wait.wakers):
+                other = self._by_pid.get(pid)
+                for waker in other.threads if other else ():
+                    if waker.tid not in seen and waker.tid in self._waits and not self._is_service(waker):
+                        seen.add(waker.tid)
+                        ahead.append((other, waker))  # type: ignore[arg-type]  # a waker has a process
+
+    def _is_service(self, thread: ThreadSample) -> bool:
+        is_listener = self._waits[thread.tid].kind == "listen" and thread.tid not in self._by_pid
+        return is_listener or thread.name.startswith(SERVICE_THREADS)
+
+    def _deadlock_words(self, front: ProcessSample, reached: list[tuple[ProcessSample, ThreadSample, Wait]]) -> str:
+        mains = [(process, wait) for process, thread, wait in reached if thread.tid == process.pid]
+        stuck = [process for process, wait in mains if wait.kind == "lock"]
+        words = "nothing outside can wake any of its threads"
+        if not stuck:
+            return f"its processes wait for each other; {words}"
+        where = stuck[-1]
+        waiting = f"; process {front.pid} waits for it" if where.pid != front.pid else ""
+        return f"process {where.pid} ({where.command}) waits for a lock that nobody can release{waiting}"
+
+
+def _was_stopped(pid: int, samples: Sequence[TreeSample], is_quiet: bool, fronts: Sequence[int]) -> bool:
+    """True when the main thread was stopped in every sample, by a signal and not by a debugger.
+
+    While others work, only a process that trains counts: a helper that somebody stopped holds nobody up.
+    """
+    if not is_quiet and pid not in fronts:
+        return False
+    for sample in samples:
+        process = next((item for item in sample.processes if item.pid == pid), None)
+        if process is None or process.tracer_pid or not process.threads or process.threads[0].state != "T":
+            return False
+    return True

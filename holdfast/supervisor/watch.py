@@ -1,0 +1,181 @@
+"""Watches one attempt: takes samples, judges them, and says when it hangs.
+
+Reads: /proc, the attempt's beats. Leaves nothing: the caller writes down what it wants. One `Watch` is for one attempt;
+nothing it has learnt outlives it.
+"""
+
+import dataclasses
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.supervisor.beats import Beats, Position
+from holdfast.supervisor.budgets import Budgets
+from holdfast.supervisor.child_exits import ChildExits
+from holdfast.supervisor.clocks import Clocks, read_clocks, slept_seconds
+from holdfast.supervisor.devices import Disk, Gpu
+from holdfast.supervisor.hang import Ruling, Silence, rule
+from holdfast.supervisor.motion import Motions
+from holdfast.supervisor.processes import TreeReader, TreeSample, read_command_line
+from holdfast.supervisor.silence import SilenceClock
+from holdfast.supervisor.verdict import Judged, Standing, Verdict, judge_window, measure_use, stand_all
+from holdfast.supervisor.waits import describe_waits
+
+WINDOW_SECONDS = 4.0
+_QUIET_SECONDS, _MOVING_SECONDS = 0.5, 1.0  # between two looks
+_MOST_COST = 200  # times what a look cost, before the next
+_DEBUGGERS = ("debugpy", "pydevd")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What one look at an attempt showed."""
+
+    phase: str
+    step: int
+    steps: int
+    judged: Judged
+    resident_bytes: int
+    is_hung: bool
+    because: str  # why it is hung; empty when it is not
+    noticed_after_seconds: float | None  # since progress was last seen, when hung
+    silent_seconds: float  # since progress was last seen
+    pids: tuple[int, ...] = ()  # of the whole tree, root first
+
+
+class Watch:
+    """Watches one attempt."""
+
+    def __init__(self, attempt: Path, root_pid: int, budgets: Budgets, clocks: Callable[[], Clocks] = read_clocks):
+        self.budgets = budgets
+        self.exits = ChildExits()
+        self.next_look_seconds = _QUIET_SECONDS  # how long to wait before looking again
+        self._read_clocks, self._clocks = clocks, clocks()
+        self._reader, self._beats, self._motions = TreeReader(root_pid), Beats(attempt, root_pid), Motions(attempt)
+        self._samples: deque[TreeSample] = deque()
+        self._position = Position()
+        self._clock = SilenceClock(self._clocks.monotonic_seconds)
+        self._phase_since = self._clocks.monotonic_seconds
+        self._disk, self._gpu = Disk(), Gpu()
+
+    def look(self) -> Look:
+        """Look once. Costs about a millisecond; never waits for the child."""
+        begun = time.thread_time()
+        clocks = self._read_clocks()
+        now = clocks.monotonic_seconds
+        if slept_seconds(self._clocks, clocks):
+            self._wake(now)
+        self._clocks = clocks
+        tree = self._reader.sample(now)
+        self.exits.watch(tree.processes)
+        self.exits.collect(now)
+        self._keep(tree)
+        position = self._beats.read(tree)
+        has_progress = self._note_progress(position, now)
+        judged = self._judge(position, has_progress)
+        self._clock.count(now, judged)
+        ruling = Ruling() if has_progress else self._rule(judged, now)
+        self._set_pace(judged, time.thread_time() - begun)
+        return self._told(judged, ruling, now)
+
+    def close(self) -> None:
+        """Let go of what is held."""
+        self.exits.close()
+
+    def _wake(self, now: float) -> None:
+        """Begin again after the machine has slept."""
+        self._samples.clear()
+        self._motions.forget()
+        self._clock.note_sleep(now)
+
+    def _keep(self, tree: TreeSample) -> None:
+        self._samples.append(tree)
+        while len(self._samples) > 2 and self._samples[1].at_seconds <= tree.at_seconds - WINDOW_SECONDS:
+            self._samples.popleft()
+
+    def _note_progress(self, position: Position, now: float) -> bool:
+        """Learn from what has changed; True when something has."""
+        before, self._position = self._position, position
+        if position.marks == before.marks:
+            return False
+        if before.phase in ("first step", "step") and position.step > before.step:
+            # Of several steps between two looks each took its share; one alone took all of it.
+            seconds = self._clock.silent_seconds(now) / (position.step - before.step)
+            self.budgets.note_step(seconds)
+        if position.phase != before.phase:
+            if before.has_beats and before.phase != "step":
+                self.budgets.note_phase(before.phase, now - self._phase_since)
+            self._phase_since = now
+        self._motions.forget()
+        self._clock.note_progress(now)
+        return True
+
+    def _judge(self, position: Position, has_progress: bool) -> Judged:
+        first, last = self._samples[0], self._samples[-1]
+        is_whole = last.at_seconds - first.at_seconds >= WINDOW_SECONDS
+        if has_progress or not is_whole or len(self._samples) < 2:
+            return Judged(verdict=Verdict.MOVING, words="gets on" if has_progress else "has just begun")
+        if measure_use(first, last).is_quiet:
+            self._samples[-1] = describe_waits(last)
+        judged = judge_window(tuple(self._samples), self.exits.seen, position.fronts)
+        if judged.verdict not in (Verdict.MOVING, Verdict.STARVED) and self._is_debugged(last):
+            return dataclasses.replace(judged, verdict=Verdict.DEBUGGED, words="is held by a debugger")
+        return judged
+
+    def _is_debugged(self, tree: TreeSample) -> bool:
+        if any(process.tracer_pid for process in tree.processes):
+            return True
+        lines = (read_command_line(process.pid) for process in tree.processes)
+        return any(name in line for line in lines for name in _DEBUGGERS)
+
+    def _rule(self, judged: Judged, now: float) -> Ruling:
+        tree, is_waiting = self._samples[-1], judged.verdict not in (Verdict.MOVING, Verdict.STARVED)
+        silence = Silence(
+            phase=self._position.phase,
+            judged=judged,
+            silent_seconds=self._clock.counted_seconds,
+            still_seconds=self._clock.still_seconds(now),
+            verdict_seconds=self._clock.verdict_seconds(now),
+            stacks_move=self._motions.moves,
+            is_disk_alive=judged.verdict is Verdict.KERNEL and self._disk.is_alive(now),
+            is_gpu_busy=is_waiting and self._gpu.is_busy(tree, now),
+        )
+        ruling = rule(silence, self.budgets)
+        if ruling.wants_stacks:
+            since = now - self._clock.silent_seconds(now)
+            self._motions.look(self._samples[0], tree, self._position.fronts, since)
+        return ruling
+
+    def _set_pace(self, judged: Judged, cost_seconds: float) -> None:
+        is_quiet = len(self._samples) > 1 and measure_use(self._samples[-2], self._samples[-1]).is_quiet
+        pace = _QUIET_SECONDS if is_quiet or judged.verdict is not Verdict.MOVING else _MOVING_SECONDS
+        self.next_look_seconds = max(pace, _MOST_COST * cost_seconds)
+
+    def _told(self, judged: Judged, ruling: Ruling, now: float) -> Look:
+        position, tree = self._position, self._samples[-1]
+        silent = self._clock.silent_seconds(now)
+        because = ruling.because
+        if ruling.is_hung and len(position.fronts) > 1:
+            judged = dataclasses.replace(
+                judged, standings=stand_all(self._samples[0], describe_waits(tree), position.fronts)
+            )
+            because = f"{because}; {self._rank_words(judged.standings)}"
+        return Look(
+            phase=position.phase,
+            step=position.step,
+            steps=position.steps,
+            judged=judged,
+            resident_bytes=tree.resident_bytes,
+            is_hung=ruling.is_hung,
+            because=because,
+            noticed_after_seconds=silent if ruling.is_hung else None,
+            silent_seconds=silent,
+            pids=tuple(process.pid for process in tree.processes),
+        )
+
+    def _rank_words(self, standings: tuple[Standing, ...]) -> str:
+        return "; ".join(
+            f"rank {self._beats.rank_of(one.pid) or '?'} (process {one.pid}): {one.words}" for one in standings
+        )
