@@ -171,6 +171,22 @@ class MachineFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What a model's own files say of it."""
+
+    name: str
+    folder: str
+    source: str = ""  # where it came from, in words
+    kind: str = ""  # model_type of its configuration, such as "bert"
+    parameters: int = 0
+    layers: int = 0
+    hidden: int = 0
+    inner: int = 0  # width between the two halves of a layer
+    vocabulary: int = 0
+    positions: int | None = None  # tokens it takes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BadRow:
     """A row that cannot be used, and why."""
 

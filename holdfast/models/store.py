@@ -12,7 +12,7 @@ from holdfast.core.artifacts import write_artifact
 from holdfast.core.env import cache_folder
 from holdfast.core.errors import RequestError
 
-_RECORD = "holdfast.json"  # written last: where the model came from
+_RECORD = "store.json"  # written last: where the model came from
 _PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
 
 

@@ -200,8 +200,8 @@ class _Fitting:
             advice.append("--device cpu, which has more memory and is slower")
         return MachineError(
             f"this run would not fit into the memory of {place}",
-            seen=f"at least {human_bytes(least.bytes)} needed (weights, gradients and moments {human_bytes(least.weights)}, "
-            f"activations {human_bytes(least.activations)}), {human_bytes(self._free or 0)} free",
+            seen=f"{human_bytes(self._free or 0)} free, at least {human_bytes(least.bytes)} needed: weights with "
+            f"gradients and moments {human_bytes(least.weights)}, activations {human_bytes(least.activations)}",
             try_next=tuple(advice),
             slug="cuda-oom" if self._device == "cuda" else "host-oom",
         )

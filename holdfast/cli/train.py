@@ -1,0 +1,127 @@
+"""`holdfast train`: one file in, one finished model out. The options are the fields of the request."""
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from holdfast.core.artifacts import to_json
+from holdfast.core.request import FIELDS, allowed_words, make_request, option, read_toml
+
+_GROUPS = {"data": "The data", "learning": "What is learned", "machine": "How it is computed", "run": "The run"}
+_METAVARS = {"whole": "NUMBER", "number": "NUMBER", "path": "PATH", "text": "TEXT", "texts": "TEXT"}
+
+
+class Grouped(click.Command):
+    """Help with the options in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for each group."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                field = FIELDS.get(parameter.name or "")
+                group = _GROUPS[field.metadata["group"]] if field else _GROUPS["run"]
+                sections.setdefault(group, []).append(record)
+        for title in _GROUPS.values():
+            with formatter.section(title):
+                formatter.write_dl(sections.get(title, []))
+
+
+def _option(field: "dataclasses.Field[Any]") -> Callable[[Any], Any]:
+    about, name = field.metadata, field.name
+    words = about["text"].rstrip(".")
+    kind = about["kind"]
+    limits = "" if kind == "flag" else allowed_words(field)
+    text = words + (f" ({limits})." if limits else ".")
+    also = ["--" + other.replace("_", "-") for other in about["also"]]
+    if kind == "flag":
+        shown = {"multi_label": "--multi-label/--single-label"}.get(
+            name, f"{option(name)}/--no-{name.replace('_', '-')}"
+        )
+        default = None if field.default is None else field.default
+        return click.option(shown, name, default=default, help=text)
+    names = [option(name), *(other for other in also if other != option(name))]
+    many = kind == "texts"
+    default_words = "" if field.default in (None, (), "") else f"  [{field.default}]"
+    return click.option(
+        *names,
+        name,
+        multiple=many,
+        default=None,
+        metavar="|".join(about["allowed"]) if about["allowed"] else _METAVARS[kind],
+        help=(words + "." if about["allowed"] else text) + default_words,
+    )
+
+
+def _with_options(command: Callable[..., None]) -> Callable[..., None]:
+    for field in reversed([field for field in FIELDS.values() if field.name != "data"]):
+        command = _option(field)(command)
+    return command
+
+
+@click.command(cls=Grouped)
+@click.argument("data", required=False)
+@_with_options
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="TOML file with any of these settings.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end and nothing else.")
+@click.option("--json-lines", "as_lines", is_flag=True, help="Print each event as a line of JSON.")
+@click.option("-v", "--verbose", is_flag=True, help="Show every choice with its reason.")
+def train(data: str | None, config: Path | None, as_json: bool, as_lines: bool, verbose: bool, **given: Any) -> None:
+    """Train a model on DATA, and finish: one file in, one finished model out.
+
+    The task, the columns and every setting are found out where they are not given, and printed with their reasons.
+    Exit code 0: finished. 2: the request is wrong. 3: this machine cannot. 4: every rung was tried.
+    """
+    settings: dict[str, object] = dict(read_toml(config)) if config else {}
+    asked = {name: value for name, value in given.items() if value is not None and value != () and _is_given(name)}
+    request = make_request({**settings, **asked, **({"data": data} if data else {})})
+    view = _view(as_json, as_lines, verbose)
+    if not as_json and not as_lines:
+        click.echo(f"holdfast train {Path(request.data).name or request.from_run}")
+        sys.stdout.flush()
+
+    from holdfast.runs.train import start_train
+
+    _show(start_train(request), view, as_json=as_json, as_lines=as_lines)
+
+
+def go_on(run: Path, *, as_json: bool = False, verbose: bool = False) -> None:
+    """Take up a training run from its folder, shown as `train` shows it."""
+    _show(run, _view(as_json, False, verbose), as_json=as_json, as_lines=False)
+
+
+def _show(run: Path, view: Any, *, as_json: bool, as_lines: bool) -> None:
+    from holdfast.cli.run import asked_by_signals, shown
+    from holdfast.runs.train import closing_lines, read_result, resume_train
+
+    try:
+        result = resume_train(run, on_event=view, guard=asked_by_signals)
+    except KeyboardInterrupt:
+        view.close()
+        view.say(f"stopped; nothing is lost: holdfast resume {shown(run)}", "[--]")
+        raise SystemExit(130) from None
+    finally:
+        view.close()
+    if as_json or as_lines:
+        click.echo(to_json({"run": run, **read_result(run)}) if as_json else "")
+    else:
+        for mark, name, text in closing_lines(run, result):
+            view.say(text, mark, name)
+    raise SystemExit(result.exit_code)
+
+
+def _view(as_json: bool, as_lines: bool, verbose: bool) -> Any:
+    from holdfast.cli.train_view import EventLines, TrainView
+
+    return EventLines() if as_lines else TrainView(verbose=verbose, quiet=as_json)
+
+
+def _is_given(name: str) -> bool:
+    """Whether the user wrote it: a default of ours must not hide what a file says."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

@@ -1,0 +1,288 @@
+"""What a person sees of `train`: a line for each thing that is done, and below them, on a terminal, one that moves.
+
+Where there is no terminal the moving part becomes a plain line now and then.
+"""
+
+import json
+import shutil
+import sys
+import textwrap
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from holdfast.core.artifacts import to_plain
+from holdfast.core.env import wants_color
+from holdfast.core.text import human_bytes
+from holdfast.runs.follow import Follow, Followed
+from holdfast.runs.view import clean, human_seconds
+
+_MOVES_EVERY_SECONDS = 0.2
+_LINE_EVERY_SECONDS = 15.0
+_SHOWN_AFTER_SECONDS = 0.5
+_SPIN = "|/-\\"
+_DEVICE = ("device", "precision", "threads")
+_SHOWN_CHOICES = ("epochs", "batch_size", "lr", "max_length")
+_BEST_FIRST = ("accuracy", "macro_f1", "micro_f1", "loss", "perplexity", "ndcg@10", "recall@1", "recall@10", "mrr@10")
+
+
+class TrainView:
+    """Shows a run's events."""
+
+    def __init__(self, *, verbose: bool = False, quiet: bool = False):
+        self._verbose, self._quiet = verbose, quiet
+        self._is_live = sys.stdout.isatty() and wants_color() and not quiet
+        self._run: Path | None = None
+        self._follow: Follow | None = None
+        self._begun = time.monotonic()
+        self._phase, self._phase_begun = "start", time.monotonic()
+        self._drawn, self._drawn_at, self._told_at = 0, 0.0, time.monotonic()
+        self._working: tuple[str, int, int | None] = ("", 0, None)
+        self._working_begun = time.monotonic()
+        self._attempt, self._state, self._peak_bytes = 0, {}, 0  # type: ignore[var-annotated]
+        self._metrics_step = 0
+        self._forecast: Mapping[str, Any] = {}
+
+    def __call__(self, event: str, details: Mapping[str, object]) -> None:
+        """Show one event."""
+        show = getattr(self, "_on_" + event.replace(" ", "_"), None)
+        if show:
+            show(details)
+        self._draw()
+
+    def say(self, text: str, mark: str = "[ok]", name: str = "") -> None:
+        """Print a line that stays."""
+        self._erase()
+        if self._quiet:
+            return
+        width = max(38, min(_width(), 110))
+        head = f"{mark:<4} {name:<8} " if name else f"{mark:<4} "
+        indent = len(head) if width >= 60 else 5
+        lines = textwrap.wrap(
+            clean(text, 2000),
+            width - 1,
+            initial_indent=head,
+            subsequent_indent=" " * indent,
+            break_long_words=True,
+            break_on_hyphens=False,
+        )
+        for line in lines:
+            click.echo(line)
+
+    def close(self) -> None:
+        """Take the moving part away."""
+        self._erase()
+
+    # The walk
+
+    def _on_run(self, details: Mapping[str, Any]) -> None:
+        self._run = Path(details["folder"])
+        self._follow = Follow(self._run)
+
+    def _on_phase(self, details: Mapping[str, Any]) -> None:
+        if details["phase"] != self._phase:
+            self._phase, self._phase_begun = str(details["phase"]), time.monotonic()
+            self._working = ("", 0, None)
+
+    def _on_working(self, details: Mapping[str, Any]) -> None:
+        what = str(details["what"])
+        if what != self._working[0]:
+            self._working_begun = time.monotonic()
+        self._working = (what, int(details["done"]), details["whole"])
+
+    def _on_note(self, details: Mapping[str, Any]) -> None:
+        self.say(str(details["words"]), "[..]", "note")
+
+    def _on_surveyed(self, details: Mapping[str, Any]) -> None:
+        splits = ", ".join(f"{name} {rows:,}" for name, rows in details["splits"].items())
+        labels = f", {details['labels']:,} labels" if details["labels"] else ""
+        self.say(f"{details['task']}, {details['form']}: {details['rows']:,} rows ({splits}){labels}", name="survey")
+        for name, choice in details["choices"].items():
+            if self._verbose or name in ("text column", "label column", "task"):
+                self.say(f"{name}: {choice['value']}  ({choice['because']})", "", "")
+        for warning in details["warnings"]:
+            self.say(warning, "[!]", "survey")
+
+    def _on_model(self, details: Mapping[str, Any]) -> None:
+        weights = f", {details['parameters'] / 1e6:,.1f} million weights" if details["parameters"] else ""
+        self.say(f"{details['name']}{weights}, from {details['source']}", name="model")
+
+    def _on_finding(self, details: Mapping[str, Any]) -> None:
+        if details["severity"] == "blocker" or self._verbose:
+            self.say(f"{details['title']}: {details['seen']} [{details['slug']}]", "[!]", "machine")
+
+    def _on_prepared(self, details: Mapping[str, Any]) -> None:
+        splits = details.get("splits") or {}
+        tokens = sum(about.get("tokens", 0) for about in splits.values() if isinstance(about, dict))
+        how = "found ready" if details["is_reused"] else f"in {human_seconds(details['seconds'])}"
+        self.say(f"{tokens:,} tokens, {how}" if tokens else f"ready, {how}", name="data")
+
+    def _on_planned(self, details: Mapping[str, Any]) -> None:
+        choices = details["choices"]
+        self.say(_plan_words(choices), name="plan")
+        for name, choice in choices.items():
+            if self._verbose or name in (*_SHOWN_CHOICES, *_DEVICE, "micro_tokens", "lora"):
+                self.say(f"{name} {choice['value']}: {choice['because']}", "", "")
+
+    def _on_proof(self, details: Mapping[str, Any]) -> None:
+        self.say(
+            str(details["words"]), {"failed": "[!]", "skipped": "[--]"}.get(str(details.get("state")), "[ok]"), "prove"
+        )
+
+    def _on_forecast(self, details: Mapping[str, Any]) -> None:
+        self._forecast = details
+        self.say(str(details["words"]), name="forecast")
+
+    # The attempts
+
+    def _on_attempt(self, details: Mapping[str, Any]) -> None:
+        self._attempt = int(details["number"])
+        if self._follow:
+            self._follow.attempt(self._attempt)
+        if self._attempt > 1:
+            rung = f"{details['rung']}; " if details.get("rung") else ""
+            self.say(f"attempt {self._attempt}: {rung}{details['because']}", "[..]", "train")
+
+    def _on_progress(self, details: Mapping[str, Any]) -> None:
+        self._state = dict(details)
+        self._peak_bytes = max(self._peak_bytes, int(details.get("resident_bytes") or 0))
+        if self._follow:
+            self._tell_metrics(self._follow.look())
+
+    def _on_quiet(self, details: Mapping[str, Any]) -> None:
+        words = f": {details['words']}" if details.get("words") else ""
+        self.say(
+            f"no step for {human_seconds(float(details['seconds']))} in phase {details['phase']}{words}",
+            "[..]",
+            "train",
+        )
+
+    def _on_ended(self, details: Mapping[str, Any]) -> None:
+        self.say(
+            f"attempt {self._attempt} {details['outcome']} at step {details['step']}: {details['sentence']}",
+            "[!]",
+            "train",
+        )
+
+    def _on_stopping(self, details: Mapping[str, Any]) -> None:
+        self.say("stopping: saving first; Ctrl-C again ends at once", "[..]", "train")
+
+    def _on_leftovers_ended(self, details: Mapping[str, Any]) -> None:
+        self.say(str(details["words"]), "[..]", "train")
+
+    def _tell_metrics(self, now: Followed) -> None:
+        if now.metrics and now.metrics_step > self._metrics_step:
+            self._metrics_step = now.metrics_step
+            epoch = f"epoch {now.metrics_step / now.epoch_steps:.3g}, " if now.epoch_steps else ""
+            self.say(f"{epoch}step {now.metrics_step:,}: validation {metrics_words(now.metrics)}", name="train")
+
+    # The moving part
+
+    def _draw(self) -> None:
+        now = time.monotonic()
+        if self._quiet:
+            return
+        if not self._is_live:
+            if now - self._told_at >= _LINE_EVERY_SECONDS and now - self._phase_begun >= 1:
+                self._told_at = now
+                for line in self._moving(10_000)[:1]:
+                    click.echo(line)
+                sys.stdout.flush()
+            return
+        if now - self._drawn_at < _MOVES_EVERY_SECONDS or now - self._phase_begun < _SHOWN_AFTER_SECONDS:
+            return
+        self._drawn_at = now
+        lines = self._moving(_width() - 1)
+        self._erase()
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        sys.stdout.flush()
+        self._drawn = len(lines)
+
+    def _erase(self) -> None:
+        if self._drawn:
+            sys.stdout.write(f"\x1b[{self._drawn}F\x1b[J")
+            sys.stdout.flush()
+            self._drawn = 0
+
+    def _moving(self, width: int) -> list[str]:
+        spin = _SPIN[int(time.monotonic() * 4) % 4] if self._is_live else "."
+        clock = human_seconds(time.monotonic() - self._phase_begun)
+        if self._state and self._follow:
+            return [line[:width] for line in self._training(width, spin)]
+        what, done, whole = self._working
+        line = f"[{spin}{spin}] {what or self._phase}"
+        if what.startswith("downloading"):
+            line += f": {done / 1e6:.1f}" + (f" of {whole / 1e6:.1f} MB" if whole else " MB")
+        elif done or whole:
+            line += f": {done:,}" + (f" of {whole:,}" if whole else "")
+        line += f", {clock}"
+        if whole and 0 < done < whole:
+            line += f", about {human_seconds((time.monotonic() - self._working_begun) * (whole - done) / done)} left"
+        return [line[:width]]
+
+    def _training(self, width: int, spin: str) -> list[str]:
+        assert self._follow
+        now, phase = self._follow.now, str(self._state.get("phase", ""))
+        clock = human_seconds(time.monotonic() - self._phase_begun)
+        if phase in ("step", "first step") and now.steps:
+            head = f"[{spin}{spin}] step {now.step:,} of {now.steps:,}"
+        else:
+            head = f"[{spin}{spin}] {phase or 'starting'}, {clock}" + (
+                f", step {now.step:,} of {now.steps:,}" if now.steps else ""
+            )
+        parts = [f"loss {now.loss:.4g}"] if now.loss is not None else []
+        left = now.seconds_left()
+        if left is not None:
+            parts.append(f"{human_seconds(left)} left")
+        if self._state.get("resident_bytes"):
+            parts.append(human_bytes(float(self._state["resident_bytes"])))
+        lines = [", ".join([head, *parts])]
+        if len(lines[0]) > width:
+            lines = [head, "     " + ", ".join(parts)]
+        if now.steps and self._is_live:
+            room = max(10, min(60, width - 12))
+            full = int(room * now.step / now.steps)
+            lines.append("     " + "█" * full + "░" * (room - full) + f" {now.step / now.steps:4.0%}")
+        if self._state.get("words") and self._is_live:
+            lines.append("     " + clean(self._state["words"], width - 5))
+        return lines
+
+
+class EventLines:
+    """Prints each event as one line of JSON."""
+
+    def __call__(self, event: str, details: Mapping[str, object]) -> None:
+        """Print one event; moving figures are left out."""
+        if event not in ("progress", "working"):
+            plain = to_plain(details)
+            assert isinstance(plain, dict)
+            click.echo(json.dumps({"event": event, "time": round(time.time(), 3), **plain}, ensure_ascii=False))
+
+    def say(self, text: str, mark: str = "", name: str = "") -> None:
+        """Nothing but events is printed."""
+
+    def close(self) -> None:
+        """Nothing to take away."""
+
+
+def metrics_words(metrics: Mapping[str, float]) -> str:
+    """The metrics that say most, in a few words."""
+    known = [name for name in _BEST_FIRST if name in metrics]
+    names = known[:4] or list(metrics)[:4]
+    return ", ".join(f"{name} {metrics[name]:.4g}" for name in names)
+
+
+def _plan_words(choices: Mapping[str, Any]) -> str:
+    value = {name: choice["value"] for name, choice in choices.items()}
+    how = f"{value['device']}, {value['precision']}" + (
+        f", {value['threads']} threads" if value["device"] == "cpu" else ""
+    )
+    lora = ", LoRA" if value.get("lora") else ""
+    return f"{value['epochs']} epochs, batch {value['batch_size']}, lr {value['lr']:g}{lora}, on {how}"
+
+
+def _width() -> int:
+    return shutil.get_terminal_size().columns

@@ -1,0 +1,127 @@
+"""How a training run ended: more fields for result.json, and the last lines on the screen."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.runfolder import METRICS, RESULT, SAMPLES, model_folder
+from holdfast.core.text import human_bytes
+from holdfast.runs.supervise import Result
+from holdfast.runs.view import human_seconds
+
+_BEST_FIRST = (
+    *("accuracy", "macro_f1", "micro_f1", "negative_loss", "loss", "perplexity"),
+    *("ndcg@10", "recall@1", "recall@10", "mrr@10"),
+)
+
+
+def describe_result(run: Path, plan: Mapping[str, Any], result: Result) -> dict[str, object]:
+    """What result.json holds of a training run beyond what every run has."""
+    found: dict[str, object] = {"kind": "train", "task": plan.get("task")}
+    if result.state != "finished":
+        return {**found, "model": None, "next": [f"holdfast resume {run}"]}
+    metrics = _read(run / METRICS)
+    splits = {split: _numbers(metrics.get(split)) for split in ("validation", "test") if metrics.get(split)}
+    return {
+        **found,
+        "model": str(model_folder(run)),
+        "metrics": splits,
+        "forecast": forecast_against(plan, result, _peak(run)),
+        "next": [f'holdfast predict {run} "..."', f"holdfast report {run}"],
+    }
+
+
+def forecast_against(plan: Mapping[str, Any], result: Result, peak_bytes: int | None) -> dict[str, object]:
+    """What was forecast beside what happened, with the error as a share."""
+    forecast = plan.get("forecast") or {}
+    return {
+        "seconds": _beside(forecast.get("seconds"), result.seconds),
+        "peak_bytes": _beside(forecast.get("peak_bytes"), peak_bytes),
+    }
+
+
+def read_result(run: Path) -> dict[str, Any]:
+    """The result of a run; empty when there is none yet."""
+    return _read(run / RESULT)
+
+
+def closing_lines(run: Path, result: Result) -> Iterator[tuple[str, str, str]]:
+    """The last lines on the screen: mark, name, text."""
+    found, shown = read_result(run), _shown(run)
+    if result.state == "stopped":
+        yield "[--]", "", f"{result.sentence}; {human_seconds(result.seconds)}"
+        yield "", "", f"next   holdfast resume {shown}"
+        return
+    if result.state == "failed":
+        yield "[x]", "", result.sentence
+        for remedy in result.remedies[:3]:
+            yield "", "", f"try    {remedy}"
+        if result.slug and result.slug != "unknown":
+            yield "", "", f"more   holdfast explain {result.slug}"
+        yield "", "", f"everything that was seen is in {shown}"
+        return
+    for split, metrics in (found.get("metrics") or {}).items():
+        yield "[ok]", split, _metric_words(metrics)
+    yield from _forecast_lines(found.get("forecast") or {})
+    yield "[ok]", "", f"{result.sentence}, {human_seconds(result.seconds)}; the model is in {shown}/model"
+    yield "", "", f'use it   holdfast predict {shown} "..."   or   AutoModel.from_pretrained("{shown}/model")'
+    yield "", "", f"look     holdfast report {shown}"
+
+
+def _forecast_lines(forecast: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    time, memory = forecast.get("seconds") or {}, forecast.get("peak_bytes") or {}
+    said = []
+    if time.get("forecast"):
+        actual, wanted = human_seconds(time["actual"]), human_seconds(time["forecast"])
+        said.append(f"{actual} against {wanted} ({time['error']:+.0%})")
+    if memory.get("forecast") and memory.get("actual"):
+        actual, wanted = human_bytes(memory["actual"]), human_bytes(memory["forecast"])
+        said.append(f"{actual} of memory against {wanted} ({memory['error']:+.0%})")
+    if said:
+        yield "[ok]", "forecast", "took " + ", ".join(said)
+
+
+def _metric_words(metrics: Mapping[str, float]) -> str:
+    names = [name for name in _BEST_FIRST if name in metrics and name != "negative_loss"] or list(metrics)[:4]
+    return ", ".join(f"{name} {metrics[name]:.4g}" for name in names[:5])
+
+
+def _beside(forecast: float | None, actual: float | None) -> dict[str, object]:
+    error = actual / forecast - 1 if forecast and actual else None
+    return {"forecast": forecast, "actual": actual, "error": round(error, 4) if error is not None else None}
+
+
+def _peak(run: Path) -> int | None:
+    """The most memory that any attempt was seen to hold."""
+    most = 0
+    for file in (run / "attempts").glob(f"*/{SAMPLES}"):
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                most = max(most, int(json.loads(line).get("resident_bytes") or 0))
+            except (ValueError, TypeError, AttributeError):
+                continue
+    return most or None
+
+
+def _numbers(found: object) -> dict[str, float]:
+    if not isinstance(found, dict):
+        return {}
+    return {
+        name: value for name, value in found.items() if isinstance(value, (int, float)) and not isinstance(value, bool)
+    }
+
+
+def _shown(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

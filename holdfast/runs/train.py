@@ -1,0 +1,153 @@
+"""One file in, one finished model out: the whole walk of a training run, from the request to its result.
+
+Reads: the request. Leaves: a run folder that is the only truth about the run and can be resumed from any point.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.artifacts import write_artifact
+from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.request import KIND, TrainRequest, read_saved, to_saved
+from holdfast.core.runfolder import REQUEST, SETTINGS, model_folder
+from holdfast.data.shards import read_manifest
+from holdfast.planning.ladder import Changes
+from holdfast.planning.ladders import engine_ladder
+from holdfast.planning.presets import with_preset
+from holdfast.runs.holder import hold
+from holdfast.runs.result import closing_lines, describe_result, read_result
+from holdfast.runs.supervise import Job, Result, supervise
+from holdfast.runs.walk import OnEvent, read_plan, walk
+from holdfast.supervisor.attempt import StopRequest
+from holdfast.supervisor.child import Launch
+
+__all__ = ("closing_lines", "make_job", "make_run_folder", "read_result", "resume_train", "start_train")
+
+Guard = Callable[[StopRequest], AbstractContextManager[None]]
+
+RUNS = "runs"  # where run folders go when none is named
+
+
+def start_train(request: TrainRequest) -> Path:
+    """Make the folder of a new run, with the request in it."""
+    request = with_preset(_from_earlier(request))
+    _require_data(request)
+    return make_run_folder(request)
+
+
+def resume_train(run: Path, *, on_event: OnEvent, guard: Guard = lambda stop: nullcontext()) -> Result:
+    """Bring a training run to its end, from wherever it stands; `guard` lets a stop be asked for while it trains."""
+    request = read_saved(run / REQUEST)
+    on_event("run", {"folder": str(run)})
+    plan = read_plan(run)
+    if not plan.get("settings") or read_manifest(Path(plan["settings"]["prepared"])) is None:
+        with hold(run):
+            walk(run, request, on_event)
+        plan = read_plan(run)
+    stop = StopRequest()
+    with guard(stop):
+        return supervise(run, make_job(run, request, plan), on_event=on_event, stop=stop)
+
+
+def make_job(run: Path, request: TrainRequest, plan: Mapping[str, Any]) -> Job:
+    """The attempts of a run that is planned and prepared."""
+    settings: dict[str, object] = dict(plan["settings"])
+
+    def launch(attempt: Path, changes: Changes, resume: bool) -> Launch:
+        changed = {name: value for name, value in changes.items() if not name.isupper()}
+        write_artifact(attempt, SETTINGS, {**settings, **changed})
+        variables = {name: str(value) for name, value in changes.items() if name.isupper()}
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true", **variables}
+        return Launch((sys.executable, "-m", "holdfast.engine", str(attempt)), run, environment, attempt)
+
+    return Job(
+        kind=KIND,
+        words=f"train {Path(request.data).name}",
+        make_launch=launch,
+        ladder=engine_ladder(settings),
+        allow_changes=request.allow_changes,
+        max_attempts=request.max_attempts,
+        step_timeout_seconds=request.step_timeout,
+        describe_result=lambda result: describe_result(run, plan, result),
+    )
+
+
+def make_run_folder(request: TrainRequest) -> Path:
+    """A folder of its own for the run, with the request in it."""
+    try:
+        run = _asked_folder(Path(request.out)) if request.out else _free_folder(request)
+        write_artifact(run, REQUEST, to_saved(replace(request, out=str(run))))
+    except OSError as error:
+        raise MachineError(
+            f"the run folder {request.out or RUNS} cannot be written",
+            seen=error.strerror or str(error),
+            try_next=("--out FOLDER, at a place with room that you may write to",),
+            slug="disk-full" if error.errno in (28, 122) else "permission-denied",
+        ) from error
+    return run
+
+
+def _asked_folder(folder: Path) -> Path:
+    if folder.exists() and not folder.is_dir():
+        raise RequestError(f"--out {folder} is a file", try_next=("name a folder that is not there yet",))
+    if folder.is_dir() and any(folder.iterdir()):
+        known = (folder / REQUEST).is_file()
+        raise RequestError(
+            f"--out {folder} is not empty",
+            seen="a run is in it" if known else ", ".join(sorted(path.name for path in folder.iterdir())[:5]),
+            try_next=(f"holdfast resume {folder}" if known else "name a folder that is not there yet",),
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder.absolute()
+
+
+def _free_folder(request: TrainRequest) -> Path:
+    name = re.sub(r"[^\w.-]+", "-", Path(request.data).name.partition(".")[0]).strip("-.") or "run"
+    number = 1
+    while True:
+        folder = Path(RUNS).absolute() / f"{name}-{number}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+            continue
+        return folder
+
+
+def _require_data(request: TrainRequest) -> None:
+    """Refuse a path that leads nowhere before a folder is made for it."""
+    for name in ("data", "validation", "test", "negatives"):
+        path = getattr(request, name)
+        if path and not os.path.lexists(path):
+            raise RequestError(f"there is no {path}", seen="" if name == "data" else f"given as --{name}")
+
+
+def _from_earlier(request: TrainRequest) -> TrainRequest:
+    """Fill what was left open from the run that is gone on from: its model, and where none is given its data."""
+    if not request.from_run:
+        return request
+    earlier = Path(request.from_run)
+    if not (earlier / REQUEST).is_file():
+        raise RequestError(f"--from {earlier} is no run folder", seen="it holds no request.json")
+    if not any(model_folder(earlier).rglob("*.safetensors")):
+        raise RequestError(
+            f"--from {earlier} has no finished model", try_next=(f"holdfast resume {earlier}, to finish it first",)
+        )
+    before = read_saved(earlier / REQUEST)
+    mine = {name: getattr(request, name) for name in TrainRequest.__dataclass_fields__}
+    theirs = {name: getattr(before, name) for name in TrainRequest.__dataclass_fields__}
+    plain = TrainRequest()
+    taken = {name: value for name, value in theirs.items() if mine[name] == getattr(plain, name)}
+    own = {"out", "from_run", "model", "preset"}
+    if request.data:  # of other data the columns may be named otherwise
+        own |= {"validation", "test", "negatives", "text_column", "label_column", "group_column", "encoding"}
+        own |= {"delimiter", "header", "multi_label", "min_score"}
+    task = {"task": read_plan(earlier).get("task")} if request.task is None else {}
+    kept = {name: value for name, value in taken.items() if name not in own}
+    return replace(request, **{**kept, **task, "model": str(model_folder(earlier))})
