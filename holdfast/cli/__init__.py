@@ -16,7 +16,9 @@ from holdfast.core.text import closest
 COMMANDS = {
     "doctor": "Check this machine, or a folder of installed packages, before a run.",
     "survey": "Read a dataset as train would, and say what was found and chosen.",
+    "train": "Train a model on a dataset, and finish: one file in, one finished model out.",
     "models": "List the models on this machine, or get one.",
+    "predict": "Use a finished model: labels, answers or passages for texts or a file.",
     "report": "Write one HTML page with everything worth knowing of a run.",
     "run": "Run any training command until it has finished, unmodified.",
     "resume": "Go on with a run where it stood.",

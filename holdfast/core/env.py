@@ -3,8 +3,6 @@
 import os
 import sys
 from pathlib import Path
-import sys
-from pathlib import Path
 
 
 def wants_color() -> bool:
@@ -22,8 +20,6 @@ def cache_folder() -> Path:
 
 def state_folder() -> Path:
     """Where this user's machine keeps what Holdfast has learned (XDG_STATE_HOME; on a Mac its own folder)."""
-    if given := os.environ.get("HOLDFAST_STATE"):
-        return Path(given)
     if given := os.environ.get("XDG_STATE_HOME"):
         return Path(given) / "holdfast"
     if sys.platform == "darwin":

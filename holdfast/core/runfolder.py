@@ -10,6 +10,8 @@ SETTINGS, BEAT, EVENTS = "settings.json", "beat", "events.jsonl"
 MANIFEST = "manifest.json"
 SUPERVISOR, CHILD, OUTPUT, BEATS, STACKS = "supervisor.json", "child.json", "output.log", "beats", "stacks"
 SAMPLES, EVIDENCE, DIAGNOSIS, DECISION = "samples.jsonl", "evidence.json", "diagnosis.json", "decision.json"
+RUNG, OUTCOME = "rung.json", "outcome.json"  # what an attempt changed, written first; how it went, written last
+LOCK, SUPERVISOR_LOG = "lock", "supervisor.log"  # held, and written, by the one supervisor of a run
 
 
 def attempt_folder(run: Path, number: int) -> Path:

@@ -1,0 +1,41 @@
+"""`holdfast resume`: take up a run from its folder."""
+
+from pathlib import Path
+
+import click
+
+from holdfast.cli.run import foreground, shown
+from holdfast.core.artifacts import to_json
+
+
+@click.command()
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--detach", is_flag=True, help="Go on in the background, also when this terminal closes.")
+@click.option("--quiet", is_flag=True, help="Do not show the command's own output.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end and nothing else.")
+@click.option("-v", "--verbose", is_flag=True, help="Show phases and every applied setting.")
+def resume(folder: Path, detach: bool, quiet: bool, as_json: bool, verbose: bool) -> None:
+    """Go on with RUN where it stood: after Ctrl-C, a kill, a crash, or a restart of the machine.
+
+    Processes that an earlier supervisor left are ended first. A run that somebody already looks after is refused.
+    """
+    from holdfast.runs.resume import job_of
+    from holdfast.runs.status import read_glance
+
+    run = folder.resolve()
+    glance = read_glance(run)
+    if glance.status.state == "finished":
+        click.echo(to_json({"run": run, "state": "finished"}) if as_json else f"holdfast: {shown(run)} has finished")
+        return
+    job = job_of(run)
+    if detach:
+        from holdfast.runs.detach import detach_run
+
+        pid = detach_run(run)
+        click.echo(
+            to_json({"run": run, "supervisor_pid": pid})
+            if as_json
+            else f"holdfast: {shown(run)} goes on in the background (supervisor {pid})"
+        )
+        return
+    foreground(run, job, as_json=as_json, quiet=quiet, verbose=verbose)

@@ -1,0 +1,161 @@
+"""Any training command as a run: its folder, its request, and how each attempt of it is started.
+
+The command is not touched. A folder of ours comes first on PYTHONPATH and arms beats, stacks and rungs in every Python
+process it starts; settings that are environment variables go into the environment. Leaves: request.json.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import holdfast
+from holdfast.core.artifacts import write_artifact
+from holdfast.core.errors import RequestError
+from holdfast.core.runfolder import REQUEST, SETTINGS
+from holdfast.planning.ladder import DEFAULT_MAX_ATTEMPTS, Changes
+from holdfast.planning.ladders import command_ladder
+from holdfast.runs.memory import Memory, key_of
+from holdfast.runs.supervise import Job
+from holdfast.supervisor.child import Launch
+
+PRELOAD = Path(holdfast.__file__).parent / "preload"
+RUNS = "runs"  # where run folders go when none is named
+
+_SECRET = re.compile(r"(?i)key|token|secret|passw|credential|auth|cookie|session")
+_OWN = re.compile(r"HOLDFAST_|PWD$|OLDPWD$|SHLVL$|_$|TMUX|STY$|WINDOWID$|TERM_SESSION")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandRequest:
+    """What was asked of `holdfast run`. Written as request.json."""
+
+    command: tuple[str, ...]
+    cwd: str
+    environment: Mapping[str, str] = field(
+        default_factory=dict
+    )  # without secrets; those are taken from the shell again
+    resume_args: tuple[str, ...] = ()  # added to the command when earlier work is resumed
+    allow_changes: bool = False
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    step_timeout_seconds: float | None = None
+    remembers: bool = True
+
+    @property
+    def words(self) -> str:
+        """The command as one would type it."""
+        return shlex.join(self.command)
+
+
+def make_request(command: tuple[str, ...], **options: object) -> CommandRequest:
+    """Check a command and take down the place and environment it is asked from."""
+    if not command:
+        raise RequestError("there is no command to run", try_next=("holdfast run -- python train.py",))
+    if shutil.which(command[0]) is None:
+        raise RequestError(
+            f"there is no command named {command[0]!r}",
+            seen="it is not on PATH" if os.sep not in command[0] else "there is no such file that can be run",
+            try_next=_instead(command),
+        )
+    script = _script_of(command)
+    if script and not Path(script).exists():
+        raise RequestError(f"there is no file {script!r}", seen=f"looked in {Path.cwd()}")
+    kept = {name: value for name, value in os.environ.items() if not _SECRET.search(name) and not _OWN.match(name)}
+    return CommandRequest(command=command, cwd=str(Path.cwd()), environment=kept, **options)  # type: ignore[arg-type]
+
+
+def make_folder(request: CommandRequest, folder: Path | None, name: str = "") -> Path:
+    """Make the run's folder with its request in it; refuse one that holds a run already."""
+    if folder is None:
+        folder = _free_folder(Path(RUNS), name or _name_of(request.command))
+    elif (folder / REQUEST).exists():
+        raise RequestError(
+            f"{folder} already holds a run", try_next=(f"holdfast resume {folder}", "give another folder with --run")
+        )
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+    write_artifact(folder, REQUEST, {"kind": "command", **asdict(request)})
+    (folder / REQUEST).chmod(0o600)  # it holds the environment
+    return folder.resolve()
+
+
+def command_job(request: CommandRequest) -> Job:
+    """Say how the command is started and what may be changed about it."""
+
+    def make_launch(attempt: Path, changes: Changes, resume: bool) -> Launch:
+        return _launch(request, attempt, changes, resume)
+
+    return Job(
+        kind="command",
+        words=request.words,
+        make_launch=make_launch,
+        ladder=command_ladder(has_accelerator=has_accelerator()),
+        allow_changes=request.allow_changes,
+        max_attempts=request.max_attempts,
+        step_timeout_seconds=request.step_timeout_seconds,
+        memory=Memory.open(request.command) if request.remembers else None,
+        memory_key=key_of("command", request.cwd, *request.command),
+    )
+
+
+def read_command_request(known: Mapping[str, object]) -> CommandRequest:
+    """The request as it was written down."""
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
+    fields.pop("kind", None)
+    return CommandRequest(**fields)  # type: ignore[arg-type]
+
+
+def has_accelerator() -> bool:
+    """Say whether this machine has anything but a CPU to train on, without asking a library."""
+    if sys.platform == "darwin":
+        return os.uname().machine == "arm64"
+    return any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg"))
+
+
+def _launch(request: CommandRequest, attempt: Path, changes: Changes, resume: bool) -> Launch:
+    variables = {name: str(value) for name, value in changes.items() if name.isupper()}
+    factors = {name: value for name, value in changes.items() if name.endswith("_factor")}
+    settings = {name: value for name, value in changes.items() if not name.isupper() and name not in factors}
+    given = {"changes": settings, "environment": variables, "resume": resume, "supervisor": os.getpid()}
+    write_artifact(attempt, SETTINGS, {**given, "micro_batch_factor": 1, "eval_micro_batch_factor": 1, **factors})
+    environment = {**os.environ, **request.environment, **variables}
+    path = [str(PRELOAD), *filter(None, [environment.get("PYTHONPATH")])]
+    environment["PYTHONPATH"] = os.pathsep.join(path)
+    environment.setdefault("PYTHONUNBUFFERED", "1")  # what was printed before a kill is on disk
+    arguments = request.resume_args if resume else ()
+    return Launch((*request.command, *arguments), Path(request.cwd), environment, attempt)
+
+
+def _free_folder(parent: Path, name: str) -> Path:
+    """The first folder NAME-1, NAME-2, ... that nobody has."""
+    for number in range(1, 100_000):
+        folder = parent / f"{name}-{number}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise RequestError(f"{parent} is full of runs named {name}", try_next=("--run FOLDER",))
+
+
+def _name_of(command: tuple[str, ...]) -> str:
+    script = _script_of(command)
+    name = Path(script).stem if script else Path(command[0]).name
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
+
+
+def _script_of(command: tuple[str, ...]) -> str:
+    """The Python file that a command runs, when it is plainly `python FILE`."""
+    if re.fullmatch(r"python[\d.]*", Path(command[0]).name) and len(command) > 1 and command[1].endswith(".py"):
+        return command[1]
+    return ""
+
+
+def _instead(command: tuple[str, ...]) -> tuple[str, ...]:
+    if command[0].endswith(".py"):
+        return (f"holdfast run -- python {shlex.join(command)}",)
+    return ("holdfast run -- python train.py",)

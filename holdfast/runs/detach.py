@@ -1,0 +1,38 @@
+"""Supervises a run in the background: a process of its own session, its lines in supervisor.log."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from holdfast.core.errors import RequestError
+from holdfast.core.runfolder import RESULT, SUPERVISOR_LOG
+from holdfast.runs.holder import holder
+
+_START_SECONDS = 30.0
+
+
+def detach_run(run: Path) -> int:
+    """Start a supervisor that outlives this terminal; give its pid once it holds the run."""
+    log = os.open(run / SUPERVISOR_LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast", "resume", str(run), "--quiet"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        found = holder(run)
+        if (run / RESULT).exists() or (found and found.pid == process.pid):
+            return process.pid
+        if process.poll() is not None:
+            break
+        time.sleep(0.05)
+    said = (run / SUPERVISOR_LOG).read_text(errors="replace").strip().splitlines()
+    raise RequestError("the supervisor did not start", seen=said[-1] if said else "it said nothing")

@@ -1,0 +1,72 @@
+"""Who supervises a run: one process at a time, held by a lock that its death frees.
+
+Leaves: lock, supervisor.json.
+"""
+
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.core.artifacts import write_artifact
+from holdfast.core.errors import RequestError
+from holdfast.core.runfolder import LOCK, SUPERVISOR
+from holdfast.supervisor.members import Identity, boot_id, find_member, start_ticks_of
+
+
+@contextmanager
+def hold(run: Path) -> Iterator[None]:
+    """Be the run's only supervisor, or refuse."""
+    file = os.open(run / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RequestError(
+                "another supervisor already looks after this run",
+                seen=_words(run),
+                try_next=(f"holdfast watch {run}", f"holdfast stop {run}"),
+            ) from None
+        pid = os.getpid()
+        known = {"pid": pid, "start_ticks": start_ticks_of(pid), "boot_id": boot_id(), "host": socket.gethostname()}
+        write_artifact(run, SUPERVISOR, {**known, "started": round(time.time(), 3)})
+        yield
+    finally:
+        os.close(file)  # which frees the lock
+
+
+def holder(run: Path) -> Identity | None:
+    """The living supervisor of a run on this machine; None when nobody looks after it."""
+    try:
+        known = json.loads((run / SUPERVISOR).read_text(encoding="utf-8"))
+        identity = Identity(int(known["pid"]), int(known["start_ticks"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if known.get("boot_id") != boot_id():
+        return None
+    found = find_member(identity.pid)
+    return identity if found and found.identity == identity and not found.is_gone and is_held(run) else None
+
+
+def is_held(run: Path) -> bool:
+    """Say whether some process holds the run's lock."""
+    try:
+        file = os.open(run / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(file)
+    return False
+
+
+def _words(run: Path) -> str:
+    found = holder(run)
+    return f"its pid is {found.pid}" if found else f"{run / LOCK} is held"

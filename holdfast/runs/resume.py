@@ -1,0 +1,53 @@
+"""Takes up a run from its folder alone: after Ctrl-C, a kill of the supervisor, a crash or a restart of the machine."""
+
+import os
+import signal
+import time
+from importlib import import_module
+from pathlib import Path
+
+from holdfast.core.errors import RequestError
+from holdfast.core.runfolder import RESULT
+from holdfast.runs.command import command_job, read_command_request
+from holdfast.runs.earlier import end_leftovers
+from holdfast.runs.holder import holder
+from holdfast.runs.status import read_request
+from holdfast.runs.supervise import Job
+from holdfast.supervisor.ending import send
+
+
+def job_of(run: Path) -> Job:
+    """What the run was asked to do, ready to be supervised again."""
+    request = read_request(run)
+    kind = request.get("kind")
+    if kind == "command":
+        try:
+            return command_job(read_command_request(request))
+        except TypeError as error:
+            raise RequestError(f"{run}/request.json is not understood", seen=str(error)) from None
+    if kind == "train":
+        job: Job = import_module("holdfast.runs.train").train_job(run)
+        return job
+    raise RequestError(f"{run}/request.json is of a kind that cannot be resumed", seen=f"kind {kind!r}")
+
+
+def ask_to_stop(run: Path, *, at_once: bool, wait_seconds: float) -> str:
+    """Ask the run's supervisor to stop it with a checkpoint; say what came of it."""
+    read_request(run)
+    found = holder(run)
+    if found is None:
+        ended = end_leftovers(run)
+        if ended:
+            return ended
+        state = "has ended" if (run / RESULT).exists() else "is not running"
+        return f"nothing to stop: the run {state}"
+    send(found, signal.SIGTERM)
+    if at_once:
+        time.sleep(0.5)
+        send(found, signal.SIGTERM)
+    deadline = time.monotonic() + wait_seconds
+    while time.monotonic() < deadline:
+        if holder(run) is None:
+            return "stopped"
+        time.sleep(0.1)
+    return f"asked, but not stopped within {wait_seconds:.0f} s (supervisor {found.pid}; this is {os.getpid()})"

@@ -1,0 +1,189 @@
+"""Says where a run stands, from its folder alone: nobody has to be running for that.
+
+The fields of `Status` are what `holdfast status --json` prints.
+"""
+
+import json
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.errors import RequestError
+from holdfast.core.events import read_events
+from holdfast.core.runfolder import EVENTS, METRICS, REQUEST, RESULT, RUNG, SAMPLES
+from holdfast.core.text import closest
+from holdfast.runs.holder import holder
+from holdfast.supervisor.outcome import newest_beat, read_outcome
+
+_RATE_SAMPLES = 24  # about two minutes: the speed of now, not of the first epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStatus:
+    """One attempt in a line."""
+
+    rung: str  # what it changed; empty for the plan as asked
+    outcome: str  # "running", "finished", "died", "hung", "stopped", "interrupted"
+    diagnosis: str | None  # the cause in one sentence
+    noticed_after_seconds: float | None
+    step_reached: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """Where a run stands."""
+
+    state: str  # "preparing" | "proving" | "training" | "finished" | "failed" | "stopped"
+    phase: str
+    step: int
+    steps: int
+    loss: float | None
+    metrics: Mapping[str, Any]
+    eta_seconds: float | None
+    attempts: tuple[AttemptStatus, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glance:
+    """A status with what only a live view shows."""
+
+    status: Status
+    words: str = ""  # what is run
+    sentence: str = ""  # how it ended
+    doing: str = ""  # what the process does now
+    resident_bytes: int | None = None
+    steps_per_second: float | None = None
+    losses: tuple[float, ...] = ()
+    is_watched: bool = False
+    seconds: float = 0.0  # since the newest attempt began
+    output_lines: tuple[str, ...] = field(default_factory=tuple)
+
+
+def read_status(run: Path) -> Status:
+    """Where a run stands now."""
+    return read_glance(run).status
+
+
+def read_glance(run: Path) -> Glance:
+    """Where a run stands now, with what the live view adds."""
+    request = read_request(run)
+    result = _read(run / RESULT)
+    is_watched = holder(run) is not None
+    folders = sorted((run / "attempts").glob("[0-9]*"))
+    attempts = tuple(_attempt_status(folder) for folder in folders)
+    newest = folders[-1] if folders else None
+    phase, step, steps = newest_beat(newest) if newest else ("", 0, 0)
+    samples = _last(newest / SAMPLES, _RATE_SAMPLES) if newest else []
+    losses, metrics = _learned(newest) if newest else ((), {})
+    state = _state(result, is_watched, newest is not None, run)
+    rate = _rate(samples)
+    is_going = state == "training"
+    last = samples[-1] if samples else {}
+    status = Status(
+        state=state,
+        phase=phase if is_going or state == "stopped" else "",
+        step=step,
+        steps=steps,
+        loss=losses[-1] if losses else None,
+        metrics=_read(run / METRICS) or metrics,
+        eta_seconds=round((steps - step) / rate, 1) if is_going and rate and steps > step else None,
+        attempts=attempts,
+    )
+    return Glance(
+        status=status,
+        words=str(request.get("words") or " ".join(map(str, request.get("command", ())))),
+        sentence=str(result.get("sentence", "")),
+        doing=str(last.get("words", "")) if is_going else "",
+        resident_bytes=last.get("resident_bytes") if is_going else None,
+        steps_per_second=rate if is_going else None,
+        losses=losses,
+        is_watched=is_watched,
+        seconds=time.time() - newest.stat().st_ctime if newest and is_going else 0.0,
+    )
+
+
+def read_request(run: Path) -> dict[str, Any]:
+    """What was asked; refuse a folder that holds no run."""
+    if not run.is_dir():
+        siblings = [item.name for item in run.parent.iterdir()] if run.parent.is_dir() else []
+        guess = closest(run.name, siblings)
+        raise RequestError(
+            f"there is no folder {run}", try_next=(f"did you mean {run.parent / guess}?",) if guess else ()
+        )
+    if not (run / REQUEST).exists():
+        raise RequestError(f"{run} holds no run", seen=f"it has no {REQUEST}", try_next=("holdfast run -- COMMAND",))
+    request = _read(run / REQUEST)
+    if not request:
+        raise RequestError(f"{run / REQUEST} cannot be read", seen="it is not the JSON object that a run begins with")
+    return request
+
+
+def _state(result: Mapping[str, Any], is_watched: bool, has_attempts: bool, run: Path) -> str:
+    if result and not is_watched:
+        return str(result.get("state", "failed"))
+    if not is_watched:
+        return "stopped"  # its supervisor is gone; `resume` takes it up again
+    if has_attempts:
+        return "training"
+    stages = [str(event.get("state")) for event in read_events(run / EVENTS) if event["event"] == "state"]
+    return stages[-1] if stages else "preparing"
+
+
+def _attempt_status(attempt: Path) -> AttemptStatus:
+    outcome = read_outcome(attempt)
+    if outcome:
+        return AttemptStatus(
+            rung=outcome.rung,
+            outcome=outcome.outcome,
+            diagnosis=outcome.sentence or None,
+            noticed_after_seconds=outcome.noticed_after_seconds,
+            step_reached=outcome.step_reached,
+        )
+    _, step, _ = newest_beat(attempt)
+    return AttemptStatus(
+        rung=str(_read(attempt / RUNG).get("rung", "")),
+        outcome="running",
+        diagnosis=None,
+        noticed_after_seconds=None,
+        step_reached=step,
+    )
+
+
+def _learned(attempt: Path) -> tuple[tuple[float, ...], dict[str, Any]]:
+    """The losses and the newest metrics that the child told of."""
+    losses: deque[float] = deque(maxlen=4000)
+    metrics: dict[str, Any] = {}
+    for event in read_events(attempt / EVENTS):
+        loss = event.get("loss")
+        if event["event"] in ("step", "log") and isinstance(loss, (int, float)):
+            losses.append(float(loss))
+        told = event.get("metrics")
+        if event["event"] == "evaluated" and isinstance(told, dict):
+            metrics = told
+    return tuple(losses), metrics
+
+
+def _rate(samples: list[dict[str, Any]]) -> float | None:
+    """Steps a second over the last samples of one attempt."""
+    stepping = [sample for sample in samples if sample.get("step")]
+    if len(stepping) < 2:
+        return None
+    first, last = stepping[0], stepping[-1]
+    steps, seconds = last["step"] - first["step"], last["time"] - first["time"]
+    return float(steps / seconds) if steps > 0 and seconds > 0 else None
+
+
+def _last(path: Path, count: int) -> list[dict[str, Any]]:
+    kept: Iterable[dict[str, Any]] = deque(read_events(path), maxlen=count)
+    return list(kept)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}

@@ -1,0 +1,228 @@
+"""Supervises a run to its end: attempt, name the cause, take the next rung, until it finishes or nothing is left.
+
+One loop for every kind of run. What differs is in a `Job`: how an attempt is started and what its ladder is.
+
+    job = Job(kind="train", words="train reviews.csv", make_launch=launch, ladder=engine_ladder(settings))
+    result = supervise(run, job, on_event=print_event)
+    raise SystemExit(result.exit_code)
+
+`make_launch(attempt, changes, resume)` gets the (existing, empty) folder of the attempt, all changes that the ladder
+has made to the plan as asked (names as its ladder's `settle` wrote them; names in capitals are environment variables),
+and whether earlier work may be resumed. It writes the attempt's settings.json and gives the `Launch`. It is called anew
+for every attempt. Exit code 0 of the child means that the run has finished.
+
+`on_event(name, details)` hears everything that is also written to RUN/events.jsonl: "attempt" {number, rung, because,
+changes, resume}, "phase" {phase, step, steps}, "quiet" {seconds, words}, "progress" {step, steps, phase, ...} and
+"turn" {} (many a second, not written), what the child tells ("resumed", "applied", ...), "hang", "died" {words},
+"diagnosis" {slug, confidence}, "ended" {number, outcome, step, phase, sentence}, "decision" {action, rung, because}, and
+at the end one of "finished", "stopped", "failed" {sentence}.
+
+Reads: request.json of the run, earlier attempts. Leaves: attempts/NN/, events.jsonl, supervisor.json, result.json last.
+A run that was stopped, killed with its supervisor, or failed, is supervised again by the same call: earlier attempts
+are read from the folder.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from holdfast.core.artifacts import write_artifact
+from holdfast.core.events import Events
+from holdfast.core.evidence import Decision, Diagnosis
+from holdfast.core.runfolder import DECISION, EVENTS, OUTCOME, RESULT, RUNG, attempt_folder
+from holdfast.core.text import plural
+from holdfast.planning.ladder import DEFAULT_MAX_ATTEMPTS, Changes, Ladder, choose_rung
+from holdfast.runs.awake import kept_awake
+from holdfast.runs.earlier import Earlier, read_earlier
+from holdfast.runs.holder import hold
+from holdfast.runs.memory import Memory
+from holdfast.supervisor.attempt import OnEvent, StopRequest, run_attempt
+from holdfast.supervisor.budgets import Budgets
+from holdfast.supervisor.child import Launch
+from holdfast.supervisor.outcome import Outcome, void_changes
+
+__all__ = ["Job", "Result", "StopRequest", "supervise"]
+
+State = Literal["finished", "stopped", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is supervised: how an attempt is started, and what may be changed when it fails."""
+
+    kind: str  # "command" | "train"
+    words: str  # what a person would call it: "python train.py"
+    make_launch: Callable[[Path, Changes, bool], Launch]
+    ladder: Ladder
+    allow_changes: bool = False
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    step_timeout_seconds: float | None = None  # None: learned
+    memory: Memory | None = None  # None: nothing is remembered
+    memory_key: str = ""  # what worked is remembered under it
+    describe_result: Callable[["Result"], Mapping[str, object]] | None = None  # more fields for result.json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """How a run ended."""
+
+    state: State
+    exit_code: int
+    sentence: str
+    attempts: int
+    seconds: float
+    child_exit_code: int | None = None
+    changes: Mapping[str, object] = field(default_factory=dict)  # what the last attempt changed in the plan as asked
+    remedies: tuple[str, ...] = ()  # what a person could do, when it failed
+    slug: str = ""
+
+
+def supervise(run: Path, job: Job, *, on_event: OnEvent | None = None, stop: StopRequest | None = None) -> Result:
+    """Bring a run to its end and say how it ended; refuse when somebody else already looks after it."""
+    with hold(run), kept_awake():
+        return _Supervision(run, job, on_event, stop or StopRequest()).run()
+
+
+class _Supervision:
+    """The loop over attempts."""
+
+    def __init__(self, run: Path, job: Job, on_event: OnEvent | None, stop: StopRequest):
+        self._run, self._job, self._stop = run, job, stop
+        self._events, self._on_event = Events(run / EVENTS), on_event
+        self._begun = time.monotonic()
+        self._memory = job.memory
+        (run / RESULT).unlink(missing_ok=True)  # it is running again
+
+    def run(self) -> Result:
+        """Attempt until it finishes, is stopped, or nothing is left to try."""
+        earlier = read_earlier(self._run, on_leftover=lambda words: self._tell("leftovers ended", words=words))
+        history = list(earlier.counted)
+        decision = self._first(earlier)
+        while True:
+            number = earlier.next_number if not history else max(earlier.next_number, history[-1].number + 1)
+            outcome, diagnosis = self._attempt(number, decision, resume=number > 1)
+            history.append(outcome)
+            if outcome.outcome == "finished":
+                return self._finished(outcome)
+            if outcome.outcome == "stopped":
+                return self._stopped(outcome)
+            decision = choose_rung(
+                diagnosis,
+                [one.as_tried() for one in history],
+                self._job.ladder,
+                allow_changes=self._job.allow_changes,
+                max_attempts=self._job.max_attempts,
+            )
+            write_artifact(attempt_folder(self._run, number), DECISION, decision)
+            self._tell("decision", action=decision.action, rung=_title(decision), because=decision.because)
+            if self._stop.is_asked:
+                return self._stopped(outcome)
+            if decision.action == "stop":
+                return self._failed(outcome, diagnosis, decision)
+
+    def _first(self, earlier: Earlier) -> Decision:
+        """The plan of the first attempt: as before, as remembered, or as asked."""
+        if earlier.changes or earlier.counted or earlier.next_number > 1:
+            return Decision(action="again", because=earlier.because, changes=earlier.changes)
+        known = self._memory.find(self._job.memory_key) if self._memory else None
+        if known and known.changes:
+            self._tell("remembered", changes=known.changes, words=known.words)
+            return Decision(action="again", because=f"proven here before: {known.words}", changes=known.changes)
+        return Decision(action="again", because="the plan as asked")
+
+    def _attempt(self, number: int, decision: Decision, resume: bool) -> tuple[Outcome, Diagnosis]:
+        attempt = attempt_folder(self._run, number)
+        attempt.mkdir(parents=True, exist_ok=True)
+        self._tell(
+            "attempt",
+            number=number,
+            rung=_title(decision),
+            because=decision.because,
+            changes=decision.changes,
+            resume=resume,
+        )
+        rung = {"rung": _title(decision), "rung_change": decision.rung.change if decision.rung else {}}
+        write_artifact(
+            attempt, RUNG, {"number": number, **rung, "changes": decision.changes, "because": decision.because}
+        )
+        launch = self._job.make_launch(attempt, decision.changes, resume)
+        budgets = Budgets(step_timeout_seconds=self._job.step_timeout_seconds)
+        outcome, diagnosis = run_attempt(launch, budgets, self._tell, self._stop)
+        outcome = replace(
+            outcome,
+            number=number,
+            rung=_title(decision),
+            rung_change=decision.rung.change if decision.rung else {},
+            changes=decision.changes,
+            void=void_changes(attempt, decision.changes, outcome.step_reached),
+        )
+        write_artifact(attempt, OUTCOME, outcome)
+        if outcome.outcome in ("died", "hung"):
+            self._tell("ended", _told(outcome))
+        return outcome, diagnosis
+
+    def _finished(self, outcome: Outcome) -> Result:
+        tries = f" in {plural(outcome.number, 'attempt')}" if outcome.number > 1 else ""
+        steps = f", {outcome.step_reached} steps" if outcome.step_reached else ""
+        if self._memory:
+            self._memory.remember(self._job.memory_key, self._job.words, outcome.changes, outcome.number)
+        return self._end("finished", 0, f"finished{tries}{steps}", outcome)
+
+    def _stopped(self, outcome: Outcome) -> Result:
+        code = 128 + self._stop.signal if self._stop.signal else 130
+        return self._end("stopped", code, f"stopped as asked at step {outcome.step_reached}", outcome)
+
+    def _failed(self, outcome: Outcome, diagnosis: Diagnosis, decision: Decision) -> Result:
+        sentence = f"{outcome.sentence}; {decision.because}"
+        remedies = tuple(remedy.command or remedy.title for remedy in diagnosis.remedies if not remedy.change)
+        return self._end("failed", decision.exit_code, sentence, outcome, remedies, diagnosis.slug)
+
+    def _end(
+        self,
+        state: State,
+        exit_code: int,
+        sentence: str,
+        outcome: Outcome,
+        remedies: tuple[str, ...] = (),
+        slug: str = "",
+    ) -> Result:
+        result = Result(
+            state=state,
+            exit_code=exit_code,
+            sentence=sentence,
+            attempts=outcome.number,
+            seconds=round(time.monotonic() - self._begun, 3),
+            child_exit_code=outcome.exit_code,
+            changes=outcome.changes,
+            remedies=remedies,
+            slug=slug,
+        )
+        more = dict(self._job.describe_result(result)) if self._job.describe_result else {}
+        self._tell(state, sentence=sentence, exit_code=exit_code)
+        write_artifact(self._run, RESULT, {**asdict(result), **more})
+        return result
+
+    def _tell(self, event: str, details: Mapping[str, object] | None = None, **more: object) -> None:
+        said = {name: value for name, value in {**(details or {}), **more}.items() if name not in ("event", "time")}
+        if event not in ("progress", "turn"):
+            self._events.write(event, **said)
+        if self._on_event:
+            self._on_event(event, said)
+
+
+def _title(decision: Decision) -> str:
+    return decision.rung.title if decision.rung else ""
+
+
+def _told(outcome: Outcome) -> dict[str, object]:
+    return {
+        "number": outcome.number,
+        "outcome": outcome.outcome,
+        "step": outcome.step_reached,
+        "phase": outcome.phase,
+        "noticed_after_seconds": outcome.noticed_after_seconds,
+        "slug": outcome.diagnosis,
+        "sentence": outcome.sentence,
+    }

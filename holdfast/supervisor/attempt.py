@@ -1,0 +1,206 @@
+"""Runs one attempt: start, watch, and when it ends or hangs: look, end the tree, name the cause.
+
+Reads: the launch. Leaves: child.json, output.log, samples.jsonl, stacks/, evidence.json, diagnosis.json.
+A hang is looked at before anything is ended: killing first destroys the only evidence.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from holdfast.core.artifacts import write_artifact
+from holdfast.core.events import Events
+from holdfast.core.evidence import Diagnosis
+from holdfast.core.runfolder import DIAGNOSIS, EVENTS, SAMPLES
+from holdfast.supervisor.budgets import Budgets
+from holdfast.supervisor.child import Child, Launch, start_child
+from holdfast.supervisor.child_exits import ChildExit
+from holdfast.supervisor.collect import Ending, collect, read_attempt_evidence
+from holdfast.supervisor.diagnose import diagnose
+from holdfast.supervisor.ending import end_tree
+from holdfast.supervisor.members import find_members
+from holdfast.supervisor.memory_proof import MemoryMark
+from holdfast.supervisor.outcome import How, Outcome, last_error, newest_beat, was_ended_from_outside
+from holdfast.supervisor.sentence import one_sentence
+from holdfast.supervisor.told import Told
+from holdfast.supervisor.verdict import Verdict
+from holdfast.supervisor.watch import Look, Watch
+
+OnEvent = Callable[[str, Mapping[str, object]], None]
+NOTHING = Diagnosis(slug="unknown", confidence="unknown", title="nothing failed")
+
+_TURN_SECONDS = 0.1  # how soon an exit or a wish to stop is seen
+_SAMPLE_SECONDS = 5.0  # between two lines of samples.jsonl while all is well
+_QUIET_SECONDS = 10.0  # without a sign of progress, after which it is said what the process does
+_STOP_SECONDS = 60.0  # for a last checkpoint
+_HUNG_GRACE_SECONDS = 2.0  # what hangs seldom answers
+_STRAGGLER_SECONDS = 3.0  # for helpers that outlive a finished child, such as an upload
+
+
+class StopRequest:
+    """Whether somebody wants the run to end: once is a question, twice an order."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.signal = 0  # the one that asked first
+
+    def ask(self, number: int = 0) -> None:
+        """Ask the run to stop; the second time it ends at once."""
+        self.signal = self.signal or number
+        self.count += 1
+
+    @property
+    def is_asked(self) -> bool:
+        """True from the first time on."""
+        return self.count > 0
+
+
+def run_attempt(launch: Launch, budgets: Budgets, on_event: OnEvent, stop: StopRequest) -> tuple[Outcome, Diagnosis]:
+    """Run one attempt to its end; the outcome holds no number and no rung yet."""
+    return _Attempt(launch, budgets, on_event, stop).run()
+
+
+class _Attempt:
+    """One attempt while it runs."""
+
+    def __init__(self, launch: Launch, budgets: Budgets, on_event: OnEvent, stop: StopRequest):
+        self._launch, self._budgets, self._on_event, self._stop = launch, budgets, on_event, stop
+        self._samples, self._told = Events(launch.attempt / SAMPLES), Told(launch.attempt / EVENTS)
+        self._sampled_at, self._verdict = float("-inf"), ""
+        self._phase, self._is_quiet = "", False
+        self._started = time.time()
+        self._ender: threading.Thread | None = None
+
+    def run(self) -> tuple[Outcome, Diagnosis]:
+        """Start the child and stay with it until it is gone."""
+        begun = time.monotonic()
+        mark = MemoryMark()
+        child = start_child(self._launch)
+        watch = Watch(self._launch.attempt, child.pid, self._budgets)
+        look = self._stay(child, watch, mark)
+        code = child.poll()
+        watch.close()
+        self._pass_on()
+        if self._stop.is_asked:
+            self._wait_for_ender()
+            has_finished = code == 0 and look.step >= look.steps > 0
+            outcome, diagnosis = _outcome("finished" if has_finished else "stopped", look, code), NOTHING
+        elif code == 0:
+            self._end_stragglers(child)
+            outcome, diagnosis = _outcome("finished", look, code), NOTHING
+        else:
+            outcome, diagnosis = self._name(child, watch, mark, look, code)
+        seconds = round(time.monotonic() - begun, 3)
+        return replace(outcome, seconds=seconds, started=round(self._started, 3)), diagnosis
+
+    def _stay(self, child: Child, watch: Watch, mark: MemoryMark) -> Look:
+        """Watch until the child has ended, hangs, or has been asked to stop and is gone."""
+        look, next_look = watch.look(), 0.0
+        while child.poll() is None:
+            now = time.monotonic()
+            if now >= next_look:
+                mark.see(child.pid)
+                look = watch.look()
+                next_look = now + watch.next_look_seconds
+                self._report(look, now)
+            if self._stop.is_asked:
+                self._ask_to_stop(child)
+            elif look.is_hung:
+                return look
+            self._pass_on()
+            self._on_event("turn", {})
+            time.sleep(_TURN_SECONDS)
+        last = watch.look()  # which also sees how the others of the tree ended
+        phase, step, steps = newest_beat(self._launch.attempt)  # a page outlives its process
+        return replace(last, phase=phase or look.phase, step=max(step, look.step), steps=max(steps, look.steps))
+
+    def _name(
+        self, child: Child, watch: Watch, mark: MemoryMark, look: Look, code: int | None
+    ) -> tuple[Outcome, Diagnosis]:
+        """Look at what failed, end what is left of it, and name the cause."""
+        attempt, is_hung = self._launch.attempt, code is None
+        self._on_event("hang" if is_hung else "died", {"step": look.step, "phase": look.phase, "words": look.because})
+        exits = tuple(watch.exits.seen)
+        collect(attempt, Ending(returncode=code, is_hung=is_hung, started=self._started), look, exits, mark, child)
+        end_tree(attempt, child, _HUNG_GRACE_SECONDS)
+        evidence = read_attempt_evidence(attempt)
+        diagnosis = diagnose(evidence)
+        write_artifact(attempt, DIAGNOSIS, diagnosis)
+        error, place = last_error(evidence) if not is_hung else ("", "")
+        outcome = replace(
+            _outcome("hung" if is_hung else "died", look, code),
+            diagnosis=diagnosis.slug,
+            confidence=diagnosis.confidence,
+            sentence=one_sentence(attempt, evidence, diagnosis),
+            error=error,
+            place=place,
+            noticed_after_seconds=round(look.noticed_after_seconds or 0.0, 3) if is_hung else None,
+            is_outside=_is_outside(look, code, exits, mark),
+        )
+        self._on_event("diagnosis", {"slug": diagnosis.slug, "confidence": diagnosis.confidence})
+        return outcome, diagnosis
+
+    def _report(self, look: Look, now: float) -> None:
+        """Tell of a new phase and of silence; write a sample now and then, and whenever the verdict changes."""
+        where = {"phase": look.phase, "step": look.step, "steps": look.steps}
+        if look.phase != self._phase:
+            self._phase = look.phase
+            self._on_event("phase", where)
+        words = look.judged.words
+        is_quiet = look.silent_seconds >= _QUIET_SECONDS
+        if is_quiet and not self._is_quiet:
+            self._on_event("quiet", {**where, "seconds": round(look.silent_seconds, 1), "words": words})
+        self._is_quiet = is_quiet
+        verdict = str(look.judged.verdict)
+        if now - self._sampled_at >= _SAMPLE_SECONDS or verdict != self._verdict:
+            self._sampled_at, self._verdict = now, verdict
+            state = {**where, "resident_bytes": look.resident_bytes, "verdict": verdict, "words": words}
+            self._samples.write("sample", **state)
+        self._on_event("progress", {**where, "resident_bytes": look.resident_bytes, "words": words})
+
+    def _pass_on(self) -> None:
+        """Pass on what the child tells."""
+        for event in self._told.new():
+            self._on_event(str(event.pop("event")), event)
+
+    def _end_stragglers(self, child: Child) -> None:
+        """Give helpers that outlive a finished child, such as an upload, a moment; then end them."""
+        deadline = time.monotonic() + _STRAGGLER_SECONDS
+        while find_members(self._launch.attempt, child.identity) and time.monotonic() < deadline:
+            time.sleep(_TURN_SECONDS)
+        end_tree(self._launch.attempt, child, _HUNG_GRACE_SECONDS)
+
+    def _ask_to_stop(self, child: Child) -> None:
+        """Ask the tree to save and end, in a thread of its own, so that a second wish can still be heard."""
+        attempt = self._launch.attempt
+        if self._ender is None:
+            self._on_event("stopping", {"seconds": _STOP_SECONDS})
+            self._ender = threading.Thread(target=end_tree, args=(attempt, child, _STOP_SECONDS), daemon=True)
+            self._ender.start()
+        if self._stop.count > 1:
+            end_tree(attempt, child, 0)
+
+    def _wait_for_ender(self) -> None:
+        while self._ender and self._ender.is_alive():
+            if self._stop.count > 1:
+                end_tree(self._launch.attempt, None, 0)
+            self._ender.join(_TURN_SECONDS)
+
+
+def _outcome(how: How, look: Look, code: int | None) -> Outcome:
+    return Outcome(number=0, outcome=how, exit_code=code, phase=look.phase, step_reached=look.step, steps=look.steps)
+
+
+def _is_outside(look: Look, code: int | None, exits: Sequence[ChildExit], mark: MemoryMark) -> bool:
+    """True when somebody else ended or stopped it: that says nothing against the plan."""
+    if code is None:
+        return look.judged.verdict is Verdict.STOPPED
+    proof = mark.proof({child.pid for child in exits})
+    is_oom = bool(proof.told) or any(group.kills for group in proof.groups) or bool(proof.system_kills)
+    if was_ended_from_outside(code, is_oom):
+        return True
+    # A launcher ends with a code of its own after a process of its tree was killed.
+    first = min((child for child in exits if child.signal), key=lambda child: child.at_seconds, default=None)
+    return first is not None and first.signal == signal.SIGKILL and was_ended_from_outside(-signal.SIGKILL, is_oom)

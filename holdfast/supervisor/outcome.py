@@ -1,0 +1,118 @@
+"""How one attempt went: the value, its file, and what the ladder needs to know of it."""
+
+import dataclasses
+import json
+import re
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from holdfast.core.events import read_events
+from holdfast.core.evidence import Evidence
+from holdfast.core.heartbeat import read_beat
+from holdfast.core.plan import Rung
+from holdfast.core.runfolder import BEAT, BEATS, EVENTS, OUTCOME
+from holdfast.planning.ladder import Tried
+
+How = Literal["finished", "died", "hung", "stopped", "interrupted"]
+
+_OUTSIDE_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL}
+# Variables that say the same as a setting, and reach nothing where it reaches nothing.
+_ECHOES = {"TORCH_COMPILE_DISABLE": "compile", "TORCHDYNAMO_DISABLE": "compile"}
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How one attempt went. Written as outcome.json when it has ended."""
+
+    number: int
+    outcome: How
+    rung: str = ""  # title of what this attempt changed; empty for the plan as asked
+    rung_change: Mapping[str, object] = field(default_factory=dict)
+    changes: Mapping[str, object] = field(default_factory=dict)  # all that differed from the plan as asked
+    exit_code: int | None = None  # of the child; negative for a signal; None when it was ended for a hang
+    diagnosis: str | None = None  # slug
+    confidence: str = ""
+    sentence: str = ""  # the cause with its proof
+    error: str = ""
+    place: str = ""
+    phase: str = ""
+    step_reached: int = 0
+    steps: int = 0
+    noticed_after_seconds: float | None = None  # from the last sign of progress until it was known
+    is_outside: bool = False
+    void: tuple[str, ...] = ()
+    seconds: float = 0.0
+    started: float = 0.0  # time of day
+
+    def as_tried(self) -> Tried:
+        """The same for the ladder."""
+        ending: Literal["signal", "code", "hang"] = "code"
+        if self.outcome == "hung":
+            ending = "hang"
+        elif self.outcome == "interrupted" or (self.exit_code or 0) < 0:
+            ending = "signal"
+        return Tried(
+            changes=self.changes,
+            rung=Rung(self.rung, self.rung_change) if self.rung_change else None,
+            ending=ending,
+            exit_code=self.exit_code,
+            slug=self.diagnosis or "unknown",
+            error=self.error,
+            place=self.place,
+            step_reached=self.step_reached,
+            is_outside=self.is_outside,
+            void=frozenset(self.void),
+        )
+
+
+def read_outcome(attempt: Path) -> Outcome | None:
+    """How an attempt went; None while it runs, or when its supervisor was killed."""
+    try:
+        known = json.loads((attempt / OUTCOME).read_text(encoding="utf-8"))
+        names = {one.name for one in dataclasses.fields(Outcome)}
+        return Outcome(**{name: value for name, value in known.items() if name in names})
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def newest_beat(attempt: Path) -> tuple[str, int, int]:
+    """Phase, step and steps of the most advanced page of an attempt."""
+    pages = [attempt / BEAT, *(attempt / BEATS).glob("*")]
+    beats = [beat for page in pages if (beat := read_beat(page))]
+    best = max(beats, key=lambda beat: (beat.step, beat.monotonic_ns), default=None)
+    return (best.phase, best.step, best.steps) if best else ("", 0, 0)
+
+
+def last_error(evidence: Evidence) -> tuple[str, str]:
+    """The last exception in the output and where it was raised; empty when there is none."""
+    errors = list(evidence.errors)
+    if not errors:
+        return "", ""
+    before = "\n".join(passage.text for passage in evidence.log if passage.line <= errors[-1].line)
+    frames = list(_FRAME.finditer(before))
+    return errors[-1].text, f"{frames[-1]['file']}:{frames[-1]['line']}" if frames else ""
+
+
+def void_changes(attempt: Path, changes: Mapping[str, object], step_reached: int) -> tuple[str, ...]:
+    """The settings that were seen to reach nothing in this script; empty before its first step, when nobody knows."""
+    if not step_reached or (attempt / BEAT).exists():
+        return ()  # before the first step nobody knows; the engine's own ladder knows its settings
+    told = list(read_events(attempt / EVENTS))
+    applied = {str(event.get("change")) for event in told if event["event"] == "applied"}
+    applied |= {f"{name}_factor" for name in applied}
+    settings = {name for name in changes if not name.isupper()} - applied
+    return tuple(sorted(settings | {name for name in changes if _ECHOES.get(name) in settings}))
+
+
+def was_ended_from_outside(exit_code: int | None, is_oom: bool) -> bool:
+    """True for a signal that programs do not send themselves, unless it was the kernel's for memory."""
+    number = -exit_code if exit_code and exit_code < 0 else (exit_code or 0) - 128
+    if number not in _OUTSIDE_SIGNALS or is_oom:
+        return False
+    # Without proof against it a SIGKILL on a Mac is most likely the kernel's own, for memory.
+    return number != signal.SIGKILL or sys.platform == "linux"

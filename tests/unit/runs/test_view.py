@@ -1,0 +1,73 @@
+"""What a person sees of a run."""
+
+import pytest
+
+from holdfast.core.runfolder import OUTPUT, attempt_folder
+from holdfast.runs.live import render_glance, spark_line
+from holdfast.runs.status import AttemptStatus, Glance, Status
+from holdfast.runs.view import Foreground, clean, human_seconds
+
+STATUS = Status(
+    state="training",
+    phase="step",
+    step=40,
+    steps=60,
+    loss=0.25,
+    metrics={"validation": {"accuracy": 0.9}},
+    eta_seconds=75.0,
+    attempts=(
+        AttemptStatus(
+            rung="", outcome="hung", diagnosis="the loader waits for ever", noticed_after_seconds=5.8, step_reached=40
+        ),
+        AttemptStatus(
+            rung="load data in the main process",
+            outcome="running",
+            diagnosis=None,
+            noticed_after_seconds=None,
+            step_reached=40,
+        ),
+    ),
+)
+GLANCE = Glance(
+    status=STATUS, words="python train.py", doing="computes", resident_bytes=2_000_000_000, losses=(3, 2, 1)
+)
+
+
+@pytest.mark.parametrize("width", [39, 80])
+def test_the_view_fits_its_terminal_and_says_all_that_matters(width):
+    lines = render_glance(GLANCE, width)
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    for part in ("python train.py", "step 40 of 60", "1 min 15 s left", "loss 0.25", "now: computes", "[x] attempt 1"):
+        assert part in text
+
+
+def test_a_low_terminal_gets_no_more_lines_than_it_has():
+    assert len(render_glance(GLANCE, 80, height=6)) <= 6
+
+
+def test_losses_become_a_row_of_bars():
+    assert spark_line([3, 2, 1], 10) == "█▅▁"
+    assert len(spark_line(range(1000), 20)) <= 20
+    assert spark_line([float("nan"), 1.0], 10) == ""
+
+
+def test_our_lines_start_on_a_line_of_their_own(tmp_path):
+    written: list[bytes] = []
+    view = Foreground(tmp_path, written.append)
+    attempt_folder(tmp_path, 1).mkdir(parents=True)
+    view("attempt", {"number": 1, "rung": "", "because": ""})
+    (attempt_folder(tmp_path, 1) / OUTPUT).write_bytes(b"half a line")
+    view("leftovers ended", {"words": "ended 2 processes"})
+    assert b"".join(written) == b"half a line\nholdfast: ended 2 processes\n"
+
+
+def test_a_log_cannot_steer_the_terminal():
+    assert clean("a\x1b[31m b\n c") == "a[31m b c"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(4.24, "4.2 s"), (59, "59 s"), (190, "3 min 10 s"), (7500, "2 h 05 min")]
+)
+def test_lengths_of_time_read_well(seconds, words):
+    assert human_seconds(seconds) == words
