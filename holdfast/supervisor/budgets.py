@@ -44,16 +44,21 @@ _KERNEL_SECONDS = 5 * _MINUTE
 class Budgets:
     """The limits of one attempt. Made afresh for each: what an earlier one learnt here must not judge the next."""
 
-    def __init__(self, step_timeout_seconds: float | None = None, earlier: Mapping[str, float] | None = None):
+    def __init__(
+        self,
+        step_timeout_seconds: float | None = None,
+        earlier: Mapping[str, float] | None = None,
+        step_floor_seconds: float = STEP_FLOOR_SECONDS,
+    ):
         """`earlier`: seconds that phases took in earlier runs like this one; "step" is the slowest step."""
-        self.step_timeout_seconds = step_timeout_seconds
+        self.step_timeout_seconds, self._step_floor_seconds = step_timeout_seconds, step_floor_seconds
         self._earlier = dict(earlier or {})
         self._steps: deque[float] = deque(maxlen=_RECENT_STEPS)
         self._phases: dict[str, float] = {}
 
     def fresh(self) -> "Budgets":
         """The same limits with nothing learnt in this run."""
-        return Budgets(self.step_timeout_seconds, self._earlier)
+        return Budgets(self.step_timeout_seconds, self._earlier, self._step_floor_seconds)
 
     def note_step(self, seconds: float) -> None:
         """Learn how long a step took."""
@@ -74,7 +79,7 @@ class Budgets:
         if self.step_timeout_seconds:
             return self.step_timeout_seconds
         slowest = max(self._steps, default=self._earlier.get("step", 0.0))
-        return max(STEP_FACTOR * slowest, STEP_FLOOR_SECONDS)
+        return max(STEP_FACTOR * slowest, self._step_floor_seconds)
 
     def waiting_seconds(self, phase: str) -> float:
         """How long nothing may run in a phase."""

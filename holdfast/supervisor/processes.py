@@ -48,10 +48,10 @@ class ProcessSample:
     threads: tuple[ThreadSample, ...] = ()
 
 
-# "lock" and "tree" end only from inside: by a thread of the same process, by other processes of the tree.
+# The last three end only from inside: by a thread of the same process, by other processes of the tree.
 WaitKind = Literal[
-    "run", "stopped", "traced", "kernel", "net", "listen", "input", "sleep", "timed", "lock", "tree"
-]  # fmt: skip
+    "run", "stopped", "traced", "kernel", "net", "listen", "input", "sleep", "timed", "lock", "interpreter", "tree"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,6 +82,9 @@ SERVICE_THREADS = (
 )
 _FRUITLESS_EXITS = 3  # in one window
 _BUSY_MAIN_SHARE = 0.2
+_REAL_TURN_NS = 50_000
+_COARSE_SECONDS = 0.03
+_NEW = ThreadSample(tid=0, name="", state="R")
 _BY_KIND: Mapping[WaitKind, Verdict] = {
     "traced": Verdict.DEBUGGED,
     "stopped": Verdict.STOPPED,
@@ -120,9 +123,11 @@ def judge_window(
         process.pid for process in last.processes if _was_stopped(process.pid, samples, use.is_quiet, fronts)
     ]:
         words = f"process {stopped[0]} is stopped (SIGSTOP)"
-        return Judged(verdict=Verdict.STOPPED, words=words, pids=tuple(stopped), standings=_standings(last, fronts))
+        return Judged(
+            verdict=Verdict.STOPPED, words=words, pids=tuple(stopped), standings=_standings(first, last, fronts)
+        )
     if use.is_quiet:
-        return _judge_quiet(last, fronts)
+        return _judge_quiet(first, last, fronts)
     wanted = use.run_seconds + use.wait_seconds
     share = use.run_seconds / wanted if wanted > 0 else 1.0
     if use.is_starved:
@@ -139,18 +144,26 @@ def measure_use(first: TreeSample, last: TreeSample) -> Use:
     for process in last.processes:
         earlier = before.get((process.pid, process.start_ticks))
         has_births = has_births or earlier is None
-        cpu_seconds += process.cpu_seconds - (earlier.cpu_seconds if earlier else 0.0)
         io_bytes += process.io_bytes - (earlier.io_bytes if earlier else 0)
+        all_ns = 0
         for thread in process.threads:
-            known = threads.get(thread.tid)
-            run_ns += thread.run_ns - (known.run_ns if known else 0)
-            wait_ns += thread.wait_ns - (known.wait_ns if known else 0)
+            known = threads.get(thread.tid, _NEW)
+            ran_ns = thread.run_ns - known.run_ns
+            all_ns += ran_ns
+            if thread.name.startswith(SERVICE_THREADS):
+                continue
+            run_ns += ran_ns
+            # One that wants a processor for microseconds at a time is no work held up.
+            if ran_ns >= _REAL_TURN_NS * (thread.turns - known.turns):
+                wait_ns += thread.wait_ns - known.wait_ns
+        # Threads and children that have ended are counted only here, in hundredths of a second.
+        ended = process.cpu_seconds - (earlier.cpu_seconds if earlier else 0.0) - all_ns / 1e9
+        cpu_seconds += ended if ended > _COARSE_SECONDS else 0.0
     seconds = max(last.at_seconds - first.at_seconds, 1e-3)
     run_seconds = max(run_ns / 1e9, 0.0)
     return Use(
         seconds=seconds,
-        # A process counts in hundredths of a second, its threads in billionths; those that ended only the former knows.
-        cpu_share=max(cpu_seconds - 0.02 * len(last.processes), run_seconds, 0.0) / seconds,
+        cpu_share=(run_seconds + cpu_seconds) / seconds,
         run_seconds=run_seconds,
         wait_seconds=max(wait_ns / 1e9, 0.0),
         io_bytes=max(io_bytes, 0),
@@ -174,19 +187,19 @@ def stand_all(first: TreeSample, last: TreeSample, fronts: Iterable[int]) -> tup
         )
         if standing.pid in busy
         else standing
-        for standing in _standings(last, fronts)
+        for standing in _standings(first, last, fronts)
     )
 
 
-def _judge_quiet(tree: TreeSample, fronts: Sequence[int]) -> Judged:
-    standings = _standings(tree, fronts)
+def _judge_quiet(first: TreeSample, last: TreeSample, fronts: Sequence[int]) -> Judged:
+    standings = _standings(first, last, fronts)
     worst = min(standings, key=lambda standing: _WORST_FIRST.index(standing.verdict))
     pids = tuple(standing.pid for standing in standings if standing.verdict == worst.verdict)
     silent = None
     if worst.verdict is Verdict.WAIT_NET:
         known = [
             wait.silent_seconds
-            for wait in tree.waits.values()
+            for wait in last.waits.values()
             if wait.kind == "net" and wait.silent_seconds is not None
         ]
         silent = min(known, default=None)
@@ -194,17 +207,26 @@ def _judge_quiet(tree: TreeSample, fronts: Sequence[int]) -> Judged:
     return Judged(verdict=worst.verdict, words=words, pids=pids, silent_seconds=silent, standings=standings)
 
 
-def _standings(tree: TreeSample, fronts: Iterable[int]) -> tuple[Standing, ...]:
-    by_pid = {process.pid: process for process in tree.processes}
-    wanted = [pid for pid in fronts if pid in by_pid] or [tree.processes[0].pid]
-    return tuple(_Follower(tree, by_pid).stand(by_pid[pid]) for pid in wanted)
+def _standings(first: TreeSample, last: TreeSample, fronts: Iterable[int]) -> tuple[Standing, ...]:
+    by_pid = {process.pid: process for process in last.processes}
+    wanted = [pid for pid in fronts if pid in by_pid] or [last.processes[0].pid]
+    follower = _Follower(first, last)
+    return tuple(follower.stand(by_pid[pid]) for pid in wanted)
 
 
 class _Follower:
     """Follows waits through one quiet tree."""
 
-    def __init__(self, tree: TreeSample, by_pid: Mapping[int, ProcessSample]):
-        self._waits, self._by_pid = tree.waits, by_pid
+    def __init__(self, first: TreeSample, last: TreeSample):
+        before = {thread.tid: thread.turns for process in first.processes for thread in process.threads}
+        self._by_pid = {process.pid: process for process in last.processes}
+        self._waits = dict(last.waits)
+        for process in last.processes:
+            for thread in process.threads:
+                wait = self._waits.get(thread.tid)
+                # One that had a turn since has just begun to wait: somebody does wake it.
+                if wait and wait.kind == "lock" and before.get(thread.tid) != thread.turns:
+                    self._waits[thread.tid] = dataclasses.replace(wait, kind="timed")
 
     def stand(self, front: ProcessSample) -> Standing:
         """Where a process stands: what its main thread waits for in the end."""
@@ -218,8 +240,8 @@ class _Follower:
         process, thread, wait = min(outside, key=lambda item: _KINDS.index(item[2].kind))
         words = wait.words
         if thread.tid != main.tid:
-            whose = f"thread {thread.tid}" if process.pid == front.pid else f"process {process.pid} ({process.command})"
-            words = f"{whose} {wait.words}; process {front.pid} {self._waits[main.tid].words}"
+            whose = f"its thread {thread.tid}" if process.pid == front.pid else f"process {process.pid}"
+            words = f"{self._waits[main.tid].words}, while {whose} ({thread.name}) {wait.words}"
         return Standing(pid=front.pid, verdict=_BY_KIND[wait.kind], words=words)
 
     def _reached(self, front: ProcessSample, main: ThreadSample) -> Iterator[tuple[ProcessSample, ThreadSample, Wait]]:

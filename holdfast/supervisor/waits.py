@@ -7,9 +7,11 @@ conclusion is drawn in `supervisor.verdict`, this module only looks.
 
 import dataclasses
 import os
+import re
 import stat
 import struct
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 from holdfast.supervisor.processes import ProcessSample, ThreadSample, TreeSample, Wait, WaitKind
@@ -26,6 +28,7 @@ _ON_FILE = {
     *("read", "write", "readv", "writev", "pread64", "recvfrom", "recvmsg", "recvmmsg", "sendto", "sendmsg"),
     *("accept", "accept4", "connect", "ioctl"),
 }
+_PYTHON_FILE = re.compile(r"/(?:lib)?python3[^/]*$")
 _FOR_A_SIGNAL = {"pause", "rt_sigtimedwait", "rt_sigsuspend"}
 
 
@@ -62,7 +65,7 @@ class _Looker:
     def _wait_in_call(self, syscall: tuple[int, ...], thread: ThreadSample, process: ProcessSample) -> Wait:
         name, arguments, pid = call_name(syscall[0]), syscall[1:], process.pid
         if name == "futex":
-            return _futex(arguments, pid, self._pids)
+            return self._for_lock(arguments, process)
         if name in ("clock_nanosleep", "nanosleep"):
             return Wait(kind="sleep", words="sleeps")
         if name in ("wait4", "waitid"):
@@ -87,6 +90,17 @@ class _Looker:
         if name == "restart_syscall":  # a wait with an end, entered again after somebody looked
             return Wait(kind="timed", words=f"waits for a limited time ({thread.wchan})")
         return Wait(kind="kernel", words=f"waits in {name} ({thread.wchan or 'unknown'})")
+
+    def _for_lock(self, arguments: tuple[int, ...], process: ProcessSample) -> Wait:
+        address, operation, pid = arguments[0], arguments[1], process.pid
+        if operation & _FUTEX_COMMANDS not in _FUTEX_WAITS or arguments[3]:
+            if any(begin <= address < end for begin, end in _interpreter_data(pid, process.start_ticks)):
+                # Python asks for its lock again every 5 ms, for as long as another of its threads has it.
+                return Wait(kind="interpreter", words="waits for the interpreter lock", wakers=frozenset({pid}))
+            return Wait(kind="timed", words="waits for a lock, for a limited time")
+        if operation & _FUTEX_PRIVATE:
+            return Wait(kind="lock", words="waits for a lock", wakers=frozenset({pid}))
+        return Wait(kind="lock", words="waits for a lock shared between processes", wakers=frozenset(self._pids))
 
     def _for_children(self, pid: int) -> Wait:
         children = frozenset(process.pid for process in self._tree.processes if process.parent_pid == pid)
@@ -131,7 +145,7 @@ class _Looker:
 
     def _on_kernel_object(self, pid: int, file: int, target: str) -> Wait:
         if "eventfd" in target:
-            return self._on_shared(pid, target, "waits for a wake-up")
+            return Wait(kind="lock", words="waits for another of its threads", wakers=frozenset({pid}))
         if "pidfd" in target:
             return Wait(kind="tree", words="waits for a process to end", wakers=_pid_of_pidfd(pid, file))
         if "eventpoll" in target:
@@ -139,9 +153,6 @@ class _Looker:
         if "timerfd" in target:
             return Wait(kind="timed", words="waits for a timer")
         return Wait(kind="input", words=f"waits for {target.removeprefix('anon_inode:')}")
-
-    def _on_shared(self, pid: int, target: str, words: str) -> Wait:
-        return Wait(kind="lock", words=words, wakers=frozenset({pid}))
 
     def _on_pipe(self, pid: int, target: str, wants_writer: bool) -> Wait:
         ends = self._holders(target)
@@ -187,13 +198,25 @@ class _Looker:
         return self._held.get(target, [])
 
 
-def _futex(arguments: tuple[int, ...], pid: int, pids: list[int]) -> Wait:
-    operation = arguments[1]
-    if operation & _FUTEX_COMMANDS not in _FUTEX_WAITS or arguments[3]:
-        return Wait(kind="timed", words="waits for a lock, for a limited time")
-    if operation & _FUTEX_PRIVATE:
-        return Wait(kind="lock", words="waits for a lock", wakers=frozenset({pid}))
-    return Wait(kind="lock", words="waits for a lock shared between processes", wakers=frozenset(pids))
+@lru_cache(maxsize=64)
+def _interpreter_data(pid: int, start_ticks: int) -> tuple[tuple[int, int], ...]:
+    """Where a Python process keeps the interpreter's own data, the interpreter lock among them."""
+    found: list[tuple[int, int]] = []
+    end_of_python = 0
+    try:
+        lines = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ()
+    for line in lines:
+        words = line.split(maxsplit=5)
+        begin, end = (int(word, 16) for word in words[0].split("-"))
+        is_python = len(words) > 5 and _PYTHON_FILE.search(words[5]) is not None
+        # What is zero at the start has no file behind it, and follows what has.
+        if words[1].startswith("rw") and (is_python or (len(words) < 6 and begin == end_of_python)):
+            found.append((begin, end))
+        if is_python or begin == end_of_python:
+            end_of_python = end
+    return tuple(found)
 
 
 def _named(pids: frozenset[int]) -> str:

@@ -25,7 +25,7 @@ from holdfast.supervisor.waits import describe_waits
 
 WINDOW_SECONDS = 4.0
 _QUIET_SECONDS, _MOVING_SECONDS = 0.5, 1.0  # between two looks
-_MOST_COST = 200  # times what a look cost, before the next
+_MOST_COST, _MOST_COST_QUIET = 200, 20  # times what a look cost, before the next
 _DEBUGGERS = ("debugpy", "pydevd")
 
 
@@ -150,8 +150,10 @@ class Watch:
 
     def _set_pace(self, judged: Judged, cost_seconds: float) -> None:
         is_quiet = len(self._samples) > 1 and measure_use(self._samples[-2], self._samples[-1]).is_quiet
-        pace = _QUIET_SECONDS if is_quiet or judged.verdict is not Verdict.MOVING else _MOVING_SECONDS
-        self.next_look_seconds = max(pace, _MOST_COST * cost_seconds)
+        if is_quiet or judged.verdict is not Verdict.MOVING:  # nobody's steps are slowed by looking closely
+            self.next_look_seconds = max(_QUIET_SECONDS, _MOST_COST_QUIET * cost_seconds)
+        else:
+            self.next_look_seconds = max(_MOVING_SECONDS, _MOST_COST * cost_seconds)
 
     def _told(self, judged: Judged, ruling: Ruling, now: float) -> Look:
         position, tree = self._position, self._samples[-1]
