@@ -32,7 +32,7 @@ def _page(hazard: Hazard) -> str:
     story = hazard.story.replace("\nWhy:", "\n\nWhy:").replace("\nWhat we do:", "\n\nWhat we do:")
     for label in ("What you see:", "Why:", "What we do:"):
         story = story.replace(label, f"**{label}**")
-    examples = "\n\n".join(_fenced(case if isinstance(case, str) else case.log) for case in hazard.matches)
+    examples = "\n\n".join(_fenced(case if isinstance(case, str) else case.shown) for case in hazard.matches)
     remedies = "\n".join(_remedy(remedy) for remedy in hazard.remedies)
     sources = "\n".join(f"- {_link(source)}" for source in hazard.sources)
     lab = "Reported, not reproduced by us."

@@ -94,10 +94,16 @@ def _never(facts: MachineFacts, plan: Plan) -> Invited | None:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A log with how its process ended, for `matches` and `near_misses` where the text alone says too little."""
+    """A log with how its process ended and what was seen of it live, where the text alone says too little."""
 
     log: str
     exit: str = ""
+    samples: tuple[str, ...] = ()  # lines of `supervisor.collect`
+
+    @property
+    def shown(self) -> str:
+        """What the hazard's page shows of it."""
+        return "\n".join(filter(None, [self.log, *self.samples]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

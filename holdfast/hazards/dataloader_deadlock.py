@@ -54,6 +54,13 @@ def _waits_for_workers(evidence: Evidence) -> Passage | None:
     return seen("frame", f"{_LOADER_WAIT}|{_MAP_WAIT}" + (f"|{_QUEUE_WAIT}" if in_loader else "")).find(evidence)
 
 
+def _worker_stuck_live(evidence: Evidence) -> Passage | None:
+    """A deadlock was seen live and it is a worker that holds everything up; older torch gives workers no name."""
+    if seen("frame", r"^_worker_loop \(.*worker").find(evidence):
+        return seen("sample", r"^verdict deadlock: process \d+ \(\w").find(evidence)
+    return seen("sample", r"^verdict deadlock: process \d+ \(pt_data_worker\)").find(evidence)
+
+
 HAZARD = Hazard(
     slug="dataloader-deadlock",
     title="the data loader's workers stopped answering and the main process waits for ever",
@@ -61,6 +68,8 @@ HAZARD = Hazard(
     invited_by=invited_by,
     signs=(
         proves("error", r"DataLoader timed out after \d"),
+        proves("sample", r"^pid \d+ pt_data_worker: thread \d+ waits for a mutex owned by .*: orphaned by fork"),
+        judged("proves", _worker_stuck_live),
         judged("suggests", _waits_for_workers),
         suggests("frame", _LOADER_WAIT, also=(_HUNG,), unless=_OTHER_WAIT),
         suggests("frame", _QUEUE_WAIT, also=(_HUNG,), unless=_OTHER_WAIT),
@@ -122,6 +131,13 @@ HAZARD = Hazard(
         ),
         Case("poll (libc.so.6)\n    select (selectors.py:415)\n    wait (multiprocessing/connection.py:931)\n", "hang"),
         "RuntimeError: DataLoader timed out after 60 seconds",
+        Case(
+            "step 40 loss 0.91",
+            "hang",
+            (
+                "verdict deadlock: process 31 (pt_data_worker) waits for a lock that nobody can release; process 12 waits for it",
+            ),
+        ),
         Case("Map (num_proc=8):  97%|#########7| 9700/9988 [00:12<00:00, 801.21 examples/s]", "hang"),
         "^CTraceback (most recent call last):\n"
         '  File "train.py", line 40, in <module>\n    for batch in loader:\n'

@@ -13,6 +13,8 @@ from holdfast.hazards import Case, Hazard, Invited, fallout, proves, seen, sugge
 
 _TORCH_FILE = r"</?torch_[^>\n]*>"
 _OPEN_FILES = (seen("log", r"Too many open files|\(24\)|\[Errno 24\]"),)
+# Seen live: gigabytes of it are free, and so it is not what ran out.
+_ROOM = (seen("sample", r"^free space on /dev/shm: [\d.]+ [GT]B of "),)
 _NCCL = (seen("log", r"NCCL WARN|nccl-shm"),)
 
 
@@ -39,10 +41,10 @@ HAZARD = Hazard(
             r"unable to (?:allocate|write to|resize|mmap|open|map)[^\n]{0,160}(?:shared memory|/torch_)[^\n]{0,160}(?:No space left|\(28\)|\(12\))",
         ),
         proves("log", r"dataloader's workers are out of shared memory"),
-        proves("sample", r"shm_free_bytes=\d{1,6}\b"),
+        proves("sample", r"^free space on /dev/shm: [\d.]+ (?:bytes|kB) of "),
         # Torch words these as a guess ("this might be caused by"), and a memory-mapped file cut short looks the same.
-        suggests("log", r"Unexpected bus error encountered in worker"),
-        suggests("log", r"DataLoader worker\s*\(?[^)\n]{0,80}\)* is killed by signal: Bus error"),
+        suggests("log", r"Unexpected bus error encountered in worker", unless=_ROOM),
+        suggests("log", r"DataLoader worker\s*\(?[^)\n]{0,80}\)* is killed by signal: Bus error", unless=_ROOM),
         suggests(
             "log",
             rf"unable to (?:allocate|write to|resize|open|mmap)[^\n]{{0,160}}{_TORCH_FILE}(?![^\n]{{0,160}}No such file)",
@@ -60,8 +62,9 @@ HAZARD = Hazard(
             "error",
             r"(?i)bus error|SIGBUS",
             also=(seen("log", r"(?i)/dev/shm|shared memory|\bshm\b|shmem|data ?loader|num_workers"),),
+            unless=_ROOM,
         ),
-        fallout("exit", r"SIGBUS", unless=(seen("log", r"(?i)macos|darwin|\.dylib|objc|\bzsh\b"),)),
+        fallout("exit", r"SIGBUS", unless=(seen("log", r"(?i)macos|darwin|\.dylib|objc|\bzsh\b"), *_ROOM)),
     ),
     remedies=(
         Remedy("load data in the main process", change={"loader_workers": 0}, cost="slower input"),
@@ -97,5 +100,10 @@ HAZARD = Hazard(
         "NOTE: The SHMEM allocation limit is set to the default of 64MB. This may be insufficient for PyTorch.",
         "OSError: [Errno 28] No space left on device: '/home/user/out/checkpoint-500'",
         "node08:27106 [0] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device",
+        Case(
+            "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
+            "1",
+            ("free space on /dev/shm: 25.3 GB of 25.3 GB",),
+        ),
     ),
 )

@@ -55,7 +55,7 @@ HAZARD = Hazard(
         ),
     ),
     sources=("AgileRL/AgileRL#286", "kwuking/TimeMixer#21", "hezhangsprinter/DID-MDN#3"),
-    over=("dataloader-worker-killed", "dataloader-pickle"),
+    over=("dataloader-worker-killed", "dataloader-pickle", "worker-crash-loop"),
     matches=(
         "RuntimeError: \n        An attempt has been made to start a new process before the\n"
         "        current process has finished its bootstrapping phase.",

@@ -10,7 +10,7 @@ What we do: load in the main process, where the dataset exists once and a crash 
 from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan, Remedy
 from holdfast.core.text import human_bytes
-from holdfast.hazards import Hazard, Invited, proves, seen, suggests
+from holdfast.hazards import Case, Hazard, Invited, proves, seen, suggests
 
 _WORKER = r"DataLoader worker\s*\(?(?:pid)?(?:\(s\))?[^)\n]{0,80}\)?"
 _READS_FROM_WORKER = (
@@ -28,6 +28,8 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     return None
 
 
+# The kernel took it for memory; what took the worker is then the cause.
+_MEMORY_KILL = (seen("sample", r"^oom_kill \+[1-9]\d* in cgroup|^kernel log: .*Killed process"),)
 # Ctrl-C reaches the workers too.
 _STOPPED_BY_HAND = (seen("log", r"^\^C|^KeyboardInterrupt"),)
 
@@ -40,6 +42,14 @@ HAZARD = Hazard(
     signs=(
         proves("log", rf"{_WORKER} is killed by signal: (?!Bus error)\w"),
         proves("log", r"Unexpected (?:segmentation fault|floating-point exception) encountered in worker"),
+        proves("sample", r"^worker pid \d+ \(pt_data_worker\) ended by signal SIG(?!BUS)\w+", unless=_MEMORY_KILL),
+        proves(
+            "sample",
+            r"^worker pid \d+ \(python[\d.]*\) ended by signal SIG(?:SEGV|ABRT|FPE|ILL|KILL)",
+            also=_READS_FROM_WORKER,
+            unless=_MEMORY_KILL,
+        ),
+        suggests("sample", r"^worker pid \d+ \(pt_data_worker\) ended by code [1-9]"),
         # Often the echo of an exception in the worker that stands before it.
         suggests("error", rf"{_WORKER} exited unexpectedly", unless=_STOPPED_BY_HAND),
         suggests("log", rf"{_WORKER} exited unexpectedly", unless=_STOPPED_BY_HAND),
@@ -83,6 +93,7 @@ HAZARD = Hazard(
         "RuntimeError: DataLoader worker (pid(s) 11208, 3676, 5316) exited unexpectedly",
         "RuntimeError: DataLoader worker (pid(s) 4120) exited unexpectedly with exit code 3221225477.",
         "ERROR: Unexpected segmentation fault encountered in worker.",
+        Case("EOFError", "1", ("worker pid 31 (pt_data_worker) ended by signal SIGSEGV (pidfd)",)),
         "RuntimeError: Pin memory thread exited unexpectedly",
         "RuntimeError: One of the subprocesses has abruptly died during map operation.To debug the error, disable multiprocessing.",
         '  File "/lib/torch/utils/data/dataloader.py", line 1133, in _try_get_data\n    data = self._data_queue.get(timeout=timeout)\n'

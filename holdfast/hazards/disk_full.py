@@ -7,10 +7,11 @@ leaves a broken file under the final name.
 What we do: forecast the room that checkpoints need, keep the newest two and the best, and delete before writing.
 """
 
+from holdfast.core.evidence import Evidence, Passage
 from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan, Remedy
 from holdfast.core.text import human_bytes
-from holdfast.hazards import Hazard, Invited, proves, seen, suggests
+from holdfast.hazards import Case, Hazard, Invited, judged, proves, seen, suggests
 
 _LITTLE_BYTES = 5 * 10**9  # a 400 MB model needs about 1.2 GB per checkpoint, and three of them
 _NOTHING_BYTES = 500 * 10**6
@@ -30,6 +31,19 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
 # Shared memory, semaphores and file watchers report the same error number; those are no disks.
 _A_DISK = r"^(?![^\n]*(?:/dev/shm|shared memory|</torch_\d|shm_|inotify|posix_fallocate))[^\n]*"
 _NOT_A_DISK = (seen("frame", r"multiprocessing.(?:synchronize|heap|shared_memory)"),)
+
+
+def _no_room_while_saving(evidence: Evidence) -> Passage | None:
+    """A file system of the run is full, and what failed was a write. `torch.save` does not say why it failed."""
+    full = seen("sample", r"^free space on (?!/dev/shm)\S+: [\d.]+ (?:bytes|kB)\b").find(evidence)
+    wrote = seen(
+        "error", r"(?i)iostream|\bwrite|written|unexpected pos|serializ|\bsav(?:e|ing)|Errno 28|central directory"
+    )
+    is_saving = seen("sample", r"^phase (?:save|export)\b").find(evidence) or seen("frame", r"^_?save\w* \(").find(
+        evidence
+    )
+    return full if wrote.find(evidence) or is_saving else None
+
 
 HAZARD = Hazard(
     slug="disk-full",
@@ -54,6 +68,7 @@ HAZARD = Hazard(
             "error",
             r"(?i)(?:insufficient|not enough|out of|no more|ran out of|low) (?:free )?(?:disk|storage) space|disk (?:is )?full",
         ),
+        judged("proves", _no_room_while_saving),
         suggests("log", r"basic_ios::clear: iostream error"),
         suggests(
             "log",
@@ -106,10 +121,12 @@ HAZARD = Hazard(
         "OSError: [Errno 122] Disk quota exceeded",
         "    torch.save(state, path)\nRuntimeError: File out/checkpoint_0.pt cannot be opened.",
         "OSError: Not enough disk space. Needed: 38.23 GiB (download: 15.72 GiB, generated: 22.51 GiB)",
+        Case("RuntimeError: basic_ios::clear: iostream error", "1", ("free space on /runs/07: 0 bytes of 10.0 MB",)),
     ),
     near_misses=(
         "RuntimeError: unable to write to file </torch_2_1_0>: No space left on device (28)",
         "RuntimeError: Parent directory out/models does not exist.",
+        Case("KeyError: 'text'", "1", ("free space on /runs/07: 0 bytes of 10.0 MB",)),
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 60.00 MiB",
         "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
     ),

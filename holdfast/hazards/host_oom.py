@@ -47,6 +47,19 @@ def _killed_without_a_word(evidence: Evidence) -> Passage | None:
     return next((passage for passage in evidence.exit if passage.text == "signal SIGKILL"), None)
 
 
+_COUNTED = seen("sample", r"^oom_kill \+[1-9]\d* in cgroup ")
+_VICTIM_IN_LOG = seen(
+    "error", r"DataLoader worker|ConnectionResetError|EOFError|lost sys\.stderr|BrokenProcessPool|exitcode: -9"
+)
+
+
+def _kill_was_counted(evidence: Evidence) -> Passage | None:
+    """Our control group counted a kill, and a process of ours was the victim."""
+    killed = any(passage.text == "signal SIGKILL" for passage in evidence.exit)
+    killed = killed or seen("sample", r"ended by signal SIGKILL").find(evidence) is not None
+    return _COUNTED.find(evidence) if killed or _VICTIM_IN_LOG.find(evidence) else None
+
+
 HAZARD = Hazard(
     slug="host-oom",
     title="the main memory ran out",
@@ -82,7 +95,9 @@ HAZARD = Hazard(
             r"using all available RAM|run out of application memory|memorystatus: killing|low swap: killing|JETSAM_REASON_MEMORY",
         ),
         proves("log", r"was sent SIGKILL! Perhaps out of memory|Worker with pid \d+ was terminated due to signal 9\b"),
-        proves("sample", r"oom_kill\w*[=: ]+[1-9]"),
+        judged("proves", _kill_was_counted),
+        proves("sample", r"^kernel log: .*Killed process|^jetsam ended pid|OOM killer is switched off"),
+        suggests("sample", r"^oom_kill \+[1-9]\d* in the whole system", also=(seen("exit", r"SIGKILL"),)),
         suggests("error", r"(?:^|[\s.])MemoryError\b", unless=(seen("error", r"(?i)cuda|cupy|gpu"),)),
         suggests("log", r"std::bad_alloc|LLVM ERROR: out of memory"),
         suggests(
@@ -157,6 +172,23 @@ HAZARD = Hazard(
         "Process finished with exit code 137 (interrupted by signal 9: SIGKILL)",
         "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc",
         Case("Epoch 0:  12%|#2        | 120/1000 [00:40<05:00,  2.9it/s]", "SIGKILL"),
+        Case("step 40 loss 0.91", "SIGKILL", ("oom_kill +1 in cgroup /sys/fs/cgroup/job, limit 4.0 GB, peak 4.0 GB",)),
+        Case(
+            "RuntimeError: DataLoader worker (pid(s) 31) exited unexpectedly",
+            "1",
+            (
+                "worker pid 31 (pt_data_worker) ended by signal SIGKILL (pidfd)",
+                "oom_kill +1 in cgroup /sys/fs/cgroup/job, limit 4.0 GB, peak 4.0 GB",
+            ),
+        ),
+        Case(
+            "step 40 loss 0.91",
+            "hang",
+            (
+                "verdict waits in the kernel: waits in the kernel (mem_cgroup_oom_synchronize)",
+                "cgroup /sys/fs/cgroup/memory/job is out of memory and its OOM killer is switched off, limit 600.0 MB",
+            ),
+        ),
     ),
     near_misses=(
         "RuntimeError: DataLoader worker (pid 19597) is killed by signal: Killed.",
@@ -164,5 +196,8 @@ HAZARD = Hazard(
         "MPS backend out of memory (MPS allocated: 33.48 GB, other allocations: 2.45 GB, max allowed: 36.27 GB)",
         "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: 0 (pid: 178) of binary: /opt/conda/bin/python",
         "W tensorflow/core/framework/allocator.cc:122] Allocation of 5825757184 exceeds 10% of system memory.",
+        Case("KeyError: 'text'", "1", ("oom_kill +1 in cgroup /sys/fs/cgroup/job, limit 4.0 GB",)),
+        Case("step 40 loss 0.91", "SIGKILL", ("killed from outside: SIGKILL, no OOM kill counted",)),
     ),
+    reproduced_by="tests/lab/test_evidence.py",
 )

@@ -9,7 +9,7 @@ What we do: work from the cache when it is complete; fetch before the run, not i
 
 from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan, Remedy
-from holdfast.hazards import Hazard, Invited, proves, seen, suggests
+from holdfast.hazards import Case, Hazard, Invited, proves, seen, suggests
 
 _OFFLINE = {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"}
 
@@ -54,11 +54,17 @@ _REFUSED = seen(
     "log", r"40[134] (?:Client Error|Unauthorized|Forbidden)|HTTP Error 40[134]"
 )  # it was reached, and said no
 
+_IN_HUB = seen(
+    "frame",
+    r"huggingface_hub|hf_hub|hf_api|transformers/utils/hub|datasets/(?:load|download)|model_info|from_pretrained|resolve_revision|torch/hub",
+)
+
 HAZARD = Hazard(
     slug="hub-offline",
     title="the model hub could not be reached",
     kind="error",
     invited_by=invited_by,
+    over=("network-stalled",),
     signs=(
         proves("log", r"[Ww]e couldn't connect to '?https?://|couldn't find (?:it|them) in the cached files"),
         proves(
@@ -79,6 +85,8 @@ HAZARD = Hazard(
             "log",
             r"Couldn't reach (?:https?://|the Hugging ?Face Hub|'|\S+ on the Hub)|ConnectionError: Couldn't reach",
         ),
+        proves("sample", r"^verdict waits for the network: ", also=(_IN_HUB,)),
+        proves("sample", r"^verdict waits for the network: ", also=(seen("sample", r"^phase download\b"),)),
         proves("log", r"Consistency check failed: file should be of size"),
         proves(
             "error",
@@ -144,6 +152,11 @@ HAZARD = Hazard(
         "ConnectionError: Couldn't reach https://raw.githubusercontent.com/huggingface/datasets/1.1.3/datasets/glue/glue.py",
         'Downloading: "https://download.pytorch.org/models/resnet34-b627a593.pth"\nurllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>',
         "httpx.ConnectTimeout: [Errno 110] Connection timed out",
+        Case(
+            'Thread 41 (idle): "MainThread"\n    recv (httpcore/_backends/sync.py:128)\n    model_info (huggingface_hub/hf_api.py:2911)\n',
+            "hang",
+            ("verdict waits for the network: waits for 127.0.0.1:8443, nothing received for 70 s",),
+        ),
     ),
     near_misses=(
         "OSError: meta-llama/Llama-2-13b-hf is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'",

@@ -79,6 +79,15 @@ def _forked_child_in_torch(evidence: Evidence) -> Passage | None:
     return None
 
 
+def _forked_child_in_region(evidence: Evidence) -> Passage | None:
+    """A process seen live that was forked without exec, and whose own thread stands in a parallel region."""
+    for match, passage in evidence.samples.search(r"^pid (\d+) .*waits for a lock .*forked without exec"):
+        for stack in evidence.stacks:
+            if re.search(rf"\b{match[1]}\b", stack.thread) and _first(stack, _IN_REGION, _IN_RUNTIME):
+                return passage
+    return None
+
+
 def _first(stack: Stack, functions: re.Pattern[str], modules: re.Pattern[str] | None = None) -> Passage | None:
     if any(_POOL_THREAD.search(frame.function) for frame in stack.frames):
         return None
@@ -127,10 +136,16 @@ HAZARD = Hazard(
     title="a forked process waits for OpenMP threads of its parent",
     kind="hang",
     invited_by=invited_by,
-    over=("dataloader-deadlock",),
+    over=("dataloader-deadlock", "thread-deadlock"),
     signs=(
         proves("log", r"OMP: Error #13: Assertion failure at z_Linux_util"),
         proves("log", r"fork\(\) called from a process already using GNU OpenMP"),
+        # The runtime calls the kernel itself, so the place of a waiting thread names it without a stack.
+        proves(
+            "sample",
+            r": 1 thread, waits for a lock in futex without timeout called by lib(?:gomp|iomp5|omp)\b\S*, forked without exec",
+        ),
+        judged("proves", _forked_child_in_region),
         suggests("log", r"OMP: Error #13\b"),
         judged("suggests", _waits_in_region),
         judged("suggests", _stands_in_kernel),
@@ -190,6 +205,15 @@ HAZARD = Hazard(
         ),
         Case("Started Worker 0\nStarted Worker 1\nbuilding the model\n", "hang"),
         Case(
+            "",
+            "hang",
+            (
+                "verdict deadlock: process 31 (pt_data_worker) waits for a lock that nobody can release; process 12 waits for it",
+                "pid 31 pt_data_worker: 1 thread, waits for a lock in futex without timeout called by libgomp.so.1, forked "
+                "without exec from pid 12, which has 3 threads, libtorch_cpu libgomp in maps",
+            ),
+        ),
+        Case(
             "[2015-06-15 21:26:58,947: WARNING/MainProcess] celery@server ready.\n[2015-06-15 21:27:32,515: INFO/MainProcess] Received task: tasks.embed[0383dc0b-0c17-413f-a360-b1e4301b35ba]",
             "hang",
         ),
@@ -201,6 +225,15 @@ HAZARD = Hazard(
             "hang",
         ),
         "libgomp: Thread creation failed: Resource temporarily unavailable",
+        Case(
+            "",
+            "hang",
+            (
+                "verdict deadlock: process 31 (pt_data_worker) waits for a lock that nobody can release; process 12 waits for it",
+                "pid 31 pt_data_worker: 1 thread, waits for a lock in futex without timeout called by libc.so.6, forked "
+                "without exec from pid 12, which has 3 threads, libtorch_cpu libgomp in maps",
+            ),
+        ),
         "[W pthreadpool-cpp.cc:90] Warning: Leaking Caffe2 thread-pool after fork. (function pthreadpool)",
     ),
 )

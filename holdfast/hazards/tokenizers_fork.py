@@ -42,10 +42,11 @@ HAZARD = Hazard(
     title="the fast tokenizer was used before a fork",
     kind="hang",
     invited_by=invited_by,
-    over=("dataloader-deadlock",),
+    over=("dataloader-deadlock", "thread-deadlock"),
     signs=(
         judged("proves", _noticed_and_nothing_else),
-        proves("frame", r"rayon_core::(?:latch|registry|job|join|scope)|rayon::iter", also=(_HUNG,)),
+        # Also as the compiler writes names that no tool has unfolded: 10rayon_core5latch.
+        proves("frame", r"rayon_core(?:::|\d)(?:latch|registry|job|join|scope)|rayon::iter", also=(_HUNG,)),
         suggests("frame", r"rayon_core::|LockLatch", unless=(seen("exit", r"signal"),)),
         suggests("log", r"process just got forked", also=(_HUNG,)),
         suggests("log", r"(?i)TOKENIZERS_PARALLELISM['\"\]]*\s*[=:]\s*['\"]?(?:true|1)\b", also=(_HUNG,)),

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from holdfast.cli import COMMANDS
-from holdfast.core.evidence import Diagnosis
+from holdfast.core.evidence import Diagnosis, Text
 from holdfast.core.logtext import read_evidence
 from holdfast.core.plan import Plan
 from holdfast.hazards import Case, all_hazards
@@ -18,7 +18,8 @@ PLAN_SETTINGS = {field.name for field in dataclasses.fields(Plan)} - {"environme
 def diagnosis_of(case: str | Case) -> Diagnosis:
     if isinstance(case, str):
         return diagnose(read_evidence(case))
-    return diagnose(read_evidence(case.log, case.exit))
+    samples = Text("sample", ((0, line) for line in case.samples))
+    return diagnose(dataclasses.replace(read_evidence(case.log, case.exit), samples=samples))
 
 
 @pytest.mark.parametrize("hazard", all_hazards(), ids=lambda hazard: hazard.slug)

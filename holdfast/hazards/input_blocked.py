@@ -1,0 +1,71 @@
+"""The run waits for an answer, a pipe or a file lock that nothing will give it.
+
+What you see: no error and no progress right after a question ("wandb: Enter your choice:", "Do you wish to run the custom
+code? [y/N]"); or, without a keyboard, "EOFError: EOF when reading a line". Also a FIFO without a writer, and a lock file held
+by another process.
+Why: a library asks and waits; in a batch job nobody is there to answer.
+What we do: give every run an empty input, so that a question fails at once and names itself; switch off the questions we know.
+"""
+
+from holdfast.core.evidence import Evidence, Passage
+from holdfast.core.plan import Remedy
+from holdfast.hazards import Case, Hazard, judged, proves, seen, suggests
+
+_QUESTION = seen(
+    "log",
+    r"wandb: Enter your choice:|\[y/N\]\W*$|\[Y/n\]\W*$|\(y/n\)\W*$|Enter your (?:choice|token|API key|username|password)",
+)
+
+
+def _asked_and_got_no_answer(evidence: Evidence) -> Passage | None:
+    """The empty input that a supervised run has, met by `input()`."""
+    if not evidence.samples:
+        return None
+    return seen("error", r"EOFError: EOF when reading a line|could not find a TTY|Aborted!$").find(evidence)
+
+
+def _question_and_hang(evidence: Evidence) -> Passage | None:
+    if "hang" not in evidence.exit.joined or not evidence.samples:
+        return None
+    return _QUESTION.find(evidence)
+
+
+HAZARD = Hazard(
+    slug="input-blocked",
+    title="the run waits for input that nobody gives",
+    kind="hang",
+    signs=(
+        proves("sample", r"^verdict waits for input: "),
+        judged("proves", _asked_and_got_no_answer),
+        judged("suggests", _question_and_hang),
+        suggests("sample", r"waits for the lock on \S+"),
+    ),
+    remedies=(
+        Remedy(
+            "switch off the questions that libraries ask",
+            change={"WANDB_MODE": "offline"},
+            cost="metrics stay in local files until `wandb sync`",
+        ),
+        Remedy("answer beforehand", command="wandb login   # or: hf auth login"),
+        Remedy("see who holds a lock file, or the other end of a pipe", command="lsof PATH"),
+    ),
+    sources=("wandb/wandb#592", "McGill-NLP/llm2vec#99", "SWivid/F5-TTS#166", "pymc-labs/decision-lab#49"),
+    matches=(
+        Case("opening the feed", "hang", ("verdict waits for input: waits for FIFO /tmp/feed",)),
+        Case(
+            'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    go = input("continue? ")\n'
+            "EOFError: EOF when reading a line",
+            "1",
+            ("phase load, step 0",),
+        ),
+    ),
+    near_misses=(
+        "EOFError: Ran out of input",
+        Case("", "hang", ("verdict sleeping: sleeps",)),
+        Case(
+            "wandb: Enter your choice: (30 second timeout)\nwandb: You chose 'Don't visualize my results'\nKeyError: 'text'",
+            "1",
+        ),
+    ),
+    reproduced_by="tests/lab/test_evidence.py",
+)

@@ -1,0 +1,42 @@
+"""The run was ended from outside, and not for memory.
+
+What you see: "Killed" or "Terminated", no traceback; the kernel counted no out-of-memory kill.
+Why: a person, a batch system at its time limit, a cloud that takes a spot machine back, a session that was logged out, or a
+memory guard such as systemd-oomd or earlyoom, which ends processes itself before the kernel would.
+What we do: go on from the last checkpoint with the same plan: nothing is known against it.
+"""
+
+from holdfast.core.plan import Remedy
+from holdfast.hazards import Case, Hazard, proves
+
+HAZARD = Hazard(
+    slug="process-killed",
+    title="the run was ended from outside, and not by the kernel for memory",
+    kind="crash",
+    over=("host-oom",),
+    signs=(
+        proves("sample", r"^killed from outside: SIGKILL, no OOM kill counted"),
+        proves("sample", r"^ended from outside by SIG\w+: we did not send it"),
+    ),
+    remedies=(
+        Remedy("look whether a memory guard did it", command="journalctl -u systemd-oomd -u earlyoom --since -1h"),
+        Remedy("ask the batch system why", command="sacct -j JOBID --format=State,ExitCode,Reason"),
+        Remedy("keep the run when the session ends", command="holdfast run --detach -- COMMAND"),
+    ),
+    sources=(
+        "systemd/systemd#23606",
+        "mozilla/translations#562",
+        "2i2c-org/infrastructure#2369",
+        "rfjakob/earlyoom#67",
+    ),
+    matches=(
+        Case("step 40 loss 0.91", "SIGKILL", ("killed from outside: SIGKILL, no OOM kill counted",)),
+        Case("step 40 loss 0.91", "SIGTERM", ("ended from outside by SIGTERM: we did not send it",)),
+    ),
+    near_misses=(
+        Case("step 40 loss 0.91", "SIGKILL", ("oom_kill +1 in cgroup /sys/fs/cgroup/job, limit 4.0 GB",)),
+        Case("step 40 loss 0.91", "SIGKILL"),
+        "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 0 (pid: 178)",
+    ),
+    reproduced_by="tests/lab/test_evidence.py",
+)
