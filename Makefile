@@ -16,7 +16,7 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	$(BIN)/holdfast doctor || test $$? -eq 3  # a blocker is an answer too
-	$(BIN)/holdfast explain examples/crashed_run.log
+	$(BIN)/python tools/demo.py
 
 test: check lab
 

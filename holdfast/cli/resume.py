@@ -20,14 +20,15 @@ def resume(folder: Path, detach: bool, quiet: bool, as_json: bool, verbose: bool
     Processes that an earlier supervisor left are ended first. A run that somebody already looks after is refused.
     """
     from holdfast.runs.resume import job_of
-    from holdfast.runs.status import read_glance
+    from holdfast.runs.status import read_glance, read_request
 
     run = folder.resolve()
     glance = read_glance(run)
     if glance.status.state == "finished":
         click.echo(to_json({"run": run, "state": "finished"}) if as_json else f"holdfast: {shown(run)} has finished")
         return
-    job = job_of(run)
+    is_train = read_request(run).get("kind") == "train"  # it may not be planned yet, so there is no job to ask for
+    job = None if is_train else job_of(run)
     if detach:
         from holdfast.runs.detach import detach_run
 
@@ -37,5 +38,10 @@ def resume(folder: Path, detach: bool, quiet: bool, as_json: bool, verbose: bool
             if as_json
             else f"holdfast: {shown(run)} goes on in the background (supervisor {pid})"
         )
+        return
+    if job is None:
+        from holdfast.cli.train import go_on
+
+        go_on(run, as_json=as_json, verbose=verbose)
         return
     foreground(run, job, as_json=as_json, quiet=quiet, verbose=verbose)

@@ -27,7 +27,7 @@ from holdfast.runs.walk import OnEvent, read_plan, walk
 from holdfast.supervisor.attempt import StopRequest
 from holdfast.supervisor.child import Launch
 
-__all__ = ("closing_lines", "make_job", "make_run_folder", "read_result", "resume_train", "start_train")
+__all__ = ("closing_lines", "make_job", "make_run_folder", "read_result", "resume_train", "start_train", "train_job")
 
 Guard = Callable[[StopRequest], AbstractContextManager[None]]
 
@@ -53,6 +53,14 @@ def resume_train(run: Path, *, on_event: OnEvent, guard: Guard = lambda stop: nu
     stop = StopRequest()
     with guard(stop):
         return supervise(run, make_job(run, request, plan), on_event=on_event, stop=stop)
+
+
+def train_job(run: Path) -> Job:
+    """The attempts of a run as its folder tells them; it must be planned and prepared."""
+    plan = read_plan(run)
+    if not plan.get("settings"):
+        raise RequestError(f"{run} is not planned yet", try_next=(f"holdfast resume {run}",))
+    return make_job(run, read_saved(run / REQUEST), plan)
 
 
 def make_job(run: Path, request: TrainRequest, plan: Mapping[str, Any]) -> Job:
