@@ -13,8 +13,7 @@ import click
 from holdfast.core.artifacts import to_json
 
 if TYPE_CHECKING:
-    from holdfast.runs.supervise import Job, Result
-    from holdfast.supervisor.attempt import StopRequest
+    from holdfast.runs.supervise import Job, Result, StopRequest
 
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -83,9 +82,8 @@ def run(
 
 def foreground(run_folder: Path, job: "Job", *, as_json: bool, quiet: bool, verbose: bool) -> None:
     """Supervise here, show what happens, and leave with the run's exit code."""
-    from holdfast.runs.supervise import supervise
+    from holdfast.runs.supervise import StopRequest, supervise
     from holdfast.runs.view import Foreground
-    from holdfast.supervisor.attempt import StopRequest
 
     view = Foreground(run_folder, _write, shows_output=not quiet, verbose=verbose)
     if not as_json:

@@ -73,7 +73,7 @@ def read_glance(run: Path) -> Glance:
     result = _read(run / RESULT)
     is_watched = holder(run) is not None
     folders = sorted((run / "attempts").glob("[0-9]*"))
-    attempts = tuple(_attempt_status(folder) for folder in folders)
+    attempts = tuple(_attempt_status(folder, is_watched) for folder in folders)
     newest = folders[-1] if folders else None
     phase, step, steps = newest_beat(newest) if newest else ("", 0, 0)
     samples = _last(newest / SAMPLES, _RATE_SAMPLES) if newest else []
@@ -132,7 +132,7 @@ def _state(result: Mapping[str, Any], is_watched: bool, has_attempts: bool, run:
     return stages[-1] if stages else "preparing"
 
 
-def _attempt_status(attempt: Path) -> AttemptStatus:
+def _attempt_status(attempt: Path, is_watched: bool) -> AttemptStatus:
     outcome = read_outcome(attempt)
     if outcome:
         return AttemptStatus(
@@ -145,7 +145,7 @@ def _attempt_status(attempt: Path) -> AttemptStatus:
     _, step, _ = newest_beat(attempt)
     return AttemptStatus(
         rung=str(_read(attempt / RUNG).get("rung", "")),
-        outcome="running",
+        outcome="running" if is_watched else "interrupted",
         diagnosis=None,
         noticed_after_seconds=None,
         step_reached=step,

@@ -14,8 +14,8 @@ for every attempt. Exit code 0 of the child means that the run has finished.
 `on_event(name, details)` hears everything that is also written to RUN/events.jsonl: "attempt" {number, rung, because,
 changes, resume}, "phase" {phase, step, steps}, "quiet" {seconds, words}, "progress" {step, steps, phase, ...} and
 "turn" {} (many a second, not written), what the child tells ("resumed", "applied", ...), "hang", "died" {words},
-"diagnosis" {slug, confidence}, "ended" {number, outcome, step, phase, sentence}, "decision" {action, rung, because}, and
-at the end one of "finished", "stopped", "failed" {sentence}.
+"diagnosis" {slug, confidence}, "ended" {number, outcome, step, phase, sentence}, "decision" {action, rung, because},
+and at the end one of "finished", "stopped", "failed" {sentence}.
 
 Reads: request.json of the run, earlier attempts. Leaves: attempts/NN/, events.jsonl, supervisor.json, result.json last.
 A run that was stopped, killed with its supervisor, or failed, is supervised again by the same call: earlier attempts
@@ -167,7 +167,8 @@ class _Supervision:
         tries = f" in {plural(outcome.number, 'attempt')}" if outcome.number > 1 else ""
         steps = f", {outcome.step_reached} steps" if outcome.step_reached else ""
         if self._memory:
-            self._memory.remember(self._job.memory_key, self._job.words, outcome.changes, outcome.number)
+            changes = {name: value for name, value in outcome.changes.items() if name not in outcome.void}
+            self._memory.remember(self._job.memory_key, self._job.words, changes, outcome.number)
         return self._end("finished", 0, f"finished{tries}{steps}", outcome)
 
     def _stopped(self, outcome: Outcome) -> Result:
@@ -175,7 +176,10 @@ class _Supervision:
         return self._end("stopped", code, f"stopped as asked at step {outcome.step_reached}", outcome)
 
     def _failed(self, outcome: Outcome, diagnosis: Diagnosis, decision: Decision) -> Result:
-        sentence = f"{outcome.sentence}; {decision.because}"
+        cause = outcome.sentence
+        if diagnosis.slug == "unknown" and outcome.error:
+            cause = outcome.error + (f" ({outcome.place})" if outcome.place else "")
+        sentence = f"failed after {plural(outcome.number, 'attempt')}: {cause}; {decision.because}"
         remedies = tuple(remedy.command or remedy.title for remedy in diagnosis.remedies if not remedy.change)
         return self._end("failed", decision.exit_code, sentence, outcome, remedies, diagnosis.slug)
 

@@ -100,12 +100,11 @@ def _quiet(details: Mapping[str, object], verbose: bool) -> str:
     return f"no progress for {human_seconds(float(str(details['seconds'])))} in phase {details['phase']}{step}{words}"
 
 
-def _ended(details: Mapping[str, object], verbose: bool) -> list[str]:
+def _ended(details: Mapping[str, object], verbose: bool) -> str:
     noticed = details.get("noticed_after_seconds")
-    seen = f" (noticed after {human_seconds(float(str(noticed)))})" if noticed is not None else ""
-    lines = [f"{details['outcome']} at step {details['step']} in phase {details['phase'] or 'start'}{seen}"]
-    lines.append(f"cause: {clean(details['sentence'])}" + (f" [{details['slug']}]" if verbose else ""))
-    return lines
+    seen = f", noticed after {human_seconds(float(str(noticed)))}" if noticed is not None else ""
+    slug = f" [{details['slug']}]" if details.get("slug") not in (None, "unknown") else ""
+    return f"attempt {details['number']} failed{seen}: {clean(details['sentence'])}{slug}"
 
 
 def _remembered(details: Mapping[str, object], verbose: bool) -> str:

@@ -33,7 +33,7 @@ NOTHING = Diagnosis(slug="unknown", confidence="unknown", title="nothing failed"
 
 _TURN_SECONDS = 0.1  # how soon an exit or a wish to stop is seen
 _SAMPLE_SECONDS = 5.0  # between two lines of samples.jsonl while all is well
-_QUIET_SECONDS = 10.0  # without a sign of progress, after which it is said what the process does
+_QUIET_SECONDS, _BUSY_SECONDS = 5.0, 60.0  # without progress, idle or at work, after which it is said what it does
 _STOP_SECONDS = 60.0  # for a last checkpoint
 _HUNG_GRACE_SECONDS = 2.0  # what hangs seldom answers
 _STRAGGLER_SECONDS = 3.0  # for helpers that outlive a finished child, such as an upload
@@ -149,7 +149,8 @@ class _Attempt:
             self._phase = look.phase
             self._on_event("phase", where)
         words = look.judged.words
-        is_quiet = look.silent_seconds >= _QUIET_SECONDS
+        is_working = look.judged.verdict in (Verdict.MOVING, Verdict.STARVED)
+        is_quiet = look.silent_seconds >= (_BUSY_SECONDS if is_working else _QUIET_SECONDS)
         if is_quiet and not self._is_quiet:
             self._on_event("quiet", {**where, "seconds": round(look.silent_seconds, 1), "words": words})
         self._is_quiet = is_quiet
