@@ -55,7 +55,7 @@ def survey(data: Path, tokenizer: Path | None, as_json: bool, delimiter: str | N
         delimiter="\t" if delimiter in ("tab", "\\t") else delimiter,
         **given,
     )
-    screen = _Waiting(quiet=as_json)
+    screen = Waiting(quiet=as_json)
     try:
         facts = surveying.survey_data(request, tokenizer, screen.show)
     finally:
@@ -63,7 +63,7 @@ def survey(data: Path, tokenizer: Path | None, as_json: bool, delimiter: str | N
     click.echo(surveying.render_json(facts) if as_json else surveying.render_facts(facts))
 
 
-class _Waiting:
+class Waiting:
     """Says on stderr what is being done: a moving line on a terminal, now and then a plain line elsewhere."""
 
     def __init__(self, *, quiet: bool) -> None:
@@ -74,6 +74,7 @@ class _Waiting:
         self._width = 0
 
     def show(self, what: str, done: int, whole: int | None) -> None:
+        """Say what is being done, unless it was said just now."""
         now = time.monotonic()
         if self._quiet or now - self._shown_at < self._every_seconds:
             return
@@ -84,6 +85,7 @@ class _Waiting:
         self._width = len(text)
 
     def clear(self) -> None:
+        """Take the moving line away."""
         if self._width and self._is_terminal:
             sys.stderr.write("\r" + " " * self._width + "\r")
             sys.stderr.flush()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 
 from holdfast.data.shards import TokenArray
+from holdfast.engine.batches import micro_batches
 from holdfast.engine.draws import Draws
 from holdfast.engine.last_layer import narrow_last_layer
 from holdfast.engine.order import Indices
@@ -29,8 +30,10 @@ _TRIALS = ((300, 7), (40, 19, 7))  # tokens; long texts and short ones take diff
 class Classifier:
     """The model, and how it takes texts."""
 
-    def __init__(self, settings: Settings, labels: list[str], is_multi: bool, texts: Iterable[TokenArray]):
-        self._device = settings.device
+    def __init__(
+        self, settings: Settings, labels: list[str], is_multi: bool, texts: Iterable[TokenArray] | None = None
+    ):
+        self._settings, self._device = settings, settings.device
         torch.manual_seed(settings.seed)  # for the new head
         self.model: Any = AutoModelForSequenceClassification.from_pretrained(
             settings.model,
@@ -39,12 +42,15 @@ class Classifier:
             label2id={label: at for at, label in enumerate(labels)},
             problem_type="multi_label_classification" if is_multi else "single_label_classification",
             dtype=torch.float32,
+            use_safetensors=True,
         ).to(settings.device)
         if settings.gradient_checkpointing:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.position_offset = proven_head_offset(self.model) if settings.packing else None
         # Padded models find out where a text ends by the id of padding, so their ids must stay.
-        self.rows = keep_used_rows(self.model, [array.tokens for array in texts]) if self.is_packed else None
+        self.rows = None
+        if self.is_packed and texts is not None:
+            self.rows = keep_used_rows(self.model, [array.tokens for array in texts])
         self.new_ids = self.rows.new_ids if self.rows else None
 
     @property
@@ -61,6 +67,23 @@ class Classifier:
         texts = pack(tokens, examples, self._device, self.position_offset, self.new_ids)
         return packed(texts, draws), {"input_ids": texts.ids_1N, "position_ids": texts.positions_1N}
 
+    def logits(self, inputs: Inputs) -> Tensor:
+        """The model's scores, (B, L)."""
+        with self._settings.autocast():
+            logits_BL: Tensor = self.model(**inputs).logits
+        return logits_BL.float()
+
+    @torch.no_grad()
+    def scores(self, texts: TokenArray) -> NDArray[np.float64]:
+        """The model's scores for every text, in their order; texts of like length are worked on together."""
+        self.model.eval()
+        found = np.zeros((len(texts), self.model.config.num_labels))
+        for micro in micro_batches(np.arange(len(texts)), texts.lengths, self._settings.micro_tokens):
+            held, inputs = self.take(texts, micro, None)
+            with held:
+                found[micro] = self.logits(inputs).cpu().numpy()
+        return found
+
     def whole_model(self) -> nn.Module:
         """The model as it is to be exported."""
         if self.rows:
@@ -70,6 +93,12 @@ class Classifier:
 
     def _padded(self, tokens: TokenArray, examples: Indices) -> Inputs:
         return _pad([tokens[int(at)] for at in examples], self.model)
+
+
+def averaged(scores: NDArray[np.float64], windows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The scores of each row, whose windows start there: the mean of theirs."""
+    mean: NDArray[np.float64] = np.add.reduceat(scores, windows[:-1]) / np.diff(windows)[:, None]
+    return mean
 
 
 @torch.no_grad()

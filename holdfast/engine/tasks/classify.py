@@ -21,7 +21,7 @@ from holdfast.data.shards import TokenArray, open_array, open_tokens
 from holdfast.engine.batches import micro_batches
 from holdfast.engine.calibration import Calibration, calibration_error, fit
 from holdfast.engine.captured import bucket
-from holdfast.engine.classifier import Classifier, Inputs
+from holdfast.engine.classifier import Classifier, averaged
 from holdfast.engine.draws import Draws, replace_dropout
 from holdfast.engine.metrics import (
     class_table,
@@ -92,7 +92,7 @@ class Classify:
                 self._draws.at(step, first_token, first_example)
             held, inputs = self._classifier.take(self._texts["train"], micro, self._draws)
             with held:  # also for the backward pass, which may compute layers again
-                loss = self._summed_loss(self._logits(inputs), micro) / whole
+                loss = self._summed_loss(self._classifier.logits(inputs), micro) / whole
                 loss.backward()
             step_loss += loss.detach()
             first_token += int(self.lengths[micro].sum())
@@ -129,7 +129,7 @@ class Classify:
         longest = max(int(self.lengths.max()), bucket(1))
         texts = Pack(arrays["ids"][None], arrays["positions"][None], [], bounds[:size], bounds.int(), longest)
         with packed(texts):
-            logits_BL = self._logits({"input_ids": texts.ids_1N, "position_ids": texts.positions_1N})
+            logits_BL = self._classifier.logits({"input_ids": texts.ids_1N, "position_ids": texts.positions_1N})
         if self._is_multi:
             truth_BL = arrays["labels"].view(size, -1).float()
             return functional.binary_cross_entropy_with_logits(logits_BL, truth_BL)
@@ -178,21 +178,10 @@ class Classify:
             for row, found in wrong_labels(scores_BL, self._truth(split), self._names, self._is_multi)
         ]
 
-    @torch.no_grad()
     def predict(self, split: str) -> NDArray[np.float64]:
         """The model's scores for every row of a split; those of a long text's windows are averaged."""
-        self.model.eval()
-        texts = self._texts[split]
-        scores = np.zeros((len(texts), len(self._names)))
-        for micro in micro_batches(np.arange(len(texts)), texts.lengths, self._settings.micro_tokens):
-            held, inputs = self._classifier.take(texts, micro, None)
-            with held:
-                scores[micro] = self._logits(inputs).cpu().numpy()
-        if not self._has_windows:
-            return scores
-        starts = self._windows(split)
-        averaged: NDArray[np.float64] = np.add.reduceat(scores, starts[:-1]) / np.diff(starts)[:, None]
-        return averaged
+        scores = self._classifier.scores(self._texts[split])
+        return averaged(scores, self._windows(split)) if self._has_windows else scores
 
     def state(self) -> dict[str, Tensor]:
         """All weights: every one is trained."""
@@ -215,11 +204,6 @@ class Classify:
         AutoTokenizer.from_pretrained(self._settings.model).save_pretrained(folder)
         if self._calibration:
             write_artifact(folder, CALIBRATION, self._calibration)
-
-    def _logits(self, inputs: Inputs) -> Tensor:
-        with self._settings.autocast():
-            logits_BL: Tensor = self.model(**inputs).logits
-        return logits_BL.float()
 
     def _windows(self, split: str) -> NDArray[np.int64]:
         return np.asarray(open_array(self._settings.prepared_path, f"{split}.windows"), dtype=np.int64)

@@ -1,0 +1,44 @@
+"""What every predictor is like, and which one a task has."""
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from holdfast.core.errors import MachineError, RequestError
+
+Row = Mapping[str, Any]
+_MODULES = {"classify": "labels", "causal": "answers", "two-tower": "search"}
+
+
+class Predictor(Protocol):
+    """A loaded model."""
+
+    rows_at_once: int  # how many rows are worth handing over together
+
+    def predict(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+        """What the model says to each row."""
+
+
+def load_predictor(folder: Path, task: str, about: Row, options: Row) -> Predictor:
+    """Load the model of a folder."""
+    if task not in _MODULES:
+        raise RequestError(f"there is no task {task!r}", seen=f"tasks: {', '.join(_MODULES)}")
+    module = import_module(f"holdfast.engine.predict.{_MODULES[task]}")
+    predictor: Predictor = module.load(folder, about, {**options, "device": choose_device(options.get("device"))})
+    return predictor
+
+
+def choose_device(asked: str | None) -> str:
+    """The device that was asked for, or the fastest that is sure to work."""
+    if asked in (None, "", "auto"):
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    kind = str(asked).partition(":")[0]
+    has = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}.get(kind)
+    if has is None:
+        raise RequestError(f"there is no device {asked!r}", seen="allowed: auto, cpu, cuda, mps")
+    if not has:
+        raise MachineError(f"this machine has no {kind} device that torch can use", try_next=("--device cpu",))
+    return str(asked)

@@ -1,0 +1,149 @@
+"""Turns texts, a file of any kind we read, or standard input into the rows that a model is asked.
+
+A row whose text is empty stays, so that answers line up with what was given; it is just not asked. A row that cannot
+be read at all is noted by file and row.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from holdfast.core.errors import RequestError
+from holdfast.data import names
+from holdfast.data.badrows import BadRows, BadValue, describe
+from holdfast.data.formats.causal import read_messages
+from holdfast.data.formats.example import optional_text
+from holdfast.data.read import Source, open_source
+from holdfast.data.request import DataRequest
+from holdfast.runs.finished_model import FinishedModel
+from holdfast.runs.predict import Asked
+
+ENDINGS = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".xlsx", ".txt", ".gz")
+_TEXT_NAMES = {"classify": names.TEXT, "causal": names.PROMPT + names.TEXT, "two-tower": names.QUERY + names.TEXT}
+_ROLES = {"classify": "text", "causal": "prompt", "two-tower": "query"}
+
+
+@dataclass(slots=True)
+class Asking:
+    """The rows to ask, once they are taken, and what could not be read."""
+
+    model: FinishedModel
+    columns: tuple[str, ...] = ()  # as asked; found out when empty
+    bad: BadRows = field(default_factory=lambda: BadRows(1.0))
+    empty_rows: int = 0
+
+    def texts(self, texts: Sequence[str]) -> Iterator[Asked]:
+        """One row for each text."""
+        for text in texts:
+            yield self._asked({"text": text}, self._one(text.strip()))
+
+    def file(self, path: Path) -> Iterator[Asked]:
+        """The rows of a file."""
+        source = open_source(path, DataRequest(path=path))
+        if source.kind == "npz":
+            raise RequestError(f"{path.name} holds vectors", try_next=("give a file with texts",))
+        take = self._reader(source)
+        for place, row in source.rows(self.bad):
+            try:
+                asked = take(row)
+            except BadValue as bad:
+                self.bad.add_value(path, place, bad)
+                continue
+            yield self._asked({key: value for key, value in row.items() if key is not None}, asked)
+
+    def stream(self, stream: IO[str]) -> Iterator[Asked]:
+        """Standard input: a text a line, or a JSON object a line."""
+        for number, line in enumerate(stream, start=1):
+            if line.lstrip().startswith("{"):
+                try:
+                    row = json.loads(line)
+                except ValueError as error:
+                    self.bad.add(Path("standard input"), number, f"not JSON: {error}", value=line[:80])
+                    continue
+                yield self._asked(row, self._taker(tuple(row))(row))
+            elif line.strip():
+                yield self._asked({"text": line.strip()}, self._one(line.strip()))
+
+    def notes(self) -> list[str]:
+        """What is worth saying of the rows after they were taken."""
+        said = [describe(bad) for bad in self.bad.listed[:3]]
+        more = self.bad.count - len(said)
+        said += [f"and {more:,} more rows that could not be read"] if more > 0 else []
+        return said + ([f"{self.empty_rows:,} rows without a text were not asked"] if self.empty_rows else [])
+
+    def _asked(self, given: dict[str, Any], asked: dict[str, Any]) -> Asked:
+        self.empty_rows += not asked
+        return Asked(given=given, asked=asked)
+
+    def _one(self, text: str) -> dict[str, Any]:
+        if not text:
+            return {}
+        return {"turns": [["user", text]]} if self.model.task == "causal" and self._is_chat else {"text": text}
+
+    @property
+    def _is_chat(self) -> bool:
+        return self.model.task == "causal" and self.model.about.get("form") != "text"
+
+    def _reader(self, source: Source) -> "_Taker":
+        return self._taker(source.columns)
+
+    def _taker(self, columns: tuple[str, ...]) -> "_Taker":
+        roles = self.model.dataset.get("roles")
+        known: Mapping[str, Any] = roles if isinstance(roles, dict) else {}
+        if self._is_chat and not self.columns:
+            messages = names.find((*known.get("messages", ()), *names.MESSAGES), columns)
+            if messages:
+                return _Taker(messages=messages)
+        text = self.columns or self._text_columns(columns, known)
+        missing = [column for column in text if column not in columns]
+        if missing:
+            raise RequestError(
+                f"there is no column {missing[0]!r}",
+                seen=f"columns: {', '.join(columns)}",
+                try_next=("--text-column NAME",),
+            )
+        extra = {role: names.find(tuple(known.get(role, ())), columns) for role in ("context", "system")}
+        return _Taker(text=tuple(text), is_chat=self._is_chat, **extra)
+
+    def _text_columns(self, columns: tuple[str, ...], known: Mapping[str, Any]) -> tuple[str, ...]:
+        """Those the model learned from, where they are here; otherwise by name, or the only one."""
+        learned = tuple(known.get(_ROLES[self.model.task]) or known.get("text") or ())
+        if learned and set(learned) <= set(columns):
+            return learned
+        found = names.find(_TEXT_NAMES[self.model.task], columns)
+        if found or len(columns) == 1:
+            return (found or columns[0],)
+        raise RequestError(
+            "it is not clear which column holds the texts",
+            seen=f"columns: {', '.join(columns) or 'none'}",
+            try_next=("--text-column NAME",),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taker:
+    """Takes from a row what the model is asked; nothing where there is no text."""
+
+    text: tuple[str, ...] = ()
+    is_chat: bool = False
+    messages: str | None = None
+    context: str | None = None
+    system: str | None = None
+
+    def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        if self.messages:
+            turns = read_messages(row.get(self.messages), self.messages)
+            while turns and turns[-1][0] == "assistant":
+                turns.pop()  # what it is to say itself
+            return {"turns": [list(turn) for turn in turns]} if turns else {}
+        text = "\n".join(filter(None, (optional_text(row, column) for column in self.text)))
+        if not text:
+            return {}
+        if not self.is_chat:
+            return {"text": text}
+        if context := optional_text(row, self.context):
+            text = f"{text}\n\n{context}"
+        system = optional_text(row, self.system)
+        return {"turns": [*([["system", system]] if system else []), ["user", text]]}

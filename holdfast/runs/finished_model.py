@@ -1,0 +1,81 @@
+"""Finds the finished model that a run folder, or a model folder itself, stands for."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.errors import RequestError
+from holdfast.core.runfolder import ABOUT_MODEL, model_folder
+from holdfast.runs.story import read_json
+
+_PICKLES = ("pytorch_model.bin", "model.pt", "model.pth", "model.ckpt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedModel:
+    """A model folder and what is known of it."""
+
+    folder: Path
+    task: str
+    run: Path | None = None  # the run folder it lies in
+    about: Mapping[str, Any] = field(default_factory=dict)  # its holdfast.json
+
+    @property
+    def dataset(self) -> Mapping[str, Any]:
+        """What is known of the data it learned from."""
+        return read_json(self.run / "dataset.json") if self.run else {}
+
+
+def find_model(path: Path) -> FinishedModel:
+    """The model of a run folder or a model folder; an error that says what is missing."""
+    if not path.is_dir():
+        seen = "it is a file" if path.exists() else "no such folder"
+        raise RequestError(f"{path} is neither a run folder nor a model folder", seen=seen)
+    inner = model_folder(path)
+    is_run = inner.is_dir() or (path / "attempts").is_dir()
+    folder = inner if is_run else path
+    if is_run and not _has_weights(folder):
+        raise RequestError(
+            f"the run {path} has no finished model yet",
+            seen=f"no weights in {inner}",
+            try_next=(f"holdfast status {path}", f"holdfast resume {path}"),
+        )
+    if not _has_weights(folder):
+        raise _no_weights(folder)
+    about = read_json(folder / ABOUT_MODEL)
+    run = path if is_run else path.parent if path.name == "model" and (path.parent / "attempts").is_dir() else None
+    return FinishedModel(folder=folder, task=str(about.get("task") or _task_of(folder)), run=run, about=about)
+
+
+def _task_of(folder: Path) -> str:
+    """What a folder without our own file holds, by what its makers wrote."""
+    if (folder / "two_tower.json").is_file() or (folder / "modules.json").is_file():
+        return "two-tower"
+    named = read_json(folder / "config.json").get("architectures") or []
+    kinds = {"ForSequenceClassification": "classify", "ForCausalLM": "causal", "LMHeadModel": "causal"}
+    for name in map(str, named):
+        for ending, task in kinds.items():
+            if name.endswith(ending):
+                return task
+    raise RequestError(
+        f"it is not known what the model in {folder} is for",
+        seen=f"config.json names {json.dumps(named)}; known are classifiers, causal language models and towers",
+    )
+
+
+def _has_weights(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.rglob("*.safetensors"))
+
+
+def _no_weights(folder: Path) -> RequestError:
+    for name in _PICKLES:
+        if (folder / name).exists():
+            return RequestError(
+                f"the weights in {folder} are a pickle, which may run any code when it is opened",
+                seen=name,
+                try_next=("save the model as safetensors: model.save_pretrained(FOLDER)",),
+            )
+    found = ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "it is empty"
+    return RequestError(f"{folder} is neither a run folder nor a model folder", seen=found)

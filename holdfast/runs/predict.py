@@ -1,0 +1,119 @@
+"""Uses a finished model from the shell: texts or a file go in, labels, answers or found passages come out.
+
+The model runs in a child process (`python -m holdfast.engine.predict`); this one never imports torch. The two talk
+through a folder of files, so a crash of the child is an error here, with the last lines it wrote.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.artifacts import write_artifact
+from holdfast.core.errors import HoldfastError, MachineError, RequestError
+from holdfast.core.exits import exit_words
+from holdfast.runs.finished_model import FinishedModel
+from holdfast.runs.story import read_json
+
+Row = dict[str, Any]
+Progress = Callable[[str, int, int | None], None]
+
+_LOOK_EVERY_SECONDS = 0.1
+_SHOWN_LINES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A row as it came, and what of it goes to the model."""
+
+    given: Row
+    asked: Row = field(default_factory=dict)
+
+
+def predict(
+    model: FinishedModel,
+    rows: Iterable[Asked],
+    options: Mapping[str, Any],
+    on_progress: Progress = lambda what, done, whole: None,
+) -> Iterator[tuple[Row, Row]]:
+    """Give each row with what the model says to it, in order. The child has ended before the first comes."""
+    job = Path(tempfile.mkdtemp(prefix="holdfast-predict-"))
+    try:
+        count = _write_inputs(job, rows)
+        (job / "outputs.jsonl").touch()
+        if count:
+            about = {"model": str(model.folder.resolve()), "task": model.task, "about": dict(model.about)}
+            write_artifact(job, "job.json", {**about, "options": dict(options)})
+            _run_child(job, count, on_progress)
+        yield from _pairs(job)
+    finally:
+        shutil.rmtree(job, ignore_errors=True)
+
+
+def _write_inputs(job: Path, rows: Iterable[Asked]) -> int:
+    count = 0
+    with (job / "inputs.jsonl").open("w", encoding="utf-8") as asked, (job / "given.jsonl").open("w") as given:
+        for row in rows:
+            if row.asked:
+                asked.write(json.dumps(row.asked, ensure_ascii=False) + "\n")
+                count += 1
+            given.write(json.dumps([bool(row.asked), row.given], default=str) + "\n")
+    return count
+
+
+def _run_child(job: Path, count: int, on_progress: Progress) -> None:
+    with (job / "log").open("wb") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "holdfast.engine.predict", str(job)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            while child.poll() is None:
+                said = read_json(job / "progress.json")
+                what = str(said.get("what") or "loading torch")
+                on_progress(what, int(said.get("done") or 0), count if what == "rows" else None)
+                time.sleep(_LOOK_EVERY_SECONDS)
+        finally:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+    if child.returncode:
+        raise _why(job, child.returncode)
+
+
+def _why(job: Path, code: int) -> HoldfastError:
+    said = read_json(job / "error.json")
+    if said:
+        kind = RequestError if said.get("exit_code") == RequestError.exit_code else MachineError
+        advice = tuple(str(line) for line in said.get("try_next") or ())
+        return kind(
+            str(said["what"]), seen=str(said.get("seen") or ""), try_next=advice, slug=str(said.get("slug") or "")
+        )
+    lines = (job / "log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    if any("No module named" in line and "holdfast" not in line for line in lines):
+        return RequestError(
+            "using a model needs an extra that is not installed",
+            seen=lines[-1],
+            try_next=("pip install 'holdfast[train]'",),
+        )
+    words = exit_words(str(code)) or f"code {code}"
+    return MachineError(
+        f"the process that runs the model ended with {words}",
+        seen="\n         ".join(lines[-_SHOWN_LINES:]) or "it wrote nothing",
+        try_next=("holdfast doctor",),
+    )
+
+
+def _pairs(job: Path) -> Iterator[tuple[Row, Row]]:
+    with (job / "given.jsonl").open(encoding="utf-8") as given, (job / "outputs.jsonl").open(encoding="utf-8") as said:
+        for line in given:
+            is_asked, row = json.loads(line)
+            yield row, json.loads(next(said)) if is_asked else {}

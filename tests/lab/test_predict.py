@@ -1,0 +1,153 @@
+"""Trains tiny models on real files and asks them from the shell, as a user does."""
+
+import csv
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from holdfast.core.runfolder import model_folder
+from holdfast.data.prepare import PrepareOptions, prepare
+from holdfast.data.prepare_classify import windows
+from holdfast.data.request import DataRequest
+from holdfast.data.survey import survey
+from holdfast.data.tokens import Tokens
+from holdfast.engine.predict.loading import load_predictor
+from tests.tiny import tiny_attempt, tiny_bert
+
+pytestmark = pytest.mark.lab
+
+
+def texts(count: int, seed: int = 0) -> list[str]:
+    draws = random.Random(seed)
+    return [" ".join(f"w{draws.randrange(3, 119)}" for _ in range(draws.randrange(3, 90))) for _ in range(count)]
+
+
+def train(run: Path, model: Path, rows: list[dict], options: PrepareOptions | None = None, **settings: object) -> Path:
+    """A finished run on some rows."""
+    run.mkdir(parents=True)
+    data = run / "data.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tokens = Tokens(model)
+    found = survey(DataRequest(path=data), tokens)
+    prepare(found, tokens, run / "prepared", options=options)
+    attempt = tiny_attempt(run, model, run / "prepared", task=found.facts.task, epochs=2, **settings)
+    ended = subprocess.run([sys.executable, "-m", "holdfast.engine", str(attempt)], capture_output=True, timeout=600)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    return run
+
+
+def ask(*arguments: object, given: str | None = None) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-c", "from holdfast.cli import main; main()", "predict", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, input=given, timeout=600)
+
+
+def answers(*arguments: object, **kwargs: str) -> list[dict]:
+    ended = ask(*arguments, "--json", **kwargs)
+    assert ended.returncode == 0, ended.stderr
+    found: list[dict] = json.loads(ended.stdout)["answers"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory) -> Path:
+    return tiny_bert(tmp_path_factory.mktemp("models") / "bert")
+
+
+@pytest.fixture(scope="module")
+def one_label(tmp_path_factory, bert) -> Path:
+    rows = [{"text": text, "label": f"c{int(text.split()[0][1:]) % 3}"} for text in texts(120)]
+    return train(tmp_path_factory.mktemp("one") / "run", bert, rows, PrepareOptions(overlong="truncate"))
+
+
+def test_labels_and_calibrated_probabilities_are_those_of_transformers(one_label):
+    asked = texts(20, seed=5)
+    found = answers(one_label, *asked)
+    folder = model_folder(one_label)
+    model, tokenizer = AutoModelForSequenceClassification.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    temperature = json.loads((folder / "calibration.json").read_text())["temperature"]
+    for text, said in zip(asked, found, strict=True):
+        ids = tokenizer(text, truncation=True, max_length=64, return_tensors="pt")
+        with torch.no_grad():
+            wanted = torch.softmax(model(**ids).logits[0] / temperature, 0)
+        assert said["predicted"] == model.config.id2label[int(wanted.argmax())]
+        for label, chance in said["probabilities"].items():
+            assert chance == pytest.approx(float(wanted[model.config.label2id[label]]), abs=2e-4)
+
+
+def test_a_file_gives_a_file_with_its_rows_in_their_order(one_label, tmp_path):
+    asked = texts(50, seed=6)
+    with (tmp_path / "in.csv").open("w", newline="") as file:
+        writer = csv.writer(file, delimiter=";")
+        writer.writerow(["id", "text"])
+        writer.writerows([at, "" if at == 7 else text] for at, text in enumerate(asked))
+    ended = ask(one_label, tmp_path / "in.csv", "--out", tmp_path / "out.csv", "--all-labels")
+    assert ended.returncode == 0, ended.stderr
+    assert "49 rows answered" in ended.stdout
+    assert "1 rows without a text" in ended.stderr
+    rows = list(csv.DictReader((tmp_path / "out.csv").open()))
+    assert [row["id"] for row in rows] == [str(at) for at in range(50)]
+    assert rows[7]["predicted"] == ""
+    assert {row["predicted"] for row in rows} <= {"", "c0", "c1", "c2"}
+    for row in rows[:7]:
+        assert sum(float(row[f"p(c{at})"]) for at in range(3)) == pytest.approx(1, abs=1e-3)
+    alone = answers(model_folder(one_label), asked[3])[0]
+    assert rows[3]["predicted"] == alone["predicted"]
+    assert float(rows[3]["probability"]) == pytest.approx(alone["probability"], abs=2e-4)
+
+
+def test_standard_input_is_asked_line_by_line(one_label):
+    found = answers(one_label, "-", given="w3 w4, w5\nw9 w8\n")
+    assert [row["text"] for row in found] == ["w3 w4, w5", "w9 w8"]
+
+
+def test_long_texts_are_read_in_windows_as_in_training(tmp_path, bert):
+    rows = [{"text": text, "label": f"c{int(text.split()[0][1:]) % 2}"} for text in texts(60)]
+    run = train(tmp_path / "run", bert, rows, PrepareOptions(max_length=16, overlong="window"))
+    folder = model_folder(run)
+    long = " ".join(["w5"] * 14 + ["w7"] * 40)
+    about = json.loads((folder / "holdfast.json").read_text())
+    scores = load_predictor(folder, "classify", about, {"device": "cpu"}).scores([long, "w5 w6"])
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    tokens = Tokens(folder)
+    pieces = list(windows(tokens.encode([long])[0], 16))
+    assert len(pieces) > 2
+    with torch.no_grad():
+        wanted = torch.cat([model(torch.tensor([piece])).logits for piece in pieces]).mean(0)
+    assert scores[0] == pytest.approx(wanted.numpy(), abs=1e-5)
+
+
+def test_several_labels_have_a_probability_each(tmp_path, bert):
+    rows = [{"text": text, "labels": [f"t{at}" for at in range(3) if f"w{at + 5}" in text]} for text in texts(150)]
+    run = train(tmp_path / "run", bert, rows)
+    (found,) = answers(run, "w5 w6 w7 w8")
+    assert isinstance(found["predicted"], list)
+    assert set(found["probabilities"]) == {"t0", "t1", "t2"}
+    assert found["predicted"] == [name for name, chance in found["probabilities"].items() if chance > 0.5]
+
+
+def test_the_asking_process_never_imports_torch(one_label):
+    code = (
+        "import sys; from pathlib import Path; from holdfast.runs.asking import Asking;"
+        "from holdfast.runs.finished_model import find_model; from holdfast.runs.predict import predict;"
+        "model = find_model(Path(sys.argv[1])); print(list(predict(model, Asking(model).texts(['w3']), {})));"
+        "assert not {'torch', 'transformers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(one_label)], check=True, capture_output=True, timeout=600)
+
+
+def test_what_is_wrong_is_named(one_label, tmp_path):
+    missing = ask(one_label, tmp_path / "none.csv")
+    assert missing.returncode == 2
+    assert "none.csv" in missing.stderr
+    device = ask(one_label, "w3", "--device", "cuda")
+    assert device.returncode == (0 if torch.cuda.is_available() else 3), device.stderr
+    wrong = ask(one_label, "w3", "--out", tmp_path / "out.docx")
+    assert wrong.returncode == 2
+    assert "allowed endings" in wrong.stderr
+    assert ask(one_label, " ").returncode == 2

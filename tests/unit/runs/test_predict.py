@@ -1,0 +1,166 @@
+"""What goes to the model and how its answers are written; the model itself is asked in tests/lab/test_predict.py."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.errors import RequestError
+from holdfast.runs.answers_file import check_target, flat, joined, write_answers
+from holdfast.runs.asking import Asking
+from holdfast.runs.finished_model import FinishedModel, find_model
+
+
+def model_of(task: str, run: Path | None = None, **about: object) -> FinishedModel:
+    return FinishedModel(folder=Path("model"), task=task, run=run, about=about)
+
+
+def write_model(folder: Path, architecture: str = "BertForSequenceClassification") -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"architectures": [architecture]}))
+    (folder / "model.safetensors").write_bytes(b"x")
+    return folder
+
+
+def asked(asking: Asking, path: Path) -> list[dict]:
+    return [row.asked for row in asking.file(path)]
+
+
+def test_a_run_folder_and_its_model_folder_stand_for_the_same_model(tmp_path):
+    (tmp_path / "run" / "attempts").mkdir(parents=True)
+    folder = write_model(tmp_path / "run" / "model")
+    (folder / "holdfast.json").write_text('{"task": "causal"}')
+    (tmp_path / "run" / "dataset.json").write_text('{"text_column": "review"}')
+    for path in (tmp_path / "run", folder):
+        found = find_model(path)
+        assert (found.folder, found.task, found.run) == (folder, "causal", tmp_path / "run")
+        assert found.dataset == {"text_column": "review"}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "task"),
+    [("BertForSequenceClassification", "classify"), ("LlamaForCausalLM", "causal"), ("GPT2LMHeadModel", "causal")],
+)
+def test_a_folder_that_others_made_is_known_by_its_architecture(tmp_path, architecture, task):
+    assert find_model(write_model(tmp_path / "model", architecture)).task == task
+
+
+def test_what_is_wrong_with_a_folder_is_said(tmp_path):
+    with pytest.raises(RequestError, match="neither a run folder nor a model folder"):
+        find_model(tmp_path / "none")
+    (tmp_path / "run" / "attempts").mkdir(parents=True)
+    with pytest.raises(RequestError, match="has no finished model yet"):
+        find_model(tmp_path / "run")
+    pickled = tmp_path / "pickled"
+    pickled.mkdir()
+    (pickled / "pytorch_model.bin").write_bytes(b"x")
+    with pytest.raises(RequestError, match="pickle, which may run any code"):
+        find_model(pickled)
+    with pytest.raises(RequestError, match="not known what the model"):
+        find_model(write_model(tmp_path / "other", "ViTForImageClassification"))
+
+
+def test_the_column_that_was_learned_from_is_asked(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "dataset.json").write_text('{"roles": {"text": ["remark"]}}')
+    file = tmp_path / "new.csv"
+    file.write_text("text,remark\nwrong,right\n")
+    assert asked(Asking(model_of("classify", tmp_path / "run")), file) == [{"text": "right"}]
+    assert asked(Asking(model_of("classify")), file) == [{"text": "wrong"}]
+    assert asked(Asking(model_of("classify"), ("remark", "text")), file) == [{"text": "right\nwrong"}]
+
+
+def test_an_unclear_or_missing_column_is_an_error_that_lists_them(tmp_path):
+    file = tmp_path / "new.csv"
+    file.write_text("one,two\na,b\n")
+    with pytest.raises(RequestError) as error:
+        asked(Asking(model_of("classify")), file)
+    assert error.value.seen == "columns: one, two"
+    with pytest.raises(RequestError, match="no column 'three'"):
+        asked(Asking(model_of("classify"), ("three",)), file)
+
+
+def test_rows_without_a_text_stay_and_are_not_asked(tmp_path):
+    file = tmp_path / "new.jsonl"
+    file.write_text('{"text": "a"}\n{"text": ""}\n{"text": null}\n{"te\n')
+    asking = Asking(model_of("classify"))
+    assert asked(asking, file) == [{"text": "a"}, {}, {}]
+    assert asking.empty_rows == 2
+    assert "new.jsonl, row 4" in asking.notes()[0]
+    assert asking.notes()[-1] == "2 rows without a text were not asked"
+
+
+def test_a_conversation_is_asked_without_the_answer_it_ends_with(tmp_path):
+    file = tmp_path / "new.jsonl"
+    turns = [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": "a"},
+    ]
+    file.write_text(json.dumps({"messages": turns}) + "\n")
+    assert asked(Asking(model_of("causal")), file) == [{"turns": [["system", "s"], ["user", "u"]]}]
+
+
+def test_an_instruction_with_its_input_is_asked_as_it_was_learned(tmp_path):
+    (tmp_path / "dataset.json").write_text('{"roles": {"prompt": ["instruction"], "context": ["input"]}}')
+    file = tmp_path / "new.jsonl"
+    file.write_text('{"instruction": "Sum up", "input": "a text", "output": "t"}\n')
+    assert asked(Asking(model_of("causal", tmp_path)), file) == [{"turns": [["user", "Sum up\n\na text"]]}]
+    plain = Asking(model_of("causal", form="text"))
+    assert [row.asked for row in plain.texts(["once", " "])] == [{"text": "once"}, {}]
+
+
+def test_standard_input_is_a_text_or_an_object_a_line():
+    asking = Asking(model_of("classify"))
+    stream = io.StringIO('one text, with a comma\n\n{"text": "two", "id": 7}\n{"broken\n')
+    rows = list(asking.stream(stream))
+    assert [row.asked for row in rows] == [{"text": "one text, with a comma"}, {"text": "two"}]
+    assert rows[1].given == {"text": "two", "id": 7}
+    assert asking.bad.count == 1
+
+
+def test_answers_beside_a_column_of_the_same_name_are_numbered():
+    assert joined({"text": "a", "predicted": "old"}, {"predicted": "x"}) == {
+        "text": "a",
+        "predicted": "old",
+        "predicted_2": "x",
+    }
+
+
+def test_a_table_of_labels_has_one_line_a_row_and_each_label_when_asked(tmp_path):
+    said = {"predicted": "b", "probability": 0.9, "probabilities": {"b": 0.9, "a": 0.1}}
+    write_answers(tmp_path / "out.csv", [({"text": "x"}, {}), ({"text": "y, z"}, said)], every_label=True)
+    rows = list(csv.DictReader((tmp_path / "out.csv").open()))
+    assert [row["predicted"] for row in rows] == ["", "b"]
+    assert rows[1] == {"text": "y, z", "predicted": "b", "probability": "0.9", "p(a)": "0.1", "p(b)": "0.9"}
+
+
+def test_several_labels_are_joined_and_passages_take_a_line_each():
+    many = {"predicted": ["a", "c"], "probabilities": {"a": 0.9, "c": 0.6, "b": 0.1}}
+    assert flat(many) == [{"predicted": "a|c", "probability": "0.9000|0.6000"}]
+    found = {"found": [{"score": 0.5, "text": "p"}, {"score": 0.4, "text": "q"}]}
+    assert [line["rank"] for line in flat(found)] == [1, 2]
+
+
+def test_json_lines_keep_everything(tmp_path):
+    said = {"predicted": ["a"], "probabilities": {"a": 0.9}}
+    assert write_answers(tmp_path / "out.jsonl", [({"id": 1, "text": "é"}, said)]) == 1
+    assert json.loads((tmp_path / "out.jsonl").read_text()) == {"id": 1, "text": "é", **said}
+
+
+def test_a_target_that_cannot_be_written_is_refused_at_once(tmp_path):
+    for path in (tmp_path / "out.docx", tmp_path / "none" / "out.csv", tmp_path):
+        with pytest.raises(RequestError):
+            check_target(path)
+
+
+def test_an_answer_that_fails_half_way_leaves_no_file(tmp_path):
+    def pairs():
+        yield {"text": "x"}, {"predicted": "a", "probabilities": {"a": 1.0}}
+        raise RequestError("the model went away")
+
+    with pytest.raises(RequestError):
+        write_answers(tmp_path / "out.csv", pairs())
+    assert list(tmp_path.iterdir()) == []
