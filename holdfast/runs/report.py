@@ -38,10 +38,10 @@ def write_report(run: Path, out: Path | None = None) -> Path:
 def render_report(story: Story) -> str:
     """The page as text."""
     parts = [
-        ("use", "Use it", use_section(story)),
         ("learning", "How it learned", learning_section(story)),
         ("result", "How good it is", result_section(story)),
         ("mistakes", "What it answers" if story.task == "causal" else "What it gets wrong", mistakes_section(story)),
+        ("use", "Use it", use_section(story)),
         ("attempts", "Attempts", attempts_section(story)),
         ("data", "The data", data_section(story)),
         ("plan", "The plan", plan_section(story)),

@@ -31,6 +31,7 @@ class Chart:
     about: str  # one sentence for those who cannot see it
     series: Sequence[Series]
     x_name: str
+    x_range: tuple[float, float] | None = None  # so that charts side by side can be read together
     marks: Sequence[tuple[float, str]] = field(default=())  # places on the x axis worth a word
     zero: bool = False  # the y axis starts at nothing
     percent: bool = False
@@ -42,7 +43,8 @@ def line_chart(chart: Chart) -> Html:
     if not points:
         return Html("")
     xs, ys = [x for x, _ in points], [y for _, y in points]
-    x_low, x_high = min(xs), max(max(xs), min(xs) + 1)
+    x_low, x_high = chart.x_range or (min(xs), max(xs))
+    x_high = max(x_high, x_low + 1)
     ticks = nice_ticks(0 if chart.zero else min(ys), max(ys))
     y_low, y_high = ticks[0], ticks[-1]
 
@@ -59,7 +61,7 @@ def line_chart(chart: Chart) -> Html:
     decimals = _decimals(ticks, chart.percent)
     y_words = [_y_word(tick, (tick - y_low) / (y_high - y_low), decimals, chart.percent) for tick in ticks]
     x_ticks = [tick for tick in nice_ticks(x_low, x_high, 5) if x_low <= tick <= x_high and tick == int(tick)]
-    x_words = [tag("span", f"{tick:,.0f}", style=f"left:{place(tick, y_low)[0] / 10:.1f}%") for tick in x_ticks]
+    x_words = [_x_word(f"{tick:,.0f}", place(tick, y_low)[0] / 10) for tick in x_ticks]
     return tag(
         "figure",
         tag("figcaption", tag("b", chart.title), _legend(chart.series)),
@@ -96,11 +98,7 @@ def bar_chart(title: str, about: str, bars: Sequence[tuple[str, float]], x_name:
     lines = [tag("line", x1=0, x2=_SIZE, y1=(y := _SIZE * (1 - tick / top)), y2=y, class_="grid") for tick in ticks]
     y_words = [_y_word(tick, tick / top, 0, False) for tick in ticks]
     every = max(1, math.ceil(len(bars) / 6))
-    x_words = [
-        tag("span", name, style=f"left:{(at + 0.5) * width / 10:.1f}%")
-        for at, (name, _) in enumerate(bars)
-        if at % every == 0
-    ]
+    x_words = [_x_word(name, (at + 0.5) * width / 10) for at, (name, _) in enumerate(bars) if at % every == 0]
     return tag(
         "figure",
         tag("figcaption", tag("b", title)),
@@ -144,7 +142,7 @@ def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 def smoothed(points: Sequence[Point], weight: float = 0.95) -> list[Point]:
     """A line through noise: each value with a fading share of those before it."""
-    weight = min(weight, 1 - 3 / max(4, len(points)))
+    weight = max(0.5, min(weight, 1 - 12 / max(12, len(points))))
     held, norm, found = 0.0, 0.0, []
     for x, y in points:
         held, norm = weight * held + (1 - weight) * y, weight * norm + (1 - weight)
@@ -209,6 +207,13 @@ def _numbers(chart: Chart, decimals: int) -> Html:
     rows = [[f"{x:,g}", *(_value(points.get(x), decimals + 1, chart.percent) for points in by_series)] for x in kept]
     head = [chart.x_name, *(series.name for series in chart.series)]
     return table(head, rows, numbers=range(len(head)))
+
+
+def _x_word(word: str, place: float) -> Html:
+    """A word below the axis, which must not reach over its ends."""
+    return tag(
+        "span", word, class_="first" if place < 4 else "last" if place > 90 else None, style=f"left:{place:.1f}%"
+    )
 
 
 def _y_word(tick: float, up: float, decimals: int, percent: bool) -> Html:

@@ -42,7 +42,7 @@ def histogram(lengths: Sequence[int], most: int = _BINS) -> list[tuple[str, floa
         bins[min(length // width, count - 1)] += 1
     names = [str(at) if width == 1 else f"{at * width}\u2013{(at + 1) * width - 1}" for at in range(count)]
     if longest // width >= count:
-        names[-1] = f"{(count - 1) * width} and more"
+        names[-1] = f"{(count - 1) * width}+"
     first = next(at for at, value in enumerate(bins) if value)
     return [(name, float(value)) for name, value in zip(names, bins, strict=True)][first:]
 

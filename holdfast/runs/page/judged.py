@@ -11,6 +11,7 @@ _SHOWN_CASES, _MORE_CASES = 8, 32
 _LARGEST_TABLE = 16  # labels; a larger matrix is drawn, and its worst cells are listed
 _WORST = 15
 _DRAWN = 600
+_ORDER = ("accuracy", "micro_f1", "macro_f1", "exact_match", "ndcg@10", "mrr@10", "recall@1", "recall@5", "recall@10")
 
 
 def result_section(story: Story) -> Html:
@@ -75,9 +76,10 @@ def _metrics(splits: dict[str, Json]) -> Html:
         and name != "negative_loss"
         and not (name == "micro_f1" and "accuracy" in found)
     )
+    ordered = sorted(names, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
     rows = [
         [metric_name(name), *(f"{found[name]:.4f}" if name in found else "" for found in splits.values())]
-        for name in names
+        for name in ordered
     ]
     return table(["metric", *splits], rows, numbers=range(1, len(splits) + 1))
 
@@ -125,7 +127,9 @@ def _as_table(confusion: list[list[int]], names: list[str]) -> Html:
                 "td",
                 f"{count:,}",
                 class_="hit" if at == column else "none" if not count else None,
-                style=f"background:rgba(var(--tint),{0.55 * count / whole:.2f})" if count else None,
+                style=f"background:rgba(var(--{'tint' if at == column else 'warm'}),{0.55 * count / whole:.2f})"
+                if count
+                else None,
             )
             for column, count in enumerate(counts)
         ]

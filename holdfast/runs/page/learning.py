@@ -37,7 +37,9 @@ def loss_chart(story: Story) -> Html:
     if held_out:
         series.append(Series(name="validation", points=held_out, look="b", dots=True))
     about = _about(points or held_out, "Loss")
-    return line_chart(Chart(title="Loss", about=about, series=series, x_name="step", marks=_marks(story)))
+    return line_chart(
+        Chart(title="Loss", about=about, series=series, x_name="step", x_range=_range(story), marks=_marks(story))
+    )
 
 
 def metric_chart(story: Story) -> Html:
@@ -53,8 +55,17 @@ def metric_chart(story: Story) -> Html:
         for name, look in zip(names, _LOOKS, strict=False)
     ]
     about = _about(series[0].points, series[0].name)
-    chart = Chart(title="Validation", about=about, series=series, x_name="step", marks=_marks(story), percent=True)
-    return line_chart(chart)
+    return line_chart(
+        Chart(
+            title="Validation",
+            about=about,
+            series=series,
+            x_name="step",
+            x_range=_range(story),
+            marks=_marks(story),
+            percent=True,
+        )
+    )
 
 
 def rate_chart(story: Story) -> Html:
@@ -118,6 +129,10 @@ def _perplexity(story: Story) -> Html:
 
 def _points(story: Story, name: str) -> list[Point]:
     return [(step, metrics[name]) for step, metrics in story.evaluations.items() if name in metrics]
+
+
+def _range(story: Story) -> tuple[float, float]:
+    return 0.0, float(max((*story.steps, *story.evaluations), default=1))
 
 
 def _marks(story: Story) -> list[tuple[float, str]]:

@@ -22,6 +22,8 @@ _NAMES = {
     "map@100": "MAP@100",
     "micro_f1": "micro F1",
     "macro_f1": "macro F1",
+    "calibration_error": "calibration error, scores as they came",
+    "calibrated_error": "calibration error, after calibration",
 }
 
 
@@ -99,7 +101,7 @@ def best_score(story: Story) -> tuple[str, str, float] | None:
 
 def metric_name(name: str) -> str:
     """A metric's name as people write it."""
-    return _NAMES.get(name, name.replace("_", " ").replace("recall@", "recall@"))
+    return _NAMES.get(name, name.replace("_", " "))
 
 
 def use_section(story: Story) -> Html:
