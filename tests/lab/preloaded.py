@@ -16,6 +16,12 @@ from holdfast.core.runfolder import EVENTS, SETTINGS, attempt_folder
 
 PRELOAD = Path(holdfast.__file__).parent / "preload"
 SCRIPTS = Path(__file__).parent / "scripts"
+PYTHON = os.environ.get("HOLDFAST_LAB_PYTHON", sys.executable)  # one with more libraries, to run their scripts too
+
+
+def has_library(name: str) -> bool:
+    """Say whether the scripts' interpreter has a library."""
+    return not subprocess.run([PYTHON, "-c", f"import {name}"], capture_output=True, check=False).returncode
 
 
 class Preloaded:
@@ -27,10 +33,15 @@ class Preloaded:
         (self.folder / SETTINGS).write_text(json.dumps(settings))
         self.output = self.folder / "output.log"
         words = [str(word) for word in command]
-        if words[0].endswith(".py"):
-            words.insert(0, sys.executable)
+        if words[0].endswith(".py") or words[0].startswith("-"):
+            words.insert(0, PYTHON)
         known = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        own = {"PYTHONPATH": str(PRELOAD), "HOLDFAST_ATTEMPT": str(self.folder), "HF_HUB_OFFLINE": "1"}
+        own = {
+            "PYTHONPATH": str(PRELOAD),
+            "HOLDFAST_ATTEMPT": str(self.folder),
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+        }
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=known | own, cwd=run

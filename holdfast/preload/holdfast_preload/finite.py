@@ -16,6 +16,10 @@ from holdfast_preload.checkpoints import not_finite
 _SCALED_PATIENCE = 3
 
 
+class BadNumbers(RuntimeError):
+    """Raised into the script: to go on would learn nothing."""
+
+
 class Numbers:
     """The losses and gradient norms of one training."""
 
@@ -49,7 +53,7 @@ class Numbers:
     def end(self, step: int, reason: str) -> None:
         """End the run with a reason the supervisor knows."""
         events.write("bad numbers", reason=reason, step=step, last_finite_step=self.last_finite_step, train=self.train)
-        raise RuntimeError(
+        raise BadNumbers(
             f"loss is not finite at step {step} ({reason}), training stopped;"
             f" the numbers were last good at step {self.last_finite_step}"
         )

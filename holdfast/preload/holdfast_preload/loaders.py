@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from holdfast_preload import events, settings, stacks
+from holdfast_preload import events, order, settings, stacks
 from holdfast_preload.beat import BEAT, BEGIN_EPOCH, STEP
 from holdfast_preload.wraps import Function, around, given
 
@@ -58,6 +58,8 @@ def _changed(init: Function) -> Function:
 
 def _beating(next_: Function) -> Function:
     def __next__(self: Any) -> Any:  # noqa: N807
+        if order.is_recorded:
+            order.first_batch(self)
         batch = next_(self)
         if threading.get_ident() == BEAT.main_thread:
             if BEAT.phase == BEGIN_EPOCH:
@@ -72,7 +74,7 @@ def _beginning(iter_: Function) -> Function:
     def __iter__(self: Any) -> Any:  # noqa: N807
         if BEAT.phase == STEP:
             BEAT.enter(BEGIN_EPOCH)
-        return iter_(self)
+        return order.made(self, iter_) if order.is_recorded else iter_(self)
 
     return __iter__
 
