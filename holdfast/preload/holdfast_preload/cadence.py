@@ -1,16 +1,15 @@
 """When to make a checkpoint of our own: after a minute without one, and never so often that it costs more than 1 %.
 
-The same look finds a request to stop: a file `stop` in the attempt folder. With several processes the first one decides
+The same look finds a request to stop. With several processes the first one decides
 and all follow, because saving is a thing they do together; they ask at steps all know beforehand.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Callable, Optional
 
-from holdfast_preload import settings
+from holdfast_preload import settings, stopping
 
 SAVE_SECONDS = 60.0
 _MOST_COST = 0.01
@@ -37,7 +36,7 @@ class Cadence:
         """Say whether to save, or to stop, after this step; the same answer in every process."""
         now = time.monotonic()
         if broadcast is None:
-            if now < self._last_look + min(_LOOK_SECONDS, self._wait_seconds()):
+            if not stopping.is_asked_by_signal() and now < self._last_look + min(_LOOK_SECONDS, self._wait_seconds()):
                 return False
             self._last_look = now
             return self._wants(now)
@@ -52,7 +51,7 @@ class Cadence:
         return bool(wants_all)
 
     def _wants(self, now: float) -> bool:
-        self.must_stop = os.path.exists(os.path.join(settings.attempt, "stop"))
+        self.must_stop = stopping.is_asked()
         return self.must_stop or now >= self.last_end + self._wait_seconds()
 
     def _wait_seconds(self) -> float:

@@ -10,10 +10,15 @@ import contextlib
 import importlib
 import sys
 from types import ModuleType
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 from holdfast_preload import environment, events
 from holdfast_preload.beat import BEAT, NUMBERS
+
+if TYPE_CHECKING:  # loaded by name when their library loads; here for the reader and the type checker
+    from holdfast_preload import devices, lightning, loaders, precision, texts, torch_parts, trainer, trainer_rungs
+
+    PARTS = (devices, lightning, loaders, precision, texts, torch_parts, trainer, trainer_rungs)
 
 # module -> "file:function" of this package, called with the module
 AFTER = {

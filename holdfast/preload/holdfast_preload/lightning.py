@@ -13,7 +13,7 @@ import os
 import time
 from typing import Any
 
-from holdfast_preload import events, history, order, settings
+from holdfast_preload import events, history, order, settings, stopping
 from holdfast_preload.beat import BEAT, FIRST_STEP, NUMBERS
 from holdfast_preload.cadence import Cadence
 from holdfast_preload.checkpoints import why_broken_file
@@ -46,6 +46,7 @@ class Fit:
 
     def begin(self) -> None:
         """The loop is about to take its first step."""
+        stopping.arm()
         step = int(self.trainer.global_step)
         total = self.trainer.estimated_stepping_batches
         BEAT.step = self.steps_before + step
@@ -179,7 +180,10 @@ def _fitting(fit: Function) -> Function:
         except Exception as error:
             events.write("preload failed", where="Trainer.fit", error=repr(error))
             return fit(self, *args, **kwargs)
-        result = fit(**named)
+        try:
+            result = fit(**named)
+        finally:
+            stopping.disarm()
         mine = _mine(self)
         if mine is not None:
             events.write("trained", train=mine.number, step=int(self.global_step))

@@ -16,8 +16,7 @@ def after_dataloader(module: Any) -> None:
     """Watch batches come, and change how they are loaded."""
     around(module._BaseDataLoaderIter, "__next__", _beating)
     around(module.DataLoader, "__iter__", _beginning)
-    if any(settings.change(name) is not None for name in ("loader_workers", "start_method", "prefetch_batches")):
-        around(module.DataLoader, "__init__", _changed)
+    around(module.DataLoader, "__init__", _changed)
 
 
 def after_signal_handling(module: Any) -> None:
@@ -30,15 +29,17 @@ def changed_loader(named: dict[str, Any]) -> dict[str, Any]:
     workers, method = settings.change("loader_workers"), settings.change("start_method")
     prefetch = settings.change("prefetch_batches")
     asked = int(named.get("num_workers") or 0)
+    if asked:
+        events.write_once("uses", what="loader", workers=asked)
     if workers is not None and asked > int(workers):
         named["num_workers"] = int(workers)
         events.applied("loader_workers", int(workers), f"DataLoader(num_workers={asked})")
-    if not named.get("num_workers"):
+    if asked and not named["num_workers"]:
         return {name: value for name, value in named.items() if name not in _ONLY_WITH_WORKERS}
-    if method is not None:
+    if asked and method is not None:
         named["multiprocessing_context"] = method
         events.applied("start_method", method, "DataLoader(multiprocessing_context=...)")
-    if prefetch is not None:
+    if asked and prefetch is not None:
         named["prefetch_factor"] = int(prefetch)
         events.applied("prefetch_batches", int(prefetch), "DataLoader(prefetch_factor=...)")
     return named

@@ -16,8 +16,7 @@ def after_torch(torch: Any) -> None:
     threads = settings.change("threads")
     if threads:
         around(torch, "set_num_threads", lambda set_threads: lambda asked: set_threads(min(int(asked), int(threads))))
-    if settings.change("compile") is False:
-        around(torch, "compile", lambda compile_: _uncompiled(torch, compile_))
+    around(torch, "compile", lambda compile_: _told(_uncompiled(torch, compile_)))
 
 
 def after_optimizer(module: Any) -> None:
@@ -71,8 +70,18 @@ def _then_evaluate(to_eval: Function) -> Function:
     return eval_
 
 
+def _told(compile_: Function) -> Function:
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        events.write_once("uses", what="compile")
+        return compile_(*args, **kwargs)
+
+    return compiled
+
+
 def _uncompiled(torch: Any, compile_: Function) -> Function:
     """Keep the compiled model's wrapper, whose name is in its checkpoints, but never compile."""
+    if settings.change("compile") is not False:
+        return compile_
 
     def compiled(*args: Any, **kwargs: Any) -> Any:
         stance = getattr(torch.compiler, "set_stance", None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast_preload import events
+from holdfast_preload import events, stopping
 from holdfast_preload.beat import BEAT, FIRST_STEP, NUMBERS
 from holdfast_preload.finite import Numbers
 from holdfast_preload.trainer_resume import choose_checkpoint
@@ -34,6 +34,7 @@ class Training:
 
     def begin(self, state: Any) -> None:
         """The loop is about to take its first step."""
+        stopping.arm()
         BEAT.steps = self.steps_before + max(0, int(state.max_steps))
         BEAT.step = self.steps_before + int(state.global_step)
         BEAT.enter(NUMBERS["resume"] if self.resumed_from else FIRST_STEP)
@@ -67,7 +68,10 @@ def _training(train: Function) -> Function:
         except Exception as error:
             events.write("preload failed", where="Trainer.train", error=repr(error))
             return train(self, *args, **kwargs)
-        result = train(**named)
+        try:
+            result = train(**named)
+        finally:
+            stopping.disarm()
         mine = _mine(self)
         if mine is not None:
             mine.end()
@@ -82,8 +86,6 @@ def _choose(trainer: Any, named: dict[str, Any]) -> dict[str, Any]:
         return named
     mine = trainer._holdfast = Training(trainer)
     asked = named.get("resume_from_checkpoint")
-    if asked is None and "resume_from_checkpoint" not in named:
-        asked = None
     chosen = choose_checkpoint(asked, str(trainer.args.output_dir), mine.number)
     events.write("uses", what=_kind(trainer), output_dir=str(trainer.args.output_dir), train=mine.number, can_stop=True)
     if isinstance(chosen, str):
@@ -136,6 +138,10 @@ def _callback(base: type) -> type:
             mine = _mine(self._trainer)
             if mine is not None:
                 BEAT.step = mine.steps_before + state.global_step
+
+        def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
+            if state.is_world_process_zero:
+                events.write("evaluated", step=int(state.global_step), metrics=dict(metrics or {}))
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
             mine = _mine(self._trainer)

@@ -15,6 +15,7 @@ from typing import Any, Iterator
 
 from holdfast_preload import events, settings
 from holdfast_preload.cadence import Cadence
+from holdfast_preload.disk import is_disk_full
 from holdfast_preload.finite import BadNumbers, Numbers
 from holdfast_preload.wraps import Function, in_phase
 
@@ -37,7 +38,16 @@ class Saves:
         if tells:
             events.write("saving", path=path, step=step, train=self.train)
         start = time.monotonic()
-        result = in_phase("save")(save)(self.trainer, *args, **kwargs)
+        try:
+            result = in_phase("save")(save)(self.trainer, *args, **kwargs)
+        except Exception as error:
+            if settings.change("save_on_full_disk") != "skip" or not is_disk_full(error):
+                raise
+            shutil.rmtree(path, ignore_errors=True)
+            events.write("save skipped", path=path, reason=str(error)[:300], step=step)
+            events.applied("save_on_full_disk", "skip", "Trainer._save_checkpoint")
+            self.cadence.last_end = time.monotonic()
+            return None
         seconds = time.monotonic() - start
         self.cadence.saved(step, seconds)
         if tells:

@@ -1,0 +1,56 @@
+"""Asked to stop: by SIGTERM, or by a file `stop` in the attempt folder. A training then saves and ends after its step.
+
+SIGTERM is taken only while a Trainer trains, only where the script left it alone, and never in forked children, which
+their parents end by it. The second SIGTERM ends the process at once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import Any
+
+from holdfast_preload import settings
+
+_is_asked = False
+_is_armed = False
+
+
+def is_asked() -> bool:
+    """Say whether somebody wants the training to save and end."""
+    return _is_asked or os.path.exists(os.path.join(settings.attempt, "stop"))
+
+
+def is_asked_by_signal() -> bool:
+    """The same without a look at the disk, for every step."""
+    return _is_asked
+
+
+def arm() -> None:
+    """Take SIGTERM as the wish to save and end, from the start of a training on."""
+    global _is_armed
+    if threading.current_thread() is not threading.main_thread() or _is_armed:
+        return
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _ask)
+        _is_armed = True
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=disarm)
+
+
+def disarm() -> None:
+    """Give SIGTERM its usual meaning back."""
+    global _is_armed
+    if _is_armed:
+        _is_armed = False
+        if signal.getsignal(signal.SIGTERM) is _ask:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _ask(number: int, frame: Any) -> None:
+    global _is_asked
+    if _is_asked:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+    _is_asked = True

@@ -1,0 +1,56 @@
+"""The preload's page is the engine's page."""
+
+import os
+
+from holdfast_preload.beat import FIRST_STEP, NUMBERS, PHASES, Beat
+
+from holdfast.core import heartbeat
+
+
+def test_phases_are_the_same():
+    assert PHASES == heartbeat.PHASES
+
+
+def test_a_beat_is_read_like_the_engines(tmp_path):
+    beat = Beat(str(tmp_path))
+    beat.steps = 40
+    beat.stepped()
+    beat.stepped()
+    read = heartbeat.read_beat(tmp_path / str(os.getpid()))
+    assert (read.phase, read.step, read.steps, read.count) == ("step", 2, 40, 2)
+
+
+def test_a_phase_ends_where_it_began(tmp_path):
+    beat = Beat(str(tmp_path))
+    beat.phase = NUMBERS["step"]
+    before = beat.enter(NUMBERS["save"])
+    inner = beat.enter(NUMBERS["load"])
+    beat.leave(inner)
+    assert PHASES[beat.phase] == "save"
+    beat.leave(before)
+    assert PHASES[beat.phase] == "step"
+
+
+def test_after_steps_the_first_step_does_not_come_back(tmp_path):
+    beat = Beat(str(tmp_path))
+    before = beat.enter(FIRST_STEP)
+    inner = beat.enter(NUMBERS["compile"])
+    beat.step = 1
+    beat.leave(inner)
+    assert PHASES[beat.phase] == "step"
+    assert before == 0
+
+
+def test_a_process_that_forgot_makes_a_page_of_its_own(tmp_path):
+    beat = Beat(str(tmp_path))
+    beat.stepped()
+    beat.forget()
+    (tmp_path / str(os.getpid())).unlink()
+    beat.beat()
+    assert heartbeat.read_beat(tmp_path / str(os.getpid())).step == 0
+
+
+def test_without_room_for_a_page_it_beats_into_the_void(tmp_path):
+    beat = Beat(str(tmp_path / "not there"))
+    beat.stepped()
+    assert beat.step == 1
