@@ -34,13 +34,31 @@ def read_frame(number: int, line: str) -> tuple[Shape, int, Frame] | None:
 
 def _without_arguments(function: str) -> str:
     """gdb writes values behind the name: "f (x=3)"."""
+    if function.startswith("_RN"):
+        return _unfolded(function)
     return re.split(r" \((?=\w+=|\))", function)[0].strip()
+
+
+def _unfolded(function: str) -> str:
+    """A name as Rust's compiler folds it, "_RNvMs3_NtCs7x_10rayon_core5latch4wait", as "rayon_core::latch::wait"."""
+    parts, at = list[str](), 2
+    while at < len(function):
+        if number := _LENGTH.match(function, at):
+            end = number.end() + int(number[1])
+            parts.append(function[number.end() : end])
+            at = end
+        else:
+            skipped = _SKIPPED.match(function, at)
+            at = skipped.end() if skipped else at + 1
+    return "::".join(filter(None, parts)) or function
 
 
 def _shape(tool: str, hint: str, pattern: str, *, is_outermost_first: bool = False) -> Shape:
     return Shape(tool, hint, re.compile(pattern), is_outermost_first)
 
 
+_LENGTH = re.compile(r"(\d+)_?")  # of the name that follows
+_SKIPPED = re.compile(r"[sB][0-9a-zA-Z]*_")  # tells equal names apart, or points back to one
 _ADDRESS = r"(?P<address>0x[0-9a-fA-F]+)"
 _INDEX = r"^\s*#(?P<index>\d+)\s+"
 _FRAME = r"frame #(?P<index>\d+):\s+"

@@ -24,7 +24,7 @@ from holdfast.core.logtext import read_evidence
 from holdfast.core.runfolder import EVENTS, EVIDENCE, OUTPUT, STACKS
 from holdfast.supervisor.child import Child
 from holdfast.supervisor.closeup import look_closely
-from holdfast.supervisor.curve import resident_lines
+from holdfast.supervisor.curve import last_resident_bytes, resident_lines
 from holdfast.supervisor.dumps import dump_stacks
 from holdfast.supervisor.mac_reports import find_crash_report
 from holdfast.supervisor.members import read_root
@@ -70,7 +70,7 @@ def collect(
     """Look at an attempt and write evidence.json. Call it before the tree is ended."""
     root = child.identity if child else read_root(attempt)
     pids = {end.pid for end in exits} | ({root.pid} if root else set())
-    lines = list(_verdict_lines(look))
+    lines = list(_verdict_lines(look, ending))
     if ending.is_hung and root:
         lines += look_closely(root.pid)  # before the dumps: a tool that attaches changes what threads wait in
         dump_stacks(attempt, root, native=_is_stuck(look), first=look.judged.pids if look and look.judged else ())
@@ -89,7 +89,7 @@ def collect(
         "step": look.step if look else 0,
         "steps": look.steps if look else 0,
         "seconds": round(ending.seconds, 1),
-        "resident_bytes": look.resident_bytes if look else None,
+        "resident_bytes": (look.resident_bytes if look else 0) or last_resident_bytes(attempt),
         "noticed_after_seconds": look.noticed_after_seconds if look else None,
         "was_asked": ending.was_asked,
         "lines": lines,
@@ -119,12 +119,12 @@ def read_collected(attempt: Path) -> dict[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def _verdict_lines(look: "Look | None") -> Iterator[str]:
+def _verdict_lines(look: "Look | None", ending: Ending) -> Iterator[str]:
     if look is None:
         return
-    if look.judged:
+    if ending.is_hung and look.judged:
         yield f"verdict {look.judged.verdict}: {look.judged.words}"
-    if look.is_hung and look.because:
+    if ending.is_hung and look.because:
         yield f"given up: {look.because}"
     if look.phase:
         yield f"phase {look.phase}, step {look.step}" + (f" of {look.steps}" if look.steps else "")

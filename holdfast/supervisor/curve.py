@@ -23,6 +23,12 @@ def resident_lines(attempt: Path) -> list[str]:
     return [line]
 
 
+def last_resident_bytes(attempt: Path) -> int | None:
+    """What the tree held when it was last looked at alive."""
+    sizes = [size for _, size in read_samples(attempt) if size > 0]
+    return sizes[-1] if sizes else None
+
+
 def read_samples(attempt: Path) -> list[tuple[int, int]]:
     """Step and resident bytes of each sample, oldest first."""
     try:

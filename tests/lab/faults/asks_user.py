@@ -1,0 +1,3 @@
+"""Asks a question."""
+
+input("continue? [y/N] ")

@@ -1,0 +1,198 @@
+"""What is seen of real faults: each is named right, with its proof in the one sentence, and nothing is left running."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import holdfast.preload
+from holdfast.core.evidence import Diagnosis
+from holdfast.core.heartbeat import read_beat
+from holdfast.core.runfolder import BEAT, OUTPUT
+from holdfast.supervisor.attempt import StopRequest, run_attempt
+from holdfast.supervisor.budgets import Budgets
+from holdfast.supervisor.child import Launch
+from holdfast.supervisor.collect import read_attempt_evidence
+from holdfast.supervisor.dumps import find_spy
+from holdfast.supervisor.members import find_members, read_root
+from holdfast.supervisor.outcome import Outcome
+
+pytestmark = pytest.mark.lab
+FAULTS = Path(__file__).parent / "faults"
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which only Linux has")
+
+
+def attempt(
+    folder: Path, *command: object, on_pid=None, seconds: float | None = None, **variables: str
+) -> tuple[Outcome, Diagnosis]:
+    """Run one attempt of a command, or of a fault's script; `on_pid` is called with its pid once it is at work."""
+    words = tuple(map(str, command))
+    if words[0].endswith(".py"):
+        words = (sys.executable, str(FAULTS / words[0]), *words[1:])
+    environment = {**os.environ, "PYTHONPATH": str(Path(holdfast.preload.__file__).parent), **variables}
+    launch = Launch(words, folder.parent, environment, folder)
+    folder.mkdir(parents=True)
+    (folder / "settings.json").write_text("{}")
+    if on_pid:
+        threading.Thread(target=lambda: on_pid(_working_pid(folder)), daemon=True).start()
+    outcome, diagnosis = run_attempt(launch, Budgets(seconds), lambda name, details: None, StopRequest())
+    left = [member for member in find_members(folder, read_root(folder)) if not member.is_gone]
+    assert not left
+    return outcome, diagnosis
+
+
+def _working_pid(folder: Path) -> int:
+    while not ((beat := read_beat(folder / BEAT)) and beat.step >= 1 and (root := read_root(folder))):
+        time.sleep(0.05)
+    return root.pid
+
+
+@linux_only
+@pytest.mark.parametrize(
+    ("script", "slug", "proof"),
+    [
+        ("fork_after_openmp.py", "openmp-fork", r"called by libgomp.so.1, forked without exec"),
+        ("worker_mutex.py", "dataloader-deadlock", "a thread of its parent pid"),
+        ("worker_tokenizer.py", "tokenizers-fork", "rayon_core::latch"),
+        ("loader_lock.py", "dataloader-deadlock", "pt_data_worker"),
+        ("own_mutex.py", "thread-deadlock", "waits for a mutex it holds itself"),
+        ("abba_deadlock.py", "thread-deadlock", "waits for a lock that nobody can release"),
+        ("stopped.py", "process-stopped", "is stopped (SIGSTOP)"),
+        ("crash_loop.py", "dataloader-spawn-guard", "start a new process before the"),
+    ],
+)
+def test_a_hang_is_named_with_its_proof(tmp_path, script, slug, proof):
+    if slug == "tokenizers-fork" and not find_spy():
+        pytest.skip("py-spy is not installed, and only it names rayon")
+    outcome, diagnosis = attempt(tmp_path / "01", script)
+    assert outcome.outcome == "hung"
+    assert (diagnosis.slug, diagnosis.confidence) == (slug, "proven")
+    assert proof in outcome.sentence
+    assert outcome.sentence.startswith("hung in phase")
+
+
+@linux_only
+@pytest.mark.parametrize(
+    ("script", "slug", "proof"),
+    [
+        ("busy_loop.py", "busy-livelock", "moving"),
+        ("open_fifo.py", "input-blocked", "FIFO"),
+    ],
+)
+def test_a_wait_that_is_given_up_is_named_as_what_it_is(tmp_path, script, slug, proof):
+    fifo = tmp_path / "feed"
+    os.mkfifo(fifo)
+    outcome, diagnosis = attempt(tmp_path / "01", script, fifo, seconds=6)
+    assert outcome.outcome == "hung"
+    assert (diagnosis.slug, diagnosis.confidence) == (slug, "proven")
+    assert proof in outcome.sentence
+
+
+@linux_only
+@pytest.mark.parametrize("script", ["ask_hub.py", "ask_server.py"])
+def test_a_server_that_never_answers_is_named_with_its_address(tmp_path, script):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        endpoint = f"http://127.0.0.1:{port}"
+        outcome, diagnosis = attempt(tmp_path / "01", script, port, seconds=8, HF_ENDPOINT=endpoint)
+    assert diagnosis.slug == ("hub-offline" if script == "ask_hub.py" else "network-stalled")
+    assert f"127.0.0.1:{port}" in outcome.sentence
+
+
+@linux_only
+def test_a_worker_that_crashes_is_named_with_its_signal(tmp_path):
+    outcome, diagnosis = attempt(tmp_path / "01", "worker_segfault.py")
+    assert (diagnosis.slug, diagnosis.confidence) == ("dataloader-worker-killed", "proven")
+    assert "(pt_data_worker) ended by signal SIGSEGV (pidfd)" in outcome.sentence
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_kill_from_outside_is_not_taken_for_memory(tmp_path, number):
+    outcome, diagnosis = attempt(tmp_path / "01", "slow_steps.py", on_pid=lambda pid: os.kill(pid, number))
+    assert outcome.exit_code == -number
+    if sys.platform == "linux":
+        assert diagnosis.slug == "process-killed"
+        assert number.name in outcome.sentence
+
+
+def test_a_question_fails_at_once_and_is_named(tmp_path):
+    outcome, diagnosis = attempt(tmp_path / "01", "asks_user.py")
+    assert diagnosis.slug == "input-blocked"
+    assert outcome.outcome == "died"
+
+
+@pytest.fixture
+def small_group():
+    """A control group with 250 MB of memory; skipped where none may be made."""
+    for top, limit in (
+        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
+        (Path("/sys/fs/cgroup"), "memory.max"),
+    ):
+        group = top / f"holdfast-lab-{os.getpid()}"
+        try:
+            group.mkdir()
+            (group / limit).write_text(str(250_000_000))
+        except OSError:
+            continue
+        break
+    else:
+        pytest.skip("this machine lets us make no control group with a memory limit (needs root)")
+    yield group
+    for _ in range(100):
+        try:
+            group.rmdir()
+            return
+        except OSError:
+            time.sleep(0.05)
+
+
+def test_a_kernel_kill_for_memory_is_proven_by_its_counter(tmp_path, small_group):
+    enter = f"echo $$ > {small_group}/cgroup.procs; exec {sys.executable} {FAULTS}/memory_leak.py"
+    outcome, diagnosis = attempt(tmp_path / "01", "sh", "-c", enter)
+    assert outcome.exit_code == -signal.SIGKILL
+    assert (diagnosis.slug, diagnosis.confidence) == ("host-oom", "proven")
+    assert outcome.sentence.startswith("killed by the kernel for memory: cgroup limit 250.0 MB, 1 OOM kill counted")
+    assert "resident" in outcome.sentence
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 10 MB; skipped where none may be mounted."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = shutil.which("mount") and subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=10m", "tmpfs", str(disk)], capture_output=True, check=False
+    )
+    if not mounted or mounted.returncode:
+        pytest.skip("this machine lets us mount no small disk (needs root)")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_full_disk_is_named_by_the_room_that_is_left(tmp_path, small_disk):
+    outcome, diagnosis = attempt(tmp_path / "01", "save_to_disk.py", small_disk)
+    assert (diagnosis.slug, diagnosis.confidence) == ("disk-full", "proven")
+    assert f"free space on {small_disk}: 0 bytes of 10.5 MB" in outcome.sentence
+
+
+def test_stacks_of_a_stopped_process_are_taken_without_touching_it(tmp_path):
+    if not find_spy():
+        pytest.skip("py-spy is not installed")
+    attempt(tmp_path / "01", "stopped.py")
+    frames = [frame.function for stack in read_attempt_evidence(tmp_path / "01").stacks for frame in stack.frames]
+    assert "<module>" in frames
+
+
+def test_an_unknown_end_says_what_was_ruled_out(tmp_path):
+    outcome, diagnosis = attempt(tmp_path / "01", sys.executable, "-c", "import sys; sys.exit(7)")
+    assert diagnosis.slug == "unknown"
+    assert "the cause is unknown" in outcome.sentence
+    assert "a full disk" in outcome.sentence
+    assert (tmp_path / "01" / OUTPUT).read_text() == ""
