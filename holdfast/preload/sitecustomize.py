@@ -1,5 +1,9 @@
 """Arms the preload in this interpreter, then hands over to the sitecustomize that would have run without it.
 
+`holdfast run` puts this folder first on PYTHONPATH, and Python imports this file in every interpreter of the command.
+Here and in `holdfast_preload` only the standard library is used, and nothing of Holdfast: the interpreter may be
+another one than Holdfast's.
+
 Written so that any Python 3 can read it; one too old for the preload only gets its own sitecustomize.
 """
 

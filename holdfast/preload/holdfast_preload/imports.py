@@ -78,7 +78,7 @@ class Onlooker:
 
 def arm() -> None:
     """Look on from now; what is loaded already gets its part at once."""
-    sys.meta_path.insert(0, Onlooker())  # type: ignore[arg-type]  # finders need only this one method
+    sys.meta_path.insert(0, Onlooker())
     for name in [name for name in AFTER if name in sys.modules]:
         run_part(name, sys.modules[name])
 

@@ -254,7 +254,7 @@ def _change_arguments(kwargs: dict[str, Any]) -> None:
 
 
 def _callback(base: type) -> type:
-    class HoldfastCallback(base):  # type: ignore[misc,valid-type]
+    class HoldfastCallback(base):  # type: ignore[misc]
         """Steps, losses and checkpoints by the clock."""
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:

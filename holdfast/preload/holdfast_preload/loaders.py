@@ -51,8 +51,9 @@ def _changed(init: Function) -> Function:
             named = changed_loader(given(init, (self, *args), kwargs))
         except Exception as error:
             events.write_once("preload failed", where="DataLoader", error=repr(error))
-            return init(self, *args, **kwargs)
-        return init(**named)
+            init(self, *args, **kwargs)
+        else:
+            init(**named)
 
     return __init__
 

@@ -123,7 +123,7 @@ def _with_callback(init: Function, callback: type) -> Function:
 
 
 def _callback(base: type) -> type:
-    class HoldfastCallback(base):  # type: ignore[misc,valid-type]
+    class HoldfastCallback(base):  # type: ignore[misc]
         """Steps, logs and their numbers."""
 
         def __init__(self, trainer: Any):
