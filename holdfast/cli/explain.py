@@ -1,4 +1,4 @@
-"""`holdfast explain`: name the cause in a log, or print what is known of a hazard.
+"""`holdfast explain`: name the cause in a log or a run, or print what is known of a hazard.
 
 On a terminal the first line comes before the hazards are loaded, so that nobody waits in silence.
 """
@@ -19,13 +19,14 @@ from holdfast.core.text import closest
 
 
 @click.command()
-@click.argument("what", metavar="LOG|SLUG|-", required=False)
+@click.argument("what", metavar="LOG|RUN|SLUG|-", required=False)
 @click.option(
     "--exit", "exit_status", default="", metavar="CODE_OR_SIGNAL", help="How the process ended: 1, -9, SIGSEGV, hang."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def explain(what: str | None, exit_status: str, as_json: bool) -> None:
-    """Name the cause of a failure from its LOG (a file, or - for standard input), or print the page of a hazard's SLUG.
+    """Name the cause of a failure from its LOG (a file, or - for standard input) or from the folder of a RUN, or print
+    the page of a hazard's SLUG.
 
     A log may be anything a failed run left: program output, a Python or native stack, a macOS crash report or sample.
     Without an argument it lists the hazards.
@@ -34,7 +35,15 @@ def explain(what: str | None, exit_status: str, as_json: bool) -> None:
         click.echo(f"looking at {what if len(what) <= 60 else what[:60] + '...'}", err=True)
 
     from holdfast.hazards import all_hazards
-    from holdfast.runs.explain import explain_log, page_of, render_diagnosis, render_list, render_page
+    from holdfast.runs.explain import (
+        explain_log,
+        explain_run,
+        is_run,
+        page_of,
+        render_diagnosis,
+        render_list,
+        render_page,
+    )
 
     if what is None:
         click.echo(to_json([hazard.page() for hazard in all_hazards()]) if as_json else render_list(all_hazards()))
@@ -46,6 +55,10 @@ def explain(what: str | None, exit_status: str, as_json: bool) -> None:
         )
     if what != "-" and not os.path.lexists(what) and (page := page_of(what.lower())):
         click.echo(to_json(page) if as_json else render_page(what.lower()))
+        return
+    if what != "-" and Path(what).is_dir() and is_run(Path(what)):
+        diagnosis, sentence = explain_run(Path(what))
+        click.echo(to_json(diagnosis) if as_json else render_diagnosis(diagnosis, sentence))
         return
     diagnosis = explain_log(_standard_input() if what == "-" else _log_file(what), exit_status)
     click.echo(to_json(diagnosis) if as_json else render_diagnosis(diagnosis))
@@ -64,7 +77,7 @@ def _log_file(what: str) -> Path | IO[bytes]:
     except OSError as error:
         raise _no_such(what, error) from None
     if stat.S_ISDIR(kind):
-        where = f"{what or 'the current folder'} is a folder, not a log"
+        where = f"{what or 'the current folder'} is a folder, and neither a log nor a run"
         raise RequestError(where, try_next=("holdfast explain FOLDER/the.log",))
     return path if stat.S_ISREG(kind) else path.open("rb")  # a pipe, such as the shell's <(command)
 

@@ -1,4 +1,4 @@
-"""Explains a log, or a hazard, in words. The same fields make the text and the JSON.
+"""Explains a log, a run, or a hazard, in words. The same fields make the text and the JSON.
 
 Nothing from a log is executed or rendered as markup; it is printed as cleaned text, one line at a time.
 """
@@ -14,9 +14,12 @@ from holdfast.core.biglog import read_log_file
 from holdfast.core.errors import RequestError
 from holdfast.core.evidence import Diagnosis, Evidence, Passage
 from holdfast.core.plan import Remedy, in_script
+from holdfast.core.runfolder import CHILD, EVIDENCE
 from holdfast.doctor.own_findings import OWN_FINDINGS
 from holdfast.hazards import Hazard, find_hazard
+from holdfast.supervisor.collect import read_attempt_evidence
 from holdfast.supervisor.diagnose import diagnose
+from holdfast.supervisor.sentence import one_sentence
 
 _SHOWN_PASSAGES = 4
 _SHOWN_CHARACTERS = 240
@@ -47,9 +50,34 @@ def explain_log(log: Path | IO[bytes], exit_status: str = "") -> Diagnosis:
     return replace(diagnosis, note=_about_text(evidence) or diagnosis.note, remedies=remedies)
 
 
-def render_diagnosis(diagnosis: Diagnosis) -> str:
+def is_run(folder: Path) -> bool:
+    """True for the folder of a run, or of one attempt."""
+    return find_attempt(folder) is not None
+
+
+def find_attempt(folder: Path) -> Path | None:
+    """The attempt to explain: the last one that failed, else the last one; or the folder itself when it is one."""
+    if any((folder / name).exists() for name in (EVIDENCE, CHILD)):
+        return folder
+    attempts = sorted(path for path in (folder / "attempts").glob("[0-9]*") if path.is_dir())
+    failed = [attempt for attempt in attempts if (attempt / EVIDENCE).exists()]
+    return next(reversed(failed or attempts), None)
+
+
+def explain_run(folder: Path) -> tuple[Diagnosis, str]:
+    """Name the cause of a run's last failure from all that was collected, and say it in one sentence."""
+    attempt = find_attempt(folder)
+    if attempt is None:
+        raise RequestError(f"{folder} holds no attempt of a run", try_next=("holdfast explain FOLDER/the.log",))
+    evidence = read_attempt_evidence(attempt)
+    diagnosis = diagnose(evidence)
+    return diagnosis, f"attempt {attempt.name}: {one_sentence(attempt, evidence, diagnosis)}"
+
+
+def render_diagnosis(diagnosis: Diagnosis, sentence: str = "") -> str:
     """Write a diagnosis for a terminal: what happened, what was seen, what to try, where to read on."""
-    return "\n".join(_diagnosis_lines(diagnosis))
+    head = textwrap.wrap(sentence, _width(), break_long_words=False, break_on_hyphens=False) if sentence else []
+    return "\n".join([*head, *_diagnosis_lines(diagnosis)])
 
 
 def render_list(hazards: Iterable[Hazard]) -> str:

@@ -21,7 +21,7 @@ from holdfast.core.events import read_events
 from holdfast.core.evidence import Evidence, Frame, Stack, Text
 from holdfast.core.exits import exit_words
 from holdfast.core.logtext import read_evidence
-from holdfast.core.runfolder import EVENTS, EVIDENCE, OUTPUT, STACKS
+from holdfast.core.runfolder import EVENTS, EVIDENCE, OUTCOME, OUTPUT, STACKS
 from holdfast.supervisor.child import Child
 from holdfast.supervisor.closeup import look_closely
 from holdfast.supervisor.curve import last_resident_bytes, resident_lines
@@ -111,9 +111,17 @@ def read_attempt_evidence(attempt: Path) -> Evidence:
 
 
 def read_collected(attempt: Path) -> dict[str, object]:
-    """The file that `collect` left; empty when there is none."""
+    """The file that `collect` left; of an attempt that did not fail only how it ended."""
+    if (attempt / EVIDENCE).exists():
+        return _read_object(attempt / EVIDENCE)
+    outcome = _read_object(attempt / OUTCOME)
+    code = outcome.get("exit_code")
+    return {"exit": "" if code is None else exit_words(str(code)), "phase": outcome.get("phase", "")}
+
+
+def _read_object(file: Path) -> dict[str, object]:
     try:
-        value = json.loads((attempt / EVIDENCE).read_text(encoding="utf-8"))
+        value = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -17,6 +17,8 @@ def one_sentence(attempt: Path, evidence: Evidence, diagnosis: Diagnosis) -> str
     seen = read_collected(attempt)
     where = _where(seen)
     how = f"{_how(evidence)}{where}"
+    if diagnosis.slug == "unknown" and evidence.ended_well:
+        return "ended with code 0, and nothing in its output is a known failure"
     if diagnosis.slug == "unknown":
         return _unknown(how, evidence, diagnosis)
     if diagnosis.slug == "host-oom" and (kill := evidence.samples.first(_KILLS.pattern)):
