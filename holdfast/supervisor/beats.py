@@ -30,9 +30,9 @@ class Position:
     has_beats: bool = False
 
     @property
-    def has_steps(self) -> bool:
-        """True once a step was counted."""
-        return self.step > 0 or self.phase == "step"
+    def budget_phase(self) -> str:
+        """The phase whose limits apply: after the last step no further one is due."""
+        return "end" if self.phase == "step" and 0 < self.steps <= self.step else self.phase
 
 
 class Beats:

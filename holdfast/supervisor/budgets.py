@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 STEP_FACTOR, STEP_FLOOR_SECONDS = 6.0, 30.0
 _RECENT_STEPS = 50
+_SLEEP_FACTOR = 3.0
 _STEP_PHASES = ("step",)
 
 
@@ -86,6 +87,10 @@ class Budgets:
         if phase in _STEP_PHASES:
             return self.step_seconds
         return max(_DEFAULTS[phase].waiting_seconds, STEP_FACTOR * self._taken(phase))
+
+    def sleeping_seconds(self, phase: str) -> float:
+        """How long the main thread itself may sleep in a phase, as it does before trying again."""
+        return max(self.waiting_seconds(phase), _SLEEP_FACTOR * self._step_floor_seconds)
 
     def moving_seconds(self, phase: str) -> float | None:
         """How long a phase may be busy without progress before its stacks are looked at; None for ever."""

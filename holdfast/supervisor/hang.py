@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.verdict import Judged, Verdict
 
-_MOVING_STACKS_FACTOR = 10.0
-_MOVING_STACKS_FLOOR_SECONDS = 1800.0
+_MOVING_STACKS_FACTOR = 20.0
+_MOVING_STACKS_FLOOR_SECONDS = 7200.0
 _NO_STACKS_FACTOR = 2.0
 _CRASH_LOOP_SECONDS = 10.0
 _AT_ONCE_SECONDS = 3.0  # the window has shown nothing else
@@ -74,6 +74,8 @@ def _rule_waiting(silence: Silence, budgets: Budgets) -> Ruling:
         limit = budgets.network_seconds(phase)
         quiet = silence.still_seconds if judged.silent_seconds is None else judged.silent_seconds
         waited = min(waited, quiet)
+    elif judged.is_own_timer:
+        limit = budgets.sleeping_seconds(phase)
     elif judged.verdict is Verdict.KERNEL:
         limit = budgets.kernel_seconds(phase)
         if silence.is_disk_alive:

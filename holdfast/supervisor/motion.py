@@ -1,25 +1,28 @@
 """Looks whether the stacks of a busy process move.
 
-A loop that will never end shows the same few frames for ever; a long evaluation shows hundreds of different ones.
-Stacks come from py-spy where it is installed (nothing is stopped, no signal sent), else from the child's own
-faulthandler, asked by SIGUSR1, and only where the process is known to catch that.
+A loop that will never end shows the same few frames for ever, takes no memory and moves no data. A long evaluation
+shows hundreds of different frames, and a long native call at least asks for memory. Stacks come from py-spy where it is
+installed (nothing is stopped, no signal sent), else from the child's own faulthandler, asked by SIGUSR1, and only where
+the process is known to catch that.
 """
 
 import os
 import re
-import shutil
 import signal
 import subprocess
-import sys
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.core.runfolder import STACKS
+from holdfast.supervisor.dumps import find_spy
+from holdfast.supervisor.ending import send
+from holdfast.supervisor.members import Identity
 from holdfast.supervisor.processes import ProcessSample, TreeSample
 
 LOOKS_TO_KNOW = 12  # samples of the stack before a judgement
 _FEW = 3  # as many different stacks as a spinning loop shows
+_FAULTS, _IO_BYTES = 256, 1 << 20  # so much is work
 _LONGEST_SECONDS = 3.0
 
 Signature = tuple[str, ...]
@@ -67,7 +70,7 @@ class Motion:
 
     def __init__(self, attempt: Path):
         self._stacks = attempt / STACKS
-        self._py_spy = _find_py_spy()
+        self._py_spy = find_spy()
         self._seen: deque[Signature] = deque(maxlen=LOOKS_TO_KNOW)
         self._pid = 0
         self._read_from = 0
@@ -78,12 +81,13 @@ class Motion:
             self._pid, self._read_from = process.pid, self._size_of(process.pid)
         text = self._by_py_spy(process.pid) if self._py_spy else ""
         signature = main_signature(text, _PY_SPY_FRAME)
-        if not signature and process.catches_usr1:
+        if not signature and self._answers(process):
             signature = main_signature(self._last_dump(process.pid), _OWN_FRAME)
-            os.kill(process.pid, signal.SIGUSR1)  # what it writes is read at the next look
+            send(Identity(process.pid, process.start_ticks), signal.SIGUSR1)  # what it writes is read at the next look
         if signature:
-            self._seen.append(signature)
-        return bool(signature) or process.catches_usr1
+            work = f"{process.faults // _FAULTS} {process.io_bytes // _IO_BYTES}"
+            self._seen.append((*signature, work))
+        return bool(signature) or self._answers(process)
 
     @property
     def moves(self) -> bool | None:
@@ -91,6 +95,10 @@ class Motion:
         if len(self._seen) < LOOKS_TO_KNOW:
             return None
         return len(set(self._seen)) > _FEW
+
+    def _answers(self, process: ProcessSample) -> bool:
+        """True when the signal is caught, and by the handler that writes into our file."""
+        return process.catches_usr1 and self._dump_file(process.pid).exists()
 
     def _by_py_spy(self, pid: int) -> str:
         command = [str(self._py_spy), "dump", "--nonblocking", "--pid", str(pid)]
@@ -134,8 +142,3 @@ def main_signature(dump: str, frame: re.Pattern[str] = _PY_SPY_FRAME) -> Signatu
 def _born_seconds(process: ProcessSample) -> float:
     """When a process began, on the monotonic clock; good enough where the machine has not slept."""
     return process.start_ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _find_py_spy() -> str | None:
-    beside = Path(sys.executable).parent / "py-spy"
-    return str(beside) if beside.exists() else shutil.which("py-spy")

@@ -42,6 +42,7 @@ class ProcessSample:
     command: str  # the kernel's short name of it
     cpu_seconds: float  # with those of children it has waited for
     io_bytes: int = 0
+    faults: int = 0  # pages it was given
     resident_bytes: int = 0
     catches_usr1: bool = False
     tracer_pid: int = 0  # the debugger that is attached; 0 without one
@@ -154,6 +155,7 @@ def _read_process(pid: int) -> tuple[ProcessSample | None, list[int]]:
         io_bytes=sum(
             int(line.partition(b":")[2]) for line in _read(folder + b"io").splitlines() if b"yscr" not in line
         ),
+        faults=int(fields[7]) + int(fields[9]),
         resident_bytes=int(fields[21]) * _PAGE_BYTES,
         catches_usr1=bool(int(_field(status, b"SigCgt:") or b"0", 16) & _USR1_BIT),
         tracer_pid=int(_field(status, b"TracerPid:") or b"0"),

@@ -47,7 +47,8 @@ class SilenceClock:
         unseen = max(now - self._looked_at - _LONGEST_TURN_SECONDS, 0.0)
         turn = now - self._looked_at - unseen
         share = 0.0 if judged.verdict in _NO_CHANCE else judged.given_share
-        self.counted_seconds += turn * share
+        # After a debugger's pause the count begins again: what came before it was perhaps its work too.
+        self.counted_seconds = 0.0 if judged.verdict is Verdict.DEBUGGED else self.counted_seconds + turn * share
         self._moved_at = now if judged.verdict in _NOT_STILL else min(self._moved_at + unseen, now)
         if judged.verdict is not self._verdict:
             self._verdict, self._verdict_at = judged.verdict, now

@@ -38,6 +38,7 @@ class Standing:
     pid: int
     verdict: Verdict
     words: str
+    is_own_timer: bool = False  # its main thread itself sleeps, or waits for a limited time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,7 @@ class Judged:
     words: str  # "waits for 127.0.0.1:8443, nothing received for 70 s"
     pids: tuple[int, ...] = ()  # the processes that show it
     silent_seconds: float | None = None  # since the network last gave a byte, where that is what is waited for
+    is_own_timer: bool = False  # the main thread itself sleeps, or waits for a limited time
     given_share: float = 1.0  # of the processor time that the tree wanted, how much it got
     standings: tuple[Standing, ...] = ()  # one for each training process, when the tree is quiet
 
@@ -97,10 +99,10 @@ _BY_KIND: Mapping[WaitKind, Verdict] = {
     "run": Verdict.TIMED,  # caught in one of its short turns; the tree as a whole is quiet
 }
 _KINDS = tuple(_BY_KIND)  # the first of these that is reached decides
-# Of several training processes the one that stands worst is the culprit; the others wait for it.
+# Of several training processes the one that stands worst is the culprit. Those in a collective wait for a limited time.
 _WORST_FIRST = (
     *(Verdict.DEBUGGED, Verdict.STOPPED, Verdict.DEADLOCK, Verdict.KERNEL, Verdict.WAIT_NET),
-    *(Verdict.WAIT_INPUT, Verdict.SLEEPING, Verdict.TIMED),
+    *(Verdict.WAIT_INPUT, Verdict.SLEEPING, Verdict.MOVING, Verdict.TIMED),
 )
 
 
@@ -172,7 +174,7 @@ def measure_use(first: TreeSample, last: TreeSample) -> Use:
 
 
 def stand_all(first: TreeSample, last: TreeSample, fronts: Iterable[int]) -> tuple[Standing, ...]:
-    """Where each training process stands, also when some of them are busy."""
+    """Where each training process stands, also when some of them are busy; the one that holds the others up first."""
     threads = {thread.tid: thread for process in first.processes for thread in process.threads}
     seconds = max(last.at_seconds - first.at_seconds, 1e-3)
     busy = {}
@@ -181,14 +183,13 @@ def stand_all(first: TreeSample, last: TreeSample, fronts: Iterable[int]) -> tup
             share = (thread.run_ns - threads.get(thread.tid, thread).run_ns) / 1e9 / seconds
             if share > _BUSY_MAIN_SHARE:
                 busy[process.pid] = share
-    return tuple(
-        dataclasses.replace(
-            standing, verdict=Verdict.MOVING, words=f"is busy ({busy[standing.pid]:.0%} of a processor)"
-        )
-        if standing.pid in busy
-        else standing
-        for standing in _standings(first, last, fronts)
-    )
+    standings = [
+        dataclasses.replace(one, verdict=Verdict.MOVING, words=f"is busy ({busy[one.pid]:.0%} of a processor)")
+        if one.pid in busy
+        else one
+        for one in _standings(first, last, fronts)
+    ]
+    return tuple(sorted(standings, key=lambda one: _WORST_FIRST.index(one.verdict)))
 
 
 def _judge_quiet(first: TreeSample, last: TreeSample, fronts: Sequence[int]) -> Judged:
@@ -204,7 +205,14 @@ def _judge_quiet(first: TreeSample, last: TreeSample, fronts: Sequence[int]) -> 
         ]
         silent = min(known, default=None)
     words = worst.words if silent is None else f"{worst.words}, nothing received for {silent:.0f} s"
-    return Judged(verdict=worst.verdict, words=words, pids=pids, silent_seconds=silent, standings=standings)
+    return Judged(
+        verdict=worst.verdict,
+        words=words,
+        pids=pids,
+        silent_seconds=silent,
+        is_own_timer=worst.is_own_timer,
+        standings=standings,
+    )
 
 
 def _standings(first: TreeSample, last: TreeSample, fronts: Iterable[int]) -> tuple[Standing, ...]:
@@ -233,6 +241,8 @@ class _Follower:
         main = front.threads[0] if front.threads else None
         if main is None or main.tid not in self._waits:
             return Standing(pid=front.pid, verdict=Verdict.TIMED, words="nothing runs")
+        if self._waits[main.tid].kind == "run":
+            return Standing(pid=front.pid, verdict=Verdict.MOVING, words="has begun to work")
         reached = list(self._reached(front, main))
         outside = [item for item in reached if item[2].kind in _BY_KIND]
         if not outside:
@@ -242,7 +252,8 @@ class _Follower:
         if thread.tid != main.tid:
             whose = f"its thread {thread.tid}" if process.pid == front.pid else f"process {process.pid}"
             words = f"{self._waits[main.tid].words}, while {whose} ({thread.name}) {wait.words}"
-        return Standing(pid=front.pid, verdict=_BY_KIND[wait.kind], words=words)
+        is_own_timer = thread.tid == main.tid and wait.kind in ("sleep", "timed")
+        return Standing(pid=front.pid, verdict=_BY_KIND[wait.kind], words=words, is_own_timer=is_own_timer)
 
     def _reached(self, front: ProcessSample, main: ThreadSample) -> Iterator[tuple[ProcessSample, ThreadSample, Wait]]:
         """Every thread that could, directly or through others, end the wait of a main thread; that one first."""

@@ -18,7 +18,7 @@ from holdfast.supervisor.clocks import Clocks, read_clocks, slept_seconds
 from holdfast.supervisor.devices import Disk, Gpu
 from holdfast.supervisor.hang import Ruling, Silence, rule
 from holdfast.supervisor.motion import Motions
-from holdfast.supervisor.processes import TreeReader, TreeSample, read_command_line
+from holdfast.supervisor.processes import ProcessSample, TreeReader, TreeSample, read_command_line
 from holdfast.supervisor.silence import SilenceClock
 from holdfast.supervisor.verdict import Judged, Standing, Verdict, judge_window, measure_use, stand_all
 from holdfast.supervisor.waits import describe_waits
@@ -76,8 +76,8 @@ class Watch:
         has_progress = self._note_progress(position, now)
         judged = self._judge(position, has_progress)
         self._clock.count(now, judged)
-        ruling = Ruling() if has_progress else self._rule(judged, now)
-        self._set_pace(judged, time.thread_time() - begun)
+        ruling = self._rule(judged, now) if tree.processes and not has_progress else Ruling()
+        self._set_pace(judged, ruling, time.thread_time() - begun)
         return self._told(judged, ruling, now)
 
     def close(self) -> None:
@@ -115,25 +115,23 @@ class Watch:
     def _judge(self, position: Position, has_progress: bool) -> Judged:
         first, last = self._samples[0], self._samples[-1]
         is_whole = last.at_seconds - first.at_seconds >= WINDOW_SECONDS
+        if not last.processes:
+            return Judged(verdict=Verdict.MOVING, words="has ended")
+        if any(process.tracer_pid and _is_held(process) for process in last.processes):
+            return Judged(verdict=Verdict.DEBUGGED, words="is held by a debugger")
         if has_progress or not is_whole or len(self._samples) < 2:
             return Judged(verdict=Verdict.MOVING, words="gets on" if has_progress else "has just begun")
         if measure_use(first, last).is_quiet:
             self._samples[-1] = describe_waits(last)
         judged = judge_window(tuple(self._samples), self.exits.seen, position.fronts)
-        if judged.verdict not in (Verdict.MOVING, Verdict.STARVED) and self._is_debugged(last):
-            return dataclasses.replace(judged, verdict=Verdict.DEBUGGED, words="is held by a debugger")
+        if judged.verdict not in (Verdict.MOVING, Verdict.STARVED) and _has_debugger(last):
+            return dataclasses.replace(judged, verdict=Verdict.DEBUGGED, words="has a debugger in it")
         return judged
-
-    def _is_debugged(self, tree: TreeSample) -> bool:
-        if any(process.tracer_pid for process in tree.processes):
-            return True
-        lines = (read_command_line(process.pid) for process in tree.processes)
-        return any(name in line for line in lines for name in _DEBUGGERS)
 
     def _rule(self, judged: Judged, now: float) -> Ruling:
         tree, is_waiting = self._samples[-1], judged.verdict not in (Verdict.MOVING, Verdict.STARVED)
         silence = Silence(
-            phase=self._position.phase,
+            phase=self._position.budget_phase,
             judged=judged,
             silent_seconds=self._clock.counted_seconds,
             still_seconds=self._clock.still_seconds(now),
@@ -148,9 +146,11 @@ class Watch:
             self._motions.look(self._samples[0], tree, self._position.fronts, since)
         return ruling
 
-    def _set_pace(self, judged: Judged, cost_seconds: float) -> None:
+    def _set_pace(self, judged: Judged, ruling: Ruling, cost_seconds: float) -> None:
         is_quiet = len(self._samples) > 1 and measure_use(self._samples[-2], self._samples[-1]).is_quiet
-        if is_quiet or judged.verdict is not Verdict.MOVING:  # nobody's steps are slowed by looking closely
+        if (
+            is_quiet or ruling.wants_stacks or judged.verdict is not Verdict.MOVING
+        ):  # nobody's steps are slowed by looking closely
             self.next_look_seconds = max(_QUIET_SECONDS, _MOST_COST_QUIET * cost_seconds)
         else:
             self.next_look_seconds = max(_MOVING_SECONDS, _MOST_COST * cost_seconds)
@@ -178,6 +178,18 @@ class Watch:
         )
 
     def _rank_words(self, standings: tuple[Standing, ...]) -> str:
-        return "; ".join(
-            f"rank {self._beats.rank_of(one.pid) or '?'} (process {one.pid}): {one.words}" for one in standings
-        )
+        """Say of each rank where it stands, the culprit first: the one that is not waiting for the others."""
+        said = [f"rank {self._beats.rank_of(one.pid) or '?'} (process {one.pid}): {one.words}" for one in standings]
+        return f"{said[0]}, and holds the others up; " + "; ".join(said[1:])
+
+
+def _is_held(process: ProcessSample) -> bool:
+    return any(thread.state == "t" for thread in process.threads)
+
+
+def _has_debugger(tree: TreeSample) -> bool:
+    """True for debuggers that work from inside, over the network."""
+    lines = (read_command_line(process.pid) for process in tree.processes)
+    return any(process.tracer_pid for process in tree.processes) or any(
+        name in line for line in lines for name in _DEBUGGERS
+    )

@@ -1,0 +1,7 @@
+"""Takes steps, then spins for ever."""
+
+import steps
+
+steps.count_to(20)
+while True:
+    pass

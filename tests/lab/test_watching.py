@@ -1,0 +1,234 @@
+"""Real little programs that hang, each in its own way, and healthy ones that look like them."""
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.supervisor.budgets import Budgets
+from holdfast.supervisor.verdict import Verdict
+from tests.lab.watched import start, watch_all
+
+pytestmark = [pytest.mark.lab, pytest.mark.skipif(sys.platform != "linux", reason="what threads wait for is in /proc")]
+
+# A crowded machine lets the watch itself wait; alone it takes 4.5 to 5.5 s.
+AT_ONCE_SECONDS = 10.0
+SHORT_SECONDS = 5.0
+
+
+class Short(Budgets):
+    """Budgets of a few seconds, so that a test need not wait for those of a user."""
+
+    def __init__(self) -> None:
+        super().__init__(step_floor_seconds=SHORT_SECONDS)
+
+    def network_seconds(self, phase: str) -> float:
+        return SHORT_SECONDS
+
+
+def attach(pid: int) -> None:
+    """Hold a process as a debugger does."""
+    assert ctypes.CDLL(None, use_errno=True).ptrace(16, pid, 0, 0) == 0, os.strerror(ctypes.get_errno())
+
+
+def detach(pid: int) -> None:
+    ctypes.CDLL(None).ptrace(17, pid, 0, 0)
+
+
+@contextlib.contextmanager
+def serving(drip_seconds: float | None):
+    """A server outside the tree that accepts and says nothing, or one byte now and then."""
+    server = socket.create_server(("127.0.0.1", 0))
+    kept = []
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = server.accept()
+                kept.append(connection)
+                while drip_seconds:
+                    time.sleep(drip_seconds)
+                    connection.sendall(b".")
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield server.getsockname()[1]
+    server.close()
+    for connection in kept:
+        connection.close()
+
+
+@pytest.fixture(scope="module")
+def stuck(tmp_path_factory):
+    """Programs in which nothing can ever move again, all at the same time."""
+    folder = tmp_path_factory.mktemp("stuck")
+    names = ("abba_deadlock", "held_interpreter", "lost_task", "stopped", "loader_lock", "fork_after_openmp")
+    return watch_all([start(folder / name, name) for name in names], seconds=90)
+
+
+@pytest.mark.parametrize("name", ["abba_deadlock", "held_interpreter", "lost_task", "loader_lock", "fork_after_openmp"])
+def test_a_deadlock_is_noticed_within_seconds(stuck, name):
+    look = stuck[name].last
+    assert look.is_hung, stuck[name].log
+    assert look.judged.verdict is Verdict.DEADLOCK
+    assert look.noticed_after_seconds < AT_ONCE_SECONDS
+    assert "nobody can release" in look.because
+
+
+def test_a_stopped_process_is_noticed_within_seconds(stuck):
+    look = stuck["stopped"].last
+    assert look.is_hung
+    assert look.judged.verdict is Verdict.STOPPED
+    assert look.noticed_after_seconds < AT_ONCE_SECONDS
+
+
+def test_the_worker_that_holds_the_others_up_is_named(stuck):
+    assert "pt_data_worker" in stuck["loader_lock"].last.because
+
+
+@pytest.fixture(scope="module")
+def waiting(tmp_path_factory):
+    """Programs that wait for something outside, all at the same time, with a short budget for steps."""
+    folder = tmp_path_factory.mktemp("waiting")
+    fifo, locked = folder / "never.fifo", folder / "held.lock"
+    os.mkfifo(fifo)
+    with serving(None) as port, locked.open("w") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        scripts = [
+            start(folder / "ask_server", "ask_server", port, budgets=Short()),
+            start(folder / "open_fifo", "open_fifo", fifo, budgets=Short()),
+            start(folder / "lock_file", "lock_file", locked, budgets=Short()),
+            start(folder / "heartbeat_thread", "heartbeat_thread", budgets=Short()),
+            start(folder / "crash_loop", "crash_loop", budgets=Short()),
+        ]
+        return watch_all(scripts, seconds=60), {"port": port, "fifo": fifo, "locked": locked}
+
+
+def test_a_silent_server_is_named_and_given_up_when_no_byte_comes(waiting):
+    scripts, made = waiting
+    look = scripts["ask_server"].last
+    assert look.is_hung
+    assert look.judged.verdict is Verdict.WAIT_NET
+    assert f"waits for 127.0.0.1:{made['port']}, nothing received for" in look.because
+    assert look.judged.silent_seconds >= SHORT_SECONDS
+
+
+@pytest.mark.parametrize(("name", "what"), [("open_fifo", "fifo"), ("lock_file", "locked")])
+def test_what_is_waited_for_is_named_by_its_path(waiting, name, what):
+    scripts, made = waiting
+    look = scripts[name].last
+    assert look.is_hung
+    assert look.judged.verdict is Verdict.WAIT_INPUT
+    assert str(made[what]) in look.because
+    assert look.noticed_after_seconds >= SHORT_SECONDS  # it was given its time
+
+
+def test_a_thread_that_says_it_lives_does_not_hide_a_stuck_main_thread(waiting):
+    look = waiting[0]["heartbeat_thread"].last
+    assert look.is_hung
+    assert "waits for a lock" in look.because
+    assert look.noticed_after_seconds < 4 * SHORT_SECONDS
+
+
+def test_children_that_die_one_after_the_other_are_a_hang(waiting):
+    script = waiting[0]["crash_loop"]
+    assert script.last.is_hung
+    assert script.last.judged.verdict is Verdict.CRASH_LOOP
+    assert "exit code 1" in script.last.because
+
+
+@pytest.fixture(scope="module")
+def spinning(tmp_path_factory):
+    """Programs that keep a processor busy and get nowhere, and one that gets somewhere slowly."""
+    folder = tmp_path_factory.mktemp("spinning")
+    names = ("busy_loop", "spinning_worker", "long_evaluation")
+    return watch_all([start(folder / name, name, budgets=Short()) for name in names], seconds=60)
+
+
+@pytest.mark.parametrize("name", ["busy_loop", "spinning_worker"])
+def test_a_loop_without_end_is_a_hang_once_its_stack_stands_still(spinning, name):
+    look = spinning[name].last
+    assert look.is_hung, spinning[name].words
+    assert "stack stands still" in look.because
+    assert look.judged.verdict is Verdict.MOVING
+
+
+def test_long_work_that_nobody_announced_is_left_alone_while_its_stack_moves(spinning):
+    script = spinning["long_evaluation"]
+    assert not any(look.is_hung for look in script.looks), script.last.because
+    assert max(look.silent_seconds for look in script.looks) > 2 * SHORT_SECONDS
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory):
+    """Healthy programs that look hung to a simpler rule, all at the same time; budgets as users have them."""
+    folder = tmp_path_factory.mktemp("healthy")
+    with serving(2.0) as port:
+        scripts = [
+            start(folder / "ask_server", "ask_server", port),
+            start(folder / "long_task", "long_task"),
+            start(folder / "async_loop", "async_loop"),
+            start(folder / "slow_steps", "slow_steps"),
+            start(folder / "slow_save", "slow_save", folder / "checkpoint"),
+            start(folder / "import_torch", "import_torch"),
+        ]
+        return watch_all(scripts, seconds=25)
+
+
+@pytest.mark.parametrize("name", ["ask_server", "long_task", "async_loop", "slow_steps", "slow_save", "import_torch"])
+def test_a_healthy_program_is_left_alone(healthy, name):
+    script = healthy[name]
+    assert not any(look.is_hung for look in script.looks), script.last.because
+    assert not script.verdicts & {Verdict.DEADLOCK, Verdict.STOPPED, Verdict.CRASH_LOOP}, script.words
+
+
+def test_a_slow_server_is_seen_to_answer(healthy):
+    silences = [look.judged.silent_seconds for look in healthy["ask_server"].looks]
+    assert Verdict.WAIT_NET in healthy["ask_server"].verdicts
+    assert max(silence for silence in silences if silence is not None) < 10
+
+
+def test_a_debugger_may_hold_a_process_as_long_as_it_likes(tmp_path):
+    script = start(tmp_path / "attempt", "slow_steps", budgets=Short())
+    time.sleep(2)
+    held_until = time.monotonic() + 9
+    attach(script.child.pid)
+    try:
+        while time.monotonic() < held_until:
+            script.looks.append(script.watch.look())
+            time.sleep(0.5)
+    finally:
+        detach(script.child.pid)
+        watch_all([script], seconds=1)
+    assert not any(look.is_hung for look in script.looks), script.last.because
+    assert Verdict.DEBUGGED in script.verdicts
+
+
+@pytest.mark.full
+def test_work_that_gets_hardly_any_processor_is_left_alone(tmp_path):
+    script = watch_all([start(tmp_path / "attempt", "two_hogs", budgets=Short())], seconds=40)["two_hogs"]
+    assert not any(look.is_hung for look in script.looks), script.last.because
+
+
+@pytest.mark.full
+def test_a_long_compilation_is_left_alone(tmp_path):
+    script = watch_all([start(tmp_path / "attempt", "compile_model", budgets=Short())], seconds=90)["compile_model"]
+    assert not any(look.is_hung for look in script.looks), script.last.because
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "verdict"), [("rank_locked", Verdict.DEADLOCK), ("rank_asleep", Verdict.SLEEPING)])
+def test_the_rank_that_is_not_in_the_collective_is_the_culprit(tmp_path, name, verdict):
+    torchrun = str(Path(sys.executable).parent / "torchrun")
+    script = start(tmp_path / "attempt", name, budgets=Short(), command=(torchrun, "--nproc-per-node", "2"))
+    look = watch_all([script], seconds=120)[name].last
+    assert look.is_hung, script.log
+    assert look.judged.verdict is verdict
+    assert "rank 1" in look.because
+    assert look.because.index("rank 1") < look.because.index("rank 0")
