@@ -76,6 +76,7 @@ class Pace:
         self._examples += examples
         self._left -= 1
         if self._left == 0:
+            _wait_for_card()
             turn = {
                 "examples": self._examples,
                 "seconds": time.perf_counter() - self._begun,
@@ -109,7 +110,7 @@ def contest(contestants: list[Contestant], rounds: int, steps: int, warm_up: int
     return turns
 
 
-def report(benchmark: str, turns: dict[str, list[Turn]], ours: str) -> None:
+def report(benchmark: str, turns: dict[str, list[Turn]], ours: str, device: str = "cpu") -> None:
     """Print medians and ratios; add a line for each to the ledger."""
     medians = {name: statistics.median(map(_rate, found)) for name, found in turns.items()}
     load = " ".join(f"{value:.1f}" for value in os.getloadavg())
@@ -118,21 +119,34 @@ def report(benchmark: str, turns: dict[str, list[Turn]], ours: str) -> None:
         cpu = 1000 * statistics.median(turn.cpu_seconds / turn.examples for turn in found)
         ratio = medians[ours] / medians[name]
         print(f"  {name:<34} {medians[name]:7.2f} examples/s   ours {ratio:5.2f}x   {cpu:6.1f} ms CPU an example")
-    write_ledger(benchmark, "examples/s", {name: (medians[name], len(found)) for name, found in turns.items()})
+    medians_of = {name: (medians[name], len(found)) for name, found in turns.items()}
+    write_ledger(benchmark, "examples/s", medians_of, device)
 
 
-def write_ledger(benchmark: str, unit: str, found: dict[str, tuple[float, int]]) -> None:
+def write_ledger(benchmark: str, unit: str, found: dict[str, tuple[float, int]], device: str = "cpu") -> None:
     """Add a line for each subject: its median and of how many rounds."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    machine = f"{platform.system()} {platform.machine()} {os.cpu_count()} cores"
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
     with LEDGER.open("a", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         for subject, (median, rounds) in found.items():
-            writer.writerow([today, commit, machine, benchmark, subject, unit, f"{median:.4f}", rounds])
+            writer.writerow(ledger_line(benchmark, subject, unit, median, rounds, device))
 
 
-def run_engine(task: str, model: Path, prepared: Path, threads: int, **more: object) -> None:
+def ledger_line(benchmark: str, subject: str, unit: str, value: float, rounds: int, device: str) -> list[object]:
+    """One line of the ledger, with the day, the commit and the machine."""
+    commit = (
+        os.environ.get("HOLDFAST_COMMIT")
+        or subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    )
+    machine = f"{platform.system()} {platform.machine()} {os.cpu_count()} cores"
+    if device.startswith("cuda"):
+        import torch
+
+        machine = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return [today, commit, machine, benchmark, subject, unit, f"{value:.4f}", rounds]
+
+
+def run_engine(task: str, model: Path, prepared: Path, threads: int | None, **more: object) -> None:
     """Run the engine's own loop, in turns, for ever."""
     from holdfast.engine.process import prepare_process
 
@@ -206,6 +220,13 @@ def paced_trainer(batch_size: int) -> Callable[..., Any]:
         return Trainer(callbacks=[Paced()], **kwargs)  # type: ignore[arg-type]
 
     return make
+
+
+def _wait_for_card() -> None:
+    """Work on a card goes on after the call that started it."""
+    torch = sys.modules.get("torch")
+    if torch and torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def _rate(turn: Turn) -> float:
