@@ -59,7 +59,7 @@ class TrainView:
         if self._quiet:
             return
         width = max(38, min(_width(), 110))
-        head = f"{mark:<4} {name:<8} " if name else f"{mark:<4} "
+        head = f"{mark:<4} {name:<10} " if name else f"{mark:<4} "
         indent = len(head) if width >= 60 else 5
         lines = textwrap.wrap(
             clean(text, 2000),
@@ -89,7 +89,7 @@ class TrainView:
 
     def _on_working(self, details: Mapping[str, Any]) -> None:
         what = str(details["what"])
-        if what != self._working[0]:
+        if what.partition(":")[0] != self._working[0].partition(":")[0]:
             self._working_begun = time.monotonic()
         self._working = (what, int(details["done"]), details["whole"])
 
@@ -218,7 +218,7 @@ class TrainView:
             line += f": {done / 1e6:.1f}" + (f" of {whole / 1e6:.1f} MB" if whole else " MB")
         elif done or whole:
             line += f": {done:,}" + (f" of {whole:,}" if whole else "")
-        line += f", {clock}"
+        line += f", {human_seconds(time.monotonic() - self._working_begun) if what else clock}"
         if whole and 0 < done < whole:
             line += f", about {human_seconds((time.monotonic() - self._working_begun) * (whole - done) / done)} left"
         return [line[:width]]

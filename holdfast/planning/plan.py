@@ -73,15 +73,23 @@ _SETTINGS = (
 )
 
 
-def make_plan(request: TrainRequest, machine: MachineFacts, dataset: DatasetFacts, model: ModelFacts) -> TrainPlan:
-    """Choose every setting; refuse what cannot fit, with the numbers."""
+def make_plan(
+    request: TrainRequest,
+    machine: MachineFacts,
+    dataset: DatasetFacts,
+    model: ModelFacts,
+    *,
+    longest_tokens: int | None = None,
+    largest_step_tokens: int | None = None,
+) -> TrainPlan:
+    """Choose every setting; refuse what cannot fit, with the numbers. Once texts are tokenized their lengths are known."""
     task = dataset.task
     device = choices.choose_device(request, machine)
     precision = choices.choose_precision(request, machine, device.value)
     batch_size = choices.choose_batch_size(request, dataset, device.value)
     free = free_memory(machine, device.value)
-    longest = longest_text(request, dataset, model)
-    fitting = _Fitting(request, model, task, device.value, precision.value, longest, free)
+    longest = longest_tokens or longest_text(request, dataset, model)
+    fitting = _Fitting(request, model, task, device.value, precision.value, longest, free, largest_step_tokens)
     lora = choices.choose_lora(request, task, model, fitting.smallest_fits(lora=False))
     micro, checkpointing, need = fitting.choose(lora.value)
     options: dict[str, object] = {}
@@ -144,9 +152,11 @@ class _Fitting:
         precision: str,
         longest: int,
         free: int | None,
+        largest_step: int | None,
     ):
         self._request, self._model, self._task, self._device = request, model, task, device
         self._precision, self._longest, self._free = precision, longest, free
+        self._largest_step = largest_step
 
     def smallest_fits(self, *, lora: bool) -> bool:
         """Whether it fits at all, with every means that keeps what is learned."""
@@ -169,7 +179,7 @@ class _Fitting:
     def _need(self, tokens: int, lora: bool, checkpointing: bool) -> MemoryNeed:
         return need_of(
             self._model,
-            tokens,
+            min(tokens, self._largest_step or tokens),  # a step may hold less than a micro-batch could
             task=self._task,
             lora=lora,
             gradient_checkpointing=checkpointing,

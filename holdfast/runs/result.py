@@ -1,6 +1,7 @@
 """How a training run ended: more fields for result.json, and the last lines on the screen."""
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,9 @@ def describe_result(run: Path, plan: Mapping[str, Any], result: Result) -> dict[
 def forecast_against(plan: Mapping[str, Any], result: Result, peak_bytes: int | None) -> dict[str, object]:
     """What was forecast beside what happened, with the error as a share."""
     forecast = plan.get("forecast") or {}
+    made_at = forecast.get("made_at")
     return {
-        "seconds": _beside(forecast.get("seconds"), result.seconds),
+        "seconds": _beside(forecast.get("seconds"), time.time() - made_at if made_at else None),
         "peak_bytes": _beside(forecast.get("peak_bytes"), peak_bytes),
     }
 
@@ -61,20 +63,22 @@ def closing_lines(run: Path, result: Result) -> Iterator[tuple[str, str, str]]:
             yield "", "", f"more   holdfast explain {result.slug}"
         yield "", "", f"everything that was seen is in {shown}"
         return
-    for split, metrics in (found.get("metrics") or {}).items():
-        yield "[ok]", split, _metric_words(metrics)
+    for split in ("validation", "test"):
+        if metrics := (found.get("metrics") or {}).get(split):
+            yield "[ok]", split, _metric_words(metrics)
     yield from _forecast_lines(found.get("forecast") or {})
     yield "[ok]", "", f"{result.sentence}, {human_seconds(result.seconds)}; the model is in {shown}/model"
-    yield "", "", f'use it   holdfast predict {shown} "..."   or   AutoModel.from_pretrained("{shown}/model")'
-    yield "", "", f"look     holdfast report {shown}"
+    yield "", "use it", f'holdfast predict {shown} "..."'
+    yield "", "", f'or in Python: from_pretrained("{shown}/model")'
+    yield "", "look", f"holdfast report {shown}"
 
 
 def _forecast_lines(forecast: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    time, memory = forecast.get("seconds") or {}, forecast.get("peak_bytes") or {}
+    clock, memory = forecast.get("seconds") or {}, forecast.get("peak_bytes") or {}
     said = []
-    if time.get("forecast"):
-        actual, wanted = human_seconds(time["actual"]), human_seconds(time["forecast"])
-        said.append(f"{actual} against {wanted} ({time['error']:+.0%})")
+    if clock.get("forecast") and clock.get("actual"):
+        actual, wanted = human_seconds(clock["actual"]), human_seconds(clock["forecast"])
+        said.append(f"{actual} against {wanted} ({clock['error']:+.0%})")
     if memory.get("forecast") and memory.get("actual"):
         actual, wanted = human_bytes(memory["actual"]), human_bytes(memory["forecast"])
         said.append(f"{actual} of memory against {wanted} ({memory['error']:+.0%})")

@@ -16,14 +16,17 @@ from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.request import KIND, TrainRequest, read_saved, to_saved
 from holdfast.core.runfolder import REQUEST, SETTINGS, model_folder
+from holdfast.data.amounts import amounts_of
 from holdfast.data.shards import read_manifest
 from holdfast.planning.ladder import Changes
 from holdfast.planning.ladders import engine_ladder
 from holdfast.planning.presets import with_preset
+from holdfast.runs.forecasting import Forecasting
 from holdfast.runs.holder import hold
+from holdfast.runs.prove import prove, work_of
 from holdfast.runs.result import closing_lines, describe_result, read_result
 from holdfast.runs.supervise import Job, Result, supervise
-from holdfast.runs.walk import OnEvent, read_plan, walk
+from holdfast.runs.walk import OnEvent, Story, read_plan, walk
 from holdfast.supervisor.attempt import StopRequest
 from holdfast.supervisor.child import Launch
 
@@ -46,13 +49,19 @@ def resume_train(run: Path, *, on_event: OnEvent, guard: Guard = lambda stop: nu
     request = read_saved(run / REQUEST)
     on_event("run", {"folder": str(run)})
     plan = read_plan(run)
-    if not plan.get("settings") or read_manifest(Path(plan["settings"]["prepared"])) is None:
+    is_prepared = plan.get("settings") and read_manifest(Path(plan["settings"]["prepared"])) is not None
+    has_begun = any((run / "attempts").glob("*"))
+    if not is_prepared or not (plan.get("proof") or has_begun):
         with hold(run):
-            walk(run, request, on_event)
+            walked = walk(run, request, on_event)
+            if not has_begun:
+                prove(run, request, walked, Story(run, on_event))
         plan = read_plan(run)
     stop = StopRequest()
+    work = work_of(plan["settings"], amounts_of(run / "prepared", int(plan["settings"]["batch_size"])))
     with guard(stop):
-        return supervise(run, make_job(run, request, plan), on_event=on_event, stop=stop)
+        listening = Forecasting(run, work, on_event)
+        return supervise(run, make_job(run, request, plan), on_event=listening, stop=stop)
 
 
 def train_job(run: Path) -> Job:
@@ -82,7 +91,7 @@ def make_job(run: Path, request: TrainRequest, plan: Mapping[str, Any]) -> Job:
         allow_changes=request.allow_changes,
         max_attempts=request.max_attempts,
         step_timeout_seconds=request.step_timeout,
-        describe_result=lambda result: describe_result(run, plan, result),
+        describe_result=lambda result: describe_result(run, read_plan(run), result),
     )
 
 

@@ -20,6 +20,7 @@ from holdfast.core.facts import MachineFacts, ModelFacts
 from holdfast.core.plan import Choice
 from holdfast.core.request import TrainRequest
 from holdfast.core.runfolder import DATASET, DOCTOR, EVENTS, MACHINE, PLAN
+from holdfast.data.amounts import amounts_of
 from holdfast.data.prepare import Prepared, PrepareOptions, prepare
 from holdfast.data.request import DataRequest, Task
 from holdfast.data.survey import Survey, survey
@@ -78,11 +79,19 @@ def walk(run: Path, request: TrainRequest, on_event: OnEvent) -> Walked:
         asking.close()
     story.tell("phase", phase="plan")
     plan = make_plan(request, machine, surveyed.facts, model)
-    settings = plan.settings(request, str(run / "prepared"), str(run))
     _check_up(run, machine, plan, story)
     story.tell("phase", phase="prepare")
     prepared = _prepare(run, request, surveyed, model, story)
-    plan = plan.with_choices(_prepared_choices(prepared))
+    amounts = amounts_of(prepared.folder, int(plan.choices["batch_size"].value))
+    plan = make_plan(
+        request,
+        machine,
+        surveyed.facts,
+        model,
+        longest_tokens=amounts.longest_tokens,
+        largest_step_tokens=amounts.largest_step_tokens,
+    ).with_choices(_prepared_choices(prepared))
+    settings = plan.settings(request, str(run / "prepared"), str(run))
     write_artifact(run, PLAN, plan_file(plan, settings))
     story.tell("planned", choices=to_plain(plan.choices), task=plan.task)
     return Walked(plan=plan, settings=settings, prepared=prepared, machine=machine)
@@ -108,8 +117,13 @@ def plan_file(plan: TrainPlan, settings: Mapping[str, object]) -> dict[str, obje
 
 def read_plan(run: Path) -> dict[str, Any]:
     """The plan of a run; empty when there is none yet."""
+    return read_json(run / PLAN)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """One JSON object of the run folder; empty where there is none."""
     try:
-        found = json.loads((run / PLAN).read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

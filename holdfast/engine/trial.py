@@ -1,0 +1,114 @@
+"""Times candidate settings on the real model and data: `python -m holdfast.engine.trial TRIAL_FOLDER`.
+
+Reads: settings.json, candidates.json. Leaves: events.jsonl with one "candidate" each: how fast it is, how much memory
+it takes, and the loss and gradient it computes for the same examples. Nothing is learned and nothing is saved.
+"""
+
+import dataclasses
+import faulthandler
+import gc
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.events import Events
+from holdfast.core.heartbeat import BeatWriter
+from holdfast.core.runfolder import BEAT, EVENTS
+from holdfast.engine.process import prepare_process
+
+_FEWEST_STEPS, _MOST_STEPS = 2, 12
+
+
+def main(folder: Path) -> int:
+    """Time every candidate within its share of seconds; give the exit code."""
+    faulthandler.enable()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    beat, events = BeatWriter(folder / BEAT), Events(folder / EVENTS)
+    beat.enter("import")
+    prepare_process()
+    from holdfast.engine.settings import read_settings
+
+    settings = read_settings(folder)
+    asked = json.loads((folder / "candidates.json").read_text(encoding="utf-8"))
+    for number, candidate in enumerate(asked["candidates"]):
+        beat.enter("load", number, len(asked["candidates"]))
+        changed = dataclasses.replace(settings, **candidate)
+        try:
+            found = _time(changed, float(asked["seconds_each"]), beat)
+        except Exception as error:  # one candidate that cannot be is no reason against the others
+            found = {"error": f"{type(error).__name__}: {error}"[:300]}
+        events.write("candidate", number=number, candidate=candidate, **found)
+    beat.enter("end")
+    return 0
+
+
+def _time(settings: Any, seconds: float, beat: BeatWriter) -> dict[str, object]:
+    import torch
+
+    from holdfast.engine.loop import use_threads
+    from holdfast.engine.optim import clip_gradients
+    from holdfast.engine.order import Order
+    from holdfast.engine.tasks import load_task
+
+    use_threads(settings)
+    _forget_peak()
+    task = load_task(settings)
+    order = Order(task.lengths, settings.batch_size, settings.seed, settings.pool_batches)
+    steps = min(_MOST_STEPS, order.steps_per_epoch)
+    task.begin_epoch(0)
+    beat.enter("first step")
+    first = order.examples(0)
+    loss = float(task.forward_backward(0, first))
+    norm = float(clip_gradients(task.model.parameters(), 0.0))
+    task.model.zero_grad(set_to_none=True)
+    texts, tokens, done, begun = 0, 0, 0, time.perf_counter()
+    while done < steps and (done < _FEWEST_STEPS or time.perf_counter() - begun < seconds):
+        beat.enter("step", done, steps)
+        examples = order.examples(done % order.steps_per_epoch)
+        loss_again = task.forward_backward(done, examples)
+        task.model.zero_grad(set_to_none=True)
+        if settings.device != "cpu":
+            float(loss_again)  # waits for the device
+        texts, tokens, done = texts + len(examples), tokens + int(task.lengths[examples].sum()), done + 1
+    taken = time.perf_counter() - begun
+    peak = torch.cuda.max_memory_allocated() if settings.is_on_card else _peak_bytes()
+    is_packed = bool(getattr(task, "is_packed", True))
+    del task
+    gc.collect()
+    return {
+        "loss": loss,
+        "norm": norm,
+        "steps": done,
+        "seconds": round(taken, 4),
+        "samples_per_second": round(texts / taken, 3),
+        "tokens_per_second": round(tokens / taken, 1),
+        "peak_bytes": peak,
+        "is_packed": is_packed,
+    }
+
+
+def _forget_peak() -> None:
+    """Let the kernel measure the peak anew, where it can."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return
+
+
+def _peak_bytes() -> int:
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(Path(sys.argv[1])))

@@ -1,0 +1,195 @@
+"""What to prove before time is spent, what it may cost, which candidate wins, what a run will take. Pure functions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.core.facts import MachineFacts, ModelFacts
+
+BUDGET_SHARE = 0.05  # of the forecast run, for proving
+_START_SECONDS = 8.0  # of a process that loads torch and a model, until something is known better
+_LOSS_TOLERANCE = {"fp32": 2e-3, "bf16": 3e-2}
+_NORM_TOLERANCE = {"fp32": 1e-2, "bf16": 1.5e-1}
+_FORWARD_SHARE = 0.4  # of a training step's time, that reading the same tokens takes
+_FLOPS = {"cuda": 4e13, "mps": 2e12}
+_CORE_FLOPS = 2.5e10
+_BF16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")
+_SECONDS_EACH = 1.5
+_COMPILE_SECONDS = 60.0
+_COMPARISON_FACTOR = 6.0  # how much slower the folklore's safe settings may be
+_FASTER = 1.03  # less than this is noise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """How much there is to compute."""
+
+    steps: int
+    step_tokens: float
+    evaluations: int
+    evaluation_tokens: int
+    report_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """Which parts are to be proven, and why not the others."""
+
+    longest: bool  # rung 2
+    candidates: bool
+    first_steps: bool  # rung 100
+    budget_seconds: float
+    because: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One candidate, tried."""
+
+    candidate: Mapping[str, object]
+    words: str
+    tokens_per_second: float = 0.0
+    samples_per_second: float = 0.0
+    peak_bytes: int | None = None
+    agrees: bool = False
+    is_chosen: bool = False
+    is_reference: bool = False
+    because: str = ""
+
+
+def rough_seconds(work: Work, model: ModelFacts, machine: MachineFacts, device: str, task: str) -> float:
+    """How long a run will take, from the size of the model alone; right within a factor of three or so."""
+    inner = max(1, model.parameters - (0 if task == "causal" else model.vocabulary * model.hidden))
+    flops = _FLOPS.get(device, _CORE_FLOPS * min(machine.cpu_count or 1, machine.cpu_count_physical or 10**6))
+    trained = 6.0 * inner * work.steps * work.step_tokens
+    read = 2.0 * inner * (work.evaluations * work.evaluation_tokens + work.report_tokens)
+    return _START_SECONDS + (trained + read) / flops + 0.02 * work.steps
+
+
+def choose_proof(mode: str, run_seconds: float, candidate_count: int, start_seconds: float | None = None) -> Proof:
+    """Prove what fits into five percent of the run, most telling first."""
+    start = start_seconds or _START_SECONDS
+    if mode == "never":
+        return Proof(longest=False, candidates=False, first_steps=False, budget_seconds=0, because="--prove never")
+    if mode == "always":
+        return Proof(longest=True, candidates=True, first_steps=True, budget_seconds=max(60.0, 0.05 * run_seconds))
+    budget = BUDGET_SHARE * run_seconds
+    costs = {
+        "longest": start + 2.0,
+        "first_steps": start + 2.0,
+        "candidates": start + candidate_count * (_SECONDS_EACH + 2.0),
+    }
+    taken, left = dict.fromkeys(costs, False), budget
+    for name, cost in costs.items():
+        if cost <= left and (name != "candidates" or candidate_count > 1):
+            taken[name], left = True, left - cost
+    because = "" if all(taken.values()) else f"about {run_seconds:.0f} s of work allow {budget:.0f} s of proof"
+    return Proof(**taken, budget_seconds=budget, because=because)
+
+
+def candidates_for(
+    settings: Mapping[str, Any], machine: MachineFacts, step_tokens: float, budget_seconds: float, has_compiler: bool
+) -> tuple[dict[str, object], ...]:
+    """The plan itself, then other ways to compute the same thing that may be faster here."""
+    found: list[dict[str, object]] = [{}]
+    if settings["device"] != "cpu":
+        return tuple(found)
+    threads = int(settings["threads"] or 1)
+    allowed = machine.cpu_count or threads
+    found += [{"threads": count} for count in dict.fromkeys((allowed, threads // 2)) if count >= 2 and count != threads]
+    for share in (2, 6):
+        tokens = 1 << max(9, int(step_tokens / share).bit_length() - 1)
+        if tokens < step_tokens * 0.7 and tokens < int(settings["micro_tokens"]):
+            found.append({"micro_tokens": tokens})
+    if settings["precision"] == "fp32" and any(flag in machine.cpu_flags for flag in _BF16_FLAGS):
+        found.append({"precision": "bf16"})
+    if has_compiler and settings["task"] in ("classify", "causal") and budget_seconds > 3 * _COMPILE_SECONDS:
+        found.append({"compile": True})
+    return tuple(dict(found_one) for found_one in found)
+
+
+def comparison(settings: Mapping[str, Any]) -> dict[str, object]:
+    """What people are told to do to be safe: one thread, padded. Timed to be compared with, never chosen."""
+    return {"threads": 1, "precision": "fp32", "packing": False}
+
+
+def words_of(settings: Mapping[str, Any], candidate: Mapping[str, object], *, is_packed: bool = True) -> str:
+    """A candidate in a few words: `2 threads fp32 packed, 4,096 tokens at once`."""
+    value = {**settings, **candidate}
+    threads = f"{value['threads']} threads" if int(value["threads"] or 1) > 1 else "one thread"
+    device = threads if value["device"] == "cpu" else str(value["device"])
+    parts = [device, str(value["precision"]), "packed" if is_packed and value.get("packing", True) else "padded"]
+    if value.get("compile"):
+        parts.append("compiled")
+    tokens = f", {int(str(candidate['micro_tokens'])):,} tokens at once" if "micro_tokens" in candidate else ""
+    return " ".join(parts) + tokens
+
+
+def judge(
+    settings: Mapping[str, Any], told: Sequence[Mapping[str, Any]], not_eligible: Sequence[int]
+) -> list[Measured]:
+    """Compare every candidate with the first; the fastest that computes the same is chosen."""
+    if not told or told[0].get("error"):
+        return []
+    reference = told[0]
+    measured = []
+    for event in told:
+        agrees, because = _agrees(reference, event, {**settings, **event["candidate"]})
+        measured.append(
+            Measured(
+                candidate=event["candidate"],
+                words=words_of(settings, event["candidate"], is_packed=bool(event.get("is_packed", True))),
+                tokens_per_second=float(event.get("tokens_per_second") or 0.0),
+                samples_per_second=float(event.get("samples_per_second") or 0.0),
+                peak_bytes=event.get("peak_bytes"),
+                agrees=agrees,
+                is_reference=event is reference,
+                because="for comparison only" if event["number"] in not_eligible else because,
+            )
+        )
+    eligible = [at for at, one in enumerate(measured) if one.agrees and told[at]["number"] not in not_eligible]
+    best = max(eligible, key=lambda at: measured[at].tokens_per_second)
+    if measured[best].tokens_per_second < _FASTER * measured[0].tokens_per_second:
+        best = 0
+    return [_chosen(one, at == best) for at, one in enumerate(measured)]
+
+
+def forecast_seconds(work: Work, steps_left: int, step_seconds: float, export_seconds: float = 4.0) -> float:
+    """What is still to come, from the speed that was measured."""
+    per_token = step_seconds / max(1.0, work.step_tokens)
+    read = _FORWARD_SHARE * per_token
+    evaluations = work.evaluations * steps_left / max(1, work.steps)
+    return (
+        steps_left * step_seconds
+        + evaluations * work.evaluation_tokens * read
+        + work.report_tokens * read
+        + export_seconds
+    )
+
+
+def _agrees(reference: Mapping[str, Any], event: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[bool, str]:
+    if event.get("error"):
+        return False, str(event["error"])
+    precision = str(settings.get("precision", "fp32"))
+    loss, norm = _off(reference["loss"], event["loss"]), _off(reference["norm"], event["norm"])
+    if loss <= _LOSS_TOLERANCE[precision] and norm <= _NORM_TOLERANCE[precision]:
+        return True, f"same loss within {loss:.1e}, same gradient within {norm:.1e}"
+    return False, f"its loss is off by {loss:.1e}, its gradient by {norm:.1e}"
+
+
+def _off(wanted: float, found: float) -> float:
+    return abs(found - wanted) / max(abs(wanted), 1e-6)
+
+
+def _chosen(one: Measured, is_chosen: bool) -> Measured:
+    return Measured(
+        candidate=one.candidate,
+        words=one.words,
+        tokens_per_second=one.tokens_per_second,
+        samples_per_second=one.samples_per_second,
+        peak_bytes=one.peak_bytes,
+        agrees=one.agrees,
+        is_chosen=is_chosen,
+        is_reference=one.is_reference,
+        because=one.because,
+    )

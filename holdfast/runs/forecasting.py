@@ -1,0 +1,132 @@
+"""Forecasts a run from its first steps, once, and checks that a killed run repeats its steps bit for bit.
+
+Listens to the attempts as they go. Leaves: "forecast" and "proof" in plan.json.
+"""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.artifacts import write_artifact
+from holdfast.core.events import read_events
+from holdfast.core.runfolder import EVENTS, PLAN, attempt_folder
+from holdfast.core.text import human_bytes
+from holdfast.planning.proving import Work, forecast_seconds
+from holdfast.runs.view import human_seconds
+from holdfast.runs.walk import OnEvent, read_json
+
+_FEWEST_STEPS = 8
+_LEAST_SECONDS = 5.0
+_SHARE = 0.03  # of the steps, after which a forecast is made
+_ACTIVATIONS_ROOM = 1.05
+
+
+class Forecasting:
+    """Passes a run's events on, and adds what it finds out."""
+
+    def __init__(self, run: Path, work: Work, on_event: OnEvent):
+        self._run, self._work, self._on_event = run, work, on_event
+        self._plan = read_json(run / PLAN)
+        self._has_forecast = bool((self._plan.get("forecast") or {}).get("seconds"))
+        self._repeated = _to_repeat(run, self._plan)
+        self._attempt, self._peak, self._looked_at = 0, 0, 0.0
+
+    def __call__(self, event: str, details: Mapping[str, object]) -> None:
+        """Hear one event."""
+        self._on_event(event, details)
+        if event == "attempt":
+            self._attempt = int(str(details["number"]))
+        if event != "progress" or (self._has_forecast and not self._repeated):
+            return
+        self._peak = max(self._peak, int(str(details.get("resident_bytes") or 0)))
+        now = time.monotonic()
+        if now - self._looked_at >= 0.5:
+            self._looked_at = now
+            self._look()
+
+    def _look(self) -> None:
+        events = list(read_events(attempt_folder(self._run, self._attempt) / EVENTS))
+        steps = [event for event in events if event["event"] == "step"]
+        if self._repeated and steps:
+            self._compare(steps)
+        if not self._has_forecast and steps:
+            self._forecast(events, steps)
+
+    def _forecast(self, events: list[dict[str, Any]], steps: list[dict[str, Any]]) -> None:
+        """From the steps of this attempt, once there are enough of them and a save has taken its memory."""
+        seconds = _step_seconds(events)
+        done = int(steps[-1]["step"]) + 1
+        enough = len(steps) > max(_FEWEST_STEPS, _SHARE * self._work.steps) and seconds is not None
+        is_long = seconds is not None and len(steps) * seconds >= _LEAST_SECONDS
+        if not enough or not is_long or seconds is None or done >= self._work.steps:
+            return
+        self._has_forecast = True
+        left = forecast_seconds(self._work, self._work.steps - done, seconds)
+        proof = self._plan.get("proof") or {}
+        peaks = [
+            self._peak,
+            *(int((proof.get(part) or {}).get("peak_bytes") or 0) for part in ("longest", "first_steps")),
+        ]
+        peak = int(max(peaks) * _ACTIVATIONS_ROOM)
+        because = f"measured over {len(steps)} steps of {human_seconds(seconds)}"
+        forecast = {"seconds": round(left, 1), "peak_bytes": peak, "because": because, "made_at": time.time()}
+        self._write("forecast", forecast)
+        self._on_event(
+            "forecast",
+            {**forecast, "words": f"{human_seconds(left)} to go, up to {human_bytes(peak)} of memory ({because})"},
+        )
+
+    def _compare(self, steps: list[dict[str, Any]]) -> None:
+        """The steps that the killed process had done after its last save must come again, bit for bit."""
+        found = {int(event["step"]): (event["loss"], event["norm"]) for event in steps}
+        wanted = self._repeated
+        if not wanted.keys() <= found.keys() and max(found) <= max(wanted):
+            return
+        self._repeated = {}
+        common = sorted(wanted.keys() & found.keys())
+        other = [step for step in common if wanted[step] != found[step]]
+        if not common:
+            return
+        if other:
+            step = other[0]
+            words = f"after a kill step {step + 1} gave another loss: {found[step][0]} in place of {wanted[step][0]}"
+        else:
+            words = f"killed without warning and resumed: {len(common)} steps came again bit for bit"
+        proof = {
+            **(self._plan.get("proof") or {}),
+            "resume": {"is_exact": not other, "steps": len(common), "words": words},
+        }
+        self._write("proof", proof)
+        self._on_event("proof", {"state": "failed" if other else "done", "words": words})
+
+    def _write(self, name: str, value: Mapping[str, object]) -> None:
+        self._plan[name] = value
+        write_artifact(self._run, PLAN, self._plan)
+
+
+def _to_repeat(run: Path, plan: Mapping[str, Any]) -> dict[int, tuple[Any, Any]]:
+    """What the killed first steps gave after the last save."""
+    first = (plan.get("proof") or {}).get("first_steps") or {}
+    if first.get("state") != "killed" or (plan.get("proof") or {}).get("resume") or any((run / "attempts").glob("*")):
+        return {}
+    events = read_events(run / "proof" / "first-steps" / EVENTS)
+    steps = {int(str(event["step"])): (event["loss"], event["norm"]) for event in events if event["event"] == "step"}
+    return {step: gave for step, gave in steps.items() if step >= int(first["saved_step"])}
+
+
+def _step_seconds(events: list[dict[str, Any]]) -> float | None:
+    """The mean time of a step; pauses for evaluations and the like are left out."""
+    gaps, before = [], None
+    for event in events:
+        if event["event"] == "step":
+            if before is not None:
+                gaps.append(float(event["time"]) - before)
+            before = float(event["time"])
+        elif event["event"] in ("evaluated", "epoch", "training"):
+            before = None
+    if len(gaps) < _FEWEST_STEPS - 1:
+        return None
+    gaps = sorted(gaps[1:])  # the first is often slower
+    kept = gaps[: max(1, int(len(gaps) * 0.98))]
+    return sum(kept) / len(kept)

@@ -1,0 +1,338 @@
+"""Tries a run in small before time is spent on it (DESIGN: two longest examples, candidates, first steps with a kill).
+
+    longest      the longest examples through a whole small run: step, evaluate, save, export; on a card or on Apple's
+                 GPU the CPU must agree. It is supervised like any run, so a plan that crashes steps down here, cheaply.
+    candidates   other ways to compute the same, timed; the fastest that agrees wins.
+    first steps  the run's own first steps: speed and memory are measured, then the process is killed; the first attempt
+                 goes on from the checkpoint and must repeat the steps bit for bit.
+
+Reads: plan.json, prepared/. Leaves: proof/, and plan.json with what was measured.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.artifacts import to_plain, write_artifact
+from holdfast.core.errors import HoldfastError, MachineError, RequestError, RunFailed
+from holdfast.core.events import read_events
+from holdfast.core.request import TrainRequest
+from holdfast.core.runfolder import CHILD, EVENTS, PLAN, SAMPLES, SETTINGS
+from holdfast.data.amounts import Amounts, amounts_of
+from holdfast.data.subset import write_longest
+from holdfast.planning.ladders import engine_ladder
+from holdfast.planning.proving import Proof, Work, candidates_for, choose_proof, comparison, judge, rough_seconds
+from holdfast.runs.proven import Proven, recall, remember
+from holdfast.runs.supervise import Job, supervise
+from holdfast.runs.walk import Story, Walked, read_json
+from holdfast.supervisor.attempt import StopRequest, run_attempt
+from holdfast.supervisor.budgets import Budgets
+from holdfast.supervisor.child import Launch
+from holdfast.supervisor.ending import end_tree
+
+_MOST_STEPS, _FEWEST_STEPS = 100, 8
+_REPEATED_STEPS = 2
+_COMPARE_FROM_SECONDS = 30.0  # of proof, from which the folklore's settings are timed too
+_SAVE_SECONDS = 3.0
+_PARITY = 2e-2
+
+
+def work_of(settings: Mapping[str, Any], amounts: Amounts) -> Work:
+    """How much there is to compute."""
+    per_epoch = max(1, -(-amounts.examples // int(settings["batch_size"])))
+    steps = int(settings.get("max_steps") or int(settings["epochs"]) * per_epoch)
+    every = int(settings.get("eval_steps") or per_epoch)
+    return Work(
+        steps=steps,
+        step_tokens=amounts.tokens / per_epoch,
+        evaluations=-(-steps // every),
+        evaluation_tokens=amounts.evaluation_tokens,
+        report_tokens=amounts.report_tokens,
+    )
+
+
+def prove(run: Path, request: TrainRequest, walked: Walked, story: Story) -> None:
+    """Prove what is worth proving, and write what was found into plan.json."""
+    _Proving(run, request, walked, story).prove()
+
+
+class _Proving:
+    """The proof of one run."""
+
+    def __init__(self, run: Path, request: TrainRequest, walked: Walked, story: Story):
+        self._run, self._request, self._walked, self._story = run, request, walked, story
+        self._folder = run / "proof"
+        self._plan: dict[str, Any] = read_json(run / PLAN)
+        self._settings: dict[str, Any] = dict(self._plan["settings"])
+        self._amounts = amounts_of(Path(self._settings["prepared"]), int(self._settings["batch_size"]))
+        self._work = work_of(self._settings, self._amounts)
+        self._begun = time.monotonic()
+
+    def prove(self) -> None:
+        """Do the parts that are worth their time."""
+        known = recall(self._settings, self._plan["model"]) if self._request.prove == "auto" else None
+        seconds = self._reckoned(known)
+        offered = self._candidates(seconds)
+        proof = choose_proof(self._request.prove, seconds, len(offered), known.start_seconds if known else None)
+        if known:
+            proof = replace(proof, longest=proof.longest and not known.longest, candidates=False)
+            self._settings |= known.candidate
+            self._plan["measured"] = list(known.measured)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        if not (proof.longest or proof.candidates or proof.first_steps):
+            self._skip(proof, known)
+            return
+        self._story.tell("phase", phase="prove")
+        if known and known.measured:
+            self._tell("remembered", f"settings proven on this machine {_ago(known.time)}: {known.words}")
+        if proof.longest:
+            self._prove_longest()
+        if proof.candidates:
+            self._prove_candidates(offered, proof)
+        self._plan["settings"] = self._settings
+        state: dict[str, object] = {"state": "done", "because": proof.because}
+        if proof.first_steps and self._work.steps >= 3 * _FEWEST_STEPS:
+            state["first_steps"] = self._prove_first_steps()
+        state["seconds"] = round(time.monotonic() - self._begun, 1)
+        self._plan["proof"] = {**(self._plan.get("proof") or {}), **state}
+        write_artifact(self._run, PLAN, self._plan)
+
+    def _reckoned(self, known: Proven | None) -> float:
+        if known and known.tokens_per_second:
+            tokens = self._work.steps * self._work.step_tokens
+            return (known.start_seconds or 8.0) + tokens / known.tokens_per_second
+        device = str(self._settings["device"])
+        return rough_seconds(self._work, self._walked.plan.model, self._walked.machine, device, self._walked.plan.task)
+
+    def _candidates(self, run_seconds: float) -> tuple[dict[str, object], ...]:
+        asked = self._request
+        found = candidates_for(
+            self._settings,
+            self._walked.machine,
+            self._work.step_tokens,
+            budget_seconds=0.05 * run_seconds if asked.prove == "auto" else 60.0,
+            has_compiler=shutil.which("gcc") is not None or shutil.which("clang") is not None,
+        )
+        given = {"threads": asked.threads, "precision": asked.precision, "micro_tokens": asked.micro_tokens}
+        fixed = {name for name, value in given.items() if value is not None}
+        if asked.torch_compile is not None:
+            fixed.add("compile")
+        return tuple(candidate for candidate in found if not fixed & candidate.keys())
+
+    def _skip(self, proof: Proof, known: Proven | None) -> None:
+        because = f"proven here {_ago(known.time)}: {known.words}" if known else proof.because
+        because = because or "the run is shorter than its proof"
+        state = "remembered" if known else "skipped"
+        self._plan |= {"settings": self._settings, "proof": {"state": state, "because": because}}
+        write_artifact(self._run, PLAN, self._plan)
+        self._tell(state, because if known else f"skipped: {because}")
+
+    # Rung 2
+
+    def _prove_longest(self) -> None:
+        count = self._enough_for_a_micro_batch()
+        prepared = write_longest(Path(self._settings["prepared"]), self._folder / "longest-examples", count)
+        begun = time.monotonic()
+        found = self._small_run("longest", prepared, {})
+        changes = found["changes"]
+        self._settings |= {name: value for name, value in changes.items() if not name.isupper()}
+        kept = "" if not changes else f"; it needed {', '.join(f'{name} {value}' for name, value in changes.items())}"
+        words = (
+            f"the {count} longest examples ({self._amounts.longest_tokens:,} tokens the longest): step, evaluate, save"
+        )
+        self._tell("done", f"{words}, export in {time.monotonic() - begun:.0f} s{kept}")
+        self._plan["proof"] = {"longest": {"examples": count, **found}}
+        if self._settings["device"] != "cpu":
+            self._prove_parity(prepared, found)
+
+    def _prove_parity(self, prepared: Path, found: Mapping[str, Any]) -> None:
+        """The same small run on the CPU must give the same loss."""
+        reference = self._small_run("longest-cpu", prepared, {"device": "cpu", "precision": "fp32"})
+        here, there = found.get("loss"), reference.get("loss")
+        if here is None or there is None:
+            return
+        off = abs(here - there) / max(abs(there), 1e-6)
+        device = self._settings["device"]
+        self._plan["proof"]["parity"] = {"device": here, "cpu": there, "off": off}
+        if off > _PARITY:
+            self._settings |= {"device": "cpu", "precision": "fp32"}
+            self._tell(
+                "failed", f"{device} computes another loss than the CPU ({here:.4g}, {there:.4g}); the CPU trains"
+            )
+        else:
+            self._tell("done", f"{device} computes the CPU's loss ({here:.4g}, {there:.4g})")
+
+    def _enough_for_a_micro_batch(self) -> int:
+        """The two longest; where that is cheap, enough of them to fill the largest micro-batch of the run."""
+        tokens = min(int(self._settings["micro_tokens"]), self._amounts.largest_step_tokens)
+        count = max(2, min(int(self._settings["batch_size"]), -(-tokens // max(1, self._amounts.longest_tokens)) + 1))
+        work = replace(self._work, steps=1, step_tokens=float(tokens), evaluations=1, evaluation_tokens=tokens)
+        model, machine = self._walked.plan.model, self._walked.machine
+        seconds = rough_seconds(
+            replace(work, report_tokens=tokens), model, machine, str(self._settings["device"]), self._walked.plan.task
+        )
+        return count if seconds < 15.0 or self._request.prove == "always" else 2
+
+    def _small_run(self, name: str, prepared: Path, changes: Mapping[str, object]) -> dict[str, Any]:
+        """A whole run on few examples; it learns next to nothing, so that its losses can be compared."""
+        run = self._folder / name
+        run.mkdir(parents=True, exist_ok=True)
+        small = {"prepared": str(prepared), "run": str(run), "max_steps": 1, "lr": 1e-8, "keep": "last"}
+        settings = {**self._settings, **small, **changes}
+
+        def launch(attempt: Path, rung: Mapping[str, object], resume: bool) -> Launch:
+            return _engine(self._run, attempt, settings, rung)
+
+        job = Job(
+            kind="proof", words=f"proof {name}", make_launch=launch, ladder=engine_ladder(settings), max_attempts=6
+        )
+        result = supervise(run, job, on_event=self._adapter(f"proving with the {name} examples"))
+        if result.state != "finished":
+            raise _refused(run, result.exit_code, result.sentence, result.remedies, result.slug)
+        events = [event for file in sorted((run / "attempts").glob(f"*/{EVENTS}")) for event in read_events(file)]
+        losses = [event["metrics"] for event in events if event["event"] == "evaluated"]
+        loss = losses[-1].get("loss") if losses and isinstance(losses[-1], dict) else None
+        return {"loss": loss, "changes": dict(result.changes), "peak_bytes": peak_of(run), "seconds": result.seconds}
+
+    # Candidates
+
+    def _prove_candidates(self, offered: tuple[dict[str, object], ...], proof: Proof) -> None:
+        folder = self._folder / "candidates"
+        folder.mkdir(parents=True, exist_ok=True)
+        tried: list[dict[str, object]] = list(offered)
+        not_eligible: list[int] = []
+        if proof.budget_seconds > _COMPARE_FROM_SECONDS and self._settings["device"] == "cpu":
+            not_eligible.append(len(tried))
+            tried.append(comparison(self._settings))
+        write_artifact(folder, "candidates.json", {"candidates": tried, "seconds_each": 1.5})
+        command = (sys.executable, "-m", "holdfast.engine.trial", str(folder))
+        self._attempt(folder, command, f"timing {len(tried)} ways to compute the same")
+        told = [event for event in read_events(folder / EVENTS) if event["event"] == "candidate"]
+        measured = judge(self._settings, told, not_eligible)
+        if not measured:
+            self._tell("failed", "no candidate could be timed; the plan stays as it is")
+            return
+        best = next(one for one in measured if one.is_chosen)
+        self._settings |= best.candidate
+        self._plan["measured"] = to_plain(measured)
+        for name, value in best.candidate.items():
+            self._plan["choices"][name] = {"value": value, "because": f"the fastest here: {best.words}"}
+        for one in sorted(measured, key=lambda one: -one.tokens_per_second):
+            mark = "chosen" if one.is_chosen else one.because if not one.agrees else ""
+            speed = f"{one.samples_per_second:,.1f} examples/s, {one.tokens_per_second:,.0f} tokens/s"
+            self._tell("done", f"{one.words}: {speed}" + (f" ({mark})" if mark else ""))
+        remember(self._settings, self._plan["model"], best, self._plan["measured"], has_longest=proof.longest)
+
+    # Rung 100
+
+    def _prove_first_steps(self) -> dict[str, object]:
+        folder = self._folder / "first-steps"
+        folder.mkdir(parents=True, exist_ok=True)
+        wanted = max(_FEWEST_STEPS, min(_MOST_STEPS, int(0.02 * self._work.steps)))
+        settings = {**self._settings, "save_seconds": min(_SAVE_SECONDS, float(self._settings["save_seconds"]) or 1.0)}
+        write_artifact(folder, SETTINGS, settings)
+        killer = threading.Thread(target=_kill_after, args=(folder, wanted, deadline := threading.Event()), daemon=True)
+        killer.start()
+        try:
+            self._attempt(folder, (sys.executable, "-m", "holdfast.engine", str(folder)), "the run's own first steps")
+        finally:
+            deadline.set()
+        events = list(read_events(folder / EVENTS))
+        steps = [event for event in events if event["event"] == "step"]
+        saved = [int(str(event["step"])) for event in events if event["event"] == "saved"]
+        if not steps or not saved:
+            self._tell("failed", "the first steps ended before they could be measured; the attempts will tell more")
+            return {"state": "failed"}
+        return {
+            "state": "killed",
+            "steps": len(steps),
+            "saved_step": max(saved),
+            "peak_bytes": peak_of(folder),
+        }
+
+    # Children
+
+    def _attempt(self, folder: Path, command: tuple[str, ...], words: str) -> None:
+        """Run one child to its end; whatever becomes of it, nothing of it is left."""
+        if not (folder / SETTINGS).exists():
+            write_artifact(folder, SETTINGS, self._settings)
+        launch = Launch(command, self._run, _environment({}), folder)
+        try:
+            run_attempt(
+                launch, Budgets(step_timeout_seconds=self._request.step_timeout), self._adapter(words), StopRequest()
+            )
+        finally:
+            end_tree(folder, None, 0.0)
+
+    def _adapter(self, words: str) -> Any:
+        def on_event(event: str, details: Mapping[str, object]) -> None:
+            if event == "progress":
+                step, steps = int(str(details.get("step") or 0)), int(str(details.get("steps") or 0))
+                self._story.working(f"{words}: {details.get('phase') or 'start'}", step, steps or None)
+            elif event == "ended" and details.get("outcome") not in ("finished", "stopped") and "first" not in words:
+                self._story.tell("note", words=f"{words}: {details.get('sentence')}")
+
+        return on_event
+
+    def _tell(self, state: str, words: str) -> None:
+        self._story.tell("proof", state=state, words=words)
+
+
+def peak_of(folder: Path) -> int | None:
+    """The most memory that any child below a folder was seen to hold."""
+    most = 0
+    for file in folder.rglob(SAMPLES):
+        for event in read_events(file):
+            found = event.get("resident_bytes")
+            most = max(most, found if isinstance(found, int) else 0)
+    return most or None
+
+
+def _kill_after(folder: Path, wanted: int, ended: threading.Event) -> None:
+    """Kill the process that trains, without warning, once enough steps are done and some of them are not saved."""
+    while not ended.wait(0.05):
+        step, saved = -1, None
+        for event in read_events(folder / EVENTS):
+            if event["event"] == "step":
+                step = int(str(event["step"]))
+            elif event["event"] == "saved":
+                saved = int(str(event["step"]))
+        if saved is not None and step + 1 >= wanted and step + 1 >= saved + _REPEATED_STEPS:
+            pid = read_json(folder / CHILD).get("pid")
+            if isinstance(pid, int):
+                os.kill(pid, signal.SIGKILL)
+            return
+
+
+def _engine(run: Path, attempt: Path, settings: Mapping[str, object], changes: Mapping[str, object]) -> Launch:
+    changed = {name: value for name, value in changes.items() if not name.isupper()}
+    write_artifact(attempt, SETTINGS, {**settings, **changed})
+    return Launch((sys.executable, "-m", "holdfast.engine", str(attempt)), run, _environment(changes), attempt)
+
+
+def _environment(changes: Mapping[str, object]) -> dict[str, str]:
+    variables = {name: str(value) for name, value in changes.items() if name.isupper()}
+    return {**os.environ, "HF_HUB_OFFLINE": "1", **variables}
+
+
+def _refused(run: Path, code: int, sentence: str, remedies: tuple[str, ...], slug: str) -> HoldfastError:
+    kinds = {RequestError.exit_code: RequestError, MachineError.exit_code: MachineError}
+    kind = kinds.get(code, RunFailed)
+    return kind(
+        "the run does not even do one step with its longest examples",
+        seen=f"{sentence}; all that was seen is in {run}",
+        try_next=remedies[:3],
+        slug="" if slug == "unknown" else slug,
+    )
+
+
+def _ago(at: float) -> str:
+    days = (time.time() - at) / 86_400
+    return "today" if days < 1 else f"{days:.0f} days ago"
