@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import holdfast.preload
+import holdfast
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.child import Child, Launch, start_child
 from holdfast.supervisor.ending import end_tree
@@ -48,7 +48,7 @@ def start(
     attempt: Path, name: str, *arguments: object, budgets: Budgets | None = None, command: tuple[str, ...] = ()
 ) -> Watched:
     """Start a script of the lab under watch."""
-    paths = os.pathsep.join((str(Path(holdfast.preload.__file__).parent), *sys.path[:1]))
+    paths = os.pathsep.join((str(Path(holdfast.__file__).parent / "preload"), *sys.path[:1]))
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "2"}
     line = (*(command or (sys.executable,)), str(FAULTS / f"{name}.py"), *map(str, arguments))
     attempt.mkdir(parents=True)
