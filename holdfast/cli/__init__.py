@@ -26,7 +26,8 @@ COMMANDS = {
     "watch": "Show a run live.",
     "stop": "Ask a run to save and end.",
     "memory": "Show, or forget, what worked on this machine.",
-    "explain": "Name the cause in a log, or print what is known of a hazard.",
+    "bundle": "Pack a run for a bug report, without secrets, weights and data.",
+    "explain": "Name the cause in a log or a run, or print what is known of a hazard.",
 }
 
 
