@@ -26,9 +26,12 @@ _FAULTS, _IO_BYTES = 256, 1 << 20  # so much is work
 _LONGEST_SECONDS = 3.0
 
 Signature = tuple[str, ...]
-# 'train (script.py:12)' of py-spy, 'File "script.py", line 12 in train' of faulthandler
-_PY_SPY_FRAME = re.compile(r"^\s+(?P<name>\S+) \((?P<file>[^:)]+)(?::\d+)?\)$", re.MULTILINE)
-_OWN_FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line \d+ in (?P<name>.+)$', re.MULTILINE)
+# 'train (script.py:12)' of py-spy; 'File "script.py", line 12 in train' of faulthandler
+_FRAME = re.compile(
+    r"^\s+(?P<name>\S+) \((?P<file>[^:)]+)(?::\d+)?\)$"
+    r'|^\s+File "(?P<own_file>[^"]+)", line \d+ in (?P<own_name>.+)$',
+    re.MULTILINE,
+)
 
 
 class Motions:
@@ -80,9 +83,9 @@ class Motion:
         if process.pid != self._pid:
             self._pid, self._read_from = process.pid, self._size_of(process.pid)
         text = self._by_py_spy(process.pid) if self._py_spy else ""
-        signature = main_signature(text, _PY_SPY_FRAME)
+        signature = main_signature(text)
         if not signature and self._answers(process):
-            signature = main_signature(self._last_dump(process.pid), _OWN_FRAME)
+            signature = main_signature(self._last_dump(process.pid))
             send(Identity(process.pid, process.start_ticks), signal.SIGUSR1)  # what it writes is read at the next look
         if signature:
             work = f"{process.faults // _FAULTS} {process.io_bytes // _IO_BYTES}"
@@ -128,15 +131,18 @@ class Motion:
         return text.decode(errors="replace")
 
 
-def main_signature(dump: str, frame: re.Pattern[str] = _PY_SPY_FRAME) -> Signature:
+def main_signature(dump: str) -> Signature:
     """The functions of the main thread, innermost first, without line numbers: a loop goes over its own lines."""
     parts = re.split(r"^(?=(?:Current t|T)hread )", dump, flags=re.MULTILINE)
-    threads = [part for part in parts if frame.search(part)]
+    threads = [part for part in parts if _FRAME.search(part)]
     if not threads:
         return ()
     # py-spy names it; faulthandler lists the main thread, the oldest, last.
     main = next((part for part in threads if '"MainThread"' in part.partition("\n")[0]), threads[-1])
-    return tuple(f"{found['name']} ({found['file']})" for found in frame.finditer(main))
+    return tuple(
+        f"{found['name'] or found['own_name']} ({found['file'] or found['own_file']})"
+        for found in _FRAME.finditer(main)
+    )
 
 
 def _born_seconds(process: ProcessSample) -> float:

@@ -1,0 +1,178 @@
+"""When silence is a hang: the rule, its budgets and its clocks. No clock runs here."""
+
+import pytest
+
+from holdfast.supervisor.budgets import Budgets
+from holdfast.supervisor.clocks import Clocks, slept_seconds
+from holdfast.supervisor.hang import Ruling, Silence, rule
+from holdfast.supervisor.motion import main_signature
+from holdfast.supervisor.silence import SilenceClock
+from holdfast.supervisor.verdict import Judged, Verdict
+
+DAY = 86_400.0
+
+
+def ruled(verdict: Verdict, seconds: float, phase: str = "step", budgets: Budgets | None = None, **fields) -> Ruling:
+    judged = Judged(verdict=verdict, words="waits for something", **fields.pop("judged", {}))
+    times = {"silent_seconds": seconds, "still_seconds": seconds, "verdict_seconds": seconds, **fields}
+    return rule(Silence(phase=phase, judged=judged, **times), budgets or Budgets())
+
+
+@pytest.mark.parametrize("verdict", [Verdict.DEADLOCK, Verdict.STOPPED])
+def test_what_can_never_move_again_is_hung_at_once_in_every_phase(verdict):
+    for phase in ("start", "import", "load", "compile", "step", "evaluate", "save", "end"):
+        assert ruled(verdict, 4.0, phase).is_hung
+
+
+@pytest.mark.parametrize("verdict", [Verdict.DEBUGGED, Verdict.STARVED])
+def test_a_debugger_and_a_starved_machine_are_never_a_hang(verdict):
+    assert not ruled(verdict, DAY).is_hung
+
+
+def test_a_busy_card_is_no_deadlock():
+    assert not ruled(Verdict.DEADLOCK, 20.0, is_gpu_busy=True).is_hung
+
+
+@pytest.mark.parametrize("verdict", [Verdict.TIMED, Verdict.WAIT_INPUT, Verdict.SLEEPING])
+def test_a_wait_in_a_step_is_given_the_budget_of_a_step(verdict):
+    assert not ruled(verdict, 29.0).is_hung
+    assert ruled(verdict, 31.0).is_hung
+
+
+def test_a_main_thread_that_sleeps_by_itself_is_given_longer():
+    assert not ruled(Verdict.SLEEPING, 60.0, judged={"is_own_timer": True}).is_hung
+    assert ruled(Verdict.SLEEPING, 100.0, judged={"is_own_timer": True}).is_hung
+
+
+def test_a_wait_outside_steps_counts_from_when_things_last_moved():
+    assert not ruled(Verdict.SLEEPING, 5000.0, "load", still_seconds=20.0).is_hung
+    assert ruled(Verdict.SLEEPING, 5000.0, "load", still_seconds=400.0).is_hung
+
+
+def test_the_network_is_judged_by_its_last_byte():
+    assert not ruled(Verdict.WAIT_NET, 500.0, "load", judged={"silent_seconds": 2.0}).is_hung
+    assert ruled(Verdict.WAIT_NET, 500.0, "load", judged={"silent_seconds": 61.0}).is_hung
+    assert ruled(Verdict.WAIT_NET, 61.0, "load").is_hung  # the time of the last byte is not known
+
+
+def test_a_disk_that_still_writes_is_waited_for():
+    assert not ruled(Verdict.KERNEL, 900.0, "save", is_disk_alive=True).is_hung
+    assert ruled(Verdict.KERNEL, 900.0, "save").is_hung
+    assert not ruled(Verdict.KERNEL, 200.0).is_hung
+
+
+def test_busy_and_late_asks_for_stacks_first():
+    assert ruled(Verdict.MOVING, 31.0) == Ruling(wants_stacks=True)
+    assert ruled(Verdict.MOVING, 31.0, stacks_move=False).is_hung
+    assert not ruled(Verdict.MOVING, 3600.0, stacks_move=True).is_hung
+
+
+def test_a_late_step_whose_stacks_nobody_can_see_is_given_twice_the_time():
+    assert not ruled(Verdict.MOVING, 59.0).is_hung
+    assert ruled(Verdict.MOVING, 61.0).is_hung
+
+
+def test_a_command_that_tells_no_phases_may_work_as_long_as_it_likes():
+    assert not ruled(Verdict.MOVING, 10 * DAY, "start", stacks_move=False).is_hung
+
+
+def test_the_users_own_limit_overrides_all_learning():
+    slow = Budgets(step_timeout_seconds=300.0)
+    for seconds in (10.0, 100.0):
+        slow.note_step(seconds)
+    assert ruled(Verdict.MOVING, 301.0, budgets=slow, stacks_move=True).is_hung
+    assert not ruled(Verdict.MOVING, 299.0, budgets=slow, stacks_move=False).is_hung
+    assert ruled(Verdict.SLEEPING, 301.0, budgets=slow).is_hung
+
+
+def test_dying_children_are_watched_for_a_moment():
+    assert not ruled(Verdict.CRASH_LOOP, 5.0).is_hung
+    assert ruled(Verdict.CRASH_LOOP, 12.0).is_hung
+
+
+def test_the_budget_follows_the_slowest_recent_step():
+    budgets = Budgets()
+    assert budgets.step_seconds == 30.0
+    budgets.note_step(20.0)
+    assert budgets.step_seconds == 120.0
+    for _ in range(50):
+        budgets.note_step(1.0)
+    assert budgets.step_seconds == 30.0
+
+
+def test_earlier_runs_make_room_for_slow_phases():
+    budgets = Budgets(earlier={"load": 900.0, "step": 40.0})
+    assert budgets.waiting_seconds("load") == 5400.0
+    assert budgets.step_seconds == 240.0
+    assert budgets.fresh().step_seconds == 240.0
+
+
+def test_what_was_learnt_can_be_kept_for_the_next_run():
+    budgets = Budgets()
+    budgets.note_phase("load", 12.0)
+    budgets.note_phase("load", 8.0)
+    budgets.note_step(2.0)
+    assert budgets.learnt() == {"load": 12.0, "step": 2.0}
+
+
+def moving(share: float = 1.0) -> Judged:
+    return Judged(verdict=Verdict.MOVING, words="works", given_share=share)
+
+
+def test_a_sleeping_machine_is_seen_by_its_clocks():
+    assert slept_seconds(Clocks(10.0, 10.0), Clocks(11.0, 3611.0)) == 3600.0
+    assert slept_seconds(Clocks(10.0, 10.0), Clocks(40.0, 40.1)) == 0.0
+
+
+def test_time_that_a_machine_slept_does_not_count():
+    clock = SilenceClock(0.0)
+    for second in range(1, 20):
+        clock.count(float(second), moving())
+    clock.note_sleep(20.0)
+    assert clock.counted_seconds == 0.0
+
+
+def test_time_that_the_supervisor_itself_was_held_up_does_not_count():
+    clock = SilenceClock(0.0)
+    clock.count(1.0, Judged(verdict=Verdict.SLEEPING, words="sleeps"))
+    clock.count(3601.0, Judged(verdict=Verdict.SLEEPING, words="sleeps"))
+    assert clock.counted_seconds == 6.0
+    assert clock.still_seconds(3601.0) == 6.0
+
+
+def test_work_that_gets_half_a_processor_is_given_twice_the_time():
+    clock = SilenceClock(0.0)
+    for second in range(1, 11):
+        clock.count(float(second), moving(0.5))
+    assert clock.counted_seconds == 5.0
+
+
+def test_a_debuggers_pause_begins_the_count_again():
+    clock = SilenceClock(0.0)
+    clock.count(4.0, moving())
+    clock.count(5.0, Judged(verdict=Verdict.DEBUGGED, words=""))
+    assert clock.counted_seconds == 0.0
+
+
+PY_SPY = """Process 12: python train.py
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread 12 (idle): "MainThread"
+    spin (train.py:10)
+    <module> (train.py:20)
+Thread 13 (idle): "Thread-1"
+    wait (threading.py:320)
+"""
+FAULTHANDLER = """Thread 0x00007f2c (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 320 in wait
+
+Current thread 0x00007f2d (most recent call first):
+  File "train.py", line 10 in spin
+  File "train.py", line 20 in <module>
+"""
+
+
+def test_a_stack_is_known_by_the_functions_of_its_main_thread():
+    assert main_signature(PY_SPY) == ("spin (train.py)", "<module> (train.py)")
+    assert main_signature(FAULTHANDLER) == ("spin (train.py)", "<module> (train.py)")
+    assert main_signature("") == ()
