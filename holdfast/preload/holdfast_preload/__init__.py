@@ -7,6 +7,9 @@ event.
 
 from __future__ import annotations
 
+import os
+import sys
+
 
 def arm(attempt: str) -> None:
     """Start watching this process."""
@@ -15,6 +18,8 @@ def arm(attempt: str) -> None:
     events.open_in(attempt)
     settings.read(attempt)
     beat.open_in(attempt)
+    if "RANK" in os.environ and "--multiprocessing-fork" not in getattr(sys, "orig_argv", ()):
+        events.write("rank", rank=int(os.environ["RANK"]), world_size=int(os.environ.get("WORLD_SIZE", 0)))
     for start in (stacks.arm, environment.apply, imports.arm, parent.arm):
         try:
             start()

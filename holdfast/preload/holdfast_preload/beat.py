@@ -9,9 +9,12 @@ from __future__ import annotations
 import mmap
 import os
 import sys
-import threading
-import time
-from typing import Any, Callable
+from _thread import get_ident
+from time import monotonic_ns
+
+TYPE_CHECKING = False  # typing's own would cost every interpreter 5 ms
+if TYPE_CHECKING:
+    from typing import Any, Callable
 
 PHASES = (
     *("start", "import", "load", "resume", "compile", "begin epoch"),
@@ -29,7 +32,7 @@ _LOOK_NS = 1_000_000_000
 class Beat:
     """The page of this process, and what it says."""
 
-    __slots__ = ("_words", "count", "folder", "look_ns", "looks", "main_thread", "phase", "step", "steps")
+    __slots__ = ("_words", "counter", "folder", "look_ns", "looks", "main_thread", "phase", "step", "steps")
 
     def __init__(self, folder: str):
         self.folder = folder
@@ -39,37 +42,40 @@ class Beat:
     def forget(self) -> None:
         """Begin as a new process."""
         self._words: Any = None
-        self.count = self.phase = self.step = self.steps = self.look_ns = 0
-        self.main_thread = threading.get_ident()
+        self.counter = self.phase = self.step = self.steps = self.look_ns = 0
+        self.main_thread = get_ident()
 
     def beat(self) -> None:
         """Say that the process is alive."""
         words = self._words
         if words is None:
             words = self._open()
-        now = time.monotonic_ns()
-        count = self.count
-        words[0] = 2 * count + 1
+        counter = self.counter
+        words[0] = counter + 1  # odd: being written
         words[1] = self.phase
         words[2] = self.step
         words[3] = self.steps
-        words[4] = now
-        self.count = count = count + 1
-        words[0] = 2 * count
+        words[4] = now = monotonic_ns()
+        words[0] = self.counter = counter + 2
         if now > self.look_ns:
-            self.look_ns = now + _LOOK_NS
-            for look in self.looks:
-                look()
+            self._look(now)
 
-    def stepped(self, *_: object) -> None:
-        """Say that an optimizer made a step."""
-        self.step += 1
-        self.phase = STEP
-        self.beat()
+    def stepped(self, optimizer: object = None, args: object = None, kwargs: object = None) -> None:
+        """Say that an optimizer made a step. Called by torch after every one, so it is a beat with nothing to spare."""
+        words = self._words
+        if words is None or self.phase != STEP:
+            self.phase, self.step = STEP, self.step + 1
+            return self.beat()
+        # A reader between these two sees the new step with the time of the last: both true, so no odd mark is needed.
+        words[2] = self.step = self.step + 1
+        words[4] = now = monotonic_ns()
+        words[0] = self.counter = self.counter + 2
+        if now > self.look_ns:
+            self._look(now)
 
     def enter(self, phase: int) -> int:
         """Begin a phase; give back the one before, for `leave`. Only the main thread has phases."""
-        if threading.get_ident() != self.main_thread:
+        if get_ident() != self.main_thread:
             return -1
         before, self.phase = self.phase, phase
         self.beat()
@@ -81,6 +87,11 @@ class Beat:
             self.phase = STEP if before == FIRST_STEP and self.step else before
             self.beat()
 
+    def _look(self, now: int) -> None:
+        self.look_ns = now + _LOOK_NS
+        for look in self.looks:
+            look()
+
     def _open(self) -> Any:
         try:
             page = _new_page(os.path.join(self.folder, str(os.getpid())))
@@ -90,6 +101,7 @@ class Beat:
         return self._words
 
 
+Beat.stepped._torchdynamo_disable = True  # type: ignore[attr-defined]  # a compiled optimizer must not trace into it
 BEAT = Beat("")
 
 

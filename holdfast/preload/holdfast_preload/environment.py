@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
 
 from holdfast_preload import events, settings
+
+TYPE_CHECKING = False  # typing's own would cost every interpreter 5 ms
+if TYPE_CHECKING:
+    from typing import Any
 
 _THREADS = (
     "OMP_NUM_THREADS",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 
@@ -20,6 +19,8 @@ def write(event: str, **details: object) -> None:
     """Add one event; one that cannot be written is dropped."""
     if not _path:
         return
+    import json
+
     try:
         line = json.dumps({"event": event, "time": round(time.time(), 3), "pid": os.getpid(), **details}, default=str)
         file = os.open(_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)

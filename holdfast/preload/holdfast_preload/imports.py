@@ -10,10 +10,13 @@ import contextlib
 import importlib
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Callable
 
 from holdfast_preload import environment, events
 from holdfast_preload.beat import BEAT, NUMBERS
+
+TYPE_CHECKING = False  # typing's own would cost every interpreter 5 ms
+if TYPE_CHECKING:
+    from typing import Any, Callable
 
 if TYPE_CHECKING:  # loaded by name when their library loads; here for the reader and the type checker
     from holdfast_preload import devices, lightning, loaders, precision, texts, torch_parts, trainer, trainer_rungs

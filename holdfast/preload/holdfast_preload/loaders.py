@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any
 
@@ -20,7 +21,7 @@ def after_dataloader(module: Any) -> None:
 
 
 def after_signal_handling(module: Any) -> None:
-    """Take the fatal signals back in a worker: torch's own handlers name the signal but show no stack."""
+    """Come before torch's own handlers of fatal signals in a worker: they name the signal but show no stack."""
     around(module, "_set_worker_signal_handlers", _then_stacks)
 
 
@@ -83,7 +84,11 @@ def _beginning(iter_: Function) -> Function:
 
 def _then_stacks(set_handlers: Function) -> Function:
     def set_worker_signal_handlers() -> None:
+        stacks.let_go()
         set_handlers()
         stacks.arm_again()
+        util: Any = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            util.Finalize(None, stacks.forget_if_empty, exitpriority=0)
 
     return set_worker_signal_handlers

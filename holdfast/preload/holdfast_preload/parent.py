@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 
 from holdfast_preload import events, settings
 from holdfast_preload.beat import BEAT
@@ -22,6 +21,8 @@ def arm() -> None:
         return
     BEAT.looks.append(lambda: None if _is_there(supervisor) else _end(supervisor))
     if sys.platform == "darwin":
+        import threading
+
         threading.Thread(target=_wait_for_exit, args=(supervisor,), daemon=True, name="holdfast-parent").start()
 
 

@@ -16,9 +16,12 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
 
 from holdfast_preload import events
+
+TYPE_CHECKING = False  # typing's own would cost every interpreter 5 ms
+if TYPE_CHECKING:
+    from typing import Any
 
 attempt = ""
 _given: dict[str, Any] = {}

@@ -24,11 +24,23 @@ def arm() -> None:
         os.register_at_fork(after_in_child=_aim)
 
 
+def let_go() -> None:
+    """Leave the fatal signals to somebody who is about to take them."""
+    faulthandler.disable()
+
+
 def arm_again() -> None:
-    """Take the fatal signals back from a library that took them, such as torch in a data loader's worker."""
+    """Come first at the fatal signals again; whoever took them meanwhile comes second."""
     if _file >= 0:
-        faulthandler.disable()
         faulthandler.enable(_file)
+
+
+def forget_if_empty() -> None:
+    """Take away the file of a process that ends well: data loaders make new workers every epoch."""
+    path = os.path.join(settings.attempt, "stacks", f"python-{os.getpid()}.txt")
+    with contextlib.suppress(OSError):
+        if os.path.getsize(path) == 0:
+            os.remove(path)
 
 
 def _aim() -> None:

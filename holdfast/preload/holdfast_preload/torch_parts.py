@@ -25,7 +25,7 @@ def after_optimizer(module: Any) -> None:
     if register is None:
         events.write_once("cannot watch", module=module.__name__, name="register_optimizer_step_post_hook")
         return
-    register(_stepped)
+    register(BEAT.stepped)
     around(module.Optimizer, "__init__", _then_first_step)
 
 
@@ -43,13 +43,6 @@ def after_serialization(module: Any) -> None:
 def after_convert_frame(module: Any) -> None:
     """Compiling: the tracing of a function and the backend's work on it."""
     around(module, "_compile", in_phase("compile"))
-
-
-def _stepped(*_: object) -> None:
-    BEAT.stepped()
-
-
-_stepped._torchdynamo_disable = True  # type: ignore[attr-defined]  # a compiled optimizer step must not trace into it
 
 
 def _then_first_step(init: Function) -> Function:

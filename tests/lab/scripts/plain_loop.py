@@ -1,48 +1,47 @@
-"""A hand-written loop that saves and loads its own checkpoints: `python plain_loop.py OUTPUT [--resume]`."""
+"""A loop written by hand: OUTPUT [name=value ...]."""
 
 import ctypes
-import os
-import signal
+import json
 import sys
-import time
-from pathlib import Path
 
 import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
-output, fault = Path(sys.argv[1]), os.environ.get("FAULT", "")
-output.mkdir(parents=True, exist_ok=True)
-torch.set_num_threads(1)
-torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-first, checkpoint = 0, output / "checkpoint.pt"
-if "--resume" in sys.argv and checkpoint.exists():
-    state = torch.load(checkpoint)
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    first = state["step"]
-    print("resumed at", first, flush=True)
-for step in range(first, int(os.environ.get("STEPS", "200"))):
-    draws = torch.Generator().manual_seed(step)
-    x = torch.randn(32, 8, generator=draws)
-    loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    time.sleep(float(os.environ.get("PAUSE", "0.01")))
-    if step % 20 == 19:
-        draft = output / "draft.pt"
-        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}, draft)
-        draft.replace(checkpoint)
-    if step == 90 and fault and not (output / "happened").exists():
-        (output / "happened").touch()
-        if fault == "segfault":
+OPTIONS = {"steps": 12, "workers": 0, "crash_at": -1, "compile": False, "autocast": False}
+
+
+class Rows(Dataset):
+    def __len__(self):
+        return 8 * OPTIONS["steps"]
+
+    def __getitem__(self, at):
+        if at == OPTIONS["crash_at"]:
             ctypes.string_at(0)
-        if fault == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if fault == "stop":
-            os.kill(os.getpid(), signal.SIGSTOP)
-        if fault == "sleep":
-            time.sleep(10_000)
-torch.save(model.state_dict(), output / "final.pt")
-print("saved", flush=True)
+        return torch.full((4,), float(at % 5)), at % 2
+
+
+def main():
+    torch.manual_seed(0)
+    more = {"prefetch_factor": 1, "persistent_workers": True, "timeout": 60} if OPTIONS["workers"] else {}
+    loader = DataLoader(Rows(), 8, num_workers=OPTIONS["workers"], **more)
+    model = nn.Linear(4, 2)
+    run = torch.compile(model) if OPTIONS["compile"] else model
+    optimizer = torch.optim.AdamW(model.parameters())
+    for inputs, labels in loader:
+        with torch.autocast("cpu", torch.bfloat16, enabled=OPTIONS["autocast"]):
+            loss = nn.functional.cross_entropy(run(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.eval()
+    with torch.no_grad():
+        right = sum(int((model(inputs).argmax(1) == labels).sum()) for inputs, labels in loader)
+    torch.save(model.state_dict(), sys.argv[1])
+    print("finished", right, "mps", torch.backends.mps.is_available(), "cuda", torch.cuda.is_available())
+    print("threads", torch.get_num_threads())
+
+
+if __name__ == "__main__":
+    OPTIONS.update({name: json.loads(value) for name, _, value in (word.partition("=") for word in sys.argv[2:])})
+    main()
