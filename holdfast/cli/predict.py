@@ -67,11 +67,7 @@ def predict(
         raise RequestError(f"there is no file {corpus}")
     asking = Asking(model, columns)
     rows = _rows(asking, what)
-    given = {
-        **options,
-        "corpus": str(corpus.resolve()) if corpus else None,
-        "run": str(run.resolve()) if model.run else None,
-    }
+    given = {**options, "corpus": str(corpus.resolve()) if corpus else None, **model.places()}
     screen = Waiting(quiet=as_json)
     try:
         pairs = ask(model, rows, given, screen.show)

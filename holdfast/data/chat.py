@@ -60,6 +60,10 @@ class Chat:
             spans.append((start, reached))
         return text, spans
 
+    def prompt(self, turns: Turns) -> str:
+        """The conversation so far as one text, ready for the assistant's next turn."""
+        return self._render(turns, add_generation_prompt=True)
+
     def _render(self, turns: Turns, add_generation_prompt: bool = False) -> str:
         from jinja2 import TemplateError
 

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.core.errors import RequestError
-from holdfast.data.shards import TokenArray, open_array, open_tokens
+from holdfast.data.shards import open_array, open_tokens
 from holdfast.engine.judged import Judged, contents
 from holdfast.engine.order import Indices
 from holdfast.engine.retrieval import judgements_of
 from holdfast.engine.tower_options import TowerOptions
-from holdfast.engine.towers import Items
+from holdfast.engine.towers import Items, costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +86,6 @@ class Pairs:
     def _given(self, example: int, draws: np.random.Generator) -> Indices:
         near = self._near_misses.get(int(self.query_E[example]))
         return draws.permutation(near)[: self._negatives] if near is not None else np.zeros(0, dtype=np.int64)
-
-
-def costs(items: Items) -> Indices:
-    """What each item counts towards a micro-batch: its tokens, or 1 for a vector."""
-    return items.lengths if isinstance(items, TokenArray) else np.ones(len(items), dtype=np.int64)
 
 
 def _open(folder: Path, name: str, is_text: bool) -> Items:

@@ -86,6 +86,13 @@ def tokenizer_folder(settings: Settings) -> Path:
     return model / _SIDES[0] if _read(model / _ABOUT).get("towers") == "separate" else model
 
 
+def finished_text_towers(settings: Settings) -> list[TextTower]:
+    """The towers of a finished folder: one, or that of the queries and that of the passages."""
+    model = Path(settings.model)
+    is_separate = _read(model / _ABOUT).get("towers") == "separate"
+    return [_text_tower(model / side, settings, None) for side in (_SIDES if is_separate else ("",))]
+
+
 def _text_tower(folder: Path, settings: Settings, draws: Draws | None) -> TextTower:
     body: Any = AutoModel.from_pretrained(folder, dtype=torch.float32, use_safetensors=True).to(settings.device)
     offset = proven_offset(body) if settings.packing else None

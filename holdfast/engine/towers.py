@@ -13,8 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from holdfast.data.shards import TokenArray
+from holdfast.engine.batches import micro_batches
 from holdfast.engine.draws import Draws
+from holdfast.engine.order import Indices
 from holdfast.engine.packing import Pack, pack, packed
+from holdfast.engine.settings import Settings
 
 Item = NDArray[Any]  # the tokens of a text, or a vector
 
@@ -87,6 +90,26 @@ def _means(hidden_NH: Tensor, row: Pack) -> Tensor:
     share_BN = ((at_N >= starts_B1) & (at_N < ends_B1)) / (ends_B1 - starts_B1)
     with torch.autocast(hidden_NH.device.type, enabled=False):
         return share_BN @ hidden_NH
+
+
+@torch.no_grad()
+def embed_all(tower: nn.Module, items: Items, settings: Settings) -> Tensor:
+    """Embeddings of many items, in their order; items of like length are worked on together."""
+    tower.eval()
+    found_BH: Tensor | None = None
+    for micro in micro_batches(np.arange(len(items)), costs(items), settings.micro_tokens):
+        with settings.autocast():
+            part_BH: Tensor = tower([items[int(at)] for at in micro])
+        if found_BH is None:
+            found_BH = part_BH.new_empty((len(items), part_BH.shape[1]))
+        found_BH[torch.from_numpy(micro).to(part_BH.device)] = part_BH
+    assert found_BH is not None
+    return found_BH
+
+
+def costs(items: Items) -> Indices:
+    """What each item counts towards a micro-batch: its tokens, or 1 for a vector."""
+    return items.lengths if isinstance(items, TokenArray) else np.ones(len(items), dtype=np.int64)
 
 
 class VectorTower(nn.Module):

@@ -80,11 +80,7 @@ class Asking:
     def _one(self, text: str) -> dict[str, Any]:
         if not text:
             return {}
-        return {"turns": [["user", text]]} if self.model.task == "causal" and self._is_chat else {"text": text}
-
-    @property
-    def _is_chat(self) -> bool:
-        return self.model.task == "causal" and self.model.about.get("form") != "text"
+        return {"turns": [["user", text]]} if self.model.is_chat else {"text": text}
 
     def _reader(self, source: Source) -> "_Taker":
         return self._taker(source.columns)
@@ -92,7 +88,7 @@ class Asking:
     def _taker(self, columns: tuple[str, ...]) -> "_Taker":
         roles = self.model.dataset.get("roles")
         known: Mapping[str, Any] = roles if isinstance(roles, dict) else {}
-        if self._is_chat and not self.columns:
+        if self.model.is_chat and not self.columns:
             messages = names.find((*known.get("messages", ()), *names.MESSAGES), columns)
             if messages:
                 return _Taker(messages=messages)
@@ -105,7 +101,7 @@ class Asking:
                 try_next=("--text-column NAME",),
             )
         extra = {role: names.find(tuple(known.get(role, ())), columns) for role in ("context", "system")}
-        return _Taker(text=tuple(text), is_chat=self._is_chat, **extra)
+        return _Taker(text=tuple(text), is_chat=self.model.is_chat, **extra)
 
     def _text_columns(self, columns: tuple[str, ...], known: Mapping[str, Any]) -> tuple[str, ...]:
         """Those the model learned from, where they are here; otherwise by name, or the only one."""

@@ -22,6 +22,24 @@ class FinishedModel:
     run: Path | None = None  # the run folder it lies in
     about: Mapping[str, Any] = field(default_factory=dict)  # its holdfast.json
 
+    def places(self) -> dict[str, str]:
+        """Where the run and its prepared data lie, for a search in its corpus."""
+        if self.run is None:
+            return {}
+        found = [read_json(path) for path in sorted((self.run / "attempts").glob("*/settings.json"))]
+        prepared = next((one["prepared"] for one in reversed(found) if one.get("prepared")), self.run / "prepared")
+        return {"run": str(self.run.resolve()), "prepared": str(prepared)}
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether a language model is asked in turns, and not given a text to go on with."""
+        if self.task != "causal":
+            return False
+        own = (self.folder / "chat_template.jinja").is_file() or "chat_template" in read_json(
+            self.folder / "tokenizer_config.json"
+        )
+        return bool(self.about.get("chat_template")) if self.about else own
+
     @property
     def dataset(self) -> Mapping[str, Any]:
         """What is known of the data it learned from."""

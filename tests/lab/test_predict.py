@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from holdfast.core.runfolder import model_folder
 from holdfast.data.prepare import PrepareOptions, prepare
@@ -18,14 +18,14 @@ from holdfast.data.request import DataRequest
 from holdfast.data.survey import survey
 from holdfast.data.tokens import Tokens
 from holdfast.engine.predict.loading import load_predictor
-from tests.tiny import tiny_attempt, tiny_bert
+from tests.tiny import tiny_attempt, tiny_bert, tiny_llama
 
 pytestmark = pytest.mark.lab
 
 
-def texts(count: int, seed: int = 0) -> list[str]:
+def texts(count: int, seed: int = 0, longest: int = 90) -> list[str]:
     draws = random.Random(seed)
-    return [" ".join(f"w{draws.randrange(3, 119)}" for _ in range(draws.randrange(3, 90))) for _ in range(count)]
+    return [" ".join(f"w{draws.randrange(3, 119)}" for _ in range(draws.randrange(3, longest))) for _ in range(count)]
 
 
 def train(run: Path, model: Path, rows: list[dict], options: PrepareOptions | None = None, **settings: object) -> Path:
@@ -36,7 +36,7 @@ def train(run: Path, model: Path, rows: list[dict], options: PrepareOptions | No
     tokens = Tokens(model)
     found = survey(DataRequest(path=data), tokens)
     prepare(found, tokens, run / "prepared", options=options)
-    attempt = tiny_attempt(run, model, run / "prepared", task=found.facts.task, epochs=2, **settings)
+    attempt = tiny_attempt(run, model, run / "prepared", **{"task": found.facts.task, "epochs": 2, **settings})
     ended = subprocess.run([sys.executable, "-m", "holdfast.engine", str(attempt)], capture_output=True, timeout=600)
     assert ended.returncode == 0, ended.stderr[-2000:]
     return run
@@ -151,3 +151,55 @@ def test_what_is_wrong_is_named(one_label, tmp_path):
     assert wrong.returncode == 2
     assert "allowed endings" in wrong.stderr
     assert ask(one_label, " ").returncode == 2
+
+
+CHAT = (
+    "{% for message in messages %}w1 {{ message.role }} {{ message.content }} w2 {% endfor %}"
+    "{% if add_generation_prompt %}w1 assistant {% endif %}"
+)
+
+
+def test_a_language_model_is_asked_by_its_chat_template_and_answers_as_transformers_does(tmp_path):
+    model = tiny_llama(tmp_path / "llama")
+    (model / "chat_template.jinja").write_text(CHAT)
+    rows = [{"instruction": text, "input": "", "output": "w7 w8 w9"} for text in texts(60, longest=12)]
+    run = train(tmp_path / "run", model, rows)
+    asked = texts(5, seed=9, longest=12)
+    found = answers(run, *asked, "--max-new-tokens", 6)
+    folder = model_folder(run)
+    loaded, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    for text, said in zip(asked, found, strict=True):
+        prompt = tokenizer(f"w1 user {text} w2 w1 assistant ", return_tensors="pt", add_special_tokens=False)
+        wanted = loaded.generate(prompt.input_ids, max_new_tokens=6, do_sample=False, pad_token_id=0)
+        new = wanted[0, prompt.input_ids.shape[1] :].tolist()
+        new = new[: new.index(2)] if 2 in new else new
+        assert said["answer"] == tokenizer.decode(new, skip_special_tokens=True).strip()
+        assert said["tokens"] == len(new)
+
+
+def test_a_search_finds_what_exact_search_over_all_embeddings_finds(tmp_path, bert):
+    passages = texts(80, seed=3, longest=20)
+    rows = [{"query": " ".join(text.split()[:4]), "positive": text} for text in passages]
+    run = train(tmp_path / "run", bert, rows, task="two-tower")
+    query = " ".join(passages[11].split()[1:4])
+    found = answers(run, query, "--top", 3)[0]["found"]
+    folder = model_folder(run)
+    model, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+
+    def embed(text: str) -> torch.Tensor:
+        with torch.no_grad():
+            hidden = model(tokenizer(text, return_tensors="pt").input_ids).last_hidden_state[0]
+        return torch.nn.functional.normalize(hidden.mean(0), dim=0)
+
+    distinct = list(dict.fromkeys(passages))
+    scores = torch.stack([embed(text) for text in distinct]) @ embed(query)
+    best, at = scores.topk(3)
+    assert [one["text"] for one in found] == [distinct[int(row)] for row in at]
+    assert [one["score"] for one in found] == pytest.approx(best.tolist(), abs=2e-4)
+    assert len(list((run / "search").glob("*.safetensors"))) == 1
+    assert answers(run, query, "--top", 3)[0]["found"] == found  # with the embeddings that were kept
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in distinct[:30]))
+    other = answers(folder, query, "--corpus", corpus)[0]["found"]
+    assert len(other) == 5
+    assert {one["text"] for one in other} <= set(distinct[:30])

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.data.prepare_classify import windows
-from holdfast.data.shards import TokenArray
 from holdfast.data.tokens import Tokens
 from holdfast.engine.calibration import probabilities
 from holdfast.engine.classifier import Classifier, averaged
 from holdfast.engine.predict.loading import Row
+from holdfast.engine.predict.texts import as_array
 from holdfast.engine.settings import Settings
 from holdfast.engine.tasks.classify import CALIBRATION
 
@@ -71,9 +71,7 @@ class Labels:
             parts = windows(body, self._room) if self._has_windows else [body[: self._room]]
             pieces += [[*self._before, *part, *self._after] for part in parts]
             starts.append(len(pieces))
-        ends = np.cumsum([0, *map(len, pieces)])
-        array = TokenArray(np.concatenate([np.asarray(piece, dtype=np.int32) for piece in pieces]), ends)
-        return averaged(self._classifier.scores(array), np.asarray(starts))
+        return averaged(self._classifier.scores(as_array(pieces)), np.asarray(starts))
 
     def _said(self, chances: NDArray[np.float64]) -> dict[str, Any]:
         order = np.argsort(-chances, kind="stable").tolist()

@@ -24,13 +24,13 @@ from holdfast.engine.draws import Draws, replace_dropout
 from holdfast.engine.mining import Mining, mine, nothing_mined
 from holdfast.engine.misjudged import Words, missed_queries, where
 from holdfast.engine.order import Indices, generator
-from holdfast.engine.pairs import Pairs, StepPassages, costs
+from holdfast.engine.pairs import Pairs, StepPassages
 from holdfast.engine.retrieval import DEEPEST, retrieval_metrics, search
 from holdfast.engine.settings import Settings
 from holdfast.engine.step_row import row_pack, step_row
 from holdfast.engine.tower_folder import load_towers, save_towers, tokenizer_folder
 from holdfast.engine.tower_options import TowerOptions, read_options
-from holdfast.engine.towers import Items
+from holdfast.engine.towers import Items, embed_all
 
 _STEEPEST = 100.0  # limit of a learned scale, as in CLIP
 
@@ -262,18 +262,9 @@ class TwoTower:
             embeddings_BH: Tensor = self._model.towers[tower](items)
         return embeddings_BH
 
-    @torch.no_grad()
     def _embed_all(self, items: Items, tower: int) -> Tensor:
         """Embeddings of many items, in their order."""
-        self.model.eval()
-        found_BH: Tensor | None = None
-        for micro in micro_batches(np.arange(len(items)), costs(items), self._settings.micro_tokens):
-            part_BH = self._embed(tower, [items[int(at)] for at in micro])
-            if found_BH is None:
-                found_BH = part_BH.new_empty((len(items), part_BH.shape[1]))
-            found_BH[torch.from_numpy(micro).to(part_BH.device)] = part_BH
-        assert found_BH is not None
-        return found_BH
+        return embed_all(self._model.towers[tower], items, self._settings)
 
     def _corpus(self) -> Tensor:
         """Embeddings of all passages. Kept until the weights change: evaluation and mining often follow each other."""

@@ -100,15 +100,17 @@ def test_a_conversation_is_asked_without_the_answer_it_ends_with(tmp_path):
         {"role": "assistant", "content": "a"},
     ]
     file.write_text(json.dumps({"messages": turns}) + "\n")
-    assert asked(Asking(model_of("causal")), file) == [{"turns": [["system", "s"], ["user", "u"]]}]
+    assert asked(Asking(model_of("causal", chat_template="x")), file) == [{"turns": [["system", "s"], ["user", "u"]]}]
 
 
 def test_an_instruction_with_its_input_is_asked_as_it_was_learned(tmp_path):
     (tmp_path / "dataset.json").write_text('{"roles": {"prompt": ["instruction"], "context": ["input"]}}')
     file = tmp_path / "new.jsonl"
     file.write_text('{"instruction": "Sum up", "input": "a text", "output": "t"}\n')
-    assert asked(Asking(model_of("causal", tmp_path)), file) == [{"turns": [["user", "Sum up\n\na text"]]}]
-    plain = Asking(model_of("causal", form="text"))
+    assert asked(Asking(model_of("causal", tmp_path, chat_template="x")), file) == [
+        {"turns": [["user", "Sum up\n\na text"]]}
+    ]
+    plain = Asking(model_of("causal", max_length=9))
     assert [row.asked for row in plain.texts(["once", " "])] == [{"text": "once"}, {}]
 
 

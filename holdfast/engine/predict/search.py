@@ -1,0 +1,156 @@
+"""Searches a corpus with the towers of a finished model: the run's own passages, or those of a given file.
+
+Embeddings of a run's corpus are kept in its folder, so that the second question is answered at once.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from holdfast.core.errors import RequestError
+from holdfast.data import names
+from holdfast.data.badrows import BadRows
+from holdfast.data.formats.example import optional_text
+from holdfast.data.read import open_source
+from holdfast.data.request import DataRequest
+from holdfast.data.shards import TokenArray, open_tokens, read_manifest
+from holdfast.data.tokens import Tokens
+from holdfast.engine.misjudged import Words
+from holdfast.engine.predict.loading import Row
+from holdfast.engine.predict.texts import token_array
+from holdfast.engine.retrieval import search
+from holdfast.engine.settings import Settings
+from holdfast.engine.tower_folder import finished_text_towers
+from holdfast.engine.towers import TextTower, embed_all
+
+_KEPT = "search"  # folder of kept embeddings, in the run's
+_DIGITS = 4
+
+
+def load(folder: Path, about: Row, options: Row) -> "Search":
+    """Load the towers, and open the corpus."""
+    if about.get("form") == "vectors":
+        raise RequestError(
+            "these towers take vectors, not texts", seen=str(folder), try_next=("load them in a script of your own",)
+        )
+    settings = Settings(task="two-tower", model=str(folder), prepared="", run="", device=options["device"])
+    towers = finished_text_towers(settings)
+    tokens = Tokens(folder / "query" if (folder / "query").is_dir() else folder)
+    prefixes = about.get("prefixes") or _prompts(folder)
+    length = int(about.get("max_length") or min(tokens.limit or 256, 256))
+    model = Search(towers, tokens, length, prefixes, settings, int(options.get("top") or 5))
+    if options.get("corpus"):
+        model.read_corpus(Path(options["corpus"]))
+    elif options.get("prepared") and Path(options["prepared"]).is_dir():
+        model.open_corpus(Path(options["prepared"]), Path(options["run"]) / _KEPT if options.get("run") else None)
+    else:
+        raise RequestError("there is no corpus to search", try_next=("--corpus FILE, with a passage a row",))
+    return model
+
+
+class Search:
+    """Towers over a corpus, ready to be asked."""
+
+    rows_at_once = 1024
+
+    def __init__(
+        self, towers: list[TextTower], tokens: Tokens, length: int, prefixes: Row, settings: Settings, top: int
+    ):
+        self._towers, self._tokens, self._length, self._prefixes = towers, tokens, length, prefixes
+        self._settings, self._top = settings, top
+        self._corpus_PH: Tensor | None = None
+        self._passages: list[str] | None = None
+        self._shown: tuple[TokenArray, Words] | None = None
+
+    def predict(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+        """The passages nearest to each query, the best first."""
+        assert self._corpus_PH is not None
+        queries_QH = self.embed([str(row["text"]) for row in rows], "query")
+        scores_QK, rows_QK = search(queries_QH, self._corpus_PH, self._top)
+        return [
+            {
+                "found": [
+                    {"score": round(float(score), _DIGITS), "passage": int(at), "text": self._text(int(at))}
+                    for score, at in zip(scores, found, strict=True)
+                ]
+            }
+            for scores, found in zip(scores_QK.tolist(), rows_QK.tolist(), strict=True)
+        ]
+
+    def embed(self, texts: Sequence[str], side: str) -> Tensor:
+        """Embeddings of texts as queries or as passages."""
+        prefix = self._prefixes.get(side) or ""
+        items = token_array(self._tokens, [prefix + text for text in texts], self._length)
+        return embed_all(self._towers[0 if side == "query" else -1], items, self._settings)
+
+    def read_corpus(self, path: Path) -> None:
+        """Take the passages of a file."""
+        source = open_source(path, DataRequest(path=path))
+        column = names.find(names.TEXT + names.POSITIVE, source.columns)
+        if column is None and len(source.columns) != 1:
+            raise RequestError(
+                f"it is not clear which column of {path.name} holds the passages",
+                seen=f"columns: {', '.join(source.columns)}",
+                try_next=("name it text",),
+            )
+        column = column or source.columns[0]
+        title = names.find(("title",), source.columns) if column != "title" else None
+        texts = [
+            f"{optional_text(row, title)} {optional_text(row, column)}".strip() for _, row in source.rows(BadRows(1.0))
+        ]
+        self._passages = [text for text in texts if text]
+        if not self._passages:
+            raise RequestError(f"{path.name} holds no passage", seen=f"column {column!r} is empty in every row")
+        self._corpus_PH = self.embed(self._passages, "passage")
+
+    def open_corpus(self, prepared: Path, kept: Path | None) -> None:
+        """Take the passages that the run was prepared with."""
+        manifest = read_manifest(prepared) or {}
+        corpus = open_tokens(prepared, "corpus")
+        self._shown = corpus, Words(self._tokens.folder)
+        key = _key(str(manifest.get("fingerprint", "")), Path(self._settings.model), self._settings.device)
+        file = kept / f"{key}.safetensors" if kept and manifest.get("fingerprint") else None
+        if file and file.is_file():
+            self._corpus_PH = load_file(file, device=self._settings.device)["corpus"]
+            return
+        self._corpus_PH = embed_all(self._towers[-1], corpus, self._settings)
+        if file:
+            _keep(file, self._corpus_PH)
+
+    def _text(self, at: int) -> str:
+        if self._passages is not None:
+            return self._passages[at]
+        assert self._shown is not None
+        corpus, words = self._shown
+        text, prefix = words.text(corpus[at]), str(self._prefixes.get("passage") or "")
+        return text.removeprefix(prefix).removeprefix(prefix.lower())
+
+
+def _prompts(folder: Path) -> dict[str, str]:
+    """What others' models want before a text, by the file of sentence-transformers."""
+    file = folder / "config_sentence_transformers.json"
+    said = json.loads(file.read_text(encoding="utf-8")).get("prompts") or {} if file.is_file() else {}
+    return {"query": said.get("query") or "", "passage": said.get("document") or said.get("passage") or ""}
+
+
+def _key(data: str, model: Path, device: str) -> str:
+    digest = hashlib.sha256(f"{data} {device.partition(':')[0]}".encode())
+    for file in sorted(model.rglob("*.safetensors")):
+        digest.update(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}".encode())
+    return digest.hexdigest()[:24]
+
+
+def _keep(file: Path, corpus_PH: Tensor) -> None:
+    """Keep embeddings for the next question; one that cannot be kept is only slower."""
+    draft = file.with_suffix(".draft")
+    try:
+        file.parent.mkdir(exist_ok=True)
+        save_file({"corpus": corpus_PH.contiguous().cpu()}, draft)
+        draft.replace(file)
+    except OSError:
+        draft.unlink(missing_ok=True)
