@@ -26,7 +26,7 @@ class Position:
     steps: int = 0
     stamp_seconds: float | None = None  # of the newest beat, on the monotonic clock
     fronts: tuple[int, ...] = ()  # the processes that train; empty when nothing says which
-    marks: frozenset[tuple[int, str, int]] = frozenset()  # changes whenever one of them gets on
+    marks: frozenset[tuple[int, str, int, int]] = frozenset()  # changes whenever one of them gets on
     has_beats: bool = False
 
     @property
@@ -83,6 +83,6 @@ def _position(beats: dict[int, Beat], fronts: tuple[int, ...]) -> Position:
         steps=ahead.steps,
         stamp_seconds=newest / 1e9,
         fronts=fronts,
-        marks=frozenset((pid, beat.phase, beat.step) for pid, beat in telling.items()),
+        marks=frozenset((pid, beat.phase, beat.step, beat.count) for pid, beat in telling.items()),
         has_beats=True,
     )

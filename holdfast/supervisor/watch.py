@@ -100,10 +100,9 @@ class Watch:
         before, self._position = self._position, position
         if position.marks == before.marks:
             return False
-        if before.phase in ("first step", "step") and position.step > before.step:
-            # Of several steps between two looks each took its share; one alone took all of it.
-            seconds = self._clock.silent_seconds(now) / (position.step - before.step)
-            self.budgets.note_step(seconds)
+        if before.phase in ("first step", "step") and position.phase == "step":
+            # Of several steps between two looks each took its share; one alone, or a part of one, took all of it.
+            self.budgets.note_step(self._clock.silent_seconds(now) / max(position.step - before.step, 1))
         if position.phase != before.phase:
             if before.has_beats and before.phase != "step":
                 self.budgets.note_phase(before.phase, now - self._phase_since)

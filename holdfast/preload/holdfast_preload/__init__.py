@@ -13,14 +13,14 @@ import sys
 
 def arm(attempt: str) -> None:
     """Start watching this process."""
-    from holdfast_preload import beat, environment, events, imports, parent, settings, stacks
+    from holdfast_preload import beat, environment, events, imports, parent, settings, stacks, threads
 
     events.open_in(attempt)
     settings.read(attempt)
     beat.open_in(attempt)
     if "RANK" in os.environ and "--multiprocessing-fork" not in getattr(sys, "orig_argv", ()):
         events.write("rank", rank=int(os.environ["RANK"]), world_size=int(os.environ.get("WORLD_SIZE", 0)))
-    for start in (stacks.arm, environment.apply, imports.arm, parent.arm):
+    for start in (stacks.arm, threads.arm, environment.apply, imports.arm, parent.arm):
         try:
             start()
         except Exception as error:
