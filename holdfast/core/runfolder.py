@@ -11,6 +11,7 @@ MANIFEST = "manifest.json"
 SUPERVISOR, CHILD, OUTPUT, BEATS, STACKS = "supervisor.json", "child.json", "output.log", "beats", "stacks"
 SAMPLES, EVIDENCE, DIAGNOSIS, DECISION = "samples.jsonl", "evidence.json", "diagnosis.json", "decision.json"
 RUNG, OUTCOME = "rung.json", "outcome.json"  # what an attempt changed, written first; how it went, written last
+STOP = "stop"  # in an attempt: made when it is to save and end
 LOCK, SUPERVISOR_LOG = "lock", "supervisor.log"  # held, and written, by the one supervisor of a run
 
 

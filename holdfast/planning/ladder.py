@@ -5,7 +5,7 @@ reached nothing in this script or made things worse. Every attempt changes the p
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -34,6 +34,7 @@ class Ladder:
     """The safer rungs of one kind of run, and how a change is written into its settings."""
 
     rungs: tuple[Rung, ...]
+    remedies: Mapping[str, tuple[Rung, ...]] = field(default_factory=dict)  # of this kind of run alone, by slug
     settle: Settle  # (changes so far, a change) -> the changes with it; the same again where it means nothing here
 
 
@@ -79,34 +80,46 @@ def choose_rung(
         return _stop(diagnosis, last, "it ended by its own decision, with a code and no error", last.exit_code)
     if diagnosis.slug == "unknown" and last.ending == "code":
         return _after_exception(diagnosis, tried, beaten, again, ladder, allow_changes)
-    if beaten and diagnosis.slug in _UNNAMED:
-        return _because(again, f"it got to step {last.step_reached}, further than before, and the cause has no name")
-    if rung := _next_rung(diagnosis, tried, ladder, current, allow_changes):
+    if diagnosis.slug not in _UNNAMED and (rung := _named_rung(diagnosis, tried, ladder, current)):
         return rung
     if beaten:
-        return _because(again, f"no rung is left, but it got to step {last.step_reached}, further than before")
+        return _because(again, f"it got to step {last.step_reached}, further than before")
+    if rung := _next_rung(diagnosis, tried, ladder, current, allow_changes):
+        return rung
     return _stop(diagnosis, last, "nothing is left to try")
+
+
+def _named_rung(diagnosis: Diagnosis, tried: Sequence[Tried], ladder: Ladder, current: Changes) -> Decision | None:
+    """The first remedy that really changes the plan; one that halves may be taken a few times in a row."""
+    keeping = _keeping(diagnosis, ladder)
+    taken = Counter(one.rung.title for one in tried if one.rung)
+    remedies = [rung for rung in keeping if not taken[rung.title]]
+    remedies += [rung for rung in keeping if 0 < taken[rung.title] < _HALVINGS_IN_A_ROW]
+    return _first_that_changes([(rung, _named(diagnosis)) for rung in remedies], tried, ladder, current)
 
 
 def _next_rung(
     diagnosis: Diagnosis, tried: Sequence[Tried], ladder: Ladder, current: Changes, allow_changes: bool
 ) -> Decision | None:
     """The first remedy, else the first generic rung, that really changes the plan."""
-    keeping = [_of(remedy) for remedy in diagnosis.remedies if remedy.change and remedy.keeps]
+    if rung := _named_rung(diagnosis, tried, ladder, current):
+        return rung
     changing = [_of(remedy) for remedy in diagnosis.remedies if remedy.change and not remedy.keeps]
     hazard = find_hazard(diagnosis.slug)
     # An error that has a name is an error of program or data: no safer setting cures it.
     generic = () if hazard and hazard.kind == "error" else ladder.rungs
-    taken = Counter(one.rung.title for one in tried if one.rung)
-    named = f"remedy for: {diagnosis.title}"
-    # What halves can be taken again, but not before everything else has had its turn.
-    remedies = [rung for rung in keeping if not taken[rung.title]]
-    remedies += [rung for rung in keeping if 0 < taken[rung.title] < _HALVINGS_IN_A_ROW]
-    offered = [(rung, named) for rung in remedies]
-    offered += [(rung, "the next safer rung") for rung in generic if not taken[rung.title]]
-    offered += [(rung, f"once more: {named}") for rung in keeping]
+    taken = {one.rung.title for one in tried if one.rung}
+    offered = [(rung, "the next safer rung") for rung in generic if rung.title not in taken]
+    offered += [(rung, f"once more, {_named(diagnosis)}") for rung in _keeping(diagnosis, ladder)]
     if allow_changes:
-        offered += [(rung, f"{named}; changes what is learned, which was allowed") for rung in changing]
+        offered += [(rung, f"{_named(diagnosis)}; changes what is learned, which was allowed") for rung in changing]
+    return _first_that_changes(offered, tried, ladder, current)
+
+
+def _first_that_changes(
+    offered: Iterable[tuple[Rung, str]], tried: Sequence[Tried], ladder: Ladder, current: Changes
+) -> Decision | None:
+    """The first rung that changes something this script has, and that has not made things worse before."""
     refused = _refused(tried)
     void = frozenset().union(*(one.void for one in tried))
     for rung, because in offered:
@@ -115,6 +128,16 @@ def _next_rung(
         if new - void and dict(rung.change) not in refused:
             return Decision(action="rung", because=because, rung=rung, changes=changes)
     return None
+
+
+def _keeping(diagnosis: Diagnosis, ladder: Ladder) -> list[Rung]:
+    """The remedies that the ladder may apply by itself, those of this kind of run first."""
+    own = ladder.remedies.get(diagnosis.slug, ())
+    return [*own, *(_of(remedy) for remedy in diagnosis.remedies if remedy.change and remedy.keeps)]
+
+
+def _named(diagnosis: Diagnosis) -> str:
+    return f"remedy for: {diagnosis.title}"
 
 
 def _after_exception(

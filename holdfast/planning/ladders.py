@@ -18,6 +18,9 @@ _LOAD_HERE = Rung("load data in the main process", {"loader_workers": 0}, "slowe
 _SPAWN = Rung("start worker processes by spawn", {"start_method": "spawn"}, "workers start slower")
 _ONE_THREAD = Rung("compute on one thread", {"threads": 1, "OMP_NUM_THREADS": "1"}, "slower on the CPU")
 _NO_COMPILE = Rung("do not compile the model", {"compile": False, "TORCH_COMPILE_DISABLE": "1"}, "slower steps")
+_FEWER_SAVES = Rung(
+    "go on without the checkpoints that do not fit", {"save_on_full_disk": "skip"}, "more work is lost after a crash"
+)
 _ON_CPU = Rung("train on the CPU", {"device": "cpu"}, "much slower")
 
 
@@ -27,7 +30,8 @@ def command_ladder(*, has_accelerator: bool) -> Ladder:
     def settle(current: Changes, change: Mapping[str, object]) -> Changes:
         return _settle_command(current, change, has_accelerator)
 
-    return Ladder(rungs=(_LOAD_HERE, _SPAWN, _ONE_THREAD, _NO_COMPILE, _ON_CPU), settle=settle)
+    rungs = (_LOAD_HERE, _SPAWN, _ONE_THREAD, _NO_COMPILE, _ON_CPU)
+    return Ladder(rungs=rungs, settle=settle, remedies={"disk-full": (_FEWER_SAVES,)})
 
 
 def engine_ladder(settings: Mapping[str, object]) -> Ladder:

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ class Known:
     attempts: int  # it took to find out
     fingerprint: str  # of the system and its libraries
     time: float  # of day, when it last finished
+    phases: Mapping[str, float] = field(default_factory=dict)  # the longest that each took, in seconds
 
 
 class Memory:
@@ -61,10 +62,22 @@ class Memory:
             return {}  # absent, or not ours: a memory is a help, never a condition
         return dict(sorted(entries.items(), key=lambda item: item[1].time))
 
-    def remember(self, key: str, words: str, changes: Mapping[str, object], attempts: int) -> None:
+    def remember(
+        self,
+        key: str,
+        words: str,
+        changes: Mapping[str, object],
+        attempts: int,
+        phases: Mapping[str, float] | None = None,
+    ) -> None:
         """Keep what made it finish; a full disk or a folder that cannot be written only costs the memory."""
         entry = Known(
-            words=words, changes=dict(changes), attempts=attempts, fingerprint=self.fingerprint, time=time.time()
+            words=words,
+            changes=dict(changes),
+            attempts=attempts,
+            fingerprint=self.fingerprint,
+            time=time.time(),
+            phases=dict(phases or {}),
         )
         try:
             with self._changed() as entries:

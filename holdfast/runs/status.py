@@ -101,7 +101,7 @@ def read_glance(run: Path) -> Glance:
         steps_per_second=rate if is_going else None,
         losses=losses,
         is_watched=is_watched,
-        seconds=time.time() - newest.stat().st_ctime if newest and is_going else 0.0,
+        seconds=_age_seconds(newest / RUNG) if newest and is_going else 0.0,
     )
 
 
@@ -174,6 +174,10 @@ def _rate(samples: list[dict[str, Any]]) -> float | None:
     first, last = stepping[0], stepping[-1]
     steps, seconds = last["step"] - first["step"], last["time"] - first["time"]
     return float(steps / seconds) if steps > 0 and seconds > 0 else None
+
+
+def _age_seconds(path: Path) -> float:
+    return max(0.0, time.time() - path.stat().st_mtime) if path.exists() else 0.0
 
 
 def _last(path: Path, count: int) -> list[dict[str, Any]]:

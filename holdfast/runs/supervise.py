@@ -93,6 +93,9 @@ class _Supervision:
         self._events, self._on_event = Events(run / EVENTS), on_event
         self._begun = time.monotonic()
         self._memory = job.memory
+        self._known = job.memory.find(job.memory_key) if job.memory else None
+        self._phases = self._known.phases if self._known else {}
+        self._learnt: Mapping[str, float] = {}
         (run / RESULT).unlink(missing_ok=True)  # it is running again
 
     def run(self) -> Result:
@@ -126,7 +129,7 @@ class _Supervision:
         """The plan of the first attempt: as before, as remembered, or as asked."""
         if earlier.changes or earlier.counted or earlier.next_number > 1:
             return Decision(action="again", because=earlier.because, changes=earlier.changes)
-        known = self._memory.find(self._job.memory_key) if self._memory else None
+        known = self._known
         if known and known.changes:
             self._tell("remembered", changes=known.changes, words=known.words)
             return Decision(action="again", because=f"proven here before: {known.words}", changes=known.changes)
@@ -148,8 +151,9 @@ class _Supervision:
             attempt, RUNG, {"number": number, **rung, "changes": decision.changes, "because": decision.because}
         )
         launch = self._job.make_launch(attempt, decision.changes, resume)
-        budgets = Budgets(step_timeout_seconds=self._job.step_timeout_seconds)
+        budgets = Budgets(step_timeout_seconds=self._job.step_timeout_seconds, earlier=self._phases)
         outcome, diagnosis = run_attempt(launch, budgets, self._tell, self._stop)
+        self._learnt = budgets.learnt()
         outcome = replace(
             outcome,
             number=number,
@@ -168,7 +172,7 @@ class _Supervision:
         steps = f", {outcome.step_reached} steps" if outcome.step_reached else ""
         if self._memory:
             changes = {name: value for name, value in outcome.changes.items() if name not in outcome.void}
-            self._memory.remember(self._job.memory_key, self._job.words, changes, outcome.number)
+            self._memory.remember(self._job.memory_key, self._job.words, changes, outcome.number, self._learnt)
         return self._end("finished", 0, f"finished{tries}{steps}", outcome)
 
     def _stopped(self, outcome: Outcome) -> Result:

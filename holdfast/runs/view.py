@@ -142,6 +142,10 @@ def _applied(details: Mapping[str, object], verbose: bool) -> str:
     )
 
 
+def _save_skipped(details: Mapping[str, object], verbose: bool) -> str:
+    return f"{Path(str(details.get('path'))).name} was not saved: {clean(details.get('reason', ''))}"
+
+
 _SHOWN: dict[str, Callable[[Mapping[str, object], bool], str | list[str]]] = {
     "attempt": _attempt,
     "quiet": _quiet,
@@ -154,6 +158,7 @@ _SHOWN: dict[str, Callable[[Mapping[str, object], bool], str | list[str]]] = {
     "skipped checkpoint": _skipped,
     "checkpoint damaged": _skipped,
     "applied": _applied,
+    "save skipped": _save_skipped,
 }
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.events import Events
 from holdfast.core.evidence import Diagnosis
-from holdfast.core.runfolder import DIAGNOSIS, EVENTS, SAMPLES
+from holdfast.core.runfolder import DIAGNOSIS, EVENTS, SAMPLES, STOP
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.child import Child, Launch, start_child
 from holdfast.supervisor.child_exits import ChildExit
@@ -22,7 +22,7 @@ from holdfast.supervisor.diagnose import diagnose
 from holdfast.supervisor.ending import end_tree
 from holdfast.supervisor.members import find_members
 from holdfast.supervisor.memory_proof import MemoryMark
-from holdfast.supervisor.outcome import How, Outcome, last_error, newest_beat, was_ended_from_outside
+from holdfast.supervisor.outcome import OUTSIDE, How, Outcome, last_error, newest_beat, was_ended_from_outside
 from holdfast.supervisor.sentence import one_sentence
 from holdfast.supervisor.told import Told
 from holdfast.supervisor.verdict import Verdict
@@ -69,7 +69,7 @@ class _Attempt:
         self._launch, self._budgets, self._on_event, self._stop = launch, budgets, on_event, stop
         self._samples, self._told = Events(launch.attempt / SAMPLES), Told(launch.attempt / EVENTS)
         self._sampled_at, self._verdict = float("-inf"), ""
-        self._phase, self._is_quiet = "", False
+        self._phase, self._is_quiet, self._can_stop = "", False, False
         self._started = time.time()
         self._ender: threading.Thread | None = None
 
@@ -137,7 +137,7 @@ class _Attempt:
             error=error,
             place=place,
             noticed_after_seconds=round(look.noticed_after_seconds or 0.0, 3) if is_hung else None,
-            is_outside=_is_outside(look, code, exits, mark),
+            is_outside=diagnosis.slug in OUTSIDE or _is_outside(look, code, exits, mark),
         )
         self._on_event("diagnosis", {"slug": diagnosis.slug, "confidence": diagnosis.confidence})
         return outcome, diagnosis
@@ -164,6 +164,7 @@ class _Attempt:
     def _pass_on(self) -> None:
         """Pass on what the child tells."""
         for event in self._told.new():
+            self._can_stop = self._can_stop or bool(event.get("can_stop"))
             self._on_event(str(event.pop("event")), event)
 
     def _end_stragglers(self, child: Child) -> None:
@@ -178,10 +179,19 @@ class _Attempt:
         attempt = self._launch.attempt
         if self._ender is None:
             self._on_event("stopping", {"seconds": _STOP_SECONDS})
-            self._ender = threading.Thread(target=end_tree, args=(attempt, child, _STOP_SECONDS), daemon=True)
+            self._ender = threading.Thread(target=self._end_gently, args=(child,), daemon=True)
             self._ender.start()
         if self._stop.count > 1:
             end_tree(attempt, child, 0)
+
+    def _end_gently(self, child: Child) -> None:
+        """Let a training that understands the file save and end by itself; SIGTERM for the others."""
+        attempt, deadline = self._launch.attempt, time.monotonic() + _STOP_SECONDS
+        if self._can_stop:
+            (attempt / STOP).touch()
+            while child.poll() is None and time.monotonic() < deadline:
+                time.sleep(_TURN_SECONDS)
+        end_tree(attempt, child, max(_HUNG_GRACE_SECONDS, deadline - time.monotonic()))
 
     def _wait_for_ender(self) -> None:
         while self._ender and self._ender.is_alive():

@@ -21,6 +21,7 @@ How = Literal["finished", "died", "hung", "stopped", "interrupted"]
 
 _OUTSIDE_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL}
 # Variables that say the same as a setting, and reach nothing where it reaches nothing.
+OUTSIDE = {"process-killed", "process-stopped", "machine-sleep"}  # named, and no fault of the plan
 _ECHOES = {"TORCH_COMPILE_DISABLE": "compile", "TORCHDYNAMO_DISABLE": "compile"}
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 
@@ -104,9 +105,22 @@ def void_changes(attempt: Path, changes: Mapping[str, object], step_reached: int
         return ()  # before the first step nobody knows; the engine's own ladder knows its settings
     told = list(read_events(attempt / EVENTS))
     applied = {str(event.get("change")) for event in told if event["event"] == "applied"}
-    applied |= {f"{name}_factor" for name in applied}
-    settings = {name for name in changes if not name.isupper()} - applied
-    return tuple(sorted(settings | {name for name in changes if _ECHOES.get(name) in settings}))
+    uses = {str(event.get("what")) for event in told if event["event"] == "uses"}
+    settings = {name for name in changes if not name.isupper()} | _not_used(uses)
+    settings -= applied | {f"{name}_factor" for name in applied}
+    return tuple(sorted(settings | {name for name, setting in _ECHOES.items() if setting in settings}))
+
+
+def _not_used(uses: set[str]) -> set[str]:
+    """The settings that reach nothing in a script that uses only these parts."""
+    without: set[str] = set()
+    if "loader" not in uses:
+        without |= {"loader_workers", "prefetch_batches"}
+    if "compile" not in uses:
+        without.add("compile")
+    if not any(what.endswith("trainer") or what == "lightning" for what in uses):
+        without |= {"micro_batch_factor", "eval_micro_batch_factor", "precision", "gradient_checkpointing"}
+    return without
 
 
 def was_ended_from_outside(exit_code: int | None, is_oom: bool) -> bool:

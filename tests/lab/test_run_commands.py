@@ -1,0 +1,189 @@
+"""`holdfast run` with other commands: hand-written loops, bad requests, Ctrl-C, detached, killed supervisors."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from holdfast.core.events import read_events
+from holdfast.core.runfolder import EVENTS
+from holdfast.supervisor.members import find_members
+from tests.lab.supervised import SCRIPTS, finish, resume, start, supervise, wait_for_step, weights
+
+pytestmark = pytest.mark.lab
+LOOP = (sys.executable, SCRIPTS / "plain_loop.py")
+RESUMES = ("--resume-args=--resume",)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("unbroken")
+    done = supervise(folder / "run", *LOOP, folder / "out", PAUSE="0")
+    assert done.exit_code == 0, done.output
+    return weights(folder / "out")
+
+
+@pytest.mark.parametrize("fault", ["segfault", "kill", "stop", "sleep"])
+def test_a_loop_with_its_own_checkpoints_ends_with_the_same_weights(tmp_path, unbroken, lab_row, fault):
+    options = (*RESUMES, "--step-timeout", "15")
+    done = supervise(tmp_path / "run", *LOOP, tmp_path / "out", options=options, FAULT=fault)
+    first = done.outcomes[0]
+    assert done.exit_code == 0, done.output
+    same = weights(tmp_path / "out") == unbroken
+    lab_row(
+        fault=fault,
+        phase="step",
+        task="own loop",
+        noticed_after_seconds=first.noticed_after_seconds,
+        named=first.diagnosis,
+        finished=True,
+        identical=same,
+    )
+    assert first.step_reached == 91
+    assert first.outcome == ("hung" if fault in ("stop", "sleep") else "died")
+    assert len(done.outcomes) == 2
+    assert same
+
+
+def test_the_supervisor_killed_at_random_moments_the_run_is_resumed(tmp_path, unbroken, lab_row):
+    run, draws = tmp_path / "run", random.Random(4)
+    process = start(run, *LOOP, tmp_path / "out", options=RESUMES, PAUSE="0.02")
+    for attempt in (1, 2, 3):
+        wait_for_step(run, draws.randrange(25, 60), attempt)
+        process.kill()
+        process.wait()
+        deadline = time.monotonic() + 30
+        while find_members(run / "attempts" / f"{attempt:02d}", None):
+            assert time.monotonic() < deadline, "the child outlived its supervisor"
+            time.sleep(0.05)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast", "resume", str(run)],
+            stdout=(tmp_path / "run.out").open("ab"),
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    done = finish(process, run)
+    assert done.exit_code == 0, done.output
+    same = weights(tmp_path / "out") == unbroken
+    lab_row(
+        fault="supervisor killed, three times",
+        phase="step",
+        task="own loop",
+        noticed_after_seconds=None,
+        named="interrupted",
+        finished=True,
+        identical=same,
+    )
+    assert [one.outcome for one in done.outcomes] == ["interrupted"] * 3 + ["finished"]
+    assert same
+
+
+def test_a_child_that_outlived_its_supervisor_is_ended_before_the_run_goes_on(tmp_path):
+    run, deaf = tmp_path / "run", "trap '' TERM HUP; test -e here && exit 0; touch here; while :; do sleep 1; done"
+    process = start(run, "sh", "-c", deaf)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "here").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert find_members(run / "attempts" / "01", None)
+    done = resume(run)
+    assert done.exit_code == 0, done.output
+    assert "that an earlier supervisor had left" in done.output
+    assert not find_members(run / "attempts" / "01", None)
+
+
+def test_a_second_supervisor_is_refused(tmp_path):
+    run = tmp_path / "run"
+    process = start(run, *LOOP, tmp_path / "out", PAUSE="0.05")
+    wait_for_step(run, 1)
+    second = subprocess.run([sys.executable, "-m", "holdfast", "resume", str(run)], capture_output=True, text=True)
+    assert second.returncode == 2
+    assert "another supervisor" in second.stderr
+    stopped = subprocess.run([sys.executable, "-m", "holdfast", "stop", str(run)], capture_output=True, text=True)
+    assert "stopped" in stopped.stdout
+    done = finish(process, run)
+    assert done.exit_code == 143
+    assert done.result["state"] == "stopped"
+    assert not find_members(run / "attempts" / "01", None)
+
+
+def test_ctrl_c_stops_a_trainer_with_a_checkpoint_and_resume_finishes_it(tmp_path):
+    run, script = tmp_path / "run", SCRIPTS / "hf_tiny.py"
+    whole = supervise(tmp_path / "whole", sys.executable, script, tmp_path / "whole_out")
+    assert whole.exit_code == 0, whole.output
+    process = start(run, sys.executable, script, tmp_path / "out")
+    wait_for_step(run, 23)
+    process.send_signal(signal.SIGINT)
+    stopped = finish(process, run)
+    assert stopped.exit_code == 130
+    assert "holdfast resume" in stopped.output
+    assert not (tmp_path / "out" / "final").exists()
+    told = [event for event in read_events(run / "attempts" / "01" / EVENTS) if event["event"] == "stopped"]
+    assert told[0]["saved"] is True
+    done = resume(run)
+    assert done.exit_code == 0, done.output
+    assert weights(tmp_path / "out" / "final") == weights(tmp_path / "whole_out" / "final")
+
+
+def test_detached_it_outlives_its_starter_and_status_needs_only_the_folder(tmp_path):
+    run = tmp_path / "run"
+    starter = start(run, *LOOP, tmp_path / "out", options=("--detach",), PAUSE="0.01")
+    assert starter.wait(120) == 0
+    deadline = time.monotonic() + 300
+    while (known := _status(run))["state"] not in ("finished", "failed", "stopped"):
+        assert time.monotonic() < deadline
+        time.sleep(0.3)
+    assert known["state"] == "finished"
+    assert known["step"] == 200
+    assert set(known) == {"state", "phase", "step", "steps", "loss", "metrics", "eta_seconds", "attempts"}
+    assert set(known["attempts"][0]) == {"rung", "outcome", "diagnosis", "noticed_after_seconds", "step_reached"}
+    assert (tmp_path / "out" / "final.pt").exists()
+
+
+def test_what_worked_is_remembered_and_said(tmp_path):
+    command = (sys.executable, SCRIPTS / "hf_tiny.py")
+    fault = {"FAULT": "loader deadlock", "WORKERS": "2"}
+    first = supervise(tmp_path / "one", *command, "out", **fault)
+    assert first.exit_code == 0, first.output
+    second = supervise(tmp_path / "two", *command, "out", **fault)
+    assert second.exit_code == 0, second.output
+    assert [one.changes for one in second.outcomes] == [{"loader_workers": 0}]
+    assert "finished here before" in second.output
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        (("no-such-command",), 2, "no command named"),
+        ((sys.executable, "no_such.py"), 2, "no file"),
+        ((sys.executable, "-c", "import sys; sys.exit(7)"), 7, "by its own decision"),
+        ((sys.executable, "-c", "print(undefined)"), 4, "NameError: name 'undefined' is not defined"),
+        ((sys.executable, "-c", "import nosuchmodule"), 4, "ModuleNotFoundError"),
+        (("true",), 0, "finished"),
+    ],
+)
+def test_the_exit_code_says_whose_turn_it_is(tmp_path, command, code, said):
+    done = supervise(tmp_path / "run", *command)
+    assert done.exit_code == code, done.output
+    assert said in done.output
+    assert len(list((tmp_path / "run" / "attempts").glob("*"))) <= 1
+
+
+def test_json_prints_one_object_and_nothing_else(tmp_path):
+    done = supervise(tmp_path / "run", sys.executable, "-c", "print('noise')", options=("--json",))
+    told = json.loads(done.output)
+    assert told["state"] == "finished"
+    assert told["exit_code"] == done.exit_code == 0
+
+
+def _status(run) -> dict:
+    asked = subprocess.run(
+        [sys.executable, "-m", "holdfast", "status", str(run), "--json"], capture_output=True, text=True, check=True
+    )
+    return json.loads(asked.stdout)
