@@ -24,6 +24,7 @@ class Silence:
     phase: str
     judged: Judged
     silent_seconds: float  # since a step or a phase changed, as far as it counts
+    passed_seconds: float  # since then on the clock, whether it counts or not
     still_seconds: float  # since anything moved at all
     verdict_seconds: float  # since the verdict changed
     stacks_move: bool | None = None  # None: not looked at, or nothing to be seen
@@ -55,7 +56,7 @@ def rule(silence: Silence, budgets: Budgets) -> Ruling:
     if verdict in (Verdict.DEADLOCK, Verdict.TIMED, Verdict.SLEEPING) and silence.is_gpu_busy:
         return _rule_moving(silence, budgets)
     if verdict in (Verdict.DEADLOCK, Verdict.STOPPED):
-        return Ruling(silence.judged.words) if silence.silent_seconds >= _AT_ONCE_SECONDS else _FINE
+        return Ruling(silence.judged.words) if silence.passed_seconds >= _AT_ONCE_SECONDS else _FINE
     if verdict is Verdict.CRASH_LOOP:
         is_old = silence.verdict_seconds >= _CRASH_LOOP_SECONDS and silence.silent_seconds >= _CRASH_LOOP_SECONDS
         return Ruling(silence.judged.words) if is_old else _FINE

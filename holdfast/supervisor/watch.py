@@ -133,6 +133,7 @@ class Watch:
             phase=self._position.budget_phase,
             judged=judged,
             silent_seconds=self._clock.counted_seconds,
+            passed_seconds=self._clock.silent_seconds(now),
             still_seconds=self._clock.still_seconds(now),
             verdict_seconds=self._clock.verdict_seconds(now),
             stacks_move=self._motions.moves,

@@ -14,7 +14,13 @@ DAY = 86_400.0
 
 def ruled(verdict: Verdict, seconds: float, phase: str = "step", budgets: Budgets | None = None, **fields) -> Ruling:
     judged = Judged(verdict=verdict, words="waits for something", **fields.pop("judged", {}))
-    times = {"silent_seconds": seconds, "still_seconds": seconds, "verdict_seconds": seconds, **fields}
+    times = {
+        "silent_seconds": seconds,
+        "passed_seconds": seconds,
+        "still_seconds": seconds,
+        "verdict_seconds": seconds,
+        **fields,
+    }
     return rule(Silence(phase=phase, judged=judged, **times), budgets or Budgets())
 
 
