@@ -8,7 +8,8 @@ N tokens, B texts, T tokens of one text, h heads, d of each head, H hidden.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from threading import local
 from typing import Any
 
 import numpy as np
@@ -65,13 +66,13 @@ def pack(
     )
 
 
-@dataclass(slots=True)
-class Now:
-    """The texts of the current forward pass. A training process has one at a time."""
+class Now(local):
+    """The texts of the current forward pass. A thread has one at a time."""
 
-    texts: Pack | None = None
-    draws: Draws | None = None
-    layouts: dict[tuple[int, bool], Layout] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.texts: Pack | None = None
+        self.draws: Draws | None = None
+        self.layouts: dict[tuple[int, bool], Layout] = {}
 
     def layout(self, heads: int, *, first_only: bool = False) -> Layout:
         """Where the texts' rows lie in blocks; made once for all layers."""

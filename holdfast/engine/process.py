@@ -4,7 +4,7 @@ import ctypes
 import os
 
 # From <malloc.h>.
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
 
 
 def prepare_process() -> None:
@@ -19,3 +19,4 @@ def prepare_process() -> None:
     mallopt(_MMAP_THRESHOLD, 1 << 30)
     mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
     mallopt(_TOP_PAD, 64 << 20)
+    mallopt(_ARENA_MAX, 1)  # the same for what threads other than the first take

@@ -54,6 +54,11 @@ class Settings:
         """Whether a card draws what is dropped, by its own generator: its half-precision attention can do so."""
         return self.is_on_card and self.precision != "fp32"
 
+    @property
+    def hands(self) -> int:
+        """How many cores may each work on texts of their own."""
+        return 1 if self.is_on_card or self.device != "cpu" else self.threads or torch.get_num_threads()
+
     def autocast(self) -> AbstractContextManager[object]:
         """Compute in half precision where the plan says so; the weights stay whole."""
         device = self.device.partition(":")[0]

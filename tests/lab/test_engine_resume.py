@@ -51,19 +51,24 @@ def wait_for_step(attempt: Path, step: int) -> None:
     raise AssertionError(f"step {step} never came")
 
 
-@pytest.mark.parametrize("micro_tokens", [16_384, 60], ids=["whole step at once", "accumulated"])
-def test_killed_at_random_steps_it_ends_with_the_same_weights(parts, tmp_path, micro_tokens):
+@pytest.mark.parametrize(
+    ("micro_tokens", "threads"),
+    [(16_384, 1), (60, 1), (16_384, 2), (100, 2)],
+    ids=["whole step at once", "accumulated", "two hands", "two hands, accumulated"],
+)
+def test_killed_at_random_steps_it_ends_with_the_same_weights(parts, tmp_path, micro_tokens, threads):
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
-    finish(tiny_attempt(unbroken, *parts, micro_tokens=micro_tokens))
+    wanted = {"micro_tokens": micro_tokens, "threads": threads}
+    finish(tiny_attempt(unbroken, *parts, **wanted))
     draws = random.Random(micro_tokens)
     for number, kill in enumerate((signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV), start=1):
-        attempt = tiny_attempt(broken, *parts, number=number, micro_tokens=micro_tokens, save_seconds=0)
+        attempt = tiny_attempt(broken, *parts, number=number, save_seconds=0, **wanted)
         process = start(attempt)
         wait_for_step(attempt, draws.randrange(number * 8, number * 8 + 8))
         process.send_signal(kill)
         process.communicate(timeout=300)
         assert process.returncode == (143 if kill == signal.SIGTERM else -kill)
-    finish(tiny_attempt(broken, *parts, number=4, micro_tokens=micro_tokens))
+    finish(tiny_attempt(broken, *parts, number=4, **wanted))
     assert weights(broken) == weights(unbroken)
 
 

@@ -4,7 +4,8 @@ B texts of a micro-batch, L labels.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from transformers import AutoTokenizer
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.runfolder import MANIFEST
 from holdfast.data.shards import TokenArray, open_array, open_tokens
-from holdfast.engine.batches import micro_batches
+from holdfast.engine.batches import Part, shared_out
 from holdfast.engine.calibration import Calibration, calibration_error, fit
 from holdfast.engine.captured import bucket
 from holdfast.engine.classifier import Classifier, averaged
+from holdfast.engine.crew import Crew
 from holdfast.engine.draws import Draws, replace_dropout
 from holdfast.engine.metrics import (
     class_table,
@@ -66,6 +68,7 @@ class Classify:
         self._draws = None if settings.card_draws else Draws(settings.seed)
         if self._draws:
             replace_dropout(self.model, self._draws)
+        self._crew = Crew(self.model, settings.hands if self.is_packed else 1)
         self._labels = {split: np.asarray(open_array(settings.prepared_path, f"{split}.labels")) for split in texts}
         self.lengths = texts["train"].lengths
         self._has_windows = manifest.get("overlong") == "window"
@@ -84,19 +87,8 @@ class Classify:
         self.model.train()
         whole = self._weight_of(examples)
         step_loss = torch.zeros((), device=self._settings.device)
-        first_token, first_example = 0, 0
-        for micro in micro_batches(examples, self.lengths, self._settings.micro_tokens):
-            if not (self._draws and self.is_packed):  # something draws from torch's own generator
-                torch.manual_seed(step_seed(self._settings.seed, step) + first_example)
-            if self._draws:
-                self._draws.at(step, first_token, first_example)
-            held, inputs = self._classifier.take(self._texts["train"], micro, self._draws)
-            with held:  # also for the backward pass, which may compute layers again
-                loss = self._summed_loss(self._classifier.logits(inputs), micro) / whole
-                loss.backward()
-            step_loss += loss.detach()
-            first_token += int(self.lengths[micro].sum())
-            first_example += len(micro)
+        for parts in shared_out(examples, self.lengths, self._settings.micro_tokens, self._crew.hands):
+            step_loss += self._crew.backward(parts, lambda part: self._loss_of(step, part, whole))
         return step_loss
 
     def step_arrays(self, step: int, examples: Indices) -> dict[str, NDArray[np.int64]] | None:
@@ -212,6 +204,17 @@ class Classify:
         """The labels of each row."""
         labels: NDArray[Any] = self._labels[split]
         return labels[self._windows(split)[:-1]] if self._has_windows else labels
+
+    @contextmanager
+    def _loss_of(self, step: int, part: Part, whole: float) -> Iterator[Tensor]:
+        """A part's share of the step's loss; what it holds is held for the backward pass too."""
+        if not (self._draws and self.is_packed):  # something draws from torch's own generator
+            torch.manual_seed(step_seed(self._settings.seed, step) + int(part.places[0]))
+        if self._draws:
+            self._draws.at_part(step, part.places, part.first_tokens, self.lengths[part.examples])
+        held, inputs = self._classifier.take(self._texts["train"], part.examples, self._draws)
+        with held:
+            yield self._summed_loss(self._classifier.logits(inputs), part.examples) / whole
 
     def _summed_loss(self, logits_BL: Tensor, examples: Indices) -> Tensor:
         truth = torch.from_numpy(np.asarray(self._labels["train"][examples])).to(logits_BL.device)

@@ -1,3 +1,6 @@
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
 import torch
 from torch import nn
 
@@ -49,3 +52,33 @@ def test_nothing_is_dropped_in_evaluation():
     model.eval()
     x = torch.ones(1, 3, 4)
     assert torch.equal(model(x), model[0](x))
+
+
+def test_texts_from_here_and_there_drop_what_they_drop_among_their_neighbours():
+    draws, lengths = Draws(seed=1), np.array([3, 4, 5, 6])
+    draws.at(step=5)
+    tokens = draws.keep(2, 18, 37, 0.2, by_text=False).split(lengths.tolist())
+    texts = draws.keep(3, 4, 37, 0.2, by_text=True)
+    attention = draws.keep_texts(4, [30, 40, 50, 60], 0.2).split([30, 40, 50, 60])
+    some = np.array([0, 1, 3])
+    draws.at_part(5, some, np.array([0, 3, 12]), lengths[some])
+    assert torch.equal(draws.keep(2, 13, 37, 0.2, by_text=False), torch.cat([tokens[at] for at in some]))
+    assert torch.equal(draws.keep(3, 3, 37, 0.2, by_text=True), texts[some])
+    assert torch.equal(draws.keep_texts(4, [30, 40, 60], 0.2), torch.cat([attention[at] for at in some]))
+
+
+def test_each_thread_draws_for_itself():
+    draws = Draws(seed=1)
+    draws.at(step=5)
+    wanted = draws.keep_rows(2, 10, 0, 64, 0.5)
+
+    def elsewhere() -> torch.Tensor:
+        draws.at(step=6)
+        draws.keep_rows(2, 10, 0, 64, 0.5)
+        draws.at(step=5)
+        return draws.keep_rows(2, 10, 0, 64, 0.5)
+
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(elsewhere).result()
+    assert torch.equal(found, wanted)
+    assert torch.equal(draws.keep_rows(2, 10, 0, 64, 0.5), wanted)
