@@ -1,0 +1,153 @@
+"""Measures what supervision costs: processor time and memory of the supervisor, and how much it slows steps down.
+
+Two processes train the same small network in turns of a few seconds, one alone, one under `holdfast run`. The
+supervisor is stopped while the other has its turn. Its processor time is what other work on the machine hardly touches;
+the ratio of step times is the promise itself, and needs a quiet machine to mean anything below a percent.
+"""
+
+import argparse
+import csv
+import datetime
+import json
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+LEDGER = Path(__file__).parent / "ledger.csv"
+TURN_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one process did in its turn."""
+
+    steps: int
+    seconds: float
+    cpu_seconds: float
+
+    @property
+    def step_seconds(self) -> float:
+        """Wall clock of one step."""
+        return self.seconds / self.steps
+
+
+class Trainer:
+    """A training process that does so many steps as it is told, through two FIFOs."""
+
+    def __init__(self, folder: Path, prefix: list[str]):
+        folder.mkdir()
+        self._asks, self._answers = folder / "asks", folder / "answers"
+        os.mkfifo(self._asks)
+        os.mkfifo(self._answers)
+        command = [sys.executable, __file__, "--train", str(folder)]
+        self.process = subprocess.Popen([*prefix, *command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        self._to, self._from = self._asks.open("w"), self._answers.open()
+
+    def turn(self, steps: int) -> Turn:
+        """Let it do so many steps."""
+        print(steps, file=self._to, flush=True)
+        return Turn(**json.loads(self._from.readline()))
+
+    def close(self) -> None:
+        """Let it end by itself."""
+        self._to.close()
+        self._from.close()
+        self.process.wait()
+
+
+def main() -> None:
+    """Take turns, print medians and add them to the ledger."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--train", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.train:
+        train(options.train)
+        return
+    with tempfile.TemporaryDirectory() as name:
+        measure(Path(name), options.rounds)
+
+
+def measure(folder: Path, rounds: int) -> None:
+    """Take turns, print medians and add them to the ledger."""
+    plain = Trainer(folder / "plain", [])
+    run = [sys.executable, "-m", "holdfast", "run", "--quiet", "--no-memory", "--run", str(folder / "run"), "--"]
+    watched = Trainer(folder / "watched", run)
+    supervisor = psutil.Process(watched.process.pid)
+    steps = max(int(TURN_SECONDS / plain.turn(20).step_seconds), 20)
+    watched.turn(20)
+    time.sleep(2)  # until the supervisor has seen its child at rest
+    ratios, cpu_ratios, shares = [], [], []
+    for _ in range(rounds):
+        supervisor.send_signal(signal.SIGSTOP)
+        alone = plain.turn(steps)
+        supervisor.send_signal(signal.SIGCONT)
+        time.sleep(1.2)  # until it has seen that steps come
+        cpu_before, begun = _cpu_seconds(supervisor), time.monotonic()
+        under = watched.turn(steps)
+        shares.append((_cpu_seconds(supervisor) - cpu_before) / (time.monotonic() - begun))
+        ratios.append(under.step_seconds / alone.step_seconds)
+        cpu_ratios.append(under.cpu_seconds / alone.cpu_seconds)
+    resident_bytes = supervisor.memory_info().rss
+    plain.close()
+    watched.close()
+    lines = [
+        ("processor share of the supervisor", "share of one core", statistics.median(shares), rounds),
+        ("step time, supervised over alone", "ratio", statistics.median(ratios), rounds),
+        ("step processor time, supervised over alone", "ratio", statistics.median(cpu_ratios), rounds),
+        ("memory of the supervisor", "MB", resident_bytes / 1e6, 1),
+    ]
+    _write(lines)
+
+
+def train(folder: Path) -> None:
+    """The training process: a small network, as many steps as each line asks for."""
+    import torch
+
+    model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(4)))
+    optimizer = torch.optim.AdamW(model.parameters())
+    data = torch.rand(256, 512)
+    with (folder / "asks").open() as asks, (folder / "answers").open("w") as answers:
+        for line in asks:
+            steps, begun, cpu_begun = int(line), time.monotonic(), time.process_time()
+            for _ in range(steps):
+                loss = (model(data) - data).square().mean()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            used = {"seconds": time.monotonic() - begun, "cpu_seconds": time.process_time() - cpu_begun}
+            print(json.dumps({"steps": steps, **used}), file=answers, flush=True)
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    """Finer than psutil, which counts in hundredths of a second; elsewhere than on Linux that has to do."""
+    try:
+        tasks = Path(f"/proc/{process.pid}/task").iterdir()
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+    except OSError:
+        used = process.cpu_times()
+        return used.user + used.system
+
+
+def _write(lines: list[tuple[str, str, float, int]]) -> None:
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    machine = f"{platform.system()} {platform.machine()} {os.cpu_count()} cores"
+    with LEDGER.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        for subject, unit, value, rounds in lines:
+            print(f"{subject:<44} {value:8.4f} {unit}")
+            writer.writerow([today, commit, machine, "supervision", subject, unit, f"{value:.4f}", rounds])
+
+
+if __name__ == "__main__":
+    main()
