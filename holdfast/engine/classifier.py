@@ -16,6 +16,7 @@ from transformers import AutoModelForSequenceClassification
 from holdfast.data.shards import TokenArray
 from holdfast.engine.batches import micro_batches
 from holdfast.engine.draws import Draws
+from holdfast.engine.encoder_layer import write_out_layers
 from holdfast.engine.last_layer import narrow_last_layer
 from holdfast.engine.order import Indices
 from holdfast.engine.packing import ATTENTION, pack, pack_base, packed
@@ -121,7 +122,9 @@ def proven_head_offset(model: Any) -> int | None:
     if getattr(model, "_supports_attention_backend", False):
         before = model.config._attn_implementation
         model.set_attn_implementation(ATTENTION)
-        pack_base(model, is_narrow=narrow_last_layer(model.base_model))
+        is_narrow = narrow_last_layer(model.base_model)
+        pack_base(model, is_narrow=is_narrow)
+        write_out_layers(model.base_model, is_narrow=is_narrow)
         offsets = dict.fromkeys((0, (getattr(model.config, "pad_token_id", None) or 0) + 1))
         found = next((offset for offset in offsets if _agrees(model, trials, offset, wanted)), None)
         if found is None:
