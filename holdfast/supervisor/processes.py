@@ -8,13 +8,13 @@ nothing is stopped, no privilege is needed for one's own processes.
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-_USR1_BIT = 1 << 9
+_USR1_BIT, _ALARM_BIT = 1 << 9, 1 << 13
 _MAX_THREADS = 512  # of one process; with more a sample would cost more than it tells
 
 
@@ -45,6 +45,7 @@ class ProcessSample:
     faults: int = 0  # pages it was given
     resident_bytes: int = 0
     catches_usr1: bool = False
+    has_alarm: bool = False  # it catches SIGALRM or has a timer of the system: a signal may wake it any time
     tracer_pid: int = 0  # the debugger that is attached; 0 without one
     threads: tuple[ThreadSample, ...] = ()
 
@@ -91,6 +92,12 @@ class TreeReader:
         self._root_pid = root_pid
         self._known: dict[int, int] = {}  # start time by pid
 
+    def also(self, pids: Iterable[int]) -> bool:
+        """Sample these processes too from now on; True when one of them is new."""
+        new = set(pids) - self._known.keys()
+        self._known.update({pid: ticks for pid in new if (ticks := _start_ticks(pid))})
+        return bool(new)
+
     def sample(self, now: float | None = None) -> TreeSample:
         """Take one sample; one without processes when the root is gone."""
         at_seconds = time.monotonic() if now is None else now
@@ -134,6 +141,7 @@ def _read_process(pid: int) -> tuple[ProcessSample | None, list[int]]:
     if not fields or fields[0] in b"ZX":
         return None, []
     status = _read(folder + b"status")
+    caught = int(_field(status, b"SigCgt:") or b"0", 16)
     threads: list[ThreadSample] = []
     children: list[int] = []
     try:
@@ -157,7 +165,8 @@ def _read_process(pid: int) -> tuple[ProcessSample | None, list[int]]:
         ),
         faults=int(fields[7]) + int(fields[9]),
         resident_bytes=int(fields[21]) * _PAGE_BYTES,
-        catches_usr1=bool(int(_field(status, b"SigCgt:") or b"0", 16) & _USR1_BIT),
+        catches_usr1=bool(caught & _USR1_BIT),
+        has_alarm=bool(caught & _ALARM_BIT) or bool(_read(folder + b"timers", 64)),
         tracer_pid=int(_field(status, b"TracerPid:") or b"0"),
         threads=tuple(threads),
     )
@@ -190,6 +199,11 @@ def _read_thread(tid: int, place: bytes) -> ThreadSample | None:
         wchan=wchan if wchan and wchan != "0" else "",
         syscall=syscall,
     )
+
+
+def _start_ticks(pid: int) -> int:
+    fields = _split_stat(_read(b"/proc/%d/stat" % pid))[1]
+    return int(fields[19]) if fields else 0
 
 
 def _split_stat(stat: bytes) -> tuple[str, list[bytes]]:

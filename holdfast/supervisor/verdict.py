@@ -232,8 +232,9 @@ class _Follower:
         for process in last.processes:
             for thread in process.threads:
                 wait = self._waits.get(thread.tid)
-                # One that had a turn since has just begun to wait: somebody does wake it.
-                if wait and wait.kind == "lock" and before.get(thread.tid) != thread.turns:
+                # One that had a turn since has just begun to wait: somebody does wake it. An alarm may, too.
+                is_woken = before.get(thread.tid) != thread.turns or (process.has_alarm and thread.tid == process.pid)
+                if wait and wait.kind == "lock" and is_woken:
                     self._waits[thread.tid] = dataclasses.replace(wait, kind="timed")
 
     def stand(self, front: ProcessSample) -> Standing:

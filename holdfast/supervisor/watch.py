@@ -17,6 +17,7 @@ from holdfast.supervisor.child_exits import ChildExits
 from holdfast.supervisor.clocks import Clocks, read_clocks, slept_seconds
 from holdfast.supervisor.devices import Disk, Gpu
 from holdfast.supervisor.hang import Ruling, Silence, rule
+from holdfast.supervisor.members import find_members
 from holdfast.supervisor.motion import Motions
 from holdfast.supervisor.processes import ProcessSample, TreeReader, TreeSample, read_command_line
 from holdfast.supervisor.silence import SilenceClock
@@ -49,7 +50,7 @@ class Watch:
     """Watches one attempt."""
 
     def __init__(self, attempt: Path, root_pid: int, budgets: Budgets, clocks: Callable[[], Clocks] = read_clocks):
-        self.budgets = budgets
+        self.budgets, self._attempt = budgets, attempt
         self.exits = ChildExits()
         self.next_look_seconds = _QUIET_SECONDS  # how long to wait before looking again
         self._read_clocks, self._clocks = clocks, clocks()
@@ -125,7 +126,13 @@ class Watch:
         judged = judge_window(tuple(self._samples), self.exits.seen, position.fronts)
         if judged.verdict not in (Verdict.MOVING, Verdict.STARVED) and _has_debugger(last):
             return dataclasses.replace(judged, verdict=Verdict.DEBUGGED, words="has a debugger in it")
+        if judged.verdict is Verdict.DEADLOCK and self._has_others():
+            return Judged(verdict=Verdict.TIMED, words="may wait for a process that left the tree")
         return judged
+
+    def _has_others(self) -> bool:
+        """Look, before a deadlock is believed, for processes that have left the tree and could still wake it."""
+        return self._reader.also(member.pid for member in find_members(self._attempt, None) if not member.is_gone)
 
     def _rule(self, judged: Judged, now: float) -> Ruling:
         tree, is_waiting = self._samples[-1], judged.verdict not in (Verdict.MOVING, Verdict.STARVED)

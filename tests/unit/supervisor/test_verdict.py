@@ -57,6 +57,11 @@ def test_a_lock_that_was_given_meanwhile_is_no_deadlock():
     assert judge_window((first, last)).verdict is Verdict.TIMED
 
 
+def test_a_program_that_has_set_itself_an_alarm_may_be_woken_by_it():
+    samples = window(process(10, thread(10), thread(11), has_alarm=True), t10=lock(10), t11=lock(10))
+    assert judge_window(samples).verdict is Verdict.TIMED
+
+
 def test_a_parent_that_waits_for_a_downloading_child_waits_for_the_network():
     child = Wait(kind="tree", words="waits for its child", wakers=frozenset({20}))
     net = Wait(kind="net", words="waits for 10.0.0.1:443", silent_seconds=70.0)
