@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CORPUS ?= ../shared/corpus/cases.jsonl  # real failures with confirmed causes; skipped when there are none
 
-.PHONY: demo test check lab bench corpus hazard hazards clean
+.PHONY: demo test check lab lab-all bench corpus hazard hazards clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 ...")'
@@ -26,8 +26,11 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/pytest tests/unit tests/hazards
 
-lab: $(READY)
-	$(BIN)/pytest tests/lab
+lab: $(READY)  # the quick half; prints the table of faults
+	$(BIN)/pytest tests/lab -m "not wheels and not full"
+
+lab-all: $(READY)
+	$(BIN)/pytest tests/lab -m "not wheels"
 
 bench: $(READY)
 	$(BIN)/python perf/cold_start.py

@@ -3,13 +3,14 @@
 import errno
 import faulthandler
 import os
+import signal
 import sys
 from pathlib import Path
 
 from holdfast.core.errors import HoldfastError, MachineError, render_error
 from holdfast.core.events import Events
 from holdfast.core.heartbeat import BeatWriter
-from holdfast.core.runfolder import BEAT, EVENTS
+from holdfast.core.runfolder import BEAT, EVENTS, STACKS
 from holdfast.engine.process import prepare_process
 
 
@@ -22,6 +23,7 @@ def main(attempt: Path) -> int:
     except OSError as error:
         print(render_error(_cannot_write(attempt, error)), file=sys.stderr)
         return MachineError.exit_code
+    _show_stacks_when_asked(attempt)
     beat.enter("import")
     prepare_process()
     # Imported here, so that the beat and the stack dumps are armed before torch loads.
@@ -41,6 +43,17 @@ def main(attempt: Path) -> int:
         events.write("bad numbers", reason=str(error))
         print(error, file=sys.stderr)
         return 1
+
+
+def _show_stacks_when_asked(attempt: Path) -> None:
+    """Write every thread's stack on SIGUSR1, for a supervisor that cannot look from outside."""
+    try:
+        (attempt / STACKS).mkdir(exist_ok=True)
+        file = (attempt / STACKS / f"python-{os.getpid()}.txt").open("w")
+    except OSError:
+        return
+    if hasattr(signal, "SIGUSR1"):
+        faulthandler.register(signal.SIGUSR1, file=file)
 
 
 def _cannot_write(attempt: Path, error: OSError) -> MachineError:

@@ -35,6 +35,7 @@ class Ladder:
 
     rungs: tuple[Rung, ...]
     remedies: Mapping[str, tuple[Rung, ...]] = field(default_factory=dict)  # of this kind of run alone, by slug
+    final_codes: frozenset[int] = frozenset()  # exit codes by which the child says that no rung will help
     settle: Settle  # (changes so far, a change) -> the changes with it; the same again where it means nothing here
 
 
@@ -69,6 +70,8 @@ def choose_rung(
     again = Decision(action="again", because="", changes=current)
     if len(tried) >= max_attempts:
         return _stop(diagnosis, last, f"{len(tried)} attempts were made, the most that are allowed")
+    if last.ending == "code" and last.exit_code in ladder.final_codes:
+        return _stop(diagnosis, last, "no other plan helps against that", last.exit_code)
     if last.is_outside and (beaten or _outside_in_a_row(tried) <= _OUTSIDE_TRIES):
         return _because(again, "it was ended from outside, which says nothing against the plan")
     if _made_worse(tried):

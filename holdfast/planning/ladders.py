@@ -6,6 +6,7 @@ that means nothing there leaves the settings as they were, and the ladder goes o
 
 from collections.abc import Mapping
 
+from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.plan import Rung
 from holdfast.planning.ladder import Changes, Ladder
 
@@ -48,7 +49,7 @@ def engine_ladder(settings: Mapping[str, object]) -> Ladder:
     def settle(current: Changes, change: Mapping[str, object]) -> Changes:
         return _settle_engine(settings, current, change)
 
-    return Ladder(rungs=rungs, settle=settle)
+    return Ladder(rungs=rungs, settle=settle, final_codes=frozenset({RequestError.exit_code, MachineError.exit_code}))
 
 
 def _settle_command(current: Changes, change: Mapping[str, object], has_accelerator: bool) -> Changes:

@@ -6,7 +6,7 @@ One loop for every kind of run. What differs is in a `Job`: how an attempt is st
     result = supervise(run, job, on_event=print_event)
     raise SystemExit(result.exit_code)
 
-`make_launch(attempt, changes, resume)` gets the (existing, empty) folder of the attempt, all changes that the ladder
+`make_launch(attempt, changes, resume)` gets the folder of the attempt, all changes that the ladder
 has made to the plan as asked (names as its ladder's `settle` wrote them; names in capitals are environment variables),
 and whether earlier work may be resumed. It writes the attempt's settings.json and gives the `Launch`. It is called anew
 for every attempt. Exit code 0 of the child means that the run has finished.

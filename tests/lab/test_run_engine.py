@@ -1,0 +1,149 @@
+"""Our own engine under the supervisor: struck in every phase of every task, it ends with the same weights."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.heartbeat import read_beat
+from holdfast.core.runfolder import BEAT, CHILD, REQUEST, SETTINGS, attempt_folder, model_folder
+from holdfast.planning.ladders import engine_ladder
+from holdfast.runs.supervise import Job, supervise
+from holdfast.supervisor.child import Launch
+from holdfast.supervisor.outcome import read_outcome
+from tests.lab.supervised import weights
+from tests.tiny import (
+    tiny_bert,
+    tiny_instructions,
+    tiny_llama,
+    tiny_prepared,
+    tiny_questions,
+)
+
+pytestmark = pytest.mark.lab
+MAKERS = {
+    "classify": (tiny_bert, tiny_prepared),
+    "causal": (tiny_llama, tiny_instructions),
+    "two-tower": (tiny_bert, tiny_questions),
+}
+OUTSIDE = {"SIGKILL": "process-killed", "SIGSTOP": "process-stopped", "SIGSEGV": "segfault-other"}
+
+
+class Unbroken:
+    """The parts of each task and the weights of its unbroken run, made once."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._weights: dict[str, str] = {}
+
+    def parts(self, task: str) -> tuple[Path, Path]:
+        model, prepared = self._folder / f"{task}-model", self._folder / f"{task}-prepared"
+        if not model.exists():
+            make_model, make_prepared = MAKERS[task]
+            make_model(model)
+            make_prepared(prepared)
+        return model, prepared
+
+    def weights(self, task: str) -> str:
+        if task not in self._weights:
+            run = self._folder / f"{task}-run"
+            result = supervise(run, job(run, task, self.parts(task)))
+            assert (result.state, result.attempts) == ("finished", 1), result
+            self._weights[task] = weights(model_folder(run))
+        return self._weights[task]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory) -> Unbroken:
+    return Unbroken(tmp_path_factory.mktemp("unbroken"))
+
+
+def job(run: Path, task: str, parts: tuple[Path, Path]) -> Job:
+    run.mkdir(parents=True, exist_ok=True)
+    (run / REQUEST).write_text(json.dumps({"kind": "lab"}))
+    settings = {"task": task, "save_seconds": 0, "micro_tokens": 256, "threads": 1, "eval_steps": 12}
+    settings |= {"lr": 1e-3, "batch_size": 8, "epochs": 3}
+
+    def launch(attempt: Path, changes, resume: bool) -> Launch:
+        variables = {name: str(value) for name, value in changes.items() if name.isupper()}
+        own = {name: value for name, value in changes.items() if not name.isupper()}
+        places = {"model": str(parts[0]), "prepared": str(parts[1]), "run": str(run)}
+        (attempt / SETTINGS).write_text(json.dumps({**settings, **places, **own}))
+        command = (sys.executable, "-m", "holdfast.engine", str(attempt))
+        return Launch(command, Path.cwd(), {**os.environ, **variables}, attempt)
+
+    return Job(kind="lab", words="engine", make_launch=launch, ladder=engine_ladder(settings))
+
+
+def strike(run: Path, number: signal.Signals, phase: str, step: int) -> threading.Thread:
+    """Send a signal to the first attempt's process as soon as it is in that phase."""
+
+    def wait_and_send() -> None:
+        attempt, deadline = attempt_folder(run, 1), time.monotonic() + 300
+        while time.monotonic() < deadline:
+            beat = read_beat(attempt / BEAT)
+            if beat and beat.phase == phase and beat.step >= step:
+                os.kill(json.loads((attempt / CHILD).read_text())["pid"], number)
+                return
+            time.sleep(0.0005)
+
+    thread = threading.Thread(target=wait_and_send, daemon=True)
+    thread.start()
+    return thread
+
+
+def cases():
+    quick = {("SIGKILL", "save", "classify"), ("SIGSTOP", "step", "causal"), ("SIGSEGV", "evaluate", "two-tower")}
+    for task in MAKERS:
+        for phase in ("import", "load", "first step", "step", "evaluate", "save", "export"):
+            for name in OUTSIDE:
+                marks = () if (name, phase, task) in quick else pytest.mark.full
+                yield pytest.param(name, phase, task, marks=marks, id=f"{name}-{phase}-{task}")
+
+
+@pytest.mark.parametrize(("name", "phase", "task"), list(cases()))
+def test_struck_in_any_phase_it_ends_with_the_same_weights(tmp_path, unbroken, lab_row, name, phase, task):
+    run = tmp_path / "run"
+    wanted = unbroken.weights(task)
+    thread = strike(run, signal.Signals[name], phase, 20 if phase == "step" else 0)
+    result = supervise(run, job(run, task, unbroken.parts(task)))
+    thread.join(5)
+    first = read_outcome(attempt_folder(run, 1))
+    same = result.state == "finished" and weights(model_folder(run)) == wanted
+    lab_row(
+        fault=name,
+        phase=phase,
+        task=task,
+        noticed_after_seconds=first.noticed_after_seconds,
+        named=first.diagnosis or "",
+        finished=result.state == "finished",
+        identical=same,
+    )
+    assert result.state == "finished", result
+    if phase not in ("save", "evaluate"):  # those may be over before the signal arrives
+        assert result.attempts == 2
+    assert first.outcome == "finished" or first.diagnosis == OUTSIDE[name]
+    assert first.noticed_after_seconds is None or first.noticed_after_seconds < 15
+    assert same
+
+
+def test_a_loss_that_is_no_number_stops_after_what_can_be_done(tmp_path, unbroken):
+    run = tmp_path / "run"
+    made = job(run, "classify", unbroken.parts("classify"))
+
+    def launch(attempt: Path, changes, resume: bool) -> Launch:
+        started = made.make_launch(attempt, changes, resume)
+        settings = json.loads((attempt / SETTINGS).read_text())
+        settings |= {"lr": 1e30, "warmup_ratio": 0.0, "max_grad_norm": 0.0}
+        (attempt / SETTINGS).write_text(json.dumps(settings))
+        return started
+
+    result = supervise(run, Job(kind="lab", words="engine", make_launch=launch, ladder=made.ladder, max_attempts=4))
+    assert result.state == "failed"
+    assert result.exit_code == 4
+    assert result.slug == "nan-loss"
