@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from holdfast.core.artifacts import to_json
+from holdfast.core.errors import RequestError
 from holdfast.core.request import FIELDS, allowed_words, make_request, option, read_toml
 
 _GROUPS = {"data": "The data", "learning": "What is learned", "machine": "How it is computed", "run": "The run"}
@@ -85,9 +86,14 @@ def train(data: str | None, config: Path | None, as_json: bool, as_lines: bool, 
         click.echo(f"holdfast train {Path(request.data).name or request.from_run}")
         sys.stdout.flush()
 
-    from holdfast.runs.train import start_train
+    from holdfast.runs.train import discard, start_train
 
-    _show(start_train(request), view, as_json=as_json, as_lines=as_lines)
+    run = start_train(request)
+    try:
+        _show(run, view, as_json=as_json, as_lines=as_lines)
+    except RequestError:
+        discard(run)  # refused: nothing is left behind
+        raise
 
 
 def go_on(run: Path, *, as_json: bool = False, verbose: bool = False) -> None:

@@ -16,7 +16,7 @@ import click
 
 from holdfast.core.artifacts import to_plain
 from holdfast.core.env import wants_color
-from holdfast.core.text import human_bytes
+from holdfast.core.text import human_bytes, plural
 from holdfast.runs.follow import Follow, Followed
 from holdfast.runs.view import clean, human_seconds
 
@@ -281,7 +281,8 @@ def _plan_words(choices: Mapping[str, Any]) -> str:
         f", {value['threads']} threads" if value["device"] == "cpu" else ""
     )
     lora = ", LoRA" if value.get("lora") else ""
-    return f"{value['epochs']} epochs, batch {value['batch_size']}, lr {value['lr']:g}{lora}, on {how}"
+    long = plural(int(value["epochs"]), "epoch")
+    return f"{long}, batch {value['batch_size']}, lr {value['lr']:g}{lora}, on {how}"
 
 
 def _width() -> int:

@@ -297,7 +297,7 @@ def _read(field: "dataclasses.Field[Any]", value: object) -> object:
     if "\0" in text:
         raise ValueError("holds a NUL character")
     if about["allowed"] and text not in about["allowed"]:
-        guess = closest(text, about["allowed"])
+        guess = closest(text, about["allowed"]) if len(text) > 3 else None  # "gpu" is no misspelt "cpu"
         raise ValueError(f"allowed: {allowed_words(field)}" + (f"; did you mean {guess}?" if guess else ""))
     if kind == "path" and text:
         return str(Path(text).expanduser().absolute())
@@ -366,5 +366,5 @@ def _plain(number: float) -> str:
 
 
 def _shown(value: object) -> str:
-    text = str(value)
+    text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
     return text if len(text) <= 60 else text[:60] + "..."

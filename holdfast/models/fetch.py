@@ -1,4 +1,4 @@
-"""The child process that talks to the hub: `python -m holdfast.models.fetch NAME ANSWER_FILE [--cached]`.
+"""The child process that talks to the hub: `python -m holdfast.models.fetch NAME ANSWER_FILE [--cached | --ask]`.
 
 Leaves one JSON object: {"whole": bytes} while it downloads, then {"folder": ...} or {"error": kind, "text": ...}. Alone
 in its process it can hang, be watched and be ended.
@@ -13,8 +13,8 @@ _TIMEOUT_SECONDS = 10
 _SMALL = (".json", ".txt", ".model", ".jinja")
 
 
-def main(name: str, answer: Path, *, cached_only: bool) -> None:
-    """Bring a model into the hub's cache, or find it there."""
+def main(name: str, answer: Path, *, cached_only: bool, ask_only: bool = False) -> None:
+    """Bring a model into the hub's cache, or find it there, or only ask whether it can be had."""
     from huggingface_hub import HfApi, snapshot_download
 
     try:
@@ -25,6 +25,9 @@ def main(name: str, answer: Path, *, cached_only: bool) -> None:
         if getattr(info, "gated", False):
             HfApi().auth_check(name)
         files = wanted_files({file.rfilename: file.size or 0 for file in info.siblings or ()})
+        if ask_only:
+            _tell(answer, folder="", whole=sum(files.values()))
+            return
         _tell(answer, whole=sum(files.values()))
         folder = snapshot_download(
             name, revision=info.sha, allow_patterns=sorted(files), etag_timeout=_TIMEOUT_SECONDS, max_workers=2
@@ -71,4 +74,4 @@ def _tell(answer: Path, **found: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), cached_only="--cached" in sys.argv[3:])
+    main(sys.argv[1], Path(sys.argv[2]), cached_only="--cached" in sys.argv[3:], ask_only="--ask" in sys.argv[3:])

@@ -20,7 +20,7 @@ from holdfast.models.store import ModelFolder, all_stored
 Progress = Callable[[str, int, int | None], None]
 
 STALL_SECONDS = 60.0
-_FIRST_ANSWER_SECONDS = 45.0
+_FIRST_ANSWER_SECONDS = 25.0
 _TRIES = 3
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -31,13 +31,7 @@ class HubUnreachable(MachineError):
 
 def get_from_hub(name: str, on_progress: Progress, *, offline: bool = False, say: Callable[[str], None]) -> ModelFolder:
     """Bring a model from the hub, or from its cache when the hub cannot be reached."""
-    if not _NAME.fullmatch(name) or name.count("/") > 1:
-        raise RequestError(
-            f"{name!r} is neither a folder nor a model's name",
-            try_next=("--model minilm, smollm2, a folder, or a name such as google-bert/bert-base-uncased",),
-        )
-    if importlib.util.find_spec("huggingface_hub") is None:
-        raise MachineError("huggingface_hub is not installed", try_next=("pip install 'holdfast[train]'",))
+    _require_name(name)
     answer = {"error": "unreachable", "text": "--offline was given"} if offline else _fetch(name, on_progress)
     if "folder" in answer:
         return ModelFolder(name=name, folder=Path(answer["folder"]), source="the hub")
@@ -47,6 +41,14 @@ def get_from_hub(name: str, on_progress: Progress, *, offline: bool = False, say
             say(f"the hub cannot be reached ({answer['text'][:80]}); using {name} from its cache")
             return ModelFolder(name=name, folder=Path(cached["folder"]), source="the hub's cache")
     raise _error(name, answer)
+
+
+def require_on_hub(name: str, on_progress: Progress) -> None:
+    """Refuse at once a name that the hub does not know or does not give to us; silence of the hub says nothing."""
+    _require_name(name)
+    answer = _fetch_once(name, on_progress, "--ask")
+    if answer.get("error") in ("gated", "missing"):
+        raise _error(name, answer)
 
 
 def cached_names() -> list[str]:
@@ -62,14 +64,24 @@ def _fetch(name: str, on_progress: Progress, *, cached_only: bool = False) -> di
     """Run the child to its end; start it again when it stands still."""
     answer: dict[str, Any] = {}
     for attempt in range(1 if cached_only else _TRIES):
-        answer = _fetch_once(name, on_progress, cached_only=cached_only)
+        answer = _fetch_once(name, on_progress, "--cached" if cached_only else "")
         if answer.get("error") != "stalled":
             return answer
         on_progress(f"the download of {name} stood still; trying again ({attempt + 2} of {_TRIES})", 0, None)
     return answer
 
 
-def _fetch_once(name: str, on_progress: Progress, *, cached_only: bool) -> dict[str, Any]:
+def _require_name(name: str) -> None:
+    if not _NAME.fullmatch(name) or name.count("/") > 1:
+        raise RequestError(
+            f"{name!r} is neither a folder nor a model's name",
+            try_next=("--model minilm, smollm2, a folder, or a name such as google-bert/bert-base-uncased",),
+        )
+    if importlib.util.find_spec("huggingface_hub") is None:
+        raise MachineError("huggingface_hub is not installed", try_next=("pip install 'holdfast[train]'",))
+
+
+def _fetch_once(name: str, on_progress: Progress, how: str) -> dict[str, Any]:
     cache = hub_cache_folder(os.environ) / f"models--{name.replace('/', '--')}"
     with tempfile.TemporaryDirectory(prefix="holdfast-hub-") as place:
         answer = Path(place, "answer.json")
@@ -83,7 +95,7 @@ def _fetch_once(name: str, on_progress: Progress, *, cached_only: bool) -> dict[
         with (
             Path(place, "said").open("wb") as said,
             subprocess.Popen(
-                [*command, "--cached"] if cached_only else command,
+                [*command, *([how] if how else [])],
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,

@@ -7,7 +7,7 @@ from pathlib import Path
 from holdfast.core.errors import RequestError
 from holdfast.core.text import human_bytes
 from holdfast.models.catalog import KNOWN, KnownModel, known_model
-from holdfast.models.from_hub import HubUnreachable, cached_names, get_from_hub
+from holdfast.models.from_hub import HubUnreachable, cached_names, get_from_hub, require_on_hub
 from holdfast.models.packages import get_packaged
 from holdfast.models.resave import save_again
 from holdfast.models.store import ModelFolder, check_folder, keep, needs_saving_again, stored
@@ -26,6 +26,17 @@ def resolve(name: str, on_progress: Progress, *, say: Callable[[str], None], off
     if found := stored(name):
         return found
     return _usable(get_from_hub(name, on_progress, offline=offline, say=say), on_progress, say)
+
+
+def require_model(name: str, on_progress: Progress, *, offline: bool = False) -> None:
+    """Refuse a wrong name at once, before anything long is done; what needs no network costs nothing."""
+    path = Path(name).expanduser()
+    if known_model(name) or stored(name):
+        return
+    if path.is_dir() or name.startswith((".", "/", "~")):
+        check_folder(path)
+    elif not offline:
+        require_on_hub(name, on_progress)
 
 
 def get_known(

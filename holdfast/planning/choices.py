@@ -2,20 +2,36 @@
 
 from collections.abc import Mapping
 
+from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.facts import DatasetFacts, MachineFacts, ModelFacts
 from holdfast.core.plan import Choice
 from holdfast.core.request import TrainRequest
 
 _ASKED = "as asked"
+_ENCODERS = (
+    *("bert", "roberta", "distilbert", "electra", "albert", "mpnet", "deberta", "deberta-v2", "xlm-roberta"),
+    *("camembert", "modernbert", "longformer", "nomic_bert", "convbert", "funnel"),
+)
 _LARGE = 1_000_000_000  # weights from which adapters are the usual way
 _ENOUGH_STEPS = 60
 
 
+def require_fitting(task: str, model: ModelFacts) -> None:
+    """Refuse a model that cannot learn the task."""
+    if task == "causal" and model.kind in _ENCODERS:
+        raise RequestError(
+            f"{model.name} reads whole texts and cannot be trained to write them",
+            seen=f"its kind is {model.kind}; causal needs a language model",
+            try_next=("--model smollm2", "--task classify or two-tower, which such a model is for"),
+        )
+
+
 def choose_device(request: TrainRequest, facts: MachineFacts) -> Choice[str]:
     """An accelerator that has proven one training step, otherwise the CPU."""
-    if request.device:
-        return Choice(request.device, _ASKED)
     tried = {trial.device.partition(":")[0]: trial for trial in facts.trials}
+    if request.device:
+        _require_device(request.device, facts)
+        return Choice(request.device, _ASKED)
     for kind in ("cuda", "mps"):
         gpu = next((gpu for gpu in facts.gpus if gpu.kind in (kind, "rocm" if kind == "cuda" else kind)), None)
         trial = tried.get(kind)
@@ -26,6 +42,21 @@ def choose_device(request: TrainRequest, facts: MachineFacts) -> Choice[str]:
     if facts.gpus:
         return Choice("cpu", f"{facts.gpus[0].name} is there, but torch cannot use it")
     return Choice("cpu", "no GPU was found")
+
+
+def _require_device(device: str, facts: MachineFacts) -> None:
+    """Refuse a device that is not there, or that fails one training step."""
+    trial = next((trial for trial in facts.trials if trial.device.startswith(device)), None)
+    if device == "cpu" or (trial and trial.outcome == "agrees"):
+        return
+    found = ", ".join(gpu.name for gpu in facts.gpus) or "no GPU"
+    raise MachineError(
+        f"--device {device} was asked for, and it cannot be used here",
+        seen=f"one training step on it: {trial.detail}"
+        if trial
+        else f"{found}; torch {facts.distributions.get('torch')}",
+        try_next=("--device cpu", "holdfast doctor, for what is wrong with it"),
+    )
 
 
 def choose_precision(request: TrainRequest, facts: MachineFacts, device: str) -> Choice[str]:

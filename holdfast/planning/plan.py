@@ -82,8 +82,9 @@ def make_plan(
     longest_tokens: int | None = None,
     largest_step_tokens: int | None = None,
 ) -> TrainPlan:
-    """Choose every setting; refuse what cannot fit, with the numbers. Once texts are tokenized their lengths are known."""
+    """Choose every setting; refuse what cannot fit, with the numbers. Lengths are exact once texts are tokenized."""
     task = dataset.task
+    choices.require_fitting(task, model)
     device = choices.choose_device(request, machine)
     precision = choices.choose_precision(request, machine, device.value)
     batch_size = choices.choose_batch_size(request, dataset, device.value)

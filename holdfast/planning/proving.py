@@ -83,7 +83,8 @@ def choose_proof(mode: str, run_seconds: float, candidate_count: int, start_seco
     for name, cost in costs.items():
         if cost <= left and (name != "candidates" or candidate_count > 1):
             taken[name], left = True, left - cost
-    because = "" if all(taken.values()) else f"about {run_seconds:.0f} s of work allow {budget:.0f} s of proof"
+    short = f"about {run_seconds:.0f} s of work allow {budget:.1f} s of proof"
+    because = "" if all(taken.values()) else short if any(taken.values()) else f"the proof would take longer; {short}"
     return Proof(**taken, budget_seconds=budget, because=because)
 
 

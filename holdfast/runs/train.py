@@ -5,6 +5,7 @@ Reads: the request. Leaves: a run folder that is the only truth about the run an
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -16,6 +17,7 @@ from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.request import KIND, TrainRequest, read_saved, to_saved
 from holdfast.core.runfolder import REQUEST, SETTINGS, model_folder
+from holdfast.core.text import closest
 from holdfast.data.amounts import amounts_of
 from holdfast.data.shards import read_manifest
 from holdfast.planning.ladder import Changes
@@ -30,7 +32,16 @@ from holdfast.runs.walk import OnEvent, Story, read_plan, walk
 from holdfast.supervisor.attempt import StopRequest
 from holdfast.supervisor.child import Launch
 
-__all__ = ("closing_lines", "make_job", "make_run_folder", "read_result", "resume_train", "start_train", "train_job")
+__all__ = (
+    "closing_lines",
+    "discard",
+    "make_job",
+    "make_run_folder",
+    "read_result",
+    "resume_train",
+    "start_train",
+    "train_job",
+)
 
 Guard = Callable[[StopRequest], AbstractContextManager[None]]
 
@@ -42,6 +53,12 @@ def start_train(request: TrainRequest) -> Path:
     request = with_preset(_from_earlier(request))
     _require_data(request)
     return make_run_folder(request)
+
+
+def discard(run: Path) -> None:
+    """Remove the folder of a run that was refused before it began; one in which anything was trained stays."""
+    if not any((run / name).exists() for name in ("attempts", "checkpoints", "model")):
+        shutil.rmtree(run, ignore_errors=True)
 
 
 def resume_train(run: Path, *, on_event: OnEvent, guard: Guard = lambda stop: nullcontext()) -> Result:
@@ -142,7 +159,19 @@ def _require_data(request: TrainRequest) -> None:
     for name in ("data", "validation", "test", "negatives"):
         path = getattr(request, name)
         if path and not os.path.lexists(path):
-            raise RequestError(f"there is no {path}", seen="" if name == "data" else f"given as --{name}")
+            guess = closest(Path(path).name, _names_in(Path(path).parent))
+            raise RequestError(
+                f"there is no {path}",
+                seen="" if name == "data" else f"given as --{name}",
+                try_next=(f"{Path(path).parent / guess}, which is there",) if guess else (),
+            )
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in folder.iterdir())[:1000]
+    except OSError:
+        return []
 
 
 def _from_earlier(request: TrainRequest) -> TrainRequest:

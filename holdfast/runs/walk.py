@@ -30,7 +30,7 @@ from holdfast.doctor.checkup import Finding, check
 from holdfast.machine.asking import Asking
 from holdfast.machine.probe import ask_this_machine
 from holdfast.models.catalog import DEFAULT_FOR
-from holdfast.models.resolve import resolve
+from holdfast.models.resolve import require_model, resolve
 from holdfast.models.shape import read_shape
 from holdfast.planning.plan import TrainPlan, make_plan
 
@@ -71,6 +71,9 @@ def walk(run: Path, request: TrainRequest, on_event: OnEvent) -> Walked:
     story = Story(run, on_event)
     asking = ask_this_machine(0.0)  # beside the survey; devices are tried below, where there are any
     try:
+        if request.model:
+            story.tell("phase", phase="model", words=request.model)
+            require_model(request.model, story.working, offline=request.offline)
         story.tell("phase", phase="survey", words=f"reading {request.data}")
         surveyed = _survey(run, request, story)
         model = _model(request, surveyed, story)
