@@ -57,6 +57,7 @@ HAZARD = Hazard(
         fallout(
             "log",
             r"ncclRemoteError|NCCL communicator (?:was|encountered)|remote process exit\w+|Connection closed by (?:remote )?peer|Connection reset by peer|[Bb]roken pipe.*(?:nccl|store)|DistBackendError|DistNetworkError",
+            unless=(seen("sample", r"^rank \d+ \(pid \d+\) ended by "),),  # seen live: one of the ranks has
         ),
     ),
     remedies=(

@@ -15,7 +15,7 @@ HAZARD = Hazard(
     kind="crash",
     over=("host-oom",),
     signs=(
-        proves("sample", r"^killed from outside: SIGKILL, no OOM kill counted"),
+        proves("sample", r"^killed from outside: SIGKILL\b.*no OOM kill counted"),
         proves("sample", r"^ended from outside by SIG\w+: we did not send it"),
     ),
     remedies=(
@@ -31,6 +31,11 @@ HAZARD = Hazard(
     ),
     matches=(
         Case("step 40 loss 0.91", "SIGKILL", ("killed from outside: SIGKILL, no OOM kill counted",)),
+        Case(
+            "api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 32) of binary: /usr/bin/python3",
+            "1",
+            ("killed from outside: SIGKILL of rank 1 (pid 32), no OOM kill counted",),
+        ),
         Case("step 40 loss 0.91", "SIGTERM", ("ended from outside by SIGTERM: we did not send it",)),
     ),
     near_misses=(

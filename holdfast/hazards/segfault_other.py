@@ -54,6 +54,7 @@ HAZARD = Hazard(
     signs=(
         # pyarrow 16.1 and 17 on macOS 11 and older: a crash while the library is being loaded (apache/arrow#43339).
         suggests("frame", r"arrow::fs::FileSystem(?:FactoryRegistry|Registrar)"),
+        suggests("sample", r"^(?:rank \d+|worker) \(?pid \d+\)? .*ended by signal SIG(?:SEGV|ABRT|BUS|ILL|FPE)"),
         judged("fallout", _crash_without_an_exception),
     ),
     remedies=(
@@ -81,6 +82,11 @@ HAZARD = Hazard(
         "Process finished with exit code -1073741819 (0xC0000005)",
         "double free or corruption (!prev)\nAborted (core dumped)",
         Case("Epoch 1:   3%|3         | 117/3900", "SIGSEGV"),
+        Case(
+            "RuntimeError: [third_party/gloo/gloo/transport/tcp/pair.cc:537] Connection reset by peer",
+            "1",
+            ("rank 1 (pid 32) ended by signal SIGSEGV (pidfd), before the other ranks",),
+        ),
     ),
     near_misses=(
         "Illegal instruction (core dumped)",

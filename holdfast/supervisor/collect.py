@@ -26,6 +26,7 @@ from holdfast.supervisor.child import Child
 from holdfast.supervisor.closeup import look_closely
 from holdfast.supervisor.curve import last_resident_bytes, resident_lines
 from holdfast.supervisor.dumps import dump_stacks
+from holdfast.supervisor.ends import Ends, read_ranks
 from holdfast.supervisor.mac_reports import find_crash_report
 from holdfast.supervisor.members import read_root
 from holdfast.supervisor.memory_proof import MemoryMark
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from holdfast.supervisor.watch import Look
 
 _CRASH_REPORT = "crash.ips"
-_MOST_EXITS = 40
 _CRASH_REPORT_SECONDS = 3.0
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP}
 
@@ -74,8 +74,9 @@ def collect(
     if ending.is_hung and root:
         lines += look_closely(root.pid)  # before the dumps: a tool that attaches changes what threads wait in
         dump_stacks(attempt, root, native=_is_stuck(look), first=look.judged.pids if look and look.judged else ())
-    lines += _exit_lines(exits, root.pid if root else 0)
-    lines += _memory_lines(ending, mark, pids)
+    ends = Ends(exits, read_ranks(attempt), root.pid if root else 0)
+    lines += ends.lines()
+    lines += _memory_lines(ending, mark, pids, ends.killed())
     lines += resident_lines(attempt)
     lines += room_lines(attempt)
     lines += _event_lines(attempt)
@@ -143,17 +144,8 @@ def _is_stuck(look: "Look | None") -> bool:
     return look is None or look.judged is None or look.judged.verdict not in ("stopped", "in a debugger")
 
 
-def _exit_lines(exits: "Sequence[ChildExit]", root_pid: int) -> Iterator[str]:
-    """How each process of the tree ended, those that failed first."""
-    failed = [end for end in exits if end.is_failure and end.pid != root_pid]
-    for end in failed[:_MOST_EXITS]:
-        how = f"signal {signal.Signals(end.signal).name}" if end.signal else f"code {end.code}"
-        yield f"worker pid {end.pid} ({end.name}) ended by {how} (pidfd)"
-    if len(failed) > _MOST_EXITS:
-        yield f"{len(failed)} processes ended in failure in all"
-
-
-def _memory_lines(ending: Ending, mark: MemoryMark | None, pids: set[int]) -> Iterator[str]:
+def _memory_lines(ending: Ending, mark: MemoryMark | None, pids: set[int], victim: str) -> Iterator[str]:
+    """What the counters say; and, where a process was killed and they say nothing, that it was not for memory."""
     proof = mark.proof(pids) if mark else None
     if proof:
         yield from proof.lines()
@@ -161,8 +153,10 @@ def _memory_lines(ending: Ending, mark: MemoryMark | None, pids: set[int]) -> It
         return
     if ending.returncode in (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP):
         yield f"ended from outside by {signal.Signals(-ending.returncode).name}: we did not send it"
-    if ending.returncode == -signal.SIGKILL and proof and not proof.has_kill and proof.could_be_asked:
-        yield "killed from outside: SIGKILL, no OOM kill counted"
+    was_killed = ending.returncode == -signal.SIGKILL or victim
+    if was_killed and proof and not proof.has_kill and proof.could_be_asked:
+        whom = f" of {victim}" if victim else ""
+        yield f"killed from outside: SIGKILL{whom}, no OOM kill counted"
 
 
 def _event_lines(attempt: Path) -> Iterator[str]:

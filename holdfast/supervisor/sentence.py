@@ -9,6 +9,11 @@ from holdfast.supervisor.collect import read_collected
 
 _MOST_CHARACTERS = 240
 _KILLS = re.compile(r"oom_kill \+(?P<kills>\d+) in (?:cgroup (?P<group>\S+?)|(?P<system>the whole system)),")
+# What other processes of a job say after one of them has failed.
+_ECHO = re.compile(
+    r"ChildFailedError|failed \(exitcode: |CalledProcessError|SignalException"
+    r"|Connection (?:closed|reset) by peer|Broken pipe"
+)
 _LIMIT = re.compile(r"\blimit (?P<limit>[\d.]+ \w+)")
 
 
@@ -20,10 +25,13 @@ def one_sentence(attempt: Path, evidence: Evidence, diagnosis: Diagnosis) -> str
     if diagnosis.slug == "unknown" and evidence.ended_well:
         return "ended with code 0, and nothing in its output is a known failure"
     if diagnosis.slug == "unknown":
-        return _unknown(how, evidence, diagnosis)
+        return _unknown(how, evidence)
     if diagnosis.slug == "host-oom" and (kill := evidence.samples.first(_KILLS.pattern)):
         return _memory_kill(kill.text, seen, where)
-    doubt = "" if diagnosis.confidence == "proven" else "probably "
+    is_sure = (
+        diagnosis.confidence == "proven" or diagnosis.slug == "segfault-other"
+    )  # which claims no more than it sees
+    doubt = "" if is_sure else "probably "
     proof = _proof(diagnosis, evidence)
     return f"{how}: {doubt}{diagnosis.title}" + (f" ({proof})" if proof else "")
 
@@ -59,17 +67,29 @@ def _memory_kill(line: str, seen: dict[str, object], where: str) -> str:
 
 def _proof(diagnosis: Diagnosis, evidence: Evidence) -> str:
     """The strongest line, what was measured before what was printed; the title may say it already."""
+    if given_up := evidence.samples.first(r"^given up: .*holds the others up"):
+        return _short(given_up.text.removeprefix("given up: "))  # it names the rank
     passages: list[Passage] = sorted(diagnosis.because, key=lambda passage: passage.source != "sample")
     texts = [passage.text.strip() for passage in passages if passage.text.strip() not in ("hang", diagnosis.title)]
     if not texts or texts[0].startswith(("signal ", "code ")):
         return ""
-    text = " ".join(texts[0].split())
-    return text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + " ..."
+    return _short(texts[0])
 
 
-def _unknown(how: str, evidence: Evidence, diagnosis: Diagnosis) -> str:
-    last = list(evidence.errors)[-1].text.strip() if evidence.errors else ""
-    told = f"; the last error was {last[:_MOST_CHARACTERS]!r}" if last else ""
+def _short(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _MOST_CHARACTERS else flat[:_MOST_CHARACTERS] + " ..."
+
+
+def _unknown(how: str, evidence: Evidence) -> str:
+    """What is known although the cause is not: the error, or why the run was given up, and what was ruled out."""
+    given_up = evidence.samples.first(r"^given up: ")
+    errors = [passage.text for passage in evidence.errors if not _ECHO.search(passage.text)]
+    errors = errors or [passage.text for passage in evidence.errors]
+    told = f"; the last error was {_short(errors[-1])!r}" if errors else ""
+    told = f" ({_short(given_up.text.removeprefix('given up: '))})" if given_up else told
+    if first := evidence.samples.first(r"^rank \d+ .*(?:before the other ranks|while other ranks were at work)"):
+        told += f"; {_short(first.text)}"
     ruled_out = what_was_ruled_out(evidence)
     return f"{how}: the cause is unknown{told}" + (f"; ruled out: {', '.join(ruled_out)}" if ruled_out else "")
 

@@ -1,0 +1,56 @@
+"""One process of a distributed job does not come, and the others wait for it.
+
+What you see: no step; every rank but one stands in `all_reduce` or `barrier`. Half an hour later the launcher ends the job
+and names a rank that waited, not the one that did not come.
+Why: that rank sleeps, reads from something that does not answer, evaluates alone, or left the loop a step early.
+What we do: look at what each rank waits for, name the one that waits for something else, and start the job again.
+"""
+
+from holdfast.core.plan import Remedy
+from holdfast.hazards import Case, Hazard, proves, seen
+
+_KNOWN = (seen("sample", r"^verdict (?:stopped|deadlock|in a debugger|waits for the network|waits in the kernel): "),)
+
+HAZARD = Hazard(
+    slug="rank-stuck",
+    title="one rank of the job does not come, and the others wait for it",
+    kind="hang",
+    over=("nccl-timeout",),
+    signs=(proves("sample", r"^given up: .*\brank \d+ \(process \d+\): .*holds the others up", unless=_KNOWN),),
+    remedies=(
+        Remedy("see where that rank stands", command="py-spy dump --native --pid PID"),
+        Remedy(
+            "let the others give up sooner",
+            command="torch.distributed.init_process_group(timeout=timedelta(minutes=5))",
+            cost="a slow rank may be taken for a lost one",
+        ),
+    ),
+    sources=("pytorch/pytorch#122694", "horovod/horovod#2908"),
+    matches=(
+        Case(
+            "step 20",
+            "hang",
+            (
+                "verdict sleeping: sleeps",
+                "given up: sleeps; 90 s in phase step, where 90 s are allowed; rank 1 (process 32): sleeps, and holds the "
+                "others up; rank 0 (process 31): waits for a lock",
+            ),
+        ),
+    ),
+    near_misses=(
+        Case(
+            "step 20",
+            "hang",
+            ("verdict sleeping: sleeps", "given up: sleeps; 90 s in phase step, where 90 s are allowed"),
+        ),
+        Case(
+            "step 20",
+            "hang",
+            (
+                "verdict stopped: is stopped",
+                "given up: is stopped; rank 1 (process 32): is stopped, and holds the others up; rank 0 (process 31): waits",
+            ),
+        ),
+    ),
+    reproduced_by="tests/lab/test_evidence.py",
+)

@@ -1,0 +1,84 @@
+"""Says how the processes of an attempt ended, and which one was the first: ranks by their number, others by their name.
+
+A launcher names as the root cause whoever failed loudest. The exit status of every process, in the order they went,
+says who left first; a rank that left with code 0 while others were at work is that one too.
+"""
+
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from holdfast.core.events import read_events
+from holdfast.core.runfolder import EVENTS
+from holdfast.supervisor.child_exits import ChildExit
+
+_MOST_LINES = 40
+_LOADER_WORKER = "pt_data_worker"
+
+
+def read_ranks(attempt: Path) -> dict[int, int]:
+    """The rank of each process of a distributed job, as its processes told."""
+    ranks: dict[int, int] = {}
+    for event in read_events(attempt / EVENTS):
+        pid, rank = event.get("pid"), event.get("rank")
+        if event.get("event") == "rank" and isinstance(pid, int) and isinstance(rank, int):
+            ranks[pid] = rank
+    return ranks
+
+
+class Ends:
+    """How the processes of one attempt ended, but for its root."""
+
+    def __init__(self, exits: Sequence[ChildExit], ranks: Mapping[int, int], root_pid: int):
+        self._exits = [end for end in exits if end.pid != root_pid]
+        self._ranks = ranks
+        self._first = self._first_rank()
+
+    def lines(self) -> Iterator[str]:
+        """One line for each end that may matter, the first rank before others."""
+        failed = [end for end in self._exits if end.is_failure and end is not self._first]
+        shown = [*([self._first] if self._first else []), *failed]
+        for end in shown[:_MOST_LINES]:
+            yield f"{self._who(end)} ended by {_how(end)} (pidfd){self._when(end)}"
+        if len(shown) > _MOST_LINES:
+            yield f"{len(shown)} processes ended in failure in all"
+
+    def killed(self) -> str:
+        """The process whose SIGKILL took the run down; empty when none did. A loader's worker has a name of its own."""
+        first = self._first or next((end for end in self._exits if end.is_failure), None)
+        is_it = first is not None and first.signal == signal.SIGKILL and first.name != _LOADER_WORKER
+        return self._who(first) if first and is_it else ""
+
+    def _first_rank(self) -> ChildExit | None:
+        """The rank that left first; of several that were seen to end at one look the one that did not only follow."""
+        ends = [
+            end for end in self._exits if end.pid in self._ranks and (end.code is not None or end.signal is not None)
+        ]
+        if len(self._ranks) < 2 or not any(end.is_failure for end in ends):
+            return None
+        return min(ends, key=lambda end: (end.at_seconds, _lateness(end)), default=None)
+
+    def _who(self, end: ChildExit) -> str:
+        rank = self._ranks.get(end.pid)
+        return f"worker pid {end.pid} ({end.name})" if rank is None else f"rank {rank} (pid {end.pid})"
+
+    def _when(self, end: ChildExit) -> str:
+        if end is not self._first:
+            return ""
+        return ", while other ranks were at work" if end.code == 0 else ", before the other ranks"
+
+
+def _lateness(end: ChildExit) -> int:
+    """Who of those that ended at one look went first: the others only follow, by an error or the launcher's SIGTERM."""
+    if end.signal is not None:
+        return 3 if end.signal == signal.SIGTERM else 0
+    return 1 if end.code == 0 else 2
+
+
+def _how(end: ChildExit) -> str:
+    if end.signal is None:
+        return f"code {end.code}"
+    try:
+        return f"signal {signal.Signals(end.signal).name}"
+    except ValueError:
+        return f"signal {end.signal}"

@@ -1,0 +1,53 @@
+"""Who left first, from how each process of a tree ended."""
+
+import json
+import signal
+
+from holdfast.supervisor.child_exits import ChildExit
+from holdfast.supervisor.ends import Ends, read_ranks
+
+RANKS = {31: 0, 32: 1}
+
+
+def end(pid: int, at: float, code: int | None = None, number: int | None = None, name: str = "python3") -> ChildExit:
+    return ChildExit(pid=pid, name=name, at_seconds=at, code=code, signal=number)
+
+
+def test_the_rank_that_was_killed_is_first_and_the_echo_after_it():
+    ends = Ends([end(31, 5.0, code=1), end(32, 5.0, number=signal.SIGKILL)], RANKS, root_pid=30)
+    assert list(ends.lines()) == [
+        "rank 1 (pid 32) ended by signal SIGKILL (pidfd), before the other ranks",
+        "rank 0 (pid 31) ended by code 1 (pidfd)",
+    ]
+    assert ends.killed() == "rank 1 (pid 32)"
+
+
+def test_a_rank_that_left_quietly_is_named_and_not_the_one_that_failed_for_it():
+    ends = Ends([end(31, 5.0, code=1), end(32, 5.0, code=0)], RANKS, root_pid=30)
+    assert next(ends.lines()) == "rank 1 (pid 32) ended by code 0 (pidfd), while other ranks were at work"
+    assert ends.killed() == ""
+
+
+def test_ranks_that_the_launcher_ended_come_last():
+    ends = Ends([end(31, 5.0, number=signal.SIGTERM), end(32, 5.0, code=1)], RANKS, root_pid=30)
+    assert next(ends.lines()).startswith("rank 1 (pid 32) ended by code 1")
+
+
+def test_ranks_that_all_finish_are_no_news():
+    assert list(Ends([end(31, 5.0, code=0), end(32, 6.0, code=0)], RANKS, root_pid=30).lines()) == []
+
+
+def test_a_killed_loader_worker_is_told_but_has_its_own_name():
+    ends = Ends([end(40, 5.0, number=signal.SIGKILL, name="pt_data_worker")], {}, root_pid=30)
+    assert list(ends.lines()) == ["worker pid 40 (pt_data_worker) ended by signal SIGKILL (pidfd)"]
+    assert ends.killed() == ""
+
+
+def test_helpers_that_end_well_are_not_told():
+    assert list(Ends([end(40, 5.0, code=0), end(30, 6.0, code=1)], {}, root_pid=30).lines()) == []
+
+
+def test_ranks_are_read_from_what_the_processes_told(tmp_path):
+    events = [{"event": "rank", "pid": 31, "rank": 0}, {"event": "log", "pid": 31}, {"event": "rank", "pid": "x"}]
+    (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, events)) + "\n")
+    assert read_ranks(tmp_path) == {31: 0}
