@@ -1,0 +1,88 @@
+"""What is proven before a run, and which candidate wins."""
+
+import pytest
+
+from holdfast.core.facts import MachineFacts
+from holdfast.planning.proving import Work, candidates_for, choose_proof, forecast_seconds, judge, words_of
+
+SETTINGS = {
+    "task": "classify",
+    "device": "cpu",
+    "precision": "fp32",
+    "threads": 4,
+    "packing": True,
+    "micro_tokens": 16_384,
+    "compile": False,
+}
+
+
+def told(number: int, speed: float, *, loss: float = 1.0, norm: float = 1.0, **candidate):
+    event = {"number": number, "candidate": candidate, "loss": loss, "norm": norm, "is_packed": True}
+    return {**event, "tokens_per_second": speed, "samples_per_second": speed / 10}
+
+
+def chosen(*events, not_eligible=()):
+    return [one.candidate for one in judge(SETTINGS, events, not_eligible) if one.is_chosen]
+
+
+def test_a_run_shorter_than_its_proof_is_not_proven():
+    proof = choose_proof("auto", 60.0, 3)
+    assert (proof.longest, proof.candidates, proof.first_steps) == (False, False, False)
+    assert "the proof would take longer" in proof.because
+
+
+def test_proof_stays_within_five_percent():
+    proof = choose_proof("auto", 400.0, 3)
+    assert proof.longest
+    assert not proof.candidates
+    assert choose_proof("auto", 3600.0, 3).candidates
+
+
+def test_always_and_never_are_obeyed():
+    assert choose_proof("always", 1.0, 1).first_steps
+    assert not choose_proof("never", 1e6, 9).longest
+
+
+def test_the_fastest_that_agrees_wins():
+    assert chosen(told(0, 100), told(1, 150, threads=8), told(2, 400, precision="bf16", loss=2.0)) == [{"threads": 8}]
+
+
+def test_bf16_may_differ_a_little():
+    assert chosen(told(0, 100), told(1, 150, precision="bf16", loss=1.01)) == [{"precision": "bf16"}]
+
+
+def test_a_difference_that_may_be_noise_changes_nothing():
+    assert chosen(told(0, 100), told(1, 102, threads=8)) == [{}]
+
+
+def test_what_is_timed_for_comparison_is_never_chosen():
+    assert chosen(told(0, 100), told(1, 900, threads=1), not_eligible=(1,)) == [{}]
+
+
+def test_a_candidate_that_failed_is_told_and_left_out():
+    broken = {"number": 1, "candidate": {"compile": True}, "error": "no compiler"}
+    measured = judge(SETTINGS, [told(0, 100), broken], ())
+    assert [one.because for one in measured if not one.agrees] == ["no compiler"]
+
+
+def test_bf16_is_tried_only_where_the_chip_has_it():
+    plain = candidates_for(SETTINGS, MachineFacts(cpu_count=8), 1000, 60, has_compiler=False)
+    amx = candidates_for(SETTINGS, MachineFacts(cpu_count=8, cpu_flags=("amx_bf16",)), 1000, 60, has_compiler=False)
+    assert {"precision": "bf16"} not in plain
+    assert {"precision": "bf16"} in amx
+
+
+def test_smaller_micro_batches_are_tried_only_where_a_step_is_larger():
+    assert candidates_for(SETTINGS, MachineFacts(cpu_count=4), 200, 60, has_compiler=False) == ({}, {"threads": 2})
+    large = candidates_for(SETTINGS, MachineFacts(cpu_count=4), 9000, 60, has_compiler=False)
+    assert {"micro_tokens": 4096} in large
+
+
+def test_a_candidate_reads_like_a_sentence():
+    assert words_of(SETTINGS, {"threads": 1, "packing": False}) == "one thread fp32 padded"
+    assert words_of(SETTINGS, {"micro_tokens": 4096}) == "4 threads fp32 packed, 4,096 tokens at once"
+
+
+def test_the_forecast_counts_steps_evaluations_and_the_report():
+    work = Work(steps=100, step_tokens=1000, evaluations=2, evaluation_tokens=10_000, report_tokens=20_000)
+    assert forecast_seconds(work, 100, 1.0, export_seconds=0) == pytest.approx(100 + 0.4 * 0.001 * 40_000)
