@@ -1,5 +1,6 @@
 """`holdfast run`: supervise any training command, unmodified."""
 
+import os
 import shlex
 import signal
 import sys
@@ -106,7 +107,8 @@ def foreground(run_folder: Path, job: "Job", *, as_json: bool, quiet: bool, verb
 @contextmanager
 def asked_by_signals(stop: "StopRequest") -> Iterator[None]:
     """Take Ctrl-C, a closed terminal and SIGTERM as the wish to stop."""
-    before = [(number, signal.signal(number, lambda asked, _: stop.ask(asked))) for number in _STOPS]
+    heard = [number for number in _STOPS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
+    before = [(number, signal.signal(number, lambda asked, _: stop.ask(asked))) for number in heard]
     try:
         yield
     finally:
@@ -129,6 +131,10 @@ def _plain(result: "Result") -> dict[str, object]:
 
 
 def _write(content: bytes) -> None:
-    sys.stdout.flush()
-    sys.stdout.buffer.write(content)
-    sys.stdout.buffer.flush()
+    """Show something; that the reader or the terminal has gone must not end the run."""
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+    except (OSError, ValueError):
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  (open as long as the process lives)

@@ -20,6 +20,11 @@ def attempt_folder(run: Path, number: int) -> Path:
     return run / "attempts" / f"{number:02d}"
 
 
+def attempt_folders(run: Path) -> list[Path]:
+    """The folders of all attempts, in their order."""
+    return sorted((run / "attempts").glob("[0-9]*"), key=lambda folder: int(folder.name))
+
+
 def checkpoints_folder(run: Path) -> Path:
     """Where a run's checkpoints lie, shared by its attempts."""
     return run / "checkpoints"

@@ -148,6 +148,8 @@ def _after_exception(
 ) -> Decision:
     """An exception that no hazard knows is mostly a bug of the program: one more try at the most."""
     last, before = tried[-1], tried[:-1]
+    if not last.error and any((one.error, one.exit_code) == ("", last.exit_code) for one in before):
+        return _stop(diagnosis, last, "it left by the same code again, without an error", last.exit_code)
     kind = last.error.partition(":")[0].rpartition(".")[2]
     if any(one.error and (one.error, one.place) == (last.error, last.place) for one in before):
         return _stop(diagnosis, last, "the same error came again at the same place")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.artifacts import write_artifact
-from holdfast.core.runfolder import DECISION, OUTCOME, RUNG
+from holdfast.core.runfolder import DECISION, OUTCOME, RUNG, attempt_folders
 from holdfast.planning.ladder import Changes
 from holdfast.supervisor.ending import end_tree
 from holdfast.supervisor.outcome import Outcome, newest_beat, read_outcome
@@ -30,7 +30,7 @@ class Earlier:
 
 def read_earlier(run: Path, on_leftover: Callable[[str], None]) -> Earlier:
     """Look at every earlier attempt; end the processes of the one that was cut off."""
-    folders = sorted((run / "attempts").glob("[0-9]*"))
+    folders = attempt_folders(run)
     if not folders:
         return Earlier()
     if not read_outcome(folders[-1]):
@@ -56,7 +56,7 @@ def read_earlier(run: Path, on_leftover: Callable[[str], None]) -> Earlier:
 def end_leftovers(run: Path) -> str:
     """End what a killed supervisor left running; say what was ended, or nothing."""
     said: list[str] = []
-    folders = sorted((run / "attempts").glob("[0-9]*"))
+    folders = attempt_folders(run)
     if folders and not read_outcome(folders[-1]):
         _close_cut_off(folders[-1], said.append)
     return "".join(said)

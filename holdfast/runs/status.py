@@ -4,6 +4,7 @@ The fields of `Status` are what `holdfast status --json` prints.
 """
 
 import json
+import shlex
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -13,7 +14,7 @@ from typing import Any
 
 from holdfast.core.errors import RequestError
 from holdfast.core.events import read_events
-from holdfast.core.runfolder import EVENTS, METRICS, REQUEST, RESULT, RUNG, SAMPLES
+from holdfast.core.runfolder import EVENTS, METRICS, REQUEST, RESULT, RUNG, SAMPLES, attempt_folders
 from holdfast.core.text import closest
 from holdfast.runs.holder import holder
 from holdfast.supervisor.outcome import newest_beat, read_outcome
@@ -72,7 +73,7 @@ def read_glance(run: Path) -> Glance:
     request = read_request(run)
     result = _read(run / RESULT)
     is_watched = holder(run) is not None
-    folders = sorted((run / "attempts").glob("[0-9]*"))
+    folders = attempt_folders(run)
     attempts = tuple(_attempt_status(folder, is_watched) for folder in folders)
     newest = folders[-1] if folders else None
     phase, step, steps = newest_beat(newest) if newest else ("", 0, 0)
@@ -94,7 +95,7 @@ def read_glance(run: Path) -> Glance:
     )
     return Glance(
         status=status,
-        words=str(request.get("words") or " ".join(map(str, request.get("command", ())))),
+        words=_words(request),
         sentence=str(result.get("sentence", "")),
         doing=str(last.get("words", "")) if is_going else "",
         resident_bytes=last.get("resident_bytes") if is_going else None,
@@ -128,8 +129,8 @@ def _state(result: Mapping[str, Any], is_watched: bool, has_attempts: bool, run:
         return "stopped"  # its supervisor is gone; `resume` takes it up again
     if has_attempts:
         return "training"
-    stages = [str(event.get("state")) for event in read_events(run / EVENTS) if event["event"] == "state"]
-    return stages[-1] if stages else "preparing"
+    phases = [event.get("phase") for event in read_events(run / EVENTS) if event["event"] == "phase"]
+    return "proving" if phases and phases[-1] == "prove" else "preparing"
 
 
 def _attempt_status(attempt: Path, is_watched: bool) -> AttemptStatus:
@@ -174,6 +175,13 @@ def _rate(samples: list[dict[str, Any]]) -> float | None:
     first, last = stepping[0], stepping[-1]
     steps, seconds = last["step"] - first["step"], last["time"] - first["time"]
     return float(steps / seconds) if steps > 0 and seconds > 0 else None
+
+
+def _words(request: Mapping[str, Any]) -> str:
+    """What is run, as a person would call it."""
+    if "command" in request:
+        return shlex.join(map(str, request["command"]))
+    return f"train {request.get('data', '')}".strip()
 
 
 def _age_seconds(path: Path) -> float:

@@ -22,6 +22,8 @@ A run that was stopped, killed with its supervisor, or failed, is supervised aga
 are read from the folder.
 """
 
+import contextlib
+import errno
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -29,6 +31,7 @@ from pathlib import Path
 from typing import Literal
 
 from holdfast.core.artifacts import write_artifact
+from holdfast.core.errors import MachineError
 from holdfast.core.events import Events
 from holdfast.core.evidence import Decision, Diagnosis
 from holdfast.core.runfolder import DECISION, EVENTS, OUTCOME, RESULT, RUNG, attempt_folder
@@ -118,7 +121,7 @@ class _Supervision:
                 allow_changes=self._job.allow_changes,
                 max_attempts=self._job.max_attempts,
             )
-            write_artifact(attempt_folder(self._run, number), DECISION, decision)
+            _keep(attempt_folder(self._run, number), DECISION, decision)
             self._tell("decision", action=decision.action, rung=_title(decision), because=decision.because)
             if self._stop.is_asked:
                 return self._stopped(outcome)
@@ -137,20 +140,20 @@ class _Supervision:
 
     def _attempt(self, number: int, decision: Decision, resume: bool) -> tuple[Outcome, Diagnosis]:
         attempt = attempt_folder(self._run, number)
-        attempt.mkdir(parents=True, exist_ok=True)
-        self._tell(
-            "attempt",
-            number=number,
-            rung=_title(decision),
-            because=decision.because,
-            changes=decision.changes,
-            resume=resume,
-        )
+        because, changes = decision.because, decision.changes
         rung = {"rung": _title(decision), "rung_change": decision.rung.change if decision.rung else {}}
-        write_artifact(
-            attempt, RUNG, {"number": number, **rung, "changes": decision.changes, "because": decision.because}
-        )
-        launch = self._job.make_launch(attempt, decision.changes, resume)
+        try:
+            attempt.mkdir(parents=True, exist_ok=True)
+            write_artifact(attempt, RUNG, {"number": number, **rung, "changes": changes, "because": because})
+            self._tell("attempt", number=number, rung=_title(decision), because=because, changes=changes, resume=resume)
+            launch = self._job.make_launch(attempt, changes, resume)
+        except OSError as error:
+            raise MachineError(
+                "the run's folder cannot be written",
+                seen=f"{error.strerror} ({self._run})",
+                try_next=(f"make room, then: holdfast resume {self._run}",),
+                slug="disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "",
+            ) from error
         budgets = Budgets(step_timeout_seconds=self._job.step_timeout_seconds, earlier=self._phases)
         outcome, diagnosis = run_attempt(launch, budgets, self._tell, self._stop)
         self._learnt = budgets.learnt()
@@ -162,7 +165,7 @@ class _Supervision:
             changes=decision.changes,
             void=void_changes(attempt, decision.changes, outcome.step_reached),
         )
-        write_artifact(attempt, OUTCOME, outcome)
+        _keep(attempt, OUTCOME, outcome)
         if outcome.outcome in ("died", "hung"):
             self._tell("ended", _told(outcome))
         return outcome, diagnosis
@@ -209,7 +212,7 @@ class _Supervision:
         )
         more = dict(self._job.describe_result(result)) if self._job.describe_result else {}
         self._tell(state, sentence=sentence, exit_code=exit_code)
-        write_artifact(self._run, RESULT, {**asdict(result), **more})
+        _keep(self._run, RESULT, {**asdict(result), **more})
         return result
 
     def _tell(self, event: str, details: Mapping[str, object] | None = None, **more: object) -> None:
@@ -218,6 +221,12 @@ class _Supervision:
             self._events.write(event, **said)
         if self._on_event:
             self._on_event(event, said)
+
+
+def _keep(folder: Path, name: str, value: object) -> None:
+    """Write a file of the run; what has happened has happened, also when the disk is full."""
+    with contextlib.suppress(OSError):
+        write_artifact(folder, name, value)
 
 
 def _title(decision: Decision) -> str:

@@ -4,6 +4,7 @@ Reads: the launch. Leaves: child.json, output.log, samples.jsonl, stacks/, evide
 A hang is looked at before anything is ended: killing first destroys the only evidence.
 """
 
+import errno
 import signal
 import threading
 import time
@@ -12,8 +13,9 @@ from dataclasses import replace
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.events import Events
-from holdfast.core.evidence import Diagnosis
+from holdfast.core.evidence import Diagnosis, Evidence
 from holdfast.core.runfolder import DIAGNOSIS, EVENTS, SAMPLES, STOP
+from holdfast.hazards import find_hazard
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.child import Child, Launch, start_child
 from holdfast.supervisor.child_exits import ChildExit
@@ -78,6 +80,13 @@ class _Attempt:
         begun = time.monotonic()
         mark = MemoryMark()
         child = start_child(self._launch)
+        try:
+            return self._follow(child, mark, begun)
+        except BaseException:  # a bug of ours: nothing may train on with nobody watching
+            end_tree(self._launch.attempt, child, _HUNG_GRACE_SECONDS)
+            raise
+
+    def _follow(self, child: Child, mark: MemoryMark, begun: float) -> tuple[Outcome, Diagnosis]:
         watch = Watch(self._launch.attempt, child.pid, self._budgets)
         look = self._stay(child, watch, mark)
         code = child.poll()
@@ -123,11 +132,16 @@ class _Attempt:
         attempt, is_hung = self._launch.attempt, code is None
         self._on_event("hang" if is_hung else "died", {"step": look.step, "phase": look.phase, "words": look.because})
         exits = tuple(watch.exits.seen)
-        collect(attempt, Ending(returncode=code, is_hung=is_hung, started=self._started), look, exits, mark, child)
-        end_tree(attempt, child, _HUNG_GRACE_SECONDS)
-        evidence = read_attempt_evidence(attempt)
-        diagnosis = diagnose(evidence)
-        write_artifact(attempt, DIAGNOSIS, diagnosis)
+        ending = Ending(returncode=code, is_hung=is_hung, started=self._started)
+        try:
+            collect(attempt, ending, look, exits, mark, child)
+            end_tree(attempt, child, _HUNG_GRACE_SECONDS)
+            evidence = read_attempt_evidence(attempt)
+            diagnosis = diagnose(evidence)
+            write_artifact(attempt, DIAGNOSIS, diagnosis)
+        except OSError as trouble:  # the disk of the run folder is full, or gone
+            end_tree(attempt, child, _HUNG_GRACE_SECONDS)
+            evidence, diagnosis = Evidence(), _cannot_keep(trouble)
         error, place = last_error(evidence) if not is_hung else ("", "")
         outcome = replace(
             _outcome("hung" if is_hung else "died", look, code),
@@ -198,6 +212,14 @@ class _Attempt:
             if self._stop.count > 1:
                 end_tree(self._launch.attempt, None, 0)
             self._ender.join(_TURN_SECONDS)
+
+
+def _cannot_keep(trouble: OSError) -> Diagnosis:
+    """The diagnosis of an attempt whose evidence could not even be written."""
+    hazard = find_hazard("disk-full") if trouble.errno in (errno.ENOSPC, errno.EDQUOT) else None
+    if hazard is None:
+        return replace(NOTHING, title="the cause is not established", note=f"the evidence was lost: {trouble}")
+    return Diagnosis(slug=hazard.slug, confidence="proven", title=hazard.title, remedies=hazard.remedies)
 
 
 def _outcome(how: How, look: Look, code: int | None) -> Outcome:

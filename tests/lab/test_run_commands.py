@@ -15,7 +15,7 @@ from holdfast.supervisor.members import find_members
 from tests.lab.supervised import SCRIPTS, finish, resume, start, supervise, wait_for_step, weights
 
 pytestmark = pytest.mark.lab
-LOOP = (sys.executable, SCRIPTS / "plain_loop.py")
+LOOP = (sys.executable, SCRIPTS / "own_loop.py")
 RESUMES = ("--resume-args=--resume",)
 
 
