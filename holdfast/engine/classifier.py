@@ -21,7 +21,7 @@ from holdfast.engine.last_layer import narrow_last_layer
 from holdfast.engine.order import Indices
 from holdfast.engine.packing import ATTENTION, pack, pack_base, packed
 from holdfast.engine.settings import Settings
-from holdfast.engine.vocabulary import keep_used_rows
+from holdfast.engine.vocabulary import RowEmbedding, keep_used_rows
 
 Inputs = dict[str, Tensor]
 
@@ -51,7 +51,8 @@ class Classifier:
         # Padded models find out where a text ends by the id of padding, so their ids must stay.
         self.rows = None
         if self.is_packed and texts is not None:
-            self.rows = keep_used_rows(self.model, [array.tokens for array in texts])
+            kind = RowEmbedding if settings.device == "cpu" else nn.Embedding
+            self.rows = keep_used_rows(self.model, [array.tokens for array in texts], kind)
         self.new_ids = self.rows.new_ids if self.rows else None
 
     @property

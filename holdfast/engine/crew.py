@@ -24,6 +24,7 @@ class Crew:
 
     def __init__(self, model: nn.Module, threads: int):
         self._model = model
+        self._tables: dict[Tensor, _Table] = {}
         self.hands = min(threads, _MOST_HANDS)
         if self.hands > 1:
             each = threads // self.hands
@@ -54,10 +55,30 @@ class Crew:
         for weight, gradient in zip(weights, gradients, strict=True):
             if gradient is None:
                 continue
-            if weight.grad is None:
+            if gradient.is_sparse:
+                self._tables.setdefault(weight, _Table(weight)).add(gradient)
+            elif weight.grad is None:
                 weight.grad = gradient
             else:
                 sums.append(weight.grad)
                 more.append(gradient)
         if sums:
             torch._foreach_add_(sums, more)
+
+
+class _Table:
+    """The gradient of an embedding: zero but for the rows of the step, so only those are written and cleared."""
+
+    def __init__(self, weight: Tensor):
+        self._weight, self._sum = weight, torch.zeros_like(weight)
+        self._used: list[Tensor] = []
+
+    def add(self, gradient: Tensor) -> None:
+        if self._weight.grad is None:  # a new step
+            for used in self._used:
+                self._sum.index_fill_(0, used, 0)
+            self._used.clear()
+            self._weight.grad = self._sum
+        used, rows = gradient._indices()[0], gradient._values()
+        self._sum.index_copy_(0, used, self._sum.index_select(0, used).add_(rows))
+        self._used.append(used)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import MachineError, RequestError
@@ -24,6 +25,7 @@ from holdfast.engine.checkpoint import Checkpoints, Loaded, is_full
 from holdfast.engine.identity import identity_of, require_same
 from holdfast.engine.optim import (
     clip_gradients,
+    clip_in_step,
     learning_rate,
     load_optimizer_tensors,
     make_optimizer,
@@ -120,10 +122,16 @@ class Loop:
         self._catch_up()
         with self._stopping.interruptible():
             loss = float(self._task.forward_backward(step, examples))
-        norm = float(clip_gradients(self._task.model.parameters(), self._settings.max_grad_norm))
+        norm = float(self._clip())
         self._record(StepResult(step, loss, norm))
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
+
+    def _clip(self) -> Tensor:
+        weights, most = self._task.model.parameters(), self._settings.max_grad_norm
+        if self._settings.device == "cpu":
+            return clip_in_step(self._optimizer, weights, most)
+        return clip_gradients(weights, most)
 
     def _record(self, result: StepResult) -> None:
         """Write down what a step gave; bad numbers end the run before they touch the weights."""

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.autograd import Function
 
 _AT_ONCE = 1 << 22  # tokens looked at in one go
 
@@ -18,7 +19,7 @@ _AT_ONCE = 1 << 22  # tokens looked at in one go
 class UsedRows:
     """The rows in use, which stand in the model, and the whole table they came from."""
 
-    def __init__(self, model: Any, table: nn.Embedding, used: NDArray[np.int64]):
+    def __init__(self, model: Any, table: nn.Embedding, used: NDArray[np.int64], kind: type[nn.Embedding]):
         self._model, self._table = model, table
         self._used = torch.from_numpy(used)
         self.new_ids = np.zeros(table.num_embeddings, dtype=np.int64)  # by old id
@@ -27,7 +28,7 @@ class UsedRows:
         # not follow the rounding of any one of them.
         self._witness = torch.linspace(1, 2, table.embedding_dim)
         rows = torch.cat([table.weight.data.cpu()[self._used], self._witness[None]])
-        small = nn.Embedding.from_pretrained(rows.to(table.weight), freeze=False, padding_idx=self._new_padding(used))
+        small = kind.from_pretrained(rows.to(table.weight), freeze=False, padding_idx=self._new_padding(used))
         model.set_input_embeddings(small)
 
     def restore(self) -> None:
@@ -44,7 +45,37 @@ class UsedRows:
         return int(self.new_ids[padding]) if padding is not None and padding in used else None
 
 
-def keep_used_rows(model: Any, texts: Iterable[NDArray[np.int32]]) -> UsedRows | None:
+class RowEmbedding(nn.Embedding):
+    """An embedding whose gradient holds only the rows that were looked up; engine.crew knows how to add those."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Look up the rows."""
+        rows: Tensor = _LookUp.apply(self.weight, ids, -1 if self.padding_idx is None else self.padding_idx)
+        return rows
+
+
+class _LookUp(Function):
+    @staticmethod
+    def forward(ctx, table, ids, padding):  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(ids)
+        ctx.shape, ctx.padding = table.shape, padding
+        return nn.functional.embedding(ids, table)
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        (ids,) = ctx.saved_tensors
+        used, places = np.unique(ids.numpy(), return_inverse=True)
+        places_N = torch.from_numpy(places.reshape(ids.shape))
+        rows = torch.ops.aten.embedding_dense_backward(gradient, places_N, len(used), -1, False)
+        if ctx.padding in used:
+            rows[np.searchsorted(used, ctx.padding)] = 0
+        at = torch.from_numpy(used)[None]
+        return torch.sparse_coo_tensor(at, rows, ctx.shape, is_coalesced=True, check_invariants=False), None, None
+
+
+def keep_used_rows(
+    model: Any, texts: Iterable[NDArray[np.int32]], kind: type[nn.Embedding] = nn.Embedding
+) -> UsedRows | None:
     """Leave in the model the rows that these tokens use; None where the table is not the input's alone."""
     table = model.get_input_embeddings()
     if type(table) is not nn.Embedding or not table.weight.requires_grad or _is_shared(model, table):
@@ -53,7 +84,7 @@ def keep_used_rows(model: Any, texts: Iterable[NDArray[np.int32]]) -> UsedRows |
     for tokens in texts:
         for start in range(0, len(tokens), _AT_ONCE):
             seen[tokens[start : start + _AT_ONCE]] = True
-    return UsedRows(model, table, np.flatnonzero(seen))
+    return UsedRows(model, table, np.flatnonzero(seen), kind)
 
 
 def _is_shared(model: nn.Module, table: nn.Embedding) -> bool:

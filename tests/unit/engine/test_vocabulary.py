@@ -1,9 +1,12 @@
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 from torch import nn
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
-from holdfast.engine.vocabulary import keep_used_rows
+from holdfast.engine.crew import Crew
+from holdfast.engine.vocabulary import RowEmbedding, keep_used_rows
 
 
 def small_bert() -> BertModel:
@@ -49,3 +52,22 @@ def test_a_table_that_the_output_shares_is_left_whole():
     )
     config.tie_word_embeddings = True
     assert keep_used_rows(LlamaForCausalLM(config), [np.array([1, 2], dtype=np.int32)]) is None
+
+
+def test_a_gradient_of_rows_is_the_dense_one_summed_over_parts_and_steps():
+    torch.manual_seed(0)
+    plain, by_row = nn.Embedding(20, 4, padding_idx=3), RowEmbedding(20, 4, padding_idx=3)
+    by_row.load_state_dict(plain.state_dict())
+    crew = Crew(by_row, 1)
+
+    @contextmanager
+    def loss_of(ids):
+        yield by_row(ids).pow(3).sum()
+
+    for step in ([[5, 3, 5, 9]], [[1, 5, 19], [0, 1, 1]]):
+        plain.zero_grad()
+        by_row.zero_grad(set_to_none=True)
+        for ids in (torch.tensor([part]) for part in step):
+            plain(ids).pow(3).sum().backward()
+            crew.backward([ids], loss_of)
+        torch.testing.assert_close(by_row.weight.grad, plain.weight.grad)
