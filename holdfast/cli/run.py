@@ -84,11 +84,11 @@ def run(
 def foreground(run_folder: Path, job: "Job", *, as_json: bool, quiet: bool, verbose: bool) -> None:
     """Supervise here, show what happens, and leave with the run's exit code."""
     from holdfast.runs.supervise import StopRequest, supervise
-    from holdfast.runs.view import Foreground
+    from holdfast.runs.view import Foreground, clean
 
     view = Foreground(run_folder, _write, shows_output=not quiet, verbose=verbose)
     if not as_json:
-        view.say(f"{job.words}, in {shown(run_folder)}")
+        view.say(f"{clean(job.words)}, in {shown(run_folder)}")
     stop = StopRequest()
     with asked_by_signals(stop):
         result = supervise(run_folder, job, on_event=None if as_json else view, stop=stop)
