@@ -94,7 +94,7 @@ class Beat:
 
     def _open(self) -> Any:
         try:
-            page = _new_page(os.path.join(self.folder, str(os.getpid())))
+            page = _new_page(os.path.join(self.folder, str(os.getpid()))) if self.folder else bytearray(_PAGE_BYTES)
         except OSError:  # a full disk, say: beat into the void
             page = bytearray(_PAGE_BYTES)
         self._words = memoryview(page).cast("Q")

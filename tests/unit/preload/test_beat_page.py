@@ -54,3 +54,9 @@ def test_without_room_for_a_page_it_beats_into_the_void(tmp_path):
     beat = Beat(str(tmp_path / "not there"))
     beat.stepped()
     assert beat.step == 1
+
+
+def test_without_an_attempt_a_beat_leaves_no_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Beat("").beat()
+    assert list(tmp_path.iterdir()) == []
