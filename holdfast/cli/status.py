@@ -1,5 +1,6 @@
 """`holdfast status`: where a run stands, from its folder alone."""
 
+import shutil
 from pathlib import Path
 
 import click
@@ -19,5 +20,5 @@ def status(folder: Path, as_json: bool) -> None:
     if as_json:
         click.echo(to_json(glance.status))
         return
-    for line in render_glance(glance, width=100):
+    for line in render_glance(glance, width=shutil.get_terminal_size((100, 24)).columns):
         click.echo(line)

@@ -6,6 +6,7 @@ lines it had finished.
 
 import contextlib
 import json
+import mmap
 import os
 import sys
 import time
@@ -49,8 +50,40 @@ def read_events(path: Path) -> Iterator[dict[str, object]]:
         return
     with path.open("rb") as file:
         for line in file:
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            yield event
+            if event := _event(line):
+                yield event
+
+
+def read_last_events(path: Path, most_bytes: int = 1 << 19) -> list[dict[str, object]]:
+    """The events at the end of a file that may be long: for a view that is drawn twice a second."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - most_bytes))
+            lines = file.read().split(b"\n")
+    except OSError:
+        return []
+    whole = lines if size <= most_bytes else lines[1:]  # the first is cut
+    return [event for line in whole if (event := _event(line))]
+
+
+def find_last_event(path: Path, name: str) -> dict[str, object] | None:
+    """The newest event of one name, however far back it lies."""
+    needle = f'"event": "{name}"'.encode()
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            at = content.rfind(needle)
+            if at < 0:
+                return None
+            end = content.find(b"\n", at)
+            return _event(content[content.rfind(b"\n", 0, at) + 1 : len(content) if end < 0 else end])
+    except (OSError, ValueError):  # absent or empty
+        return None
+
+
+def _event(line: bytes) -> dict[str, object] | None:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and "event" in event else None

@@ -10,6 +10,7 @@ import re
 import select
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ from holdfast.runs.status import AttemptStatus, Glance, read_glance
 from holdfast.runs.view import clean, human_seconds
 
 _TURN_SECONDS = 0.5
+_CAUSE_LINES = 5
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SPARKS = "▁▂▃▄▅▆▇█"
 _MARKS = {"finished": "[ok]", "running": "[..]", "stopped": "[--]", "interrupted": "[--]"}
@@ -178,9 +180,8 @@ def _attempt_lines(number: int, one: AttemptStatus, width: int) -> list[str]:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    import textwrap
-
-    return textwrap.wrap(text, max(20, width))[:4]
+    lines = textwrap.wrap(text, max(20, width))
+    return lines if len(lines) <= _CAUSE_LINES else [*lines[: _CAUSE_LINES - 1], lines[_CAUSE_LINES - 1] + " …"]
 
 
 def _cut(line: str, width: int) -> str:

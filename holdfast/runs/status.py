@@ -6,14 +6,13 @@ The fields of `Status` are what `holdfast status --json` prints.
 import json
 import shlex
 import time
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from holdfast.core.errors import RequestError
-from holdfast.core.events import read_events
+from holdfast.core.events import find_last_event, read_events, read_last_events
 from holdfast.core.runfolder import EVENTS, METRICS, REQUEST, RESULT, RUNG, SAMPLES, attempt_folders
 from holdfast.core.text import closest
 from holdfast.runs.holder import holder
@@ -77,7 +76,7 @@ def read_glance(run: Path) -> Glance:
     attempts = tuple(_attempt_status(folder, is_watched) for folder in folders)
     newest = folders[-1] if folders else None
     phase, step, steps = newest_beat(newest) if newest else ("", 0, 0)
-    samples = _last(newest / SAMPLES, _RATE_SAMPLES) if newest else []
+    samples: list[dict[str, Any]] = read_last_events(newest / SAMPLES)[-_RATE_SAMPLES:] if newest else []
     losses, metrics = _learned(newest) if newest else ((), {})
     state = _state(result, is_watched, newest is not None, run)
     rate = _rate(samples)
@@ -155,16 +154,19 @@ def _attempt_status(attempt: Path, is_watched: bool) -> AttemptStatus:
 
 def _learned(attempt: Path) -> tuple[tuple[float, ...], dict[str, Any]]:
     """The losses and the newest metrics that the child told of."""
-    losses: deque[float] = deque(maxlen=4000)
-    metrics: dict[str, Any] = {}
-    for event in read_events(attempt / EVENTS):
-        loss = event.get("loss")
-        if event["event"] in ("step", "log") and isinstance(loss, (int, float)):
-            losses.append(float(loss))
-        told = event.get("metrics")
-        if event["event"] == "evaluated" and isinstance(told, dict):
-            metrics = told
-    return tuple(losses), metrics
+    told = read_last_events(attempt / EVENTS)
+    losses = [
+        float(loss)
+        for event in told
+        if event["event"] in ("step", "log") and (loss := _number(event.get("loss"))) is not None
+    ]
+    evaluated = find_last_event(attempt / EVENTS, "evaluated") or {}
+    metrics = evaluated.get("metrics")
+    return tuple(losses), metrics if isinstance(metrics, dict) else {}
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _rate(samples: list[dict[str, Any]]) -> float | None:
@@ -186,11 +188,6 @@ def _words(request: Mapping[str, Any]) -> str:
 
 def _age_seconds(path: Path) -> float:
     return max(0.0, time.time() - path.stat().st_mtime) if path.exists() else 0.0
-
-
-def _last(path: Path, count: int) -> list[dict[str, Any]]:
-    kept: Iterable[dict[str, Any]] = deque(read_events(path), maxlen=count)
-    return list(kept)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,0 +1,132 @@
+"""Where a run stands, read from its folder alone."""
+
+import json
+
+import pytest
+
+from holdfast.core.artifacts import write_artifact
+from holdfast.core.errors import RequestError
+from holdfast.core.events import Events, find_last_event, read_last_events
+from holdfast.core.heartbeat import BeatWriter
+from holdfast.core.runfolder import (
+    BEAT,
+    DECISION,
+    EVENTS,
+    OUTCOME,
+    REQUEST,
+    RESULT,
+    RUNG,
+    SAMPLES,
+    attempt_folder,
+    attempt_folders,
+)
+from holdfast.runs.earlier import read_earlier
+from holdfast.runs.holder import hold, is_held
+from holdfast.runs.status import read_status
+from holdfast.supervisor.outcome import Outcome
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / REQUEST).write_text(json.dumps({"kind": "command", "command": ["python", "train.py"]}))
+    return tmp_path
+
+
+def begin_attempt(run, number: int = 1, step: int = 12):
+    attempt = attempt_folder(run, number)
+    attempt.mkdir(parents=True)
+    write_artifact(attempt, RUNG, {"rung": "", "rung_change": {}, "changes": {"threads": 1}})
+    BeatWriter(attempt / BEAT).enter("step", step, 100)
+    return attempt
+
+
+def end_attempt(run, number: int, outcome: str, action: str = "", **more):
+    attempt = begin_attempt(run, number)
+    write_artifact(attempt, OUTCOME, Outcome(number=number, outcome=outcome, **more))
+    if action:
+        write_artifact(attempt, DECISION, {"action": action, "because": "of it", "changes": {"loader_workers": 0}})
+
+
+def test_a_run_that_nobody_looks_after_is_stopped_and_its_attempt_interrupted(run):
+    begin_attempt(run)
+    status = read_status(run)
+    assert (status.state, status.phase, status.step, status.steps) == ("stopped", "step", 12, 100)
+    assert status.attempts[0].outcome == "interrupted"
+
+
+def test_a_run_with_a_supervisor_is_training_with_loss_and_time_left(run):
+    attempt = begin_attempt(run, step=20)
+    Events(attempt / EVENTS).write("step", step=20, loss=0.5)
+    Events(attempt / EVENTS).write("evaluated", step=20, metrics={"accuracy": 0.9})
+    for at, step in ((100.0, 10), (105.0, 20)):
+        with (attempt / SAMPLES).open("a") as file:
+            file.write(json.dumps({"event": "sample", "time": at, "step": step}) + "\n")
+    with hold(run):
+        status = read_status(run)
+    assert (status.state, status.loss, status.metrics) == ("training", 0.5, {"accuracy": 0.9})
+    assert status.eta_seconds == 40.0
+
+
+def test_before_its_first_attempt_a_run_prepares_and_then_proves(run):
+    with hold(run):
+        assert read_status(run).state == "preparing"
+        Events(run / EVENTS).write("phase", phase="prove")
+        assert read_status(run).state == "proving"
+
+
+def test_a_run_that_ended_says_how(run):
+    write_artifact(run, RESULT, {"state": "failed", "sentence": "nothing is left to try"})
+    assert read_status(run).state == "failed"
+
+
+def test_a_second_supervisor_is_refused_and_the_lock_is_freed(run):
+    with hold(run), pytest.raises(RequestError, match="another supervisor"), hold(run):
+        pass
+    assert not is_held(run)
+
+
+@pytest.mark.parametrize("name", ["nothing here", "."])
+def test_a_folder_without_a_run_is_refused(tmp_path, name):
+    with pytest.raises(RequestError):
+        read_status(tmp_path / name)
+
+
+def test_a_hundred_attempts_stay_in_order(run):
+    for number in (2, 99, 100, 9):
+        attempt_folder(run, number).mkdir(parents=True)
+    assert [int(folder.name) for folder in attempt_folders(run)] == [2, 9, 99, 100]
+
+
+def test_an_attempt_cut_off_with_its_supervisor_goes_on_with_its_plan(run):
+    begin_attempt(run)
+    earlier = read_earlier(run, on_leftover=lambda words: None)
+    assert earlier.next_number == 2
+    assert earlier.changes == {"threads": 1}
+    assert earlier.counted[0].outcome == "interrupted"
+    assert earlier.counted[0].is_outside
+
+
+def test_a_supervisor_killed_between_two_attempts_goes_on_with_what_was_decided(run):
+    end_attempt(run, 1, "hung", action="rung")
+    earlier = read_earlier(run, on_leftover=lambda words: None)
+    assert earlier.changes == {"loader_workers": 0}
+    assert len(earlier.counted) == 1
+
+
+def test_a_run_that_had_failed_starts_its_count_anew_with_the_plan_that_got_furthest(run):
+    end_attempt(run, 1, "died", action="rung", step_reached=40, changes={"threads": 2})
+    end_attempt(run, 2, "died", action="stop", step_reached=10, changes={"threads": 1})
+    earlier = read_earlier(run, on_leftover=lambda words: None)
+    assert (earlier.next_number, earlier.counted, earlier.changes) == (3, (), {"threads": 2})
+
+
+def test_the_end_of_a_long_story_is_read_without_its_beginning(tmp_path):
+    events = Events(tmp_path / EVENTS)
+    events.write("evaluated", step=0)
+    for step in range(2000):
+        events.write("step", step=step)
+    last = read_last_events(tmp_path / EVENTS, most_bytes=10_000)
+    assert last[-1]["step"] == 1999
+    assert len(last) < 300
+    assert find_last_event(tmp_path / EVENTS, "evaluated")["step"] == 0
+    assert find_last_event(tmp_path / "absent", "evaluated") is None
