@@ -2,7 +2,8 @@
 
 A deadlock and a stopped process are hung at once. What waits for the network, input, a disk or a timer is given the
 phase's time. What is busy and makes no progress is given the budget, and then its stacks are looked at: frozen ones are
-a hang, moving ones have several times as long. A debugger, a starved machine and a sleeping one are never a hang.
+a hang, moving ones have many times as long. Work that hardly gets a processor is given its time in processor time. A
+debugger and a machine that slept are never a hang.
 """
 
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ _FINE = Ruling()
 def rule(silence: Silence, budgets: Budgets) -> Ruling:
     """Apply the hang rule."""
     verdict = silence.judged.verdict
-    if verdict in (Verdict.DEBUGGED, Verdict.STARVED):
+    if verdict is Verdict.DEBUGGED:
         return _FINE
     if verdict in (Verdict.DEADLOCK, Verdict.TIMED, Verdict.SLEEPING) and silence.is_gpu_busy:
         return _rule_moving(silence, budgets)
@@ -60,7 +61,7 @@ def rule(silence: Silence, budgets: Budgets) -> Ruling:
     if verdict is Verdict.CRASH_LOOP:
         is_old = silence.verdict_seconds >= _CRASH_LOOP_SECONDS and silence.silent_seconds >= _CRASH_LOOP_SECONDS
         return Ruling(silence.judged.words) if is_old else _FINE
-    if verdict is Verdict.MOVING:
+    if verdict in (Verdict.MOVING, Verdict.STARVED):
         return _rule_moving(silence, budgets)
     return _rule_waiting(silence, budgets)
 
@@ -94,6 +95,8 @@ def _rule_moving(silence: Silence, budgets: Budgets) -> Ruling:
     if limit is None or silent <= limit or budgets.step_timeout_seconds:
         return _FINE
     said = f"busy in phase {phase} for {silent:.0f} s without progress, where {limit:.0f} s are allowed"
+    if silence.stacks_move is None and silence.judged.verdict is Verdict.STARVED:
+        return Ruling(wants_stacks=True)
     if silence.stacks_move is None:
         return (
             Ruling(f"{said}; its stacks cannot be seen")

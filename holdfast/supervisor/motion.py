@@ -24,6 +24,7 @@ LOOKS_TO_KNOW = 12  # samples of the stack before a judgement
 _FEW = 3  # as many different stacks as a spinning loop shows
 _FAULTS, _IO_BYTES = 256, 1 << 20  # so much is work
 _LONGEST_SECONDS = 3.0
+_TURN_CPU_SECONDS = 0.1  # that a process must have worked between two looks: it could not move without
 
 Signature = tuple[str, ...]
 # 'train (script.py:12)' of py-spy; 'File "script.py", line 12 in train' of faulthandler
@@ -76,6 +77,7 @@ class Motion:
         self._py_spy = find_spy()
         self._seen: deque[Signature] = deque(maxlen=LOOKS_TO_KNOW)
         self._pid = 0
+        self._cpu_seconds = 0.0
         self._read_from = 0
 
     def look(self, process: ProcessSample) -> bool:
@@ -87,7 +89,8 @@ class Motion:
         if not signature and self._answers(process):
             signature = main_signature(self._last_dump(process.pid))
             send(Identity(process.pid, process.start_ticks), signal.SIGUSR1)  # what it writes is read at the next look
-        if signature:
+        if signature and process.cpu_seconds - self._cpu_seconds >= _TURN_CPU_SECONDS:
+            self._cpu_seconds = process.cpu_seconds
             work = f"{process.faults // _FAULTS} {process.io_bytes // _IO_BYTES}"
             self._seen.append((*signature, work))
         return bool(signature) or self._answers(process)

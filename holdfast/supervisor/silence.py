@@ -7,8 +7,7 @@ process; and while other work takes the processors only the share that the attem
 from holdfast.supervisor.verdict import Judged, Verdict
 
 _LONGEST_TURN_SECONDS = 5.0  # what is longer between two looks, the supervisor did not see
-_NO_CHANCE = (Verdict.STARVED, Verdict.DEBUGGED)
-_NOT_STILL = (*_NO_CHANCE, Verdict.MOVING, Verdict.CRASH_LOOP)
+_NOT_STILL = (Verdict.STARVED, Verdict.DEBUGGED, Verdict.MOVING, Verdict.CRASH_LOOP)
 
 
 class SilenceClock:
@@ -46,9 +45,9 @@ class SilenceClock:
         """Count the time since the last look."""
         unseen = max(now - self._looked_at - _LONGEST_TURN_SECONDS, 0.0)
         turn = now - self._looked_at - unseen
-        share = 0.0 if judged.verdict in _NO_CHANCE else judged.given_share
+        counted = self.counted_seconds + turn * judged.given_share
         # After a debugger's pause the count begins again: what came before it was perhaps its work too.
-        self.counted_seconds = 0.0 if judged.verdict is Verdict.DEBUGGED else self.counted_seconds + turn * share
+        self.counted_seconds = 0.0 if judged.verdict is Verdict.DEBUGGED else counted
         self._moved_at = now if judged.verdict in _NOT_STILL else min(self._moved_at + unseen, now)
         if judged.verdict is not self._verdict:
             self._verdict, self._verdict_at = judged.verdict, now

@@ -6,14 +6,21 @@ conclusion is drawn in `supervisor.verdict`, this module only looks.
 """
 
 import dataclasses
-import os
-import re
-import stat
 import struct
 from collections.abc import Iterable
-from functools import lru_cache
-from pathlib import Path
 
+from holdfast.supervisor.proc_files import (
+    absolute_path,
+    interpreter_data,
+    lock_holders,
+    open_files,
+    polled_files,
+    process_of_pidfd,
+    selected_files,
+    target_of,
+    text_at,
+    watched_files,
+)
 from holdfast.supervisor.processes import ProcessSample, ThreadSample, TreeSample, Wait, WaitKind
 from holdfast.supervisor.sockets import CONNECTING, LISTENING, Socket, read_sockets
 from holdfast.supervisor.syscalls import call_name
@@ -28,7 +35,10 @@ _ON_FILE = {
     *("read", "write", "readv", "writev", "pread64", "recvfrom", "recvmsg", "recvmmsg", "sendto", "sendmsg"),
     *("accept", "accept4", "connect", "ioctl"),
 }
-_PYTHON_FILE = re.compile(r"/(?:lib)?python3[^/]*$")
+_POLITE = {
+    *("futex", "nanosleep", "clock_nanosleep", "poll", "ppoll", "select", "pselect6"),
+    *("epoll_wait", "epoll_pwait", "epoll_pwait2"),
+}
 _FOR_A_SIGNAL = {"pause", "rt_sigtimedwait", "rt_sigsuspend"}
 
 
@@ -54,8 +64,10 @@ class _Looker:
             return Wait(kind="run", words="runs")
         if thread.state == "t":
             return Wait(kind="traced", words="is held by a debugger")
-        if thread.state == "T" or thread.wchan in _FROZEN:
-            return Wait(kind="stopped", words="is stopped" if thread.state == "T" else "is frozen by its control group")
+        if thread.state == "T":
+            return Wait(kind="stopped", words="is stopped")
+        if _is_frozen(thread):
+            return Wait(kind="stopped", words="is frozen by its control group")
         if thread.state == "D":
             return Wait(kind="kernel", words=f"waits in the kernel ({thread.wchan or 'unknown'})")
         if thread.syscall is None:
@@ -71,18 +83,19 @@ class _Looker:
         if name in ("wait4", "waitid"):
             return self._for_children(pid)
         if name in _ON_FILE:
-            return self._on_file(pid, arguments[0] & 0xFFFFFFFF, name)
+            return self._on_file(pid, arguments[0] & 0xFFFFFFFF, name, _is_at_pipe(thread))
         if name in ("poll", "ppoll"):
             has_end = arguments[2] != 0 if name == "ppoll" else _signed(arguments[2]) >= 0
-            return self._on_files(pid, _polled(pid, arguments[0], arguments[1]), has_end)
+            return self._on_files(pid, polled_files(pid, arguments[0], arguments[1]), has_end)
         if name in ("select", "pselect6"):
-            return self._on_files(pid, _selected(pid, arguments), arguments[4] != 0)
+            return self._on_files(pid, selected_files(pid, arguments), arguments[4] != 0)
         if name in ("epoll_wait", "epoll_pwait", "epoll_pwait2"):
             has_end = arguments[3] != 0 if name == "epoll_pwait2" else _signed(arguments[3]) >= 0
-            return self._on_files(pid, _watched(pid, arguments[0]), has_end)
+            return self._on_files(pid, watched_files(pid, arguments[0]), has_end)
         if name in ("open", "openat", "openat2"):
-            path = _text_at(pid, arguments[0] if name == "open" else arguments[1])
-            return Wait(kind="input", words=f"waits to open {path}{_fifo_note(path)}")
+            path = absolute_path(pid, text_at(pid, arguments[0] if name == "open" else arguments[1]))
+            note = ", a FIFO that nobody has opened at the other end" if _is_at_pipe(thread) else ""
+            return Wait(kind="input", words=f"waits to open {path}{note}")
         if name == "flock" or (name == "fcntl" and arguments[1] in _SET_LOCK_AND_WAIT):
             return self._for_file_lock(pid, arguments[0])
         if name in _FOR_A_SIGNAL:
@@ -94,7 +107,7 @@ class _Looker:
     def _for_lock(self, arguments: tuple[int, ...], process: ProcessSample) -> Wait:
         address, operation, pid = arguments[0], arguments[1], process.pid
         if operation & _FUTEX_COMMANDS not in _FUTEX_WAITS or arguments[3]:
-            if any(begin <= address < end for begin, end in _interpreter_data(pid, process.start_ticks)):
+            if any(begin <= address < end for begin, end in interpreter_data(pid, process.start_ticks)):
                 # Python asks for its lock again every 5 ms, for as long as another of its threads has it.
                 return Wait(kind="interpreter", words="waits for the interpreter lock", wakers=frozenset({pid}))
             return Wait(kind="timed", words="waits for a lock, for a limited time")
@@ -107,8 +120,8 @@ class _Looker:
         return Wait(kind="tree", words="waits for its child", wakers=children)
 
     def _for_file_lock(self, pid: int, file: int) -> Wait:
-        path = _target(pid, file)
-        holders = _lock_holders(Path(f"/proc/{pid}/fd/{file}")) & frozenset(self._pids)
+        path = target_of(pid, file)
+        holders = lock_holders(pid, file) & frozenset(self._pids)
         words = f"waits for the lock on {path}"
         if holders:
             return Wait(kind="tree", words=f"{words}, held by process {min(holders)}", wakers=holders)
@@ -128,28 +141,29 @@ class _Looker:
             return Wait(kind="timed", words="waits for a limited time")
         return first
 
-    def _on_file(self, pid: int, file: int, call: str) -> Wait:
-        target = _target(pid, file)
+    def _on_file(self, pid: int, file: int, call: str, is_pipe: bool = False) -> Wait:
+        target = target_of(pid, file)
         if target.startswith("socket:["):
             return self._on_socket(pid, int(target[8:-1]), target, call)
         if target.startswith("pipe:["):
             return self._on_pipe(pid, target, wants_writer=not call.startswith("write"))
         if target.startswith("anon_inode:"):
             return self._on_kernel_object(pid, file, target)
-        if _is_fifo(target):
-            wait = self._on_pipe(pid, target, wants_writer=not call.startswith("write"))
-            return wait if wait.kind == "tree" else Wait(kind="input", words=f"waits for FIFO {target}")
         if target.startswith(("/dev/pts/", "/dev/tty")):
             return Wait(kind="input", words=f"waits for the terminal {target}")
+        if target.startswith("/") and (is_pipe or (call == "poll" and not target.startswith("/dev/"))):
+            # Only a FIFO: a plain file is always ready. The file itself is not asked; its disk may be dead.
+            wait = self._on_pipe(pid, target, wants_writer=not call.startswith("write"))
+            return wait if wait.kind == "tree" else Wait(kind="input", words=f"waits for FIFO {target}")
         return Wait(kind="kernel", words=f"waits in {call} on {target or f'file {file}'}")
 
     def _on_kernel_object(self, pid: int, file: int, target: str) -> Wait:
         if "eventfd" in target:
             return Wait(kind="lock", words="waits for another of its threads", wakers=frozenset({pid}))
         if "pidfd" in target:
-            return Wait(kind="tree", words="waits for a process to end", wakers=_pid_of_pidfd(pid, file))
+            return Wait(kind="tree", words="waits for a process to end", wakers=process_of_pidfd(pid, file))
         if "eventpoll" in target:
-            return self._on_files(pid, _watched(pid, file), has_end=False)
+            return self._on_files(pid, watched_files(pid, file), has_end=False)
         if "timerfd" in target:
             return Wait(kind="timed", words="waits for a timer")
         return Wait(kind="input", words=f"waits for {target.removeprefix('anon_inode:')}")
@@ -193,129 +207,25 @@ class _Looker:
         if self._held is None:
             self._held = {}
             for pid in self._pids:
-                for name, writes in _open_files(pid):
+                for name, writes in open_files(pid):
                     self._held.setdefault(name, []).append((pid, writes))
         return self._held.get(target, [])
 
 
-@lru_cache(maxsize=64)
-def _interpreter_data(pid: int, start_ticks: int) -> tuple[tuple[int, int], ...]:
-    """Where a Python process keeps the interpreter's own data, the interpreter lock among them."""
-    found: list[tuple[int, int]] = []
-    end_of_python = 0
-    try:
-        lines = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ()
-    for line in lines:
-        words = line.split(maxsplit=5)
-        begin, end = (int(word, 16) for word in words[0].split("-"))
-        is_python = len(words) > 5 and _PYTHON_FILE.search(words[5]) is not None
-        # What is zero at the start has no file behind it, and follows what has.
-        if words[1].startswith("rw") and (is_python or (len(words) < 6 and begin == end_of_python)):
-            found.append((begin, end))
-        if is_python or begin == end_of_python:
-            end_of_python = end
-    return tuple(found)
+def _is_frozen(thread: ThreadSample) -> bool:
+    """True for what the kernel holds where it stands; calls that wait politely are never in state D otherwise."""
+    if thread.wchan in _FROZEN:
+        return True
+    return thread.state == "D" and thread.syscall is not None and call_name(thread.syscall[0]) in _POLITE
+
+
+def _is_at_pipe(thread: ThreadSample) -> bool:
+    return "pipe" in thread.wchan or thread.wchan in ("wait_for_partner", "fifo_open")
 
 
 def _named(pids: frozenset[int]) -> str:
     numbers = sorted(pids)
     return f"process {numbers[0]}" if len(numbers) == 1 else f"processes {', '.join(map(str, numbers[:6]))}"
-
-
-def _target(pid: int, file: int) -> str:
-    try:
-        return os.readlink(b"/proc/%d/fd/%d" % (pid, file)).decode(errors="replace")  # noqa: PTH115 - hundreds a look
-    except OSError:
-        return ""
-
-
-def _open_files(pid: int) -> list[tuple[str, bool]]:
-    """Pipes, FIFOs and sockets that a process holds, and whether it may write to them."""
-    found = []
-    folder = f"/proc/{pid}/fd/"
-    try:
-        names = os.listdir(folder)  # noqa: PTH208
-    except OSError:
-        return []
-    for name in names:
-        try:
-            target = os.readlink(folder + name)  # noqa: PTH115
-            if target.startswith(("pipe:", "socket:")) or (target.startswith("/") and _is_fifo(target)):
-                found.append((target, bool(os.lstat(folder + name).st_mode & stat.S_IWUSR)))
-        except OSError:
-            continue
-    return found
-
-
-def _is_fifo(path: str) -> bool:
-    try:
-        return path.startswith("/") and stat.S_ISFIFO(os.stat(path).st_mode)  # noqa: PTH116
-    except OSError:
-        return False
-
-
-def _fifo_note(path: str) -> str:
-    return ", a FIFO that nobody has opened at the other end" if _is_fifo(path) else ""
-
-
-def _memory(pid: int, address: int, count: int) -> bytes:
-    try:
-        file = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return os.pread(file, count, address)
-    except (OSError, OverflowError):
-        return b""
-    finally:
-        os.close(file)
-
-
-def _text_at(pid: int, address: int) -> str:
-    page = 4096 - address % 4096  # a path may end just before memory that is not there
-    return (_memory(pid, address, 4096) or _memory(pid, address, page)).partition(b"\0")[0].decode(errors="replace")
-
-
-def _polled(pid: int, address: int, count: int) -> list[int]:
-    raw = _memory(pid, address, 8 * min(count, 1024))
-    return [file for file, _, _ in struct.iter_unpack("=ihh", raw[: len(raw) // 8 * 8]) if file >= 0]
-
-
-def _selected(pid: int, arguments: tuple[int, ...]) -> list[int]:
-    count = min(arguments[0], 1024)
-    found: set[int] = set()
-    for address in arguments[1:4]:
-        bits = int.from_bytes(_memory(pid, address, (count + 63) // 64 * 8), "little") if address else 0
-        found |= {file for file in range(count) if bits >> file & 1}
-    return sorted(found)
-
-
-def _watched(pid: int, epoll: int) -> list[int]:
-    try:
-        lines = Path(f"/proc/{pid}/fdinfo/{epoll}").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return []
-    return [int(line.split()[1]) for line in lines if line.startswith("tfd:")]
-
-
-def _pid_of_pidfd(pid: int, file: int) -> frozenset[int]:
-    try:
-        lines = Path(f"/proc/{pid}/fdinfo/{file}").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return frozenset()
-    return frozenset(int(line.split()[1]) for line in lines if line.startswith("Pid:") and int(line.split()[1]) > 0)
-
-
-def _lock_holders(path: Path) -> frozenset[int]:
-    try:
-        inode = path.stat().st_ino
-        lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return frozenset()
-    rows = (line.split() for line in lines if "->" not in line)
-    return frozenset(int(row[4]) for row in rows if row[5].rpartition(":")[2] == str(inode) and int(row[4]) > 0)
 
 
 def _signed(number: int) -> int:

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import signal
 import socket
 import sys
 import threading
@@ -14,7 +15,7 @@ import pytest
 
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.verdict import Verdict
-from tests.lab.watched import start, watch_all
+from tests.lab.watched import Watched, start, watch_all
 
 pytestmark = [pytest.mark.lab, pytest.mark.skipif(sys.platform != "linux", reason="what threads wait for is in /proc")]
 
@@ -148,7 +149,7 @@ def spinning(tmp_path_factory):
     """Programs that keep a processor busy and get nowhere, and one that gets somewhere slowly."""
     folder = tmp_path_factory.mktemp("spinning")
     names = ("busy_loop", "spinning_worker", "long_evaluation")
-    return watch_all([start(folder / name, name, budgets=Short()) for name in names], seconds=60)
+    return watch_all([start(folder / name, name, budgets=Short()) for name in names], seconds=150)
 
 
 @pytest.mark.parametrize("name", ["busy_loop", "spinning_worker"])
@@ -232,3 +233,91 @@ def test_the_rank_that_is_not_in_the_collective_is_the_culprit(tmp_path, name, v
     assert look.judged.verdict is verdict
     assert "rank 1" in look.because
     assert look.because.index("rank 1") < look.because.index("rank 0")
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="control groups and mounts need root")
+
+
+@contextlib.contextmanager
+def group_of(pid: int, kind: str):
+    """Put a process into a control group of its own: version 1 where that has the controller, else version 2."""
+    first, name = Path("/sys/fs/cgroup") / kind, f"holdfast-lab-{os.getpid()}"
+    folder = (first if first.is_dir() else Path("/sys/fs/cgroup")) / name
+    try:
+        folder.mkdir()
+        (folder / "cgroup.procs").write_text(str(pid))
+    except OSError as error:
+        pytest.skip(f"no control group {folder}: {error}")
+    try:
+        yield folder
+    finally:
+        (folder.parent / "cgroup.procs").write_text(str(pid))
+        folder.rmdir()
+
+
+def look_for(script: Watched, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not (script.looks and script.last.is_hung):
+        script.looks.append(script.watch.look())
+        time.sleep(script.watch.next_look_seconds)
+
+
+@pytest.mark.full
+@needs_root
+def test_a_frozen_control_group_is_named(tmp_path):
+    script = start(tmp_path / "attempt", "slow_steps")
+    look_for(script, 3)
+    with group_of(script.child.pid, "freezer") as group:
+        is_first = (group / "freezer.state").exists()
+        switch, on, off = ("freezer.state", "FROZEN", "THAWED") if is_first else ("cgroup.freeze", "1", "0")
+        (group / switch).write_text(on)
+        try:
+            look_for(script, 12)
+        finally:
+            (group / switch).write_text(off)
+    watch_all([script], seconds=0)
+    assert script.last.is_hung
+    assert script.last.judged.verdict is Verdict.STOPPED
+    assert "frozen" in script.last.because
+
+
+@pytest.mark.full
+@needs_root
+def test_work_throttled_to_a_hundredth_is_left_alone(tmp_path):
+    script = start(tmp_path / "attempt", "busy_loop", budgets=Short())
+    with group_of(script.child.pid, "cpu") as group:
+        if (group / "cpu.max").exists():
+            (group / "cpu.max").write_text("1000 100000")
+        else:
+            (group / "cpu.cfs_quota_us").write_text("1000")
+        look_for(script, 20)
+        os.kill(script.child.pid, signal.SIGKILL)
+        script.child.poll()
+        time.sleep(0.5)
+    watch_all([script], seconds=0)
+    assert not any(look.is_hung for look in script.looks), script.last.because
+    assert Verdict.STARVED in script.verdicts
+
+
+@pytest.mark.full
+@needs_root
+def test_a_disk_that_never_answers_is_named_with_what_the_kernel_waits_in(tmp_path):
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    script = start(tmp_path / "attempt", "dead_disk", mount)
+    look_for(script, 10)
+    watch_all([script], seconds=0)
+    if "no " in script.log:
+        pytest.skip(script.log.strip())
+    assert script.last.judged.verdict is Verdict.KERNEL
+    assert "fuse" in script.last.judged.words
+    assert not script.last.is_hung  # a disk has minutes
+
+
+def test_what_is_not_python_is_watched_too(tmp_path):
+    folder = tmp_path / "attempt"
+    script = start(folder, "open_fifo", command=("sh", "-c", "mkfifo never; sleep 1; cat never | sort"))
+    look_for(script, 8)
+    watch_all([script], seconds=0)
+    assert script.last.judged.verdict is Verdict.WAIT_INPUT
+    assert f"waits to open {folder}/never, a FIFO" in script.last.judged.words

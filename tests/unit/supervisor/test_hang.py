@@ -30,9 +30,14 @@ def test_what_can_never_move_again_is_hung_at_once_in_every_phase(verdict):
         assert ruled(verdict, 4.0, phase).is_hung
 
 
-@pytest.mark.parametrize("verdict", [Verdict.DEBUGGED, Verdict.STARVED])
-def test_a_debugger_and_a_starved_machine_are_never_a_hang(verdict):
-    assert not ruled(verdict, DAY).is_hung
+def test_a_debugger_is_never_a_hang():
+    assert not ruled(Verdict.DEBUGGED, DAY).is_hung
+
+
+def test_starved_work_is_no_hang_unless_its_stack_stood_still_for_a_whole_budget_of_processor_time():
+    assert not ruled(Verdict.STARVED, 29.0, stacks_move=False).is_hung
+    assert not ruled(Verdict.STARVED, DAY).is_hung
+    assert ruled(Verdict.STARVED, 31.0, stacks_move=False).is_hung
 
 
 def test_a_busy_card_is_no_deadlock():
