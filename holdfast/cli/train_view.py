@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from holdfast.core.artifacts import to_plain
 from holdfast.core.env import wants_color
 from holdfast.core.text import human_bytes, plural
 from holdfast.runs.follow import Follow, Followed
+from holdfast.runs.live import spark_line
 from holdfast.runs.view import clean, human_seconds
 
 _MOVES_EVERY_SECONDS = 0.2
@@ -43,21 +45,35 @@ class TrainView:
         self._working: tuple[str, int, int | None] = ("", 0, None)
         self._working_begun = time.monotonic()
         self._attempt, self._state, self._peak_bytes = 0, {}, 0  # type: ignore[var-annotated]
-        self._metrics_step = 0
-        self._forecast: Mapping[str, Any] = {}
+        self._metrics_step, self._is_quiet = 0, False
+        self._lock, self._closed = threading.RLock(), threading.Event()
+        if not quiet:
+            # Clocks move also while nothing is heard; daemonic, so that it never keeps the command from ending.
+            threading.Thread(target=self._tick, name="view", daemon=True).start()
 
     def __call__(self, event: str, details: Mapping[str, object]) -> None:
         """Show one event."""
-        show = getattr(self, "_on_" + event.replace(" ", "_"), None)
-        if show:
-            show(details)
-        self._draw()
+        with self._lock:
+            show = getattr(self, "_on_" + event.replace(" ", "_"), None)
+            if show:
+                show(details)
+            self._draw()
 
     def say(self, text: str, mark: str = "[ok]", name: str = "") -> None:
         """Print a line that stays."""
-        self._erase()
         if self._quiet:
             return
+        with self._lock:
+            self._erase()
+            self._print(text, mark, name)
+
+    def close(self) -> None:
+        """Take the moving part away."""
+        with self._lock:
+            self._closed.set()
+            self._erase()
+
+    def _print(self, text: str, mark: str, name: str) -> None:
         width = max(38, min(_width(), 110))
         head = f"{mark:<4} {name:<10} " if name else f"{mark:<4} "
         indent = len(head) if width >= 60 else 5
@@ -72,9 +88,11 @@ class TrainView:
         for line in lines:
             click.echo(line)
 
-    def close(self) -> None:
-        """Take the moving part away."""
-        self._erase()
+    def _tick(self) -> None:
+        while not self._closed.wait(_MOVES_EVERY_SECONDS):
+            with self._lock:
+                if not self._closed.is_set():
+                    self._draw()
 
     # The walk
 
@@ -133,7 +151,6 @@ class TrainView:
         )
 
     def _on_forecast(self, details: Mapping[str, Any]) -> None:
-        self._forecast = details
         self.say(str(details["words"]), name="forecast")
 
     # The attempts
@@ -147,12 +164,15 @@ class TrainView:
             self.say(f"attempt {self._attempt}: {rung}{details['because']}", "[..]", "train")
 
     def _on_progress(self, details: Mapping[str, Any]) -> None:
+        if details.get("step") != self._state.get("step") or details.get("phase") != self._state.get("phase"):
+            self._is_quiet = False
         self._state = dict(details)
         self._peak_bytes = max(self._peak_bytes, int(details.get("resident_bytes") or 0))
         if self._follow:
             self._tell_metrics(self._follow.look())
 
     def _on_quiet(self, details: Mapping[str, Any]) -> None:
+        self._is_quiet = True
         words = f": {details['words']}" if details.get("words") else ""
         self.say(
             f"no step for {human_seconds(float(details['seconds']))} in phase {details['phase']}{words}",
@@ -246,8 +266,20 @@ class TrainView:
             room = max(10, min(60, width - 12))
             full = int(room * now.step / now.steps)
             lines.append("     " + "█" * full + "░" * (room - full) + f" {now.step / now.steps:4.0%}")
-        if self._state.get("words") and self._is_live:
-            lines.append("     " + clean(self._state["words"], width - 5))
+        if self._is_live:
+            lines += self._below(now, width)
+        return lines
+
+    def _below(self, now: Followed, width: int) -> list[str]:
+        """What is worth a second look: the curve of the loss, what is safe on disk, and what a quiet process does."""
+        lines = []
+        if curve := spark_line(now.losses, max(8, min(40, width - 12))):
+            lines.append(f"     {curve} loss")
+        safe = f"saved at step {now.saved_step:,}" if now.saved_step is not None else "nothing saved yet"
+        attempt = f"attempt {self._attempt}, " if self._attempt > 1 else ""
+        lines.append(f"     {attempt}{safe}, {human_seconds(time.monotonic() - self._begun)} in all")
+        if self._is_quiet and self._state.get("words"):
+            lines.append("     now: " + clean(self._state["words"], width - 10))
         return lines
 
 

@@ -1,4 +1,4 @@
-"""The child process that talks to the hub: `python -m holdfast.models.fetch NAME ANSWER_FILE [--cached | --ask]`.
+"""The child process that talks to the hub: `python -m holdfast.models.fetch NAME ANSWER_FILE [--ask]`.
 
 Leaves one JSON object: {"whole": bytes} while it downloads, then {"folder": ...} or {"error": kind, "text": ...}. Alone
 in its process it can hang, be watched and be ended.
@@ -13,14 +13,11 @@ _TIMEOUT_SECONDS = 10
 _SMALL = (".json", ".txt", ".model", ".jinja")
 
 
-def main(name: str, answer: Path, *, cached_only: bool, ask_only: bool = False) -> None:
-    """Bring a model into the hub's cache, or find it there, or only ask whether it can be had."""
+def main(name: str, answer: Path, *, ask_only: bool) -> None:
+    """Bring a model into the hub's cache, or only ask whether it can be had."""
     from huggingface_hub import HfApi, snapshot_download
 
     try:
-        if cached_only:
-            _tell(answer, folder=snapshot_download(name, local_files_only=True))
-            return
         info = HfApi().model_info(name, files_metadata=True, timeout=_TIMEOUT_SECONDS)
         if getattr(info, "gated", False):
             HfApi().auth_check(name)
@@ -74,4 +71,4 @@ def _tell(answer: Path, **found: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), cached_only="--cached" in sys.argv[3:], ask_only="--ask" in sys.argv[3:])
+    main(sys.argv[1], Path(sys.argv[2]), ask_only="--ask" in sys.argv[3:])

@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.core.errors import HoldfastError, MachineError, RequestError
 from holdfast.core.text import human_bytes
-from holdfast.machine.hub import hub_cache_folder
+from holdfast.machine.hub import cached_models, hub_cache_folder
 from holdfast.models.store import ModelFolder, all_stored
 
 Progress = Callable[[str, int, int | None], None]
@@ -36,10 +36,9 @@ def get_from_hub(name: str, on_progress: Progress, *, offline: bool = False, say
     if "folder" in answer:
         return ModelFolder(name=name, folder=Path(answer["folder"]), source="the hub")
     if answer["error"] == "unreachable":
-        cached = _fetch(name, on_progress, cached_only=True)
-        if "folder" in cached and any(Path(cached["folder"]).glob("*.json")):
+        if cached := _cached(name):
             say(f"the hub cannot be reached ({answer['text'][:80]}); using {name} from its cache")
-            return ModelFolder(name=name, folder=Path(cached["folder"]), source="the hub's cache")
+            return ModelFolder(name=name, folder=cached, source="the hub's cache")
     raise _error(name, answer)
 
 
@@ -53,18 +52,26 @@ def require_on_hub(name: str, on_progress: Progress) -> None:
 
 def cached_names() -> list[str]:
     """The models that can be used without any network."""
-    from holdfast.machine.hub import cached_models
-
     cache = hub_cache_folder(os.environ)
     hub = [model.name for model in cached_models(cache) if model.complete] if cache.is_dir() else []
     return [*(model.name for model in all_stored()), *hub]
 
 
-def _fetch(name: str, on_progress: Progress, *, cached_only: bool = False) -> dict[str, Any]:
+def _cached(name: str) -> Path | None:
+    """The newest whole copy of a model in the hub's cache."""
+    cache = hub_cache_folder(os.environ)
+    if not any(model.name == name and model.complete for model in cached_models(cache)):
+        return None
+    snapshots = (cache / f"models--{name.replace('/', '--')}" / "snapshots").iterdir()
+    whole = [folder for folder in snapshots if (folder / "config.json").exists()]
+    return max(whole, key=lambda folder: folder.stat().st_mtime, default=None)
+
+
+def _fetch(name: str, on_progress: Progress) -> dict[str, Any]:
     """Run the child to its end; start it again when it stands still."""
     answer: dict[str, Any] = {}
-    for attempt in range(1 if cached_only else _TRIES):
-        answer = _fetch_once(name, on_progress, "--cached" if cached_only else "")
+    for attempt in range(_TRIES):
+        answer = _fetch_once(name, on_progress, "")
         if answer.get("error") != "stalled":
             return answer
         on_progress(f"the download of {name} stood still; trying again ({attempt + 2} of {_TRIES})", 0, None)

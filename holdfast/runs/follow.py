@@ -27,6 +27,7 @@ class Followed:
     saved_step: int | None = None
     seconds_per_step: float | None = None
     evaluation_seconds: float = 0.0
+    losses: list[float] = field(default_factory=list)
 
     def seconds_left(self) -> float | None:
         """Steps and evaluations that are still to come."""
@@ -92,6 +93,7 @@ class Follow:
             loss = event.get("loss")
             if isinstance(loss, (int, float)):
                 now.loss = loss if now.loss is None else _SMOOTH * now.loss + (1 - _SMOOTH) * loss
+                now.losses.append(now.loss)
             self._times.append((now.step, at))
             self._last_step_at = at
             self._measure()

@@ -1,0 +1,171 @@
+"""Models from a hub that works, refuses, is silent or stands still: real downloads from a server of our own."""
+
+import contextlib
+import hashlib
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.tiny import tiny_bert
+
+pytestmark = pytest.mark.lab
+SHA = "0123456789012345678901234567890123456789"
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """The few answers of a hub that a download asks for."""
+
+    protocol_version = "HTTP/1.1"
+    folder: Path
+    manner = "works"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def _answer(self, *, with_body: bool) -> None:
+        if self.manner == "silent":
+            time.sleep(600)
+        name = self.path.partition("?")[0]
+        if "/api/" in name:
+            self._about(with_body)
+        else:
+            self._file(Path(name).name, with_body)
+
+    def _about(self, with_body: bool) -> None:
+        if self.manner in ("missing", "gated"):
+            code = {"missing": "RepoNotFound", "gated": "GatedRepo"}[self.manner]
+            self._send(401 if self.manner == "missing" else 403, b"{}", {"X-Error-Code": code}, with_body)
+            return
+        if "/tree/" in self.path:
+            tree = [
+                {"type": "file", "path": path.name, "size": path.stat().st_size, "oid": SHA}
+                for path in sorted(self.folder.iterdir())
+            ]
+            self._send(200, json.dumps(tree).encode(), {"Content-Type": "application/json"}, with_body)
+            return
+        files = [{"rfilename": path.name, "size": path.stat().st_size} for path in sorted(self.folder.iterdir())]
+        about = {"id": "org/tiny", "modelId": "org/tiny", "sha": SHA, "siblings": files, "tags": [], "private": False}
+        self._send(200, json.dumps(about).encode(), {"Content-Type": "application/json"}, with_body)
+
+    def _file(self, name: str, with_body: bool) -> None:
+        content = (self.folder / name).read_bytes()
+        tag = hashlib.sha256(content).hexdigest()
+        headers = {"ETag": f'"{tag}"', "X-Repo-Commit": SHA, "Accept-Ranges": "bytes"}
+        if with_body and self.manner == "stands still" and name.endswith(".safetensors"):
+            self.send_response(200)
+            for key, value in {**headers, "Content-Length": str(len(content))}.items():
+                self.send_header(key, value)
+            self.end_headers()
+            self.wfile.write(content[: len(content) // 2])
+            self.wfile.flush()
+            time.sleep(600)
+        self._send(200, content, headers, with_body)
+
+    def _send(self, code: int, content: bytes, headers: dict[str, str], with_body: bool) -> None:
+        self.send_response(code)
+        for key, value in {**headers, "Content-Length": str(len(content))}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if with_body:
+            self.wfile.write(content)
+
+
+@contextlib.contextmanager
+def hub(folder: Path, manner: str) -> Iterator[str]:
+    handler = type("OneHub", (Hub,), {"folder": folder, "manner": manner})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    return tiny_bert(tmp_path_factory.mktemp("hub") / "tiny")
+
+
+def get(endpoint: str, home: Path, *arguments: str, code: str = "") -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "HF_ENDPOINT": endpoint, "XDG_CACHE_HOME": str(home), "HF_HOME": str(home / "hf")}
+    command = [sys.executable, "-c", code] if code else [sys.executable, "-m", "holdfast"]
+    return subprocess.run([*command, *arguments], env=environment, capture_output=True, text=True, timeout=300)
+
+
+def test_a_model_comes_from_the_hub_and_then_from_its_cache(model, tmp_path):
+    with hub(model, "works") as endpoint:
+        found = get(endpoint, tmp_path, "models", "get", "org/tiny", "--json")
+    assert found.returncode == 0, found.stderr
+    folder = Path(json.loads(found.stdout)["folder"])
+    assert (folder / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
+    again = get("http://127.0.0.1:9", tmp_path, "models", "get", "org/tiny")
+    assert again.returncode == 0, again.stderr
+    assert "from its cache" in again.stderr
+
+
+@pytest.mark.parametrize(("manner", "code", "words"), [("missing", 2, "there is no model"), ("gated", 2, "is gated")])
+def test_a_model_that_cannot_be_had_is_a_wrong_request(model, tmp_path, manner, code, words):
+    with hub(model, manner) as endpoint:
+        found = get(endpoint, tmp_path, "models", "get", "org/tiny")
+    assert found.returncode == code, found.stderr
+    assert words in found.stderr
+
+
+def test_train_says_so_before_it_reads_the_data(model, tmp_path):
+    (tmp_path / "x.csv").write_text("text,label\n" + "a b,c\nd e,f\n" * 20)
+    with hub(model, "missing") as endpoint:
+        found = get(
+            endpoint, tmp_path, "train", str(tmp_path / "x.csv"), "--model", "org/tiny", "--out", str(tmp_path / "run")
+        )
+    assert found.returncode == 2
+    assert "survey" not in found.stdout
+    assert not (tmp_path / "run").exists()
+
+
+SHORT = "from holdfast.models import from_hub; from_hub.STALL_SECONDS = 3; from_hub._FIRST_ANSWER_SECONDS = 3; "
+SHORT += "import sys; from holdfast.cli import main; main()"
+
+
+@pytest.mark.parametrize("manner", ["silent", "stands still"])
+def test_a_hub_that_stands_still_is_noticed_and_said_plainly(model, tmp_path, manner):
+    with hub(model, manner) as endpoint:
+        found = get(endpoint, tmp_path, "models", "get", "org/tiny", code=SHORT)
+    assert found.returncode == 3, found.stderr
+    assert "cannot be reached, and org/tiny is not cached" in found.stderr
+
+
+def test_a_machine_without_a_hub_says_what_it_has(tmp_path):
+    found = get("http://127.0.0.1:9", tmp_path, "models", "get", "org/tiny")
+    assert found.returncode == 3
+    assert "on this machine: none" in found.stderr
+
+
+def test_pickled_weights_of_an_old_model_are_made_safe(model, tmp_path):
+    import torch
+    from safetensors.torch import load_file
+
+    old = tmp_path / "old"
+    old.mkdir()
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (old / name).write_bytes((model / name).read_bytes())
+    torch.save(load_file(model / "model.safetensors"), old / "pytorch_model.bin")
+    (tmp_path / "x.csv").write_text("text,label\n" + "".join(f"w{n} w2 w3,{'ab'[n % 2]}\n" for n in range(1, 60)))
+    given = ["--model", str(old), "--out", str(tmp_path / "run"), "--epochs", "1", "--threads", "1"]
+    found = get("http://127.0.0.1:9", tmp_path, "train", str(tmp_path / "x.csv"), *given)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "its weights are pickled" in found.stdout
