@@ -35,10 +35,9 @@ def get_from_hub(name: str, on_progress: Progress, *, offline: bool = False, say
     answer = {"error": "unreachable", "text": "--offline was given"} if offline else _fetch(name, on_progress)
     if "folder" in answer:
         return ModelFolder(name=name, folder=Path(answer["folder"]), source="the hub")
-    if answer["error"] == "unreachable":
-        if cached := _cached(name):
-            say(f"the hub cannot be reached ({answer['text'][:80]}); using {name} from its cache")
-            return ModelFolder(name=name, folder=cached, source="the hub's cache")
+    if answer["error"] == "unreachable" and (cached := _cached(name)):
+        say(f"the hub cannot be reached ({answer['text'][:80]}); using {name} from its cache")
+        return ModelFolder(name=name, folder=cached, source="the hub's cache")
     raise _error(name, answer)
 
 
