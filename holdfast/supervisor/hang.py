@@ -54,7 +54,7 @@ def rule(silence: Silence, budgets: Budgets) -> Ruling:
     verdict = silence.judged.verdict
     if verdict is Verdict.DEBUGGED:
         return _FINE
-    if verdict in (Verdict.DEADLOCK, Verdict.TIMED, Verdict.SLEEPING) and silence.is_gpu_busy:
+    if silence.is_gpu_busy and verdict not in (Verdict.STOPPED, Verdict.CRASH_LOOP):
         return _rule_moving(silence, budgets)
     if verdict in (Verdict.DEADLOCK, Verdict.STOPPED):
         return Ruling(silence.judged.words) if silence.passed_seconds >= _AT_ONCE_SECONDS else _FINE

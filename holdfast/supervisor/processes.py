@@ -52,8 +52,9 @@ class ProcessSample:
 
 # The last three end only from inside: by a thread of the same process, by other processes of the tree.
 WaitKind = Literal[
-    "run", "stopped", "traced", "kernel", "net", "listen", "input", "sleep", "timed", "lock", "interpreter", "tree"
-]
+    "run", "stopped", "traced", "kernel", "device", "net", "listen", "input", "sleep", "timed",
+    "lock", "interpreter", "tree",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,6 +91,7 @@ _BY_KIND: Mapping[WaitKind, Verdict] = {
     "traced": Verdict.DEBUGGED,
     "stopped": Verdict.STOPPED,
     "kernel": Verdict.KERNEL,
+    "device": Verdict.KERNEL,
     "net": Verdict.WAIT_NET,
     "sleep": Verdict.SLEEPING,
     "listen": Verdict.WAIT_NET,
@@ -273,8 +274,9 @@ class _Follower:
                         ahead.append((other, waker))  # type: ignore[arg-type]  # a waker has a process
 
     def _is_service(self, thread: ThreadSample) -> bool:
-        is_listener = self._waits[thread.tid].kind == "listen" and thread.tid not in self._by_pid
-        return is_listener or thread.name.startswith(SERVICE_THREADS)
+        """True for threads that wake nobody: monitors, idle servers, those of a card's driver."""
+        is_idle = self._waits[thread.tid].kind in ("listen", "device") and thread.tid not in self._by_pid
+        return is_idle or thread.name.startswith(SERVICE_THREADS)
 
     def _deadlock_words(self, front: ProcessSample, reached: list[tuple[ProcessSample, ThreadSample, Wait]]) -> str:
         mains = [(process, wait) for process, thread, wait in reached if thread.tid == process.pid]

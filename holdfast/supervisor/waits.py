@@ -30,7 +30,7 @@ _FUTEX_PRIVATE, _FUTEX_COMMANDS = 128, 0x7F
 _SET_LOCK_AND_WAIT = {7, 38}  # F_SETLKW, F_OFD_SETLKW
 _FROZEN = ("__refrigerator", "get_signal", "do_freezer_trap")
 # What a set of files is waited for as: the first kind of these that is among them.
-_ORDER: tuple[WaitKind, ...] = ("net", "input", "kernel", "tree", "timed", "listen", "lock")
+_ORDER: tuple[WaitKind, ...] = ("net", "input", "kernel", "tree", "device", "timed", "listen", "lock")
 _ON_FILE = {
     *("read", "write", "readv", "writev", "pread64", "recvfrom", "recvmsg", "recvmmsg", "sendto", "sendmsg"),
     *("accept", "accept4", "connect", "ioctl"),
@@ -155,6 +155,8 @@ class _Looker:
             # Only a FIFO: a plain file is always ready. The file itself is not asked; its disk may be dead.
             wait = self._on_pipe(pid, target, wants_writer=not call.startswith("write"))
             return wait if wait.kind == "tree" else Wait(kind="input", words=f"waits for FIFO {target}")
+        if target.startswith("/dev/"):
+            return Wait(kind="device", words=f"waits for the device {target}")
         return Wait(kind="kernel", words=f"waits in {call} on {target or f'file {file}'}")
 
     def _on_kernel_object(self, pid: int, file: int, target: str) -> Wait:

@@ -145,7 +145,7 @@ class Watch:
             verdict_seconds=self._clock.verdict_seconds(now),
             stacks_move=self._motions.moves,
             is_disk_alive=judged.verdict is Verdict.KERNEL and self._disk.is_alive(now),
-            is_gpu_busy=is_waiting and self._gpu.is_busy(tree, now),
+            is_gpu_busy=is_waiting and self._gpu.is_busy(tree, now),  # costs a second, so only when it matters
         )
         ruling = rule(silence, self.budgets)
         if ruling.wants_stacks:

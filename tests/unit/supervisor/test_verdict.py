@@ -81,6 +81,12 @@ def test_an_idle_server_thread_wakes_nobody_but_a_main_thread_that_serves_waits_
     assert judge_window(window(process(10), t10=listens)).verdict is Verdict.WAIT_NET
 
 
+def test_a_drivers_own_thread_wakes_nobody_but_a_main_thread_may_wait_for_the_card():
+    card = Wait(kind="device", words="waits for the device /dev/nvidia0")
+    assert judge_window(window(process(10, thread(10), thread(11)), t10=lock(10), t11=card)).verdict is Verdict.DEADLOCK
+    assert judge_window(window(process(10), t10=card)).verdict is Verdict.KERNEL
+
+
 def test_a_training_process_counts_and_not_the_launcher_that_sleeps_between_looks():
     sleeps = Wait(kind="sleep", words="sleeps")
     samples = window(process(10), process(20, parent=10), t10=sleeps, t20=lock(20))

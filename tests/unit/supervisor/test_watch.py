@@ -1,0 +1,142 @@
+"""The watch itself, on the process that runs the tests: positions, pace, and clocks that are made up."""
+
+import os
+import socket
+import sys
+
+import pytest
+
+from holdfast.core.heartbeat import BeatWriter
+from holdfast.core.runfolder import BEAT, BEATS
+from holdfast.supervisor.beats import Beats
+from holdfast.supervisor.budgets import Budgets
+from holdfast.supervisor.child_exits import ChildExit, ChildExits
+from holdfast.supervisor.clocks import Clocks
+from holdfast.supervisor.processes import TreeSample, sample_tree
+from holdfast.supervisor.sockets import LISTENING, read_sockets
+from holdfast.supervisor.verdict import Verdict
+from holdfast.supervisor.watch import Watch
+from tests.unit.supervisor.samples import process
+
+only_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+class FakeClocks:
+    """Clocks that move when they are told."""
+
+    def __init__(self) -> None:
+        self.monotonic, self.boot = 1000.0, 1000.0
+
+    def __call__(self) -> Clocks:
+        return Clocks(self.monotonic, self.boot)
+
+    def move(self, seconds: float, asleep_seconds: float = 0.0) -> None:
+        self.monotonic += seconds
+        self.boot += seconds + asleep_seconds
+
+
+def test_a_machine_that_slept_is_not_silent(tmp_path):
+    clocks = FakeClocks()
+    watch = Watch(tmp_path, os.getpid(), Budgets(step_floor_seconds=5.0), clocks)
+    BeatWriter(tmp_path / BEAT).enter("step", 3, 10)
+    watch.look()
+    for _ in range(4):
+        clocks.move(1.0)
+        look = watch.look()
+    assert look.silent_seconds == 4.0
+    clocks.move(1.0, asleep_seconds=8 * 3600.0)
+    look = watch.look()
+    assert look.silent_seconds == 0.0
+    assert not look.is_hung
+    watch.close()
+
+
+def test_progress_is_seen_in_the_engines_beat_and_teaches_the_budget(tmp_path):
+    clocks = FakeClocks()
+    watch = Watch(tmp_path, os.getpid(), Budgets(), clocks)
+    beat = BeatWriter(tmp_path / BEAT)
+    for step in range(4):
+        beat.enter("step", step, 10)
+        look = watch.look()
+        assert (look.phase, look.step, look.steps, look.silent_seconds) == ("step", step, 10, 0.0)
+        clocks.move(12.0)
+    assert watch.budgets.step_seconds == 72.0
+    watch.close()
+
+
+def test_looks_come_less_often_while_all_is_well_than_when_it_is_quiet(tmp_path):
+    watch = Watch(tmp_path, os.getpid(), Budgets(), FakeClocks())
+    watch.look()
+    assert 0.5 <= watch.next_look_seconds <= 5.0
+    watch.close()
+
+
+def test_processes_that_have_steps_are_the_ones_that_train(tmp_path):
+    (tmp_path / BEATS).mkdir()
+    BeatWriter(tmp_path / BEATS / "10").enter("import")  # a launcher
+    for pid, step in ((20, 7), (30, 8)):
+        BeatWriter(tmp_path / BEATS / str(pid)).enter("step", step, 100)
+    BeatWriter(tmp_path / BEATS / "99").enter("step", 50, 100)  # gone
+    tree = TreeSample(at_seconds=0.0, processes=(process(10), process(20), process(30), process(40)))
+    position = Beats(tmp_path, 10).read(tree)
+    assert position.fronts == (20, 30)
+    assert (position.phase, position.step, position.steps) == ("step", 8, 100)
+
+
+def test_after_the_last_step_no_further_one_is_due(tmp_path):
+    BeatWriter(tmp_path / BEAT).enter("step", 10, 10)
+    position = Beats(tmp_path, 10).read(TreeSample(at_seconds=0.0, processes=(process(10),)))
+    assert position.phase == "step"
+    assert position.budget_phase == "end"
+
+
+@only_linux
+def test_a_sample_shows_this_process_as_it_is():
+    mine = sample_tree(os.getpid()).processes[0]
+    assert mine.pid == os.getpid()
+    assert mine.threads[0].tid == os.getpid()
+    assert mine.threads[0].run_ns > 0
+    assert mine.resident_bytes > 10_000_000
+    assert mine.tracer_pid == 0
+
+
+def test_a_process_that_is_gone_leaves_an_empty_sample():
+    assert sample_tree(2**22 + 1).processes == ()
+
+
+@only_linux
+def test_sockets_are_known_by_their_ends():
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        known = read_sockets()
+        port = server.getsockname()[1]
+        assert known[os.fstat(server.fileno()).st_ino].state == LISTENING
+        found = known[os.fstat(client.fileno()).st_ino]
+        assert found.remote == f"127.0.0.1:{port}"
+        assert found.silent_seconds is None or found.silent_seconds < 60
+
+
+def test_an_end_is_told_in_words():
+    assert ChildExit(pid=1, name="python", at_seconds=0.0, signal=11).words == "killed by SIGSEGV"
+    assert ChildExit(pid=1, name="python", at_seconds=0.0, code=3).words == "exit code 3"
+    assert not ChildExit(pid=1, name="python", at_seconds=0.0, code=0).is_failure
+    assert not ChildExit(pid=1, name="python", at_seconds=0.0).is_failure
+
+
+def test_nobody_has_ended_while_all_live():
+    exits = ChildExits()
+    exits.watch(sample_tree(os.getpid()).processes)
+    assert exits.collect(0.0) == []
+    exits.close()
+
+
+@only_linux
+def test_a_quiet_look_at_this_process_is_no_hang(tmp_path):
+    clocks = FakeClocks()
+    watch = Watch(tmp_path, os.getpid(), Budgets(), clocks)
+    looks = []
+    for _ in range(8):
+        looks.append(watch.look())
+        clocks.move(1.0)
+    assert not any(look.is_hung for look in looks)
+    assert looks[-1].judged.verdict in (Verdict.MOVING, Verdict.STARVED, Verdict.TIMED)
+    watch.close()
