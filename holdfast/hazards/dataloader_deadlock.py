@@ -156,4 +156,5 @@ HAZARD = Hazard(
             "#0  futex_wait () from /lib/libc.so.6\n#1  gomp_team_barrier_wait_end () from /lib/libgomp.so.1\n", "hang"
         ),
     ),
+    reproduced_by="tests/lab/test_evidence.py",
 )

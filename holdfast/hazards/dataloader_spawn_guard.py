@@ -72,4 +72,5 @@ HAZARD = Hazard(
         "BrokenPipeError: [Errno 32] Broken pipe",
         "RuntimeError: context has already been set",
     ),
+    reproduced_by="tests/lab/test_evidence.py",
 )

@@ -106,4 +106,5 @@ HAZARD = Hazard(
         '  File "train.py", line 9, in __getitem__\n    return self.rows[index]["answer"]\nKeyError: \'answer\'',
         "ConnectionResetError: [Errno 104] Connection reset by peer",
     ),
+    reproduced_by="tests/lab/test_evidence.py",
 )

@@ -33,9 +33,12 @@ _A_DISK = r"^(?![^\n]*(?:/dev/shm|shared memory|</torch_\d|shm_|inotify|posix_fa
 _NOT_A_DISK = (seen("frame", r"multiprocessing.(?:synchronize|heap|shared_memory)"),)
 
 
+_FULL = r"^free space on (?!/dev/shm)\S+: [\d.]+ (?:bytes|kB)\b"
+
+
 def _no_room_while_saving(evidence: Evidence) -> Passage | None:
     """A file system of the run is full, and what failed was a write. `torch.save` does not say why it failed."""
-    full = seen("sample", r"^free space on (?!/dev/shm)\S+: [\d.]+ (?:bytes|kB)\b").find(evidence)
+    full = seen("sample", _FULL).find(evidence)
     wrote = seen(
         "error", r"(?i)iostream|\bwrite|written|unexpected pos|serializ|\bsav(?:e|ing)|Errno 28|central directory"
     )
@@ -69,6 +72,9 @@ HAZARD = Hazard(
             r"(?i)(?:insufficient|not enough|out of|no more|ran out of|low) (?:free )?(?:disk|storage) space|disk (?:is )?full",
         ),
         judged("proves", _no_room_while_saving),
+        # Memory mapped from a file that the disk has no room for.
+        suggests("sample", _FULL, also=(seen("exit", r"SIGBUS"),)),
+        suggests("sample", _FULL, also=(seen("sample", r"ended by signal SIGBUS"),)),
         suggests("log", r"basic_ios::clear: iostream error"),
         suggests(
             "log",
@@ -122,6 +128,7 @@ HAZARD = Hazard(
         "    torch.save(state, path)\nRuntimeError: File out/checkpoint_0.pt cannot be opened.",
         "OSError: Not enough disk space. Needed: 38.23 GiB (download: 15.72 GiB, generated: 22.51 GiB)",
         Case("RuntimeError: basic_ios::clear: iostream error", "1", ("free space on /runs/07: 0 bytes of 10.0 MB",)),
+        Case("Fatal Python error: Bus error", "SIGBUS", ("free space on /runs/07: 0 bytes of 10.0 MB",)),
     ),
     near_misses=(
         "RuntimeError: unable to write to file </torch_2_1_0>: No space left on device (28)",
@@ -130,4 +137,5 @@ HAZARD = Hazard(
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 60.00 MiB",
         "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
     ),
+    reproduced_by="tests/lab/test_evidence.py",
 )

@@ -165,4 +165,5 @@ HAZARD = Hazard(
         "wandb.errors.CommError: Run initialization has timed out after 90.0 sec.",
         "ConnectionRefusedError: [Errno 111] Connection refused",
     ),
+    reproduced_by="tests/lab/test_evidence.py",
 )

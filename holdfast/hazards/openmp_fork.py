@@ -236,4 +236,5 @@ HAZARD = Hazard(
         ),
         "[W pthreadpool-cpp.cc:90] Warning: Leaking Caffe2 thread-pool after fork. (function pthreadpool)",
     ),
+    reproduced_by="tests/lab/test_evidence.py",
 )

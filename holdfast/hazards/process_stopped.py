@@ -15,8 +15,8 @@ HAZARD = Hazard(
     title="a process of the run was stopped or frozen from outside",
     kind="hang",
     signs=(
-        proves("sample", r"^verdict stopped: "),
         proves("sample", r"^pid \d+ \S.*frozen by cgroup "),
+        proves("sample", r"^verdict stopped: "),
         suggests("sample", r"^verdict in a debugger: |held by the debugger with pid"),
         suggests(
             "log",

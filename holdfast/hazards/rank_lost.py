@@ -16,7 +16,10 @@ HAZARD = Hazard(
     kind="crash",
     signs=(
         proves("sample", r"^rank \d+ \(pid \d+\) ended by code 0 .*while other ranks were at work"),
-        suggests("sample", r"^rank \d+ \(pid \d+\) ended by signal SIG(?!TERM|SEGV|ABRT|BUS|ILL|FPE)\w+ .*before the other ranks"),
+        suggests(
+            "sample",
+            r"^rank \d+ \(pid \d+\) ended by signal SIG(?!TERM|SEGV|ABRT|BUS|ILL|FPE)\w+ .*before the other ranks",
+        ),
     ),
     remedies=(
         Remedy(

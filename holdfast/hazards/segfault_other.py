@@ -93,4 +93,5 @@ HAZARD = Hazard(
         "KeyError: 'labels'\nSegmentation fault (core dumped)",
         "OMP: Error #15: Initializing libomp.dylib, but found libomp.dylib already initialized.\nSegmentation fault: 11",
     ),
+    reproduced_by="tests/lab/test_evidence.py",
 )

@@ -93,4 +93,5 @@ HAZARD = Hazard(
         ),
         "error: can't find Rust compiler",
     ),
+    reproduced_by="tests/lab/test_evidence.py",
 )

@@ -78,7 +78,8 @@ def collect(
     lines += ends.lines()
     lines += _memory_lines(ending, mark, pids, ends.killed())
     lines += resident_lines(attempt)
-    lines += room_lines(attempt)
+    if not _waits_for_disk(look):
+        lines += room_lines(attempt)  # a disk that does not answer would not answer us either
     lines += _event_lines(attempt)
     if ending.returncode is not None and -ending.returncode in _CRASHES:
         report = find_crash_report(pids, ending.started, _CRASH_REPORT_SECONDS)
@@ -137,6 +138,10 @@ def _verdict_lines(look: "Look | None", ending: Ending) -> Iterator[str]:
         yield f"given up: {look.because}"
     if look.phase:
         yield f"phase {look.phase}, step {look.step}" + (f" of {look.steps}" if look.steps else "")
+
+
+def _waits_for_disk(look: "Look | None") -> bool:
+    return bool(look and look.is_hung and look.judged and look.judged.verdict == "waits in the kernel")
 
 
 def _is_stuck(look: "Look | None") -> bool:

@@ -14,6 +14,7 @@ _ECHO = re.compile(
     r"ChildFailedError|failed \(exitcode: |CalledProcessError|SignalException"
     r"|Connection (?:closed|reset) by peer|Broken pipe"
 )
+_VICTIM = r"^kernel log: .*Killed process (\d+) \(([^)]*)\).*anon-rss:(\d+)kB, file-rss:(\d+)kB"
 _LIMIT = re.compile(r"\blimit (?P<limit>[\d.]+ \w+)")
 
 
@@ -27,7 +28,7 @@ def one_sentence(attempt: Path, evidence: Evidence, diagnosis: Diagnosis) -> str
     if diagnosis.slug == "unknown":
         return _unknown(how, evidence)
     if diagnosis.slug == "host-oom" and (kill := evidence.samples.first(_KILLS.pattern)):
-        return _memory_kill(kill.text, seen, where)
+        return _memory_kill(kill.text, evidence, seen, where)
     is_sure = (
         diagnosis.confidence == "proven" or diagnosis.slug == "segfault-other"
     )  # which claims no more than it sees
@@ -53,26 +54,36 @@ def _where(seen: dict[str, object]) -> str:
     return f" in phase {phase}" + (f" at step {step}{of}" if step else "")
 
 
-def _memory_kill(line: str, seen: dict[str, object], where: str) -> str:
+def _memory_kill(line: str, evidence: Evidence, seen: dict[str, object], where: str) -> str:
     """The kernel's kill, with the numbers that prove it."""
     kills, limit = _KILLS.search(line), _LIMIT.search(line)
     count = int(kills["kills"]) if kills else 1
     told = [f"cgroup limit {limit['limit']}"] if limit else []
     counted = f"{count} OOM {'kill' if count == 1 else 'kills'} counted"
     told.append(counted + (" in the whole system" if kills and kills["system"] else ""))
+    told.append(f"{_held(evidence, seen)}{where}".strip())
+    return "killed by the kernel for memory: " + ", ".join(filter(None, told))
+
+
+def _held(evidence: Evidence, seen: dict[str, object]) -> str:
+    """What the victim held: by the kernel's own word where it may be read, else by our last look at the tree."""
+    for match, _ in evidence.samples.search(_VICTIM):
+        return f"resident {human_bytes(1024 * (int(match[3]) + int(match[4])))} of pid {match[1]} ({match[2]})"
     resident = seen.get("resident_bytes")
-    held = f"resident {human_bytes(resident)}" if isinstance(resident, int) and resident else ""
-    return "killed by the kernel for memory: " + ", ".join(filter(None, [*told, f"{held}{where}".strip()]))
+    return f"resident {human_bytes(resident)}" if isinstance(resident, int) and resident else ""
 
 
 def _proof(diagnosis: Diagnosis, evidence: Evidence) -> str:
     """The strongest line, what was measured before what was printed; the title may say it already."""
-    if given_up := evidence.samples.first(r"^given up: .*holds the others up"):
+    given_up = evidence.samples.first(r"^given up: ")
+    if given_up and "holds the others up" in given_up.text:
         return _short(given_up.text.removeprefix("given up: "))  # it names the rank
     passages: list[Passage] = sorted(diagnosis.because, key=lambda passage: passage.source != "sample")
     texts = [passage.text.strip() for passage in passages if passage.text.strip() not in ("hang", diagnosis.title)]
     if not texts or texts[0].startswith(("signal ", "code ")):
         return ""
+    if texts[0].startswith("verdict "):
+        return _short(given_up.text.removeprefix("given up: ") if given_up else texts[0].partition(": ")[2])
     return _short(texts[0])
 
 

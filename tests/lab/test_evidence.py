@@ -1,5 +1,6 @@
 """What is seen of real faults: each is named right, with its proof in the one sentence, and nothing is left running."""
 
+import ctypes
 import os
 import shutil
 import signal
@@ -12,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-import holdfast.preload
 from holdfast.core.evidence import Diagnosis
 from holdfast.core.heartbeat import read_beat
 from holdfast.core.runfolder import BEAT, OUTPUT
+from holdfast.runs.command import PRELOAD
 from holdfast.supervisor.attempt import StopRequest, run_attempt
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.child import Launch
@@ -26,6 +27,7 @@ from holdfast.supervisor.outcome import Outcome
 
 pytestmark = pytest.mark.lab
 FAULTS = Path(__file__).parent / "faults"
+LIMITS = {Path("/sys/fs/cgroup/memory"): "memory.limit_in_bytes", Path("/sys/fs/cgroup"): "memory.max"}
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which only Linux has")
 
 
@@ -36,7 +38,7 @@ def attempt(
     words = tuple(map(str, command))
     if words[0].endswith(".py"):
         words = (sys.executable, str(FAULTS / words[0]), *words[1:])
-    environment = {**os.environ, "PYTHONPATH": str(Path(holdfast.preload.__file__).parent), **variables}
+    environment = {**os.environ, "PYTHONPATH": str(PRELOAD), **variables}
     launch = Launch(words, folder.parent, environment, folder)
     folder.mkdir(parents=True)
     (folder / "settings.json").write_text("{}")
@@ -82,7 +84,7 @@ def test_a_hang_is_named_with_its_proof(tmp_path, script, slug, proof):
 @pytest.mark.parametrize(
     ("script", "slug", "proof"),
     [
-        ("busy_loop.py", "busy-livelock", "moving"),
+        ("busy_loop.py", "busy-livelock", "no progress for"),
         ("open_fifo.py", "input-blocked", "FIFO"),
     ],
 )
@@ -160,6 +162,72 @@ def test_a_kernel_kill_for_memory_is_proven_by_its_counter(tmp_path, small_group
     assert (diagnosis.slug, diagnosis.confidence) == ("host-oom", "proven")
     assert outcome.sentence.startswith("killed by the kernel for memory: cgroup limit 250.0 MB, 1 OOM kill counted")
     assert "resident" in outcome.sentence
+
+
+@pytest.mark.full
+def test_a_worker_that_the_kernel_took_is_told_from_one_that_crashed(tmp_path, small_group):
+    (small_group / LIMITS[small_group.parent]).write_text(str(600_000_000))
+    enter = f"echo $$ > {small_group}/cgroup.procs; exec {sys.executable} {FAULTS}/worker_leak.py"
+    outcome, diagnosis = attempt(tmp_path / "01", "sh", "-c", enter)
+    assert (diagnosis.slug, diagnosis.confidence) == ("host-oom", "proven")
+    assert "limit 600.0 MB, 1 OOM kill counted" in outcome.sentence
+
+
+@pytest.mark.full
+def test_a_group_that_is_out_of_memory_with_its_killer_off_is_a_hang_for_memory(tmp_path, small_group):
+    try:
+        (small_group / "memory.oom_control").write_text("1")
+    except OSError:
+        pytest.skip("only version 1 of control groups can switch the killer off")
+    enter = f"echo $$ > {small_group}/cgroup.procs; exec {sys.executable} {FAULTS}/memory_leak.py"
+    outcome, diagnosis = attempt(tmp_path / "01", "sh", "-c", enter, seconds=6)
+    assert (outcome.outcome, diagnosis.slug, diagnosis.confidence) == ("hung", "host-oom", "proven")
+    assert "its OOM killer is switched off" in outcome.sentence
+
+
+@pytest.mark.full
+@linux_only
+@pytest.mark.parametrize(
+    ("how", "slug"),
+    [
+        ("SIGKILL", "process-killed"),
+        ("SIGSEGV", "segfault-other"),
+        ("quietly", "rank-lost"),
+        ("SIGSTOP", "process-stopped"),
+    ],
+)
+def test_the_rank_that_left_is_named_and_not_the_one_that_fell_with_it(tmp_path, how, slug):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port)
+    outcome, diagnosis = attempt(tmp_path / "01", *torchrun, FAULTS / "rank_leaves.py", how)
+    assert diagnosis.slug == slug
+    assert "rank 1" in outcome.sentence
+
+
+@pytest.fixture
+def dead_disk(tmp_path):
+    """A mount whose server never answers; skipped where none may be made."""
+    disk = tmp_path / "dead"
+    disk.mkdir()
+    try:
+        server = os.open("/dev/fuse", os.O_RDWR)
+    except OSError as error:
+        pytest.skip(f"this machine lets us make no mount of our own: {error}")
+    options = f"fd={server},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}".encode()
+    if ctypes.CDLL(None).mount(b"dead", os.fsencode(disk), b"fuse", 0, options):
+        os.close(server)
+        pytest.skip("this machine lets us mount nothing (needs root)")
+    yield disk
+    ctypes.CDLL(None).umount2(os.fsencode(disk), 2)  # MNT_DETACH
+    os.close(server)
+
+
+@pytest.mark.full
+def test_a_disk_that_does_not_answer_is_named_by_the_kernels_wait(tmp_path, dead_disk):
+    outcome, diagnosis = attempt(tmp_path / "01", "save_to_disk.py", dead_disk, seconds=8)
+    assert (outcome.outcome, diagnosis.slug, diagnosis.confidence) == ("hung", "disk-stalled", "proven")
+    assert "fuse" in outcome.sentence
 
 
 @pytest.fixture
