@@ -16,10 +16,6 @@ from holdfast_preload.checkpoints import not_finite
 _SCALED_PATIENCE = 3
 
 
-class BadNumbers(RuntimeError):
-    """Raised into the script: to go on would learn nothing."""
-
-
 class Numbers:
     """The losses and gradient norms of one training."""
 
@@ -28,6 +24,7 @@ class Numbers:
         self.patience = _SCALED_PATIENCE if is_scaled else 1
         self.bad_in_a_row = 0
         self.last_finite_step = 0
+        self.has_ended = False
 
     def look(self, log: dict[str, Any], step: int, tell: bool = True) -> None:
         """Pass a log on to the supervisor; raise when its loss or gradient norm is no number."""
@@ -52,8 +49,9 @@ class Numbers:
 
     def end(self, step: int, reason: str) -> None:
         """End the run with a reason the supervisor knows."""
+        self.has_ended = True
         events.write("bad numbers", reason=reason, step=step, last_finite_step=self.last_finite_step, train=self.train)
-        raise BadNumbers(
+        raise RuntimeError(
             f"loss is not finite at step {step} ({reason}), training stopped;"
             f" the numbers were last good at step {self.last_finite_step}"
         )

@@ -113,6 +113,11 @@ def _look_on(name: str, loader: Any) -> None:
         if name in AFTER:
             run_part(name, module)
 
+    # Python leaves frames of this name out of tracebacks, so a failed import reads as it would without us.
+    code = exec_module.__code__
+    exec_module.__code__ = code.replace(
+        co_filename="<frozen importlib._bootstrap>", co_name="_call_with_frames_removed"
+    )
     try:
         loader.exec_module = exec_module
     except AttributeError:  # a loader without room for it

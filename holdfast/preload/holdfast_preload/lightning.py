@@ -17,7 +17,7 @@ from holdfast_preload import events, history, order, settings, stopping
 from holdfast_preload.beat import BEAT, FIRST_STEP, NUMBERS
 from holdfast_preload.cadence import Cadence
 from holdfast_preload.checkpoints import why_broken_file
-from holdfast_preload.finite import BadNumbers, Numbers
+from holdfast_preload.finite import Numbers
 from holdfast_preload.wraps import Function, around, given, in_phase
 
 _KEEP = 2
@@ -83,9 +83,9 @@ class Fit:
             try:
                 self.trainer.save_checkpoint(path, False)  # with optimizer and loops
                 self._keep_few(path)
-            except BadNumbers:
-                raise
             except Exception as error:
+                if self.numbers.has_ended:
+                    raise
                 events.write("save failed", step=step, error=repr(error), train=self.number)
                 self.cadence.last_end = time.monotonic()
         if self.cadence.must_stop:

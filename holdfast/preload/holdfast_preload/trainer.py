@@ -7,15 +7,20 @@ an earlier attempt, saves when a minute has passed, and ends the run when its nu
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from holdfast_preload import events, stopping
 from holdfast_preload.beat import BEAT, FIRST_STEP, NUMBERS
 from holdfast_preload.finite import Numbers
-from holdfast_preload.trainer_resume import choose_checkpoint
+from holdfast_preload.trainer_resume import choose_checkpoint, is_complete
 from holdfast_preload.trainer_rungs import change_batches
 from holdfast_preload.trainer_saves import Saves
 from holdfast_preload.wraps import Function, around, given, in_phase
+
+
+class AlreadyDone(BaseException):
+    """Leaves the Trainer's loop before a step that would be one too many."""
 
 
 class Training:
@@ -31,6 +36,7 @@ class Training:
         self.numbers = Numbers(self.number, is_scaled=bool(getattr(trainer.args, "fp16", False)))
         self.saves = Saves(self.number, trainer, self.numbers)
         self.resumed_from = ""
+        self.first_step = 0
 
     def begin(self, state: Any) -> None:
         """The loop is about to take its first step."""
@@ -41,10 +47,15 @@ class Training:
         if self.resumed_from:
             self.numbers.last_finite_step = int(state.global_step)
             events.write("resumed", checkpoint=self.resumed_from, step=int(state.global_step), train=self.number)
+        self.first_step = int(state.global_step)
+        if self.resumed_from and is_complete(self.resumed_from) and hasattr(self.trainer, "_finalize_training"):
+            raise AlreadyDone
 
     def end(self) -> None:
         """The loop has ended by itself."""
         state = self.trainer.state
+        if self.resumed_from and int(state.global_step) == self.first_step and hasattr(self.trainer, "_load_rng_state"):
+            self.trainer._load_rng_state(self.resumed_from)  # what comes after draws as it would have
         events.write("trained", train=self.number, step=int(state.global_step))
         Training.steps_before += int(state.global_step)
 
@@ -70,6 +81,8 @@ def _training(train: Function) -> Function:
             return train(self, *args, **kwargs)
         try:
             result = train(**named)
+        except AlreadyDone:
+            result = self._finalize_training(None, 0, time.time())
         finally:
             stopping.disarm()
         mine = _mine(self)

@@ -19,6 +19,13 @@ def choose_checkpoint(asked: Any, output_dir: str, train: int) -> Any:
     return ours or asked
 
 
+def is_complete(path: str) -> bool:
+    """Say whether a checkpoint is of a training that had ended in the middle of an epoch: the Trainer would go on."""
+    state = read_state(path) or {}
+    most, epoch = state.get("max_steps") or 0, float(state.get("epoch") or 0)
+    return 0 < most <= state.get("global_step", 0) and epoch != int(epoch)
+
+
 def _of_a_path(asked: str, ours: str) -> str | None:
     reason = why_broken(asked)
     if not reason:

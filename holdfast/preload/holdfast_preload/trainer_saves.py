@@ -16,7 +16,7 @@ from typing import Any, Iterator
 from holdfast_preload import events, settings
 from holdfast_preload.cadence import Cadence
 from holdfast_preload.disk import is_disk_full
-from holdfast_preload.finite import BadNumbers, Numbers
+from holdfast_preload.finite import Numbers
 from holdfast_preload.wraps import Function, in_phase
 
 _KEEP = 2
@@ -66,9 +66,9 @@ class Saves:
             try:
                 with self._elsewhere():
                     self.trainer._save_checkpoint(model, None)
-            except BadNumbers:
-                raise
             except Exception as error:
+                if self.numbers.has_ended:
+                    raise
                 events.write("save failed", step=step, error=repr(error), train=self.train)
                 shutil.rmtree(os.path.join(self.folder, f"checkpoint-{step}"), ignore_errors=True)
                 self.cadence.last_end = time.monotonic()
