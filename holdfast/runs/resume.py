@@ -1,12 +1,11 @@
 """Takes up a run from its folder alone: after Ctrl-C, a kill of the supervisor, a crash or a restart of the machine."""
 
-import os
 import signal
 import time
 from importlib import import_module
 from pathlib import Path
 
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.runfolder import RESULT
 from holdfast.runs.command import command_job, read_command_request
 from holdfast.runs.earlier import end_leftovers
@@ -50,4 +49,8 @@ def ask_to_stop(run: Path, *, at_once: bool, wait_seconds: float) -> str:
         if holder(run) is None:
             return "stopped"
         time.sleep(0.1)
-    return f"asked, but not stopped within {wait_seconds:.0f} s (supervisor {found.pid}; this is {os.getpid()})"
+    raise MachineError(
+        "the run was asked to stop and did not",
+        seen=f"supervisor {found.pid} still looks after it after {wait_seconds:.0f} s",
+        try_next=(f"holdfast stop --now {run}",),
+    )
