@@ -1,0 +1,34 @@
+"""Writes docs/settings.md, the page of every setting of `holdfast train`, from the request itself."""
+
+from pathlib import Path
+
+from holdfast.core.request import FIELDS, allowed_words, option
+
+PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
+_GROUPS = {"data": "The data", "learning": "What is learned", "machine": "How it is computed", "run": "The run"}
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [
+        "# Settings of `holdfast train`\n",
+        "Each is an option (`--batch-size 32`) and a key of a TOML file (`batch_size = 32`, for `--config`; tables are only",
+        "for order). What is left out is found out, and printed with its reason. This page is made by",
+        "`tools/settings_page.py`.",
+    ]
+    for group, title in _GROUPS.items():
+        parts += [f"\n## {title}\n", "| setting | meaning | allowed | default |", "|---|---|---|---|"]
+        parts += [_row(field) for field in FIELDS.values() if field.metadata["group"] == group]
+    return "\n".join(parts) + "\n"
+
+
+def _row(field: object) -> str:
+    about, name, default = field.metadata, field.name, field.default  # type: ignore[attr-defined]
+    names = [option(name), *("--" + other.replace("_", "-") for other in about["also"])]
+    shown = "" if default in (None, (), "") else str(default).lower() if isinstance(default, bool) else str(default)
+    names = list(dict.fromkeys(names))
+    return f"| {', '.join(f'`{one}`' for one in names)} | {about['text']} | {allowed_words(field)} | {shown} |"  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
