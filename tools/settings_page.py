@@ -12,8 +12,8 @@ def page() -> str:
     """The whole page."""
     parts = [
         "# Settings of `holdfast train`\n",
-        "Each is an option (`--batch-size 32`) and a key of a TOML file (`batch_size = 32`, for `--config`; tables are only",
-        "for order). What is left out is found out, and printed with its reason. This page is made by",
+        "Each is an option (`--batch-size 32`) and a key of a TOML file (`batch_size = 32`, for `--config`; tables are",
+        "only for order). What is left out is found out, and printed with its reason. This page is made by",
         "`tools/settings_page.py`.",
     ]
     for group, title in _GROUPS.items():
@@ -26,7 +26,7 @@ def _row(field: object) -> str:
     about, name, default = field.metadata, field.name, field.default  # type: ignore[attr-defined]
     names = [option(name), *("--" + other.replace("_", "-") for other in about["also"])]
     shown = "" if default in (None, (), "") else str(default).lower() if isinstance(default, bool) else str(default)
-    names = list(dict.fromkeys(names))
+    names = list(dict.fromkeys(names)) if name != "data" else ["DATA"]
     return f"| {', '.join(f'`{one}`' for one in names)} | {about['text']} | {allowed_words(field)} | {shown} |"  # type: ignore[arg-type]
 
 
