@@ -153,6 +153,7 @@ _SHOWN: dict[str, Callable[[Mapping[str, object], bool], str | list[str]]] = {
     "remembered": _remembered,
     "phase": _phase,
     "leftovers ended": _told,
+    "left behind": _told,
     "stopping": _stopping,
     "resumed": _resumed,
     "skipped checkpoint": _skipped,

@@ -110,8 +110,8 @@ class _Attempt:
         while child.poll() is None:
             now = time.monotonic()
             if now >= next_look:
-                mark.see(child.pid)
                 look = watch.look()
+                mark.see_all(child.pid, look.pids)
                 next_look = now + watch.next_look_seconds
                 self._report(look, now)
             if self._stop.is_asked:
@@ -135,7 +135,8 @@ class _Attempt:
         ending = Ending(returncode=code, is_hung=is_hung, started=self._started)
         try:
             collect(attempt, ending, look, exits, mark, child)
-            end_tree(attempt, child, _HUNG_GRACE_SECONDS)
+            for words in end_tree(attempt, child, _HUNG_GRACE_SECONDS).left:
+                self._on_event("left behind", {"words": words})
             evidence = read_attempt_evidence(attempt)
             diagnosis = diagnose(evidence)
             write_artifact(attempt, DIAGNOSIS, diagnosis)

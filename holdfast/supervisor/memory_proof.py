@@ -10,7 +10,7 @@ group says.
 import os
 import re
 import time
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,6 +91,13 @@ class MemoryMark:
             self._seen[pid] = (membership, folder)
             if folder and folder not in self._kills:
                 self._kills[folder] = _group_kills(version, folder)
+
+    def see_all(self, root_pid: int, pids: Iterable[int]) -> None:
+        """See the root again, and of the others those that are new: that is cheap enough for every look."""
+        self.see(root_pid)
+        for pid in pids:
+            if pid not in self._seen:
+                self.see(pid)
 
     def proof(self, pids: Container[int] = ()) -> MemoryProof:
         """What has been counted since. `pids` are our processes, for the lines that name one."""
