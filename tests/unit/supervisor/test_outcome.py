@@ -1,0 +1,80 @@
+"""What is concluded from one attempt for the next."""
+
+import signal
+
+import pytest
+
+from holdfast.core.events import Events
+from holdfast.core.heartbeat import BeatWriter
+from holdfast.core.logtext import read_evidence
+from holdfast.core.runfolder import BEAT, BEATS, EVENTS
+from holdfast.supervisor.outcome import last_error, newest_beat, void_changes, was_ended_from_outside
+from holdfast.supervisor.told import Told
+
+
+@pytest.mark.parametrize(
+    ("code", "is_oom", "outside"),
+    [
+        (-signal.SIGTERM, False, True),
+        (128 + signal.SIGTERM, False, True),  # by way of a shell, or an engine that saved first
+        (-signal.SIGINT, False, True),
+        (-signal.SIGKILL, True, False),
+        (-signal.SIGSEGV, False, False),
+        (1, False, False),
+        (None, False, False),
+    ],
+)
+def test_who_ended_it(code, is_oom, outside):
+    assert was_ended_from_outside(code, is_oom) is outside
+
+
+def test_a_kill_without_a_memory_kill_counted_is_from_outside_only_where_kills_are_counted(monkeypatch):
+    for platform, outside in (("linux", True), ("darwin", False)):
+        monkeypatch.setattr("sys.platform", platform)
+        assert was_ended_from_outside(-signal.SIGKILL, False) is outside
+
+
+def test_what_was_not_applied_and_what_the_script_does_not_use_reaches_nothing(tmp_path):
+    events = Events(tmp_path / EVENTS)
+    events.write("uses", what="hf-trainer")
+    events.write("applied", change="micro_batch", value=2, how="TrainingArguments")
+    changes = {"micro_batch_factor": 2, "loader_workers": 0, "TORCH_COMPILE_DISABLE": "1"}
+    void = void_changes(tmp_path, changes, step_reached=10)
+    assert "micro_batch_factor" not in void
+    assert {"loader_workers", "compile", "TORCH_COMPILE_DISABLE"} <= set(void)
+
+
+def test_before_its_first_step_nobody_knows_what_a_script_uses(tmp_path):
+    assert void_changes(tmp_path, {"loader_workers": 0}, step_reached=0) == ()
+
+
+def test_the_last_error_comes_with_its_place():
+    log = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n    f()\n'
+    log += '  File "lib.py", line 30, in f\n    raise ValueError("odd")\nValueError: odd\n'
+    assert last_error(read_evidence(log)) == ("ValueError: odd", "lib.py:30")
+    assert last_error(read_evidence("all is well\n")) == ("", "")
+
+
+def test_the_most_advanced_page_counts(tmp_path):
+    assert newest_beat(tmp_path) == ("", 0, 0)
+    (tmp_path / BEATS).mkdir()
+    BeatWriter(tmp_path / BEATS / "7").enter("step", 5, 60)
+    BeatWriter(tmp_path / BEATS / "8").enter("import")
+    assert newest_beat(tmp_path) == ("step", 5, 60)
+    BeatWriter(tmp_path / BEAT).enter("save", 9, 60)
+    assert newest_beat(tmp_path) == ("save", 9, 60)
+
+
+def test_what_the_child_tells_is_passed_on_once_and_whole(tmp_path):
+    told = Told(tmp_path / EVENTS)
+    assert told.new() == []
+    events = Events(tmp_path / EVENTS)
+    events.write("step", step=1)
+    events.write("resumed", step=30)
+    with (tmp_path / EVENTS).open("a") as file:
+        file.write('{"event": "resumed", "st')
+    assert [event["step"] for event in told.new()] == [30]
+    with (tmp_path / EVENTS).open("a") as file:
+        file.write('ep": 40}\n')
+    assert [event["step"] for event in told.new()] == [40]
+    assert told.new() == []
