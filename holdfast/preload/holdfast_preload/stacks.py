@@ -10,18 +10,26 @@ import contextlib
 import faulthandler
 import os
 import signal
+from collections.abc import Callable
 
 from holdfast_preload import settings
 
+_YAMA = "/proc/sys/kernel/yama/ptrace_scope"
+_PR_SET_PTRACER = 0x59616D61  # "Yama"
+
 _file = -1
+_prctl: Callable[..., int] | None = None
 
 
 def arm() -> None:
     """Write stacks of this process, and of every process forked from it, each into a file of its own."""
     os.makedirs(os.path.join(settings.attempt, "stacks"), exist_ok=True)
     _aim()
+    _learn_to_allow()
+    _allow_supervisor()
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_aim)
+        os.register_at_fork(after_in_child=_allow_supervisor)
 
 
 def let_go() -> None:
@@ -41,6 +49,26 @@ def forget_if_empty() -> None:
     with contextlib.suppress(OSError):
         if os.path.getsize(path) == 0:
             os.remove(path)
+
+
+def _learn_to_allow() -> None:
+    """Where only ancestors may look into a process (Ubuntu's default), the supervisor's own tools must be let in."""
+    global _prctl
+    try:
+        with open(_YAMA, "rb") as file:
+            is_closed = file.read(1) == b"1"
+    except OSError:  # no such rule here
+        return
+    if is_closed and isinstance(settings.get("supervisor"), int):
+        import ctypes
+
+        _prctl = ctypes.CDLL(None).prctl
+
+
+def _allow_supervisor() -> None:
+    """Let the supervisor, and what it starts, read this process. A fork does not inherit it."""
+    if _prctl is not None:
+        _prctl(_PR_SET_PTRACER, settings.get("supervisor"), 0, 0, 0)
 
 
 def _aim() -> None:

@@ -1,0 +1,32 @@
+"""The supervisor's tools are let in where the system would keep them out."""
+
+import pytest
+from holdfast_preload import settings, stacks
+
+
+@pytest.fixture
+def asked(attempt, tmp_path, monkeypatch):
+    """What the kernel is asked under a rule of the given kind."""
+
+    def ask(scope: str) -> list[tuple[int, ...]]:
+        calls: list[tuple[int, ...]] = []
+        rule = tmp_path / "ptrace_scope"
+        rule.write_text(scope)
+        monkeypatch.setattr(stacks, "_YAMA", str(rule))
+        monkeypatch.setattr(stacks, "_prctl", None)
+        settings._given["supervisor"] = 4242
+        stacks._learn_to_allow()
+        if stacks._prctl is not None:
+            monkeypatch.setattr(stacks, "_prctl", lambda *arguments: calls.append(arguments))
+        stacks._allow_supervisor()
+        return calls
+
+    return ask
+
+
+def test_a_closed_system_is_opened_for_the_supervisor_alone(asked):
+    assert asked("1\n") == [(0x59616D61, 4242, 0, 0, 0)]
+
+
+def test_an_open_system_is_left_as_it_is(asked):
+    assert asked("0\n") == []
