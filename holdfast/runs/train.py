@@ -3,12 +3,14 @@
 Reads: the request. Leaves: a run folder that is the only truth about the run and can be resumed from any point.
 """
 
+import difflib
+import errno
 import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.request import KIND, TrainRequest, read_saved, to_saved
 from holdfast.core.runfolder import REQUEST, SETTINGS, model_folder
-from holdfast.core.text import closest
+from holdfast.core.text import human_bytes
 from holdfast.data.amounts import amounts_of
 from holdfast.data.shards import read_manifest
 from holdfast.planning.ladder import Changes
@@ -69,7 +71,7 @@ def resume_train(run: Path, *, on_event: OnEvent, guard: Guard = lambda stop: nu
     is_prepared = plan.get("settings") and read_manifest(Path(plan["settings"]["prepared"])) is not None
     has_begun = any((run / "attempts").glob("*"))
     if not is_prepared or not (plan.get("proof") or has_begun):
-        with hold(run):
+        with hold(run), _room(run):
             walked = walk(run, request, on_event)
             if not has_begun:
                 prove(run, request, walked, Story(run, on_event))
@@ -79,6 +81,22 @@ def resume_train(run: Path, *, on_event: OnEvent, guard: Guard = lambda stop: nu
     with guard(stop):
         listening = Forecasting(run, work, on_event)
         return supervise(run, make_job(run, request, plan), on_event=listening, stop=stop)
+
+
+@contextmanager
+def _room(run: Path) -> Iterator[None]:
+    """Say a full disk in words."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise MachineError(
+            f"the disk is full: {run} could not be written",
+            seen=f"{human_bytes(shutil.disk_usage(run).free)} free",
+            try_next=("make room, then: holdfast resume " + str(run), "--out FOLDER, on another disk"),
+            slug="disk-full",
+        ) from error
 
 
 def train_job(run: Path) -> Job:
@@ -159,7 +177,7 @@ def _require_data(request: TrainRequest) -> None:
     for name in ("data", "validation", "test", "negatives"):
         path = getattr(request, name)
         if path and not os.path.lexists(path):
-            guess = closest(Path(path).name, _names_in(Path(path).parent))
+            guess = next(iter(difflib.get_close_matches(Path(path).name, _names_in(Path(path).parent), cutoff=0.8)), "")
             raise RequestError(
                 f"there is no {path}",
                 seen="" if name == "data" else f"given as --{name}",
