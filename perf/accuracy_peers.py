@@ -89,7 +89,7 @@ def two_tower(settings: Settings) -> dict[str, float]:
     from transformers import get_linear_schedule_with_warmup
 
     torch.manual_seed(settings.seed)
-    model = SentenceTransformer(settings.model, device=settings.device)
+    model = SentenceTransformer(settings.model, device=settings.device).float()
     loss_of = MultipleNegativesRankingLoss(model, scale=20.0)
     corpus, queries = open_tokens(settings.prepared_path, "corpus"), open_tokens(settings.prepared_path, "train")
     qrels = open_array(settings.prepared_path, "train.qrels")

@@ -110,7 +110,7 @@ def work_st(options: argparse.Namespace) -> None:
 
     if options.tuned:
         torch.backends.cuda.matmul.allow_tf32 = True
-    model = SentenceTransformer(str(options.model), device="cuda")
+    model = SentenceTransformer(str(options.model), device="cuda").float()
     loss_of = MultipleNegativesRankingLoss(model)
     corpus, queries = open_tokens(options.prepared, "corpus"), open_tokens(options.prepared, "train")
     qrels = open_array(options.prepared, "train.qrels")
