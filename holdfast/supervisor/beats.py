@@ -32,6 +32,8 @@ class Position:
     @property
     def budget_phase(self) -> str:
         """The phase whose limits apply: after the last step no further one is due."""
+        if not self.has_beats:
+            return "unknown"
         return "end" if self.phase == "step" and 0 < self.steps <= self.step else self.phase
 
 

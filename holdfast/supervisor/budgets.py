@@ -21,9 +21,9 @@ class _Limits:
 
 
 _MINUTE = 60.0
-# "start" is also all that is known of a command that tells no phases.
 _DEFAULTS: Mapping[str, _Limits] = {
-    "start": _Limits(10 * _MINUTE, None),
+    "unknown": _Limits(60 * _MINUTE, None),  # a command that tells nothing of itself, perhaps only a client
+    "start": _Limits(30 * _MINUTE, None),  # a script that does something of its own
     "import": _Limits(2 * _MINUTE, 10 * _MINUTE),
     "load": _Limits(5 * _MINUTE, 60 * _MINUTE),
     "download": _Limits(5 * _MINUTE, 60 * _MINUTE),
@@ -38,7 +38,8 @@ _DEFAULTS: Mapping[str, _Limits] = {
     "end": _Limits(2 * _MINUTE, 10 * _MINUTE),
 }
 _NETWORK_SECONDS = 60.0  # without a byte; a hub's own reads give up after 10
-_FETCHING = ("start", "import", "load", "download", "tokenize", "resume")
+_FETCHING = ("import", "load", "download", "tokenize", "resume")
+_START_NETWORK_SECONDS = 5 * _MINUTE
 _KERNEL_SECONDS = 5 * _MINUTE
 
 
@@ -101,6 +102,8 @@ class Budgets:
 
     def network_seconds(self, phase: str) -> float:
         """How long the network may be silent in a phase."""
+        if phase == "start":
+            return _START_NETWORK_SECONDS
         return _NETWORK_SECONDS if phase in _FETCHING else max(_NETWORK_SECONDS, self.waiting_seconds(phase))
 
     def kernel_seconds(self, phase: str) -> float:

@@ -27,10 +27,10 @@ class Gpu:
         self._is_busy = False
 
     def is_busy(self, tree: TreeSample, now: float) -> bool:
-        """True when the tree uses a card and a card is at work."""
+        """True when the tree uses a card, and a card is at work or does not tell."""
         if now - self._asked_at >= _ASK_AGAIN_SECONDS:
             self._asked_at = now
-            self._is_busy = uses_gpu(tree) and gpu_is_busy() is True
+            self._is_busy = uses_gpu(tree) and gpu_is_busy() is not False  # where nobody can say, it may well be
         return self._is_busy
 
 

@@ -267,16 +267,19 @@ class _Follower:
             if wait.kind in _BY_KIND:
                 continue  # it goes on by itself; who else could help does not matter
             for pid in sorted(wait.wakers):
-                other = self._by_pid.get(pid)
-                for waker in other.threads if other else ():
-                    if waker.tid not in seen and waker.tid in self._waits and not self._is_service(waker):
+                if (other := self._by_pid.get(pid)) is None:
+                    continue
+                for waker in other.threads:
+                    if waker.tid not in seen and waker.tid in self._waits and not self._is_service(other, waker):
                         seen.add(waker.tid)
-                        ahead.append((other, waker))  # type: ignore[arg-type]  # a waker has a process
+                        ahead.append((other, waker))
 
-    def _is_service(self, thread: ThreadSample) -> bool:
+    def _is_service(self, process: ProcessSample, thread: ThreadSample) -> bool:
         """True for threads that wake nobody: monitors, idle servers, those of a card's driver."""
-        is_idle = self._waits[thread.tid].kind in ("listen", "device") and thread.tid not in self._by_pid
-        return is_idle or thread.name.startswith(SERVICE_THREADS)
+        kind, is_main = self._waits[thread.tid].kind, thread.tid == process.pid
+        # A driver's threads are called as their process is; one of torch that waits for the card has a name of its own.
+        is_idle = kind == "listen" or (kind == "device" and thread.name == process.command)
+        return (is_idle and not is_main) or thread.name.startswith(SERVICE_THREADS)
 
     def _deadlock_words(self, front: ProcessSample, reached: list[tuple[ProcessSample, ThreadSample, Wait]]) -> str:
         mains = [(process, wait) for process, thread, wait in reached if thread.tid == process.pid]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.core.runfolder import OUTPUT
 from holdfast.supervisor.beats import Beats, Position
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.child_exits import ChildExits
@@ -51,6 +52,7 @@ class Watch:
 
     def __init__(self, attempt: Path, root_pid: int, budgets: Budgets, clocks: Callable[[], Clocks] = read_clocks):
         self.budgets, self._attempt = budgets, attempt
+        self._output, self._output_bytes = attempt / OUTPUT, 0
         self.exits = ChildExits()
         self.next_look_seconds = _QUIET_SECONDS  # how long to wait before looking again
         self._read_clocks, self._clocks = clocks, clocks()
@@ -77,6 +79,8 @@ class Watch:
         has_progress = self._note_progress(position, now)
         judged = self._judge(position, has_progress)
         self._clock.count(now, judged)
+        if not position.has_beats and self._has_new_output():
+            self._clock.note_output(now)
         ruling = self._rule(judged, now) if tree.processes and not has_progress else Ruling()
         self._set_pace(judged, ruling, time.thread_time() - begun)
         return self._told(judged, ruling, now)
@@ -111,6 +115,14 @@ class Watch:
         self._motions.forget()
         self._clock.note_progress(now)
         return True
+
+    def _has_new_output(self) -> bool:
+        try:
+            size = self._output.stat().st_size
+        except OSError:
+            return False
+        before, self._output_bytes = self._output_bytes, size
+        return size != before
 
     def _judge(self, position: Position, has_progress: bool) -> Judged:
         first, last = self._samples[0], self._samples[-1]

@@ -83,8 +83,11 @@ def test_a_late_step_whose_stacks_nobody_can_see_is_given_twice_the_time():
     assert ruled(Verdict.MOVING, 61.0).is_hung
 
 
-def test_a_command_that_tells_no_phases_may_work_as_long_as_it_likes():
-    assert not ruled(Verdict.MOVING, 10 * DAY, "start", stacks_move=False).is_hung
+def test_a_command_that_tells_no_phases_may_work_as_long_as_it_likes_and_wait_for_long():
+    for phase in ("unknown", "start"):
+        assert not ruled(Verdict.MOVING, 10 * DAY, phase, stacks_move=False).is_hung
+    assert not ruled(Verdict.WAIT_NET, 3000.0, "unknown", judged={"silent_seconds": 3000.0}).is_hung
+    assert not ruled(Verdict.SLEEPING, 3000.0, "unknown").is_hung
 
 
 def test_the_users_own_limit_overrides_all_learning():
