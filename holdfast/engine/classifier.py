@@ -3,8 +3,10 @@
 B texts of a micro-batch, T tokens of the longest, L labels.
 """
 
+import json
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,7 +46,9 @@ class Classifier:
             problem_type="multi_label_classification" if is_multi else "single_label_classification",
             dtype=torch.float32,
             use_safetensors=True,
+            ignore_mismatched_sizes=True,  # a head for other labels is made anew
         ).to(settings.device)
+        _forget_other_labels(self.model, Path(settings.model), labels)
         if settings.gradient_checkpointing:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.position_offset = proven_head_offset(self.model) if settings.packing else None
@@ -101,6 +105,23 @@ def averaged(scores: NDArray[np.float64], windows: NDArray[np.int64]) -> NDArray
     """The scores of each row, whose windows start there: the mean of theirs."""
     mean: NDArray[np.float64] = np.add.reduceat(scores, windows[:-1]) / np.diff(windows)[:, None]
     return mean
+
+
+@torch.no_grad()
+def _forget_other_labels(model: Any, folder: Path, labels: list[str]) -> None:
+    """Make the head anew when the model brings one that scores other labels, or the same in another order."""
+    known = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("id2label") or {}
+    if list(known.values()) == list(labels) or len(known) != len(labels):
+        return  # its own head goes on, or none of this size was there
+    for name, part in model.named_modules():
+        if (
+            isinstance(part, nn.Linear)
+            and part.out_features == len(labels)
+            and not name.startswith(model.base_model_prefix)
+        ):
+            part.weight.normal_(std=getattr(model.config, "initializer_range", 0.02))
+            if part.bias is not None:
+                part.bias.zero_()
 
 
 @torch.no_grad()
