@@ -37,7 +37,7 @@ def test_a_loader_that_deadlocks_at_step_40_is_named_and_the_run_finishes(tmp_pa
     )
     assert done.exit_code == 0, done.output
     assert first.outcome == "hung"
-    assert first.noticed_after_seconds < 20  # 4 to 6 on an idle machine
+    assert first.noticed_after_seconds < 30  # 4 to 6 on an idle machine
     assert first.diagnosis in ("dataloader-deadlock", "lock-deadlock")
     assert last.changes == {"loader_workers": 0}
     assert "resumed from checkpoint-30" in done.output
@@ -119,7 +119,7 @@ def test_a_livelock_is_noticed_by_its_steps(tmp_path, unbroken, lab_row):
         identical=same,
     )
     assert first.outcome == "hung"
-    assert 25 < first.noticed_after_seconds < 120
+    assert 25 < first.noticed_after_seconds < 400  # a crowded machine gets more time
     assert same
 
 
