@@ -24,10 +24,12 @@ from holdfast.core.runfolder import (
     MANIFEST,
     METRICS,
     MISJUDGED,
+    OUTCOME,
     OUTPUT,
     PLAN,
     REQUEST,
     RESULT,
+    RUNG,
     SAMPLES,
     SETTINGS,
     SUPERVISOR,
@@ -65,6 +67,16 @@ class AttemptStory:
     def decision(self) -> Json:
         """What was done about it."""
         return read_json(self.folder / DECISION)
+
+    @cached_property
+    def outcome(self) -> Json:
+        """How it went, as its supervisor wrote it down."""
+        return read_json(self.folder / OUTCOME)
+
+    @cached_property
+    def rung(self) -> Json:
+        """What it changed, and why."""
+        return read_json(self.folder / RUNG)
 
     @cached_property
     def evidence(self) -> Json:

@@ -5,6 +5,13 @@ from dataclasses import dataclass
 from holdfast.runs.story import AttemptStory, Story
 
 _STOPPED = 143
+_HOW = {
+    "finished": ("finished", "it finished"),
+    "died": ("failed", "it died"),
+    "hung": ("failed", "it hung and was ended"),
+    "stopped": ("stopped", "it was asked to stop, and saved"),
+    "interrupted": ("stopped", "its supervisor was killed, and it ended with it"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +24,9 @@ class Span:
 
 def span_of(attempt: AttemptStory) -> Span | None:
     """From its first sign to its last."""
+    started, seconds = attempt.outcome.get("started"), attempt.outcome.get("seconds")
+    if isinstance(started, int | float) and isinstance(seconds, int | float) and started > 0:
+        return Span(float(started), float(started) + float(seconds))
     times = [
         float(line["time"]) for line in (*attempt.events, *attempt.samples) if isinstance(line.get("time"), int | float)
     ]
@@ -35,6 +45,12 @@ def lasted_seconds(story: Story) -> float:
 
 def outcome_of(attempt: AttemptStory) -> tuple[str, str]:
     """How an attempt ended: a word ("finished", "stopped", "failed", "open") and a sentence without its full stop."""
+    known = attempt.outcome
+    if known.get("outcome"):
+        how = _HOW.get(str(known["outcome"]), ("failed", "it failed"))
+        said = known.get("sentence") if how[0] == "failed" else ""
+        title = attempt.diagnosis.get("title") if how[0] == "failed" else ""
+        return how[0], str(said or title or how[1]).rstrip(".")
     if attempt.named("finished"):
         return "finished", "it finished"
     if attempt.named("stopped"):

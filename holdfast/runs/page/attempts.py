@@ -33,7 +33,7 @@ def attempts_section(story: Story) -> Html:
             tag(
                 "li",
                 tag("b", f"Attempt {attempt.number}"),
-                " ",
+                f", {attempt.rung['rung']}: " if attempt.rung.get("rung") else ": ",
                 tag("span", words, class_=_LOOKS[outcome]),
                 tag("div", bar, class_="lane", aria_hidden="true"),
                 tag("div", "; ".join(_facts(attempt)), class_="meta"),
@@ -59,7 +59,7 @@ def _facts(attempt: AttemptStory) -> Iterator[str]:
         yield f"went on from step {event.get('step')}"
     if reached:
         yield f"reached step {reached:,}"
-    noticed = attempt.evidence.get("noticed_after_seconds")
+    noticed = attempt.outcome.get("noticed_after_seconds")
     if isinstance(noticed, int | float):
         yield f"noticed after {human_seconds(noticed)}"
     peaks = [sample["resident_bytes"] for sample in attempt.samples if isinstance(sample.get("resident_bytes"), int)]
@@ -87,13 +87,15 @@ def _told(attempt: AttemptStory) -> Html:
     remedy = rung.get("title") if isinstance(rung, dict) else rung
     if remedy or decision.get("because"):
         change = rung.get("change") if isinstance(rung, dict) else None
+        said = remedy or {"again": "the same again", "stop": "nothing more"}.get(str(decision.get("action")), "")
+        because = str(decision.get("because") or "").rstrip(".")
         lines.append(
             tag(
                 "p",
                 tag("b", "Then: "),
-                remedy or "nothing more",
+                said,
                 join(" ", tag("code", json.dumps(change))) if change else None,
-                f". {decision['because']}" if decision.get("because") else None,
+                f" ({because})" if because else None,
             )
         )
     skipped = attempt.named("checkpoint damaged", "skipped checkpoint", "save failed", "best checkpoint is missing")

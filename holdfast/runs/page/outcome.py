@@ -67,9 +67,10 @@ def state_of(story: Story) -> str:
 
 def sentence_of(story: Story) -> str:
     """The result in one sentence."""
-    if isinstance(story.result.get("sentence"), str) and story.result["sentence"]:
-        return str(story.result["sentence"])
     state, steps = state_of(story), story.planned_steps
+    said = story.result.get("sentence")
+    if isinstance(said, str) and said and not (state == "finished" and best_score(story)):
+        return said[0].upper() + said[1:].rstrip(".") + "."
     if state != "finished":
         reached = max(story.steps, default=0)
         of = f" of {steps:,}" if steps else ""
