@@ -18,6 +18,7 @@ Changes = Mapping[str, object]
 Settle = Callable[[Changes, Mapping[str, object]], Changes]
 
 DEFAULT_MAX_ATTEMPTS = 12
+_MOST_FACTOR = 10  # attempts in all, for each that may be futile
 _OUTSIDE_TRIES = 3  # kills from outside in a row that bring no progress, before the plan itself is doubted
 _HALVINGS_IN_A_ROW = 4
 _UNNAMED = {"unknown", "segfault-other"}
@@ -68,7 +69,7 @@ def choose_rung(
     beaten = last.step_reached > max((one.step_reached for one in before), default=0)
     current = _standing(tried)
     again = Decision(action="again", because="", changes=current)
-    if len(tried) >= max_attempts:
+    if _futile(tried) >= max_attempts or len(tried) >= _MOST_FACTOR * max_attempts:
         return _stop(diagnosis, last, f"{len(tried)} attempts were made, the most that are allowed")
     if last.ending == "code" and last.exit_code in ladder.final_codes:
         return _stop(diagnosis, last, "no other plan helps against that", last.exit_code)
@@ -184,6 +185,15 @@ def _refused(tried: Sequence[Tried]) -> list[dict[str, object]]:
     """The changes of rungs that made things worse."""
     ends = [tried[: at + 1] for at in range(1, len(tried))]
     return [dict(end[-1].rung.change) for end in ends if end[-1].rung and _made_worse(end)]
+
+
+def _futile(tried: Sequence[Tried]) -> int:
+    """How many attempts got no further than those before them; what gets further is never given up early."""
+    best, count = 0, 0
+    for one in tried:
+        count += one.step_reached <= best
+        best = max(best, one.step_reached)
+    return count
 
 
 def _outside_in_a_row(tried: Sequence[Tried]) -> int:

@@ -185,7 +185,7 @@ class _Supervision:
     def _failed(self, outcome: Outcome, diagnosis: Diagnosis, decision: Decision) -> Result:
         cause = outcome.sentence
         if diagnosis.slug == "unknown" and outcome.error:
-            cause = outcome.error + (f" ({outcome.place})" if outcome.place else "")
+            cause = outcome.error.removeprefix("error: ") + (f" ({outcome.place})" if outcome.place else "")
         sentence = f"failed after {plural(outcome.number, 'attempt')}: {cause}; {decision.because}"
         remedies = tuple(remedy.command or remedy.title for remedy in diagnosis.remedies if not remedy.change)
         return self._end("failed", decision.exit_code, sentence, outcome, remedies, diagnosis.slug)

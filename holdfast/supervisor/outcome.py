@@ -91,7 +91,9 @@ def newest_beat(attempt: Path) -> tuple[str, int, int]:
 
 def last_error(evidence: Evidence) -> tuple[str, str]:
     """The last exception in the output and where it was raised; empty when there is none."""
-    errors = list(evidence.errors)
+    errors = [
+        error for error in evidence.errors if not error.text.startswith(" ")
+    ]  # not what goes on from a line before
     if not errors:
         return "", ""
     before = "\n".join(passage.text for passage in evidence.log if passage.line <= errors[-1].line)

@@ -49,6 +49,13 @@ def test_it_stops_after_the_most_attempts_that_are_allowed():
     assert len(tried) == 5
 
 
+def test_attempts_that_get_further_are_not_counted_against_it():
+    tried = [replace(CRASHED, exit_code=-9, is_outside=True, step_reached=step) for step in range(10, 600, 20)]
+    assert choose_rung(named("host-oom"), tried, LADDER).action == "again"
+    stuck = [*tried, *[tried[-1]] * 12]
+    assert choose_rung(named("host-oom"), stuck, LADDER).action == "stop"
+
+
 def test_an_endless_halving_is_bounded():
     assert len(climb(named("cuda-oom"), Tried(changes={}, ending="code", exit_code=1), max_attempts=30)) <= 30
 
