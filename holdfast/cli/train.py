@@ -69,10 +69,13 @@ def _with_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("data", required=False)
 @_with_options
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="TOML file with any of these settings.")
+@click.option("--detach", is_flag=True, help="Go on in the background, also when this terminal closes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end and nothing else.")
 @click.option("--json-lines", "as_lines", is_flag=True, help="Print each event as a line of JSON.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every choice with its reason.")
-def train(data: str | None, config: Path | None, as_json: bool, as_lines: bool, verbose: bool, **given: Any) -> None:
+def train(
+    data: str | None, config: Path | None, detach: bool, as_json: bool, as_lines: bool, verbose: bool, **given: Any
+) -> None:
     """Train a model on DATA, and finish: one file in, one finished model out.
 
     The task, the columns and every setting are found out where they are not given, and printed with their reasons.
@@ -89,11 +92,26 @@ def train(data: str | None, config: Path | None, as_json: bool, as_lines: bool, 
     from holdfast.runs.train import discard, start_train
 
     run = start_train(request)
+    if detach:
+        view.close()
+        _detach(run, as_json=as_json)
+        return
     try:
         _show(run, view, as_json=as_json, as_lines=as_lines)
     except RequestError:
         discard(run)  # refused: nothing is left behind
         raise
+
+
+def _detach(run: Path, *, as_json: bool) -> None:
+    from holdfast.cli.run import shown
+    from holdfast.runs.detach import detach_run
+
+    pid = detach_run(run)
+    if as_json:
+        click.echo(to_json({"run": run, "supervisor_pid": pid}))
+    else:
+        click.echo(f"it runs in the background as {shown(run)} (supervisor {pid}); next: holdfast watch {shown(run)}")
 
 
 def go_on(run: Path, *, as_json: bool = False, verbose: bool = False) -> None:

@@ -31,11 +31,12 @@ class Followed:
 
     def seconds_left(self) -> float | None:
         """Steps and evaluations that are still to come."""
-        if not self.seconds_per_step or not self.steps:
-            return None
+        if not self.seconds_per_step or self.step >= self.steps:
+            return None  # what is left then is the last look at the model, and writing it
         left = self.steps - self.step
         evaluations = left // self.epoch_steps if self.epoch_steps else 0
-        return left * self.seconds_per_step + evaluations * self.evaluation_seconds
+        last_look = 2 * self.evaluation_seconds  # validation and test
+        return left * self.seconds_per_step + evaluations * self.evaluation_seconds + last_look
 
 
 class Follow:

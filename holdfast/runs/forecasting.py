@@ -10,8 +10,10 @@ from typing import Any
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.events import read_events
+from holdfast.core.facts import ModelFacts
 from holdfast.core.runfolder import EVENTS, PLAN, attempt_folder
 from holdfast.core.text import human_bytes
+from holdfast.planning.memory_model import reading_bytes
 from holdfast.planning.proving import Work, forecast_seconds
 from holdfast.runs.view import human_seconds
 from holdfast.runs.walk import OnEvent, read_json
@@ -19,7 +21,8 @@ from holdfast.runs.walk import OnEvent, read_json
 _FEWEST_STEPS = 8
 _LEAST_SECONDS = 5.0
 _SHARE = 0.03  # of the steps, after which a forecast is made
-_ACTIVATIONS_ROOM = 1.05
+_ROOM = 1.03  # memory grows a little with the longest texts that are still to come
+_NEW_SHARE = 0.8  # of what an evaluation takes, that training had not taken before
 
 
 class Forecasting:
@@ -68,7 +71,7 @@ class Forecasting:
             self._peak,
             *(int((proof.get(part) or {}).get("peak_bytes") or 0) for part in ("longest", "first_steps")),
         ]
-        peak = int(max(peaks) * _ACTIVATIONS_ROOM)
+        peak = int(max(peaks) * _ROOM) + (0 if _has_evaluated(events) else self._evaluation_bytes())
         because = f"measured over {len(steps)} steps of {human_seconds(seconds)}"
         forecast = {"seconds": round(left, 1), "peak_bytes": peak, "because": because, "made_at": time.time()}
         self._write("forecast", forecast)
@@ -76,6 +79,13 @@ class Forecasting:
             "forecast",
             {**forecast, "words": f"{human_seconds(left)} to go, up to {human_bytes(peak)} of memory ({because})"},
         )
+
+    def _evaluation_bytes(self) -> int:
+        """What the first evaluation will add."""
+        settings = self._plan["settings"]
+        tokens = min(int(settings["micro_tokens"]), self._work.evaluation_tokens)
+        model = ModelFacts(**self._plan["model"])
+        return int(_NEW_SHARE * reading_bytes(model, tokens, str(settings["precision"])))
 
     def _compare(self, steps: list[dict[str, Any]]) -> None:
         """The steps that the killed process had done after its last save must come again, bit for bit."""
@@ -113,6 +123,10 @@ def _to_repeat(run: Path, plan: Mapping[str, Any]) -> dict[int, tuple[Any, Any]]
     events = read_events(run / "proof" / "first-steps" / EVENTS)
     steps = {int(str(event["step"])): (event["loss"], event["norm"]) for event in events if event["event"] == "step"}
     return {step: gave for step, gave in steps.items() if step >= int(first["saved_step"])}
+
+
+def _has_evaluated(events: list[dict[str, Any]]) -> bool:
+    return any(event["event"] == "evaluated" for event in events)
 
 
 def _step_seconds(events: list[dict[str, Any]]) -> float | None:
