@@ -92,6 +92,7 @@ class TreeReader:
     def __init__(self, root_pid: int):
         self._root_pid = root_pid
         self._known: dict[int, int] = {}  # start time by pid
+        self._seen: _Seen = {}
 
     def also(self, pids: Iterable[int]) -> bool:
         """Sample these processes too from now on; True when one of them is new."""
@@ -99,8 +100,11 @@ class TreeReader:
         self._known.update({pid: ticks for pid in new if (ticks := _start_ticks(pid))})
         return bool(new)
 
-    def sample(self, now: float | None = None) -> TreeSample:
-        """Take one sample; one without processes when the root is gone."""
+    def sample(self, now: float | None = None, is_close: bool = True) -> TreeSample:
+        """Take one sample; one without processes when the root is gone.
+
+        A look that is not close takes threads that had no turn since the last as they were then.
+        """
         at_seconds = time.monotonic() if now is None else now
         if not sys.platform.startswith("linux"):
             return TreeSample(at_seconds=at_seconds, processes=_psutil_tree(self._root_pid))
@@ -110,7 +114,7 @@ class TreeReader:
             pid = waiting.pop(0)
             if pid in found:
                 continue
-            process, children = _read_process(pid)
+            process, children = _read_process(pid, self._seen, is_close)
             if process is None or self._known.setdefault(pid, process.start_ticks) != process.start_ticks:
                 self._known.pop(pid, None)  # gone, or its number belongs to another now
                 continue
@@ -118,6 +122,8 @@ class TreeReader:
             waiting += children
         for pid in self._known.keys() - found.keys():
             del self._known[pid]
+        alive = {thread.tid for process in found.values() for thread in process.threads}
+        self._seen = {tid: seen for tid, seen in self._seen.items() if tid in alive}
         return TreeSample(at_seconds=at_seconds, processes=tuple(found.values()))
 
 
@@ -135,7 +141,10 @@ def read_variable(pid: int, name: str) -> str | None:
     return None
 
 
-def _read_process(pid: int) -> tuple[ProcessSample | None, list[int]]:
+_Seen = dict[int, tuple[bytes, ThreadSample, list[int]]]  # by thread: its scheduling statistics, itself, its children
+
+
+def _read_process(pid: int, seen: _Seen, is_close: bool) -> tuple[ProcessSample | None, list[int]]:
     folder = b"/proc/%d/" % pid
     stat = _read(folder + b"stat")
     name, fields = _split_stat(stat)
@@ -152,9 +161,14 @@ def _read_process(pid: int) -> tuple[ProcessSample | None, list[int]]:
     tids.sort(key=lambda tid: tid != pid)
     for tid in tids:
         place = folder + b"task/%d/" % tid
-        if thread := _read_thread(tid, place):
-            threads.append(thread)
-        children += map(int, _read(place + b"children").split())
+        used = _read(place + b"schedstat")
+        if is_close or not used or tid not in seen or seen[tid][0] != used:
+            thread = _read_thread(tid, place, used)
+            if thread is None:
+                continue
+            seen[tid] = used, thread, [int(word) for word in _read(place + b"children").split()]
+        threads.append(seen[tid][1])
+        children += seen[tid][2]
     process = ProcessSample(
         pid=pid,
         parent_pid=int(fields[1]),
@@ -174,12 +188,12 @@ def _read_process(pid: int) -> tuple[ProcessSample | None, list[int]]:
     return process, children
 
 
-def _read_thread(tid: int, place: bytes) -> ThreadSample | None:
+def _read_thread(tid: int, place: bytes, schedstat: bytes) -> ThreadSample | None:
     name, fields = _split_stat(_read(place + b"stat"))
     if not fields:
         return None
     state = fields[0].decode()
-    used = _read(place + b"schedstat").split()
+    used = schedstat.split()
     if len(used) == 3:
         run_ns, wait_ns, turns = map(int, used)
     else:  # a kernel without scheduling statistics

@@ -55,6 +55,7 @@ class Watch:
         self._output, self._output_bytes = attempt / OUTPUT, 0
         self.exits = ChildExits()
         self.next_look_seconds = _QUIET_SECONDS  # how long to wait before looking again
+        self._is_close = True
         self._read_clocks, self._clocks = clocks, clocks()
         self._reader, self._beats, self._motions = TreeReader(root_pid), Beats(attempt, root_pid), Motions(attempt)
         self._samples: deque[TreeSample] = deque()
@@ -71,7 +72,7 @@ class Watch:
         if slept_seconds(self._clocks, clocks):
             self._wake(now)
         self._clocks = clocks
-        tree = self._reader.sample(now)
+        tree = self._reader.sample(now, is_close=self._is_close)
         self.exits.watch(tree.processes)
         self.exits.collect(now)
         self._keep(tree)
@@ -170,14 +171,18 @@ class Watch:
         if (
             is_quiet or ruling.wants_stacks or judged.verdict is not Verdict.MOVING
         ):  # nobody's steps are slowed by looking closely
+            self._is_close = True
             self.next_look_seconds = max(_QUIET_SECONDS, _MOST_COST_QUIET * cost_seconds)
         else:
+            self._is_close = False
             self.next_look_seconds = max(_MOVING_SECONDS, _MOST_COST * cost_seconds)
 
     def _told(self, judged: Judged, ruling: Ruling, now: float) -> Look:
         position, tree = self._position, self._samples[-1]
         silent = self._clock.silent_seconds(now)
         because = ruling.because
+        if ruling.is_hung and judged.verdict is Verdict.STARVED:  # it got its time, and spun in it
+            judged = dataclasses.replace(judged, verdict=Verdict.MOVING)
         if ruling.is_hung and len(position.fronts) > 1:
             judged = dataclasses.replace(
                 judged, standings=stand_all(self._samples[0], describe_waits(tree), position.fronts)
