@@ -15,7 +15,7 @@ from pathlib import Path
 
 import holdfast
 from holdfast.core.artifacts import write_artifact
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.runfolder import REQUEST, SETTINGS
 from holdfast.planning.ladder import DEFAULT_MAX_ATTEMPTS, Changes
 from holdfast.planning.ladders import command_ladder
@@ -70,16 +70,24 @@ def make_request(command: tuple[str, ...], **options: object) -> CommandRequest:
 
 def make_folder(request: CommandRequest, folder: Path | None, name: str = "") -> Path:
     """Make the run's folder with its request in it; refuse one that holds a run already."""
-    if folder is None:
-        folder = _free_folder(Path(RUNS), name or _name_of(request.command))
-    elif (folder / REQUEST).exists():
+    if name and (name in (".", "..") or Path(name).name != name):
+        raise RequestError(f"{name!r} is no name for a folder under {RUNS}/", try_next=("--run FOLDER, for any place",))
+    if folder and (folder / REQUEST).exists():
         raise RequestError(
             f"{folder} already holds a run", try_next=(f"holdfast resume {folder}", "give another folder with --run")
         )
-    else:
+    try:
+        if folder is None:
+            folder = _free_folder(Path(RUNS), name or _name_of(request.command))
         folder.mkdir(parents=True, exist_ok=True)
-    write_artifact(folder, REQUEST, {"kind": "command", **asdict(request)})
-    (folder / REQUEST).chmod(0o600)  # it holds the environment
+        write_artifact(folder, REQUEST, {"kind": "command", **asdict(request)})
+        (folder / REQUEST).chmod(0o600)  # it holds the environment
+    except OSError as error:
+        raise MachineError(
+            f"the run folder {folder or RUNS} cannot be written",
+            seen=error.strerror or str(error),
+            try_next=("--run FOLDER, at a place with room that you may write to",),
+        ) from error
     return folder.resolve()
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.core.artifacts import write_artifact
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.runfolder import LOCK, SUPERVISOR
 from holdfast.supervisor.members import Identity, boot_id, find_member, start_ticks_of
 
@@ -21,7 +21,10 @@ from holdfast.supervisor.members import Identity, boot_id, find_member, start_ti
 @contextmanager
 def hold(run: Path) -> Iterator[None]:
     """Be the run's only supervisor, or refuse."""
-    file = os.open(run / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        file = os.open(run / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise MachineError("the run's folder cannot be written", seen=f"{error.strerror} ({run})") from error
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,0 +1,91 @@
+"""A command as a run: what is refused, what is written down, how an attempt is started."""
+
+import json
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.runfolder import REQUEST, SETTINGS
+from holdfast.runs.command import (
+    PRELOAD,
+    CommandRequest,
+    command_job,
+    make_folder,
+    make_request,
+    read_command_request,
+)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.mark.parametrize("command", [(), ("no-such-command",), (sys.executable, "absent.py"), ("./train.py",)])
+def test_what_cannot_be_started_is_refused_before_anything_is_made(command):
+    with pytest.raises(RequestError):
+        make_request(command)
+    assert not Path("runs").exists()
+
+
+def test_a_script_alone_is_refused_with_the_right_words():
+    Path("train.py").touch()
+    with pytest.raises(RequestError) as refused:
+        make_request(("train.py",))
+    assert refused.value.try_next == ("holdfast run -- python train.py",)
+
+
+def test_secrets_are_not_written_down_and_only_the_owner_reads_the_rest(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    run = make_folder(make_request((sys.executable, "-V")), None)
+    text = (run / REQUEST).read_text()
+    assert "hf_secret" not in text
+    assert json.loads(text)["environment"]["OMP_NUM_THREADS"] == "3"
+    assert stat.S_IMODE((run / REQUEST).stat().st_mode) == 0o600
+
+
+def test_a_request_reads_back_as_it_was_written():
+    request = make_request((sys.executable, "-V"), resume_args=("--resume", "last"), max_attempts=3)
+    run = make_folder(request, Path("here"))
+    assert read_command_request(json.loads((run / REQUEST).read_text())) == request
+
+
+def test_folders_are_numbered_and_never_shared():
+    Path("train.py").touch()
+    request = make_request((sys.executable, "train.py"))
+    assert [make_folder(request, None).name for _ in range(2)] == ["train-1", "train-2"]
+    with pytest.raises(RequestError, match="already holds a run"):
+        make_folder(request, Path("runs/train-1"))
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", ".."])
+def test_a_name_stays_under_runs(name):
+    with pytest.raises(RequestError):
+        make_folder(CommandRequest(command=("true",), cwd="."), None, name)
+
+
+def test_a_place_that_cannot_be_written_is_the_machines_fault():
+    Path("file").touch()
+    with pytest.raises(MachineError):
+        make_folder(CommandRequest(command=("true",), cwd="."), Path("file/run"))
+
+
+def test_changes_become_settings_variables_and_factors(tmp_path):
+    request = CommandRequest(
+        command=("python", "t.py"), cwd="/", environment={"PYTHONPATH": "/mine"}, resume_args=("-r",)
+    )
+    launch = command_job(request).make_launch(
+        tmp_path, {"loader_workers": 0, "OMP_NUM_THREADS": "1", "micro_batch_factor": 4}, True
+    )
+    settings = json.loads((tmp_path / SETTINGS).read_text())
+    assert settings["changes"] == {"loader_workers": 0}
+    assert settings["environment"] == {"OMP_NUM_THREADS": "1"}
+    assert (settings["micro_batch_factor"], settings["eval_micro_batch_factor"], settings["resume"]) == (4, 1, True)
+    assert launch.command == ("python", "t.py", "-r")
+    assert launch.environment["OMP_NUM_THREADS"] == "1"
+    assert launch.environment["PYTHONPATH"] == f"{PRELOAD}:/mine"
