@@ -19,6 +19,8 @@ COMMANDS = {
     "train": "Train a model on a dataset, and finish: one file in, one finished model out.",
     "models": "List the models on this machine, or get one.",
     "predict": "Use a finished model: labels, answers or passages for texts or a file.",
+    "demo": "Open a page in the browser to try a finished model on.",
+    "export": "Write a run as a plain PyTorch script, a notebook or a container.",
     "report": "Write one HTML page with everything worth knowing of a run.",
     "run": "Run any training command until it has finished, unmodified.",
     "resume": "Go on with a run where it stood.",

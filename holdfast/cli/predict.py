@@ -54,7 +54,7 @@ def predict(
     Give texts, a FILE (CSV, TSV, JSON, JSON lines, Parquet, Excel; gzipped or not) or - for standard input, a text a
     line. Probabilities are calibrated. Only safetensors are loaded.
     """
-    from holdfast.cli.survey import Waiting
+    from holdfast.cli.waiting import Waiting
     from holdfast.runs.answers_file import check_target, write_answers
     from holdfast.runs.asking import Asking
     from holdfast.runs.finished_model import find_model

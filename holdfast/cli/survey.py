@@ -1,17 +1,14 @@
 """`holdfast survey`: read a dataset as training would, and say what was found and chosen."""
 
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import click
 
+from holdfast.cli.waiting import Waiting
 from holdfast.runs import survey as surveying
 
 _PATH = click.Path(path_type=Path, readable=False)  # whether it can be read is said in our own words
-_MOVES_EVERY_SECONDS = 0.3
-_LINE_EVERY_SECONDS = 10
 
 
 @click.command()
@@ -61,31 +58,3 @@ def survey(data: Path, tokenizer: Path | None, as_json: bool, delimiter: str | N
     finally:
         screen.clear()
     click.echo(surveying.render_json(facts) if as_json else surveying.render_facts(facts))
-
-
-class Waiting:
-    """Says on stderr what is being done: a moving line on a terminal, now and then a plain line elsewhere."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self._is_terminal = sys.stderr.isatty()
-        self._every_seconds = _MOVES_EVERY_SECONDS if self._is_terminal else _LINE_EVERY_SECONDS
-        self._quiet = quiet and not self._is_terminal
-        self._started = self._shown_at = time.monotonic()
-        self._width = 0
-
-    def show(self, what: str, done: int, whole: int | None) -> None:
-        """Say what is being done, unless it was said just now."""
-        now = time.monotonic()
-        if self._quiet or now - self._shown_at < self._every_seconds:
-            return
-        self._shown_at = now
-        text = f"... {what}: {done:,}" + (f" of {whole:,}" if whole else "") + f", {now - self._started:.0f} s"
-        sys.stderr.write("\r" + text.ljust(self._width) if self._is_terminal else text + "\n")
-        sys.stderr.flush()
-        self._width = len(text)
-
-    def clear(self) -> None:
-        """Take the moving line away."""
-        if self._width and self._is_terminal:
-            sys.stderr.write("\r" + " " * self._width + "\r")
-            sys.stderr.flush()

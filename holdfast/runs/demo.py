@@ -1,0 +1,117 @@
+"""Starts the page of a finished model in a child process, and watches over it until it is asked to end."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.errors import MachineError, RequestError
+from holdfast.runs.finished_model import FinishedModel
+from holdfast.runs.page.outcome import title_of
+from holdfast.runs.story import read_story
+
+_LOOPBACK = "127.0.0.1"
+_FIRST_PORT, _PORTS = 7860, 40
+_LOOK_EVERY_SECONDS = 0.2
+
+
+def require_gradio() -> None:
+    """Refuse at once where the page cannot be made."""
+    if find_spec("gradio") is None:
+        raise RequestError(
+            "the demo page needs gradio, which is not installed",
+            seen=f"no gradio in {sys.prefix}",
+            try_next=("pip install 'holdfast[demo]'",),
+        )
+
+
+def free_port(asked: int | None) -> int:
+    """The port that was asked for, or the first free one from 7860 on."""
+    for port in [asked] if asked else range(_FIRST_PORT, _FIRST_PORT + _PORTS):
+        with socket.socket() as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                trial.bind((_LOOPBACK, port))
+            except OSError:
+                continue
+            return port
+    which = f"port {asked} is" if asked else f"ports {_FIRST_PORT} to {_FIRST_PORT + _PORTS - 1} are"
+    raise RequestError(f"{which} in use or not allowed", try_next=("--port N, with another one",))
+
+
+def serve_demo(
+    model: FinishedModel,
+    port: int,
+    options: dict[str, Any],
+    on_ready: Callable[[str], None],
+    on_wait: Callable[[str, int, int | None], None],
+) -> int:
+    """Serve the page until the child ends; gives its exit code. `on_ready` gets the address."""
+    job = {
+        "task": model.task,
+        "about": dict(model.about),
+        "options": {**options, **model.places()},
+        "title": title_of(read_story(model.run)) if model.run else model.folder.name,
+        "is_chat": model.is_chat,
+        "prompts": _prompts(model),
+        "port": port,
+    }
+    child = subprocess.Popen(
+        [sys.executable, "-m", "holdfast.engine.demo", str(model.folder.resolve())],
+        stdin=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "GRADIO_ANALYTICS_ENABLED": "False"},
+    )
+    assert child.stdin is not None
+    try:
+        child.stdin.write(json.dumps(job))
+        child.stdin.close()
+        while child.poll() is None and not _answers(port):
+            on_wait("loading the model", 0, None)
+            time.sleep(_LOOK_EVERY_SECONDS)
+        if child.poll() is None:
+            on_ready(f"http://{_LOOPBACK}:{port}")
+        return child.wait()
+    except BrokenPipeError:
+        raise MachineError("the page could not be started", seen=f"the child ended with {child.wait()}") from None
+    finally:
+        if child.poll() is None:
+            child.terminate()
+            try:
+                child.wait(10)
+            except subprocess.TimeoutExpired:
+                child.kill()
+
+
+def _prompts(model: FinishedModel) -> list[str]:
+    """What a language model was asked in its last evaluation, for trying again."""
+    if model.task != "causal" or model.run is None:
+        return []
+    from holdfast.data.read import open_source
+    from holdfast.data.request import DataRequest
+    from holdfast.runs.asking import Asking
+
+    found: list[str] = []
+    for name in list(model.dataset.get("files") or ())[:1]:
+        try:
+            open_source(Path(name), DataRequest(path=Path(name)))
+            for row in Asking(model).file(Path(name)):
+                turns = row.asked.get("turns") or [["user", row.asked.get("text", "")]]
+                found.append(str(turns[-1][1]))
+                if len(found) >= 5:
+                    break
+        except (RequestError, OSError):
+            return []
+    return found
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as trial:
+        trial.settimeout(0.2)
+        return trial.connect_ex((_LOOPBACK, port)) == 0

@@ -1,0 +1,181 @@
+"""Writes a run as something that needs no Holdfast: a plain PyTorch script, a notebook, or a container.
+
+Reads: the run's settings and prepared data. Leaves: a folder with the code, the data as arrays and, where it is a
+folder of this machine, the model to start from. The code is made of `scripts/`: plain text here, since it is not part
+of this program.
+"""
+
+import json
+import os
+import shutil
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.runfolder import MANIFEST
+from holdfast.runs.container import write_container
+from holdfast.runs.notebook import write_notebook
+from holdfast.runs.page.outcome import base_model, sentence_of
+from holdfast.runs.story import Story, read_story
+
+KINDS = ("script", "notebook", "docker")
+# As in engine.settings, which loads torch; a test holds the two together.
+DEFAULTS: Mapping[str, Any] = {
+    "seed": 42,
+    "epochs": 3,
+    "max_steps": None,
+    "batch_size": 16,
+    "lr": 5e-5,
+    "weight_decay": 0.01,
+    "warmup_ratio": 0.06,
+    "schedule": "linear",
+    "max_grad_norm": 1.0,
+    "pool_batches": 1,
+    "eval_steps": None,
+    "keep": "best",
+    "options": {},
+    "device": "cpu",
+    "precision": "fp32",
+    "threads": None,
+    "micro_tokens": 16_384,
+}
+_TEMPLATES = {"classify": "classify", "causal": "causal", "two-tower": "two_tower"}
+_MODEL_FILES = (".json", ".safetensors", ".txt", ".model", ".jinja")
+
+
+def export_run(run: Path, kind: str, out: Path | None = None) -> Path:
+    """Write a run as a script, a notebook or a container; gives the folder."""
+    story = read_story(run)
+    _refuse_what_cannot_be(story)
+    folder = out or run / "export" / kind
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RequestError(
+            f"{folder} is there already",
+            seen="it is not empty" if folder.is_dir() else "it is a file",
+            try_next=("--out FOLDER, with a new name", f"rm -r {folder}"),
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _take_data(story, folder / "data")
+        model = _take_model(story, folder / "base")
+        _writer(kind)(folder, script_of(story, model), _about(story))
+    except OSError as error:
+        raise MachineError(f"the export cannot be written: {error.strerror}", seen=str(error.filename)) from error
+    return folder
+
+
+def script_of(story: Story, model: str) -> str:
+    """The whole script, with the run's own numbers in it."""
+    constants = {name: story.settings.get(name, default) for name, default in DEFAULTS.items()}
+    lines = [f"{name.upper()} = {_literal(value)}" for name, value in constants.items()]
+    here = 'HERE = Path(__file__).parent if "__file__" in globals() else Path.cwd()'
+    places = [here, f"MODEL = {model}", 'DATA, OUT = HERE / "data", HERE / "model"']
+    common, task = (_template(name) for name in ("common", _TEMPLATES[story.task]))
+    about = "\n".join(textwrap.wrap(_about(story), 110)).replace("\\", "/").replace('"', "'")
+    head = f'"""{about}\n\n{_template("about").strip()}\n"""\n\n'
+    return head + common.replace("@@SETTINGS@@", "\n".join([*places, *lines])) + "\n\n" + task
+
+
+def _literal(value: object) -> str:
+    """A value as Python writes it, with double quotes."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(str(key))}: {_literal(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_literal, value)) + "]"
+    return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def _writer(kind: str) -> Callable[[Path, str, str], None]:
+    return {"script": _write_script, "notebook": write_notebook, "docker": write_container}[kind]
+
+
+def _write_script(folder: Path, script: str, about: str) -> None:
+    (folder / "train.py").write_text(script, encoding="utf-8")
+    (folder / "requirements.txt").write_text(requirements(script), encoding="utf-8")
+
+
+def requirements(script: str) -> str:
+    """What the script needs, with the versions that this machine has."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    names = ["torch", "transformers", "numpy", "safetensors", *(["peft"] if "from peft" in script else [])]
+    lines = []
+    for name in names:
+        try:
+            lines.append(f"{name}=={version(name).partition('+')[0]}")
+        except PackageNotFoundError:
+            lines.append(name)
+    return "\n".join(lines) + "\n"
+
+
+def _about(story: Story) -> str:
+    data = Path(str(story.request.get("data") or (story.dataset.get("files") or ["data"])[0])).name
+    return f"Fine-tune {base_model(story)} on {data} ({story.task}), as a run of Holdfast did. {sentence_of(story)}"
+
+
+def _template(name: str) -> str:
+    return files("holdfast.runs").joinpath("scripts", f"{name}.py.txt").read_text(encoding="utf-8")
+
+
+def _refuse_what_cannot_be(story: Story) -> None:
+    if story.is_command:
+        raise RequestError(
+            "this run supervised a command of your own, so there is nothing to export",
+            seen=" ".join(map(str, story.request.get("command") or ())),
+        )
+    if story.task not in _TEMPLATES:
+        raise RequestError(f"the run {story.folder} has no settings yet", seen="it was never started")
+    if not (Path(str(story.settings.get("prepared"))) / MANIFEST).is_file():
+        raise RequestError(
+            "the prepared data of this run is not there any more",
+            seen=str(story.settings.get("prepared")),
+            try_next=(f"holdfast resume {story.folder}",),
+        )
+    if story.task == "two-tower" and story.manifest.get("form") == "vectors":
+        raise RequestError("a run over vectors cannot be exported yet", seen="the data holds vectors, not texts")
+
+
+def _take_data(story: Story, target: Path) -> None:
+    source = Path(story.settings["prepared"])
+    target.mkdir()
+    for path in (*sorted(source.glob("*.npy")), source / MANIFEST):
+        shutil.copyfile(path, target / path.name)
+
+
+def _take_model(story: Story, target: Path) -> str:
+    """What MODEL is in the script: a name on the hub, or the folder that is taken along."""
+    planned = story.plan.get("model")
+    if isinstance(planned, dict) and planned.get("source") == "hub" and planned.get("name"):
+        return _literal(str(planned["name"]))
+    source = Path(str(story.settings["model"]))
+    if not source.is_dir():
+        return _literal(str(story.settings["model"]))
+    for path in sorted(source.rglob("*")):
+        if path.is_file() and path.suffix in _MODEL_FILES:
+            place = target / path.relative_to(source)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(path.resolve(), place)  # gigabytes need not be there twice
+            except OSError:
+                shutil.copyfile(path, place)
+    return 'HERE / "base"'
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written."""
+
+    folder: str
+    files: list[str]
+    bytes: int
+
+
+def describe_export(folder: Path) -> Exported:
+    """Say what lies in a folder that was exported."""
+    found = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    names = [str(path.relative_to(folder)) for path in found]
+    return Exported(str(folder.resolve()), names, sum(path.stat().st_size for path in found))

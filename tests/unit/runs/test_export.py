@@ -1,0 +1,94 @@
+"""What an export holds; that it trains to the same weights is seen in tests/lab/test_exported.py."""
+
+import ast
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.errors import RequestError
+from holdfast.core.runfolder import attempt_folder
+from holdfast.engine.settings import Settings
+from holdfast.runs.export import DEFAULTS, KINDS, export_run, script_of
+from holdfast.runs.notebook import parts_of
+from holdfast.runs.story import read_story
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+    """A run that was started: enough to be exported."""
+    run, prepared, model = tmp_path / "run", tmp_path / "prepared", tmp_path / "minilm"
+    for folder in (attempt_folder(run, 1), prepared, model):
+        folder.mkdir(parents=True)
+    settings = {"task": "classify", "model": str(model), "prepared": str(prepared), "run": str(run), "lr": 3e-4}
+    (attempt_folder(run, 1) / "settings.json").write_text(json.dumps(settings | {"options": {"class_weights": [1, 2]}}))
+    (prepared / "manifest.json").write_text('{"labels": ["a", "b"], "multi_label": false}')
+    (prepared / "train.tokens.npy").write_bytes(b"x")
+    for name in ("config.json", "model.safetensors", "pytorch_model.bin"):
+        (model / name).write_bytes(b"{}")
+    (run / "request.json").write_text(json.dumps({"kind": "train", "data": 'C:\\data\\"odd" """name.csv'}))
+    return run
+
+
+def test_the_defaults_are_those_of_the_engine():
+    of_engine = {
+        field.name: field.default if field.default is not dataclasses.MISSING else {}
+        for field in dataclasses.fields(Settings)
+    }
+    assert dict(DEFAULTS) == {name: of_engine[name] for name in DEFAULTS}
+
+
+@pytest.mark.parametrize("task", ["classify", "causal", "two-tower"])
+def test_a_script_is_python_without_holdfast_and_has_the_runs_numbers(run, task):
+    story = read_story(run)
+    story.settings["task"] = task
+    script = script_of(story, '"org/model"')
+    tree = ast.parse(script)
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert not any(str(name).startswith("holdfast") for name in imported)
+    assert "LR = 0.0003\n" in script
+    assert 'OPTIONS = {"class_weights": [1, 2]}\n' in script
+    assert 'MODEL = "org/model"\n' in script
+    assert max(map(len, script.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_export_is_whole_and_names_no_host(run, tmp_path, kind):
+    folder = export_run(run, kind, tmp_path / "out")
+    names = {path.name for path in folder.rglob("*") if path.is_file()}
+    assert "pytorch_model.bin" not in names
+    if kind == "notebook":
+        assert names == {"train.ipynb", "data.zip"}
+    else:
+        assert {"train.py", "requirements.txt", "manifest.json", "train.tokens.npy", "model.safetensors"} <= names
+    text = "".join(path.read_text() for path in folder.iterdir() if path.is_file() and path.suffix != ".zip")
+    assert not re.search(r"https?://|\w+\.(?:org|com|io|ai)\b", text)
+    if kind == "docker":
+        assert "FROM ${BASE}" in text
+        assert "ARG BASE=python:3." in text
+
+
+def test_a_folder_that_is_in_use_is_not_written_to(run, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("x")
+    with pytest.raises(RequestError, match="is there already"):
+        export_run(run, "script", tmp_path / "out")
+
+
+def test_what_cannot_be_exported_is_said(run, tmp_path):
+    (run / "request.json").write_text('{"kind": "command", "command": ["python", "train.py"]}')
+    with pytest.raises(RequestError, match="a command of your own"):
+        export_run(run, "script")
+    (run / "request.json").unlink()
+    (tmp_path / "prepared" / "manifest.json").unlink()
+    with pytest.raises(RequestError, match="prepared data of this run is not there"):
+        export_run(run, "script")
+
+
+def test_a_script_is_cut_into_its_parts():
+    assert parts_of('"""About."""\n\n# %% One\na = 1\n\n\n# %% Two: more\nb = 2\n') == [
+        ("One", "a = 1"),
+        ("Two: more", "b = 2"),
+    ]
