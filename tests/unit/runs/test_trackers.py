@@ -1,0 +1,93 @@
+"""What goes to trackers, and what happens when one of them breaks."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.errors import RequestError
+from holdfast.core.events import Events
+from holdfast.core.request import TRACKERS
+from holdfast.core.runfolder import EVENTS, attempt_folder
+from holdfast.runs import trackers
+from holdfast.runs.story import read_story
+from holdfast.runs.tracker_writers import WRITERS
+from holdfast.runs.trackers import Figures, follow, require_trackers
+
+
+class Kept:
+    """A tracker that keeps what it is told."""
+
+    told: list = []  # noqa: RUF012
+    breaks_at = 10**9
+
+    def __init__(self, run, settings):
+        self.told.append(("open", run.name, dict(settings)))
+
+    def write(self, step, at, values):
+        if step >= self.breaks_at:
+            raise ConnectionError("no route")
+        self.told.append((step, dict(values)))
+
+    def close(self, state, final):
+        self.told.append(("close", state, dict(final)))
+
+
+class Broken(Kept):
+    breaks_at = 3
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch) -> Path:
+    """A run of two attempts; the second did two steps of the first again."""
+    monkeypatch.setattr(trackers, "WRITERS", {"kept": Kept, "broken": Broken})
+    Kept.told = []
+    run = tmp_path / "run"
+    for number, steps in ((1, range(4)), (2, range(2, 6))):
+        folder = attempt_folder(run, number)
+        folder.mkdir(parents=True)
+        (folder / "settings.json").write_text('{"task": "classify", "lr": 0.1, "options": {}}')
+        events = Events(folder / EVENTS)
+        for step in steps:
+            events.write("step", step=step, loss=1.0 - step / 10, lr=0.1, norm=2.0)
+    events.write("evaluated", step=6, metrics={"accuracy": 0.5})
+    (run / "metrics.json").write_text(json.dumps({"test": {"accuracy": 0.7, "classes": []}}))
+    (run / "result.json").write_text('{"state": "finished"}')
+    return run
+
+
+def test_every_step_is_told_once_and_the_end_too(run):
+    follow(run, ["kept"], lambda: True, 0)
+    assert Kept.told[0] == ("open", "run", {"task": "classify", "lr": 0.1})
+    assert [told[0] for told in Kept.told[1:-1]] == [1, 2, 3, 4, 5, 6, 6]
+    assert Kept.told[1] == (1, {"train/loss": 1.0, "train/learning_rate": 0.1, "train/grad_norm": 2.0})
+    assert Kept.told[-2] == (6, {"eval/accuracy": 0.5})
+    assert Kept.told[-1] == ("close", "finished", {"test/accuracy": 0.7})
+
+
+def test_a_tracker_that_breaks_is_left_alone_and_the_others_go_on(run, capsys):
+    follow(run, ["broken", "kept"], lambda: True, 0)
+    assert [told[0] for told in Kept.told].count(6) == 2
+    assert [told[0] for told in Kept.told].count("close") == 1
+    assert "ConnectionError: no route" in capsys.readouterr().err
+
+
+def test_nothing_is_told_twice(run):
+    figures = Figures()
+    assert len(list(figures.new(read_story(run)))) == 7
+    assert list(figures.new(read_story(run))) == []
+
+
+def test_an_unknown_or_missing_tracker_is_an_error_that_says_what_to_do(monkeypatch):
+    with pytest.raises(RequestError) as error:
+        require_trackers(["tensorbord"])
+    assert error.value.try_next == ("did you mean tensorboard?",)
+    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
+    with pytest.raises(RequestError) as error:
+        require_trackers(["mlflow", "wandb"])
+    assert error.value.try_next == ("pip install mlflow wandb",)
+    require_trackers([])
+
+
+def test_every_tracker_that_can_be_asked_for_can_be_written():
+    assert set(WRITERS) == set(TRACKERS)
