@@ -12,7 +12,7 @@ and whether earlier work may be resumed. It writes the attempt's settings.json a
 for every attempt. Exit code 0 of the child means that the run has finished.
 
 `on_event(name, details)` hears everything that is also written to RUN/events.jsonl: "attempt" {number, rung, because,
-changes, resume}, "phase" {phase, step, steps}, "quiet" {seconds, words}, "progress" {step, steps, phase, ...} and
+cost, changes, resume}, "phase" {phase, step, steps}, "quiet" {seconds, words}, "progress" {step, steps, phase, ...} and
 "turn" {} (many a second, not written), what the child tells ("resumed", "applied", ...), "hang", "died" {words},
 "diagnosis" {slug, confidence}, "ended" {number, outcome, step, phase, sentence}, "decision" {action, rung, because},
 and at the end one of "finished", "stopped", "failed" {sentence}.
@@ -145,7 +145,9 @@ class _Supervision:
         try:
             attempt.mkdir(parents=True, exist_ok=True)
             write_artifact(attempt, RUNG, {"number": number, **rung, "changes": changes, "because": because})
-            self._tell("attempt", number=number, rung=_title(decision), because=because, changes=changes, resume=resume)
+            cost = decision.rung.cost if decision.rung else ""
+            told = {"rung": _title(decision), "because": because, "cost": cost, "changes": changes, "resume": resume}
+            self._tell("attempt", {"number": number, **told})
             launch = self._job.make_launch(attempt, changes, resume)
         except OSError as error:
             raise MachineError(

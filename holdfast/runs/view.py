@@ -88,7 +88,8 @@ def _lines(event: str, details: Mapping[str, object], verbose: bool) -> list[str
 def _attempt(details: Mapping[str, object], verbose: bool) -> str:
     number = int(str(details["number"]))
     if details.get("rung"):
-        return f"attempt {number}: {details['rung']} ({clean(details['because'])})"
+        cost = f"; cost: {details['cost']}" if details.get("cost") else ""
+        return f"attempt {number}: {details['rung']} ({clean(details['because'])}{cost})"
     if number > 1:
         return f"attempt {number}, the same plan again: {clean(details['because'])}"
     return "attempt 1" if verbose else ""
