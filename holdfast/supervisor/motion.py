@@ -19,6 +19,7 @@ from holdfast.supervisor.dumps import find_spy
 from holdfast.supervisor.ending import send
 from holdfast.supervisor.members import Identity
 from holdfast.supervisor.processes import ProcessSample, TreeSample
+from holdfast.supervisor.verdict import busiest
 
 LOOKS_TO_KNOW = 12  # samples of the stack before a judgement
 _FEW = 3  # as many different stacks as a spinning loop shows
@@ -52,9 +53,7 @@ class Motions:
         """Take one more look; what was started since then is work that somebody asked for."""
         by_pid = {process.pid: process for process in last.processes}
         front = next((by_pid[pid] for pid in fronts if pid in by_pid), last.processes[0])
-        before = {process.pid: process.cpu_seconds for process in first.processes}
-        busiest = max(last.processes, key=lambda process: process.cpu_seconds - before.get(process.pid, 0.0))
-        for process in {item.pid: item for item in (front, busiest)}.values():
+        for process in {item.pid: item for item in (front, busiest(first, last))}.values():
             motion = self._by_pid.setdefault(process.pid, Motion(self._attempt))
             was_seen = motion.look(process)
             if not was_seen and _born_seconds(process) > since_seconds:

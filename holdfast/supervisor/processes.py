@@ -258,6 +258,8 @@ def _psutil_tree(root_pid: int) -> tuple[ProcessSample, ...]:
     for process in processes:
         try:
             with process.oneshot():
+                if process.status() == psutil.STATUS_ZOMBIE:
+                    continue
                 state = states.get(process.status(), "S")
                 used, pid = process.cpu_times(), process.pid
                 samples.append(

@@ -135,8 +135,9 @@ def judge_window(
     share = use.run_seconds / wanted if wanted > 0 else 1.0
     if use.is_starved:
         words = f"gets hardly any processor time: {share:.0%} of what it wants"
-        return Judged(verdict=Verdict.STARVED, words=words, given_share=share)
-    return Judged(verdict=Verdict.MOVING, words=f"works ({use.cpu_share:.1f} processors)", given_share=share)
+        return Judged(verdict=Verdict.STARVED, words=words, given_share=share, pids=(busiest(first, last).pid,))
+    words = f"works ({use.cpu_share:.1f} processors)"
+    return Judged(verdict=Verdict.MOVING, words=words, given_share=share, pids=(busiest(first, last).pid,))
 
 
 def measure_use(first: TreeSample, last: TreeSample) -> Use:
@@ -172,6 +173,12 @@ def measure_use(first: TreeSample, last: TreeSample) -> Use:
         io_bytes=max(io_bytes, 0),
         has_births=has_births,
     )
+
+
+def busiest(first: TreeSample, last: TreeSample) -> ProcessSample:
+    """The process that used most of the processors between two samples."""
+    before = {process.pid: process.cpu_seconds for process in first.processes}
+    return max(last.processes, key=lambda process: process.cpu_seconds - before.get(process.pid, 0.0))
 
 
 def stand_all(first: TreeSample, last: TreeSample, fronts: Iterable[int]) -> tuple[Standing, ...]:

@@ -203,7 +203,10 @@ class Watch:
 
     def _rank_words(self, standings: tuple[Standing, ...]) -> str:
         """Say of each rank where it stands, the culprit first: the one that is not waiting for the others."""
-        said = [f"rank {self._beats.rank_of(one.pid) or '?'} (process {one.pid}): {one.words}" for one in standings]
+        said = []
+        for one in standings:
+            rank = self._beats.rank_of(one.pid)
+            said.append(f"{f'rank {rank} (process {one.pid})' if rank else f'process {one.pid}'}: {one.words}")
         return f"{said[0]}, and holds the others up; " + "; ".join(said[1:])
 
 

@@ -224,7 +224,10 @@ def test_a_long_compilation_is_left_alone(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("name", "verdict"), [("rank_locked", Verdict.DEADLOCK), ("rank_asleep", Verdict.SLEEPING)])
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [("rank_locked", Verdict.DEADLOCK), ("rank_asleep", Verdict.SLEEPING), ("rank_busy", Verdict.MOVING)],
+)
 def test_the_rank_that_is_not_in_the_collective_is_the_culprit(tmp_path, name, verdict):
     torchrun = str(Path(sys.executable).parent / "torchrun")
     script = start(tmp_path / "attempt", name, budgets=Short(), command=(torchrun, "--nproc-per-node", "2"))

@@ -100,6 +100,18 @@ def test_a_sample_shows_this_process_as_it_is():
     assert mine.tracer_pid == 0
 
 
+def test_where_there_is_no_proc_the_essentials_are_seen_all_the_same(monkeypatch):
+    import psutil  # before the platform changes
+
+    assert psutil.Process
+    monkeypatch.setattr(sys, "platform", "darwin")
+    mine = sample_tree(os.getpid()).processes[0]
+    assert mine.pid == os.getpid()
+    assert mine.cpu_seconds > 0
+    assert mine.resident_bytes > 10_000_000
+    assert sample_tree(2**22 + 1).processes == ()
+
+
 def test_a_process_that_is_gone_leaves_an_empty_sample():
     assert sample_tree(2**22 + 1).processes == ()
 
