@@ -45,7 +45,9 @@ def _no_room_while_saving(evidence: Evidence) -> Passage | None:
     is_saving = seen("sample", r"^phase (?:save|export)\b").find(evidence) or seen("frame", r"^_?save\w* \(").find(
         evidence
     )
-    return full if wrote.find(evidence) or is_saving else None
+    # Without room its own last words are missing too.
+    is_mute = not evidence.errors and seen("sample", _FULL + r".*, where its own output goes").find(evidence)
+    return full if wrote.find(evidence) or is_saving or is_mute else None
 
 
 HAZARD = Hazard(
@@ -128,6 +130,7 @@ HAZARD = Hazard(
         "    torch.save(state, path)\nRuntimeError: File out/checkpoint_0.pt cannot be opened.",
         "OSError: Not enough disk space. Needed: 38.23 GiB (download: 15.72 GiB, generated: 22.51 GiB)",
         Case("RuntimeError: basic_ios::clear: iostream error", "1", ("free space on /runs/07: 0 bytes of 10.0 MB",)),
+        Case("", "1", ("free space on /runs/07: 0 bytes of 10.0 MB, where its own output goes",)),
         Case("Fatal Python error: Bus error", "SIGBUS", ("free space on /runs/07: 0 bytes of 10.0 MB",)),
     ),
     near_misses=(

@@ -7,7 +7,9 @@ What we do: go on from the last checkpoint with the same plan: nothing is known 
 """
 
 from holdfast.core.plan import Remedy
-from holdfast.hazards import Case, Hazard, proves
+from holdfast.hazards import Case, Hazard, proves, seen, suggests
+
+_ASKED = r"^ended from outside by SIG\w+: we did not send it"
 
 HAZARD = Hazard(
     slug="process-killed",
@@ -16,7 +18,9 @@ HAZARD = Hazard(
     over=("host-oom",),
     signs=(
         proves("sample", r"^killed from outside: SIGKILL\b.*no OOM kill counted"),
-        proves("sample", r"^ended from outside by SIG\w+: we did not send it"),
+        # A script may also end its own group after an error of its own, which then stands in the log.
+        proves("sample", _ASKED, unless=(seen("error", r"."),)),
+        suggests("sample", _ASKED),
     ),
     remedies=(
         Remedy("look whether a memory guard did it", command="journalctl -u systemd-oomd -u earlyoom --since -1h"),
@@ -41,6 +45,11 @@ HAZARD = Hazard(
     near_misses=(
         Case("step 40 loss 0.91", "SIGKILL", ("oom_kill +1 in cgroup /sys/fs/cgroup/job, limit 4.0 GB",)),
         Case("step 40 loss 0.91", "SIGKILL"),
+        Case(
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.69 GiB",
+            "SIGTERM",
+            ("ended from outside by SIGTERM: we did not send it",),
+        ),
         "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 0 (pid: 178)",
     ),
     reproduced_by="tests/lab/test_evidence.py",

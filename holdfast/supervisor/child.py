@@ -4,6 +4,7 @@ The parent-death signal of Linux follows the thread that started the child, so t
 Leaves: child.json, output.log.
 """
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -17,6 +18,8 @@ from holdfast.core.errors import RequestError
 from holdfast.core.runfolder import CHILD, OUTPUT
 from holdfast.supervisor import launch as launcher
 from holdfast.supervisor.members import ATTEMPT_VARIABLE, Identity, boot_id, start_ticks_of
+
+_ROOM, _ROOM_BYTES = ".room", 512 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ def start_child(launch: Launch) -> Child:
     environment = {**launch.environment, ATTEMPT_VARIABLE: str(launch.attempt.resolve())}
     _refuse_missing(launch)
     launch.attempt.mkdir(parents=True, exist_ok=True)
+    keep_room(launch.attempt)
     output = os.open(launch.attempt / OUTPUT, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         process = subprocess.Popen(
@@ -69,6 +73,18 @@ def start_child(launch: Launch) -> Child:
     described = {"pid": child.pid, "start_ticks": child.start_ticks, "boot_id": boot_id()}
     write_artifact(launch.attempt, CHILD, {**described, "command": launch.command, "cwd": launch.cwd})
     return child
+
+
+def keep_room(attempt: Path) -> None:
+    """Set some room of the disk aside: what explains a full disk must still be written on it."""
+    with contextlib.suppress(OSError):
+        (attempt / _ROOM).write_bytes(bytes(_ROOM_BYTES))
+
+
+def free_room(attempt: Path) -> None:
+    """Give that room back."""
+    with contextlib.suppress(OSError):
+        (attempt / _ROOM).unlink()
 
 
 def _refuse_missing(launch: Launch) -> None:

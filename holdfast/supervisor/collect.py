@@ -10,7 +10,7 @@ Reads: the attempt's folder and its processes. Leaves: stacks/, evidence.json.
 import dataclasses
 import json
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,13 +22,13 @@ from holdfast.core.evidence import Evidence, Frame, Stack, Text
 from holdfast.core.exits import exit_words
 from holdfast.core.logtext import read_evidence
 from holdfast.core.runfolder import EVENTS, EVIDENCE, OUTCOME, OUTPUT, STACKS
-from holdfast.supervisor.child import Child
+from holdfast.supervisor.child import Child, free_room
 from holdfast.supervisor.closeup import look_closely
 from holdfast.supervisor.curve import last_resident_bytes, resident_lines
 from holdfast.supervisor.dumps import dump_stacks
 from holdfast.supervisor.ends import Ends, read_ranks
 from holdfast.supervisor.mac_reports import find_crash_report
-from holdfast.supervisor.members import read_root
+from holdfast.supervisor.members import Identity, read_root
 from holdfast.supervisor.memory_proof import MemoryMark
 from holdfast.supervisor.room import room_lines
 
@@ -72,19 +72,19 @@ def collect(
     pids = {end.pid for end in exits} | ({root.pid} if root else set())
     lines = list(_verdict_lines(look, ending))
     if ending.is_hung and root:
-        lines += look_closely(root.pid)  # before the dumps: a tool that attaches changes what threads wait in
-        dump_stacks(attempt, root, native=_is_stuck(look), first=look.judged.pids if look and look.judged else ())
+        # Before the dumps: a tool that attaches changes what threads wait in.
+        lines += _asked("the processes", lambda: look_closely(root.pid))
+        lines += _asked("the stacks", lambda: _dump(attempt, root, look))
     ends = Ends(exits, read_ranks(attempt), root.pid if root else 0)
-    lines += ends.lines()
-    lines += _memory_lines(ending, mark, pids, ends.killed())
-    lines += resident_lines(attempt)
-    if not _waits_for_disk(look):
-        lines += room_lines(attempt)  # a disk that does not answer would not answer us either
-    lines += _event_lines(attempt)
+    lines += _asked("the exits", ends.lines)
+    lines += _asked("the memory counters", lambda: _memory_lines(ending, mark, pids, ends.killed()))
+    lines += _asked("the memory samples", lambda: resident_lines(attempt))
+    if not _waits_for_disk(look):  # a disk that does not answer would not answer us either
+        lines += _asked("the disks", lambda: room_lines(attempt))
+    lines += _asked("the events", lambda: _event_lines(attempt))
     if ending.returncode is not None and -ending.returncode in _CRASHES:
-        report = find_crash_report(pids, ending.started, _CRASH_REPORT_SECONDS)
-        if report:
-            (attempt / _CRASH_REPORT).write_text(report, encoding="utf-8")
+        lines += _asked("the crash reports", lambda: _keep_crash_report(attempt, pids, ending.started))
+    free_room(attempt)  # after the disks were asked
     value = {
         "exit": ending.words,
         "phase": look.phase if look else "",
@@ -138,6 +138,26 @@ def _verdict_lines(look: "Look | None", ending: Ending) -> Iterator[str]:
         yield f"given up: {look.because}"
     if look.phase:
         yield f"phase {look.phase}, step {look.step}" + (f" of {look.steps}" if look.steps else "")
+
+
+def _asked(what: str, ask: Callable[[], Iterable[str]]) -> list[str]:
+    """The lines that one of the lookers gives; one that breaks is a line of evidence and stops no other."""
+    try:
+        return list(ask())
+    except Exception as error:
+        return [f"{what} could not be looked at: {error!r}"]
+
+
+def _dump(attempt: Path, root: Identity, look: "Look | None") -> list[str]:
+    first = look.judged.pids if look and look.judged else ()
+    dump_stacks(attempt, root, native=_is_stuck(look), first=first)
+    return []
+
+
+def _keep_crash_report(attempt: Path, pids: set[int], since: float) -> list[str]:
+    if report := find_crash_report(pids, since, _CRASH_REPORT_SECONDS):
+        (attempt / _CRASH_REPORT).write_text(report, encoding="utf-8")
+    return []
 
 
 def _waits_for_disk(look: "Look | None") -> bool:

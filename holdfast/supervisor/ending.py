@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.groups import frozen_group
-from holdfast.supervisor.child import Child
+from holdfast.supervisor.child import Child, free_room
 from holdfast.supervisor.members import Identity, Member, find_member, find_members, read_root
 
 _SHM = Path("/dev/shm")
@@ -61,6 +61,7 @@ def end_tree(attempt: Path, child: Child | None, grace_seconds: float = 10, know
             if send(member.identity, signal.SIGKILL):
                 killed[member.pid] = member.identity
         time.sleep(_LOOK_SECONDS if killed else 0)
+    free_room(attempt)
     left = tuple(_why_alive(member) for member in alive)
     if not left:
         tree.remove_left_behind()

@@ -15,6 +15,7 @@ from holdfast.core.runfolder import CHILD
 
 ATTEMPT_VARIABLE = "HOLDFAST_ATTEMPT"
 _PROC = Path("/proc")
+_attempts: "dict[Identity, str]" = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,12 @@ def boot_id() -> str:
 
 
 def _is_of(folder: str, member: Member) -> bool:
-    return not member.is_gone and attempt_of(member.pid) == folder
+    if sys.platform == "linux":
+        return not member.is_gone and attempt_of(member.pid) == folder
+    # Elsewhere an environment costs a slow call each, and end_tree asks twenty times a second.
+    if member.identity not in _attempts:
+        _attempts[member.identity] = attempt_of(member.pid)
+    return not member.is_gone and _attempts[member.identity] == folder
 
 
 def _is_in_session(root: Identity | None, member: Member, table: dict[int, Member]) -> bool:

@@ -44,7 +44,8 @@ def _ask(attempt: Path) -> Iterator[str]:
         seen.add(device)
         is_shm = folder == Path("/dev/shm")
         if is_shm or usage.free < _LITTLE_BYTES:
-            yield f"free space on {folder}: {human_bytes(usage.free)} of {human_bytes(usage.total)}"
+            own = ", where its own output goes" if folder == attempt else ""
+            yield f"free space on {folder}: {human_bytes(usage.free)} of {human_bytes(usage.total)}{own}"
         if no_files_left:
             yield f"free space on {folder}: 0 bytes for new files, all its file entries are used"
 

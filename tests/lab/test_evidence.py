@@ -241,13 +241,19 @@ def small_disk(tmp_path):
     if not mounted or mounted.returncode:
         pytest.skip("this machine lets us mount no small disk (needs root)")
     yield disk
-    subprocess.run(["umount", str(disk)], check=True)
+    subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 def test_a_full_disk_is_named_by_the_room_that_is_left(tmp_path, small_disk):
     outcome, diagnosis = attempt(tmp_path / "01", "save_to_disk.py", small_disk)
     assert (diagnosis.slug, diagnosis.confidence) == ("disk-full", "proven")
     assert f"free space on {small_disk}: 0 bytes of 10.5 MB" in outcome.sentence
+
+
+def test_a_full_disk_that_holds_the_run_itself_still_gets_its_diagnosis(tmp_path, small_disk):
+    _, diagnosis = attempt(small_disk / "01", "save_to_disk.py", small_disk)
+    assert (diagnosis.slug, diagnosis.confidence) == ("disk-full", "proven")
+    assert (small_disk / "01" / "diagnosis.json").stat().st_size > 0
 
 
 def test_stacks_of_a_stopped_process_are_taken_without_touching_it(tmp_path):
