@@ -1,6 +1,7 @@
 """`holdfast train`: one file in, one finished model out. The options are the fields of the request."""
 
 import dataclasses
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import click
 
-from holdfast.core.artifacts import to_json
+from holdfast.core.artifacts import to_json, to_plain
 from holdfast.core.errors import RequestError
 from holdfast.core.request import FIELDS, allowed_words, make_request, option, read_toml
 
@@ -132,7 +133,8 @@ def _show(run: Path, view: Any, *, as_json: bool, as_lines: bool) -> None:
     finally:
         view.close()
     if as_json or as_lines:
-        click.echo(to_json({"run": run, **read_result(run)}) if as_json else "")
+        outcome = {"run": run, **read_result(run)}
+        click.echo(to_json(outcome) if as_json else json.dumps({"event": "result", "result": to_plain(outcome)}))
     else:
         for mark, name, text in closing_lines(run, result):
             view.say(text, mark, name)

@@ -288,7 +288,7 @@ class EventLines:
 
     def __call__(self, event: str, details: Mapping[str, object]) -> None:
         """Print one event; moving figures are left out."""
-        if event not in ("progress", "working"):
+        if event not in ("progress", "working", "turn"):
             plain = to_plain(details)
             assert isinstance(plain, dict)
             click.echo(json.dumps({"event": event, "time": round(time.time(), 3), **plain}, ensure_ascii=False))

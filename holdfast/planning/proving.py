@@ -97,7 +97,9 @@ def candidates_for(
         return tuple(found)
     threads = int(settings["threads"] or 1)
     allowed = machine.cpu_count or threads
-    found += [{"threads": count} for count in dict.fromkeys((allowed, threads // 2)) if count >= 2 and count != threads]
+    found += [
+        {"threads": count} for count in dict.fromkeys((allowed, threads // 2, 1)) if count >= 1 and count != threads
+    ]
     for share in (2, 6):
         tokens = 1 << max(9, int(step_tokens / share).bit_length() - 1)
         if tokens < step_tokens * 0.7 and tokens < int(settings["micro_tokens"]):
