@@ -1,4 +1,4 @@
-"""Tries a run in small before time is spent on it (DESIGN: two longest examples, candidates, first steps with a kill).
+"""Tries a run in small before time is spent on it: the longest examples, candidates, first steps with a kill.
 
     longest      the longest examples through a whole small run: step, evaluate, save, export; on a card or on Apple's
                  GPU the CPU must agree. It is supervised like any run, so a plan that crashes steps down here, cheaply.

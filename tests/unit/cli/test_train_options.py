@@ -1,0 +1,34 @@
+"""The options of `holdfast train` are the fields of the request."""
+
+import pytest
+from click.testing import CliRunner
+
+from holdfast.cli.train import train
+from holdfast.core.errors import RequestError
+from holdfast.core.request import FIELDS, option
+
+
+def test_help_has_every_setting_in_its_group():
+    said = CliRunner().invoke(train, ["--help"]).output
+    assert all(option(name) in said for name in FIELDS)
+    assert [line for line in said.splitlines() if line in ("The data:", "What is learned:", "The run:")]
+
+
+def test_a_misspelt_option_gets_a_guess():
+    said = CliRunner().invoke(train, ["x.csv", "--learnig-rate", "1"]).output
+    assert "--learning-rate" in said
+
+
+def test_an_option_goes_before_the_file(tmp_path):
+    (tmp_path / "run.toml").write_text('data = "x.csv"\nlr = 99\nbatch_size = 0\n')
+    with pytest.raises(RequestError) as raised:
+        train.main(["--config", str(tmp_path / "run.toml"), "--lr", "1e-3"], standalone_mode=False)
+    assert "--batch-size 0" in raised.value.seen
+    assert "99" not in raised.value.seen
+
+
+def test_a_flag_that_was_not_given_does_not_hide_what_the_file_says(tmp_path):
+    (tmp_path / "run.toml").write_text('data = "x.csv"\nallow_changes = "perhaps"\n')
+    with pytest.raises(RequestError) as raised:
+        train.main(["--config", str(tmp_path / "run.toml")], standalone_mode=False)
+    assert "--allow-changes perhaps" in raised.value.seen
