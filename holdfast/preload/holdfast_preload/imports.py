@@ -44,6 +44,7 @@ AFTER = {
     "datasets.load": "texts:after_datasets_load",
     "transformers.tokenization_utils_base": "texts:after_tokenization",
     "transformers.modeling_utils": "texts:after_modeling",
+    "accelerate.accelerator": "texts:after_accelerator",
     "transformers.training_args": "trainer_rungs:after_training_args",
     "transformers.trainer": "trainer:after_trainer",
     "sentence_transformers.base.trainer": "trainer_rungs:after_sentence_trainer",

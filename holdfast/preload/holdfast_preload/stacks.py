@@ -78,12 +78,12 @@ def _aim() -> None:
     with contextlib.suppress(OSError, ValueError):
         _file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         faulthandler.enable(_file)
-        if hasattr(faulthandler, "register") and _may_take_usr1(before):
+        if hasattr(faulthandler, "register") and _may_take_usr1():
             faulthandler.register(signal.SIGUSR1, file=_file, all_threads=True, chain=False)
         if before >= 0:
             os.close(before)
 
 
-def _may_take_usr1(before: int) -> bool:
-    """A script that handles the signal itself keeps it."""
-    return before >= 0 or signal.getsignal(signal.SIGUSR1) in (signal.SIG_DFL, None)
+def _may_take_usr1() -> bool:
+    """A script that handles the signal itself keeps it, in its forked children too."""
+    return signal.getsignal(signal.SIGUSR1) in (signal.SIG_DFL, None)

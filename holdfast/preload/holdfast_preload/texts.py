@@ -47,6 +47,12 @@ def after_datasets_load(module: Any) -> None:
     around(module, "load_dataset", in_phase("load"))
 
 
+def after_accelerator(module: Any) -> None:
+    """State that a loop by hand keeps with accelerate."""
+    around(module.Accelerator, "save_state", in_phase("save"))
+    around(module.Accelerator, "load_state", in_phase("resume"))
+
+
 def after_tokenization(module: Any) -> None:
     """A whole list of texts tokenized at once."""
     around(module.PreTrainedTokenizerBase, "__call__", _many_texts)
