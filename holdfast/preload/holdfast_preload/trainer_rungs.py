@@ -54,11 +54,13 @@ def change_batches(trainer: Any, args: Any, model: Any) -> None:
 def _split_training(trainer: Any, args: Any, model: Any, factor: int, at_most: int | None) -> None:
     batch = int(args.per_device_train_batch_size)
     losses = _losses(trainer)
-    cached = [loss for loss in losses if isinstance(getattr(loss, "mini_batch_size", None), int)]
+    cached = [loss for loss in losses if _is_cached(loss)]
     if cached and len(cached) == len(losses):
         for loss in cached:
             before = loss.mini_batch_size
-            loss.mini_batch_size = max(1, min(before // factor, at_most or before))
+            loss.mini_batch_size = max(1, min(min(before, batch) // factor, at_most or before))
+            if isinstance(getattr(loss, "mini_batch_num_tokens", None), int):
+                loss.mini_batch_num_tokens = max(1, loss.mini_batch_num_tokens // factor)
             events.applied("micro_batch", loss.mini_batch_size, f"{_name(loss)}(mini_batch_size={before})")
         return
     because = _why_not_split(trainer, args, model, losses)
@@ -111,9 +113,14 @@ def _losses(trainer: Any) -> list[Any]:
 
 
 def _innermost(loss: Any) -> Any:
-    while getattr(loss, "loss", None) is not None and hasattr(loss.loss, "forward"):
+    while not _is_cached(loss) and getattr(loss, "loss", None) is not None and hasattr(loss.loss, "forward"):
         loss = loss.loss
     return loss
+
+
+def _is_cached(loss: Any) -> bool:
+    """A loss that goes through the batch in mini-batches of its own and still compares all of it."""
+    return isinstance(getattr(loss, "mini_batch_size", None), int)
 
 
 def _name(loss: Any) -> str:

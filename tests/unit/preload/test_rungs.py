@@ -75,12 +75,14 @@ def test_in_batch_negatives_are_never_split(attempt):
 
 
 def test_a_cached_loss_takes_smaller_mini_batches_instead(attempt):
-    ask(attempt, micro_batch_factor=4)
+    ask(attempt, micro_batch_factor=2)
     args = arguments()
-    inner = type("CachedMultipleNegativesRankingLoss", (), {"mini_batch_size": 32, "forward": None})()
+    plain = type("MultipleNegativesRankingLoss", (), {"forward": None})()
+    fields = {"mini_batch_size": 32, "forward": None, "loss": plain}
+    inner = type("CachedMultipleNegativesRankingLoss", (), fields)()
     loss = SimpleNamespace(loss=inner)
     change_batches(trainer_of("sentence_transformers.base.trainer", "BaseTrainer", _holdfast_loss=loss), args, None)
-    assert (args.per_device_train_batch_size, inner.mini_batch_size) == (8, 8)
+    assert (args.per_device_train_batch_size, inner.mini_batch_size) == (8, 4)
 
 
 def test_trainers_that_generate_in_groups_are_never_split(attempt):

@@ -1,0 +1,49 @@
+"""sentence-transformers and trl scripts, unmodified: killed, they end with the same weights; rungs keep their sense."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from tests.lab.preloaded import SCRIPTS, Preloaded, at_step, has_library
+from tests.tiny import tiny_bert, tiny_llama
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(not has_library("sentence_transformers, trl"), reason="needs sentence-transformers and trl"),
+]
+MAKERS = {"st_retrieval.py": tiny_bert, "trl_sft.py": tiny_llama}
+
+
+@pytest.fixture(scope="module", params=sorted(MAKERS))
+def script(request, tmp_path_factory) -> tuple[Path, Path]:
+    return SCRIPTS / request.param, MAKERS[request.param](tmp_path_factory.mktemp("model"))
+
+
+def weights(run: Path) -> str:
+    return hashlib.sha256((run / "out/final/model.safetensors").read_bytes()).hexdigest()
+
+
+def test_killed_in_the_second_epoch_it_ends_with_the_same_weights(script, tmp_path):
+    Preloaded(tmp_path / "a", 1, *script, "out").finish()
+    first = Preloaded(tmp_path / "b", 1, *script, "out", save_seconds=0)
+    first.wait_until(at_step(10)).kill()
+    second = Preloaded(tmp_path / "b", 2, *script, "out", resume=True).finish()
+    assert second.events("resumed")[0]["step"] >= 9
+    assert second.step() == 16
+    assert weights(tmp_path / "a") == weights(tmp_path / "b")
+
+
+def test_a_smaller_micro_batch_keeps_the_meaning(script, tmp_path):
+    path, model = script
+    if path.name == "trl_sft.py":
+        attempt = Preloaded(tmp_path, 1, path, model, "out", micro_batch_factor=2).finish()
+        assert [event["value"] for event in attempt.events("applied")] == [4]
+    else:
+        attempt = Preloaded(tmp_path, 1, path, model, "out", micro_batch_factor=2).finish()
+        (refused,) = attempt.events("refused")
+        assert "MultipleNegativesRankingLoss" in refused["because"]
+        cached = 'loss="CachedMultipleNegativesRankingLoss"'
+        attempt = Preloaded(tmp_path / "c", 1, path, model, "out", cached, micro_batch_factor=2).finish()
+        assert [event["value"] for event in attempt.events("applied")] == [4]
+    assert attempt.step() == 16
