@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 STEP_FACTOR, STEP_FLOOR_SECONDS = 6.0, 30.0
 _RECENT_STEPS = 50
+_EVER_FACTOR = 1.5  # what took long once in this run may do so again
 _SLEEP_FACTOR = 3.0
 _STEP_PHASES = ("step",)
 
@@ -56,6 +57,7 @@ class Budgets:
         self.step_timeout_seconds, self._step_floor_seconds = step_timeout_seconds, step_floor_seconds
         self._earlier = dict(earlier or {})
         self._steps: deque[float] = deque(maxlen=_RECENT_STEPS)
+        self._slowest = 0.0
         self._phases: dict[str, float] = {}
 
     def fresh(self) -> "Budgets":
@@ -65,6 +67,7 @@ class Budgets:
     def note_step(self, seconds: float) -> None:
         """Learn how long a step took."""
         self._steps.append(seconds)
+        self._slowest = max(seconds, self._slowest)
 
     def note_phase(self, phase: str, seconds: float) -> None:
         """Learn how long a phase took."""
@@ -72,16 +75,15 @@ class Budgets:
 
     def learnt(self) -> dict[str, float]:
         """The longest that each phase took in this run, for the memory of this machine."""
-        slowest = {"step": max(self._steps)} if self._steps else {}
-        return {**self._phases, **slowest}
+        return {**self._phases, **({"step": max(self._steps)} if self._steps else {})}
 
     @property
     def step_seconds(self) -> float:
         """How long the next step may take."""
         if self.step_timeout_seconds:
             return self.step_timeout_seconds
-        slowest = max(self._steps, default=self._earlier.get("step", 0.0))
-        return max(STEP_FACTOR * slowest, self._step_floor_seconds)
+        recent = max(self._steps, default=self._earlier.get("step", 0.0))
+        return max(STEP_FACTOR * recent, _EVER_FACTOR * self._slowest, self._step_floor_seconds)
 
     def waiting_seconds(self, phase: str) -> float:
         """How long nothing may run in a phase."""

@@ -19,7 +19,7 @@ from holdfast.supervisor.processes import ProcessSample
 _GET_INFO = 0xC040FF0B  # ioctl PIDFD_GET_INFO: _IOWR(0xFF, 11, 64 bytes)
 _INFO = struct.Struct("=QQ11Ii")  # mask, cgroup, eleven ids, exit status
 _INFO_EXIT = 1 << 3
-_MOST_WATCHED = 256
+_MOST_WATCHED, _MOST_REMEMBERED = 256, 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class ChildExits:
                     signal=-code if code is not None and is_signal else None,
                 )
             )
-        self.seen += found
+        self.seen = (self.seen + found)[-_MOST_REMEMBERED:]
         return found
 
     def close(self) -> None:

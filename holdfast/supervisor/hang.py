@@ -70,8 +70,9 @@ def _rule_waiting(silence: Silence, budgets: Budgets) -> Ruling:
     judged, phase = silence.judged, silence.phase
     waited = silence.silent_seconds if phase == "step" else silence.still_seconds
     limit = budgets.waiting_seconds(phase)
-    if budgets.step_timeout_seconds and silence.silent_seconds > budgets.step_timeout_seconds:
-        return Ruling(f"no progress for {silence.silent_seconds:.0f} s: {judged.words}")
+    asked = _asked_limit(phase, budgets)
+    if asked and silence.silent_seconds > asked:
+        return Ruling(f"{judged.words}; no progress for {silence.silent_seconds:.0f} s, and {asked:.0f} s were allowed")
     if judged.verdict is Verdict.WAIT_NET:
         limit = budgets.network_seconds(phase)
         quiet = silence.still_seconds if judged.silent_seconds is None else judged.silent_seconds
@@ -89,21 +90,23 @@ def _rule_waiting(silence: Silence, budgets: Budgets) -> Ruling:
 
 def _rule_moving(silence: Silence, budgets: Budgets) -> Ruling:
     phase, silent = silence.phase, silence.silent_seconds
-    if budgets.step_timeout_seconds and silent > budgets.step_timeout_seconds:
-        return Ruling(f"no progress for {silent:.0f} s, and {budgets.step_timeout_seconds:.0f} s were allowed")
-    limit = budgets.moving_seconds(phase)
-    if limit is None or silent <= limit or budgets.step_timeout_seconds:
+    asked, limit = _asked_limit(phase, budgets), budgets.moving_seconds(phase)
+    if asked and silent > asked:
+        return Ruling(f"busy, but no progress for {silent:.0f} s, and {asked:.0f} s were allowed")
+    if limit is None or silent <= limit or asked:
         return _FINE
     said = f"busy in phase {phase} for {silent:.0f} s without progress, where {limit:.0f} s are allowed"
     if silence.stacks_move is None and silence.judged.verdict is Verdict.STARVED:
         return Ruling(wants_stacks=True)
     if silence.stacks_move is None:
-        return (
-            Ruling(f"{said}; its stacks cannot be seen")
-            if silent > _NO_STACKS_FACTOR * limit
-            else Ruling(wants_stacks=True)
-        )
+        is_long = silent > _NO_STACKS_FACTOR * limit
+        return Ruling(f"{said}; its stacks cannot be seen") if is_long else Ruling(wants_stacks=True)
     if not silence.stacks_move:
         return Ruling(f"{said}, and its stack stands still")
     longest = max(_MOVING_STACKS_FACTOR * limit, _MOVING_STACKS_FLOOR_SECONDS)
     return Ruling(f"{said}, though its stack moves") if silent > longest else Ruling(wants_stacks=True)
+
+
+def _asked_limit(phase: str, budgets: Budgets) -> float | None:
+    """The user's own limit, where steps, or what stands for them, are what is waited for."""
+    return budgets.step_timeout_seconds if phase in ("step", "unknown") else None

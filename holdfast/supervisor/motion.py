@@ -24,6 +24,7 @@ from holdfast.supervisor.verdict import busiest
 LOOKS_TO_KNOW = 12  # samples of the stack before a judgement
 _FEW = 3  # as many different stacks as a spinning loop shows
 _FAULTS, _IO_BYTES = 256, 1 << 20  # so much is work
+_MAIN_SHARE = 0.2
 _LONGEST_SECONDS = 3.0
 _TURN_CPU_SECONDS = 0.1  # that a process must have worked between two looks: it could not move without
 
@@ -54,6 +55,8 @@ class Motions:
         by_pid = {process.pid: process for process in last.processes}
         front = next((by_pid[pid] for pid in fronts if pid in by_pid), last.processes[0])
         for process in {item.pid: item for item in (front, busiest(first, last))}.values():
+            if not _main_works(process, first):
+                continue  # other threads work, perhaps for this one; which stack is theirs nobody knows
             motion = self._by_pid.setdefault(process.pid, Motion(self._attempt))
             was_seen = motion.look(process)
             if not was_seen and _born_seconds(process) > since_seconds:
@@ -145,6 +148,13 @@ def main_signature(dump: str) -> Signature:
         f"{found['name'] or found['own_name']} ({found['file'] or found['own_file']})"
         for found in _FRAME.finditer(main)
     )
+
+
+def _main_works(process: ProcessSample, first: TreeSample) -> bool:
+    """True when the main thread does a good part of a process's work."""
+    before = {thread.tid: thread.run_ns for known in first.processes for thread in known.threads}
+    ran = [thread.run_ns - before.get(thread.tid, thread.run_ns) for thread in process.threads]
+    return bool(ran) and ran[0] >= _MAIN_SHARE * sum(ran)
 
 
 def _born_seconds(process: ProcessSample) -> float:

@@ -36,10 +36,6 @@ class SilenceClock:
         self._progress_at = self._moved_at = now
         self.counted_seconds = 0.0
 
-    def note_output(self, now: float) -> None:
-        """Something was printed: little, but all there is of a command that tells nothing else of itself."""
-        self._moved_at = now
-
     def note_sleep(self, now: float) -> None:
         """The machine slept: what came before says nothing about now."""
         self._progress_at = self._moved_at = self._verdict_at = self._looked_at = now

@@ -39,6 +39,7 @@ class Standing:
     verdict: Verdict
     words: str
     is_own_timer: bool = False  # its main thread itself sleeps, or waits for a limited time
+    silent_seconds: float | None = None  # since the network last gave a byte, where that is what it waits for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,14 +205,7 @@ def _judge_quiet(first: TreeSample, last: TreeSample, fronts: Sequence[int]) -> 
     standings = _standings(first, last, fronts)
     worst = min(standings, key=lambda standing: _WORST_FIRST.index(standing.verdict))
     pids = tuple(standing.pid for standing in standings if standing.verdict == worst.verdict)
-    silent = None
-    if worst.verdict is Verdict.WAIT_NET:
-        known = [
-            wait.silent_seconds
-            for wait in last.waits.values()
-            if wait.kind == "net" and wait.silent_seconds is not None
-        ]
-        silent = min(known, default=None)
+    silent = worst.silent_seconds
     words = worst.words if silent is None else f"{worst.words}, nothing received for {silent:.0f} s"
     return Judged(
         verdict=worst.verdict,
@@ -256,13 +250,22 @@ class _Follower:
         outside = [item for item in reached if item[2].kind in _BY_KIND]
         if not outside:
             return Standing(pid=front.pid, verdict=Verdict.DEADLOCK, words=self._deadlock_words(front, reached))
-        process, thread, wait = min(outside, key=lambda item: _KINDS.index(item[2].kind))
+        # Of several that would do, the one that heard from outside last.
+        process, thread, wait = min(
+            outside, key=lambda item: (_KINDS.index(item[2].kind), item[2].silent_seconds or 0.0)
+        )
         words = wait.words
         if thread.tid != main.tid:
             whose = f"its thread {thread.tid}" if process.pid == front.pid else f"process {process.pid}"
             words = f"{self._waits[main.tid].words}, while {whose} ({thread.name}) {wait.words}"
         is_own_timer = thread.tid == main.tid and wait.kind in ("sleep", "timed")
-        return Standing(pid=front.pid, verdict=_BY_KIND[wait.kind], words=words, is_own_timer=is_own_timer)
+        return Standing(
+            pid=front.pid,
+            verdict=_BY_KIND[wait.kind],
+            words=words,
+            is_own_timer=is_own_timer,
+            silent_seconds=wait.silent_seconds,
+        )
 
     def _reached(self, front: ProcessSample, main: ThreadSample) -> Iterator[tuple[ProcessSample, ThreadSample, Wait]]:
         """Every thread that could, directly or through others, end the wait of a main thread; that one first."""

@@ -77,11 +77,9 @@ class Watch:
         self.exits.collect(now)
         self._keep(tree)
         position = self._beats.read(tree)
-        has_progress = self._note_progress(position, now)
+        has_progress = self._note_progress(position, now) or (not position.has_beats and self._has_new_output(now))
         judged = self._judge(position, has_progress)
         self._clock.count(now, judged)
-        if not position.has_beats and self._has_new_output():
-            self._clock.note_output(now)
         ruling = self._rule(judged, now) if tree.processes and not has_progress else Ruling()
         self._set_pace(judged, ruling, time.thread_time() - begun)
         return self._told(judged, ruling, now)
@@ -117,12 +115,15 @@ class Watch:
         self._clock.note_progress(now)
         return True
 
-    def _has_new_output(self) -> bool:
+    def _has_new_output(self, now: float) -> bool:
+        """What is printed is little, but all there is of a command that tells nothing else of itself."""
         try:
             size = self._output.stat().st_size
         except OSError:
             return False
         before, self._output_bytes = self._output_bytes, size
+        if size != before:
+            self._clock.note_progress(now)
         return size != before
 
     def _judge(self, position: Position, has_progress: bool) -> Judged:
@@ -168,13 +169,10 @@ class Watch:
 
     def _set_pace(self, judged: Judged, ruling: Ruling, cost_seconds: float) -> None:
         is_quiet = len(self._samples) > 1 and measure_use(self._samples[-2], self._samples[-1]).is_quiet
-        if (
-            is_quiet or ruling.wants_stacks or judged.verdict is not Verdict.MOVING
-        ):  # nobody's steps are slowed by looking closely
-            self._is_close = True
+        self._is_close = is_quiet or ruling.wants_stacks or judged.verdict is not Verdict.MOVING
+        if self._is_close:  # nobody's steps are slowed by it
             self.next_look_seconds = max(_QUIET_SECONDS, _MOST_COST_QUIET * cost_seconds)
         else:
-            self._is_close = False
             self.next_look_seconds = max(_MOVING_SECONDS, _MOST_COST * cost_seconds)
 
     def _told(self, judged: Judged, ruling: Ruling, now: float) -> Look:
@@ -184,9 +182,8 @@ class Watch:
         if ruling.is_hung and judged.verdict is Verdict.STARVED:  # it got its time, and spun in it
             judged = dataclasses.replace(judged, verdict=Verdict.MOVING)
         if ruling.is_hung and len(position.fronts) > 1:
-            judged = dataclasses.replace(
-                judged, standings=stand_all(self._samples[0], describe_waits(tree), position.fronts)
-            )
+            standings = stand_all(self._samples[0], describe_waits(tree), position.fronts)
+            judged = dataclasses.replace(judged, standings=standings)
             because = f"{because}; {self._rank_words(judged.standings)}"
         return Look(
             phase=position.phase,

@@ -97,6 +97,8 @@ def test_the_users_own_limit_overrides_all_learning():
     assert ruled(Verdict.MOVING, 301.0, budgets=slow, stacks_move=True).is_hung
     assert not ruled(Verdict.MOVING, 299.0, budgets=slow, stacks_move=False).is_hung
     assert ruled(Verdict.SLEEPING, 301.0, budgets=slow).is_hung
+    assert ruled(Verdict.MOVING, 301.0, "unknown", budgets=slow).is_hung
+    assert not ruled(Verdict.MOVING, 301.0, "load", budgets=slow).is_hung  # no step is due yet
 
 
 def test_dying_children_are_watched_for_a_moment():
@@ -111,7 +113,11 @@ def test_the_budget_follows_the_slowest_recent_step():
     assert budgets.step_seconds == 120.0
     for _ in range(50):
         budgets.note_step(1.0)
-    assert budgets.step_seconds == 30.0
+    assert budgets.step_seconds == 30.0  # and never less than what a step has taken before
+    budgets.note_step(50.0)
+    for _ in range(50):
+        budgets.note_step(1.0)
+    assert budgets.step_seconds == 75.0
 
 
 def test_earlier_runs_make_room_for_slow_phases():
