@@ -1,4 +1,4 @@
-"""Times instruction tuning of SmolLM2-135M on the CPU, 8 texts a step: the engine and HF Trainer (with peft for LoRA).
+"""Times instruction tuning of SmolLM2-135M on the CPU, 8 texts a step: the engine, HF Trainer and TRL (peft for LoRA).
 
 The same texts, cut at the same length, loss on the answers alone. Without --model the weights are random, and without
 --prepared the texts are too, with the lengths of short human-written instructions (median 80 tokens, 46 % answer);
@@ -14,6 +14,8 @@ from pathlib import Path
 BATCH = 8
 OURS = "holdfast"
 LORA = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}
+CALM = {"GOMP_SPINCOUNT": "1000"}  # as good for them on a busy machine as for us; see engine.process
+TRL = "TRL SFTTrainer"
 PEERS = {"HF Trainer, dynamic padding": [], "HF Trainer, grouped by length": ["--grouped"]}
 
 
@@ -21,8 +23,11 @@ def main() -> None:
     """Let the engine and HF Trainer take turns."""
     options = _options()
     if options.worker:
-        return work_ours(options) if options.worker == OURS else work_hf(options)
+        return {OURS: work_ours, "hf": work_hf, TRL: work_trl}[options.worker](options)
     from contest import Contestant, contest, report
+    from peers import peer_python
+
+    trl_python = peer_python("trl", "trl==1.16.0", "transformers==5.22.2", "peft", "accelerate", "datasets")
 
     with tempfile.TemporaryDirectory() as name:
         model, prepared = options.model or Path(name) / "model", options.prepared or Path(name) / "prepared"
@@ -34,7 +39,8 @@ def main() -> None:
             given = [__file__, "--model", str(model), "--prepared", str(prepared), "--kinds", kind]
             contestants = [Contestant(OURS, [*given, "--worker", OURS])]
             for peer, more in PEERS.items():
-                contestants.append(Contestant(peer, [*given, "--worker", "hf", *more], {"GOMP_SPINCOUNT": "1000"}))
+                contestants.append(Contestant(peer, [*given, "--worker", "hf", *more], CALM))
+            contestants.append(Contestant(TRL, [*given, "--worker", TRL], CALM, trl_python))
             report(f"causal_cpu {kind}", contest(contestants, options.rounds, options.steps, warm_up=1), OURS)
 
 
@@ -52,15 +58,8 @@ def work_hf(options: argparse.Namespace) -> None:
     from contest import hf_arguments, paced_trainer
     from transformers import AutoModelForCausalLM
 
-    from holdfast.data.shards import open_array, open_tokens
-
     torch.set_num_threads(options.threads)
-    texts, learn = open_tokens(options.prepared, "train"), open_array(options.prepared, "train.learn")
-    data = []
-    for at in range(len(texts)):
-        flags = learn[texts.starts[at] : texts.starts[at + 1]]
-        labels = [int(token) if flag else -100 for token, flag in zip(texts[at], flags, strict=True)]
-        data.append({"input_ids": texts[at].tolist(), "labels": labels})
+    data = labelled(options.prepared)
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
     if options.kinds == ["lora"]:
         from peft import LoraConfig, get_peft_model
@@ -70,6 +69,64 @@ def work_hf(options: argparse.Namespace) -> None:
         arguments = hf_arguments(folder, BATCH, options.grouped)
         make = paced_trainer(BATCH)
         make(model=model, args=arguments, train_dataset=data, data_collator=collate).train()  # type: ignore[attr-defined]
+
+
+def work_trl(options: argparse.Namespace) -> None:
+    """TRL's trainer on the same tokens, padded to the longest of a batch: its packing needs a CUDA kernel."""
+    import torch
+    from contest import paced_callback
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from trl import SFTConfig, SFTTrainer
+
+    torch.set_num_threads(options.threads)
+    data = labelled(options.prepared)
+    rows = {name: [row[name] for row in data] for name in ("input_ids", "labels")}
+    more = {}
+    if options.kinds == ["lora"]:
+        from peft import LoraConfig
+
+        more["peft_config"] = LoraConfig(task_type="CAUSAL_LM", **LORA)
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = SFTConfig(
+            output_dir=folder,
+            per_device_train_batch_size=BATCH,
+            num_train_epochs=1000,
+            learning_rate=5e-5,
+            weight_decay=0.01,
+            optim="adamw_torch_fused",
+            train_sampling_strategy="group_by_length",
+            max_length=None,
+            gradient_checkpointing=False,
+            bf16=False,
+            dataset_kwargs={"skip_prepare_dataset": True},
+            save_strategy="no",
+            report_to="none",
+            logging_steps=500,
+            disable_tqdm=True,
+            use_cpu=True,
+        )
+        SFTTrainer(
+            model=AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32),
+            args=arguments,
+            train_dataset=Dataset.from_dict(rows),
+            processing_class=AutoTokenizer.from_pretrained(options.model),
+            callbacks=[paced_callback(BATCH)],
+            **more,
+        ).train()
+
+
+def labelled(prepared: Path) -> list[dict]:
+    """The texts, with labels on what is to be learned."""
+    from holdfast.data.shards import open_array, open_tokens
+
+    texts, learn = open_tokens(prepared, "train"), open_array(prepared, "train.learn")
+    data = []
+    for at in range(len(texts)):
+        flags = learn[texts.starts[at] : texts.starts[at + 1]]
+        labels = [int(token) if flag else -100 for token, flag in zip(texts[at], flags, strict=True)]
+        data.append({"input_ids": texts[at].tolist(), "labels": labels})
+    return data
 
 
 def collate(rows: list[dict]) -> dict:
@@ -86,14 +143,18 @@ def collate(rows: list[dict]) -> dict:
 
 
 def make_model(folder: Path) -> None:
-    """SmolLM2-135M with random weights."""
+    """SmolLM2-135M with random weights, and a tokenizer of numbered words."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from tokenizers import Tokenizer, models
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     torch.manual_seed(0)
     shape = {"hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3}
     config = LlamaConfig(vocab_size=49_152, intermediate_size=1536, tie_word_embeddings=True, **shape)
     LlamaForCausalLM(config).save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({f"w{number}": number for number in range(49_152)}, unk_token="w0"))
+    marks = {"unk_token": "w0", "eos_token": "w2", "pad_token": "w2"}
+    PreTrainedTokenizerFast(tokenizer_object=words, **marks).save_pretrained(folder)
 
 
 def make_texts(folder: Path, count: int = 1000) -> None:

@@ -205,7 +205,14 @@ def hf_arguments(folder: str, batch_size: int, is_grouped: bool) -> Any:
 
 def paced_trainer(batch_size: int) -> Callable[..., Any]:
     """HF Trainer that takes turns."""
-    from transformers import Trainer, TrainerCallback
+    from transformers import Trainer
+
+    return lambda **kwargs: Trainer(callbacks=[paced_callback(batch_size)], **kwargs)
+
+
+def paced_callback(batch_size: int) -> Any:
+    """Lets any trainer of HF's kind take turns."""
+    from transformers import TrainerCallback
 
     pace = Pace()
 
@@ -216,10 +223,7 @@ def paced_trainer(batch_size: int) -> Callable[..., Any]:
         def on_step_end(self, args: object, state: object, control: object, **kwargs: object) -> None:
             pace.step(batch_size)
 
-    def make(**kwargs: object) -> Any:
-        return Trainer(callbacks=[Paced()], **kwargs)  # type: ignore[arg-type]
-
-    return make
+    return Paced()
 
 
 def _wait_for_card() -> None:

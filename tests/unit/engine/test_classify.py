@@ -7,7 +7,11 @@ import pytest
 import torch
 from transformers import MPNetConfig, MPNetModel
 
+from holdfast.data.prepare import prepare
+from holdfast.data.request import DataRequest
 from holdfast.data.shards import write_tokens
+from holdfast.data.survey import survey
+from holdfast.data.tokens import Tokens
 from holdfast.engine.order import Order
 from holdfast.engine.settings import Settings
 from holdfast.engine.tasks import load_task
@@ -78,6 +82,27 @@ def test_scores_of_a_long_texts_windows_are_averaged(bert, tmp_path):
     assert np.allclose(rows[1], whole[1:3].mean(0), atol=1e-6)
     assert np.allclose(rows[2], whole[3], atol=1e-6)
     assert sum(row["support"] for row in task.report("validation")["classes"]) == 23
+
+
+def test_texts_over_the_models_limit_are_read_whole_and_scored_once(bert, tmp_path):
+    """The word that decides stands beyond the 64 tokens the model takes."""
+    lines = ["text,label"]
+    for row in range(60):
+        words = [f"w{20 + (row * 7 + at) % 60}" for at in range(100)]
+        words[90] = "w7" if row % 2 else "w8"
+        lines.append(f"{' '.join(words)},{'odd' if row % 2 else 'even'}")
+    (tmp_path / "long.csv").write_text("\n".join(lines))
+    tokens = Tokens(bert)
+    found = survey(DataRequest(path=tmp_path / "long.csv", task="classify"), tokens)
+    prepared = prepare(found, tokens, tmp_path / "prepared")
+    assert prepared.manifest["overlong"] == "window", "chosen by itself, since every text is too long"
+    task = task_for(bert, prepared.folder, lr=5e-3)
+    rows = prepared.manifest["splits"]["validation"]["rows"]
+    assert task.predict("validation").shape == (rows, 2)
+    assert sum(row["support"] for row in task.report("validation")["classes"]) == rows
+    assert max(task.lengths) <= 64
+    last = np.concatenate([task._texts["train"][at] for at in range(len(task.lengths))])
+    assert {7, 8} <= set(last.tolist()), "the deciding word is in a window"
 
 
 def test_a_model_with_attention_of_its_own_is_padded_and_learns(tmp_path):
