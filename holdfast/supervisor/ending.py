@@ -60,7 +60,7 @@ def end_tree(attempt: Path, child: Child | None, grace_seconds: float = 10, know
         for member in alive:
             if send(member.identity, signal.SIGKILL):
                 killed[member.pid] = member.identity
-        time.sleep(_LOOK_SECONDS if killed else 0)
+        time.sleep(_LOOK_SECONDS)
     free_room(attempt)
     left = tuple(_why_alive(member) for member in alive)
     if not left:
@@ -115,7 +115,7 @@ class _Tree:
             self._child.poll()  # reaps it
         found = [member for member in find_members(self._attempt, self._root, self._known) if not member.is_gone]
         for member in found:
-            if member.pid not in self._pids or not self._mapped:
+            if member.identity not in self._known:
                 self._mapped |= set(_mapped_shm(Path(f"/proc/{member.pid}/maps")))
             self._pids.add(member.pid)
         self._known = tuple({*self._known, *(member.identity for member in found)})

@@ -38,7 +38,8 @@ def attempt(
     words = tuple(map(str, command))
     if words[0].endswith(".py"):
         words = (sys.executable, str(FAULTS / words[0]), *words[1:])
-    environment = {**os.environ, "PYTHONPATH": str(PRELOAD), **variables}
+    path = os.pathsep.join(filter(None, [str(PRELOAD), os.environ.get("PYTHONPATH", "")]))
+    environment = {**os.environ, "PYTHONPATH": path, **variables}
     launch = Launch(words, folder.parent, environment, folder)
     folder.mkdir(parents=True)
     (folder / "settings.json").write_text("{}")
