@@ -30,6 +30,7 @@ from holdfast.runs.holder import hold
 from holdfast.runs.prove import prove, work_of
 from holdfast.runs.result import closing_lines, describe_result, read_result
 from holdfast.runs.supervise import Job, Result, supervise
+from holdfast.runs.trackers import following, require_trackers
 from holdfast.runs.walk import OnEvent, Story, read_plan, walk
 from holdfast.supervisor.attempt import StopRequest
 from holdfast.supervisor.child import Launch
@@ -54,6 +55,7 @@ def start_train(request: TrainRequest) -> Path:
     """Make the folder of a new run, with the request in it."""
     request = with_preset(_from_earlier(request))
     _require_data(request)
+    require_trackers(request.report_to)
     return make_run_folder(request)
 
 
@@ -78,7 +80,7 @@ def resume_train(run: Path, *, on_event: OnEvent, guard: Guard = lambda stop: nu
         plan = read_plan(run)
     stop = StopRequest()
     work = work_of(plan["settings"], amounts_of(run / "prepared", int(plan["settings"]["batch_size"])))
-    with guard(stop):
+    with guard(stop), following(run, request.report_to):
         listening = Forecasting(run, work, on_event)
         return supervise(run, make_job(run, request, plan), on_event=listening, stop=stop)
 
