@@ -107,7 +107,7 @@ class _Tree:
         self._root = child.identity if child else read_root(attempt)
         self._known = known
         self._pids: set[int] = {self._root.pid} if self._root else set()
-        self._mapped: set[str] = set()
+        self._mapped: set[int] = set()  # inodes
 
     def alive(self) -> list[Member]:
         """Those that still run. What was once found stays known, though its parent may be gone by now."""
@@ -124,16 +124,16 @@ class _Tree:
     def remove_left_behind(self) -> None:
         """Free the shared memory that the killed processes can no longer free, unless another process has it mapped."""
         try:
-            names = [file.name for file in _SHM.iterdir() if _LEFT_BEHIND.match(file.name)]
+            files = {file.stat().st_ino: file for file in _SHM.iterdir() if _LEFT_BEHIND.match(file.name)}
         except OSError:
             return
-        candidates = {name for name in names if name in self._mapped or self._has_dead_pid(name)}
-        if not candidates:
+        ours = {inode for inode, file in files.items() if inode in self._mapped or self._has_dead_pid(file.name)}
+        if not ours:
             return
-        still_used = {name for maps in Path("/proc").glob("[0-9]*/maps") for name in _mapped_shm(maps)}
-        for name in candidates - still_used:
+        still_used = {inode for maps in Path("/proc").glob("[0-9]*/maps") for inode in _mapped_shm(maps)}
+        for inode in ours - still_used:
             with contextlib.suppress(OSError):
-                (_SHM / name).unlink()
+                files[inode].unlink()
 
     def _has_dead_pid(self, name: str) -> bool:
         match = _LEFT_BEHIND.match(name)
@@ -141,14 +141,13 @@ class _Tree:
         return pid in self._pids and find_member(pid) is None
 
 
-def _mapped_shm(maps: Path) -> Iterator[str]:
+def _mapped_shm(maps: Path) -> Iterator[int]:
+    """The files of shared memory that a process has mapped, by inode: a semaphore is mapped under an earlier name."""
     try:
         text = maps.read_text(errors="replace")
     except OSError:
         return
-    for name in re.findall(r"/dev/shm/(\S+)$", text, re.MULTILINE):
-        if _LEFT_BEHIND.match(name):
-            yield name
+    yield from map(int, re.findall(r"^\S+ \S+ \S+ \S+ (\d+) +/dev/shm/", text, re.MULTILINE))
 
 
 def _why_alive(member: Member) -> str:

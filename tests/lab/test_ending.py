@@ -211,6 +211,23 @@ time.sleep(300)
         kept.unlink()
 
 
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no /dev/shm on this system")
+def test_semaphores_of_a_killed_process_are_freed(tmp_path):
+    script = """
+import multiprocessing, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+locks = [multiprocessing.get_context('spawn').Lock() for _ in range(3)]
+print(' '.join(lock._semlock.name for lock in locks), 'ready', flush=True)
+time.sleep(300)
+"""
+    child = start(tmp_path / "01", script)
+    files = [Path(f"/dev/shm/sem.{word[1:]}") for word in output(tmp_path / "01").split() if word.startswith("/")]
+    assert len(files) == 3
+    assert all(file.exists() for file in files)
+    end_tree(tmp_path / "01", child, grace_seconds=0.1)
+    assert not any(file.exists() for file in files)
+
+
 def test_a_frozen_control_group_is_said_to_hold_the_process(tmp_path):
     group = Path(f"/sys/fs/cgroup/freezer/holdfast-lab-{os.getpid()}")
     try:
