@@ -20,7 +20,7 @@ Settle = Callable[[Changes, Mapping[str, object]], Changes]
 DEFAULT_MAX_ATTEMPTS = 12
 _MOST_FACTOR = 10  # attempts in all, for each that may be futile
 _OUTSIDE_TRIES = 3  # kills from outside in a row that bring no progress, before the plan itself is doubted
-_HALVINGS_IN_A_ROW = 4
+_HALVINGS_AT_FIRST, _HALVINGS_IN_ALL = 2, 4  # of one thing, before something else is tried
 _UNNAMED = {"unknown", "segfault-other"}
 _MACHINE_CANNOT = {"arch-mismatch", "disk-full", "illegal-instruction", "native-lib-missing", "torch-cpu-build"}
 # Errors that come again whatever is changed around them.
@@ -52,6 +52,7 @@ class Tried:
     error: str = ""  # the last exception, "ValueError: ..."
     place: str = ""  # where that exception was raised
     step_reached: int = 0
+    phase: str = ""
     is_outside: bool = False  # ended by somebody else: a kill, a stop, a machine that slept
     void: frozenset[str] = field(default_factory=frozenset)  # settings that were seen to reach nothing in this script
 
@@ -95,10 +96,10 @@ def choose_rung(
 
 def _named_rung(diagnosis: Diagnosis, tried: Sequence[Tried], ladder: Ladder, current: Changes) -> Decision | None:
     """The first remedy that really changes the plan; one that halves may be taken a few times in a row."""
-    keeping = _keeping(diagnosis, ladder)
+    keeping = _keeping(diagnosis, ladder, tried[-1].phase)
     taken = Counter(one.rung.title for one in tried if one.rung)
-    remedies = [rung for rung in keeping if not taken[rung.title]]
-    remedies += [rung for rung in keeping if 0 < taken[rung.title] < _HALVINGS_IN_A_ROW]
+    remedies = [rung for rung in keeping if taken[rung.title] < _HALVINGS_AT_FIRST]
+    remedies += [rung for rung in keeping if _HALVINGS_AT_FIRST <= taken[rung.title] < _HALVINGS_IN_ALL]
     return _first_that_changes([(rung, _named(diagnosis)) for rung in remedies], tried, ladder, current)
 
 
@@ -114,7 +115,7 @@ def _next_rung(
     generic = () if hazard and hazard.kind == "error" else ladder.rungs
     taken = {one.rung.title for one in tried if one.rung}
     offered = [(rung, "the next safer rung") for rung in generic if rung.title not in taken]
-    offered += [(rung, f"once more, {_named(diagnosis)}") for rung in _keeping(diagnosis, ladder)]
+    offered += [(rung, f"once more, {_named(diagnosis)}") for rung in _keeping(diagnosis, ladder, tried[-1].phase)]
     if allow_changes:
         offered += [(rung, f"{_named(diagnosis)}; changes what is learned, which was allowed") for rung in changing]
     return _first_that_changes(offered, tried, ladder, current)
@@ -134,10 +135,15 @@ def _first_that_changes(
     return None
 
 
-def _keeping(diagnosis: Diagnosis, ladder: Ladder) -> list[Rung]:
-    """The remedies that the ladder may apply by itself, those of this kind of run first."""
+def _keeping(diagnosis: Diagnosis, ladder: Ladder, phase: str) -> list[Rung]:
+    """The remedies that the ladder may apply by itself, those of this kind of run, and of this phase, first."""
     own = ladder.remedies.get(diagnosis.slug, ())
-    return [*own, *(_of(remedy) for remedy in diagnosis.remedies if remedy.change and remedy.keeps)]
+    rungs = [*own, *(_of(remedy) for remedy in diagnosis.remedies if remedy.change and remedy.keeps)]
+    evaluating = [rung for rung in rungs if set(rung.change) == {"eval_micro_batch"}]
+    others = [rung for rung in rungs if rung not in evaluating]
+    if phase == "evaluate":
+        return [*evaluating, *others]
+    return [*others, *evaluating] if not phase else others
 
 
 def _named(diagnosis: Diagnosis) -> str:

@@ -165,7 +165,7 @@ class _Supervision:
             rung=_title(decision),
             rung_change=decision.rung.change if decision.rung else {},
             changes=decision.changes,
-            void=void_changes(attempt, decision.changes, outcome.step_reached),
+            void=void_changes(attempt, decision.changes, outcome),
         )
         _keep(attempt, OUTCOME, outcome)
         if outcome.outcome in ("died", "hung"):

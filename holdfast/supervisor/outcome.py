@@ -22,6 +22,7 @@ How = Literal["finished", "died", "hung", "stopped", "interrupted"]
 _OUTSIDE_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL}
 # Variables that say the same as a setting, and reach nothing where it reaches nothing.
 OUTSIDE = {"process-killed", "process-stopped", "machine-sleep"}  # named, and no fault of the plan
+_TRAINING = ("first step", "step", "evaluate", "save")  # the phases of a script that has set everything up
 _ECHOES = {"TORCH_COMPILE_DISABLE": "compile", "TORCHDYNAMO_DISABLE": "compile"}
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 
@@ -66,6 +67,7 @@ class Outcome:
             error=self.error,
             place=self.place,
             step_reached=self.step_reached,
+            phase=self.phase,
             is_outside=self.is_outside,
             void=frozenset(self.void),
         )
@@ -101,10 +103,11 @@ def last_error(evidence: Evidence) -> tuple[str, str]:
     return errors[-1].text, f"{frames[-1]['file']}:{frames[-1]['line']}" if frames else ""
 
 
-def void_changes(attempt: Path, changes: Mapping[str, object], step_reached: int) -> tuple[str, ...]:
-    """The settings that were seen to reach nothing in this script; empty before its first step, when nobody knows."""
-    if not step_reached or (attempt / BEAT).exists():
-        return ()  # before the first step nobody knows; the engine's own ladder knows its settings
+def void_changes(attempt: Path, changes: Mapping[str, object], outcome: Outcome) -> tuple[str, ...]:
+    """The settings that were seen to reach nothing in this script; empty before it trains, when nobody knows."""
+    has_begun = outcome.step_reached or outcome.phase in _TRAINING
+    if not has_begun or (attempt / BEAT).exists():
+        return ()  # the engine's own ladder knows its settings
     told = list(read_events(attempt / EVENTS))
     applied = {str(event.get("change")) for event in told if event["event"] == "applied"}
     uses = {str(event.get("what")) for event in told if event["event"] == "uses"}

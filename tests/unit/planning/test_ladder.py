@@ -56,6 +56,16 @@ def test_attempts_that_get_further_are_not_counted_against_it():
     assert choose_rung(named("host-oom"), stuck, LADDER).action == "stop"
 
 
+@pytest.mark.parametrize(
+    ("phase", "first"), [("first step", "loader_workers"), ("evaluate", "eval_micro_batch_factor")]
+)
+def test_memory_that_ran_out_while_evaluating_is_saved_there(phase, first):
+    out_of_memory = Tried(changes={}, ending="signal", exit_code=-9, phase=phase)
+    tried = climb(named("host-oom"), out_of_memory, max_attempts=8)
+    assert first in tried[1].changes
+    assert any("eval_micro_batch_factor" in one.changes for one in tried) is (phase == "evaluate")
+
+
 def test_an_endless_halving_is_bounded():
     assert len(climb(named("cuda-oom"), Tried(changes={}, ending="code", exit_code=1), max_attempts=30)) <= 30
 

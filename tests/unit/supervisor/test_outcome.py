@@ -8,7 +8,7 @@ from holdfast.core.events import Events
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.logtext import read_evidence
 from holdfast.core.runfolder import BEAT, BEATS, EVENTS
-from holdfast.supervisor.outcome import last_error, newest_beat, void_changes, was_ended_from_outside
+from holdfast.supervisor.outcome import Outcome, last_error, newest_beat, void_changes, was_ended_from_outside
 from holdfast.supervisor.told import Told
 
 
@@ -39,13 +39,15 @@ def test_what_was_not_applied_and_what_the_script_does_not_use_reaches_nothing(t
     events.write("uses", what="hf-trainer")
     events.write("applied", change="micro_batch", value=2, how="TrainingArguments")
     changes = {"micro_batch_factor": 2, "loader_workers": 0, "TORCH_COMPILE_DISABLE": "1"}
-    void = void_changes(tmp_path, changes, step_reached=10)
+    void = void_changes(tmp_path, changes, Outcome(number=1, outcome="died", step_reached=10))
     assert "micro_batch_factor" not in void
     assert {"loader_workers", "compile", "TORCH_COMPILE_DISABLE"} <= set(void)
 
 
 def test_before_its_first_step_nobody_knows_what_a_script_uses(tmp_path):
-    assert void_changes(tmp_path, {"loader_workers": 0}, step_reached=0) == ()
+    for phase, is_void in (("import", False), ("first step", True)):
+        outcome = Outcome(number=1, outcome="died", phase=phase)
+        assert ("loader_workers" in void_changes(tmp_path, {"loader_workers": 0}, outcome)) is is_void
 
 
 def test_the_last_error_comes_with_its_place():
