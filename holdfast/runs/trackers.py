@@ -27,6 +27,7 @@ from holdfast.runs.tracker_writers import WRITERS, Writer
 
 LOG = "trackers.log"
 _LOOK_EVERY_SECONDS = 2.0
+_REST = 20  # times as long as looking took: a long run has many events, and the cores are for training
 _LAST_WORDS_SECONDS = 20.0  # for handing on what came at the very end
 _NAMES = {
     "loss": "loss",
@@ -108,13 +109,13 @@ def follow(run: Path, names: Sequence[str], is_over: Callable[[], bool], every_s
         story = read_story(run)
     writers = list(_opened(run, names, story))
     while writers:
-        is_last = is_over()
+        is_last, begun = is_over(), time.monotonic()
         story = read_story(run)
         for step, at, values in figures.new(story):
             writers = [writer for writer in writers if _told(writer, step, at, values)]
         if is_last:
             break
-        time.sleep(every_seconds)
+        time.sleep(max(every_seconds, _REST * (time.monotonic() - begun)))
     state = str(story.result.get("state") or "stopped")
     for writer in writers:
         with _passed_over(type(writer).__name__):

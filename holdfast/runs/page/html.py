@@ -1,5 +1,6 @@
 """Builds HTML from values. Whatever is not `Html` is text and gets escaped, so data can never become markup."""
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -69,6 +70,13 @@ def section(title: str, *content: Content, id_: str) -> Html:
     if not inside:
         return Html("")
     return tag("section", tag("h2", title, id=f"{id_}-title"), inside, id=id_, aria_labelledby=f"{id_}-title")
+
+
+def breakable(name: str) -> Html:
+    """A long name that may be broken after its underscores, hyphens and slashes."""
+    return Html(
+        "".join(part + ("<wbr>" if part and part in "_-/" else "") for part in re.split("([_/-])", escape(name)))
+    )
 
 
 def details(summary: str, *content: Content) -> Html:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from holdfast.runs.page.charts import meter
-from holdfast.runs.page.html import Content, Html, details, join, section, table, tag
+from holdfast.runs.page.html import Content, Html, breakable, details, join, section, table, tag
 from holdfast.runs.page.outcome import metric_name
 from holdfast.runs.story import Json, Story
 
@@ -136,7 +136,11 @@ def _as_table(confusion: list[list[int]], names: list[str]) -> Html:
         rows.append(tag("tr", tag("th", name, scope="row"), cells))
     head = tag(
         "thead",
-        tag("tr", tag("th", "is / was taken for", scope="col"), [tag("th", name, scope="col") for name in names]),
+        tag(
+            "tr",
+            tag("th", "is / was taken for", scope="col"),
+            [tag("th", breakable(name), scope="col") for name in names],
+        ),
     )
     caption = "Rows are what a text is, columns what the model said"
     inner = tag("table", tag("caption", caption), head, tag("tbody", rows), class_="confusion")

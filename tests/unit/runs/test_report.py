@@ -32,7 +32,7 @@ class Whole(HTMLParser):
 
     def handle_starttag(self, name, attributes):
         self.tags.append(name)
-        if name not in ("meta", "br"):
+        if name not in ("meta", "br", "wbr"):
             self.open.append(name)
         self.reaches += [value for key, value in attributes if key in ("src", "href") and not value.startswith("#")]
 
