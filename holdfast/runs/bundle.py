@@ -70,7 +70,9 @@ _TELLING = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "SLURM_JOB_", "MALLOC_", "VIRTUAL_ENV", "CONDA_PREFIX", "LANG", "LC_ALL"),
 )
 # Keys of events and results under which pieces of the user's data may stand.
-_DATA_KEYS = {"samples", "examples", "texts", "predictions", "answers", "rows", "mistakes", "generated"}
+_DATA_KEYS = {"samples", "examples", "texts", "predictions", "answers", "rows", "mistakes", "generated"} | {
+    *("labels", "label_names", "bad_rows", "questions", "passages", "prompts"),
+}
 _DROPPED_KEYS = {"host", "hostname", "boot_id", "user"}
 _LIBRARIES = (
     "torch",

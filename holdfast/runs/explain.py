@@ -17,9 +17,7 @@ from holdfast.core.plan import Remedy, in_script
 from holdfast.core.runfolder import CHILD, EVIDENCE
 from holdfast.doctor.own_findings import OWN_FINDINGS
 from holdfast.hazards import Hazard, find_hazard
-from holdfast.supervisor.collect import read_attempt_evidence
 from holdfast.supervisor.diagnose import diagnose
-from holdfast.supervisor.sentence import one_sentence
 
 _SHOWN_PASSAGES = 4
 _SHOWN_CHARACTERS = 240
@@ -66,6 +64,9 @@ def find_attempt(folder: Path) -> Path | None:
 
 def explain_run(folder: Path) -> tuple[Diagnosis, str]:
     """Name the cause of a run's last failure from all that was collected, and say it in one sentence."""
+    from holdfast.supervisor.collect import read_attempt_evidence  # a log alone needs none of it
+    from holdfast.supervisor.sentence import one_sentence
+
     attempt = find_attempt(folder)
     if attempt is None:
         raise RequestError(f"{folder} holds no attempt of a run", try_next=("holdfast explain FOLDER/the.log",))

@@ -190,6 +190,10 @@ def _event_lines(attempt: Path) -> Iterator[str]:
             yield f"bad numbers at step {event.get('step', '?')}: {event.get('reason', '')}"
         elif event.get("event") == "skipped checkpoint":
             yield f"checkpoint {event.get('path', '?')} is not whole: {event.get('reason', '')}"
+        elif event.get("event") == "checkpoint damaged":
+            yield f"checkpoint {event.get('folder', '?')} is damaged: {event.get('reason', '')}"
+        elif event.get("event") == "save failed" and event.get("is_full"):
+            yield f"a checkpoint could not be saved: the disk was full at step {event.get('step', '?')}"
 
 
 def _stack_files(attempt: Path) -> list[Path]:
