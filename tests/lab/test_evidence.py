@@ -17,12 +17,14 @@ from holdfast.core.evidence import Diagnosis
 from holdfast.core.heartbeat import read_beat
 from holdfast.core.runfolder import BEAT, OUTPUT
 from holdfast.runs.command import PRELOAD
+from holdfast.supervisor import dumps
 from holdfast.supervisor.attempt import StopRequest, run_attempt
 from holdfast.supervisor.budgets import Budgets
-from holdfast.supervisor.child import Launch
+from holdfast.supervisor.child import Launch, start_child
 from holdfast.supervisor.collect import read_attempt_evidence
 from holdfast.supervisor.dumps import find_spy
-from holdfast.supervisor.members import find_members, read_root
+from holdfast.supervisor.ending import end_tree
+from holdfast.supervisor.members import find_member, find_members, read_root
 from holdfast.supervisor.outcome import Outcome
 
 pytestmark = pytest.mark.lab
@@ -263,6 +265,30 @@ def test_stacks_of_a_stopped_process_are_taken_without_touching_it(tmp_path):
     attempt(tmp_path / "01", "stopped.py")
     frames = [frame.function for stack in read_attempt_evidence(tmp_path / "01").stacks for frame in stack.frames]
     assert "<module>" in frames
+
+
+def test_without_a_tool_the_process_writes_its_own_stack_and_others_are_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(dumps, "find_spy", lambda: None)
+    script = """
+import os, subprocess, sys, time
+bare = subprocess.Popen(['sleep', '300'])  # knows nothing of our signal and would die of it
+print('ready', bare.pid, flush=True)
+time.sleep(300)
+"""
+    folder = tmp_path / "01"
+    folder.mkdir()
+    (folder / "settings.json").write_text("{}")
+    path = os.pathsep.join(filter(None, [str(PRELOAD), os.environ.get("PYTHONPATH", "")]))
+    command = (sys.executable, "-c", script)
+    child = start_child(Launch(command, tmp_path, {**os.environ, "PYTHONPATH": path}, folder))
+    try:
+        while "ready" not in (folder / OUTPUT).read_text():
+            time.sleep(0.05)
+        dumps.dump_stacks(folder, child.identity, native=True)
+        assert "most recent call first" in (folder / "stacks" / f"python-{child.pid}.txt").read_text()
+        assert not find_member(int((folder / OUTPUT).read_text().split()[1])).is_gone
+    finally:
+        end_tree(folder, child, 0)
 
 
 def test_an_unknown_end_says_what_was_ruled_out(tmp_path):
