@@ -1,4 +1,4 @@
-"""When to make a checkpoint of our own: after a minute without one, and never so often that it costs more than 1 %.
+"""When to make a checkpoint of our own: as often as it costs less than 1 % of the time, at most every ten seconds.
 
 The same look finds a request to stop. With several processes the first one decides
 and all follow, because saving is a thing they do together; they ask at steps all know beforehand.
@@ -13,6 +13,8 @@ from holdfast_preload import settings, stopping
 
 SAVE_SECONDS = 60.0
 _MOST_COST = 0.01
+_OFTEN_SECONDS = 10.0  # a cheap save may come this often
+_FIRST_SECONDS = 15.0  # what the first one costs is not known before
 _LOOK_SECONDS = 1.0
 
 Broadcast = Callable[[list[int]], list[int]]  # what the first process says, to all
@@ -57,5 +59,9 @@ class Cadence:
     def _wait_seconds(self) -> float:
         if not settings.get("may_save", True):
             return float("inf")
-        seconds = float(settings.get("save_seconds", SAVE_SECONDS))
-        return max(seconds, self.cost_seconds / _MOST_COST) if seconds else 0.0  # 0: after every step, for tests
+        most = float(settings.get("save_seconds", SAVE_SECONDS))
+        if not most:
+            return 0.0  # after every step, for tests
+        if not self.cost_seconds:
+            return min(most, _FIRST_SECONDS)
+        return max(self.cost_seconds / _MOST_COST, min(most, _OFTEN_SECONDS))

@@ -73,7 +73,9 @@ def _are_finite(model: Any) -> bool:
                 for parameter in model.parameters()
                 if parameter.is_floating_point() and parameter.device.type != "meta"
             ]
-            return not sums or math.isfinite(sum(float(value) for value in sums))
+            devices = {value.device for value in sums}
+            totals = [torch.stack([value for value in sums if value.device == device]).sum() for device in devices]
+            return all(math.isfinite(float(total)) for total in totals)
     except Exception as error:
         events.write_once("preload failed", where="finite weights", error=repr(error))
         return True

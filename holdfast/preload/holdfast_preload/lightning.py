@@ -63,6 +63,8 @@ class Fit:
         BEAT.step = self.steps_before + step
         many = int(trainer.world_size) > 1
         is_due = self.cadence.is_due(step, self._broadcast if many else None)
+        if not many and getattr(trainer, "received_sigterm", False):  # Lightning takes the signal itself
+            is_due = self.cadence.must_stop = True
         if is_due or time.monotonic() > self.next_look:
             self.next_look = time.monotonic() + _LOOK_SECONDS
             loss = outputs.get("loss") if isinstance(outputs, dict) else outputs

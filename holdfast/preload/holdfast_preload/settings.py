@@ -7,7 +7,7 @@ environment             variables, set again here for scripts that change them
 resume                  continue Trainer and Lightning runs from the newest whole checkpoint this run has made
 micro_batch_factor      split each training batch by this, with as much more accumulation
 eval_micro_batch_factor split each evaluation batch by this
-save_seconds            most seconds of work between checkpoints; 60
+save_seconds            most seconds between cheap checkpoints; 60, 0 for every step
 may_save                make checkpoints of our own beside the script's; true
 supervisor              pid of the supervisor; the script ends when it is gone
 """

@@ -27,6 +27,7 @@ class Training:
     """One call of `train()`."""
 
     count = 0
+    saves_itself = True  # False in a version whose loop we cannot step into: then the Trainer is asked to save
     steps_before = 0  # steps of the script's earlier trainings, so that the beat's step only grows
 
     def __init__(self, trainer: Any):
@@ -66,7 +67,7 @@ def after_trainer(module: Any) -> None:
     around(trainer, "__init__", lambda init: _with_callback(init, _callback(module.TrainerCallback)))
     around(trainer, "train", _training)
     around(trainer, "_save_checkpoint", _saving)
-    around(trainer, "_maybe_log_save_evaluate", _then_save)
+    Training.saves_itself = around(trainer, "_maybe_log_save_evaluate", _then_save)
     around(trainer, "_load_from_checkpoint", in_phase("resume"))
     for name in ("evaluate", "predict"):
         around(trainer, name, in_phase("evaluate"))
@@ -151,6 +152,8 @@ def _callback(base: type) -> type:
             mine = _mine(self._trainer)
             if mine is not None:
                 BEAT.step = mine.steps_before + state.global_step
+                if not mine.saves_itself and mine.saves.is_due():
+                    control.should_save = True
 
         def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
             if state.is_world_process_zero:

@@ -1,0 +1,73 @@
+"""When checkpoints of our own are due, on a clock of the test's."""
+
+import json
+
+import pytest
+from holdfast_preload import cadence, settings, stopping
+from holdfast_preload.cadence import Cadence
+
+
+class Clock:
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(cadence, "time", made)
+    return made
+
+
+def test_cheap_ones_come_every_ten_seconds(attempt, clock):
+    rhythm = Cadence()
+    clock.now += 14
+    assert not rhythm.is_due(10)
+    clock.now += 2
+    assert rhythm.is_due(20)
+    rhythm.saved(20, cost_seconds=0.01)
+    clock.now += 9
+    assert not rhythm.is_due(30)
+    clock.now += 2
+    assert rhythm.is_due(31)
+
+
+def test_a_dear_one_comes_seldom(attempt, clock):
+    rhythm = Cadence()
+    rhythm.saved(1, cost_seconds=3)
+    clock.now += 299
+    assert not rhythm.is_due(2)
+    clock.now += 2
+    assert rhythm.is_due(3)
+
+
+def test_never_when_it_may_not(attempt, clock):
+    (attempt / "settings.json").write_text(json.dumps({"may_save": False}))
+    settings.read(str(attempt))
+    rhythm = Cadence()
+    clock.now += 1e6
+    assert not rhythm.is_due(5)
+
+
+def test_a_wish_to_stop_is_seen_within_a_second(attempt, clock, monkeypatch):
+    rhythm = Cadence()
+    (attempt / "stop").touch()
+    clock.now += 1.1
+    assert rhythm.is_due(1)
+    assert rhythm.must_stop
+    (attempt / "stop").unlink()
+    monkeypatch.setattr(stopping, "_is_asked", True)
+    assert rhythm.is_due(2)
+    assert rhythm.must_stop
+
+
+def test_what_the_first_process_says_holds_for_all(attempt, clock):
+    first, second = Cadence(), Cadence()
+    said: list[list[int]] = []
+    clock.now += 61
+    assert first.is_due(1, lambda values: said.append(values) or values)
+    clock.now -= 61  # the other's clock says something else
+    assert second.is_due(1, lambda values: said[0])
+    assert first._next_agreement == second._next_agreement
