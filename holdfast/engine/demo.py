@@ -102,6 +102,7 @@ def _answers_page(model: Any, job: dict[str, Any], examples: list[str]) -> Any:
 
     return gradio.ChatInterface(
         answer,
+        chatbot=gradio.Chatbot(buttons=["copy", "copy_all"]),  # none that would share with others
         examples=examples or None,
         cache_examples=False,
         title=job["title"],
