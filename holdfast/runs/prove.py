@@ -241,9 +241,13 @@ class _Proving:
         killer = threading.Thread(target=_kill_after, args=(folder, wanted, deadline := threading.Event()), daemon=True)
         killer.start()
         try:
-            self._attempt(folder, (sys.executable, "-m", "holdfast.engine", str(folder)), "the run's own first steps")
+            command = (sys.executable, "-m", "holdfast.engine", str(folder))
+            how = self._attempt(folder, command, "the run's own first steps")
         finally:
             deadline.set()
+        if how == "finished":
+            self._tell("done", "all steps were done before the proof could kill the process; the run is that short")
+            return {"state": "finished"}
         events = list(read_events(folder / EVENTS))
         steps = [event for event in events if event["event"] == "step"]
         saved = [int(str(event["step"])) for event in events if event["event"] == "saved"]
@@ -259,15 +263,15 @@ class _Proving:
 
     # Children
 
-    def _attempt(self, folder: Path, command: tuple[str, ...], words: str) -> None:
-        """Run one child to its end; whatever becomes of it, nothing of it is left."""
+    def _attempt(self, folder: Path, command: tuple[str, ...], words: str) -> str:
+        """Run one child to its end and say how it ended; whatever becomes of it, nothing of it is left."""
         if not (folder / SETTINGS).exists():
             write_artifact(folder, SETTINGS, self._settings)
         launch = Launch(command, self._run, _environment({}), folder)
+        budgets = Budgets(step_timeout_seconds=self._request.step_timeout)
         try:
-            run_attempt(
-                launch, Budgets(step_timeout_seconds=self._request.step_timeout), self._adapter(words), StopRequest()
-            )
+            outcome, _ = run_attempt(launch, budgets, self._adapter(words), StopRequest())
+            return outcome.outcome
         finally:
             end_tree(folder, None, 0.0)
 

@@ -164,12 +164,13 @@ def test_ctrl_c_saves_and_resume_goes_on(world, unbroken, tmp_path):
     assert weights(run) == weights(unbroken)
 
 
-def test_the_proof_kills_resumes_and_changes_nothing(world, unbroken, tmp_path):
-    run = tmp_path / "run"
-    said = finish(train(world, run, "--prove", "always"))
+def test_the_proof_kills_resumes_and_changes_nothing(world, tmp_path):
+    run, unproven = tmp_path / "run", tmp_path / "unproven"
+    said = finish(train(world, run, "--prove", "always", "--epochs", "40"))
     assert "came again bit for bit" in said
     assert "longest examples" in said
-    assert weights(run) == weights(unbroken)
+    finish(train(world, unproven, "--prove", "never", "--epochs", "40"))
+    assert weights(run) == weights(unproven)
     plan = json.loads((run / "plan.json").read_text())
     assert plan["proof"]["resume"]["is_exact"] is True
     assert len(plan["measured"]) >= 2
