@@ -24,7 +24,7 @@ from holdfast.supervisor.verdict import busiest
 LOOKS_TO_KNOW = 12  # samples of the stack before a judgement
 _FEW = 3  # as many different stacks as a spinning loop shows
 _FAULTS, _IO_BYTES = 256, 1 << 20  # so much is work
-_MAIN_SHARE = 0.2
+_MAIN_SHARE, _HARD_SHARE = 0.2, 0.5  # of a process's work; of a processor
 _LONGEST_SECONDS = 3.0
 _TURN_CPU_SECONDS = 0.1  # that a process must have worked between two looks: it could not move without
 
@@ -55,10 +55,8 @@ class Motions:
         by_pid = {process.pid: process for process in last.processes}
         front = next((by_pid[pid] for pid in fronts if pid in by_pid), last.processes[0])
         for process in {item.pid: item for item in (front, busiest(first, last))}.values():
-            if not _main_works(process, first):
-                continue  # other threads work, perhaps for this one; which stack is theirs nobody knows
             motion = self._by_pid.setdefault(process.pid, Motion(self._attempt))
-            was_seen = motion.look(process)
+            was_seen = motion.look(process, *working_thread(process, first, last.at_seconds - first.at_seconds))
             if not was_seen and _born_seconds(process) > since_seconds:
                 self._has_new_program = True  # a compiler, say: it has no Python stack
 
@@ -82,18 +80,19 @@ class Motion:
         self._cpu_seconds = 0.0
         self._read_from = 0
 
-    def look(self, process: ProcessSample) -> bool:
+    def look(self, process: ProcessSample, tid: int, is_idle: bool) -> bool:
         """Take one more stack of a process; False when there is none to be had."""
         if process.pid != self._pid:
             self._pid, self._read_from = process.pid, self._size_of(process.pid)
         text = self._by_py_spy(process.pid) if self._py_spy else ""
-        signature = main_signature(text)
-        if not signature and self._answers(process):
-            signature = main_signature(self._last_dump(process.pid))
+        signature = thread_signature(text, tid)
+        if not signature and tid == process.pid and self._answers(process):
+            signature = thread_signature(self._last_dump(process.pid), tid)
             send(Identity(process.pid, process.start_ticks), signal.SIGUSR1)  # what it writes is read at the next look
-        if signature and process.cpu_seconds - self._cpu_seconds >= _TURN_CPU_SECONDS:
+        if signature and (is_idle or process.cpu_seconds - self._cpu_seconds >= _TURN_CPU_SECONDS):
             self._cpu_seconds = process.cpu_seconds
-            work = f"{process.faults // _FAULTS} {process.io_bytes // _IO_BYTES}"
+            # What an idle thread's process does meanwhile is the work of others.
+            work = "" if is_idle else f"{process.faults // _FAULTS} {process.io_bytes // _IO_BYTES}"
             self._seen.append((*signature, work))
         return bool(signature) or self._answers(process)
 
@@ -136,25 +135,34 @@ class Motion:
         return text.decode(errors="replace")
 
 
-def main_signature(dump: str) -> Signature:
-    """The functions of the main thread, innermost first, without line numbers: a loop goes over its own lines."""
+def working_thread(process: ProcessSample, first: TreeSample, seconds: float) -> tuple[int, bool]:
+    """The thread whose stack tells whether a process gets on, and whether that thread is idle.
+
+    The main thread, unless another works hard while it waits. One that only ticks, such as a monitor, tells nothing.
+    """
+    before = {thread.tid: thread for known in first.processes for thread in known.threads}
+    ran = {thread.tid: thread.run_ns - before.get(thread.tid, thread).run_ns for thread in process.threads}
+    hardest = max(ran, key=lambda tid: ran[tid], default=process.pid)
+    if ran.get(process.pid, 0) >= _MAIN_SHARE * sum(ran.values()):
+        return process.pid, False
+    if ran[hardest] / 1e9 >= _HARD_SHARE * seconds:
+        return hardest, False
+    main = process.threads[0]
+    return process.pid, main.turns == before.get(main.tid, main).turns
+
+
+def thread_signature(dump: str, tid: int) -> Signature:
+    """The functions of a thread, innermost first, without line numbers: a loop goes over its own lines."""
     parts = re.split(r"^(?=(?:Current t|T)hread )", dump, flags=re.MULTILINE)
     threads = [part for part in parts if _FRAME.search(part)]
-    if not threads:
-        return ()
-    # py-spy names it; faulthandler lists the main thread, the oldest, last.
-    main = next((part for part in threads if '"MainThread"' in part.partition("\n")[0]), threads[-1])
+    wanted = [part for part in threads if part.startswith(f"Thread {tid} ")]
+    if not wanted and 'File "' in dump:
+        wanted = threads[-1:]  # faulthandler gives no such numbers, and lists the main thread, the oldest, last
     return tuple(
         f"{found['name'] or found['own_name']} ({found['file'] or found['own_file']})"
-        for found in _FRAME.finditer(main)
+        for part in wanted
+        for found in _FRAME.finditer(part)
     )
-
-
-def _main_works(process: ProcessSample, first: TreeSample) -> bool:
-    """True when the main thread does a good part of a process's work."""
-    before = {thread.tid: thread.run_ns for known in first.processes for thread in known.threads}
-    ran = [thread.run_ns - before.get(thread.tid, thread.run_ns) for thread in process.threads]
-    return bool(ran) and ran[0] >= _MAIN_SHARE * sum(ran)
 
 
 def _born_seconds(process: ProcessSample) -> float:

@@ -148,11 +148,11 @@ def test_children_that_die_one_after_the_other_are_a_hang(waiting):
 def spinning(tmp_path_factory):
     """Programs that keep a processor busy and get nowhere, and one that gets somewhere slowly."""
     folder = tmp_path_factory.mktemp("spinning")
-    names = ("busy_loop", "spinning_worker", "long_evaluation")
+    names = ("busy_loop", "spinning_worker", "busy_monitor", "long_evaluation")
     return watch_all([start(folder / name, name, budgets=Short()) for name in names], seconds=150)
 
 
-@pytest.mark.parametrize("name", ["busy_loop", "spinning_worker"])
+@pytest.mark.parametrize("name", ["busy_loop", "spinning_worker", "busy_monitor"])
 def test_a_loop_without_end_is_a_hang_once_its_stack_stands_still(spinning, name):
     look = spinning[name].last
     assert look.is_hung, spinning[name].words

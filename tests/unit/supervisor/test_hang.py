@@ -5,9 +5,11 @@ import pytest
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.clocks import Clocks, slept_seconds
 from holdfast.supervisor.hang import Ruling, Silence, rule
-from holdfast.supervisor.motion import main_signature
+from holdfast.supervisor.motion import thread_signature, working_thread
+from holdfast.supervisor.processes import TreeSample
 from holdfast.supervisor.silence import SilenceClock
 from holdfast.supervisor.verdict import Judged, Verdict
+from tests.unit.supervisor.samples import process, thread
 
 DAY = 86_400.0
 
@@ -177,10 +179,10 @@ def test_a_debuggers_pause_begins_the_count_again():
 PY_SPY = """Process 12: python train.py
 Python v3.11.7 (/usr/bin/python3.11)
 
-Thread 12 (idle): "MainThread"
+Thread 12 (active+gil)
     spin (train.py:10)
     <module> (train.py:20)
-Thread 13 (idle): "Thread-1"
+Thread 13 (idle)
     wait (threading.py:320)
 """
 FAULTHANDLER = """Thread 0x00007f2c (most recent call first):
@@ -192,7 +194,27 @@ Current thread 0x00007f2d (most recent call first):
 """
 
 
-def test_a_stack_is_known_by_the_functions_of_its_main_thread():
-    assert main_signature(PY_SPY) == ("spin (train.py)", "<module> (train.py)")
-    assert main_signature(FAULTHANDLER) == ("spin (train.py)", "<module> (train.py)")
-    assert main_signature("") == ()
+def test_a_stack_is_known_by_its_functions():
+    assert thread_signature(PY_SPY, 12) == ("spin (train.py)", "<module> (train.py)")
+    assert thread_signature(PY_SPY, 13) == ("wait (threading.py)",)
+    assert thread_signature(PY_SPY, 14) == ()
+    assert thread_signature(FAULTHANDLER, 12) == ("spin (train.py)", "<module> (train.py)")
+    assert thread_signature("", 12) == ()
+
+
+def watched_thread(main_ns: int, other_ns: int, main_turns: int = 0) -> tuple[int, bool]:
+    first = TreeSample(at_seconds=0.0, processes=(process(12, thread(12), thread(13)),))
+    later = process(12, thread(12, run_ns=main_ns, turns=main_turns), thread(13, run_ns=other_ns, turns=9))
+    return working_thread(later, first, 4.0)
+
+
+def test_a_monitor_that_is_busier_than_a_stuck_main_thread_is_not_the_one_to_look_at():
+    assert watched_thread(0, 200_000_000) == (12, True)
+
+
+def test_a_thread_that_works_hard_while_main_waits_is_the_one_to_look_at():
+    assert watched_thread(1_000_000, 3_000_000_000, main_turns=3) == (13, False)
+
+
+def test_a_main_thread_that_works_is_the_one_to_look_at():
+    assert watched_thread(3_000_000_000, 3_900_000_000, main_turns=3) == (12, False)
