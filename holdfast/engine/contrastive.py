@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-Batch = TypeVar("Batch")
+from holdfast.engine.crew import Crew
+
+Part = TypeVar("Part")
 
 
 def info_nce(
@@ -36,23 +38,31 @@ def info_nce(
 
 
 def cached_backward(
-    batches: Sequence[Batch], embed: Callable[[Batch], Tensor], loss_of: Callable[[Tensor], Tensor]
+    crew: Crew,
+    batches: Sequence[Sequence[Part]],
+    embed: Callable[[Part], Tensor],
+    loss_of: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """Add the gradient of a loss over the embeddings of all batches; give the loss.
+    """Add the gradient of a loss over the embeddings of all batches, each in parts for the crew; give the loss.
 
-    `embed` must give the same each time it is called with a batch, dropout included. The last batch keeps its graph
+    `embed` must give the same each time it is called with a part, dropout included. The last batch keeps its graph
     from the first pass, so a step that fits in one is embedded once.
     """
-    with torch.no_grad():
-        parts = [embed(batch) for batch in batches[:-1]]
-    last = embed(batches[-1])
-    parts.append(last)
-    whole = torch.cat([part.detach() for part in parts]).requires_grad_()
+
+    def embed_plainly(part: Part) -> Tensor:
+        with torch.no_grad():
+            return embed(part)
+
+    found = [crew.map(embed_plainly, parts) for parts in batches[:-1]]
+    last = crew.map(embed, batches[-1])
+    whole = torch.cat([part.detach() for parts in (*found, last) for part in parts]).requires_grad_()
     loss = loss_of(whole)
     loss.backward()
     assert whole.grad is not None
-    gradients = whole.grad.split([len(part) for part in parts])
-    last.backward(gradients[-1])
-    for batch, gradient in zip(batches[:-1], gradients, strict=False):
-        embed(batch).backward(gradient)
+    sizes = [len(part) for parts in (*found, last) for part in parts]
+    gradients = list(whole.grad.split(sizes))
+    crew.add_gradients(list(zip(last, gradients[-len(last) :], strict=True)), lambda made: made)
+    for parts in batches[:-1]:
+        own, gradients = gradients[: len(parts)], gradients[len(parts) :]
+        crew.add_gradients(list(zip(parts, own, strict=True)), lambda given: (embed(given[0]), given[1]))
     return loss.detach()

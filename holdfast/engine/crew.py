@@ -8,6 +8,7 @@ parts, whoever was done first, so the same step always gives the same sum.
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from functools import cache
 from typing import TypeVar
 
 import torch
@@ -16,6 +17,9 @@ from torch import Tensor, nn
 Part = TypeVar("Part")
 Found = TypeVar("Found")
 
+Gradients = tuple[Tensor | None, ...]
+
+_MOST_BYTES = 512 << 20  # of a gradient: where weights are many, calls are large enough to be shared
 _MOST_HANDS = 4  # each holds a gradient of its own; further threads help the hands
 
 
@@ -25,16 +29,15 @@ class Crew:
     def __init__(self, model: nn.Module, threads: int):
         self._model = model
         self._tables: dict[Tensor, _Table] = {}
-        self.hands = min(threads, _MOST_HANDS)
-        if self.hands > 1:
-            each = threads // self.hands
-            self._pool = ThreadPoolExecutor(self.hands, "hand", initializer=torch.set_num_threads, initargs=(each,))
+        size = sum(weight.nbytes for weight in self._weights())
+        self.hands = min(threads, _MOST_HANDS) if size <= _MOST_BYTES else 1
+        self._pool = hands_pool(self.hands, threads // self.hands)
 
     def backward(self, parts: Sequence[Part], loss_of: Callable[[Part], AbstractContextManager[Tensor]]) -> Tensor:
         """Add the gradients of the parts' losses; give the sum of the losses. `loss_of` holds during the way back."""
-        weights = [weight for weight in self._model.parameters() if weight.requires_grad]
+        weights = self._weights()
 
-        def work(part: Part) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        def work(part: Part) -> tuple[Tensor, Gradients]:
             with loss_of(part) as loss:
                 return loss.detach(), torch.autograd.grad(loss, weights, allow_unused=True)
 
@@ -43,13 +46,27 @@ class Crew:
             self._add(weights, of_part)
         return torch.stack(losses).sum()
 
+    def add_gradients(self, parts: Sequence[Part], made_of: Callable[[Part], tuple[Tensor, Tensor]]) -> None:
+        """Add what the parts' tensors do to the weights, given the gradient of each tensor."""
+        weights = self._weights()
+
+        def work(part: Part) -> Gradients:
+            made, gradient = made_of(part)
+            return torch.autograd.grad(made, weights, gradient, allow_unused=True)
+
+        for of_part in self.map(work, parts):
+            self._add(weights, of_part)
+
     def map(self, work: Callable[[Part], Found], parts: Sequence[Part]) -> list[Found]:
         """Do the work on each part; what is found comes in the order of the parts."""
         if len(parts) == 1:
             return [work(parts[0])]
         return list(self._pool.map(work, parts))
 
-    def _add(self, weights: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+    def _weights(self) -> list[Tensor]:
+        return [weight for weight in self._model.parameters() if weight.requires_grad]
+
+    def _add(self, weights: list[Tensor], gradients: Gradients) -> None:
         """Add gradients to those that the weights have."""
         sums, more = [], []
         for weight, gradient in zip(weights, gradients, strict=True):
@@ -64,6 +81,12 @@ class Crew:
                 more.append(gradient)
         if sums:
             torch._foreach_add_(sums, more)
+
+
+@cache
+def hands_pool(hands: int, threads_each: int = 1) -> ThreadPoolExecutor:
+    """The threads of so many hands; a thread's calls use no more cores than it is given."""
+    return ThreadPoolExecutor(hands, "hand", initializer=torch.set_num_threads, initargs=(threads_each,))
 
 
 class _Table:

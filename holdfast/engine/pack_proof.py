@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from holdfast.data.shards import TokenArray
+from holdfast.engine.encoder_layer import write_out_layers
 from holdfast.engine.packing import ATTENTION, pack, packed
 
 _LONG, _SHORT = 300, 7
@@ -31,6 +32,7 @@ def proven_offset(model: Any) -> int | None:
     proven = None
     if getattr(model, "_supports_attention_backend", False):
         model.set_attn_implementation(ATTENTION)
+        write_out_layers(model, is_narrow=False)
         offsets = dict.fromkeys((0, (getattr(model.config, "pad_token_id", None) or 0) + 1))
         proven = next((offset for offset in offsets if _agrees(model, array, offset, wanted_NH)), None)
     if proven is None:

@@ -72,10 +72,11 @@ def test_killed_at_random_steps_it_ends_with_the_same_weights(parts, tmp_path, m
     assert weights(broken) == weights(unbroken)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("lora", [None, {"r": 4, "lora_alpha": 8, "lora_dropout": 0.1}], ids=["full", "LoRA"])
-def test_a_killed_language_model_ends_with_the_same_weights(tmp_path, lora):
+def test_a_killed_language_model_ends_with_the_same_weights(tmp_path, lora, threads):
     parts = tiny_llama(tmp_path / "model"), tiny_instructions(tmp_path / "prepared")
-    wanted = {"task": "causal", "options": {"lora": lora}, "micro_tokens": 100}
+    wanted = {"task": "causal", "options": {"lora": lora}, "micro_tokens": 100, "threads": threads}
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
     finish(tiny_attempt(unbroken, *parts, **wanted))
     attempt = tiny_attempt(broken, *parts, save_seconds=0, **wanted)

@@ -6,7 +6,8 @@ answers) go through the vocabulary. N tokens of a micro-batch, A of them to be l
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from transformers import AutoTokenizer
 from holdfast.core.errors import RequestError
 from holdfast.core.runfolder import MANIFEST
 from holdfast.data.shards import TokenArray, open_array, open_tokens
-from holdfast.engine.batches import micro_batches
+from holdfast.engine.batches import Part, micro_batches, shared_out
+from holdfast.engine.crew import Crew
 from holdfast.engine.draws import Draws, replace_dropout
 from holdfast.engine.language_model import load_language_model, plain_model
 from holdfast.engine.order import Indices, step_seed
@@ -60,6 +62,7 @@ class Causal:
         self._draws = None if settings.card_draws else Draws(settings.seed)
         if self._draws:
             replace_dropout(model, self._draws)
+        self._crew = Crew(model, settings.hands if self.is_packed else 1)
         plain = plain_model(model)
         self._plain, self._body, self._head = plain, plain.base_model, plain.get_output_embeddings()
         self._chat_template = manifest.get("chat_template")
@@ -80,19 +83,8 @@ class Causal:
         self.model.train()
         learned = sum(int(self._flags("train", int(at)).sum()) for at in examples)
         step_loss = torch.zeros((), device=self._settings.device)
-        first_token, first_example = 0, 0
-        for micro in micro_batches(examples, self.lengths, self._micro_tokens):
-            if self._draws:
-                self._draws.at(step, first_token, first_example)
-            else:
-                torch.manual_seed(step_seed(self._settings.seed, step) + first_example)
-            texts, targets_N = self._pack("train", micro)
-            with packed(texts, self._draws):  # also for the backward pass, which may compute layers again
-                loss = self._summed_loss(texts, targets_N) / max(1, learned)
-                loss.backward()
-            step_loss += loss.detach()
-            first_token += len(targets_N)
-            first_example += len(micro)
+        for parts in shared_out(examples, self.lengths, self._micro_tokens, self._crew.hands):
+            step_loss += self._crew.backward(parts, lambda part: self._loss_of(step, part, max(1, learned)))
         return step_loss
 
     def step_arrays(self, step: int, examples: Indices) -> dict[str, NDArray[np.int64]] | None:
@@ -211,6 +203,17 @@ class Causal:
                 logits_AV = self._head(part_AH).float()
                 loss = loss + functional.cross_entropy(logits_AV, part_A, reduction="sum", ignore_index=-1)
         return loss
+
+    @contextmanager
+    def _loss_of(self, step: int, part: Part, learned: int) -> Iterator[Tensor]:
+        """A part's share of the step's loss; what it holds is held for the backward pass too."""
+        if self._draws:
+            self._draws.at_part(step, part.places, part.first_tokens, self.lengths[part.examples])
+        else:
+            torch.manual_seed(step_seed(self._settings.seed, step) + int(part.places[0]))
+        texts, targets_N = self._pack("train", part.examples)
+        with packed(texts, self._draws):
+            yield self._summed_loss(texts, targets_N) / learned
 
     def _flags(self, split: str, at: int) -> NDArray[Any]:
         starts = self._texts[split].starts

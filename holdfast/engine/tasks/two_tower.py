@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from holdfast.core.runfolder import MANIFEST
-from holdfast.engine.batches import micro_batches
+from holdfast.engine.batches import shared_out
 from holdfast.engine.contrastive import cached_backward, info_nce
+from holdfast.engine.crew import Crew
 from holdfast.engine.draws import Draws, replace_dropout
 from holdfast.engine.mining import Mining, mine, nothing_mined
 from holdfast.engine.misjudged import Words, missed_queries, where
@@ -50,13 +51,13 @@ def load(settings: Settings) -> "TwoTower":
 
 
 @dataclass(frozen=True, slots=True)
-class MicroBatch:
-    """Some items of a step: numbers of queries and, after them, passages."""
+class ItemPart:
+    """Some items of a step that are embedded together."""
 
     tower: int
-    items: Indices
-    first_token: int  # of the step
-    first_item: int
+    items: Indices  # numbers of queries and, after them, passages
+    places: Indices  # in the step's order
+    first_tokens: Indices
 
 
 class TowerModel(nn.Module):
@@ -97,6 +98,7 @@ class TwoTower:
         self._model = model
         if draws:
             replace_dropout(model, draws)
+        self._crew = Crew(model, settings.hands if self._is_safe_in_threads() else 1)
         self.lengths = pairs.lengths
         self._mined = nothing_mined(len(self.lengths), options.mining or Mining(negatives=0))
         self._mined_epoch = -1
@@ -127,14 +129,14 @@ class TwoTower:
         passages = self._passages(step, examples)
         items, item_costs = self._pairs.step_items(examples, passages.rows_P)
         batches = self._split(len(examples), item_costs)
-        order = np.concatenate([batch.items for batch in batches])
+        order = np.concatenate([part.items for parts in batches for part in parts])
         back = torch.from_numpy(np.argsort(order)).to(self._settings.device)
 
-        def embed(batch: MicroBatch) -> Tensor:
-            self._go_to(step, batch)
-            return self._embed(batch.tower, [items[int(at)] for at in batch.items])
+        def embed(part: ItemPart) -> Tensor:
+            self._go_to(step, part, item_costs)
+            return self._embed(part.tower, [items[int(at)] for at in part.items])
 
-        return cached_backward(batches, embed, lambda whole: self._loss(whole[back], passages))
+        return cached_backward(self._crew, batches, embed, lambda whole: self._loss(whole[back], passages))
 
     def step_arrays(self, step: int, examples: Indices) -> dict[str, NDArray[np.int64]] | None:
         """One step for `engine.captured`; None where it is too large to be computed at once."""
@@ -223,17 +225,23 @@ class TwoTower:
         draws = generator(self._settings.seed, "negatives", step)
         return self._pairs.step_passages(examples, self._mined[torch.from_numpy(examples)].numpy(), draws)
 
-    def _split(self, queries: int, item_costs: Indices) -> list[MicroBatch]:
-        """Split the items of a step; a shared tower takes queries and passages together."""
+    def _is_safe_in_threads(self) -> bool:
+        """Whether a thread's draws are its own, also where another one computes its layers again."""
+        return all(tower.is_packed for tower in self._model.towers) and not self._settings.gradient_checkpointing
+
+    def _split(self, queries: int, item_costs: Indices) -> list[list[ItemPart]]:
+        """Split the items of a step into micro-batches in parts; a shared tower takes queries and passages together."""
         sides = [np.arange(len(item_costs))]
         if not self._model.is_shared:
             sides = [np.arange(queries), np.arange(queries, len(item_costs))]
-        found, first_token, first_item = [], 0, 0
+        found, tokens, items = [], 0, 0
         for tower, side in enumerate(sides):
-            for micro in micro_batches(side, item_costs, self._settings.micro_tokens):
-                found.append(MicroBatch(tower, micro, first_token, first_item))
-                first_token += int(item_costs[micro].sum())
-                first_item += len(micro)
+            for parts in shared_out(side, item_costs, self._settings.micro_tokens, self._crew.hands):
+                found.append(
+                    [ItemPart(tower, part.examples, items + part.places, tokens + part.first_tokens) for part in parts]
+                )
+            tokens += int(item_costs[side].sum())
+            items += len(side)
         return found
 
     def _loss(self, whole: Tensor, passages: StepPassages) -> Tensor:
@@ -249,13 +257,14 @@ class TwoTower:
             self._options.symmetric,
         )
 
-    def _go_to(self, step: int, batch: MicroBatch) -> None:
+    def _go_to(self, step: int, part: ItemPart, item_costs: Indices) -> None:
         """Let dropout draw what belongs to this place, however often it is asked."""
         if self._draws:
-            self._draws.at(step, batch.first_token, batch.first_item)
-        if not self._draws or not self._model.towers[batch.tower].is_packed:
+            self._draws.at_part(step, part.places, part.first_tokens, item_costs[part.items])
+        if not self._draws or not self._model.towers[part.tower].is_packed:
             # On a card, and in attention that is not ours, torch's own generator draws.
-            torch.manual_seed(int(generator(self._settings.seed, "torch", step, batch.first_item).integers(2**62)))
+            draws = generator(self._settings.seed, "torch", step, int(part.places[0]))
+            torch.manual_seed(int(draws.integers(2**62)))
 
     def _embed(self, tower: int, items: list[NDArray[Any]]) -> Tensor:
         with self._settings.autocast():
