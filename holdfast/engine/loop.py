@@ -34,6 +34,7 @@ from holdfast.engine.optim import (
 )
 from holdfast.engine.order import Indices, Order, step_seed
 from holdfast.engine.settings import Settings
+from holdfast.engine.shared_adamw import SharedAdamW
 from holdfast.engine.stopping import STOPPED, Interrupted, Stopping
 from holdfast.engine.tasks import Task
 
@@ -128,10 +129,10 @@ class Loop:
         self._optimizer.zero_grad(set_to_none=True)
 
     def _clip(self) -> Tensor:
-        weights, most = self._task.model.parameters(), self._settings.max_grad_norm
-        if self._settings.device == "cpu":
-            return clip_in_step(self._optimizer, weights, most)
-        return clip_gradients(weights, most)
+        most = self._settings.max_grad_norm
+        if isinstance(self._optimizer, SharedAdamW):
+            return clip_in_step(self._optimizer, most)
+        return clip_gradients(self._task.model.parameters(), most)
 
     def _record(self, result: StepResult) -> None:
         """Write down what a step gave; bad numbers end the run before they touch the weights."""

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
 from holdfast.engine.settings import Settings
+from holdfast.engine.shared_adamw import SharedAdamW
 
 
 def learning_rate(settings: Settings, step: int, steps: int) -> float:
@@ -33,9 +33,10 @@ def make_optimizer(model: Module, settings: Settings) -> torch.optim.AdamW:
     ]
     # The rate is a tensor so that a captured or compiled step sees each step's value.
     rate = torch.tensor(settings.lr, dtype=torch.float32, device=settings.device)
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]], lr=rate, fused=True, capturable=settings.is_on_card
-    )
+    groups = [group for group in groups if group["params"]]
+    if settings.device == "cpu":
+        return SharedAdamW(groups, rate, settings.hands)
+    return torch.optim.AdamW(groups, lr=rate, fused=True, capturable=settings.is_on_card)
 
 
 def clip_gradients(parameters: Iterable[Parameter], max_norm: float) -> Tensor:
@@ -47,12 +48,12 @@ def clip_gradients(parameters: Iterable[Parameter], max_norm: float) -> Tensor:
     return norm
 
 
-def clip_in_step(optimizer: torch.optim.Optimizer, parameters: Iterable[Parameter], max_norm: float) -> Tensor:
-    """The same, but the next step of the fused optimizer scales: on a CPU that saves a pass over all gradients."""
-    norm = clip_gradients(parameters, 0.0)
-    excess = (norm + 1e-6) / max_norm if max_norm > 0 else norm.new_zeros(())
-    given: Any = optimizer
-    given.grad_scale, given.found_inf = (excess, norm.new_zeros(())) if excess > 1 else (None, None)
+def clip_in_step(optimizer: SharedAdamW, max_norm: float) -> Tensor:
+    """The same, but the optimizer's next step scales, which saves a pass over all gradients."""
+    norm = optimizer.norm()
+    excess = (norm + 1e-6) / max_norm if max_norm > 0 else torch.zeros(())
+    is_over = bool(excess > 1)
+    optimizer.grad_scale, optimizer.found_inf = (excess, torch.zeros(())) if is_over else (None, None)
     return norm
 
 

@@ -1,0 +1,61 @@
+"""AdamW on a CPU, each core with weights of its own.
+
+A fused step over one weight after the other wakes and awaits all cores for each of them; so every hand takes some of
+the weights and goes through them alone. Which hand has which weight changes no digit.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.engine.crew import hands_pool
+
+
+class SharedAdamW(torch.optim.AdamW):
+    """The fused AdamW; its state is that of one optimizer, wherever it is computed."""
+
+    grad_scale: Tensor | None = None  # what the next step divides the gradients by
+    found_inf: Tensor | None = None
+
+    def __init__(self, groups: list[dict[str, Any]], rate: Tensor, hands: int):
+        super().__init__(groups, lr=rate, fused=True)
+        self._pool = hands_pool(hands)
+        self._shares = [self._share_of(weights) for weights in _shares(groups, hands)]
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Change the weights by their gradients."""
+        assert closure is None
+        for share in self._shares:
+            share.grad_scale, share.found_inf = self.grad_scale, self.found_inf  # type: ignore[attr-defined]
+        list(self._pool.map(lambda share: share.step(), self._shares))
+
+    def norm(self) -> Tensor:
+        """The norm of all gradients as one vector."""
+        found = {weight: norm for norms in self._pool.map(_norms, self._shares) for weight, norm in norms.items()}
+        ordered = [found[weight] for group in self.param_groups for weight in group["params"] if weight in found]
+        norm: Tensor = torch.linalg.vector_norm(torch.stack(ordered))
+        return norm
+
+    def _share_of(self, weights: set[Tensor]) -> torch.optim.AdamW:
+        groups = [group | {"params": [one for one in group["params"] if one in weights]} for group in self.param_groups]
+        share = torch.optim.AdamW([group for group in groups if group["params"]], lr=self.defaults["lr"], fused=True)
+        share.state = self.state
+        return share
+
+
+def _shares(groups: list[dict[str, Any]], hands: int) -> list[set[Tensor]]:
+    """The largest weights first, each to whoever has least."""
+    shares: list[set[Tensor]] = [set() for _ in range(hands)]
+    sizes = [0] * hands
+    for weight in sorted((one for group in groups for one in group["params"]), key=lambda one: -one.numel()):
+        least = sizes.index(min(sizes))
+        shares[least].add(weight)
+        sizes[least] += weight.numel()
+    return [share for share in shares if share]
+
+
+def _norms(share: torch.optim.AdamW) -> dict[Tensor, Tensor]:
+    weights = [weight for group in share.param_groups for weight in group["params"] if weight.grad is not None]
+    return dict(zip(weights, torch._foreach_norm([weight.grad for weight in weights]) if weights else (), strict=True))
