@@ -53,7 +53,13 @@ def start(run: Path, *command: object, options: tuple[str, ...] = (), **variable
         env=environment,
         cwd=run.parent,
         start_new_session=True,
+        preexec_fn=hear_ctrl_c,
     )
+
+
+def hear_ctrl_c() -> None:
+    """Take Ctrl-C as usual, also when the tests were started in a shell's background, where it is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def finish(process: subprocess.Popen, run: Path) -> Supervised:
