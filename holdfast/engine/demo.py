@@ -115,23 +115,19 @@ def _search_page(model: Any, job: dict[str, Any], examples: list[str]) -> Any:
     gradio: Any = import_module("gradio")
 
     def find(query: str) -> list[list[Any]]:
-        if not query.strip():
-            return []
-        found = model.predict([{"text": query}])[0]["found"]
-        return [[rank, one["score"], one["text"]] for rank, one in enumerate(found, start=1)]
+        found = model.predict([{"text": query}])[0]["found"] if query.strip() else []
+        return [[rank, f"{one['score']:.3f}", one["text"]] for rank, one in enumerate(found, start=1)]
 
-    return gradio.Interface(
-        find,
-        gradio.Textbox(label="Query"),
-        gradio.Dataframe(
-            headers=["rank", "score", "passage"], wrap=True, label="Passages", column_widths=["8%", "12%", "80%"]
-        ),
-        examples=examples or None,
-        cache_examples=False,
-        title=job["title"],
-        flagging_mode="never",
-        api_name=False,
-    )
+    with gradio.Blocks(title=job["title"]) as page:
+        gradio.Markdown(f"# {job['title']}")
+        query = gradio.Textbox(label="Query", submit_btn=True)
+        passages = gradio.Dataframe(
+            headers=["rank", "score", "passage"], wrap=True, label="Passages", column_widths=[70, 80, 800]
+        )
+        if examples:
+            gradio.Examples(examples, query)
+        query.submit(find, query, passages, api_name=False)
+    return page
 
 
 def _said(content: object) -> str:

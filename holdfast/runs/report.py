@@ -41,7 +41,7 @@ def render_report(story: Story) -> str:
         ("learning", "How it learned", learning_section(story)),
         ("result", "How good it is", result_section(story)),
         ("mistakes", "What it answers" if story.task == "causal" else "What it gets wrong", mistakes_section(story)),
-        ("use", "Use it", use_section(story)),
+        ("use" if story.has_model else "next", "Use it" if story.has_model else "What next", use_section(story)),
         ("attempts", "Attempts", attempts_section(story)),
         ("data", "The data", data_section(story)),
         ("plan", "The plan", plan_section(story)),

@@ -71,11 +71,13 @@ def _told(attempt: AttemptStory) -> Html:
     """The cause with its proof, and the remedy that was taken."""
     diagnosis, decision = attempt.diagnosis, attempt.decision
     lines: list[Content] = []
-    if diagnosis.get("title"):
+    title, slug = diagnosis.get("title"), diagnosis.get("slug")
+    named = join(" ", tag("code", slug)) if slug and slug != "unknown" else None
+    if title and str(title) in str(attempt.outcome.get("sentence")):  # with its doubt, if there is any
+        lines.append(tag("p", "More of this cause: ", tag("code", f"holdfast explain {slug}")) if named else None)
+    elif title:
         doubt = {"proven": "Cause, proven: ", "likely": "Probably: "}.get(str(diagnosis.get("confidence")), "")
-        slug = diagnosis.get("slug")
-        named = join(" ", tag("code", slug)) if slug and slug != "unknown" else None
-        lines.append(tag("p", tag("b", doubt), diagnosis["title"], named))
+        lines.append(tag("p", tag("b", doubt), title, named))
     proof = [
         tag("li", f"line {passage['line']}: " if passage.get("line") else "", tag("code", passage.get("text", "")))
         for passage in diagnosis.get("because") or ()

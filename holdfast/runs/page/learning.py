@@ -10,6 +10,7 @@ SHARES = {  # metrics between 0 and 1 by task, the deciding one first
     "two-tower": ("ndcg@10", "recall@10", "mrr@10"),
 }
 _LOOKS = ("a", "b", "c")
+_SHORT_SECONDS = 300
 
 
 def learning_section(story: Story) -> Html:
@@ -94,12 +95,12 @@ def memory_chart(story: Story) -> Html:
                 points.append((float(at), held / 1e9))
     if len(points) < 2:
         return Html("")
-    start = points[0][0]
-    shown = [((at - start) / 60, held) for at, held in points]
-    highest = max(held for _, held in shown)
+    start, lasted = points[0][0], points[-1][0] - points[0][0]
+    unit, size = ("minutes", 60) if lasted > _SHORT_SECONDS else ("seconds", 1)
+    shown = [((at - start) / size, held) for at, held in points]
     series = [Series(name="resident", points=shown)]
-    about = f"At most {human_bytes(highest * 1e9)}."
-    return line_chart(Chart(title="Memory in GB", about=about, series=series, x_name="minutes", zero=True))
+    about = f"At most {human_bytes(max(held for _, held in shown) * 1e9)}."
+    return line_chart(Chart(title="Memory in GB", about=about, series=series, x_name=unit, zero=True))
 
 
 def _metric_names(story: Story) -> tuple[str, ...]:

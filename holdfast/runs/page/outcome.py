@@ -158,7 +158,9 @@ def _value(name: str, value: float) -> str:
 
 def _command(story: Story) -> str:
     command = story.request.get("command")
-    return shlex.join(map(str, command)) if isinstance(command, list) else str(command or "")
+    if not isinstance(command, list) or not command:
+        return str(command or "")
+    return shlex.join([Path(str(command[0])).name, *map(str, command[1:])])
 
 
 def links(parts: list[tuple[str, str, Html]]) -> Html:
