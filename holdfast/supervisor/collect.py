@@ -23,6 +23,7 @@ from holdfast.core.exits import exit_words
 from holdfast.core.logtext import read_evidence
 from holdfast.core.runfolder import EVENTS, EVIDENCE, OUTCOME, OUTPUT, STACKS
 from holdfast.supervisor.child import Child, free_room
+from holdfast.supervisor.child_exits import signal_name
 from holdfast.supervisor.closeup import look_closely
 from holdfast.supervisor.curve import last_resident_bytes, resident_lines
 from holdfast.supervisor.dumps import dump_stacks
@@ -56,6 +57,8 @@ class Ending:
         """Its end in the words of the evidence: "code 1", "signal SIGSEGV", "hang"."""
         if self.is_hung:
             return "hang"
+        if self.returncode is not None and self.returncode < 0:
+            return f"signal {signal_name(-self.returncode)}"
         return "" if self.returncode is None else exit_words(str(self.returncode))
 
 
@@ -176,9 +179,11 @@ def _memory_lines(ending: Ending, mark: MemoryMark | None, pids: set[int], victi
         yield from proof.lines()
     if ending.was_asked or ending.returncode is None:
         return
-    if ending.returncode in (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP):
-        yield f"ended from outside by {signal.Signals(-ending.returncode).name}: we did not send it"
-    was_killed = ending.returncode == -signal.SIGKILL or victim
+    # A shell passes its child's signal on as 128 and its number.
+    number = -ending.returncode if ending.returncode < 0 else ending.returncode - 128
+    if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        yield f"ended from outside by {signal_name(number)}: we did not send it"
+    was_killed = number == signal.SIGKILL or victim
     if was_killed and proof and not proof.has_kill and proof.could_be_asked:
         whom = f" of {victim}" if victim else ""
         yield f"killed from outside: SIGKILL{whom}, no OOM kill counted"

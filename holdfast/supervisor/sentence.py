@@ -33,7 +33,7 @@ def one_sentence(attempt: Path, evidence: Evidence, diagnosis: Diagnosis) -> str
         diagnosis.confidence == "proven" or diagnosis.slug == "segfault-other"
     )  # which claims no more than it sees
     doubt = "" if is_sure else "probably "
-    proof = _proof(diagnosis, evidence)
+    proof = "; ".join(filter(None, [_proof(diagnosis, evidence), _place(diagnosis, evidence)]))
     return f"{how}: {doubt}{diagnosis.title}" + (f" ({proof})" if proof else "")
 
 
@@ -85,6 +85,17 @@ def _proof(diagnosis: Diagnosis, evidence: Evidence) -> str:
     if texts[0].startswith("verdict "):
         return _short(given_up.text.removeprefix("given up: ") if given_up else texts[0].partition(": ")[2])
     return _short(texts[0])
+
+
+def _place(diagnosis: Diagnosis, evidence: Evidence) -> str:
+    """Where native code crashed, as far as the stack shows it."""
+    if diagnosis.slug != "segfault-other":
+        return ""
+    crashed = [stack.frames[0] for stack in evidence.stacks if stack.crashed and stack.frames]
+    if not crashed:
+        return ""
+    frame = crashed[-1]
+    return f"in {frame.function}" + (f", {'/'.join(Path(frame.module).parts[-3:])}" if frame.module else "")
 
 
 def _short(text: str) -> str:

@@ -65,5 +65,13 @@ def test_a_crash_is_not_called_probable(say):
     assert say("signal SIGSEGV", [QUIET]).startswith("ended by signal SIGSEGV: native code crashed")
 
 
+def test_a_crash_names_the_innermost_frame(say):
+    log = (
+        "Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f (most recent call first):\n"
+        '  File "/lib/python3.11/ctypes/__init__.py", line 519 in string_at\n  File "train.py", line 12 in <module>\n'
+    )
+    assert say("signal SIGSEGV", [QUIET], log).endswith("in string_at, python3.11/ctypes/__init__.py)")
+
+
 def test_an_end_without_a_fault_says_so(say):
     assert say("code 0", []) == "ended with code 0, and nothing in its output is a known failure"
