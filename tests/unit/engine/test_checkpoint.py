@@ -38,6 +38,29 @@ def test_the_newest_two_and_the_best_are_kept(checkpoints, tmp_path):
     assert best.step == 2
 
 
+def test_what_an_epoch_made_is_saved_beside_the_step_it_began_at(checkpoints, tmp_path):
+    save(checkpoints, 12, best=True)
+    checkpoints.save(12, parts(12.5), {"best": None}, is_begun=True)
+    checkpoints.wait()
+    newest, best = checkpoints.load_newest(), checkpoints.load_best()
+    assert (newest.step, float(newest.parts["weights"]["w"][0])) == (12, 12.5)
+    assert (best.step, float(best.parts["weights"]["w"][0])) == (12, 12.0)
+    save(checkpoints, 13)
+    assert checkpoints.load_newest().step == 13
+
+
+def test_a_full_disk_where_the_best_is_marked_ends_nothing(checkpoints, tmp_path, monkeypatch):
+    save(checkpoints, 3)
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "write_artifact", full)
+    save(checkpoints, 3, best=True)
+    failed = [event for event in read_events(tmp_path / "events.jsonl") if event["event"] == "save failed"]
+    assert failed[0]["is_full"] is True
+
+
 def test_a_step_that_is_saved_already_is_not_written_again(checkpoints, tmp_path):
     save(checkpoints, 3)
     manifest = tmp_path / "checkpoints" / "step-000000003" / "manifest.json"
