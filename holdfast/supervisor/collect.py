@@ -9,6 +9,7 @@ Reads: the attempt's folder and its processes. Leaves: stacks/, evidence.json.
 
 import dataclasses
 import json
+import re
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 _CRASH_REPORT = "crash.ips"
 _CRASH_REPORT_SECONDS = 3.0
+_FORKED_AND_WAITING = re.compile(r"pid (\d+) .*waits for a lock.*forked without exec")
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP}
 
 
@@ -77,7 +79,7 @@ def collect(
     if ending.is_hung and root:
         # Before the dumps: a tool that attaches changes what threads wait in.
         lines += _asked("the processes", lambda: look_closely(root.pid))
-        lines += _asked("the stacks", lambda: _dump(attempt, root, look))
+        lines += _asked("the stacks", lambda: _dump(attempt, root, look, lines))
     ends = Ends(exits, read_ranks(attempt), root.pid if root else 0)
     lines += _asked("the exits", ends.lines)
     lines += _asked("the memory counters", lambda: _memory_lines(ending, mark, pids, ends.killed()))
@@ -151,8 +153,11 @@ def _asked(what: str, ask: Callable[[], Iterable[str]]) -> list[str]:
         return [f"{what} could not be looked at: {error!r}"]
 
 
-def _dump(attempt: Path, root: Identity, look: "Look | None") -> list[str]:
-    first = look.judged.pids if look and look.judged else ()
+def _dump(attempt: Path, root: Identity, look: "Look | None", seen: Sequence[str]) -> list[str]:
+    """Take stacks: first of forked children that wait for a lock, for there may not be time for all."""
+    forked = (_FORKED_AND_WAITING.match(line) for line in seen)
+    judged = look.judged.pids if look and look.judged else ()
+    first = [*(int(match[1]) for match in forked if match), *judged]
     dump_stacks(attempt, root, native=_is_stuck(look), first=first)
     return []
 

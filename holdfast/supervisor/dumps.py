@@ -25,7 +25,7 @@ from holdfast.supervisor.members import Identity, Member, find_members
 
 _MOST_PROCESSES = 32
 _SPY_SECONDS = 3.0
-_AT_ONCE = 4
+_AT_ONCE = 2
 _USR1_BIT = 1 << (signal.SIGUSR1 - 1) if hasattr(signal, "SIGUSR1") else 0
 
 
@@ -37,20 +37,21 @@ def dump_stacks(
     first: Iterable[int] = (),
     limit_seconds: float = 7.0,
 ) -> tuple[Path, ...]:
-    """Write the stacks of the attempt's processes, those in `first` before others; give the files that hold some."""
+    """Write the stacks of the attempt's processes, those in `first` in that order before others; give the files."""
     deadline = time.monotonic() + limit_seconds
     folder = attempt / STACKS
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = set(first)
+    wanted = {pid: place for place, pid in reversed(list(enumerate(first)))}
     members = [member for member in find_members(attempt, root) if not member.is_gone]
-    members = sorted(members, key=lambda member: member.pid not in wanted)[:_MOST_PROCESSES]
+    members = sorted(members, key=lambda member: wanted.get(member.pid, len(wanted)))[:_MOST_PROCESSES]
     if sys.platform == "darwin":
         files = _each(members, lambda member: _sample(member, folder, deadline))
     else:
         files = _each(members, lambda member: _spy(member, folder, deadline, native=False))
         if native:
             movable = [member for member in members if _can_be_paused(member)]
-            files |= _each(movable, lambda member: _spy(member, folder, deadline, native=True))
+            for some in (movable[:1], movable[1:]):  # the first alone: on a busy machine it may be the only one
+                files |= _each(some, lambda member: _spy(member, folder, deadline, native=True))
     asked = [member for member in members if member.pid not in files and _answers_usr1(member, folder)]
     for member in asked:
         send(member.identity, signal.SIGUSR1)
