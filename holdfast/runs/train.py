@@ -61,7 +61,7 @@ def start_train(request: TrainRequest) -> Path:
 
 def discard(run: Path) -> None:
     """Remove the folder of a run that was refused before it began; one in which anything was trained stays."""
-    if not any((run / name).exists() for name in ("attempts", "checkpoints", "model")):
+    if not any((run / name).exists() for name in ("attempts", "checkpoints", "model", "proof")):
         shutil.rmtree(run, ignore_errors=True)
 
 

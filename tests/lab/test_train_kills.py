@@ -53,7 +53,7 @@ def train(world: Path, run: Path, *more: str) -> "subprocess.Popen[bytes]":
 def finish(process: "subprocess.Popen[bytes]") -> str:
     said, _ = process.communicate(timeout=600)
     assert process.returncode == 0, said.decode()
-    return said.decode()
+    return " ".join(said.decode().split())  # lines are wrapped
 
 
 def weights(run: Path) -> str:
