@@ -15,7 +15,7 @@ from holdfast.data import names
 from holdfast.data.badrows import BadRows, BadValue, describe
 from holdfast.data.formats.causal import read_messages
 from holdfast.data.formats.example import optional_text
-from holdfast.data.read import Source, open_source
+from holdfast.data.read import open_source
 from holdfast.data.request import DataRequest
 from holdfast.runs.finished_model import FinishedModel
 from holdfast.runs.predict import Asked
@@ -44,7 +44,7 @@ class Asking:
         source = open_source(path, DataRequest(path=path))
         if source.kind == "npz":
             raise RequestError(f"{path.name} holds vectors", try_next=("give a file with texts",))
-        take = self._reader(source)
+        take = self._taker(source.columns)
         for place, row in source.rows(self.bad):
             try:
                 asked = take(row)
@@ -81,9 +81,6 @@ class Asking:
         if not text:
             return {}
         return {"turns": [["user", text]]} if self.model.is_chat else {"text": text}
-
-    def _reader(self, source: Source) -> "_Taker":
-        return self._taker(source.columns)
 
     def _taker(self, columns: tuple[str, ...]) -> "_Taker":
         roles = self.model.dataset.get("roles")

@@ -90,17 +90,14 @@ def serve_demo(
 
 
 def _prompts(model: FinishedModel) -> list[str]:
-    """What a language model was asked in its last evaluation, for trying again."""
+    """What a language model was asked in the data it learned from, for trying again."""
     if model.task != "causal" or model.run is None:
         return []
-    from holdfast.data.read import open_source
-    from holdfast.data.request import DataRequest
     from holdfast.runs.asking import Asking
 
     found: list[str] = []
     for name in list(model.dataset.get("files") or ())[:1]:
         try:
-            open_source(Path(name), DataRequest(path=Path(name)))
             for row in Asking(model).file(Path(name)):
                 turns = row.asked.get("turns") or [["user", row.asked.get("text", "")]]
                 found.append(str(turns[-1][1]))

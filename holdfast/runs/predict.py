@@ -104,11 +104,17 @@ def _why(job: Path, code: int) -> HoldfastError:
             seen=lines[-1],
             try_next=("pip install 'holdfast[train]'",),
         )
+    from holdfast.core.logtext import read_evidence  # slow to import, and mostly not needed
+    from holdfast.supervisor.diagnose import diagnose
+
+    diagnosis = diagnose(read_evidence("\n".join(lines), str(code)))
+    is_named = diagnosis.slug != "unknown"
     words = exit_words(str(code)) or f"code {code}"
     return MachineError(
-        f"the process that runs the model ended with {words}",
+        f"the process that runs the model ended with {words}" + (f": {diagnosis.title}" if is_named else ""),
         seen="\n         ".join(lines[-_SHOWN_LINES:]) or "it wrote nothing",
-        try_next=("holdfast doctor",),
+        try_next=() if is_named else ("holdfast doctor",),
+        slug=diagnosis.slug if is_named else "",
     )
 
 

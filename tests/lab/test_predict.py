@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -151,6 +152,13 @@ def test_what_is_wrong_is_named(one_label, tmp_path):
     assert wrong.returncode == 2
     assert "allowed endings" in wrong.stderr
     assert ask(one_label, " ").returncode == 2
+    broken = tmp_path / "broken"
+    shutil.copytree(model_folder(one_label), broken)
+    whole = (broken / "model.safetensors").read_bytes()
+    (broken / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    damaged = ask(broken, "w3")
+    assert damaged.returncode == 2
+    assert "cannot be loaded" in damaged.stderr
 
 
 CHAT = (

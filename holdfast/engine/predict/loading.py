@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from safetensors import SafetensorError
 
 from holdfast.core.errors import MachineError, RequestError
 
@@ -27,7 +28,15 @@ def load_predictor(folder: Path, task: str, about: Row, options: Row) -> Predict
     if task not in _MODULES:
         raise RequestError(f"there is no task {task!r}", seen=f"tasks: {', '.join(_MODULES)}")
     module = import_module(f"holdfast.engine.predict.{_MODULES[task]}")
-    predictor: Predictor = module.load(folder, about, {**options, "device": choose_device(options.get("device"))})
+    device = choose_device(options.get("device"))
+    try:
+        predictor: Predictor = module.load(folder, about, {**options, "device": device})
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise RequestError(
+            f"the model in {folder} cannot be loaded",
+            seen=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
+            try_next=("check that all its files are there and whole",),
+        ) from error
     return predictor
 
 
