@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.runfolder import METRICS, RESULT, SAMPLES, model_folder
+from holdfast.core.runfolder import METRICS, REPORT, RESULT, SAMPLES, model_folder
 from holdfast.core.text import human_bytes
 from holdfast.runs.supervise import Result
 from holdfast.runs.view import human_seconds
@@ -70,7 +70,8 @@ def closing_lines(run: Path, result: Result) -> Iterator[tuple[str, str, str]]:
     yield "[ok]", "", f"{result.sentence}, {human_seconds(result.seconds)}; the model is in {shown}/model"
     yield "", "use it", f'holdfast predict {shown} "..."'
     yield "", "", f'or in Python: from_pretrained("{shown}/model")'
-    yield "", "look", f"holdfast report {shown}"
+    if (run / REPORT).is_file():
+        yield "", "look", f"{shown}/{REPORT}"
 
 
 def _forecast_lines(forecast: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

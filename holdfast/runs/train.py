@@ -28,6 +28,7 @@ from holdfast.planning.presets import with_preset
 from holdfast.runs.forecasting import Forecasting
 from holdfast.runs.holder import hold
 from holdfast.runs.prove import prove, work_of
+from holdfast.runs.report import write_report
 from holdfast.runs.result import closing_lines, describe_result, read_result
 from holdfast.runs.supervise import Job, Result, supervise
 from holdfast.runs.trackers import following, require_trackers
@@ -82,7 +83,17 @@ def resume_train(run: Path, *, on_event: OnEvent, guard: Guard = lambda stop: nu
     work = work_of(plan["settings"], amounts_of(run / "prepared", int(plan["settings"]["batch_size"])))
     with guard(stop), following(run, request.report_to):
         listening = Forecasting(run, work, on_event)
-        return supervise(run, make_job(run, request, plan), on_event=listening, stop=stop)
+        result = supervise(run, make_job(run, request, plan), on_event=listening, stop=stop)
+    _report(run, on_event)
+    return result
+
+
+def _report(run: Path, on_event: OnEvent) -> None:
+    """Leave report.html; a report that cannot be written never spoils a run."""
+    try:
+        on_event("report", {"path": str(write_report(run))})
+    except Exception as error:
+        on_event("note", {"words": f"the report could not be written: {error}"})
 
 
 @contextmanager

