@@ -1,6 +1,7 @@
 """Lightning scripts, unmodified: killed in the middle of an epoch, they end with the same weights."""
 
 import hashlib
+import signal
 from pathlib import Path
 
 import pytest
@@ -37,3 +38,25 @@ def test_killed_in_two_epochs_it_ends_with_the_same_weights(unbroken, tmp_path, 
     assert resumed["step"] >= 31
     assert not last.events("preload failed")
     assert weights(tmp_path) == unbroken
+
+
+def test_asked_to_stop_it_saves_and_a_cut_off_checkpoint_is_skipped(unbroken, tmp_path):
+    first = Preloaded(tmp_path, 1, CLASSIFY, "out", save_seconds=0).wait_until(at_step(24))
+    first.process.send_signal(signal.SIGTERM)
+    assert first.process.wait(timeout=60) == 143
+    (stopped,) = first.events("stopped")
+    assert stopped["saved"]
+    newest = tmp_path / f"checkpoints/fit-1/step-{stopped['step']}.ckpt"
+    newest.write_bytes(newest.read_bytes()[:2000])
+    second = Preloaded(tmp_path, 2, CLASSIFY, "out", resume=True).finish()
+    assert [event["path"] for event in second.events("skipped checkpoint")] == [str(newest)]
+    assert second.events("resumed")[0]["step"] < stopped["step"]
+    assert weights(tmp_path) == unbroken
+
+
+def test_nan_ends_the_run(tmp_path):
+    script = tmp_path / "nan.py"
+    script.write_text(CLASSIFY.read_text().replace("return loss", "return loss * float('nan')"))
+    attempt = Preloaded(tmp_path, 1, script, "out", save_seconds=0).finish(code=1)
+    assert attempt.events("bad numbers")[0]["last_finite_step"] == 0
+    assert "loss is not finite at step 1" in attempt.output.read_text()

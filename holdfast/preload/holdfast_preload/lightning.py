@@ -94,6 +94,14 @@ class Fit:
             events.write("stopped", step=step, train=self.number, saved=self.cadence.last_step == step)
             raise SystemExit(143)
 
+    def interrupted(self) -> None:
+        """Save when Lightning stops by itself, having received SIGTERM between two batches."""
+        step = int(self.trainer.global_step)
+        if not self.cadence.must_stop:
+            if not self.trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
+                self.save(step)
+            events.write("stopped", step=step, train=self.number, saved=self.cadence.last_step == step)
+
     def watched(self, save: Function, named: dict[str, Any]) -> Any:
         """Save as Lightning does, but never bad numbers, and tell of it before and after."""
         step, path = int(self.trainer.global_step), os.path.abspath(str(named["filepath"]))
@@ -184,6 +192,10 @@ def _fitting(fit: Function) -> Function:
             return fit(self, *args, **kwargs)
         try:
             result = fit(**named)
+        except SystemExit as end:
+            if end.code or not getattr(self, "received_sigterm", False):
+                raise
+            raise SystemExit(143) from None  # Lightning leaves with 0, as if it had finished
         finally:
             stopping.disarm()
         mine = _mine(self)
@@ -270,5 +282,10 @@ def _callback(base: type) -> type:
             mine = _mine(trainer)
             if mine is not None:
                 mine.after_batch(outputs, batch_idx)
+
+        def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+            mine = _mine(trainer)
+            if mine is not None and isinstance(exception, SystemExit) and getattr(trainer, "received_sigterm", False):
+                mine.interrupted()
 
     return HoldfastCallback
