@@ -41,7 +41,7 @@ class Turn:
 
 
 class Trainer:
-    """A training process that does so many steps as it is told, through two FIFOs."""
+    """A training process that works for as long as it is told, through two FIFOs."""
 
     def __init__(self, folder: Path, prefix: list[str]):
         folder.mkdir()
@@ -49,12 +49,15 @@ class Trainer:
         os.mkfifo(self._asks)
         os.mkfifo(self._answers)
         command = [sys.executable, __file__, "--train", str(folder)]
-        self.process = subprocess.Popen([*prefix, *command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        # In a session of its own, as a supervised one is: Linux shares processors out by sessions.
+        self.process = subprocess.Popen(
+            [*prefix, *command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+        )
         self._to, self._from = self._asks.open("w"), self._answers.open()
 
-    def turn(self, steps: int) -> Turn:
-        """Let it do so many steps."""
-        print(steps, file=self._to, flush=True)
+    def turn(self, seconds: float = TURN_SECONDS) -> Turn:
+        """Let it work for so long."""
+        print(seconds, file=self._to, flush=True)
         return Turn(**json.loads(self._from.readline()))
 
     def close(self) -> None:
@@ -83,20 +86,22 @@ def measure(folder: Path, rounds: int) -> None:
     run = [sys.executable, "-m", "holdfast", "run", "--quiet", "--no-memory", "--run", str(folder / "run"), "--"]
     watched = Trainer(folder / "watched", run)
     supervisor = psutil.Process(watched.process.pid)
-    steps = max(int(TURN_SECONDS / plain.turn(20).step_seconds), 20)
-    watched.turn(20)
+    plain.turn(1.0)
+    watched.turn(1.0)
     time.sleep(2)  # until the supervisor has seen its child at rest
     ratios, cpu_ratios, shares = [], [], []
     for _ in range(rounds):
         supervisor.send_signal(signal.SIGSTOP)
-        alone = plain.turn(steps)
-        supervisor.send_signal(signal.SIGCONT)
+        try:
+            alone = plain.turn()
+        finally:
+            supervisor.send_signal(signal.SIGCONT)
         time.sleep(1.2)  # until it has seen that steps come
         cpu_before, begun = _cpu_seconds(supervisor), time.monotonic()
-        under = watched.turn(steps)
+        under = watched.turn()
         shares.append((_cpu_seconds(supervisor) - cpu_before) / (time.monotonic() - begun))
         ratios.append(under.step_seconds / alone.step_seconds)
-        cpu_ratios.append(under.cpu_seconds / alone.cpu_seconds)
+        cpu_ratios.append(under.cpu_seconds / under.steps / (alone.cpu_seconds / alone.steps))
     resident_bytes = supervisor.memory_info().rss
     plain.close()
     watched.close()
@@ -110,7 +115,7 @@ def measure(folder: Path, rounds: int) -> None:
 
 
 def train(folder: Path) -> None:
-    """The training process: a small network, as many steps as each line asks for."""
+    """The training process: a small network, for as many seconds as each line asks for."""
     import torch
 
     model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(4)))
@@ -118,8 +123,9 @@ def train(folder: Path) -> None:
     data = torch.rand(256, 512)
     with (folder / "asks").open() as asks, (folder / "answers").open("w") as answers:
         for line in asks:
-            steps, begun, cpu_begun = int(line), time.monotonic(), time.process_time()
-            for _ in range(steps):
+            steps, begun, cpu_begun = 0, time.monotonic(), time.process_time()
+            while time.monotonic() < begun + float(line):
+                steps += 1
                 loss = (model(data) - data).square().mean()
                 loss.backward()
                 optimizer.step()
