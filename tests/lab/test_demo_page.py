@@ -13,7 +13,7 @@ import pytest
 
 from tests.tiny import tiny_attempt, tiny_bert, tiny_prepared
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.full]
 pytest.importorskip("gradio")
 
 

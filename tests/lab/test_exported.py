@@ -43,15 +43,23 @@ def run_script(folder: Path) -> Path:
     return folder / "model" / "model.safetensors"
 
 
+LORA = {"options": {"lora": {"r": 4, "lora_dropout": 0.1}}, "keep": "last"}
+MINED = {"options": {"mining": {"from_epoch": 0}}, "micro_tokens": 200}
+
+
 @pytest.mark.parametrize(
     ("task", "make_model", "make_data", "settings"),
     [
-        ("classify", tiny_bert, tiny_prepared, {"micro_tokens": 90, "pool_batches": 2, "eval_steps": 7}),
-        ("causal", tiny_llama, tiny_instructions, {"schedule": "cosine"}),
-        ("causal", tiny_llama, tiny_instructions, {"options": {"lora": {"r": 4, "lora_dropout": 0.1}}, "keep": "last"}),
-        ("two-tower", tiny_bert, tiny_questions, {"options": {"mining": {"from_epoch": 0}}, "micro_tokens": 200}),
+        pytest.param(
+            *("classify", tiny_bert, tiny_prepared, {"micro_tokens": 90, "pool_batches": 2, "eval_steps": 7}),
+            id="classify",
+        ),
+        pytest.param(
+            "causal", tiny_llama, tiny_instructions, {"schedule": "cosine"}, id="causal", marks=pytest.mark.full
+        ),
+        pytest.param("causal", tiny_llama, tiny_instructions, LORA, id="lora", marks=pytest.mark.full),
+        pytest.param("two-tower", tiny_bert, tiny_questions, MINED, id="two-tower", marks=pytest.mark.full),
     ],
-    ids=["classify", "causal", "lora", "two-tower"],
 )
 def test_the_script_trains_to_the_same_weights_to_rounding(tmp_path, task, make_model, make_data, settings):
     run = trained(tmp_path / "run", make_model(tmp_path / "m"), make_data(tmp_path / "d"), task=task, **settings)
@@ -59,6 +67,7 @@ def test_the_script_trains_to_the_same_weights_to_rounding(tmp_path, task, make_
     assert furthest(made, model_folder(run) / "model.safetensors") < TIGHT
 
 
+@pytest.mark.full
 def test_the_notebook_is_valid_and_runs_to_the_same_weights(tmp_path):
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     run = trained(tmp_path / "run", tiny_bert(tmp_path / "m"), tiny_prepared(tmp_path / "d"))

@@ -102,11 +102,13 @@ def test_a_file_gives_a_file_with_its_rows_in_their_order(one_label, tmp_path):
     assert float(rows[3]["probability"]) == pytest.approx(alone["probability"], abs=2e-4)
 
 
+@pytest.mark.full
 def test_standard_input_is_asked_line_by_line(one_label):
     found = answers(one_label, "-", given="w3 w4, w5\nw9 w8\n")
     assert [row["text"] for row in found] == ["w3 w4, w5", "w9 w8"]
 
 
+@pytest.mark.full
 def test_long_texts_are_read_in_windows_as_in_training(tmp_path, bert):
     rows = [{"text": text, "label": f"c{int(text.split()[0][1:]) % 2}"} for text in texts(60)]
     run = train(tmp_path / "run", bert, rows, PrepareOptions(max_length=16, overlong="window"))
@@ -123,6 +125,7 @@ def test_long_texts_are_read_in_windows_as_in_training(tmp_path, bert):
     assert scores[0] == pytest.approx(wanted.numpy(), abs=1e-5)
 
 
+@pytest.mark.full
 def test_several_labels_have_a_probability_each(tmp_path, bert):
     rows = [{"text": text, "labels": [f"t{at}" for at in range(3) if f"w{at + 5}" in text]} for text in texts(150)]
     run = train(tmp_path / "run", bert, rows)
@@ -142,6 +145,7 @@ def test_the_asking_process_never_imports_torch(one_label):
     subprocess.run([sys.executable, "-c", code, str(one_label)], check=True, capture_output=True, timeout=600)
 
 
+@pytest.mark.full
 def test_what_is_wrong_is_named(one_label, tmp_path):
     missing = ask(one_label, tmp_path / "none.csv")
     assert missing.returncode == 2
