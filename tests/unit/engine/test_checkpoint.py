@@ -39,7 +39,7 @@ def test_the_newest_two_and_the_best_are_kept(checkpoints, tmp_path):
 
 
 def test_what_an_epoch_made_is_saved_beside_the_step_it_began_at(checkpoints, tmp_path):
-    save(checkpoints, 12, best=True)
+    checkpoints.save(12, parts(12.0), {"best": None}, best=True)
     checkpoints.save(12, parts(12.5), {"best": None}, is_begun=True)
     checkpoints.wait()
     newest, best = checkpoints.load_newest(), checkpoints.load_best()
