@@ -287,8 +287,9 @@ class _Follower:
     def _is_service(self, process: ProcessSample, thread: ThreadSample) -> bool:
         """True for threads that wake nobody: monitors, idle servers, those of a card's driver."""
         kind, is_main = self._waits[thread.tid].kind, thread.tid == process.pid
-        # A driver's threads are called as their process is; one of torch that waits for the card has a name of its own.
-        is_idle = kind == "listen" or (kind == "device" and thread.name == process.command)
+        # A driver's threads have the name of whoever made them; one of torch that waits for the card has its own.
+        is_drivers = thread.name == process.command or thread.name.startswith(("python", "pt_main"))
+        is_idle = kind == "listen" or (kind == "device" and is_drivers)
         return (is_idle and not is_main) or thread.name.startswith(SERVICE_THREADS)
 
     def _deadlock_words(self, front: ProcessSample, reached: list[tuple[ProcessSample, ThreadSample, Wait]]) -> str:

@@ -117,6 +117,8 @@ class _Looker:
 
     def _for_children(self, pid: int) -> Wait:
         children = frozenset(process.pid for process in self._tree.processes if process.parent_pid == pid)
+        if not children:  # another user's, perhaps: not all systems show those
+            return Wait(kind="input", words="waits for a child that cannot be seen")
         return Wait(kind="tree", words="waits for its child", wakers=children)
 
     def _for_file_lock(self, pid: int, file: int) -> Wait:
@@ -129,8 +131,8 @@ class _Looker:
 
     def _on_files(self, pid: int, files: Iterable[int], has_end: bool) -> Wait:
         waits = [self._on_file(pid, file, "poll") for file in files]
-        if not waits:
-            return Wait(kind="timed" if has_end else "input", words="waits for files that could not be read")
+        if not waits:  # how some programs sleep
+            return Wait(kind="sleep", words="sleeps") if has_end else Wait(kind="input", words="waits for a signal")
         first = min(waits, key=lambda wait: _ORDER.index(wait.kind))
         same = [wait for wait in waits if wait.kind == first.kind]
         if first.kind == "net":  # a byte from any of them is news
@@ -163,7 +165,8 @@ class _Looker:
         if "eventfd" in target:
             return Wait(kind="lock", words="waits for another of its threads", wakers=frozenset({pid}))
         if "pidfd" in target:
-            return Wait(kind="tree", words="waits for a process to end", wakers=process_of_pidfd(pid, file))
+            wakers = process_of_pidfd(pid, file) & frozenset(self._pids)
+            return Wait(kind="tree" if wakers else "input", words="waits for a process to end", wakers=wakers)
         if "eventpoll" in target:
             return self._on_files(pid, watched_files(pid, file), has_end=False)
         if "timerfd" in target:
