@@ -27,7 +27,9 @@ def unbroken(tmp_path_factory) -> str:
     return weights(folder / "out")
 
 
-@pytest.mark.parametrize("fault", ["segfault", "kill", "stop", "sleep"])
+@pytest.mark.parametrize(
+    "fault", ["segfault", "stop", *(pytest.param(name, marks=pytest.mark.full) for name in ("kill", "sleep"))]
+)
 def test_a_loop_with_its_own_checkpoints_ends_with_the_same_weights(tmp_path, unbroken, lab_row, fault):
     options = (*RESUMES, "--step-timeout", "15")
     done = supervise(tmp_path / "run", *LOOP, tmp_path / "out", options=options, FAULT=fault)
@@ -113,6 +115,7 @@ def test_a_second_supervisor_is_refused(tmp_path):
     assert not find_members(run / "attempts" / "01", None)
 
 
+@pytest.mark.full
 def test_ctrl_c_stops_a_trainer_with_a_checkpoint_and_resume_finishes_it(tmp_path):
     run, script = tmp_path / "run", SCRIPTS / "hf_tiny.py"
     whole = supervise(tmp_path / "whole", sys.executable, script, tmp_path / "whole_out")
@@ -146,6 +149,7 @@ def test_detached_it_outlives_its_starter_and_status_needs_only_the_folder(tmp_p
     assert (tmp_path / "out" / "final.pt").exists()
 
 
+@pytest.mark.full
 def test_what_worked_is_remembered_and_said(tmp_path):
     command = (sys.executable, SCRIPTS / "hf_tiny.py")
     fault = {"FAULT": "loader deadlock", "WORKERS": "2"}

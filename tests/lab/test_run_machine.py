@@ -38,6 +38,7 @@ def small_disk(tmp_path) -> Iterator[Path]:
     subprocess.run(["umount", folder], check=True)
 
 
+@pytest.mark.full
 def test_killed_by_the_kernel_for_memory_it_finishes_with_smaller_micro_batches(tmp_path, small_memory, lab_row):
     move = f"echo $$ > {small_memory}/cgroup.procs; exec {sys.executable} {TRAINER} {tmp_path}/out 20"
     done = supervise(tmp_path / "run", "sh", "-c", move, FAULT="memory", BATCH="16")
@@ -59,6 +60,7 @@ def test_killed_by_the_kernel_for_memory_it_finishes_with_smaller_micro_batches(
     assert (tmp_path / "out" / "final" / "model.safetensors").exists()
 
 
+@pytest.mark.full
 def test_on_a_full_disk_it_finishes_without_the_checkpoints_that_do_not_fit(tmp_path, small_disk, lab_row):
     done = supervise(tmp_path / "run", sys.executable, TRAINER, small_disk / "out")
     first = done.outcomes[0]

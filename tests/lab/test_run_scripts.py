@@ -47,9 +47,9 @@ def test_a_loader_that_deadlocks_at_step_40_is_named_and_the_run_finishes(tmp_pa
 @pytest.mark.parametrize(
     ("fault", "slug"),
     [
-        ("segfault", "segfault-other"),
+        pytest.param("segfault", "segfault-other", marks=pytest.mark.full),
         pytest.param("abort", "segfault-other", marks=pytest.mark.full),
-        ("nan", "nan-loss"),
+        pytest.param("nan", "nan-loss", marks=pytest.mark.full),
     ],
 )
 def test_a_trainer_that_breaks_once_ends_with_the_same_weights(tmp_path, unbroken, lab_row, fault, slug):
@@ -76,7 +76,7 @@ def test_a_trainer_that_breaks_once_ends_with_the_same_weights(tmp_path, unbroke
     "number",
     [
         pytest.param(signal.SIGKILL, id="SIGKILL"),
-        pytest.param(signal.SIGSTOP, id="SIGSTOP"),
+        pytest.param(signal.SIGSTOP, id="SIGSTOP", marks=pytest.mark.full),
         pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.full),
     ],
 )
@@ -123,6 +123,7 @@ def test_a_livelock_is_noticed_by_its_steps(tmp_path, unbroken, lab_row):
     assert same
 
 
+@pytest.mark.full
 def test_a_bug_of_the_script_is_told_after_one_more_try(tmp_path):
     done = supervise(tmp_path / "run", sys.executable, SCRIPT, tmp_path / "out", FAULT="value error")
     assert done.exit_code == 4
