@@ -65,12 +65,16 @@ def _working_pid(folder: Path) -> int:
     [
         ("fork_after_openmp.py", "openmp-fork", r"called by libgomp.so.1, forked without exec"),
         ("worker_mutex.py", "dataloader-deadlock", "a thread of its parent pid"),
-        ("worker_tokenizer.py", "tokenizers-fork", "rayon_core::latch"),
-        ("loader_lock.py", "dataloader-deadlock", "pt_data_worker"),
+        pytest.param("worker_tokenizer.py", "tokenizers-fork", "rayon_core::latch", marks=pytest.mark.full),
+        pytest.param("loader_lock.py", "dataloader-deadlock", "pt_data_worker", marks=pytest.mark.full),
         ("own_mutex.py", "thread-deadlock", "waits for a mutex it holds itself"),
-        ("abba_deadlock.py", "thread-deadlock", "waits for a lock that nobody can release"),
+        pytest.param(
+            "abba_deadlock.py", "thread-deadlock", "waits for a lock that nobody can release", marks=pytest.mark.full
+        ),
         ("stopped.py", "process-stopped", "is stopped (SIGSTOP)"),
-        ("crash_loop.py", "dataloader-spawn-guard", "start a new process before the"),
+        pytest.param(
+            "crash_loop.py", "dataloader-spawn-guard", "start a new process before the", marks=pytest.mark.full
+        ),
     ],
 )
 def test_a_hang_is_named_with_its_proof(tmp_path, script, slug, proof):
@@ -87,7 +91,7 @@ def test_a_hang_is_named_with_its_proof(tmp_path, script, slug, proof):
 @pytest.mark.parametrize(
     ("script", "slug", "proof"),
     [
-        ("busy_loop.py", "busy-livelock", "no progress for"),
+        pytest.param("busy_loop.py", "busy-livelock", "no progress for", marks=pytest.mark.full),
         ("open_fifo.py", "input-blocked", "FIFO"),
     ],
 )
@@ -101,7 +105,7 @@ def test_a_wait_that_is_given_up_is_named_as_what_it_is(tmp_path, script, slug, 
 
 
 @linux_only
-@pytest.mark.parametrize("script", ["ask_hub.py", "ask_server.py"])
+@pytest.mark.parametrize("script", ["ask_hub.py", pytest.param("ask_server.py", marks=pytest.mark.full)])
 def test_a_server_that_never_answers_is_named_with_its_address(tmp_path, script):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
