@@ -19,9 +19,10 @@ SCRIPTS = Path(__file__).parent / "scripts"
 PYTHON = os.environ.get("HOLDFAST_LAB_PYTHON", sys.executable)  # one with more libraries, to run their scripts too
 
 
-def has_library(name: str) -> bool:
-    """Say whether the scripts' interpreter has a library."""
-    return not subprocess.run([PYTHON, "-c", f"import {name}"], capture_output=True, check=False).returncode
+def has_library(*names: str) -> bool:
+    """Say whether the scripts' interpreter has these libraries, without loading them."""
+    code = f"import importlib.util, sys; sys.exit(not all(map(importlib.util.find_spec, {names!r})))"
+    return not subprocess.run([PYTHON, "-c", code], capture_output=True, check=False).returncode
 
 
 class Preloaded:

@@ -10,7 +10,8 @@ from tests.lab.preloaded import SCRIPTS, Preloaded, at_step, has_library
 
 pytestmark = [
     pytest.mark.lab,
-    pytest.mark.skipif(not has_library("lightning.pytorch"), reason="lightning is not installed"),
+    pytest.mark.full,
+    pytest.mark.skipif(not has_library("lightning"), reason="lightning is not installed"),
 ]
 CLASSIFY = SCRIPTS / "lightning_classify.py"
 

@@ -90,6 +90,7 @@ def test_workers_that_end_well_leave_no_files(tmp_path):
     assert len(attempt.beats()) == 1
 
 
+@pytest.mark.full
 def test_every_rank_of_torchrun_beats(tmp_path):
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
     attempt = Preloaded(tmp_path, 1, *launcher, SCRIPTS / "ddp_loop.py").finish()
@@ -97,6 +98,7 @@ def test_every_rank_of_torchrun_beats(tmp_path):
     assert {event["rank"] for event in attempt.events("rank")} == {0, 1}
 
 
+@pytest.mark.full
 def test_under_accelerate_launch(tmp_path):
     attempt = Preloaded(tmp_path, 1, "-m", "accelerate.commands.launch", "--cpu", LOOP, "out.pt").finish()
     assert attempt.step() == 12

@@ -9,7 +9,7 @@ import pytest
 from tests.lab.preloaded import SCRIPTS, Preloaded, at_step
 from tests.tiny import tiny_bert
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.full]
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29611")
 OPTIONS = ("use_cpu=true", 'ddp_backend="gloo"', "num_train_epochs=6")
 

@@ -51,6 +51,7 @@ def test_workers_spawned_where_the_script_forks(tmp_path):
     assert applied(attempt) == changes
 
 
+@pytest.mark.full
 def test_compile_and_autocast_turned_off(tmp_path):
     changes = {"compile": False, "precision": "fp32"}
     attempt = Preloaded(tmp_path, 1, LOOP, "out.pt", "compile=true", "autocast=true", changes=changes).finish()
@@ -75,6 +76,7 @@ def test_phases_of_a_hand_written_loop_are_seen(tmp_path):
     assert attempt.furthest().phase == "evaluate"  # a loop by hand does not say when an evaluation ends
 
 
+@pytest.mark.full
 def test_a_trainer_in_halves_ends_close_to_the_whole(model, tmp_path):
     options = ("num_train_epochs=1", "per_device_train_batch_size=6", "logging_steps=100", "dataloader_num_workers=2")
     Preloaded(tmp_path / "a", 1, CLASSIFY, model, "out", *options).finish()
@@ -91,6 +93,7 @@ def test_a_trainer_in_halves_ends_close_to_the_whole(model, tmp_path):
     assert all(torch.isfinite(value).all() for value in after.values())
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not can_mount(), reason="needs to mount a small disk")
 @pytest.mark.parametrize("rung", [{}, {"save_on_full_disk": "skip"}], ids=["as it is", "saves skipped"])
 def test_a_full_disk_ends_a_trainer_unless_saves_may_be_skipped(model, tmp_path, rung):

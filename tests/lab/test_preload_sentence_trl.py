@@ -10,7 +10,8 @@ from tests.tiny import tiny_bert, tiny_llama
 
 pytestmark = [
     pytest.mark.lab,
-    pytest.mark.skipif(not has_library("sentence_transformers, trl"), reason="needs sentence-transformers and trl"),
+    pytest.mark.full,
+    pytest.mark.skipif(not has_library("sentence_transformers", "trl"), reason="needs sentence-transformers and trl"),
 ]
 MAKERS = {"st_retrieval.py": tiny_bert, "trl_sft.py": tiny_llama}
 

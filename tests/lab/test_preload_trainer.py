@@ -30,6 +30,7 @@ def weights(run: Path) -> str:
     return hashlib.sha256((run / "out/final/model.safetensors").read_bytes()).hexdigest()
 
 
+@pytest.mark.full
 def test_killed_in_three_epochs_it_ends_with_the_same_weights(model, unbroken, tmp_path):
     for number, step in enumerate((5, 15, 29), start=1):
         resume = number > 1
@@ -58,6 +59,7 @@ def test_a_broken_checkpoint_is_skipped_and_said_so(model, unbroken, tmp_path):
     assert weights(tmp_path) == unbroken
 
 
+@pytest.mark.full
 def test_checkpoints_of_another_run_in_the_same_folder_are_left_alone(model, unbroken, tmp_path):
     Preloaded(tmp_path / "other", 1, CLASSIFY, model, tmp_path / "out", "save_steps=6", "seed=1").finish()
     first = Preloaded(tmp_path, 1, CLASSIFY, model, "out", save_seconds=0)
@@ -67,6 +69,7 @@ def test_checkpoints_of_another_run_in_the_same_folder_are_left_alone(model, unb
     assert weights(tmp_path) == unbroken
 
 
+@pytest.mark.full
 def test_two_trainings_of_one_script_each_continue_their_own(model, tmp_path):
     script = tmp_path / "stages.py"
     text = CLASSIFY.read_text()
@@ -92,6 +95,7 @@ trainer.add_callback(Poison())
 """
 
 
+@pytest.mark.full
 def test_nan_ends_the_run_and_the_next_attempt_starts_before_it(model, unbroken, tmp_path):
     script = tmp_path / "poisoned.py"
     script.write_text(CLASSIFY.read_text().replace("trainer.train()", POISON + "trainer.train()"))
@@ -105,6 +109,7 @@ def test_nan_ends_the_run_and_the_next_attempt_starts_before_it(model, unbroken,
     assert weights(tmp_path) == unbroken
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["signal", "file"])
 def test_asked_to_stop_it_saves_and_a_later_attempt_ends_with_the_same_weights(model, unbroken, tmp_path, how):
     first = Preloaded(tmp_path, 1, CLASSIFY, model, "out").wait_until(at_step(6))
@@ -122,6 +127,7 @@ def test_asked_to_stop_it_saves_and_a_later_attempt_ends_with_the_same_weights(m
     assert weights(tmp_path) == unbroken
 
 
+@pytest.mark.full
 def test_a_wish_of_the_script_to_continue_is_respected_unless_broken(model, tmp_path):
     script = tmp_path / "own.py"
     script.write_text(CLASSIFY.read_text().replace("trainer.train()", "trainer.train(resume_from_checkpoint=True)"))
@@ -132,6 +138,7 @@ def test_a_wish_of_the_script_to_continue_is_respected_unless_broken(model, tmp_
     assert attempt.events("skipped checkpoint")
 
 
+@pytest.mark.full
 def test_the_scripts_folder_looks_as_without_us(model, tmp_path):
     options = ("save_steps=9", "save_total_limit=2")
     Preloaded(tmp_path, 1, CLASSIFY, model, "out", *options, save_seconds=0).finish()
