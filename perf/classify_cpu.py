@@ -7,6 +7,7 @@ medical abstracts (median 34 tokens): neither changes the time of a step. fp32, 
 import argparse
 import json
 import os
+import statistics
 import tempfile
 from pathlib import Path
 
@@ -17,14 +18,19 @@ PEERS = {
     "HF Trainer, grouped by length": ["--grouped"],
     "HF Trainer, grouped, one thread": ["--grouped", "--threads", "1"],
 }
-OURS = "holdfast"
+# Slower for them wherever it was tried; with --all, as compiling takes minutes.
+MORE_PEERS = {
+    "HF Trainer, grouped, 2 processes": ["--grouped", "--threads", "1", "--processes", "2"],
+    "HF Trainer, grouped, compiled": ["--grouped", "--compile"],
+}
+OURS, PRODUCTS = "holdfast", "products of matrices alone"
 
 
 def main() -> None:
     """Let the engine and HF Trainer take turns."""
     options = _options()
     if options.worker:
-        return work_ours(options) if options.worker == OURS else work_hf(options)
+        return {OURS: work_ours, PRODUCTS: work_products}.get(options.worker, work_hf)(options)
     from contest import Contestant, contest, report
 
     with tempfile.TemporaryDirectory() as name:
@@ -34,13 +40,51 @@ def main() -> None:
         if not options.prepared:
             make_texts(prepared)
         given = [__file__, "--model", str(model), "--prepared", str(prepared)]
-        contestants = [Contestant(OURS, [*given, "--worker", OURS])]
+        contestants = [Contestant(name, [*given, "--worker", name]) for name in (OURS, PRODUCTS)]
         # As good for them on a busy machine as for us; see engine.process.
         calm = {"GOMP_SPINCOUNT": "1000"}
-        for peer, more in PEERS.items():
-            contestants.append(Contestant(peer, [*given, "--worker", "hf", *more], calm))
-        turns = contest(contestants, options.rounds, options.steps)
+        for peer, more in (PEERS | (MORE_PEERS if options.all else {})).items():
+            start = ["-m", "torch.distributed.run", "--nproc-per-node", "2"] if "--processes" in more else []
+            contestants.append(Contestant(peer, [*start, *given, "--worker", "hf", *more], calm))
+        turns = contest(contestants, options.rounds, options.steps, warm_up=12 if options.all else 3)
+        needed = needed_gflop(model, prepared)
+    products = turns.pop(PRODUCTS)
     report("classify_cpu", turns, OURS)
+    report_share(turns, products, needed)
+
+
+def report_share(turns: dict, products: list, needed: float) -> None:
+    """Say how much of what the machine can multiply, in the same rounds, went into products that had to be made."""
+    rates = [turn.examples / turn.seconds for turn in products]  # an example is a GFLOP here
+    print(f"the machine multiplies {statistics.median(rates):.0f} GFLOP/s; a text needs {needed:.2f} GFLOP, so of that")
+    for name, found in turns.items():
+        shares = [needed * turn.examples / turn.seconds / rate for turn, rate in zip(found, rates, strict=True) if rate]
+        print(f"  {name:<34} {100 * statistics.median(shares):5.1f} % is used")
+
+
+def needed_gflop(model: Path, prepared: Path) -> float:
+    """Products of a text of mean length, forth and back: of the last layer only keys and values of all tokens."""
+    from holdfast.data.shards import open_tokens
+
+    config = json.loads((model / "config.json").read_text())
+    hidden, inside = config["hidden_size"], config["intermediate_size"]
+    layer, last = 4 * hidden**2 + 2 * hidden * inside, 2 * hidden**2
+    tokens = float(open_tokens(prepared, "train").lengths.mean())
+    return 6 * tokens * ((config["num_hidden_layers"] - 1) * layer + last) / 1e9
+
+
+def work_products(options: argparse.Namespace) -> None:
+    """Nothing but the largest product of a layer, on all cores; each counts as its GFLOP."""
+    import torch
+    from contest import Pace
+
+    torch.set_num_threads(options.threads)
+    rows, weights, pace = torch.randn(576, 384), torch.randn(1536, 384), Pace()
+    pace.start()
+    while True:
+        for _ in range(50):
+            torch.mm(rows, weights.t())
+        pace.step(50 * 2 * 576 * 384 * 1536 / 1e9)  # type: ignore[arg-type]
 
 
 def work_ours(options: argparse.Namespace) -> None:
@@ -54,7 +98,7 @@ def work_hf(options: argparse.Namespace) -> None:
     """HF Trainer on the same texts."""
     import torch
     from contest import hf_arguments, paced_trainer
-    from transformers import AutoModelForSequenceClassification
+    from transformers import AutoModelForSequenceClassification, Trainer
 
     from holdfast.data.shards import open_array, open_tokens
 
@@ -63,8 +107,11 @@ def work_hf(options: argparse.Namespace) -> None:
     data = [{"input_ids": texts[at].tolist(), "labels": int(labels[at])} for at in range(len(texts))]
     classes = len(json.loads((options.prepared / "manifest.json").read_text())["labels"])
     model = AutoModelForSequenceClassification.from_pretrained(options.model, num_labels=classes)
+    if options.compile:
+        model.compile(dynamic=True)
     with tempfile.TemporaryDirectory() as folder:
-        arguments, make = hf_arguments(folder, BATCH, options.grouped), paced_trainer(BATCH)
+        arguments = hf_arguments(folder, BATCH // options.processes, options.grouped)
+        make = paced_trainer(BATCH) if os.environ.get("RANK", "0") == "0" else Trainer
         pad = options.pad
         make(model=model, args=arguments, train_dataset=data, data_collator=lambda rows: collate(rows, pad)).train()
 
@@ -117,6 +164,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--worker")
     parser.add_argument("--pad", type=int)
     parser.add_argument("--grouped", action="store_true")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--all", action="store_true", help="also HF Trainer's settings that were found to be slower")
     return parser.parse_args()
 
 
