@@ -1,7 +1,7 @@
 """Exact search over a whole corpus, and how good what it finds is.
 
-Scores are made block by block and only each query's best are kept, so memory does not grow with the corpus. For some
-ten million passages an approximate index (usearch) would be the next thing; up to there this is quick and exact.
+Scores are made block by block and only each query's best are kept, so memory does not grow with the corpus. An
+approximate index does not pay while weights change: docs/engine.md has the figures.
 
 Q queries, P passages, K found, H size of an embedding.
 """
