@@ -1,4 +1,4 @@
-"""Faults that the machine brings: the kernel kills for memory, the disk is full, a rank dies or hangs under torchrun."""
+"""Faults of the machine: the kernel kills for memory, the disk is full, a rank dies or hangs under torchrun."""
 
 import os
 import subprocess
@@ -57,6 +57,7 @@ def test_killed_by_the_kernel_for_memory_it_finishes_with_smaller_micro_batches(
     assert first.confidence == "proven"
     assert "OOM kill" in first.sentence
     assert last.changes["micro_batch_factor"] > 1
+    assert "'loss': '0." in done.log(len(done.outcomes))  # a mean still, not a sum over the parts
     assert (tmp_path / "out" / "final" / "model.safetensors").exists()
 
 

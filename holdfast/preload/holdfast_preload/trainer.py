@@ -14,7 +14,7 @@ from holdfast_preload import events, stopping
 from holdfast_preload.beat import BEAT, FIRST_STEP, NUMBERS
 from holdfast_preload.finite import Numbers
 from holdfast_preload.trainer_resume import choose_checkpoint, is_complete
-from holdfast_preload.trainer_rungs import change_batches
+from holdfast_preload.trainer_rungs import change_batches, keep_mean
 from holdfast_preload.trainer_saves import Saves
 from holdfast_preload.wraps import Function, around, given, in_phase
 
@@ -129,6 +129,7 @@ def _with_callback(init: Function, callback: type) -> Function:
             events.write("preload failed", where="Trainer", error=repr(error))
         init(self, *args, **kwargs)
         try:
+            keep_mean(self)
             self.add_callback(callback(self))
         except Exception as error:
             events.write("preload failed", where="Trainer.add_callback", error=repr(error))

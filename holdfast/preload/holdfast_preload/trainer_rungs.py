@@ -8,6 +8,8 @@ cached one, whose own mini-batch can shrink freely.
 
 from __future__ import annotations
 
+import inspect
+import re
 from typing import Any
 
 from holdfast_preload import events, settings
@@ -73,8 +75,30 @@ def _split_training(trainer: Any, args: Any, model: Any, factor: int, at_most: i
     times = batch // micro
     args.per_device_train_batch_size = micro
     args.gradient_accumulation_steps = int(args.gradient_accumulation_steps) * times
+    trainer._holdfast_is_split = True
     how = f"per_device_train_batch_size={batch}, now accumulated over {args.gradient_accumulation_steps}"
     events.applied("micro_batch", micro, how)
+
+
+def keep_mean(trainer: Any) -> None:
+    """Have the loss of a split batch divided, where the Trainer wrongly believes that the model does it.
+
+    A forward with **kwargs counts as one that divides by the number of items; many models take them and do not.
+    """
+    if not getattr(trainer, "_holdfast_is_split", False) or getattr(trainer, "compute_loss_func", None) is not None:
+        return
+    if getattr(trainer, "model_accepts_loss_kwargs", False) and _ignores_item_count(trainer.model):
+        trainer.model_accepts_loss_kwargs = False
+
+
+def _ignores_item_count(model: Any) -> bool:
+    """True when the model's own code gives the number of items to no loss."""
+    base = getattr(model, "get_base_model", None)
+    try:
+        source = inspect.getsource(type(base() if callable(base) else model).forward)
+    except (OSError, TypeError, AttributeError):
+        return False
+    return not re.search(r"num_items_in_batch|loss_function\([^()]*(?:\([^()]*\)[^()]*)*\*\*", source)
 
 
 def _split_evaluation(trainer: Any, args: Any, factor: int, at_most: int | None) -> None:
@@ -97,6 +121,8 @@ def _why_not_split(trainer: Any, args: Any, model: Any, losses: list[Any]) -> st
         return f"{apart[0]} compares the examples of a batch: a smaller one would learn something else"
     if losses and "no_duplicates" in str(getattr(args, "batch_sampler", "")).lower():
         return "the batch sampler looks at whole batches"
+    if int(args.gradient_accumulation_steps) > 1 and _ignores_item_count(model):
+        return "this Trainer may sum the loss over accumulated batches: splitting them would make it larger"
     modules = model.modules() if hasattr(model, "modules") else ()
     if any("BatchNorm" in type(module).__name__ for module in modules):
         return "batch normalisation sees the whole batch"
