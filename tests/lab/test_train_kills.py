@@ -116,6 +116,7 @@ def test_a_killed_child_is_named_and_the_same_model_comes_out(world, unbroken, t
     assert weights(run) == weights(unbroken)
 
 
+@pytest.mark.full
 def test_a_killed_parent_takes_its_child_along_and_resume_gives_the_same_model(world, unbroken, tmp_path):
     run = tmp_path / "run"
     process = train(world, run, "--prove", "never")
@@ -142,6 +143,7 @@ PHASES = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("phase", PHASES)
 def test_everything_killed_at_once_in_any_phase_resumes_to_the_same_model(world, unbroken, tmp_path, phase):
     run = tmp_path / "run"
@@ -152,6 +154,7 @@ def test_everything_killed_at_once_in_any_phase_resumes_to_the_same_model(world,
     assert weights(run) == weights(unbroken)
 
 
+@pytest.mark.full
 def test_ctrl_c_saves_and_resume_goes_on(world, unbroken, tmp_path):
     run = tmp_path / "run"
     process = train(world, run, "--prove", "never")
@@ -164,6 +167,7 @@ def test_ctrl_c_saves_and_resume_goes_on(world, unbroken, tmp_path):
     assert weights(run) == weights(unbroken)
 
 
+@pytest.mark.full
 def test_the_proof_kills_resumes_and_changes_nothing(world, tmp_path):
     run, unproven = tmp_path / "run", tmp_path / "unproven"
     said = finish(train(world, run, "--prove", "always", "--epochs", "40"))

