@@ -73,7 +73,11 @@ def test_bf16_is_tried_only_where_the_chip_has_it():
 
 
 def test_smaller_micro_batches_are_tried_only_where_a_step_is_larger():
-    assert candidates_for(SETTINGS, MachineFacts(cpu_count=4), 200, 60, has_compiler=False) == ({}, {"threads": 2}, {"threads": 1})
+    assert candidates_for(SETTINGS, MachineFacts(cpu_count=4), 200, 60, has_compiler=False) == (
+        {},
+        {"threads": 2},
+        {"threads": 1},
+    )
     large = candidates_for(SETTINGS, MachineFacts(cpu_count=4), 9000, 60, has_compiler=False)
     assert {"micro_tokens": 4096} in large
 
