@@ -20,6 +20,12 @@ class Part:
     first_tokens: Indices
 
 
+def first_text() -> Part:
+    """The first example alone, for trials."""
+    one = np.zeros(1, dtype=np.int64)
+    return Part(one, one, one)
+
+
 def micro_batches(examples: Indices, lengths: NDArray[np.integer], most_tokens: int) -> Iterator[Indices]:
     """Sort by length, the same way whatever the split, and cut where the next text would be one too many."""
     ordered = examples[np.argsort(lengths[examples], kind="stable")]

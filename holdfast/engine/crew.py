@@ -33,6 +33,20 @@ class Crew:
         self.hands = min(threads, _MOST_HANDS) if size <= _MOST_BYTES else 1
         self._pool = hands_pool(self.hands, threads // self.hands)
 
+    def try_out(self, part: Part, loss_of: Callable[[Part], AbstractContextManager[Tensor]]) -> None:
+        """Stay with one hand where a part's loss draws from torch's generator, which threads would share.
+
+        Some models drop values by a function, and not by a module that could be replaced.
+        """
+        if self.hands == 1:
+            return
+        self._model.train()
+        before = torch.get_rng_state()
+        with torch.no_grad(), loss_of(part):
+            if not torch.equal(before, torch.get_rng_state()):
+                self.hands = 1
+        torch.set_rng_state(before)
+
     def backward(self, parts: Sequence[Part], loss_of: Callable[[Part], AbstractContextManager[Tensor]]) -> Tensor:
         """Add the gradients of the parts' losses; give the sum of the losses. `loss_of` holds during the way back."""
         weights = self._weights()

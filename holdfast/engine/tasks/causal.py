@@ -21,7 +21,7 @@ from transformers import AutoTokenizer
 from holdfast.core.errors import RequestError
 from holdfast.core.runfolder import MANIFEST
 from holdfast.data.shards import TokenArray, open_array, open_tokens
-from holdfast.engine.batches import Part, micro_batches, shared_out
+from holdfast.engine.batches import Part, first_text, micro_batches, shared_out
 from holdfast.engine.crew import Crew
 from holdfast.engine.draws import Draws, replace_dropout
 from holdfast.engine.language_model import load_language_model, plain_model
@@ -73,6 +73,7 @@ class Causal:
         }
         self.lengths = self._texts["train"].lengths
         self._refuse_if_nothing_is_learned()
+        self._crew.try_out(first_text(), lambda part: self._loss_of(0, part, 1))
 
     def begin_epoch(self, epoch: int) -> dict[str, object]:
         """Nothing depends on the epoch."""
@@ -209,7 +210,7 @@ class Causal:
         """A part's share of the step's loss; what it holds is held for the backward pass too."""
         if self._draws:
             self._draws.at_part(step, part.places, part.first_tokens, self.lengths[part.examples])
-        else:
+        if self._crew.hands == 1:  # something may draw from torch's own generator
             torch.manual_seed(step_seed(self._settings.seed, step) + int(part.places[0]))
         texts, targets_N = self._pack("train", part.examples)
         with packed(texts, self._draws):

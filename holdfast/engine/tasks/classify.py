@@ -19,7 +19,7 @@ from transformers import AutoTokenizer
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.runfolder import MANIFEST
 from holdfast.data.shards import TokenArray, open_array, open_tokens
-from holdfast.engine.batches import Part, shared_out
+from holdfast.engine.batches import Part, first_text, shared_out
 from holdfast.engine.calibration import Calibration, calibration_error, fit
 from holdfast.engine.captured import bucket
 from holdfast.engine.classifier import Classifier, averaged
@@ -77,6 +77,7 @@ class Classify:
         self._calibration: Calibration | None = None
         self._words = Words(settings.model)
         self._reported: dict[str, NDArray[np.float64]] = {}  # scores of the finished model
+        self._crew.try_out(first_text(), lambda part: self._loss_of(0, part, 1.0))
 
     def begin_epoch(self, epoch: int) -> dict[str, object]:
         """Nothing depends on the epoch."""
@@ -208,7 +209,7 @@ class Classify:
     @contextmanager
     def _loss_of(self, step: int, part: Part, whole: float) -> Iterator[Tensor]:
         """A part's share of the step's loss; what it holds is held for the backward pass too."""
-        if not (self._draws and self.is_packed):  # something draws from torch's own generator
+        if self._crew.hands == 1:  # something may draw from torch's own generator
             torch.manual_seed(step_seed(self._settings.seed, step) + int(part.places[0]))
         if self._draws:
             self._draws.at_part(step, part.places, part.first_tokens, self.lengths[part.examples])

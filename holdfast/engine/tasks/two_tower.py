@@ -7,7 +7,8 @@ B examples of a step, P passages of a step, H size of an embedding.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,8 @@ class TwoTower:
         self._words = Words(tokenizer_folder(settings))
         self._found: dict[str, NDArray[np.int64]] = {}  # rows of the corpus by query, best first, as evaluated last
         self._corpus_PH: Tensor | None = None  # embeddings by the weights as they are
+        for tower in range(len(model.towers)):
+            self._crew.try_out(tower, self._one_embedded)
 
     def begin_epoch(self, epoch: int) -> dict[str, object]:
         """Mine near-misses with the weights at the start of an epoch, unless the checkpoint brought them."""
@@ -225,6 +228,14 @@ class TwoTower:
         draws = generator(self._settings.seed, "negatives", step)
         return self._pairs.step_passages(examples, self._mined[torch.from_numpy(examples)].numpy(), draws)
 
+    @contextmanager
+    def _one_embedded(self, tower: int) -> Iterator[Tensor]:
+        """An item of a tower's side, for a trial."""
+        if self._draws:
+            self._draws.at(0)
+        side = self._pairs.corpus if tower else self._pairs.queries["train"]
+        yield self._embed(tower, [side[0]])
+
     def _is_safe_in_threads(self) -> bool:
         """Whether a thread's draws are its own, also where another one computes its layers again."""
         return all(tower.is_packed for tower in self._model.towers) and not self._settings.gradient_checkpointing
@@ -261,8 +272,7 @@ class TwoTower:
         """Let dropout draw what belongs to this place, however often it is asked."""
         if self._draws:
             self._draws.at_part(step, part.places, part.first_tokens, item_costs[part.items])
-        if not self._draws or not self._model.towers[part.tower].is_packed:
-            # On a card, and in attention that is not ours, torch's own generator draws.
+        if self._crew.hands == 1:  # on a card, and in what is not ours, torch's own generator may draw
             draws = generator(self._settings.seed, "torch", step, int(part.places[0]))
             torch.manual_seed(int(draws.integers(2**62)))
 

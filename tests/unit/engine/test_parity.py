@@ -113,3 +113,27 @@ def test_causal_learns_as_a_plain_loop_does(tmp_path, micro_tokens, checkpointin
 
     expected = reference_losses(settings, reference, batch_of)
     assert our_losses(settings) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_model_that_drops_by_a_function_draws_the_same_whatever_was_drawn_before(tmp_path):
+    from transformers import OPTConfig, OPTForCausalLM
+
+    model, prepared = tiny_llama(tmp_path / "model"), tiny_instructions(tmp_path / "prepared")
+    config = OPTConfig(
+        vocab_size=120,
+        hidden_size=32,
+        word_embed_proj_dim=32,
+        ffn_dim=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        dropout=0.3,
+    )
+    OPTForCausalLM(config).save_pretrained(model)
+    task = load_task(settings_for("causal", model, prepared, tmp_path / "run", threads=2))
+    examples = Order(task.lengths, 8, 42).examples(3)
+    losses = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        losses.append(float(task.forward_backward(3, examples)))
+    assert losses[0] == losses[1]
