@@ -5,7 +5,7 @@ import threading
 from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder
 
-SERVED_BATCHES = 6
+SERVED_BATCHES = 3  # workers are made anew for each epoch, some of which have four batches for each
 
 
 class _Patch(MetaPathFinder):
