@@ -53,7 +53,12 @@ def wait_for_step(attempt: Path, step: int) -> None:
 
 @pytest.mark.parametrize(
     ("micro_tokens", "threads"),
-    [(16_384, 1), (60, 1), (16_384, 2), (100, 2)],
+    [
+        (16_384, 1),
+        pytest.param(60, 1, marks=pytest.mark.full),
+        pytest.param(16_384, 2, marks=pytest.mark.full),
+        (100, 2),
+    ],
     ids=["whole step at once", "accumulated", "two hands", "two hands, accumulated"],
 )
 def test_killed_at_random_steps_it_ends_with_the_same_weights(parts, tmp_path, micro_tokens, threads):
@@ -72,7 +77,7 @@ def test_killed_at_random_steps_it_ends_with_the_same_weights(parts, tmp_path, m
     assert weights(broken) == weights(unbroken)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.full), 2])
 @pytest.mark.parametrize("lora", [None, {"r": 4, "lora_alpha": 8, "lora_dropout": 0.1}], ids=["full", "LoRA"])
 def test_a_killed_language_model_ends_with_the_same_weights(tmp_path, lora, threads):
     parts = tiny_llama(tmp_path / "model"), tiny_instructions(tmp_path / "prepared")
