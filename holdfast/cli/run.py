@@ -24,7 +24,9 @@ _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @click.option("--name", default="", metavar="NAME", help="Name of the folder under runs/; the script's by default.")
 @click.option("--resume-args", default="", metavar="ARGS", help="Added to COMMAND when it is started again.")
 @click.option("--allow-changes", is_flag=True, help="Also try what changes what is learned, last.")
-@click.option("--max-attempts", default=12, show_default=True, type=click.IntRange(1, 1000), help="Futile starts at the most.")
+@click.option(
+    "--max-attempts", default=12, show_default=True, type=click.IntRange(1, 1000), help="Futile starts at the most."
+)
 @click.option(
     "--step-timeout",
     "step_timeout_seconds",
