@@ -179,7 +179,7 @@ def healthy(tmp_path_factory):
             start(folder / "slow_save", "slow_save", folder / "checkpoint"),
             start(folder / "import_torch", "import_torch"),
         ]
-        return watch_all(scripts, seconds=25)
+        return watch_all(scripts, seconds=20)
 
 
 @pytest.mark.parametrize("name", ["ask_server", "long_task", "async_loop", "slow_steps", "slow_save", "import_torch"])
@@ -198,7 +198,7 @@ def test_a_slow_server_is_seen_to_answer(healthy):
 def test_a_debugger_may_hold_a_process_as_long_as_it_likes(tmp_path):
     script = start(tmp_path / "attempt", "slow_steps", budgets=Short())
     time.sleep(2)
-    held_until = time.monotonic() + 9
+    held_until = time.monotonic() + 7
     attach(script.child.pid)
     try:
         while time.monotonic() < held_until:
