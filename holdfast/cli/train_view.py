@@ -17,10 +17,10 @@ import click
 
 from holdfast.core.artifacts import to_plain
 from holdfast.core.env import wants_color
-from holdfast.core.text import human_bytes, plural
+from holdfast.core.text import human_bytes, human_seconds, plural
 from holdfast.runs.follow import Follow, Followed
 from holdfast.runs.live import spark_line
-from holdfast.runs.view import clean, human_seconds
+from holdfast.runs.view import clean
 
 _MOVES_EVERY_SECONDS = 0.2
 _LINE_EVERY_SECONDS = 15.0

@@ -18,7 +18,7 @@ def human_seconds(seconds: float) -> str:
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
-    for size, large, small, small_size in ((86_400, "days", "h", 3600), (3600, "h", "min", 60), (60, "min", "s", 1)):
+    for size, large, small, small_size in ((86_400, "d", "h", 3600), (3600, "h", "min", 60), (60, "min", "s", 1)):
         if whole >= size:
             rest = whole % size // small_size
             return f"{whole // size} {large}" + (f" {rest} {small}" if rest else "")

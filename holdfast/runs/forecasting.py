@@ -12,10 +12,9 @@ from holdfast.core.artifacts import write_artifact
 from holdfast.core.events import read_events
 from holdfast.core.facts import ModelFacts
 from holdfast.core.runfolder import EVENTS, PLAN, attempt_folder
-from holdfast.core.text import human_bytes
+from holdfast.core.text import human_bytes, human_seconds
 from holdfast.planning.memory_model import reading_bytes
 from holdfast.planning.proving import Work, forecast_seconds
-from holdfast.runs.view import human_seconds
 from holdfast.runs.walk import OnEvent, read_json
 
 _FEWEST_STEPS = 8

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from holdfast.core.artifacts import to_plain
 from holdfast.core.env import wants_color
-from holdfast.core.text import human_bytes, plural
+from holdfast.core.text import human_bytes, human_seconds, plural
 from holdfast.runs.status import AttemptStatus, Glance, read_glance
-from holdfast.runs.view import clean, human_seconds
+from holdfast.runs.view import clean
 
 _TURN_SECONDS = 0.5
 _CAUSE_LINES = 5

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.runfolder import METRICS, REPORT, RESULT, SAMPLES, model_folder
-from holdfast.core.text import human_bytes
+from holdfast.core.text import human_bytes, human_seconds
 from holdfast.runs.supervise import Result
-from holdfast.runs.view import human_seconds
 
 _BEST_FIRST = (
     *("accuracy", "macro_f1", "micro_f1", "negative_loss", "loss", "perplexity"),

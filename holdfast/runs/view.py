@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from holdfast.core.runfolder import OUTPUT, attempt_folder
-from holdfast.core.text import human_bytes, plural
+from holdfast.core.text import human_seconds
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _CHUNK_BYTES = 1 << 16
@@ -57,17 +57,6 @@ def clean(text: object, characters: int = _SHOWN_CHARACTERS) -> str:
     """A log's text for a terminal: one line, no control characters, not endless."""
     flat = _CONTROL.sub("", " ".join(str(text).split()))
     return flat if len(flat) <= characters else flat[:characters] + "..."
-
-
-def human_seconds(seconds: float) -> str:
-    """Write a length of time: `4.2 s`, `3 min 10 s`, `2 h 05 min`."""
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min"
 
 
 def changes_words(changes: Mapping[str, object]) -> str:
@@ -176,6 +165,3 @@ def closing_lines(
     if state == "stopped":
         lines.append(f"next   holdfast resume {run}")
     return [*lines, f"everything is in {run}"]
-
-
-__all__ = ["Foreground", "changes_words", "clean", "closing_lines", "human_bytes", "human_seconds", "plural"]

@@ -30,13 +30,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def lab_row() -> Callable[..., None]:
+def lab_row(record_property: Callable[[str, object], None]) -> Callable[..., None]:
     """Put one line into the lab's table."""
 
     def add(**fields: object) -> None:
-        _ROWS.append(Row(**fields))  # type: ignore[arg-type]
+        record_property("lab row", fields)  # which also travels from a worker of pytest-xdist
 
     return add
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call":
+        _ROWS.extend(Row(**fields) for name, fields in report.user_properties if name == "lab row")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -11,7 +11,7 @@ from holdfast.core.events import Events, read_events
 from holdfast.core.facts import MachineFacts, release
 from holdfast.core.heartbeat import BeatWriter, read_beat
 from holdfast.core.plan import Remedy
-from holdfast.core.text import closest, human_bytes, plural
+from holdfast.core.text import closest, human_bytes, human_seconds, plural
 
 
 def test_an_error_reads_state_first_and_advice_after():
@@ -95,3 +95,10 @@ def test_a_beat_is_read_by_another_process_as_it_was_written(tmp_path):
     writer.beat(8)
     beat = read_beat(path)
     assert (beat.phase, beat.step, beat.steps, beat.count) == ("step", 8, 90, 2)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(4.24, "4.2 s"), (59, "59 s"), (190, "3 min 10 s"), (7500, "2 h 5 min"), (90_000, "1 d 1 h")]
+)
+def test_lengths_of_time_read_well(seconds, words):
+    assert human_seconds(seconds) == words

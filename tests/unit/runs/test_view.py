@@ -5,7 +5,7 @@ import pytest
 from holdfast.core.runfolder import OUTPUT, attempt_folder
 from holdfast.runs.live import render_glance, spark_line
 from holdfast.runs.status import AttemptStatus, Glance, Status
-from holdfast.runs.view import Foreground, clean, human_seconds
+from holdfast.runs.view import Foreground, clean
 
 STATUS = Status(
     state="training",
@@ -64,10 +64,3 @@ def test_our_lines_start_on_a_line_of_their_own(tmp_path):
 
 def test_a_log_cannot_steer_the_terminal():
     assert clean("a\x1b[31m b\n c") == "a[31m b c"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(4.24, "4.2 s"), (59, "59 s"), (190, "3 min 10 s"), (7500, "2 h 05 min")]
-)
-def test_lengths_of_time_read_well(seconds, words):
-    assert human_seconds(seconds) == words
