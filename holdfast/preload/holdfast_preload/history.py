@@ -32,8 +32,9 @@ def earlier_events(attempt: str) -> list[Event]:
     attempts = os.path.dirname(os.path.abspath(attempt))
     own = os.path.basename(os.path.abspath(attempt))
     try:
-        names = sorted(name for name in os.listdir(attempts) if name.isdigit() and name < own)
-    except OSError:
+        numbers = {int(name): name for name in os.listdir(attempts) if name.isdigit()}
+        names = [numbers[number] for number in sorted(numbers) if number < int(own)]  # as text, "100" is before "11"
+    except (OSError, ValueError):
         return []
     return [event for name in names for event in _read(os.path.join(attempts, name, "events.jsonl"))]
 

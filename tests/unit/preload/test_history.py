@@ -32,3 +32,11 @@ def test_half_a_line_and_later_attempts_are_passed_over(tmp_path):
         folder.mkdir()
         (folder / "events.jsonl").write_text(json.dumps(saving(1, int(number), number, 1.0)) + '\n{"event": "sav')
     assert [event["path"] for event in earlier_events(str(tmp_path / "02"))] == ["01"]
+
+
+def test_the_hundredth_attempt_knows_all_before_it(tmp_path):
+    for number in (9, 11, 99, 100, 101):
+        folder = tmp_path / f"{number:02d}"
+        folder.mkdir()
+        (folder / "events.jsonl").write_text(json.dumps(saving(1, number, str(number), 1.0)) + "\n")
+    assert [event["path"] for event in earlier_events(str(tmp_path / "100"))] == ["9", "11", "99"]
