@@ -112,10 +112,11 @@ class Fit:
             events.write("saving", path=path, step=step, train=self.number)
         start = time.monotonic()
         result = in_phase("save")(save)(**named)
-        self.cadence.saved(step, time.monotonic() - start)
+        seconds = time.monotonic() - start
+        if not named.get("weights_only"):  # from weights alone nothing can go on
+            self.cadence.saved(step, seconds)
         if tells:
-            seconds = round(self.cadence.cost_seconds, 3)
-            events.write("saved", path=path, step=step, train=self.number, seconds=seconds)
+            events.write("saved", path=path, step=step, train=self.number, seconds=round(seconds, 3))
         return result
 
     def loaders(self) -> list[Any]:

@@ -49,7 +49,8 @@ class Saves:
             self.cadence.last_end = time.monotonic()
             return None
         seconds = time.monotonic() - start
-        self.cadence.saved(step, seconds)
+        if not getattr(self.trainer.args, "save_only_model", False):  # from weights alone nothing can go on
+            self.cadence.saved(step, seconds)
         if tells:
             events.write("saved", path=path, step=step, train=self.train, seconds=round(seconds, 3))
         return result

@@ -1,0 +1,20 @@
+"""What counts as a checkpoint that a training could go on from."""
+
+from types import SimpleNamespace
+
+import pytest
+from holdfast_preload.finite import Numbers
+from holdfast_preload.trainer_saves import Saves
+
+
+@pytest.mark.parametrize(("save_only_model", "last_step"), [(True, -1), (False, 7)])
+def test_weights_alone_do_not_put_off_a_checkpoint_of_ours(attempt, tmp_path, save_only_model, last_step):
+    trainer = SimpleNamespace(
+        args=SimpleNamespace(output_dir=str(tmp_path), save_only_model=save_only_model),
+        state=SimpleNamespace(global_step=7),
+        model=None,
+        is_world_process_zero=lambda: True,
+    )
+    saves = Saves(1, trainer, Numbers(1))
+    saves.watched(lambda trainer: None, (), {})
+    assert saves.cadence.last_step == last_step
