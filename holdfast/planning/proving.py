@@ -151,6 +151,8 @@ def judge(
             )
         )
     eligible = [at for at, one in enumerate(measured) if one.agrees and told[at]["number"] not in not_eligible]
+    if not eligible:  # the plan itself gives no number to compare with
+        return []
     best = max(eligible, key=lambda at: measured[at].tokens_per_second)
     if measured[best].tokens_per_second < _FASTER * measured[0].tokens_per_second:
         best = 0

@@ -90,3 +90,7 @@ def test_a_candidate_reads_like_a_sentence():
 def test_the_forecast_counts_steps_evaluations_and_the_report():
     work = Work(steps=100, step_tokens=1000, evaluations=2, evaluation_tokens=10_000, report_tokens=20_000)
     assert forecast_seconds(work, 100, 1.0, export_seconds=0) == pytest.approx(100 + 0.4 * 0.001 * 40_000)
+
+
+def test_a_plan_whose_own_loss_is_no_number_is_left_as_it_is():
+    assert judge(SETTINGS, [told(0, 100, loss=float("nan")), told(1, 150, threads=8)], ()) == []
