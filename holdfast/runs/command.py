@@ -106,7 +106,10 @@ def command_job(request: CommandRequest) -> Job:
         max_attempts=request.max_attempts,
         step_timeout_seconds=request.step_timeout_seconds,
         memory=Memory.open(request.command) if request.remembers else None,
-        memory_key=key_of("command", request.cwd, *request.command),
+        # What was allowed once must not come back where it was not allowed.
+        memory_key=key_of(
+            "command", request.cwd, *request.command, *(("changes allowed",) if request.allow_changes else ())
+        ),
     )
 
 

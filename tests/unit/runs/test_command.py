@@ -89,3 +89,9 @@ def test_changes_become_settings_variables_and_factors(tmp_path):
     assert launch.command == ("python", "t.py", "-r")
     assert launch.environment["OMP_NUM_THREADS"] == "1"
     assert launch.environment["PYTHONPATH"] == f"{PRELOAD}:/mine"
+
+
+def test_what_was_allowed_to_change_is_not_remembered_for_a_run_that_did_not_allow_it():
+    command = (sys.executable, "-c", "pass")
+    plain, allowed = (command_job(make_request(command, allow_changes=allow)) for allow in (False, True))
+    assert plain.memory_key != allowed.memory_key
