@@ -17,6 +17,8 @@ from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.runfolder import LOCK, SUPERVISOR
 from holdfast.supervisor.members import Identity, boot_id, find_member, start_ticks_of
 
+_TRIES, _TRY_SECONDS = 5, 0.02
+
 
 @contextmanager
 def hold(run: Path) -> Iterator[None]:
@@ -27,7 +29,7 @@ def hold(run: Path) -> Iterator[None]:
         raise MachineError("the run's folder cannot be written", seen=f"{error.strerror} ({run})") from error
     try:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(file)
         except OSError:
             raise RequestError(
                 "another supervisor already looks after this run",
@@ -68,6 +70,18 @@ def is_held(run: Path) -> bool:
     finally:
         os.close(file)
     return False
+
+
+def _lock(file: int) -> None:
+    """Take the lock, at a second try or third: who only asks whether it is held has it too, for an instant."""
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError:
+            if not tries_left:
+                raise
+            time.sleep(_TRY_SECONDS)
 
 
 def _words(run: Path) -> str:

@@ -1,6 +1,9 @@
 """Where a run stands, read from its folder alone."""
 
+import fcntl
 import json
+import os
+import threading
 
 import pytest
 
@@ -12,6 +15,7 @@ from holdfast.core.runfolder import (
     BEAT,
     DECISION,
     EVENTS,
+    LOCK,
     OUTCOME,
     REQUEST,
     RESULT,
@@ -130,3 +134,12 @@ def test_the_end_of_a_long_story_is_read_without_its_beginning(tmp_path):
     assert len(last) < 300
     assert find_last_event(tmp_path / EVENTS, "evaluated")["step"] == 0
     assert find_last_event(tmp_path / "absent", "evaluated") is None
+
+
+def test_one_who_only_asks_whether_a_run_is_held_keeps_no_supervisor_out(run):
+    file = os.open(run / LOCK, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(file, fcntl.LOCK_SH)
+    asking = threading.Timer(0.03, os.close, (file,))
+    asking.start()
+    with hold(run):
+        asking.join()
