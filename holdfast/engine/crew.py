@@ -87,7 +87,9 @@ class Crew:
             if gradient is None:
                 continue
             if gradient.is_sparse:
-                self._tables.setdefault(weight, _Table(weight)).add(gradient)
+                if weight not in self._tables:
+                    self._tables[weight] = _Table(weight)
+                self._tables[weight].add(gradient)
             elif weight.grad is None:
                 weight.grad = gradient
             else:
