@@ -26,11 +26,11 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/pytest tests/unit tests/hazards
 
-lab: $(READY)  # the quick half; prints the table of faults
-	$(BIN)/pytest tests/lab -m "not wheels and not full"
+lab: $(READY)  # the quick half, three at a time since most of them wait; prints the table of faults
+	$(BIN)/pytest tests/lab -n 3 -m "not wheels and not full"
 
 lab-all: $(READY)
-	$(BIN)/pytest tests/lab -m "not wheels"
+	$(BIN)/pytest tests/lab -n 3 -m "not wheels"
 
 bench: $(READY)
 	$(BIN)/python perf/cold_start.py
