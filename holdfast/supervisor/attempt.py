@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.events import Events
@@ -94,6 +95,8 @@ class _Attempt:
         self._pass_on()
         if self._stop.is_asked:
             self._wait_for_ender()
+            # Asked for just as it hung or ended, there was no ender.
+            end_tree(self._launch.attempt, child, 0 if self._stop.count > 1 else _HUNG_GRACE_SECONDS)
             has_finished = code == 0 and look.step >= look.steps > 0
             outcome, diagnosis = _outcome("finished" if has_finished else "stopped", look, code), NOTHING
         elif code == 0:
@@ -202,8 +205,7 @@ class _Attempt:
     def _end_gently(self, child: Child) -> None:
         """Let a training that understands the file save and end by itself; SIGTERM for the others."""
         attempt, deadline = self._launch.attempt, time.monotonic() + _STOP_SECONDS
-        if self._can_stop:
-            (attempt / STOP).touch()
+        if self._can_stop and _touch(attempt / STOP):
             while child.poll() is None and time.monotonic() < deadline:
                 time.sleep(_TURN_SECONDS)
         end_tree(attempt, child, max(_HUNG_GRACE_SECONDS, deadline - time.monotonic()))
@@ -213,6 +215,15 @@ class _Attempt:
             if self._stop.count > 1:
                 end_tree(self._launch.attempt, None, 0)
             self._ender.join(_TURN_SECONDS)
+
+
+def _touch(file: Path) -> bool:
+    """Make an empty file; False where the disk has no room even for that."""
+    try:
+        file.touch()
+    except OSError:
+        return False
+    return True
 
 
 def _cannot_keep(trouble: OSError) -> Diagnosis:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.errors import RequestError
+from holdfast.supervisor.attempt import StopRequest, run_attempt
+from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.child import Child, Launch, start_child
 from holdfast.supervisor.ending import end_tree, send
 from holdfast.supervisor.members import Identity, find_member, find_members
@@ -143,6 +145,20 @@ def test_a_later_supervisor_ends_what_the_folder_names(tmp_path):
     end_tree(tmp_path / "01", None, grace_seconds=0.2)
     assert child.poll() == -signal.SIGKILL
     assert json.loads((tmp_path / "01" / "child.json").read_text())["pid"] == child.pid
+
+
+def test_a_stop_asked_for_just_as_the_child_ends_leaves_nothing_running(tmp_path):
+    stop = StopRequest()
+
+    def ask_late(event: str, details: object) -> None:
+        if event == "turn":
+            time.sleep(0.5)  # the child has ended by then
+            stop.ask()
+
+    launch = Launch(("sh", "-c", "sleep 300 & exit 3"), tmp_path, dict(os.environ), tmp_path)
+    outcome, _ = run_attempt(launch, Budgets(), ask_late, stop)
+    assert outcome.outcome == "stopped"
+    assert not find_members(tmp_path, None)
 
 
 def test_a_pid_that_was_used_again_is_left_alone(tmp_path):
