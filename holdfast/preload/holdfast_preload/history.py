@@ -61,7 +61,7 @@ def written_since_the_run_began(folder: str, attempt: str) -> list[Saved]:
         began = os.path.getmtime(first)
     except OSError:
         return []
-    found = [Saved(step, path, _changed_at(path)) for step, path in numbered(folder)]
+    found = [Saved(step, path, changed_at(path)) for step, path in numbered(folder)]
     return [saved for saved in found if saved.time >= began]
 
 
@@ -70,7 +70,8 @@ def tell_skipped(path: str, reason: str) -> None:
     events.write("skipped checkpoint", path=path, reason=reason)
 
 
-def _changed_at(path: str) -> float:
+def changed_at(path: str) -> float:
+    """When a file or folder was last written; 0 where there is none."""
     try:
         return os.path.getmtime(path)
     except OSError:

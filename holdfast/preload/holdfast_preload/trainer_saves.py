@@ -15,8 +15,10 @@ from typing import Any, Iterator
 
 from holdfast_preload import events, settings
 from holdfast_preload.cadence import Cadence
+from holdfast_preload.checkpoints import numbered
 from holdfast_preload.disk import is_disk_full
 from holdfast_preload.finite import Numbers
+from holdfast_preload.history import changed_at
 from holdfast_preload.wraps import Function, in_phase
 
 _KEEP = 2
@@ -67,6 +69,7 @@ class Saves:
             try:
                 with self._elsewhere():
                     self.trainer._save_checkpoint(model, None)
+                self._keep_few(step)
             except Exception as error:
                 if self.numbers.has_ended:
                     raise
@@ -83,7 +86,7 @@ class Saves:
         args = self.trainer.args
         ours = {
             "output_dir": self.folder,
-            "save_total_limit": _KEEP,
+            "save_total_limit": None,  # ours are counted below
             "save_strategy": "no",  # the best model is the script's affair
             "save_only_model": False,
             "push_to_hub": False,
@@ -97,6 +100,15 @@ class Saves:
         finally:
             for name, value in theirs.items():
                 setattr(args, name, value)
+
+    def _keep_few(self, step: int) -> None:
+        """Remove all but the last two, by time: transformers 4 goes by the step, where two that were cut off at later
+        steps would have it remove the one just saved.
+        """
+        if getattr(self.trainer.args, "should_save", True):
+            others = [path for number, path in numbered(self.folder) if number != step]
+            for path in sorted(others, key=changed_at)[: 1 - _KEEP]:
+                shutil.rmtree(path, ignore_errors=True)
 
     def _broadcast(self, values: list[int]) -> list[int]:
         torch: Any = sys.modules["torch"]

@@ -1,5 +1,7 @@
 """What counts as a checkpoint that a training could go on from."""
 
+import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,3 +20,13 @@ def test_weights_alone_do_not_put_off_a_checkpoint_of_ours(attempt, tmp_path, sa
     saves = Saves(1, trainer, Numbers(1))
     saves.watched(lambda trainer: None, (), {})
     assert saves.cadence.last_step == last_step
+
+
+def test_what_was_just_saved_outlives_cut_off_ones_of_later_steps(attempt):
+    saves = Saves(1, SimpleNamespace(args=SimpleNamespace(should_save=True)), Numbers(1))
+    for age, step in enumerate((150, 190, 200, 100)):  # the newest first
+        folder = Path(saves.folder, f"checkpoint-{step}")
+        folder.mkdir(parents=True)
+        os.utime(folder, (1000 - age, 1000 - age))
+    saves._keep_few(150)
+    assert {path.name for path in Path(saves.folder).iterdir()} == {"checkpoint-150", "checkpoint-190"}
