@@ -24,7 +24,7 @@ from holdfast.core.artifacts import to_plain, write_artifact
 from holdfast.core.errors import HoldfastError, MachineError, RequestError, RunFailed
 from holdfast.core.events import read_events
 from holdfast.core.request import TrainRequest
-from holdfast.core.runfolder import CHILD, EVENTS, PLAN, SAMPLES, SETTINGS
+from holdfast.core.runfolder import EVENTS, PLAN, SAMPLES, SETTINGS
 from holdfast.data.amounts import Amounts, amounts_of
 from holdfast.data.subset import write_longest
 from holdfast.planning.ladders import engine_ladder
@@ -35,7 +35,8 @@ from holdfast.runs.walk import Story, Walked, read_json
 from holdfast.supervisor.attempt import StopRequest, run_attempt
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.child import Launch
-from holdfast.supervisor.ending import end_tree
+from holdfast.supervisor.ending import end_tree, send
+from holdfast.supervisor.members import read_root
 
 _MOST_STEPS, _FEWEST_STEPS = 100, 8
 _REPEATED_STEPS = 2
@@ -309,9 +310,8 @@ def _kill_after(folder: Path, wanted: int, ended: threading.Event) -> None:
             elif event["event"] == "saved":
                 saved = int(str(event["step"]))
         if saved is not None and step + 1 >= wanted and step + 1 >= saved + _REPEATED_STEPS:
-            pid = read_json(folder / CHILD).get("pid")
-            if isinstance(pid, int):
-                os.kill(pid, signal.SIGKILL)
+            if child := read_root(folder):
+                send(child, signal.SIGKILL)
             return
 
 
