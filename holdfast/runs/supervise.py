@@ -25,7 +25,7 @@ are read from the folder.
 import contextlib
 import errno
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -42,13 +42,15 @@ from holdfast.runs.earlier import Earlier, read_earlier
 from holdfast.runs.holder import hold
 from holdfast.runs.memory import Memory
 from holdfast.supervisor.attempt import OnEvent, StopRequest, run_attempt
-from holdfast.supervisor.budgets import Budgets
+from holdfast.supervisor.budgets import STEP_FLOOR_SECONDS, Budgets
 from holdfast.supervisor.child import Launch
 from holdfast.supervisor.outcome import Outcome, void_changes
 
 __all__ = ["Job", "Result", "StopRequest", "supervise"]
 
 State = Literal["finished", "stopped", "failed"]
+BUSY = "busy-livelock"
+PATIENCE_FACTOR, MOST_PATIENCE_SECONDS = 4.0, 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,12 +101,13 @@ class _Supervision:
         self._known = job.memory.find(job.memory_key) if job.memory else None
         self._phases = self._known.phases if self._known else {}
         self._learnt: Mapping[str, float] = {}
+        self._history: list[Outcome] = []
         (run / RESULT).unlink(missing_ok=True)  # it is running again
 
     def run(self) -> Result:
         """Attempt until it finishes, is stopped, or nothing is left to try."""
         earlier = read_earlier(self._run, on_leftover=lambda words: self._tell("leftovers ended", words=words))
-        history = list(earlier.counted)
+        history = self._history = list(earlier.counted)
         decision = self._first(earlier)
         while True:
             number = earlier.next_number if not history else max(earlier.next_number, history[-1].number + 1)
@@ -156,7 +159,7 @@ class _Supervision:
                 try_next=(f"make room, then: holdfast resume {self._run}",),
                 slug="disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "",
             ) from error
-        budgets = Budgets(step_timeout_seconds=self._job.step_timeout_seconds, earlier=self._phases)
+        budgets = Budgets(self._job.step_timeout_seconds, self._phases, step_floor_seconds(self._history))
         outcome, diagnosis = run_attempt(launch, budgets, self._tell, self._stop)
         self._learnt = budgets.learnt()
         outcome = replace(
@@ -229,6 +232,12 @@ def _keep(folder: Path, name: str, value: object) -> None:
     """Write a file of the run; what has happened has happened, also when the disk is full."""
     with contextlib.suppress(OSError):
         write_artifact(folder, name, value)
+
+
+def step_floor_seconds(history: Sequence[Outcome]) -> float:
+    """How long any step may take: longer after each busy one that was given up, which may only have been slow."""
+    given_up = sum(one.outcome == "hung" and one.diagnosis == BUSY for one in history)
+    return min(STEP_FLOOR_SECONDS * PATIENCE_FACTOR**given_up, MOST_PATIENCE_SECONDS)
 
 
 def _title(decision: Decision) -> str:

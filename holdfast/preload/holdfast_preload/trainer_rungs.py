@@ -119,6 +119,8 @@ def _why_not_split(trainer: Any, args: Any, model: Any, losses: list[Any]) -> st
     apart = [_name(loss) for loss in losses if _name(loss) not in _ROW_BY_ROW]
     if apart:
         return f"{apart[0]} compares the examples of a batch: a smaller one would learn something else"
+    if getattr(args, "dataloader_drop_last", False):
+        return "the last, smaller batch of an epoch is dropped: smaller batches would drop less"
     if losses and "no_duplicates" in str(getattr(args, "batch_sampler", "")).lower():
         return "the batch sampler looks at whole batches"
     if int(args.gradient_accumulation_steps) > 1 and _ignores_item_count(model):

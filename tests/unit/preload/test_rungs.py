@@ -66,6 +66,15 @@ def test_a_batch_of_one_is_refused_and_said_so(attempt):
     assert "cannot be split" in told(attempt, "refused")[0]["because"]
 
 
+def test_batches_that_are_dropped_at_the_end_of_an_epoch_are_not_split(attempt):
+    ask(attempt, micro_batch_factor=2)
+    args = arguments()
+    args.dataloader_drop_last = True
+    change_batches(trainer_of("transformers.trainer", "Trainer"), args, None)
+    assert args.per_device_train_batch_size == 8
+    assert "dropped" in told(attempt, "refused")[0]["because"]
+
+
 def test_in_batch_negatives_are_never_split(attempt):
     ask(attempt, micro_batch_factor=2)
     args, loss = arguments(), type("MultipleNegativesRankingLoss", (), {})()
