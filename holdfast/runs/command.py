@@ -22,6 +22,7 @@ from holdfast.planning.ladders import command_ladder
 from holdfast.runs.memory import Memory, key_of
 from holdfast.runs.supervise import Job
 from holdfast.supervisor.child import Launch
+from holdfast.supervisor.members import start_ticks_of
 
 PRELOAD = Path(holdfast.__file__).parent / "preload"
 RUNS = "runs"  # where run folders go when none is named
@@ -132,6 +133,7 @@ def _launch(request: CommandRequest, attempt: Path, changes: Changes, resume: bo
     factors = {name: value for name, value in changes.items() if name.endswith("_factor")}
     settings = {name: value for name, value in changes.items() if not name.isupper() and name not in factors}
     given = {"changes": settings, "environment": variables, "resume": resume, "supervisor": os.getpid()}
+    given["supervisor_start_ticks"] = start_ticks_of(os.getpid())
     write_artifact(attempt, SETTINGS, {**given, "micro_batch_factor": 1, "eval_micro_batch_factor": 1, **factors})
     environment = {**os.environ, **request.environment, **variables}
     path = [str(PRELOAD), *filter(None, [environment.get("PYTHONPATH")])]

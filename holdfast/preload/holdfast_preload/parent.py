@@ -15,18 +15,23 @@ from holdfast_preload.beat import BEAT
 
 
 def arm() -> None:
-    """End this process when the supervisor named in the settings is gone."""
-    supervisor = settings.get("supervisor")
-    if not isinstance(supervisor, int) or not _is_there(supervisor):
+    """End this process when the supervisor named in the settings is gone.
+
+    In a container or on another node the number is a stranger's, or nobody's: then nothing is armed.
+    """
+    supervisor, ticks = settings.get("supervisor"), settings.get("supervisor_start_ticks")
+    if not isinstance(supervisor, int) or not _is_there(supervisor, ticks):
         return
-    BEAT.looks.append(lambda: None if _is_there(supervisor) else _end(supervisor))
+    BEAT.looks.append(lambda: None if _is_there(supervisor, ticks) else _end(supervisor))
     if sys.platform == "darwin":
         import threading
 
         threading.Thread(target=_wait_for_exit, args=(supervisor,), daemon=True, name="holdfast-parent").start()
 
 
-def _is_there(pid: int) -> bool:
+def _is_there(pid: int, start_ticks: object) -> bool:
+    if sys.platform == "linux" and isinstance(start_ticks, int):
+        return _start_ticks(pid) == start_ticks
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -34,6 +39,15 @@ def _is_there(pid: int) -> bool:
     except OSError:
         return True
     return True
+
+
+def _start_ticks(pid: int) -> int:
+    """When a process began, in the kernel's ticks; 0 when there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _end(supervisor: int) -> None:
