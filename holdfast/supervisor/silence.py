@@ -33,7 +33,7 @@ class SilenceClock:
 
     def note_progress(self, now: float) -> None:
         """A step or a phase has changed."""
-        self._progress_at = self._moved_at = now
+        self._progress_at = self._moved_at = self._looked_at = now
         self.counted_seconds = 0.0
 
     def note_sleep(self, now: float) -> None:

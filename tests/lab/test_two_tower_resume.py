@@ -63,7 +63,7 @@ MOMENTS = {
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("towers", ["shared", "separate"])
+@pytest.mark.parametrize("towers", ["shared", pytest.param("separate", marks=pytest.mark.full)])
 def test_killed_around_mining_it_ends_with_the_same_weights(parts, tmp_path, towers):
     options = {"towers": towers, "learn_temperature": True, "mining": MINING}
     wanted = {"task": "two-tower", "options": options, "micro_tokens": 200}
