@@ -51,6 +51,11 @@ _ASSIGNED = re.compile(
     r"(?i)(?P<name>[\w.-]*(?:token|api[_-]?key|secret|passw(?:or)?d|passphrase|credentials?|access[_-]?key|wandb[_-]?key|private[_-]?key)"
     r"[\w-]*)(?P<middle>[\"']?\s{0,3}(?:[:=]|(?<=\w)\s(?=\S))\s{0,3}[\"']?)(?P<value>[^\s\"',;{}\[\]()<>]{4,})"
 )
+# "--name", "value": a command as a list of its words.
+_GIVEN = re.compile(
+    r"(?i)(?P<name>--?[\w-]*(?:token|key|secret|passw(?:or)?d|passphrase|credentials?)[\w-]*)"
+    r"(?P<middle>[\"']\s*,\s*[\"'])(?P<value>(?!-)[^\"']+)"
+)
 _HARMLESS_NAME = re.compile(
     r"(?i)(?:pad|eos|bos|unk|sep|cls|mask|start|end|stop|image|special|added|next|last|first|new|per|num|max|min|total|each|of)[_-]?tokens?"
     r"|tokens(?:$|[_-])|tokens?[_-](?:id|ids|per|count|type|class|length|mask|seen|limit)|tokeniz|^tokens?$|non_?token|sub_?token"
@@ -86,6 +91,7 @@ class Redactor:
             *_literal("host name", _names(hosts), "HOST", whole=True),
             *((kind, re.compile(pattern), _mark(kind)) for kind, pattern in _SHAPES),
             ("secret", _ASSIGNED, _without_value),
+            ("secret", _GIVEN, _without_value),
             ("home folder", _HOMES, _without_name),
             *_literal("user name", _names(users), "USER", whole=True),
         ]

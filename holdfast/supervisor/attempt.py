@@ -37,6 +37,7 @@ NOTHING = Diagnosis(slug="unknown", confidence="unknown", title="nothing failed"
 _TURN_SECONDS = 0.1  # how soon an exit or a wish to stop is seen
 _SAMPLE_SECONDS = 5.0  # between two lines of samples.jsonl while all is well
 _QUIET_SECONDS, _BUSY_SECONDS = 5.0, 60.0  # without progress, idle or at work, after which it is said what it does
+_AGAIN_SECONDS = 60.0
 _STOP_SECONDS = 60.0  # for a last checkpoint
 _HUNG_GRACE_SECONDS = 2.0  # what hangs seldom answers
 _STRAGGLER_SECONDS = 3.0  # for helpers that outlive a finished child, such as an upload
@@ -72,7 +73,8 @@ class _Attempt:
         self._launch, self._budgets, self._on_event, self._stop = launch, budgets, on_event, stop
         self._samples, self._told = Events(launch.attempt / SAMPLES), Told(launch.attempt / EVENTS)
         self._sampled_at, self._verdict = float("-inf"), ""
-        self._phase, self._is_quiet, self._can_stop = "", False, False
+        self._phase, self._can_stop = "", False
+        self._told_again_seconds = 0.0  # of silence, before it is told of again
         self._started = time.time()
         self._ender: threading.Thread | None = None
 
@@ -169,9 +171,11 @@ class _Attempt:
         words = look.judged.words
         is_working = look.judged.verdict in (Verdict.MOVING, Verdict.STARVED)
         is_quiet = look.silent_seconds >= (_BUSY_SECONDS if is_working else _QUIET_SECONDS)
-        if is_quiet and not self._is_quiet:
+        if is_quiet and look.silent_seconds >= self._told_again_seconds:
+            self._told_again_seconds = max(2 * look.silent_seconds, _AGAIN_SECONDS)
             self._on_event("quiet", {**where, "seconds": round(look.silent_seconds, 1), "words": words})
-        self._is_quiet = is_quiet
+        if not is_quiet:
+            self._told_again_seconds = 0.0
         verdict = str(look.judged.verdict)
         if now - self._sampled_at >= _SAMPLE_SECONDS or verdict != self._verdict:
             self._sampled_at, self._verdict = now, verdict

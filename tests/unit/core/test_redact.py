@@ -21,6 +21,9 @@ def redactor() -> Redactor:
     ("text", "secret"),
     [
         (f"login with {HF}", HF),
+        ('["python", "x.py", "--password", "hunter22"]', "hunter22"),
+        ('[\n "--wandb_key",\n "wkey998877"]', "wkey998877"),
+        ("'--api-key', 'TOPSECRET'", "TOPSECRET"),
         (f"export HF_TOKEN={HF}", HF),
         (f"aws_access_key_id = {AWS}", AWS),
         ("aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "wJalrXUtnFEMI"),
