@@ -140,7 +140,8 @@ def _launch(request: CommandRequest, attempt: Path, changes: Changes, resume: bo
     environment["PYTHONPATH"] = os.pathsep.join(path)
     environment.setdefault("PYTHONUNBUFFERED", "1")  # what was printed before a kill is on disk
     arguments = request.resume_args if resume else ()
-    return Launch((*request.command, *arguments), Path(request.cwd), environment, attempt)
+    command = (*request.command, *arguments)
+    return Launch(command, Path(request.cwd), environment, attempt, takes_interrupts=True)
 
 
 def _free_folder(parent: Path, name: str) -> Path:

@@ -22,7 +22,7 @@ from holdfast.supervisor.child import Child, Launch, start_child
 from holdfast.supervisor.child_exits import ChildExit
 from holdfast.supervisor.collect import Ending, collect, read_attempt_evidence
 from holdfast.supervisor.diagnose import diagnose
-from holdfast.supervisor.ending import end_tree
+from holdfast.supervisor.ending import end_tree, send
 from holdfast.supervisor.members import find_members
 from holdfast.supervisor.memory_proof import MemoryMark
 from holdfast.supervisor.outcome import OUTSIDE, How, Outcome, last_error, newest_beat, was_ended_from_outside
@@ -39,6 +39,7 @@ _SAMPLE_SECONDS = 5.0  # between two lines of samples.jsonl while all is well
 _QUIET_SECONDS, _BUSY_SECONDS = 5.0, 60.0  # without progress, idle or at work, after which it is said what it does
 _AGAIN_SECONDS = 60.0
 _STOP_SECONDS = 60.0  # for a last checkpoint
+_INTERRUPTED_SECONDS = 30.0  # for a script's own answer to Ctrl-C
 _HUNG_GRACE_SECONDS = 2.0  # what hangs seldom answers
 _STRAGGLER_SECONDS = 3.0  # for helpers that outlive a finished child, such as an upload
 
@@ -207,11 +208,14 @@ class _Attempt:
             end_tree(attempt, child, 0)
 
     def _end_gently(self, child: Child) -> None:
-        """Let a training that understands the file save and end by itself; SIGTERM for the others."""
+        """Let a training that understands the file save and end by itself; a signal for the others."""
         attempt, deadline = self._launch.attempt, time.monotonic() + _STOP_SECONDS
         if self._can_stop and _touch(attempt / STOP):
-            while child.poll() is None and time.monotonic() < deadline:
-                time.sleep(_TURN_SECONDS)
+            _wait(child, deadline)
+        elif self._stop.signal == signal.SIGINT and self._launch.takes_interrupts:
+            for member in find_members(attempt, child.identity):  # as a terminal would: all of them
+                send(member.identity, signal.SIGINT)
+            _wait(child, time.monotonic() + _INTERRUPTED_SECONDS)
         end_tree(attempt, child, max(_HUNG_GRACE_SECONDS, deadline - time.monotonic()))
 
     def _wait_for_ender(self) -> None:
@@ -219,6 +223,11 @@ class _Attempt:
             if self._stop.count > 1:
                 end_tree(self._launch.attempt, None, 0)
             self._ender.join(_TURN_SECONDS)
+
+
+def _wait(child: Child, deadline: float) -> None:
+    while child.poll() is None and time.monotonic() < deadline:
+        time.sleep(_TURN_SECONDS)
 
 
 def _touch(file: Path) -> bool:

@@ -30,6 +30,7 @@ class Launch:
     cwd: Path
     environment: Mapping[str, str]
     attempt: Path
+    takes_interrupts: bool = False  # Ctrl-C reaches it as it would without us
 
 
 class Child:

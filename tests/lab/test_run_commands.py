@@ -10,7 +10,7 @@ import time
 import pytest
 
 from holdfast.core.events import read_events
-from holdfast.core.runfolder import EVENTS
+from holdfast.core.runfolder import EVENTS, OUTPUT
 from holdfast.supervisor.members import find_members
 from tests.lab.supervised import SCRIPTS, finish, resume, start, supervise, wait_for_step, weights
 
@@ -113,6 +113,23 @@ def test_a_second_supervisor_is_refused(tmp_path):
     assert done.exit_code == 143
     assert done.result["state"] == "stopped"
     assert not find_members(run / "attempts" / "01", None)
+
+
+def test_ctrl_c_reaches_a_script_that_saves_on_it(tmp_path):
+    run, script, saved = tmp_path / "run", tmp_path / "script.py", tmp_path / "saved"
+    script.write_text(
+        "import sys, time\nfrom pathlib import Path\nprint('ready', flush=True)\n"
+        "try:\n    time.sleep(600)\nexcept KeyboardInterrupt:\n    Path(sys.argv[1]).touch()\n"
+    )
+    process = start(run, sys.executable, script, saved)
+    output = run / "attempts" / "01" / OUTPUT
+    deadline = time.monotonic() + 120
+    while not (output.exists() and b"ready" in output.read_bytes()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    assert finish(process, run).exit_code == 130
+    assert saved.exists()
 
 
 @pytest.mark.full
