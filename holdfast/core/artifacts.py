@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 
 def write_artifact(folder: Path, name: str, value: object) -> Path:
@@ -24,6 +25,15 @@ def write_artifact(folder: Path, name: str, value: object) -> Path:
         draft.unlink(missing_ok=True)
         raise
     return target
+
+
+def read_artifact(path: Path) -> dict[str, Any]:
+    """One JSON object; empty where there is none, or none that can be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def to_plain(value: object) -> object:

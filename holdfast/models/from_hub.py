@@ -1,7 +1,6 @@
 """Brings a model from the hub, watched from outside: progress is shown, a stall is noticed, every wait is bounded."""
 
 import importlib.util
-import json
 import os
 import re
 import subprocess
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import HoldfastError, MachineError, RequestError
 from holdfast.core.text import human_bytes
 from holdfast.machine.hub import cached_models, hub_cache_folder
@@ -110,7 +110,7 @@ def _fetch_once(name: str, on_progress: Progress, how: str) -> dict[str, Any]:
         ):
             before, moved_at, seen = _bytes_in(cache), time.monotonic(), 0
             while process.poll() is None:
-                whole = _read(answer).get("whole")
+                whole = read_artifact(answer).get("whole")
                 done = max(0, _bytes_in(cache) - before)
                 if done != seen:
                     seen, moved_at = done, time.monotonic()
@@ -122,7 +122,7 @@ def _fetch_once(name: str, on_progress: Progress, how: str) -> dict[str, Any]:
                     text = f"nothing came for {time.monotonic() - moved_at:.0f} s, {human_bytes(done)} were there"
                     return {"error": "stalled" if whole else "unreachable", "text": text}
                 time.sleep(0.2)
-        found = _read(answer)
+        found = read_artifact(answer)
         if "folder" in found or "error" in found:
             return found
         lines = Path(place, "said").read_text(errors="replace").strip().splitlines()
@@ -167,11 +167,3 @@ def _bytes_in(folder: Path) -> int:
                 continue
             total += status.st_blocks * 512 if hasattr(status, "st_blocks") else status.st_size
     return total
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

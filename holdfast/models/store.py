@@ -1,14 +1,12 @@
 """The folder where fetched models lie, each whole or absent, and what makes a folder a model one can start from."""
 
-import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from holdfast.core.artifacts import write_artifact
+from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.env import cache_folder
 from holdfast.core.errors import RequestError
 
@@ -34,7 +32,7 @@ def models_folder() -> Path:
 def stored(name: str) -> ModelFolder | None:
     """The model of that name in the store, if it is there and whole."""
     folder = models_folder() / name.replace("/", "--")
-    record = _read(folder / _RECORD)
+    record = read_artifact(folder / _RECORD)
     if not record:
         return None
     return ModelFolder(name=name, folder=folder, source=str(record.get("source", "")), bytes=_size(folder))
@@ -97,14 +95,6 @@ def check_folder(folder: Path) -> None:
     weights = any(folder.glob("*.safetensors")) or any(folder.glob("query/*.safetensors"))
     if not weights and not any(path for shape in (*_PICKLES, "*.gguf") for path in folder.glob(shape)):
         raise RequestError(f"{folder} holds no weights", seen="no *.safetensors file is in it")
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _size(folder: Path) -> int:

@@ -4,14 +4,12 @@ An attempt without an outcome was cut off with its supervisor: by a kill, a cras
 nothing against its plan. A run that was stopped or had failed is a new question, with the plan it last had.
 """
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from holdfast.core.artifacts import write_artifact
+from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.runfolder import DECISION, OUTCOME, RUNG, attempt_folders
 from holdfast.planning.ladder import Changes
 from holdfast.supervisor.ending import end_tree
@@ -41,7 +39,7 @@ def read_earlier(run: Path, on_leftover: Callable[[str], None]) -> Earlier:
         because = f"{last.outcome} before; it goes on where it stood"
         return Earlier(next_number=next_number, changes=last.changes, because=because)
     counted = _since_asked(outcomes)
-    decision = _read(folders[-1] / DECISION)
+    decision = read_artifact(folders[-1] / DECISION)
     if decision.get("action") == "stop":
         furthest = max(counted, key=lambda outcome: outcome.step_reached)
         because = "it had failed before; once more with the plan that got furthest"
@@ -68,7 +66,7 @@ def _close_cut_off(attempt: Path, on_leftover: Callable[[str], None]) -> None:
     if ended.asked or ended.killed:
         on_leftover(f"ended {len({*ended.asked, *ended.killed})} processes that an earlier supervisor had left")
     phase, step, steps = newest_beat(attempt)
-    rung = _read(attempt / RUNG)
+    rung = read_artifact(attempt / RUNG)
     write_artifact(
         attempt,
         OUTCOME,
@@ -86,15 +84,6 @@ def _close_cut_off(attempt: Path, on_leftover: Callable[[str], None]) -> None:
             started=attempt.stat().st_mtime or time.time(),
         ),
     )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """A small JSON object; empty when there is none."""
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return known if isinstance(known, dict) else {}
 
 
 def _since_asked(outcomes: list[Outcome]) -> tuple[Outcome, ...]:

@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
+from holdfast.core.artifacts import read_artifact
 from holdfast.core.biglog import read_log_file
 from holdfast.core.errors import RequestError
 from holdfast.core.evidence import Diagnosis, Evidence, Passage
 from holdfast.core.plan import Remedy, in_script
-from holdfast.core.runfolder import CHILD, EVIDENCE
+from holdfast.core.runfolder import CHILD, EVIDENCE, OUTCOME
 from holdfast.doctor.own_findings import OWN_FINDINGS
 from holdfast.hazards import Hazard, find_hazard
 from holdfast.supervisor.diagnose import diagnose
@@ -28,6 +29,10 @@ _MORE_EVIDENCE = (
     Remedy("ask a process that hangs where it stands", command="py-spy dump --native --pid PID > stacks.txt"),
     Remedy("say how it ended", command="holdfast explain train.log --exit SIGSEGV   # or a code, or hang"),
 )
+_FINE = {
+    "finished": "The run has finished.",
+    "stopped": "The run was stopped as somebody asked; holdfast resume goes on.",
+}
 _PACKED = {b"BZh": "bzcat", b"\xfd7zXZ": "xzcat", b"\x28\xb5\x2f\xfd": "zstdcat", b"PK\x03\x04": "unzip -p"}
 
 
@@ -70,6 +75,8 @@ def explain_run(folder: Path) -> tuple[Diagnosis, str]:
     attempt = find_attempt(folder)
     if attempt is None:
         raise RequestError(f"{folder} holds no attempt of a run", try_next=("holdfast explain FOLDER/the.log",))
+    if words := _FINE.get(str(read_artifact(attempt / OUTCOME).get("outcome", ""))):
+        return Diagnosis(slug="unknown", confidence="unknown", title="nothing failed", note=words), ""
     evidence = read_attempt_evidence(attempt)
     diagnosis = diagnose(evidence)
     return diagnosis, f"attempt {attempt.name}: {one_sentence(attempt, evidence, diagnosis)}"

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import RequestError
-from holdfast.core.runfolder import ABOUT_MODEL, model_folder
-from holdfast.runs.story import read_json
+from holdfast.core.runfolder import ABOUT_MODEL, REQUEST, model_folder
 
 _PICKLES = ("pytorch_model.bin", "model.pt", "model.pth", "model.ckpt")
 
@@ -26,7 +26,7 @@ class FinishedModel:
         """Where the run and its prepared data lie, for a search in its corpus."""
         if self.run is None:
             return {}
-        found = [read_json(path) for path in sorted((self.run / "attempts").glob("*/settings.json"))]
+        found = [read_artifact(path) for path in sorted((self.run / "attempts").glob("*/settings.json"))]
         prepared = next((one["prepared"] for one in reversed(found) if one.get("prepared")), self.run / "prepared")
         return {"run": str(self.run.resolve()), "prepared": str(prepared)}
 
@@ -35,7 +35,7 @@ class FinishedModel:
         """Whether a language model is asked in turns, and not given a text to go on with."""
         if self.task != "causal":
             return False
-        own = (self.folder / "chat_template.jinja").is_file() or "chat_template" in read_json(
+        own = (self.folder / "chat_template.jinja").is_file() or "chat_template" in read_artifact(
             self.folder / "tokenizer_config.json"
         )
         return bool(self.about.get("chat_template")) if self.about else own
@@ -43,7 +43,7 @@ class FinishedModel:
     @property
     def dataset(self) -> Mapping[str, Any]:
         """What is known of the data it learned from."""
-        return read_json(self.run / "dataset.json") if self.run else {}
+        return read_artifact(self.run / "dataset.json") if self.run else {}
 
 
 def find_model(path: Path) -> FinishedModel:
@@ -54,6 +54,12 @@ def find_model(path: Path) -> FinishedModel:
     inner = model_folder(path)
     is_run = inner.is_dir() or (path / "attempts").is_dir()
     folder = inner if is_run else path
+    if read_artifact(path / REQUEST).get("kind") == "command":
+        raise RequestError(
+            f"the run {path} is a command of your own",
+            seen="its model lies where the command saves it",
+            try_next=("holdfast predict THAT_FOLDER ...",),
+        )
     if is_run and not _has_weights(folder):
         raise RequestError(
             f"the run {path} has no finished model yet",
@@ -62,7 +68,7 @@ def find_model(path: Path) -> FinishedModel:
         )
     if not _has_weights(folder):
         raise _no_weights(folder)
-    about = read_json(folder / ABOUT_MODEL)
+    about = read_artifact(folder / ABOUT_MODEL)
     run = path if is_run else path.parent if path.name == "model" and (path.parent / "attempts").is_dir() else None
     return FinishedModel(folder=folder, task=str(about.get("task") or _task_of(folder)), run=run, about=about)
 
@@ -71,7 +77,7 @@ def _task_of(folder: Path) -> str:
     """What a folder without our own file holds, by what its makers wrote."""
     if (folder / "two_tower.json").is_file() or (folder / "modules.json").is_file():
         return "two-tower"
-    named = read_json(folder / "config.json").get("architectures") or []
+    named = read_artifact(folder / "config.json").get("architectures") or []
     kinds = {"ForSequenceClassification": "classify", "ForCausalLM": "causal", "LMHeadModel": "causal"}
     for name in map(str, named):
         for ending, task in kinds.items():

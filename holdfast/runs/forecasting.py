@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.artifacts import write_artifact
+from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.events import read_events
 from holdfast.core.facts import ModelFacts
 from holdfast.core.runfolder import EVENTS, PLAN, attempt_folder
 from holdfast.core.text import human_bytes, human_seconds
 from holdfast.planning.memory_model import reading_bytes
 from holdfast.planning.proving import Work, forecast_seconds
-from holdfast.runs.walk import OnEvent, read_json
+from holdfast.runs.walk import OnEvent
 
 _FEWEST_STEPS = 8
 _LEAST_SECONDS = 5.0
@@ -29,7 +29,7 @@ class Forecasting:
 
     def __init__(self, run: Path, work: Work, on_event: OnEvent):
         self._run, self._work, self._on_event = run, work, on_event
-        self._plan = read_json(run / PLAN)
+        self._plan = read_artifact(run / PLAN)
         self._has_forecast = bool((self._plan.get("forecast") or {}).get("seconds"))
         self._repeated = _to_repeat(run, self._plan)
         self._attempt, self._peak, self._looked_at = 0, 0, 0.0

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.artifacts import write_artifact
+from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import HoldfastError, MachineError, RequestError
 from holdfast.core.exits import exit_words
 from holdfast.runs.finished_model import FinishedModel
-from holdfast.runs.story import read_json
 
 Row = dict[str, Any]
 Progress = Callable[[str, int, int | None], None]
@@ -77,7 +76,7 @@ def _run_child(job: Path, count: int, on_progress: Progress) -> None:
         )
         try:
             while child.poll() is None:
-                said = read_json(job / "progress.json")
+                said = read_artifact(job / "progress.json")
                 what = str(said.get("what") or "loading torch")
                 on_progress(what, int(said.get("done") or 0), count if what == "rows" else None)
                 time.sleep(_LOOK_EVERY_SECONDS)
@@ -90,7 +89,7 @@ def _run_child(job: Path, count: int, on_progress: Progress) -> None:
 
 
 def _why(job: Path, code: int) -> HoldfastError:
-    said = read_json(job / "error.json")
+    said = read_artifact(job / "error.json")
     if said:
         kind = RequestError if said.get("exit_code") == RequestError.exit_code else MachineError
         advice = tuple(str(line) for line in said.get("try_next") or ())

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.artifacts import to_plain, write_artifact
+from holdfast.core.artifacts import read_artifact, to_plain, write_artifact
 from holdfast.core.errors import HoldfastError, MachineError, RequestError, RunFailed
 from holdfast.core.events import read_events
 from holdfast.core.request import TrainRequest
@@ -31,7 +31,7 @@ from holdfast.planning.ladders import engine_ladder
 from holdfast.planning.proving import Proof, Work, candidates_for, choose_proof, comparison, judge, rough_seconds
 from holdfast.runs.proven import Proven, recall, remember
 from holdfast.runs.supervise import Job, supervise
-from holdfast.runs.walk import Story, Walked, read_json
+from holdfast.runs.walk import Story, Walked
 from holdfast.supervisor.attempt import StopRequest, run_attempt
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.child import Launch
@@ -70,7 +70,7 @@ class _Proving:
     def __init__(self, run: Path, request: TrainRequest, walked: Walked, story: Story):
         self._run, self._request, self._walked, self._story = run, request, walked, story
         self._folder = run / "proof"
-        self._plan: dict[str, Any] = read_json(run / PLAN)
+        self._plan: dict[str, Any] = read_artifact(run / PLAN)
         self._settings: dict[str, Any] = dict(self._plan["settings"])
         self._amounts = amounts_of(Path(self._settings["prepared"]), int(self._settings["batch_size"]))
         self._work = work_of(self._settings, self._amounts)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from holdfast.core.artifacts import read_artifact
 from holdfast.core.runfolder import METRICS, REPORT, RESULT, SAMPLES, model_folder
 from holdfast.core.text import human_bytes, human_seconds
 from holdfast.runs.supervise import Result
@@ -21,7 +22,7 @@ def describe_result(run: Path, plan: Mapping[str, Any], result: Result) -> dict[
     found: dict[str, object] = {"kind": "train", "task": plan.get("task")}
     if result.state != "finished":
         return {**found, "model": None, "next": [f"holdfast resume {run}"]}
-    metrics = _read(run / METRICS)
+    metrics = read_artifact(run / METRICS)
     splits = {split: _numbers(metrics.get(split)) for split in ("validation", "test") if metrics.get(split)}
     return {
         **found,
@@ -44,7 +45,7 @@ def forecast_against(plan: Mapping[str, Any], result: Result, peak_bytes: int | 
 
 def read_result(run: Path) -> dict[str, Any]:
     """The result of a run; empty when there is none yet."""
-    return _read(run / RESULT)
+    return read_artifact(run / RESULT)
 
 
 def closing_lines(run: Path, result: Result) -> Iterator[tuple[str, str, str]]:
@@ -121,11 +122,3 @@ def _shown(path: Path) -> str:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
         return str(path)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

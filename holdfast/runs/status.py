@@ -3,7 +3,6 @@
 The fields of `Status` are what `holdfast status --json` prints.
 """
 
-import json
 import shlex
 import time
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.events import find_last_event, read_events, read_last_events
 from holdfast.core.runfolder import EVENTS, METRICS, REQUEST, RESULT, RUNG, SAMPLES, attempt_folders
@@ -70,7 +70,7 @@ def read_status(run: Path) -> Status:
 def read_glance(run: Path) -> Glance:
     """Where a run stands now, with what the live view adds."""
     request = read_request(run)
-    result = _read(run / RESULT)
+    result = read_artifact(run / RESULT)
     is_watched = holder(run) is not None
     folders = attempt_folders(run)
     attempts = tuple(_attempt_status(folder, is_watched) for folder in folders)
@@ -88,7 +88,7 @@ def read_glance(run: Path) -> Glance:
         step=step,
         steps=steps,
         loss=losses[-1] if losses else None,
-        metrics=_read(run / METRICS) or metrics,
+        metrics=read_artifact(run / METRICS) or metrics,
         eta_seconds=round((steps - step) / rate, 1) if is_going and rate and steps > step else None,
         attempts=attempts,
     )
@@ -107,6 +107,8 @@ def read_glance(run: Path) -> Glance:
 
 def read_request(run: Path) -> dict[str, Any]:
     """What was asked; refuse a folder that holds no run."""
+    if run.is_file():
+        raise RequestError(f"{run} is a file, not the folder of a run")
     if not run.is_dir():
         siblings = [item.name for item in run.parent.iterdir()] if run.parent.is_dir() else []
         guess = closest(run.name, siblings)
@@ -115,7 +117,7 @@ def read_request(run: Path) -> dict[str, Any]:
         )
     if not (run / REQUEST).exists():
         raise RequestError(f"{run} holds no run", seen=f"it has no {REQUEST}", try_next=("holdfast run -- COMMAND",))
-    request = _read(run / REQUEST)
+    request = read_artifact(run / REQUEST)
     if not request:
         raise RequestError(f"{run / REQUEST} cannot be read", seen="it is not the JSON object that a run begins with")
     return request
@@ -144,7 +146,7 @@ def _attempt_status(attempt: Path, is_watched: bool) -> AttemptStatus:
         )
     _, step, _ = newest_beat(attempt)
     return AttemptStatus(
-        rung=str(_read(attempt / RUNG).get("rung", "")),
+        rung=str(read_artifact(attempt / RUNG).get("rung", "")),
         outcome="running" if is_watched else "interrupted",
         diagnosis=None,
         noticed_after_seconds=None,
@@ -188,11 +190,3 @@ def _words(request: Mapping[str, Any]) -> str:
 
 def _age_seconds(path: Path) -> float:
     return max(0.0, time.time() - path.stat().st_mtime) if path.exists() else 0.0
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return known if isinstance(known, dict) else {}

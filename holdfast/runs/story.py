@@ -4,13 +4,13 @@ Reads: every file of the run folder that another part may have left. Leaves: not
 strange is as if it were absent: a report of a broken run must not break too.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.events import read_events
 from holdfast.core.runfolder import (
@@ -51,7 +51,7 @@ class AttemptStory:
     @cached_property
     def settings(self) -> Json:
         """What it was to do."""
-        return read_json(self.folder / SETTINGS)
+        return read_artifact(self.folder / SETTINGS)
 
     @cached_property
     def events(self) -> list[Json]:
@@ -61,27 +61,27 @@ class AttemptStory:
     @cached_property
     def diagnosis(self) -> Json:
         """What was found to have ended it."""
-        return read_json(self.folder / DIAGNOSIS)
+        return read_artifact(self.folder / DIAGNOSIS)
 
     @cached_property
     def decision(self) -> Json:
         """What was done about it."""
-        return read_json(self.folder / DECISION)
+        return read_artifact(self.folder / DECISION)
 
     @cached_property
     def outcome(self) -> Json:
         """How it went, as its supervisor wrote it down."""
-        return read_json(self.folder / OUTCOME)
+        return read_artifact(self.folder / OUTCOME)
 
     @cached_property
     def rung(self) -> Json:
         """What it changed, and why."""
-        return read_json(self.folder / RUNG)
+        return read_artifact(self.folder / RUNG)
 
     @cached_property
     def evidence(self) -> Json:
         """How it ended, and what was seen then."""
-        return read_json(self.folder / EVIDENCE)
+        return read_artifact(self.folder / EVIDENCE)
 
     @cached_property
     def samples(self) -> list[Json]:
@@ -147,7 +147,7 @@ class Story:
     def manifest(self) -> Json:
         """Of the prepared data."""
         prepared = self.settings.get("prepared")
-        return read_json(Path(prepared) / MANIFEST) if prepared else {}
+        return read_artifact(Path(prepared) / MANIFEST) if prepared else {}
 
     @cached_property
     def steps(self) -> dict[int, Json]:
@@ -200,26 +200,17 @@ def read_story(run: Path) -> Story:
         )
     return Story(
         folder=run,
-        request=read_json(run / REQUEST),
-        machine=read_json(run / MACHINE),
-        dataset=read_json(run / DATASET),
-        plan=read_json(run / PLAN),
-        doctor=read_json(run / DOCTOR),
-        metrics=read_json(run / METRICS),
-        misjudged=read_json(run / MISJUDGED),
-        result=read_json(run / RESULT),
-        supervisor=read_json(run / SUPERVISOR),
+        request=read_artifact(run / REQUEST),
+        machine=read_artifact(run / MACHINE),
+        dataset=read_artifact(run / DATASET),
+        plan=read_artifact(run / PLAN),
+        doctor=read_artifact(run / DOCTOR),
+        metrics=read_artifact(run / METRICS),
+        misjudged=read_artifact(run / MISJUDGED),
+        result=read_artifact(run / RESULT),
+        supervisor=read_artifact(run / SUPERVISOR),
         attempts=tuple(_attempts(run)),
     )
-
-
-def read_json(path: Path) -> Json:
-    """One JSON object; empty where there is none."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _attempts(run: Path) -> Iterator[AttemptStory]:

@@ -5,14 +5,13 @@
 A walk that was cut off is walked again: a step whose file is whole and still true costs nothing the second time.
 """
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.artifacts import to_plain, write_artifact
+from holdfast.core.artifacts import read_artifact, to_plain, write_artifact
 from holdfast.core.env import cache_folder
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.events import Events
@@ -120,16 +119,7 @@ def plan_file(plan: TrainPlan, settings: Mapping[str, object]) -> dict[str, obje
 
 def read_plan(run: Path) -> dict[str, Any]:
     """The plan of a run; empty when there is none yet."""
-    return read_json(run / PLAN)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """One JSON object of the run folder; empty where there is none."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return read_artifact(run / PLAN)
 
 
 def data_request(request: TrainRequest) -> DataRequest:

@@ -8,7 +8,6 @@ Reads: the attempt's folder and its processes. Leaves: stacks/, evidence.json.
 """
 
 import dataclasses
-import json
 import re
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.core.artifacts import write_artifact
+from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.biglog import read_log_file
 from holdfast.core.events import read_events
 from holdfast.core.evidence import Evidence, Frame, Stack, Text
@@ -120,18 +119,10 @@ def read_attempt_evidence(attempt: Path) -> Evidence:
 def read_collected(attempt: Path) -> dict[str, object]:
     """The file that `collect` left; of an attempt that did not fail only how it ended."""
     if (attempt / EVIDENCE).exists():
-        return _read_object(attempt / EVIDENCE)
-    outcome = _read_object(attempt / OUTCOME)
+        return read_artifact(attempt / EVIDENCE)
+    outcome = read_artifact(attempt / OUTCOME)
     code = outcome.get("exit_code")
     return {"exit": "" if code is None else exit_words(str(code)), "phase": outcome.get("phase", "")}
-
-
-def _read_object(file: Path) -> dict[str, object]:
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _verdict_lines(look: "Look | None", ending: Ending) -> Iterator[str]:

@@ -26,7 +26,7 @@ from holdfast.core.runfolder import (
 )
 from holdfast.runs.earlier import read_earlier
 from holdfast.runs.holder import hold, is_held
-from holdfast.runs.status import read_status
+from holdfast.runs.status import read_request, read_status
 from holdfast.supervisor.outcome import Outcome
 
 
@@ -143,3 +143,9 @@ def test_one_who_only_asks_whether_a_run_is_held_keeps_no_supervisor_out(run):
     asking.start()
     with hold(run):
         asking.join()
+
+
+def test_a_file_is_not_the_folder_of_a_run(tmp_path):
+    (tmp_path / "train.py").touch()
+    with pytest.raises(RequestError, match="is a file"):
+        read_request(tmp_path / "train.py")

@@ -1,0 +1,19 @@
+"""What `explain` says of a run in which nothing failed."""
+
+import pytest
+
+from holdfast.core.artifacts import write_artifact
+from holdfast.core.runfolder import CHILD, OUTCOME, attempt_folder
+from holdfast.runs.explain import explain_run
+
+
+@pytest.mark.parametrize(("outcome", "words"), [("finished", "has finished"), ("stopped", "as somebody asked")])
+def test_nothing_failed(tmp_path, outcome, words):
+    attempt = attempt_folder(tmp_path, 1)
+    attempt.mkdir(parents=True)
+    write_artifact(attempt, CHILD, {})
+    write_artifact(attempt, OUTCOME, {"outcome": outcome})
+    diagnosis, sentence = explain_run(tmp_path)
+    assert diagnosis.title == "nothing failed"
+    assert words in diagnosis.note
+    assert sentence == ""
