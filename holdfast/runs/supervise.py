@@ -177,7 +177,9 @@ class _Supervision:
 
     def _finished(self, outcome: Outcome) -> Result:
         tries = f" in {plural(outcome.number, 'attempt')}" if outcome.number > 1 else ""
-        steps = f", {outcome.step_reached} steps" if outcome.step_reached else ""
+        # A loop that does not tell its total counts from where it began this time.
+        part = " in the last" if outcome.number > 1 and not outcome.steps else ""
+        steps = f", {outcome.step_reached} steps{part}" if outcome.step_reached else ""
         if self._memory:
             changes = {name: value for name, value in outcome.changes.items() if name not in outcome.void}
             self._memory.remember(self._job.memory_key, self._job.words, changes, outcome.number, self._learnt)
