@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from holdfast.core.artifacts import to_json, to_plain
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.request import FIELDS, allowed_words, make_request, option, read_toml
 
 _GROUPS = {"data": "The data", "learning": "What is learned", "machine": "How it is computed", "run": "The run"}
@@ -99,8 +99,9 @@ def train(
         return
     try:
         _show(run, view, as_json=as_json, as_lines=as_lines)
-    except RequestError:
-        discard(run)  # refused: nothing is left behind
+    except (RequestError, MachineError) as error:
+        if not any("holdfast resume" in hint for hint in error.try_next):
+            discard(run)  # refused: nothing is left behind
         raise
 
 
