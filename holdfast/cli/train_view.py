@@ -44,7 +44,8 @@ class TrainView:
         self._drawn, self._drawn_at, self._told_at = 0, 0.0, time.monotonic()
         self._working: tuple[str, int, int | None] = ("", 0, None)
         self._working_begun = time.monotonic()
-        self._attempt, self._state, self._peak_bytes = 0, {}, 0  # type: ignore[var-annotated]
+        self._attempt, self._peak_bytes = 0, 0
+        self._state: dict[str, Any] = {}
         self._metrics_step, self._is_quiet = 0, False
         self._lock, self._closed = threading.RLock(), threading.Event()
         if not quiet:

@@ -197,11 +197,14 @@ class BadRow:
     reason: str
 
 
+LengthUnit = Literal["tokens", "words", "characters"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
     """How long the texts of one role are."""
 
-    unit: Literal["tokens", "words", "characters"]
+    unit: LengthUnit
     median: float
     mean: float
     p95: int

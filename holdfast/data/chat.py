@@ -99,7 +99,7 @@ def _compile(source: str) -> Any:
     class Generation(Extension):
         """Lets `{% generation %}` pass: answers are found by rendering the turns before them."""
 
-        tags = {"generation"}  # noqa: RUF012
+        tags = {"generation"}  # noqa: RUF012  (jinja2's own way to name an extension's tags)
 
         def parse(self, parser: Any) -> Any:
             line = next(parser.stream).lineno

@@ -4,7 +4,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from holdfast.core.facts import Lengths
+from holdfast.core.facts import Lengths, LengthUnit
 from holdfast.data.formats.example import Example, content_hash
 from holdfast.data.labels import in_order
 
@@ -129,12 +129,12 @@ class TextLengths:
         return summarize("words", self._words)
 
 
-def summarize(unit: str, counts: "array[int]", limit: int | None = None, *, is_sample: bool = False) -> Lengths:
+def summarize(unit: LengthUnit, counts: "array[int]", limit: int | None = None, *, is_sample: bool = False) -> Lengths:
     """Median, mean and the long end of some lengths."""
     ordered = sorted(counts)
     last = len(ordered) - 1
     return Lengths(
-        unit=unit,  # type: ignore[arg-type]
+        unit=unit,
         median=(ordered[last // 2] + ordered[(last + 1) // 2]) / 2,
         mean=round(sum(ordered) / len(ordered), 1),
         p95=ordered[round(last * 0.95)],

@@ -1,12 +1,14 @@
 """What to prove before time is spent, what it may cost, which candidate wins, what a run will take. Pure functions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.core.facts import MachineFacts, ModelFacts
 
 BUDGET_SHARE = 0.05  # of the forecast run, for proving
+# What people are told to do to be safe: one thread, padded. Timed to be compared with, never chosen.
+COMPARISON: Mapping[str, object] = {"threads": 1, "precision": "fp32", "packing": False}
 _START_SECONDS = 8.0  # of a process that loads torch and a model, until something is known better
 _LOSS_TOLERANCE = {"fp32": 2e-3, "bf16": 3e-2}
 _NORM_TOLERANCE = {"fp32": 1e-2, "bf16": 1.5e-1}
@@ -14,7 +16,7 @@ _FORWARD_SHARE = 0.4  # of a training step's time, that reading the same tokens 
 _FLOPS = {"cuda": 4e13, "mps": 2e12}
 _CORE_FLOPS = 2.5e10
 _BF16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")
-_SECONDS_EACH = 1.5
+SECONDS_EACH = 1.5
 _COMPILE_SECONDS = 60.0
 _COMPARISON_FACTOR = 6.0  # how much slower the folklore's safe settings may be
 _FASTER = 1.03  # less than this is noise
@@ -72,12 +74,14 @@ def choose_proof(mode: str, run_seconds: float, candidate_count: int, start_seco
     if mode == "never":
         return Proof(longest=False, candidates=False, first_steps=False, budget_seconds=0, because="--prove never")
     if mode == "always":
-        return Proof(longest=True, candidates=True, first_steps=True, budget_seconds=max(60.0, 0.05 * run_seconds))
+        return Proof(
+            longest=True, candidates=True, first_steps=True, budget_seconds=max(60.0, BUDGET_SHARE * run_seconds)
+        )
     budget = BUDGET_SHARE * run_seconds
     costs = {
         "longest": start + 2.0,
         "first_steps": start + 2.0,
-        "candidates": start + candidate_count * (_SECONDS_EACH + 2.0),
+        "candidates": start + candidate_count * (SECONDS_EACH + 2.0),
     }
     taken, left = dict.fromkeys(costs, False), budget
     for name, cost in costs.items():
@@ -109,11 +113,6 @@ def candidates_for(
     if has_compiler and settings["task"] in ("classify", "causal") and budget_seconds > 3 * _COMPILE_SECONDS:
         found.append({"compile": True})
     return tuple(dict(found_one) for found_one in found)
-
-
-def comparison(settings: Mapping[str, Any]) -> dict[str, object]:
-    """What people are told to do to be safe: one thread, padded. Timed to be compared with, never chosen."""
-    return {"threads": 1, "precision": "fp32", "packing": False}
 
 
 def words_of(settings: Mapping[str, Any], candidate: Mapping[str, object], *, is_packed: bool = True) -> str:
@@ -156,7 +155,7 @@ def judge(
     best = max(eligible, key=lambda at: measured[at].tokens_per_second)
     if measured[best].tokens_per_second < _FASTER * measured[0].tokens_per_second:
         best = 0
-    return [_chosen(one, at == best) for at, one in enumerate(measured)]
+    return [replace(one, is_chosen=at == best) for at, one in enumerate(measured)]
 
 
 def forecast_seconds(work: Work, steps_left: int, step_seconds: float, export_seconds: float = 4.0) -> float:
@@ -184,17 +183,3 @@ def _agrees(reference: Mapping[str, Any], event: Mapping[str, Any], settings: Ma
 
 def _off(wanted: float, found: float) -> float:
     return abs(found - wanted) / max(abs(wanted), 1e-6)
-
-
-def _chosen(one: Measured, is_chosen: bool) -> Measured:
-    return Measured(
-        candidate=one.candidate,
-        words=one.words,
-        tokens_per_second=one.tokens_per_second,
-        samples_per_second=one.samples_per_second,
-        peak_bytes=one.peak_bytes,
-        agrees=one.agrees,
-        is_chosen=is_chosen,
-        is_reference=one.is_reference,
-        because=one.because,
-    )

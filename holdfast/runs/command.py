@@ -19,13 +19,13 @@ from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.runfolder import REQUEST, SETTINGS
 from holdfast.planning.ladder import DEFAULT_MAX_ATTEMPTS, Changes
 from holdfast.planning.ladders import command_ladder
+from holdfast.runs.folders import RUNS, make_free_folder
 from holdfast.runs.memory import Memory, key_of
 from holdfast.runs.supervise import Job
 from holdfast.supervisor.child import Launch
 from holdfast.supervisor.members import start_ticks_of
 
 PRELOAD = Path(holdfast.__file__).parent / "preload"
-RUNS = "runs"  # where run folders go when none is named
 
 _SECRET = re.compile(r"(?i)key|token|secret|passw|credential|auth|cookie|session")
 _OWN = re.compile(r"HOLDFAST_|PWD$|OLDPWD$|SHLVL$|_$|TMUX|STY$|WINDOWID$|TERM_SESSION")
@@ -79,7 +79,7 @@ def make_folder(request: CommandRequest, folder: Path | None, name: str = "") ->
         )
     try:
         if folder is None:
-            folder = _free_folder(Path(RUNS), name or _name_of(request.command))
+            folder = make_free_folder(name or _name_of(request.command))
         folder.mkdir(parents=True, exist_ok=True)
         write_artifact(folder, REQUEST, {"kind": "command", **asdict(request)})
         (folder / REQUEST).chmod(0o600)  # it holds the environment
@@ -142,18 +142,6 @@ def _launch(request: CommandRequest, attempt: Path, changes: Changes, resume: bo
     arguments = request.resume_args if resume else ()
     command = (*request.command, *arguments)
     return Launch(command, Path(request.cwd), environment, attempt, takes_interrupts=True)
-
-
-def _free_folder(parent: Path, name: str) -> Path:
-    """The first folder NAME-1, NAME-2, ... that nobody has."""
-    for number in range(1, 100_000):
-        folder = parent / f"{name}-{number}"
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        return folder
-    raise RequestError(f"{parent} is full of runs named {name}", try_next=("--run FOLDER",))
 
 
 def _name_of(command: tuple[str, ...]) -> str:

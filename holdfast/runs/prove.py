@@ -28,7 +28,17 @@ from holdfast.core.runfolder import EVENTS, PLAN, SAMPLES, SETTINGS
 from holdfast.data.amounts import Amounts, amounts_of
 from holdfast.data.subset import write_longest
 from holdfast.planning.ladders import engine_ladder
-from holdfast.planning.proving import Proof, Work, candidates_for, choose_proof, comparison, judge, rough_seconds
+from holdfast.planning.proving import (
+    BUDGET_SHARE,
+    COMPARISON,
+    SECONDS_EACH,
+    Proof,
+    Work,
+    candidates_for,
+    choose_proof,
+    judge,
+    rough_seconds,
+)
 from holdfast.runs.proven import Proven, recall, remember
 from holdfast.runs.supervise import Job, supervise
 from holdfast.runs.walk import Story, Walked
@@ -118,7 +128,7 @@ class _Proving:
             self._settings,
             self._walked.machine,
             self._work.step_tokens,
-            budget_seconds=0.05 * run_seconds if asked.prove == "auto" else 60.0,
+            budget_seconds=BUDGET_SHARE * run_seconds if asked.prove == "auto" else 60.0,
             has_compiler=shutil.which("gcc") is not None or shutil.which("clang") is not None,
         )
         given = {"threads": asked.threads, "precision": asked.precision, "micro_tokens": asked.micro_tokens}
@@ -211,8 +221,8 @@ class _Proving:
         not_eligible: list[int] = []
         if proof.budget_seconds > _COMPARE_FROM_SECONDS and self._settings["device"] == "cpu":
             not_eligible.append(len(tried))
-            tried.append(comparison(self._settings))
-        write_artifact(folder, "candidates.json", {"candidates": tried, "seconds_each": 1.5})
+            tried.append(dict(COMPARISON))
+        write_artifact(folder, "candidates.json", {"candidates": tried, "seconds_each": SECONDS_EACH})
         command = (sys.executable, "-m", "holdfast.engine.trial", str(folder))
         self._attempt(folder, command, f"timing {len(tried)} ways to compute the same")
         told = [event for event in read_events(folder / EVENTS) if event["event"] == "candidate"]

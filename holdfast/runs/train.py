@@ -25,6 +25,7 @@ from holdfast.data.shards import read_manifest
 from holdfast.planning.ladder import Changes
 from holdfast.planning.ladders import engine_ladder
 from holdfast.planning.presets import with_preset
+from holdfast.runs.folders import RUNS, make_free_folder
 from holdfast.runs.forecasting import Forecasting
 from holdfast.runs.holder import hold
 from holdfast.runs.prove import prove, work_of
@@ -48,8 +49,6 @@ __all__ = (
 )
 
 Guard = Callable[[StopRequest], AbstractContextManager[None]]
-
-RUNS = "runs"  # where run folders go when none is named
 
 
 def start_train(request: TrainRequest) -> Path:
@@ -146,14 +145,14 @@ def make_job(run: Path, request: TrainRequest, plan: Mapping[str, Any]) -> Job:
 def make_run_folder(request: TrainRequest) -> Path:
     """A folder of its own for the run, with the request in it."""
     try:
-        run = _asked_folder(Path(request.out)) if request.out else _free_folder(request)
+        run = _asked_folder(Path(request.out)) if request.out else make_free_folder(_name_of(request.data))
         write_artifact(run, REQUEST, to_saved(replace(request, out=str(run))))
     except OSError as error:
         raise MachineError(
             f"the run folder {request.out or RUNS} cannot be written",
             seen=error.strerror or str(error),
             try_next=("--out FOLDER, at a place with room that you may write to",),
-            slug="disk-full" if error.errno in (28, 122) else "permission-denied",
+            slug="disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "permission-denied",
         ) from error
     return run
 
@@ -172,17 +171,8 @@ def _asked_folder(folder: Path) -> Path:
     return folder.absolute()
 
 
-def _free_folder(request: TrainRequest) -> Path:
-    name = re.sub(r"[^\w.-]+", "-", Path(request.data).name.partition(".")[0]).strip("-.") or "run"
-    number = 1
-    while True:
-        folder = Path(RUNS).absolute() / f"{name}-{number}"
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            number += 1
-            continue
-        return folder
+def _name_of(data: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", Path(data).name.partition(".")[0]).strip("-.") or "run"
 
 
 def _require_data(request: TrainRequest) -> None:

@@ -53,7 +53,6 @@ class Story:
 
     def __init__(self, run: Path, on_event: OnEvent):
         self._events, self._on_event = Events(run / EVENTS), on_event
-        self._shown_at = 0.0
 
     def tell(self, event: str, **details: object) -> None:
         """Write an event down and hand it on."""

@@ -24,7 +24,6 @@ class Position:
     phase: str = "start"
     step: int = 0
     steps: int = 0
-    stamp_seconds: float | None = None  # of the newest beat, on the monotonic clock
     fronts: tuple[int, ...] = ()  # the processes that train; empty when nothing says which
     marks: frozenset[tuple[int, str, int, int]] = frozenset()  # changes whenever one of them gets on
     has_beats: bool = False
@@ -78,12 +77,10 @@ def _position(beats: dict[int, Beat], fronts: tuple[int, ...]) -> Position:
         return Position(fronts=fronts)
     telling = {pid: beat for pid, beat in beats.items() if pid in fronts} or beats
     ahead = max(telling.values(), key=lambda beat: (beat.step, beat.monotonic_ns))
-    newest = max(beat.monotonic_ns for beat in telling.values())
     return Position(
         phase=ahead.phase,
         step=ahead.step,
         steps=ahead.steps,
-        stamp_seconds=newest / 1e9,
         fronts=fronts,
         marks=frozenset((pid, beat.phase, beat.step, beat.count) for pid, beat in telling.items()),
         has_beats=True,

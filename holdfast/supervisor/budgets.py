@@ -60,10 +60,6 @@ class Budgets:
         self._slowest = 0.0
         self._phases: dict[str, float] = {}
 
-    def fresh(self) -> "Budgets":
-        """The same limits with nothing learnt in this run."""
-        return Budgets(self.step_timeout_seconds, self._earlier, self._step_floor_seconds)
-
     def note_step(self, seconds: float) -> None:
         """Learn how long a step took."""
         self._steps.append(seconds)

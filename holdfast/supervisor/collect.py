@@ -49,9 +49,7 @@ class Ending:
 
     returncode: int | None = None  # negative for a signal; None when it was alive and given up
     is_hung: bool = False
-    was_asked: bool = False  # we, or the user through us, ended it
     started: float = 0.0  # time of day
-    seconds: float = 0.0
 
     @property
     def words(self) -> str:
@@ -94,10 +92,8 @@ def collect(
         "phase": look.phase if look else "",
         "step": look.step if look else 0,
         "steps": look.steps if look else 0,
-        "seconds": round(ending.seconds, 1),
         "resident_bytes": (look.resident_bytes if look else 0) or last_resident_bytes(attempt),
         "noticed_after_seconds": look.noticed_after_seconds if look else None,
-        "was_asked": ending.was_asked,
         "lines": lines,
     }
     write_artifact(attempt, EVIDENCE, value)
@@ -173,7 +169,7 @@ def _memory_lines(ending: Ending, mark: MemoryMark | None, pids: set[int], victi
     proof = mark.proof(pids) if mark else None
     if proof:
         yield from proof.lines()
-    if ending.was_asked or ending.returncode is None:
+    if ending.returncode is None:
         return
     # A shell passes its child's signal on as 128 and its number.
     number = -ending.returncode if ending.returncode < 0 else ending.returncode - 128

@@ -20,9 +20,9 @@ from holdfast.planning.ladder import Tried
 How = Literal["finished", "died", "hung", "stopped", "interrupted"]
 
 _OUTSIDE_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL}
-# Variables that say the same as a setting, and reach nothing where it reaches nothing.
 OUTSIDE = {"process-killed", "process-stopped", "machine-sleep"}  # named, and no fault of the plan
 _TRAINING = ("first step", "step", "evaluate", "save")  # the phases of a script that has set everything up
+# Variables that say the same as a setting, and reach nothing where it reaches nothing.
 _ECHOES = {"TORCH_COMPILE_DISABLE": "compile", "TORCHDYNAMO_DISABLE": "compile"}
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 

@@ -13,7 +13,7 @@ def redactor() -> Redactor:
         {"MY_SERVICE_TOKEN": "plain-looking words", "HF_HOME": "/data/hf", "TOKENIZERS_PARALLELISM": "false"},
         users=["marlene", "root"],
         hosts=["gpu-box-17.example.org", "gpu-box-17", "vm"],
-        homes=["/home/marlene", "/root"],
+        homes=["/home/marlene", "/srv/otto"],
     )
 
 
@@ -43,7 +43,7 @@ def redactor() -> Redactor:
         ('File "/home/marlene/work/train.py", line 3', "marlene"),
         ('File "/Users/otto/train.py", line 3', "otto"),
         (r'File "C:\Users\Otto\train.py", line 3', "Otto"),
-        ("/root/.cache/huggingface", "/root"),
+        ("/srv/otto/.cache/huggingface", "otto"),
         ("connected to gpu-box-17:29500", "gpu-box-17"),
         ("waits for 10.20.30.40:443", "10.20.30.40"),
         ("run by marlene", "marlene"),

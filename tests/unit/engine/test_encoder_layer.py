@@ -1,14 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    ElectraConfig,
-    ElectraForSequenceClassification,
-    RobertaConfig,
-    RobertaForSequenceClassification,
-)
+from transformers import BertConfig, BertForSequenceClassification
 
 from holdfast.data.shards import TokenArray
 from holdfast.engine import encoder_layer
@@ -17,21 +10,8 @@ from holdfast.engine.encoder_layer import write_out_layers
 from holdfast.engine.encoder_math import layer_backward, layer_forward
 from holdfast.engine.last_layer import narrow_last_layer
 from holdfast.engine.packing import ATTENTION, pack, pack_base, packed
-from tests.tiny import WORDS, tiny_texts
-
-SMALL = {
-    "vocab_size": WORDS,
-    "hidden_size": 32,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "max_position_embeddings": 64,
-}
-KINDS = {
-    "bert": (BertForSequenceClassification, BertConfig, 0),
-    "roberta": (RobertaForSequenceClassification, RobertaConfig, 2),
-    "electra": (ElectraForSequenceClassification, ElectraConfig, 0),
-}
+from tests.tiny import tiny_texts
+from tests.unit.engine.encoders import KINDS, SMALL
 
 
 def loss_and_gradients(kind: str, *, written_out: bool, is_narrow: bool = True, dropout: float = 0.0, change=None):

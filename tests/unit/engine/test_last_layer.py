@@ -1,34 +1,14 @@
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    ElectraConfig,
-    ElectraForSequenceClassification,
-    RobertaConfig,
-    RobertaForSequenceClassification,
-)
+from transformers import BertConfig, BertForSequenceClassification
 
 from holdfast.data.shards import TokenArray
 from holdfast.engine.draws import Draws, replace_dropout
 from holdfast.engine.last_layer import narrow_last_layer
 from holdfast.engine.packing import ATTENTION, pack, pack_base, packed
-from tests.tiny import WORDS, tiny_texts
-
-SMALL = {
-    "vocab_size": WORDS,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "max_position_embeddings": 64,
-}
-KINDS = {
-    "bert": (BertForSequenceClassification, BertConfig, 0),
-    "roberta": (RobertaForSequenceClassification, RobertaConfig, 2),
-    "electra": (ElectraForSequenceClassification, ElectraConfig, 0),
-}
+from tests.tiny import tiny_texts
+from tests.unit.engine.encoders import KINDS, SMALL
 
 
 def loss_and_gradients(kind: str, is_narrow: bool, first_example: int = 0) -> tuple[torch.Tensor, dict]:

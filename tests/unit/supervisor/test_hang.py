@@ -126,7 +126,6 @@ def test_earlier_runs_make_room_for_slow_phases():
     budgets = Budgets(earlier={"load": 900.0, "step": 40.0})
     assert budgets.waiting_seconds("load") == 5400.0
     assert budgets.step_seconds == 240.0
-    assert budgets.fresh().step_seconds == 240.0
 
 
 def test_what_was_learnt_can_be_kept_for_the_next_run():
