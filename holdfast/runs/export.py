@@ -64,7 +64,9 @@ def export_run(run: Path, kind: str, out: Path | None = None) -> Path:
         model = _take_model(story, folder / "base")
         _writer(kind)(folder, script_of(story, model), _about(story))
     except OSError as error:
-        raise MachineError(f"the export cannot be written: {error.strerror}", seen=str(error.filename)) from error
+        raise MachineError(
+            f"the export cannot be written: {error.strerror}", seen=str(error.filename or folder)
+        ) from error
     return folder
 
 
@@ -127,8 +129,11 @@ def _refuse_what_cannot_be(story: Story) -> None:
             "this run supervised a command of your own, so there is nothing to export",
             seen=" ".join(map(str, story.request.get("command") or ())),
         )
-    if story.task not in _TEMPLATES:
-        raise RequestError(f"the run {story.folder} has no settings yet", seen="it was never started")
+    if story.task not in _TEMPLATES or not story.settings.get("prepared"):
+        raise RequestError(
+            f"the run {story.folder} is not planned yet, so there is nothing to export",
+            try_next=(f"holdfast resume {story.folder}",),
+        )
     if not (Path(str(story.settings.get("prepared"))) / MANIFEST).is_file():
         raise RequestError(
             "the prepared data of this run is not there any more",

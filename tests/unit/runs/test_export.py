@@ -85,6 +85,11 @@ def test_what_cannot_be_exported_is_said(run, tmp_path):
     (tmp_path / "prepared" / "manifest.json").unlink()
     with pytest.raises(RequestError, match="prepared data of this run is not there"):
         export_run(run, "script")
+    (attempt_folder(run, 1) / "settings.json").unlink()
+    (run / "dataset.json").write_text('{"task": "classify"}')
+    with pytest.raises(RequestError, match="not planned yet") as caught:
+        export_run(run, "script")
+    assert "None" not in caught.value.seen
 
 
 def test_a_script_is_cut_into_its_parts():
