@@ -10,7 +10,10 @@ from holdfast.core.artifacts import to_json
 @click.command()
 @click.argument("run", metavar="RUN", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option(
-    "--to", "target", type=click.Path(dir_okay=False, path_type=Path), help="The zip to write. Default: RUN-bundle.zip."
+    "--to",
+    "target",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The zip to write. Default: RUN-bundle.zip, or the next free number.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def bundle(run: Path, target: Path | None, as_json: bool) -> None:

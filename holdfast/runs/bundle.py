@@ -6,6 +6,7 @@ folders, host names, addresses. The packed text is looked through a second time 
 """
 
 import getpass
+import itertools
 import json
 import os
 import platform
@@ -103,7 +104,9 @@ def pack_run(run: Path, target: Path | None = None, variables: Mapping[str, str]
     """Write a zip of a run that may be shown to others."""
     if not (run / _ATTEMPTS).is_dir() and not (run / REQUEST).exists():
         raise RequestError(f"{run} is not the folder of a run", try_next=("holdfast status RUN",))
-    target = target or Path(f"{run.resolve().name}-bundle.zip")
+    target = target or _free_name(f"{run.resolve().name}-bundle")
+    if target.exists():
+        raise RequestError(f"{target} is there already", try_next=("--to FILE, with a new name", f"rm {target}"))
     variables = os.environ if variables is None else variables
     redactor = make_redactor(run, variables)
     texts = {redactor(name): redactor(_told(run / name)) for name in _wanted(run)}
@@ -139,6 +142,12 @@ def make_redactor(run: Path, variables: Mapping[str, str]) -> Redactor:
     users = {getpass.getuser(), Path.home().name, variables.get("USER", ""), variables.get("SUDO_USER", "")}
     hosts = {host, host.partition(".")[0], str(told.get("host") or ""), variables.get("HOSTNAME", "")}
     return Redactor(variables, users=users, hosts=hosts, homes=[str(Path.home())])
+
+
+def _free_name(name: str) -> Path:
+    """Where a bundle goes when nobody says: an earlier one may have been sent, so it stays as it is."""
+    numbers = itertools.chain(("",), (f"-{number}" for number in itertools.count(2)))
+    return next(path for number in numbers if not (path := Path(f"{name}{number}.zip")).exists())
 
 
 def _wanted(run: Path) -> Iterator[str]:

@@ -94,3 +94,14 @@ def test_a_long_log_keeps_its_beginning_and_its_end(run, tmp_path, monkeypatch):
 def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(RequestError, match="not the folder of a run"):
         pack_run(tmp_path, tmp_path / "out.zip", VARIABLES)
+
+
+def test_an_earlier_bundle_is_never_written_over(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert [pack_run(run, None, VARIABLES).file.name for _ in range(3)] == [
+        "run-bundle.zip",
+        "run-bundle-2.zip",
+        "run-bundle-3.zip",
+    ]
+    with pytest.raises(RequestError, match="there already"):
+        pack_run(run, tmp_path / "run-bundle.zip", VARIABLES)
