@@ -20,7 +20,7 @@ from holdfast.core.env import wants_color
 from holdfast.core.text import human_bytes, human_seconds, plural
 from holdfast.runs.follow import Follow, Followed
 from holdfast.runs.live import spark_line
-from holdfast.runs.view import clean
+from holdfast.runs.view import changes_words, clean
 
 _MOVES_EVERY_SECONDS = 0.2
 _LINE_EVERY_SECONDS = 15.0
@@ -142,8 +142,10 @@ class TrainView:
     def _on_planned(self, details: Mapping[str, Any]) -> None:
         choices = details["choices"]
         self.say(_plan_words(choices), name="plan")
+        shown = {*_SHOWN_CHOICES, *_DEVICE, "micro_tokens", "lora", "max_steps"}
+        shown -= {"epochs"} if "max_steps" in choices else set()
         for name, choice in choices.items():
-            if self._verbose or name in (*_SHOWN_CHOICES, *_DEVICE, "micro_tokens", "lora"):
+            if self._verbose or name in shown:
                 self.say(f"{name} {choice['value']}: {choice['because']}", "", "")
 
     def _on_proof(self, details: Mapping[str, Any]) -> None:
@@ -171,6 +173,14 @@ class TrainView:
         self._peak_bytes = max(self._peak_bytes, int(details.get("resident_bytes") or 0))
         if self._follow:
             self._tell_metrics(self._follow.look())
+
+    def _on_remembered(self, details: Mapping[str, Any]) -> None:
+        words = changes_words(details["changes"])
+        self.say(
+            f"finished here before with {words}; starting from that (holdfast memory --forget starts anew)",
+            "[..]",
+            "train",
+        )
 
     def _on_quiet(self, details: Mapping[str, Any]) -> None:
         self._is_quiet = True
@@ -314,7 +324,7 @@ def _plan_words(choices: Mapping[str, Any]) -> str:
         f", {value['threads']} threads" if value["device"] == "cpu" else ""
     )
     lora = ", LoRA" if value.get("lora") else ""
-    long = plural(int(value["epochs"]), "epoch")
+    long = plural(int(value["max_steps"]), "step") if value.get("max_steps") else plural(int(value["epochs"]), "epoch")
     return f"{long}, batch {value['batch_size']}, lr {value['lr']:g}{lora}, on {how}"
 
 

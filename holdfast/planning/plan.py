@@ -119,6 +119,9 @@ def make_plan(
     }
     if task == "causal":
         chosen["lora"] = lora
+    if request.max_steps:
+        chosen["epochs"] = Choice(chosen["epochs"].value, "not used: max_steps says where the run ends")
+        chosen["max_steps"] = Choice(request.max_steps, _ASKED)
     return TrainPlan(task=task, model=model, choices=chosen, options=options, need=need, free_bytes=free)
 
 

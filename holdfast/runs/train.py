@@ -28,6 +28,7 @@ from holdfast.planning.presets import with_preset
 from holdfast.runs.folders import RUNS, make_free_folder
 from holdfast.runs.forecasting import Forecasting
 from holdfast.runs.holder import hold
+from holdfast.runs.memory import Memory, key_of
 from holdfast.runs.prove import prove, work_of
 from holdfast.runs.report import write_report
 from holdfast.runs.result import closing_lines, describe_result, read_result
@@ -46,6 +47,11 @@ __all__ = (
     "resume_train",
     "start_train",
     "train_job",
+)
+
+_WISHES = (
+    *("device", "precision", "threads", "micro_tokens", "gradient_checkpointing", "torch_compile"),
+    *("batch_size", "max_length", "lora", "allow_changes"),
 )
 
 Guard = Callable[[StopRequest], AbstractContextManager[None]]
@@ -138,8 +144,17 @@ def make_job(run: Path, request: TrainRequest, plan: Mapping[str, Any]) -> Job:
         allow_changes=request.allow_changes,
         max_attempts=request.max_attempts,
         step_timeout_seconds=request.step_timeout,
+        memory=Memory.open(),
+        memory_key=memory_key(request, plan),
         describe_result=lambda result: describe_result(run, read_plan(run), result),
     )
+
+
+def memory_key(request: TrainRequest, plan: Mapping[str, Any]) -> str:
+    """Under which it is remembered what made a run finish: the same data, model and wishes about how to compute."""
+    wishes = {name: getattr(request, name) for name in _WISHES}
+    model = str((plan.get("model") or {}).get("folder") or plan["settings"].get("model"))
+    return key_of("train", str(Path(request.data).absolute()), model, str(plan.get("task")), repr(wishes))
 
 
 def make_run_folder(request: TrainRequest) -> Path:

@@ -53,6 +53,13 @@ def test_every_choice_has_a_reason():
     assert all(choice.because for choice in plan().choices.values())
 
 
+def test_where_steps_are_asked_for_epochs_are_said_not_to_count():
+    made = plan(max_steps=2).choices
+    assert made["max_steps"].value == 2
+    assert "not used" in made["epochs"].because
+    assert "max_steps" not in plan().choices
+
+
 def test_what_was_asked_for_is_done():
     made = plan(epochs=7, lr=1e-3, batch_size=5, threads=3, micro_tokens=1000)
     values = {name: made.choices[name].value for name in ("epochs", "lr", "batch_size", "threads", "micro_tokens")}

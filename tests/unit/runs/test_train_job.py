@@ -1,0 +1,32 @@
+"""What a training run asks of its supervision."""
+
+from dataclasses import replace
+
+import pytest
+
+from holdfast.core.request import make_request
+from holdfast.runs.train import make_job, memory_key
+
+PLAN = {"task": "classify", "settings": {"task": "classify", "device": "cpu"}, "model": {"folder": "/models/minilm"}}
+
+
+@pytest.fixture
+def request_of_train(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return make_request({"data": str(tmp_path / "reviews.csv")})
+
+
+def test_what_made_a_run_finish_is_remembered_for_the_next_of_its_kind(request_of_train, tmp_path):
+    job = make_job(tmp_path / "one", request_of_train, PLAN)
+    assert job.memory
+    job.memory.remember(job.memory_key, job.words, {"threads": 1}, attempts=2)
+    again = make_job(tmp_path / "two", request_of_train, PLAN)
+    assert again.memory
+    known = again.memory.find(again.memory_key)
+    assert known
+    assert known.changes == {"threads": 1}
+
+
+@pytest.mark.parametrize("wish", [{"threads": 2}, {"device": "cpu"}, {"allow_changes": True}, {"data": "other.csv"}])
+def test_other_wishes_are_another_kind_of_run(request_of_train, wish):
+    assert memory_key(request_of_train, PLAN) != memory_key(replace(request_of_train, **wish), PLAN)
