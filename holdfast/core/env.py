@@ -4,6 +4,8 @@ import os
 import sys
 from pathlib import Path
 
+ATTEMPT_VARIABLE = "HOLDFAST_ATTEMPT"  # the folder of its attempt, in the environment of every process of it
+
 
 def wants_color() -> bool:
     """Say whether the terminal's owner accepts colour (https://no-color.org)."""
@@ -25,3 +27,15 @@ def state_folder() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Application Support" / "holdfast"
     return Path.home() / ".local" / "state" / "holdfast"
+
+
+def service_home() -> Path:
+    """Where the job service keeps its database, datasets and runs (HOLDFAST_HOME)."""
+    if given := os.environ.get("HOLDFAST_HOME"):
+        return Path(given).expanduser().absolute()
+    return state_folder() / "service"
+
+
+def service_variable(name: str, default: str = "") -> str:
+    """A setting of the job service, such as HOLDFAST_DATABASE_URL; docs/service.md lists them."""
+    return os.environ.get(f"HOLDFAST_{name}", default)

@@ -19,10 +19,16 @@ MAY_IMPORT = {
     "engine": {"core", "data"},
     "preload": set(),
     "runs": {"core", "hazards", "machine", "data", "models", "planning", "doctor", "supervisor"},
-    "cli": {"core", "hazards", "runs"},
+    "cli": {"core", "hazards", "runs", "service"},
     "service": {"core", "hazards", "runs"},
 }
-HEAVY = {"torch": {"engine"}, "transformers": {"engine"}, "django": {"service"}, "celery": {"service"}}
+HEAVY = {
+    "torch": {"engine"},
+    "transformers": {"engine"},
+    "django": {"service"},
+    "celery": {"service"},
+    "ninja": {"service"},
+}
 # A child process of its own that asks torch, and imports it inside a function.
 ASKS_TORCH = {"machine/device_trial.py"}
 

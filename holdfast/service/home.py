@@ -1,0 +1,60 @@
+"""The service's own folder: database, keys, datasets and runs, each in its place.
+
+A row of the database points into it; what a path is made of never comes from a user.
+"""
+
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.core.env import service_home
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where the service keeps things; runs and datasets must be on storage that every worker sees."""
+
+    folder: Path
+
+    @property
+    def database(self) -> Path:
+        """The embedded database."""
+        return self.folder / "service.sqlite3"
+
+    @property
+    def runs(self) -> Path:
+        """One folder for each run."""
+        return self.folder / "runs"
+
+    @property
+    def datasets(self) -> Path:
+        """One folder for each upload."""
+        return self.folder / "datasets"
+
+    @property
+    def static(self) -> Path:
+        """What the pages load, gathered when the service starts."""
+        return self.folder / "static"
+
+    def make(self) -> None:
+        """Make the folders, readable by their owner only."""
+        for folder in (self.folder, self.runs, self.datasets):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def secret_key(self) -> str:
+        """The key behind sessions and kept secrets; made at the first start and never shown."""
+        self.make()
+        path = self.folder / "secret.key"
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            return path.read_text(encoding="utf-8").strip()
+        with os.fdopen(file, "w", encoding="utf-8") as draft:
+            draft.write(secrets.token_urlsafe(50))
+        return path.read_text(encoding="utf-8").strip()
+
+
+def this_home() -> Home:
+    """The folder this process serves from."""
+    return Home(service_home())

@@ -1,0 +1,1 @@
+"""Jobs: the rows, who may see them, who runs them, the API."""

@@ -1,0 +1,267 @@
+"""The rows. A job's row says who asked, who holds it and where its folder is; the folder is the truth about the run.
+
+A team is one of Django's groups. Whoever lists rows for a person begins with `visible_to`.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, Group
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+from holdfast.service.home import this_home
+
+
+class Shared(models.QuerySet[Any]):
+    """Rows that belong to a person, and may belong to a team."""
+
+    def visible_to(self, user: AbstractBaseUser | AnonymousUser) -> "Shared":
+        """What this person may see: their own, their teams', and everything for an admin."""
+        if not user.is_authenticated:
+            return self.none()
+        if getattr(user, "is_superuser", False):
+            return self
+        return self.filter(Q(owner=user) | Q(team__in=user.groups.all())).distinct()  # type: ignore[attr-defined]
+
+
+class Worker(models.Model):
+    """A machine that takes jobs: its last beat and what doctor found there."""
+
+    name = models.CharField(max_length=200, unique=True)
+    host = models.CharField(max_length=200)
+    slots = models.PositiveIntegerField(default=1)
+    devices = models.JSONField(default=list)  # "cpu", "cuda", "mps"
+    version = models.CharField(max_length=40, default="")
+    started = models.DateTimeField(default=timezone.now)
+    beat = models.DateTimeField(default=timezone.now, db_index=True)
+    checkup = models.JSONField(default=dict)  # what `holdfast doctor --json` printed
+    checked = models.DateTimeField(null=True)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Dataset(models.Model):
+    """An upload, and what the survey said of it."""
+
+    class State(models.TextChoices):
+        """How far it has come."""
+
+        SURVEYING = "surveying"
+        READY = "ready"
+        REFUSED = "refused"
+
+    objects = Shared.as_manager()
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="datasets")
+    team = models.ForeignKey(Group, null=True, blank=True, on_delete=models.SET_NULL)
+    name = models.CharField(max_length=200)
+    file_name = models.CharField(max_length=120)  # sanitised; the folder's name is the row's id
+    size_bytes = models.BigIntegerField(default=0)
+    sha256 = models.CharField(max_length=64, default="")
+    state = models.CharField(max_length=20, choices=State.choices, default=State.SURVEYING, db_index=True)
+    choices = models.JSONField(default=dict)  # what a person decided about it: task, columns, encoding
+    facts = models.JSONField(default=dict)  # what `holdfast survey --json` printed
+    preview = models.JSONField(default=dict)  # {"columns": [...], "rows": [[...], ...]}
+    problem = models.JSONField(default=dict)  # why it was refused: what, seen, try_next
+    created = models.DateTimeField(default=timezone.now, db_index=True)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def path(self) -> Path:
+        """Where the upload lies."""
+        return this_home().datasets / str(self.pk) / self.file_name
+
+
+class Job(models.Model):
+    """One training run as somebody asked for it."""
+
+    class State(models.TextChoices):
+        """Where it stands. Only `queued` is claimed; only `running` is held."""
+
+        QUEUED = "queued"
+        RUNNING = "running"
+        PLANNED = "planned"  # plan and forecast are there; it waits for a person to say go
+        FINISHED = "finished"
+        FAILED = "failed"
+        STOPPED = "stopped"
+
+    class Goal(models.TextChoices):
+        """How far to go."""
+
+        PLAN = "plan"
+        MODEL = "model"
+
+    objects = Shared.as_manager()
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="jobs")
+    team = models.ForeignKey(Group, null=True, blank=True, on_delete=models.SET_NULL)
+    name = models.CharField(max_length=200)
+    dataset = models.ForeignKey(Dataset, null=True, blank=True, on_delete=models.PROTECT, related_name="jobs")
+    parent = models.ForeignKey("self", null=True, blank=True, on_delete=models.SET_NULL, related_name="retries")
+    request = models.JSONField(default=dict)  # settings of a TrainRequest; paths are put in when it is claimed
+    goal = models.CharField(max_length=10, choices=Goal.choices, default=Goal.MODEL)
+    device = models.CharField(max_length=10, default="", blank=True)  # only a worker that has it may claim; empty: any
+    priority = models.IntegerField(default=0)
+
+    state = models.CharField(max_length=10, choices=State.choices, default=State.QUEUED)
+    stop_asked = models.BooleanField(default=False)
+    created = models.DateTimeField(default=timezone.now)
+    queued = models.DateTimeField(default=timezone.now)
+    started = models.DateTimeField(null=True, blank=True)
+    ended = models.DateTimeField(null=True, blank=True)
+
+    # Who holds it. `claim` is new with every claim: a holder that was given up can no longer write.
+    worker = models.ForeignKey(Worker, null=True, blank=True, on_delete=models.SET_NULL, related_name="jobs")
+    claim = models.UUIDField(null=True, blank=True)
+    claims = models.PositiveIntegerField(default=0)
+    lease_until = models.DateTimeField(null=True, blank=True)
+
+    # What lists show, copied from the folder at each renewal.
+    task = models.CharField(max_length=20, default="", blank=True)
+    phase = models.CharField(max_length=40, default="", blank=True)
+    step = models.BigIntegerField(default=0)
+    steps = models.BigIntegerField(default=0)
+    loss = models.FloatField(null=True, blank=True)
+    eta_seconds = models.FloatField(null=True, blank=True)
+    attempts = models.PositiveIntegerField(default=0)
+    metrics = models.JSONField(default=dict)
+    sentence = models.TextField(default="", blank=True)  # how it ended, or what went wrong last
+    error = models.JSONField(default=dict)  # what, seen, try_next, slug of a request that was refused
+
+    class Meta:
+        indexes = (
+            models.Index(fields=("state", "-priority", "queued"), name="job_next"),
+            models.Index(fields=("state", "lease_until"), name="job_leases"),
+            models.Index(fields=("owner", "-created"), name="job_owner"),
+            models.Index(fields=("-created",), name="job_newest"),
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return this_home().runs / str(self.pk)
+
+
+class TrainedModel(models.Model):
+    """A finished model in the registry; its files are in the run folder of its job."""
+
+    class Stage(models.TextChoices):
+        """Whether people should use it."""
+
+        CANDIDATE = "candidate"
+        PROMOTED = "promoted"
+
+    objects = Shared.as_manager()
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="trained_models")
+    team = models.ForeignKey(Group, null=True, blank=True, on_delete=models.SET_NULL)
+    job = models.OneToOneField(Job, on_delete=models.PROTECT, related_name="trained_model")
+    name = models.CharField(max_length=200)
+    version = models.PositiveIntegerField(default=1)
+    stage = models.CharField(max_length=10, choices=Stage.choices, default=Stage.CANDIDATE)
+    task = models.CharField(max_length=20)
+    base = models.CharField(max_length=200, default="")
+    metrics = models.JSONField(default=dict)
+    size_bytes = models.BigIntegerField(default=0)
+    created = models.DateTimeField(default=timezone.now, db_index=True)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("owner", "name", "version"), name="model_version"),)
+
+    def __str__(self) -> str:
+        return f"{self.name} v{self.version}"
+
+
+class ApiToken(models.Model):
+    """A key to the API. Only its hash is kept."""
+
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="api_tokens")
+    name = models.CharField(max_length=100)
+    prefix = models.CharField(max_length=12, unique=True)
+    sha256 = models.CharField(max_length=64)
+    may_write = models.BooleanField(default=True)
+    created = models.DateTimeField(default=timezone.now)
+    expires = models.DateTimeField(null=True, blank=True)
+    used = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.prefix}…)"
+
+
+class Secret(models.Model):
+    """Something a run needs and nobody may read, such as a hub token; encrypted at rest."""
+
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="secrets")
+    name = models.CharField(max_length=60)  # of the environment variable
+    sealed = models.BinaryField()
+    created = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("owner", "name"), name="secret_name"),)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Hook(models.Model):
+    """Where somebody wants to hear of a finish or of trouble: a web address or an e-mail address."""
+
+    class Kind(models.TextChoices):
+        """By which way."""
+
+        WEBHOOK = "webhook"
+        EMAIL = "email"
+
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="hooks")
+    kind = models.CharField(max_length=10, choices=Kind.choices)
+    target = models.CharField(max_length=500)
+    on_finish = models.BooleanField(default=True)
+    on_trouble = models.BooleanField(default=True)
+    key = models.CharField(max_length=64, default="", blank=True)  # signs the body of a webhook
+    created = models.DateTimeField(default=timezone.now)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.target}"
+
+
+class Notice(models.Model):
+    """One message to one hook, kept until it got through or was given up."""
+
+    hook = models.ForeignKey(Hook, on_delete=models.CASCADE, related_name="notices")
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="notices")
+    event = models.CharField(max_length=20)  # "finished", "failed", "trouble"
+    body = models.JSONField(default=dict)
+    tries = models.PositiveIntegerField(default=0)
+    next_try = models.DateTimeField(default=timezone.now, db_index=True)
+    sent = models.DateTimeField(null=True, blank=True)
+    said = models.CharField(max_length=300, default="", blank=True)  # what the other side answered last
+
+    def __str__(self) -> str:
+        return f"{self.event} of {self.job_id} to {self.hook_id}"
+
+
+class OneTimeLink(models.Model):
+    """A link that logs its owner in once: for the first user, and for a forgotten password."""
+
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
+    sha256 = models.CharField(max_length=64, unique=True)
+    expires = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"link for {self.owner_id}"
+
+
+class LoginFailure(models.Model):
+    """A wrong password, remembered for as long as it slows the next try down."""
+
+    key = models.CharField(max_length=64, db_index=True)  # hash of name and address
+    at = models.DateTimeField(default=timezone.now, db_index=True)
+
+    def __str__(self) -> str:
+        return self.key

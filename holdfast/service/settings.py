@@ -1,0 +1,89 @@
+"""Django's settings. What differs between places comes from `holdfast serve` through HOLDFAST_* variables."""
+
+from holdfast.core.env import service_variable
+from holdfast.service.databases import database_settings
+from holdfast.service.home import this_home
+
+HOME = this_home()
+SECRET_KEY = service_variable("SECRET_KEY") or HOME.secret_key()
+DEBUG = False
+ALLOWED_HOSTS = [host for host in service_variable("HOSTS", "localhost,127.0.0.1,[::1]").split(",") if host]
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "ninja",  # its own copy of the API page's assets: no other server is asked
+    "holdfast.service.jobs",
+    "holdfast.service.pages",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+ROOT_URLCONF = "holdfast.service.urls"
+ASGI_APPLICATION = "holdfast.service.asgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+DATABASES = {"default": database_settings(service_variable("DATABASE_URL"), HOME.database)}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator", "CommonPasswordValidator")
+]
+LOGIN_URL = "login"
+LOGIN_REDIRECT_URL = "/"
+LOGOUT_REDIRECT_URL = "login"
+
+# Behind TLS (HOLDFAST_TLS=1) cookies travel over TLS only; on loopback a browser has no other way than plain HTTP.
+TLS = service_variable("TLS") == "1"
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = TLS
+SECURE_HSTS_SECONDS = 31_536_000 if TLS else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = TLS
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if TLS else None
+CSRF_TRUSTED_ORIGINS = [f"https://{host}" for host in ALLOWED_HOSTS] if TLS else []
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+
+STATIC_URL = "/static/"
+STATIC_ROOT = HOME.static
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
+}
+USE_TZ = True
+TIME_ZONE = "UTC"
+LANGUAGE_CODE = "en"
+
+# Jobs. A lease lives for LEASE_SECONDS after its last renewal; who cannot renew it in time ends its own run.
+BROKER_URL = service_variable("BROKER_URL")  # empty: the embedded dispatcher looks at the table itself
+LEASE_SECONDS = float(service_variable("LEASE_SECONDS", "60"))
+RUNS_AT_ONCE = int(service_variable("RUNS_AT_ONCE", "1"))  # on each worker
+UPLOAD_BYTES = int(service_variable("UPLOAD_BYTES", str(2 * 1024**3)))
+UPLOAD_ROWS = int(service_variable("UPLOAD_ROWS", "5000000"))
+EMAIL_HOST = service_variable("EMAIL_HOST", "localhost")
+EMAIL_PORT = int(service_variable("EMAIL_PORT", "25"))
+DEFAULT_FROM_EMAIL = service_variable("EMAIL_FROM", "holdfast@localhost")

@@ -1,0 +1,14 @@
+"""The service's settings with a home of its own, thrown away after the tests, and quick password hashes."""
+
+import os
+import tempfile
+
+os.environ.setdefault("HOLDFAST_HOME", tempfile.mkdtemp(prefix="holdfast-test-home-"))
+
+from holdfast.service.settings import *  # noqa: E402, F403
+
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+}
