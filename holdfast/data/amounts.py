@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.core.runfolder import MANIFEST
-from holdfast.data.shards import open_array, open_tokens
+from holdfast.data.shards import has_array, open_array, open_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,11 @@ class Amounts:
     largest_step_tokens: int  # of a step with the longest examples
     evaluation_tokens: int  # read at each evaluation
     report_tokens: int  # read when the finished model is looked at
+    largest_read_tokens: int  # of one text array that is read as a whole
+    query_tokens: int = 0  # of a retriever's training queries
+    corpus_tokens: int = 0  # of the passages it searches
+    corpus_mean_tokens: float = 0.0  # of one of them
+    near_miss_share: float = 0.0  # of the examples, that bring a given near-miss into their step
 
     @property
     def mean_tokens(self) -> float:
@@ -33,23 +38,19 @@ def amounts_of(prepared: Path, batch_size: int) -> Amounts:
     """Count the work in a prepared folder."""
     manifest = json.loads((prepared / MANIFEST).read_text(encoding="utf-8"))
     if manifest["task"] == "two-tower":
-        lengths, read = _of_towers(prepared, manifest)
-    else:
-        lengths = open_tokens(prepared, "train").lengths
-        read = {split: int(open_tokens(prepared, split).lengths.sum()) for split in manifest["splits"]}
+        return _of_towers(prepared, manifest, batch_size)
+    lengths = open_tokens(prepared, "train").lengths
+    read = {split: int(open_tokens(prepared, split).lengths.sum()) for split in manifest["splits"]}
     validation, test = read.get("validation", 0), read.get("test", 0)
-    most = np.sort(lengths)[-batch_size:]
     return Amounts(
-        examples=len(lengths),
-        tokens=int(lengths.sum()),
-        longest_tokens=int(lengths.max(initial=0)),
-        largest_step_tokens=int(most.sum()),
+        **_of_examples(lengths, batch_size),
         evaluation_tokens=validation,
         report_tokens=validation + test,
+        largest_read_tokens=max(validation, test),
     )
 
 
-def _of_towers(prepared: Path, manifest: dict[str, Any]) -> tuple[NDArray[Any], dict[str, int]]:
+def _of_towers(prepared: Path, manifest: dict[str, Any], batch_size: int) -> Amounts:
     """An example is a query with its passage; an evaluation reads the whole corpus."""
 
     def sizes(name: str) -> NDArray[Any]:
@@ -57,7 +58,31 @@ def _of_towers(prepared: Path, manifest: dict[str, Any]) -> tuple[NDArray[Any], 
             return open_tokens(prepared, name).lengths
         return np.ones(len(open_array(prepared, f"{name}.vectors")), dtype=np.int64)
 
-    corpus = sizes("corpus")
+    corpus, queries = sizes("corpus"), sizes("train")
     qrels = np.asarray(open_array(prepared, "train.qrels"))
-    lengths = sizes("train")[qrels[:, 0]] + corpus[qrels[:, 1]]
-    return lengths, {split: int(sizes(split).sum() + corpus.sum()) for split in manifest["splits"]}
+    asked = {split: int(sizes(split).sum()) for split in manifest["splits"]}
+    validation, test = asked.get("validation", 0), asked.get("test", 0)
+    corpus_tokens = int(corpus.sum())
+    share = 0.0
+    if has_array(prepared, "train.negatives"):
+        has_one = np.unique(np.asarray(open_array(prepared, "train.negatives"))[:, 0])
+        share = float(np.isin(qrels[:, 0], has_one).mean())
+    return Amounts(
+        **_of_examples(queries[qrels[:, 0]] + corpus[qrels[:, 1]], batch_size),
+        evaluation_tokens=validation + corpus_tokens if "validation" in asked else 0,
+        report_tokens=validation + test + corpus_tokens,  # one reading serves both
+        largest_read_tokens=max(validation, test, corpus_tokens),
+        query_tokens=asked["train"],
+        corpus_tokens=corpus_tokens,
+        corpus_mean_tokens=float(corpus.mean()),
+        near_miss_share=share,
+    )
+
+
+def _of_examples(lengths: NDArray[Any], batch_size: int) -> dict[str, int]:
+    return {
+        "examples": len(lengths),
+        "tokens": int(lengths.sum()),
+        "longest_tokens": int(lengths.max(initial=0)),
+        "largest_step_tokens": int(np.sort(lengths)[-batch_size:].sum()),
+    }

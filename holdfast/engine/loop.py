@@ -139,7 +139,8 @@ class Loop:
         if not math.isfinite(result.loss) or not math.isfinite(result.norm):
             self._refuse(result.step, self._order.examples(result.step), result.loss, result.norm)
         rate = learning_rate(self._settings, result.step, self.steps)
-        self._events.write("step", step=result.step, loss=result.loss, lr=rate, norm=result.norm)
+        numbers = {"loss": result.loss, "lr": rate, "norm": result.norm}
+        self._events.write("step", step=result.step, **numbers, cpu_seconds=_cpu_seconds())
 
     def _catch_up(self) -> None:
         """Wait for steps that are still under way on a card."""
@@ -167,7 +168,7 @@ class Loop:
         with self._stopping.interruptible():
             metrics = self._task.evaluate("validation")
         self._evaluated_step = done
-        self._events.write("evaluated", step=done, metrics=metrics)
+        self._events.write("evaluated", step=done, metrics=metrics, cpu_seconds=_cpu_seconds())
         score = metrics.get(self._task.metric)
         if score is not None and (self._best is None or score > self._best):
             self._best, self._best_step = score, done
@@ -262,7 +263,7 @@ class Loop:
         write_about(model_folder(self._run), self._settings)
         write_card(model_folder(self._run), self._settings, metrics)
         self._beat.enter("end", self.steps, self.steps)
-        self._events.write("finished", steps=self.steps, kept_step=kept, metrics=metrics)
+        self._events.write("finished", steps=self.steps, kept_step=kept, metrics=metrics, cpu_seconds=_cpu_seconds())
 
     def _take_kept(self) -> int:
         """Put the weights to export into the model: those of the best evaluation, or the last; give their step."""
@@ -274,6 +275,11 @@ class Loop:
             return self.steps
         self._load(best)
         return best.step
+
+
+def _cpu_seconds() -> float:
+    """What this process has computed so far: beside the clock it tells whether others took the processor."""
+    return round(time.process_time(), 2)
 
 
 def use_threads(settings: Settings) -> None:

@@ -15,6 +15,9 @@ _NORM_TOLERANCE = {"fp32": 1e-2, "bf16": 1.5e-1}
 _FORWARD_SHARE = 0.4  # of a training step's time, that reading the same tokens takes
 _FLOPS = {"cuda": 4e13, "mps": 2e12}
 _CORE_FLOPS = 2.5e10
+_ANSWER_TOKENS = 45.0  # of at most 60: some answers end earlier
+_BYTES_PER_SECOND = {"cuda": 1e12, "mps": 1e11, "cpu": 1e10}
+_LAYER_SECONDS = 1e-3  # of calling one layer for one token
 _BF16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")
 SECONDS_EACH = 1.5
 _COMPILE_SECONDS = 60.0
@@ -31,6 +34,12 @@ class Work:
     evaluations: int
     evaluation_tokens: int
     report_tokens: int
+    largest_read_tokens: int = 0  # at once, where a micro-batch holds them
+    late_steps: int = 0  # the last ones, which bring mined near-misses along
+    late_tokens: float = 0.0  # of the near-misses of one such step
+    minings: int = 0
+    mining_tokens: int = 0  # read to mine once
+    answers: int = 0  # written by a language model at each evaluation, and once at the end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,25 +167,46 @@ def judge(
     return [replace(one, is_chosen=at == best) for at, one in enumerate(measured)]
 
 
-def forecast_seconds(work: Work, steps_left: int, step_seconds: float, export_seconds: float = 4.0) -> float:
-    """What is still to come, from the speed that was measured."""
-    per_token = step_seconds / max(1.0, work.step_tokens)
-    read = _FORWARD_SHARE * per_token
-    evaluations = work.evaluations * steps_left / max(1, work.steps)
+def compare_losses(wanted: float, found: float, precision: str) -> tuple[float, bool]:
+    """How far a loss is off, as a share, and whether that is rounding in this precision."""
+    off = _off(wanted, found)
+    return off, off <= _LOSS_TOLERANCE[precision]
+
+
+def forecast_seconds(
+    work: Work, done: int, step_seconds: float, answer_seconds: float = 0.0, export_seconds: float = 4.0
+) -> float:
+    """What is still to come after `done` steps, from the speed that was measured over the last of them."""
+    left = max(0, work.steps - done)
+    share = left / max(1, work.steps)
+    is_late = work.late_steps >= left  # the steps that were measured had near-misses too
+    per_token = step_seconds / max(1.0, work.step_tokens + (work.late_tokens if is_late else 0.0))
+    late_tokens = 0.0 if is_late else work.late_steps * work.late_tokens
+    minings = work.minings * (left / work.late_steps if is_late and work.late_steps else 1)
+    read_tokens = work.evaluations * share * work.evaluation_tokens + work.report_tokens + minings * work.mining_tokens
+    answers = work.answers * (work.evaluations * share + 1)
     return (
-        steps_left * step_seconds
-        + evaluations * work.evaluation_tokens * read
-        + work.report_tokens * read
+        left * step_seconds
+        + late_tokens * per_token
+        + read_tokens * _FORWARD_SHARE * per_token
+        + answers * answer_seconds
         + export_seconds
     )
+
+
+def answer_seconds(model: ModelFacts, device: str) -> float:
+    """About how long a language model takes to write one answer: each token reads all weights once."""
+    reading = 4.0 * model.parameters / _BYTES_PER_SECOND.get(device, _BYTES_PER_SECOND["cpu"])
+    return _ANSWER_TOKENS * (reading + _LAYER_SECONDS * max(1, model.layers))
 
 
 def _agrees(reference: Mapping[str, Any], event: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[bool, str]:
     if event.get("error"):
         return False, str(event["error"])
     precision = str(settings.get("precision", "fp32"))
-    loss, norm = _off(reference["loss"], event["loss"]), _off(reference["norm"], event["norm"])
-    if loss <= _LOSS_TOLERANCE[precision] and norm <= _NORM_TOLERANCE[precision]:
+    loss, is_same = compare_losses(reference["loss"], event["loss"], precision)
+    norm = _off(reference["norm"], event["norm"])
+    if is_same and norm <= _NORM_TOLERANCE[precision]:
         return True, f"same loss within {loss:.1e}, same gradient within {norm:.1e}"
     return False, f"its loss is off by {loss:.1e}, its gradient by {norm:.1e}"
 

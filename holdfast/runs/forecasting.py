@@ -4,7 +4,7 @@ Listens to the attempts as they go. Leaves: "forecast" and "proof" in plan.json.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ from holdfast.core.facts import ModelFacts
 from holdfast.core.runfolder import EVENTS, PLAN, attempt_folder
 from holdfast.core.text import human_bytes, human_seconds
 from holdfast.planning.memory_model import reading_bytes
-from holdfast.planning.proving import Work, forecast_seconds
+from holdfast.planning.proving import Work, answer_seconds, forecast_seconds
 from holdfast.runs.walk import OnEvent
 
 _FEWEST_STEPS = 8
+_FEWEST_FREE_STEPS = 4  # steps beside which nothing was saved
 _LEAST_SECONDS = 5.0
 _SHARE = 0.03  # of the steps, after which a forecast is made
 _ROOM = 1.03  # memory grows a little with the longest texts that are still to come
@@ -64,15 +65,24 @@ class Forecasting:
         if not enough or not is_long or seconds is None or done >= self._work.steps:
             return
         self._has_forecast = True
-        left = forecast_seconds(self._work, self._work.steps - done, seconds)
+        model, device = ModelFacts(**self._plan["model"]), str(self._plan["settings"]["device"])
+        left = forecast_seconds(self._work, done, seconds, answer_seconds(model, device))
         proof = self._plan.get("proof") or {}
         peaks = [
             self._peak,
             *(int((proof.get(part) or {}).get("peak_bytes") or 0) for part in ("longest", "first_steps")),
         ]
         peak = int(max(peaks) * _ROOM) + (0 if _has_evaluated(events) else self._evaluation_bytes())
-        because = f"measured over {len(steps)} steps of {human_seconds(seconds)}"
-        forecast = {"seconds": round(left, 1), "peak_bytes": peak, "because": because, "made_at": time.time()}
+        cores = cores_used(events)
+        assumed = f"if nothing fails and it keeps its {cores:.1f} cores" if cores else "if nothing fails"
+        because = f"measured over {len(steps)} steps of {human_seconds(seconds)}; {assumed}"
+        forecast = {
+            "seconds": round(left, 1),
+            "peak_bytes": peak,
+            "because": because,
+            "made_at": time.time(),
+            "cores": cores,
+        }
         self._write("forecast", forecast)
         self._on_event(
             "forecast",
@@ -82,7 +92,7 @@ class Forecasting:
     def _evaluation_bytes(self) -> int:
         """What the first evaluation will add."""
         settings = self._plan["settings"]
-        tokens = min(int(settings["micro_tokens"]), self._work.evaluation_tokens)
+        tokens = min(int(settings["micro_tokens"]), self._work.largest_read_tokens)
         model = ModelFacts(**self._plan["model"])
         return int(_NEW_SHARE * reading_bytes(model, tokens, str(settings["precision"])))
 
@@ -124,22 +134,37 @@ def _to_repeat(run: Path, plan: Mapping[str, Any]) -> dict[int, tuple[Any, Any]]
     return {step: gave for step, gave in steps.items() if step >= int(first["saved_step"])}
 
 
+def cores_used(events: Sequence[Mapping[str, Any]], since: float = 0.0) -> float | None:
+    """How many cores the engine computed with, on average, from its first step after a time to the end."""
+    told = [event for event in events if "cpu_seconds" in event and float(event["time"]) >= since]
+    if len(told) < 2:
+        return None
+    seconds = float(told[-1]["time"]) - float(told[0]["time"])
+    return round((told[-1]["cpu_seconds"] - told[0]["cpu_seconds"]) / seconds, 2) if seconds > 0 else None
+
+
 def _has_evaluated(events: list[dict[str, Any]]) -> bool:
     return any(event["event"] == "evaluated" for event in events)
 
 
 def _step_seconds(events: list[dict[str, Any]]) -> float | None:
-    """The mean time of a step; pauses for evaluations and the like are left out."""
-    gaps, before = [], None
+    """The mean time of a step; evaluations are counted apart, and saves come more rarely later on."""
+    gaps: list[tuple[float, float]] = []  # when each step began and ended
+    before = None
     for event in events:
         if event["event"] == "step":
             if before is not None:
-                gaps.append(float(event["time"]) - before)
+                gaps.append((before, float(event["time"])))
             before = float(event["time"])
         elif event["event"] in ("evaluated", "epoch", "training"):
             before = None
     if len(gaps) < _FEWEST_STEPS - 1:
         return None
-    gaps = sorted(gaps[1:])  # the first is often slower
-    kept = gaps[: max(1, int(len(gaps) * 0.98))]
+    gaps = gaps[1:]  # the first is often slower
+    saves = [
+        (float(e["time"]) - float(e.get("seconds") or 0), float(e["time"])) for e in events if e["event"] == "saved"
+    ]
+    free = [gap for gap in gaps if not any(gap[0] < end and begun < gap[1] for begun, end in saves)]
+    lasted = sorted(end - begun for begun, end in (free if len(free) >= _FEWEST_FREE_STEPS else gaps))
+    kept = lasted[: max(1, int(len(lasted) * 0.98))]
     return sum(kept) / len(kept)

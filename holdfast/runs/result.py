@@ -2,15 +2,18 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from holdfast.core.artifacts import read_artifact
-from holdfast.core.runfolder import METRICS, REPORT, RESULT, SAMPLES, model_folder
+from holdfast.core.events import read_events
+from holdfast.core.runfolder import EVENTS, METRICS, REPORT, RESULT, SAMPLES, attempt_folders, model_folder
 from holdfast.core.text import human_bytes, human_seconds
+from holdfast.runs.forecasting import cores_used
 from holdfast.runs.supervise import Result
 
+_DISTURBED = 0.1  # share of the cores that came or went
 _BEST_FIRST = (
     *("accuracy", "macro_f1", "micro_f1", "negative_loss", "loss", "perplexity"),
     *("ndcg@10", "recall@1", "recall@10", "mrr@10"),
@@ -28,19 +31,61 @@ def describe_result(run: Path, plan: Mapping[str, Any], result: Result) -> dict[
         **found,
         "model": str(model_folder(run)),
         "metrics": splits,
-        "forecast": forecast_against(plan, result, _peak(run)),
+        "forecast": forecast_against(plan, read_attempts(run), _peak(run)),
         "next": [f'holdfast predict {run} "..."', f"holdfast report {run}"],
     }
 
 
-def forecast_against(plan: Mapping[str, Any], result: Result, peak_bytes: int | None) -> dict[str, object]:
-    """What was forecast beside what happened, with the error as a share."""
+def forecast_against(
+    plan: Mapping[str, Any], attempts: Sequence[Sequence[Mapping[str, Any]]], peak_bytes: int | None
+) -> dict[str, object]:
+    """What was forecast beside what happened, with the error as a share, and what the forecast could not know."""
     forecast = plan.get("forecast") or {}
     made_at = forecast.get("made_at")
-    return {
-        "seconds": _beside(forecast.get("seconds"), time.time() - made_at if made_at else None),
-        "peak_bytes": _beside(forecast.get("peak_bytes"), peak_bytes),
-    }
+    clock = _beside(forecast.get("seconds"), time.time() - made_at if made_at else None)
+    if made_at:
+        clock["lost_seconds"] = round(lost_seconds(attempts, made_at), 1)
+        clock["cores"] = {
+            "forecast": forecast.get("cores"),
+            "actual": cores_used(attempts[-1], made_at) if attempts else None,
+        }
+    return {"seconds": clock, "peak_bytes": _beside(forecast.get("peak_bytes"), peak_bytes)}
+
+
+def lost_seconds(attempts: Sequence[Sequence[Mapping[str, Any]]], since: float = 0.0) -> float:
+    """What failures cost: for each, from the last step that was not done again to the first one after it."""
+    lost = 0.0
+    done: dict[int, float] = {}  # when each step was first reached
+    for events in attempts:
+        first = next((event for event in events if event.get("event") == "training"), None)
+        steps = [event for event in events if event.get("event") == "step"]
+        if first and done and steps:
+            known = [at for step, at in done.items() if step < int(first["first_step"])]
+            begun = max([since, *known]) if known else max(since, min(done.values()))
+            lost += max(0.0, float(steps[0]["time"]) - begun)
+        done |= {int(event["step"]): float(event["time"]) for event in steps}
+    return lost
+
+
+def excuse(clock: Mapping[str, Any]) -> str:
+    """What the forecast had assumed otherwise, with its part of the error."""
+    said = []
+    if lost := clock.get("lost_seconds"):
+        said.append(f"{human_seconds(lost)} went into failed attempts")
+    cores = clock.get("cores") or {}
+    before, after = cores.get("forecast"), cores.get("actual")
+    if before and after and abs(after / before - 1) > _DISTURBED:
+        free = clock["actual"] - (lost or 0.0)
+        said.append(
+            f"the processor had other work: {after:.1f} cores in place of {before:.1f}, "
+            f"{free * after / before / clock['forecast'] - 1:+.0%} with the same"
+        )
+    return "".join(f"; {words}" for words in said)
+
+
+def read_attempts(run: Path) -> list[list[dict[str, Any]]]:
+    """The engine's own story of every attempt."""
+    return [list(read_events(attempt / EVENTS)) for attempt in attempt_folders(run)]
 
 
 def read_result(run: Path) -> dict[str, Any]:
@@ -79,7 +124,7 @@ def _forecast_lines(forecast: Mapping[str, Any]) -> Iterator[tuple[str, str, str
     said = []
     if clock.get("forecast") and clock.get("actual"):
         actual, wanted = human_seconds(clock["actual"]), human_seconds(clock["forecast"])
-        said.append(f"{actual} against {wanted} ({clock['error']:+.0%})")
+        said.append(f"{actual} against {wanted} ({clock['error']:+.0%}{excuse(clock)})")
     if memory.get("forecast") and memory.get("actual"):
         actual, wanted = human_bytes(memory["actual"]), human_bytes(memory["forecast"])
         said.append(f"{actual} of memory against {wanted} ({memory['error']:+.0%})")

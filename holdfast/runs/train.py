@@ -29,12 +29,13 @@ from holdfast.runs.folders import RUNS, make_free_folder
 from holdfast.runs.forecasting import Forecasting
 from holdfast.runs.holder import hold
 from holdfast.runs.memory import Memory, key_of
-from holdfast.runs.prove import prove, work_of
+from holdfast.runs.prove import prove
 from holdfast.runs.report import write_report
 from holdfast.runs.result import closing_lines, describe_result, read_result
 from holdfast.runs.supervise import Job, Result, supervise
 from holdfast.runs.trackers import following, require_trackers
 from holdfast.runs.walk import OnEvent, Story, read_plan, walk
+from holdfast.runs.work import work_of
 from holdfast.supervisor.attempt import StopRequest
 from holdfast.supervisor.child import Launch
 

@@ -7,6 +7,7 @@ from typing import TypeGuard
 from holdfast.core.text import human_bytes, human_seconds
 from holdfast.runs.page.charts import meter
 from holdfast.runs.page.html import Html, details, join, section, table, tag
+from holdfast.runs.result import excuse
 from holdfast.runs.story import Json, Story
 
 _NOT_SHOWN = {"run", "prepared"}
@@ -38,18 +39,21 @@ def plan_section(story: Story) -> Html:
 def forecast_section(story: Story) -> Html:
     """What was forecast beside what happened."""
     compared = story.result.get("forecast")
-    rows = []
+    rows: list[list[str]] = []
+    reasons: list[str] = []
     for name, words, write in (("seconds", "time", human_seconds), ("peak_bytes", "peak memory", human_bytes)):
         found = compared.get(name) if isinstance(compared, dict) else None
         planned = (story.plan.get("forecast") or {}).get(name) if isinstance(story.plan.get("forecast"), dict) else None
         if isinstance(found, dict) and _is_number(found.get("forecast")) and _is_number(found.get("actual")):
             error = found["actual"] / found["forecast"] - 1 if found["forecast"] else 0.0
             rows.append([words, write(found["forecast"]), write(found["actual"]), f"{error:+.0%}"])
+            reasons.append(excuse(found).removeprefix("; "))
         elif _is_number(planned):
             rows.append([words, write(planned), "", ""])
     if not rows:
         return Html("")
-    because = (story.plan.get("forecast") or {}).get("because")
+    said = (story.plan.get("forecast") or {}).get("because")
+    because = ". ".join(words[0].upper() + words[1:] for words in (str(said or ""), *reasons) if words)
     head = ["", "forecast", "actual", "off by"]
     return section(
         "Forecast and reality",

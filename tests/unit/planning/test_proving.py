@@ -1,5 +1,7 @@
 """What is proven before a run, and which candidate wins."""
 
+from dataclasses import replace
+
 import pytest
 
 from holdfast.core.facts import MachineFacts
@@ -89,7 +91,19 @@ def test_a_candidate_reads_like_a_sentence():
 
 def test_the_forecast_counts_steps_evaluations_and_the_report():
     work = Work(steps=100, step_tokens=1000, evaluations=2, evaluation_tokens=10_000, report_tokens=20_000)
-    assert forecast_seconds(work, 100, 1.0, export_seconds=0) == pytest.approx(100 + 0.4 * 0.001 * 40_000)
+    assert forecast_seconds(work, 0, 1.0, export_seconds=0) == pytest.approx(100 + 0.4 * 0.001 * 40_000)
+
+
+def test_the_forecast_counts_mining_and_the_near_misses_it_brings():
+    work = Work(steps=100, step_tokens=1000, evaluations=0, evaluation_tokens=0, report_tokens=0)
+    mined = replace(work, late_steps=50, late_tokens=500, minings=1, mining_tokens=10_000)
+    assert forecast_seconds(mined, 0, 1.0, export_seconds=0) == pytest.approx(100 + 50 * 0.5 + 0.4 * 0.001 * 10_000)
+    assert forecast_seconds(mined, 60, 1.5, export_seconds=0) == pytest.approx(40 * 1.5 + 0.8 * 0.4 * 0.001 * 10_000)
+
+
+def test_the_forecast_counts_the_answers_that_a_language_model_writes():
+    work = Work(steps=10, step_tokens=10, evaluations=2, evaluation_tokens=0, report_tokens=0, answers=3)
+    assert forecast_seconds(work, 0, 1.0, answer_seconds=2.0, export_seconds=0) == pytest.approx(10 + 3 * 3 * 2.0)
 
 
 def test_a_plan_whose_own_loss_is_no_number_is_left_as_it_is():

@@ -3,7 +3,7 @@
 import json
 import time
 
-from holdfast.runs.result import closing_lines, describe_result
+from holdfast.runs.result import closing_lines, describe_result, excuse, lost_seconds
 from holdfast.runs.supervise import Result
 
 
@@ -39,3 +39,26 @@ def test_a_failed_run_gives_its_cause_and_what_to_try(tmp_path):
     assert "no memory" in said
     assert "try    buy some" in said
     assert "holdfast explain host-oom" in said
+
+
+def steps(first: int, count: int, begun: float) -> list[dict[str, object]]:
+    told = [{"event": "step", "step": first + at, "time": begun + at} for at in range(count)]
+    return [{"event": "training", "first_step": first, "time": begun - 1}, *told]
+
+
+def test_what_a_failure_cost_is_counted_from_the_last_step_that_was_kept():
+    died = steps(0, 10, begun=100.0)  # step 9 at 109; saved after step 5, at 104
+    resumed = steps(5, 10, begun=130.0)
+    assert lost_seconds([died, resumed]) == 130.0 - 104.0
+    assert lost_seconds([died, resumed], since=120.0) == 10.0
+    assert lost_seconds([died]) == 0.0
+    assert lost_seconds([died, [], resumed]) == 130.0 - 104.0
+
+
+def test_a_disturbed_machine_and_failed_attempts_are_named_beside_the_error():
+    clock = {"forecast": 100.0, "actual": 220.0, "error": 1.2, "lost_seconds": 20.0}
+    said = excuse({**clock, "cores": {"forecast": 2.0, "actual": 1.0}})
+    assert "20 s went into failed attempts" in said
+    assert "1.0 cores in place of 2.0, +0% with the same" in said
+    assert excuse({**clock, "lost_seconds": 0.0, "cores": {"forecast": 2.0, "actual": 1.9}}) == ""
+    assert excuse({"forecast": 1, "actual": 2}) == ""
