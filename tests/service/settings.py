@@ -5,7 +5,7 @@ import tempfile
 
 os.environ.setdefault("HOLDFAST_HOME", tempfile.mkdtemp(prefix="holdfast-test-home-"))
 
-from holdfast.service.settings import *  # noqa: E402, F403
+from holdfast.service.settings import *  # noqa: F403
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 STORAGES = {
