@@ -75,7 +75,10 @@ def explain_run(folder: Path) -> tuple[Diagnosis, str]:
     attempt = find_attempt(folder)
     if attempt is None:
         raise RequestError(f"{folder} holds no attempt of a run", try_next=("holdfast explain FOLDER/the.log",))
-    if words := _FINE.get(str(read_artifact(attempt / OUTCOME).get("outcome", ""))):
+    known = read_artifact(attempt / OUTCOME)
+    if words := _FINE.get(str(known.get("outcome", ""))):
+        if known.get("diagnosis"):  # it finished, with something to say
+            words = f"{words} But {known.get('sentence')}: holdfast explain {known['diagnosis']}."
         return Diagnosis(slug="unknown", confidence="unknown", title="nothing failed", note=words), ""
     evidence = read_attempt_evidence(attempt)
     diagnosis = diagnose(evidence)

@@ -174,7 +174,7 @@ def _attempt_lines(number: int, one: AttemptStatus, width: int) -> list[str]:
     rung = f": {one.rung}" if one.rung else ""
     noticed = f", noticed after {human_seconds(one.noticed_after_seconds)}" if one.noticed_after_seconds else ""
     lines = [f"{mark} attempt {number}{rung}; {one.outcome} at step {one.step_reached}{noticed}"]
-    if one.diagnosis and one.outcome != "finished":
+    if one.diagnosis:
         lines += [f"     {line}" for line in _wrapped(clean(one.diagnosis), width - 5)]
     return lines
 

@@ -16,7 +16,7 @@ from holdfast.core.events import find_last_event, read_events, read_last_events
 from holdfast.core.runfolder import EVENTS, METRICS, REQUEST, RESULT, RUNG, SAMPLES, attempt_folders
 from holdfast.core.text import closest
 from holdfast.runs.holder import holder
-from holdfast.supervisor.outcome import newest_beat, read_outcome
+from holdfast.supervisor.outcome import newest_beat, read_outcome, weights_words
 
 _RATE_SAMPLES = 24  # about two minutes: the speed of now, not of the first epoch
 
@@ -148,7 +148,7 @@ def _attempt_status(attempt: Path, is_watched: bool) -> AttemptStatus:
     return AttemptStatus(
         rung=str(read_artifact(attempt / RUNG).get("rung", "")),
         outcome="running" if is_watched else "interrupted",
-        diagnosis=None,
+        diagnosis=weights_words(attempt) or None,
         noticed_after_seconds=None,
         step_reached=step,
     )

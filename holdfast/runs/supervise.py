@@ -180,10 +180,11 @@ class _Supervision:
         # A loop that does not tell its total counts from where it began this time.
         part = " in the last" if outcome.number > 1 and not outcome.steps else ""
         steps = f", {outcome.step_reached} steps{part}" if outcome.step_reached else ""
-        if self._memory:
+        if self._memory and not outcome.sentence:
             changes = {name: value for name, value in outcome.changes.items() if name not in outcome.void}
             self._memory.remember(self._job.memory_key, self._job.words, changes, outcome.number, self._learnt)
-        return self._end("finished", 0, f"finished{tries}{steps}", outcome)
+        but = f", but {outcome.sentence}" if outcome.sentence else ""
+        return self._end("finished", 0, f"finished{tries}{steps}{but}", outcome, slug=outcome.diagnosis or "")
 
     def _stopped(self, outcome: Outcome) -> Result:
         code = 128 + self._stop.signal if self._stop.signal else 130

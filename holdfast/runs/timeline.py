@@ -48,9 +48,10 @@ def outcome_of(attempt: AttemptStory) -> tuple[str, str]:
     known = attempt.outcome
     if known.get("outcome"):
         how = _HOW.get(str(known["outcome"]), ("failed", "it failed"))
-        said = known.get("sentence") if how[0] == "failed" else ""
-        title = attempt.diagnosis.get("title") if how[0] == "failed" else ""
-        return how[0], str(said or title or how[1]).rstrip(".")
+        said = known.get("sentence")
+        if how[0] == "failed":
+            return how[0], str(said or attempt.diagnosis.get("title") or how[1]).rstrip(".")
+        return how[0], f"{how[1]}, but {said}" if said and how[0] == "finished" else how[1]
     if attempt.named("finished"):
         return "finished", "it finished"
     if attempt.named("stopped"):

@@ -132,6 +132,12 @@ def _applied(details: Mapping[str, object], verbose: bool) -> str:
     )
 
 
+def _weights(details: Mapping[str, object], verbose: bool) -> str:
+    if details.get("is_nan"):
+        return f"the weights are NaN since about step {details['step']}; the script goes on [nan-loss]"
+    return f"the weights are numbers again at step {details['step']}"
+
+
 def _save_skipped(details: Mapping[str, object], verbose: bool) -> str:
     return f"{Path(str(details.get('path'))).name} was not saved: {clean(details.get('reason', ''))}"
 
@@ -150,6 +156,7 @@ _SHOWN: dict[str, Callable[[Mapping[str, object], bool], str | list[str]]] = {
     "checkpoint damaged": _skipped,
     "applied": _applied,
     "save skipped": _save_skipped,
+    "weights": _weights,
 }
 
 
@@ -160,8 +167,8 @@ def closing_lines(
     lines = [f"{clean(sentence, 600)}; {human_seconds(seconds)}"]
     if state == "failed":
         lines += [f"try    {clean(remedy)}" for remedy in remedies[:3]]
-        if slug and slug != "unknown":
-            lines.append(f"more   holdfast explain {slug}")
+    if slug and slug != "unknown":
+        lines.append(f"more   holdfast explain {slug}")
     if state == "stopped":
         lines.append(f"next   holdfast resume {run}")
     return [*lines, f"everything is in {run}"]

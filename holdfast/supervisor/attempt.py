@@ -25,13 +25,22 @@ from holdfast.supervisor.diagnose import diagnose
 from holdfast.supervisor.ending import end_tree, send
 from holdfast.supervisor.members import find_members
 from holdfast.supervisor.memory_proof import MemoryMark
-from holdfast.supervisor.outcome import OUTSIDE, How, Outcome, last_error, newest_beat, was_ended_from_outside
+from holdfast.supervisor.outcome import (
+    OUTSIDE,
+    How,
+    Outcome,
+    last_error,
+    newest_beat,
+    was_ended_from_outside,
+    weights_words,
+)
 from holdfast.supervisor.sentence import one_sentence
 from holdfast.supervisor.told import Told
 from holdfast.supervisor.verdict import Verdict
 from holdfast.supervisor.watch import Look, Watch
 
 OnEvent = Callable[[str, Mapping[str, object]], None]
+NAN = "nan-loss"
 NOTHING = Diagnosis(slug="unknown", confidence="unknown", title="nothing failed")
 
 _TURN_SECONDS = 0.1  # how soon an exit or a wish to stop is seen
@@ -104,11 +113,16 @@ class _Attempt:
             outcome, diagnosis = _outcome("finished" if has_finished else "stopped", look, code), NOTHING
         elif code == 0:
             self._end_stragglers(child)
-            outcome, diagnosis = _outcome("finished", look, code), NOTHING
+            outcome, diagnosis = self._finished(look, code), NOTHING
         else:
             outcome, diagnosis = self._name(child, watch, mark, look, code)
         seconds = round(time.monotonic() - begun, 3)
         return replace(outcome, seconds=seconds, started=round(self._started, 3)), diagnosis
+
+    def _finished(self, look: Look, code: int) -> Outcome:
+        """A script that goes on with weights that are no numbers, and ends well, has finished: but that is said."""
+        outcome, words = _outcome("finished", look, code), weights_words(self._launch.attempt)
+        return replace(outcome, sentence=words, diagnosis=NAN, confidence="proven") if words else outcome
 
     def _stay(self, child: Child, watch: Watch, mark: MemoryMark) -> Look:
         """Watch until the child has ended, hangs, or has been asked to stop and is gone."""

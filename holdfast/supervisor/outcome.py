@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from holdfast.core.events import read_events
+from holdfast.core.events import find_last_event, read_events
 from holdfast.core.evidence import Evidence
 from holdfast.core.heartbeat import read_beat
 from holdfast.core.plan import Rung
@@ -89,6 +89,15 @@ def newest_beat(attempt: Path) -> tuple[str, int, int]:
     beats = [beat for page in pages if (beat := read_beat(page))]
     best = max(beats, key=lambda beat: (beat.step, beat.monotonic_ns), default=None)
     return (best.phase, best.step, best.steps) if best else ("", 0, 0)
+
+
+def weights_words(attempt: Path) -> str:
+    """Say that the weights are no numbers any more, and since when; empty when nothing was seen of it."""
+    seen = find_last_event(attempt / EVENTS, "weights") or {}
+    if not seen.get("is_nan"):
+        return ""
+    good = seen.get("last_finite_step")
+    return f"the weights are NaN since about step {seen.get('step')}" + (f" (not yet at step {good})" if good else "")
 
 
 def last_error(evidence: Evidence) -> tuple[str, str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast_preload import events, settings
+from holdfast_preload import events, settings, weights
 from holdfast_preload.wraps import Function, around, in_phase
 
 _MANY_TEXTS = 1000
@@ -15,7 +15,7 @@ _MANY_TEXTS = 1000
 def after_safetensors(module: Any) -> None:
     """Weights to and from files."""
     for name in ("save_file", "save_model"):
-        around(module, name, in_phase("save"))
+        around(module, name, lambda save: weights.before_saving(in_phase("save")(save)))
     for name in ("load_file", "load_model"):
         around(module, name, in_phase("load"))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast_preload import events, settings
+from holdfast_preload import events, settings, weights
 from holdfast_preload.beat import BEAT, EVALUATE, FIRST_STEP
 from holdfast_preload.wraps import Function, around, in_phase
 
@@ -20,13 +20,13 @@ def after_torch(torch: Any) -> None:
 
 
 def after_optimizer(module: Any) -> None:
-    """Count the steps of every optimizer."""
+    """Count the steps of every optimizer, and look after its weights."""
     register = getattr(module, "register_optimizer_step_post_hook", None)
     if register is None:
         events.write_once("cannot watch", module=module.__name__, name="register_optimizer_step_post_hook")
         return
     register(BEAT.stepped)
-    around(module.Optimizer, "__init__", _then_first_step)
+    around(module.Optimizer, "__init__", lambda init: weights.watch(_then_first_step(init)))
 
 
 def after_module(module: Any) -> None:
@@ -36,7 +36,7 @@ def after_module(module: Any) -> None:
 
 def after_serialization(module: Any) -> None:
     """Saving and loading."""
-    around(module, "save", in_phase("save"))
+    around(module, "save", lambda save: weights.before_saving(in_phase("save")(save)))
     around(module, "load", in_phase("load"))
 
 

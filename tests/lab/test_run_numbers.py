@@ -1,0 +1,71 @@
+"""Loops written by hand whose weights become NaN: it is said while they run and at their end, and only then."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.lab.supervised import SCRIPTS, Supervised, finish, start, supervise
+
+pytestmark = pytest.mark.lab
+LOOP = (sys.executable, SCRIPTS / "numbers_loop.py")
+
+
+def _status(run) -> dict:
+    asked = [sys.executable, "-m", "holdfast", "status", str(run), "--json"]
+    return json.loads(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
+
+
+def _said(done: Supervised) -> str:
+    """All that a person may read of a run."""
+    commands = [("status", done.run), ("explain", done.run), ("report", done.run, "--out", done.run / "page.html")]
+    for command in commands:
+        words = [sys.executable, "-m", "holdfast", *map(str, command)]
+        yield subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    yield (done.run / "page.html").read_text()
+    yield done.result["sentence"]
+    yield done.output
+
+
+def test_weights_that_become_nan_are_told_of_and_the_script_decides(tmp_path, lab_row):
+    run = tmp_path / "run"
+    process = start(run, *LOOP, tmp_path / "out.pt", "nan")
+    deadline = time.monotonic() + 120
+    while not (run / "request.json").exists() or not (known := _status(run))["attempts"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    while known["state"] == "training" and not known["attempts"][0]["diagnosis"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+        known = _status(run)
+    done = finish(process, run)
+    first = done.outcomes[0]
+    lab_row(
+        fault="NaN in the weights",
+        phase="step",
+        task="own loop",
+        noticed_after_seconds=None,
+        named=first.diagnosis or "",
+        finished=done.exit_code == 0,
+        identical=None,
+    )
+    assert known["state"] == "training", "it was told of only at the end"
+    assert "the weights are NaN since about step" in known["attempts"][0]["diagnosis"]
+    assert (done.exit_code, first.outcome, first.diagnosis) == (0, "finished", "nan-loss")
+    assert 151 <= int(first.sentence.partition("about step ")[2].split()[0]) <= 300
+    for text in _said(done):
+        assert "are NaN since about step" in text or "explain nan-loss" in text, text
+
+
+@pytest.mark.parametrize("kind", ["scaled", "unused", "healed"])
+def test_loss_scaling_unused_weights_and_a_loop_that_heals_itself_are_left_alone(tmp_path, kind):
+    done = supervise(tmp_path / "run", *LOOP, tmp_path / "out.pt", kind)
+    assert done.exit_code == 0, done.output
+    assert done.outcomes[0].sentence == ""
+    assert "NaN" not in done.result["sentence"]
+    if kind != "healed":
+        assert "NaN" not in done.output
+    if kind == "scaled":
+        assert "scale 1e+38" not in done.output, "no step was skipped"

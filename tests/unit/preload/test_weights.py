@@ -1,0 +1,74 @@
+"""When the weights are looked at, and what is told of them."""
+
+import pytest
+import torch
+from holdfast_preload import weights
+from holdfast_preload.beat import BEAT
+from holdfast_preload.weights import Weights
+
+from holdfast.core.events import read_events
+
+
+@pytest.fixture
+def watched(attempt, monkeypatch):
+    """A model with an optimizer after its first step, and what looks after its weights."""
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(1, 3)).sum().backward()
+    monkeypatch.setattr(weights, "optimizers", {optimizer})
+    monkeypatch.setattr(BEAT, "step", 1)
+    return model, Weights(), attempt
+
+
+def told(attempt):
+    return [event for event in read_events(attempt / "events.jsonl") if event["event"] == "weights"]
+
+
+def test_nan_is_told_once_with_the_last_step_that_was_good(watched, monkeypatch):
+    model, seen, attempt = watched
+    seen.look_now()
+    assert told(attempt) == []
+    model.bias.data.fill_(float("nan"))
+    for step in (70, 80):
+        monkeypatch.setattr(BEAT, "step", step)
+        seen.look_now()
+    (event,) = told(attempt)
+    assert (event["is_nan"], event["step"], event["last_finite_step"]) == (True, 70, 1)
+
+
+def test_a_script_that_goes_back_to_good_weights_is_believed(watched, monkeypatch):
+    model, seen, attempt = watched
+    model.bias.data.fill_(float("nan"))
+    seen.look_now()
+    model.bias.data.zero_()
+    model.zero_grad()  # as a loop does: what was chosen is still looked at
+    seen.look_now()
+    assert [event["is_nan"] for event in told(attempt)] == [True, False]
+
+
+def test_infinite_gradients_and_weights_without_one_are_nothing(watched):
+    model, seen, attempt = watched
+    model.weight.grad.fill_(float("inf"))
+    model.bias.grad = None
+    model.bias.data.fill_(float("nan"))
+    seen.look_now()
+    assert told(attempt) == []
+
+
+def test_a_dear_look_comes_seldom(watched, monkeypatch):
+    _, seen, _ = watched
+    clock = iter([0.0, 1.0, 1.001])  # the first look loads kernels; the second, timed, takes a millisecond
+    monkeypatch.setattr(weights, "perf_counter", lambda: next(clock))
+    seen.look()
+    assert seen.next_step == pytest.approx(1 + 2000, abs=1)
+    monkeypatch.setattr(BEAT, "step", 1999)
+    seen.look()  # asks no clock
+
+
+def test_what_cannot_be_looked_at_is_left_alone(watched, monkeypatch):
+    _, seen, attempt = watched
+    monkeypatch.setattr(torch, "isnan", lambda _: 1 / 0)
+    seen.look_now()
+    seen.look_now()
+    failed = [event for event in read_events(attempt / "events.jsonl") if event["event"] == "preload failed"]
+    assert len(failed) == 1
