@@ -51,9 +51,11 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator", "CommonPasswordValidator")
 ]
+AUTHENTICATION_BACKENDS = ["holdfast.service.jobs.limits.LimitedBackend"]
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "login"
+MESSAGE_TAGS = {25: "good", 30: "warn", 40: "bad"}  # success, warning, error: classes of the stylesheet
 
 # Behind TLS (HOLDFAST_TLS=1) cookies travel over TLS only; on loopback a browser has no other way than plain HTTP.
 TLS = service_variable("TLS") == "1"
@@ -79,6 +81,7 @@ TIME_ZONE = "UTC"
 LANGUAGE_CODE = "en"
 
 # Jobs. A lease lives for LEASE_SECONDS after its last renewal; who cannot renew it in time ends its own run.
+PUBLIC_URL = service_variable("PUBLIC_URL").rstrip("/")  # how people reach it, for links in messages
 BROKER_URL = service_variable("BROKER_URL")  # empty: the embedded dispatcher looks at the table itself
 LEASE_SECONDS = float(service_variable("LEASE_SECONDS", "60"))
 RUNS_AT_ONCE = int(service_variable("RUNS_AT_ONCE", "1"))  # on each worker
@@ -86,4 +89,8 @@ UPLOAD_BYTES = int(service_variable("UPLOAD_BYTES", str(2 * 1024**3)))
 UPLOAD_ROWS = int(service_variable("UPLOAD_ROWS", "5000000"))
 EMAIL_HOST = service_variable("EMAIL_HOST", "localhost")
 EMAIL_PORT = int(service_variable("EMAIL_PORT", "25"))
+EMAIL_HOST_USER = service_variable("EMAIL_USER")
+EMAIL_HOST_PASSWORD = service_variable("EMAIL_PASSWORD")
+EMAIL_USE_TLS = service_variable("EMAIL_TLS") == "1"
+EMAIL_TIMEOUT = 10
 DEFAULT_FROM_EMAIL = service_variable("EMAIL_FROM", "holdfast@localhost")

@@ -1,0 +1,1 @@
+"""Views: each builds one small frozen value for its template."""
