@@ -4,6 +4,7 @@ The command is not touched. A folder of ours comes first on PYTHONPATH and arms 
 process it starts; settings that are environment variables go into the environment. Leaves: request.json.
 """
 
+import contextlib
 import os
 import re
 import shlex
@@ -16,7 +17,7 @@ from pathlib import Path
 import holdfast
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import MachineError, RequestError
-from holdfast.core.runfolder import REQUEST, SETTINGS
+from holdfast.core.runfolder import REQUEST, SETTINGS, checkpoints_folder
 from holdfast.planning.ladder import DEFAULT_MAX_ATTEMPTS, Changes
 from holdfast.planning.ladders import command_ladder
 from holdfast.runs.folders import RUNS, make_free_folder
@@ -106,12 +107,22 @@ def command_job(request: CommandRequest) -> Job:
         allow_changes=request.allow_changes,
         max_attempts=request.max_attempts,
         step_timeout_seconds=request.step_timeout_seconds,
+        clean_up=remove_own_checkpoints,
         memory=Memory.open(request.command) if request.remembers else None,
         # What was allowed once must not come back where it was not allowed.
         memory_key=key_of(
             "command", request.cwd, *request.command, *(("changes allowed",) if request.allow_changes else ())
         ),
     )
+
+
+def remove_own_checkpoints(run: Path) -> None:
+    """Remove the checkpoints that were made beside the script's own: nothing goes on from them any more."""
+    checkpoints = checkpoints_folder(run)
+    for folder in (*checkpoints.glob("train-*"), *checkpoints.glob("fit-*")):
+        shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):  # absent, or somebody put something there
+        checkpoints.rmdir()
 
 
 def read_command_request(known: Mapping[str, object]) -> CommandRequest:

@@ -67,6 +67,7 @@ class Job:
     memory: Memory | None = None  # None: nothing is remembered
     memory_key: str = ""  # what worked is remembered under it
     describe_result: Callable[["Result"], Mapping[str, object]] | None = None  # more fields for result.json
+    clean_up: Callable[[Path], None] | None = None  # called with the run's folder once it has finished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +184,8 @@ class _Supervision:
         if self._memory and not outcome.sentence:
             changes = {name: value for name, value in outcome.changes.items() if name not in outcome.void}
             self._memory.remember(self._job.memory_key, self._job.words, changes, outcome.number, self._learnt)
+        if self._job.clean_up:
+            self._job.clean_up(self._run)
         but = f", but {outcome.sentence}" if outcome.sentence else ""
         return self._end("finished", 0, f"finished{tries}{steps}{but}", outcome, slug=outcome.diagnosis or "")
 

@@ -78,6 +78,7 @@ def report(lab_row, fault: str, name: str, done: Supervised, wanted: str, output
     assert done.exit_code == 0, done.output
     assert len(done.outcomes) == 2
     assert same
+    assert not (done.run / "checkpoints").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV], ids=lambda number: number.name)

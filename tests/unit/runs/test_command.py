@@ -16,6 +16,7 @@ from holdfast.runs.command import (
     make_folder,
     make_request,
     read_command_request,
+    remove_own_checkpoints,
 )
 
 
@@ -95,3 +96,15 @@ def test_what_was_allowed_to_change_is_not_remembered_for_a_run_that_did_not_all
     command = (sys.executable, "-c", "pass")
     plain, allowed = (command_job(make_request(command, allow_changes=allow)) for allow in (False, True))
     assert plain.memory_key != allowed.memory_key
+
+
+def test_once_it_has_finished_only_our_own_checkpoints_are_removed(tmp_path):
+    for name in ("train-1/checkpoint-30", "fit-2", "theirs"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    remove_own_checkpoints(tmp_path)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["theirs"]
+    (tmp_path / "checkpoints" / "theirs").rmdir()
+    remove_own_checkpoints(tmp_path)
+    assert not (tmp_path / "checkpoints").exists()
+    remove_own_checkpoints(tmp_path)
+    assert command_job(CommandRequest(command=("true",), cwd=".")).clean_up is remove_own_checkpoints
