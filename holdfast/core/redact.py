@@ -30,7 +30,7 @@ _COMMON_NAMES = {
 
 _SHAPES: tuple[tuple[str, str], ...] = (
     ("private key", r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"),
-    ("token", r"\bhf_[A-Za-z0-9]{16,}|\bapi_org_[A-Za-z0-9]{16,}"),
+    ("token", r"\bhfk?_[A-Za-z0-9]{16,}|\bapi_org_[A-Za-z0-9]{16,}"),
     ("token", r"\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}"),
     ("token", r"\bsk-(?:[a-z]+-)*[A-Za-z0-9_-]{16,}|\bxox[abprs]-[\w-]{10,}|\bAIza[\w-]{30,}|\bya29\.[\w-]{20,}"),
     ("token", r"\bey[JK][\w-]{8,}\.[\w-]{8,}\.[\w-]*|\bpypi-[\w-]{20,}|\bnpm_[A-Za-z0-9]{20,}|\bdckr_pat_[\w-]{16,}"),

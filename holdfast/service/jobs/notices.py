@@ -1,0 +1,137 @@
+"""Tells people of a finish or of trouble: files a notice for each of their hooks, sends what is due, tries again.
+
+A notice is sent at least once; its number in the header lets the other side pass over a second copy. Several processes
+may send: a notice is taken by a conditional update before anything leaves.
+"""
+
+import secrets
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
+from django.core.mail import send_mail
+from django.core.validators import validate_email
+from django.utils import timezone
+
+from holdfast.core.errors import RequestError
+from holdfast.runs.view import clean
+from holdfast.service.jobs.models import Hook, Job, Notice
+from holdfast.service.jobs.webhooks import Delivery, check_address, deliver
+
+FINISH, TROUBLE = ("finished", "planned"), ("failed", "trouble")
+WAITS_SECONDS = (10, 60, 300, 1800, 7200, 21_600)  # after the first try, the second, ...; then it is given up
+MOST_TRIES = len(WAITS_SECONDS) + 1
+_MOST_HOOKS = 20
+_SENDING_SECONDS = 60  # a sender that died is followed after this
+
+
+def make_hook(owner: User, kind: str, target: str, *, on_finish: bool = True, on_trouble: bool = True) -> Hook:
+    """Remember where somebody wants to hear of their runs; a webhook gets a key that signs what is sent."""
+    target = target.strip()
+    if kind not in Hook.Kind.values:
+        raise RequestError(
+            "the hook cannot be used", seen=f"kind {kind[:20]!r}; allowed: {', '.join(Hook.Kind.values)}"
+        )
+    if Hook.objects.filter(owner=owner).count() >= _MOST_HOOKS:
+        raise RequestError("the hook cannot be used", seen=f"{_MOST_HOOKS} hooks are there already")
+    if kind == Hook.Kind.EMAIL:
+        try:
+            validate_email(target)
+        except ValidationError:
+            raise RequestError("the hook cannot be used", seen=f"{target[:100]!r} is no e-mail address") from None
+    else:
+        check_address(target)
+    key = secrets.token_hex(32) if kind == Hook.Kind.WEBHOOK else ""
+    return Hook.objects.create(
+        owner=owner, kind=kind, target=target, on_finish=on_finish, on_trouble=on_trouble, key=key
+    )
+
+
+def file_notices(job: Job, event: str) -> int:
+    """Note down that the job's owner is to hear of an event; the same event of the same claim is noted once."""
+    wanted = {"on_finish": True} if event in FINISH else {"on_trouble": True}
+    occasion = f"{event} {job.claims}.{job.attempts}"
+    filed = 0
+    for hook in Hook.objects.filter(owner=job.owner_id, **wanted):
+        if not Notice.objects.filter(hook=hook, job=job, event=event, body__occasion=occasion).exists():
+            Notice.objects.create(hook=hook, job=job, event=event, body=_body(job, event, occasion))
+            filed += 1
+    return filed
+
+
+def send_due(most: int = 20) -> int:
+    """Send the notices whose time has come; give how many got through. Takes seconds for each that does not."""
+    due = Notice.objects.filter(sent=None, tries__lt=MOST_TRIES, next_try__lte=timezone.now())
+    sent = 0
+    for notice in due.select_related("hook").order_by("next_try")[:most]:
+        if _take(notice):
+            sent += _send(notice)
+    return sent
+
+
+def _take(notice: Notice) -> bool:
+    soon = timezone.now() + timedelta(seconds=_SENDING_SECONDS)
+    mine = Notice.objects.filter(pk=notice.pk, tries=notice.tries, sent=None, next_try=notice.next_try)
+    return mine.update(tries=notice.tries + 1, next_try=soon) == 1
+
+
+def _send(notice: Notice) -> bool:
+    tries = notice.tries + 1
+    delivery = _mail(notice) if notice.hook.kind == Hook.Kind.EMAIL else deliver(notice)
+    changes: dict[str, Any] = {"said": clean(delivery.said, 280)}
+    if delivery.arrived:
+        changes["sent"] = timezone.now()
+    elif tries < MOST_TRIES:
+        changes["next_try"] = timezone.now() + timedelta(seconds=WAITS_SECONDS[tries - 1])
+    Notice.objects.filter(pk=notice.pk).update(**changes)
+    return delivery.arrived
+
+
+def _body(job: Job, event: str, occasion: str) -> dict[str, Any]:
+    """What is told: enough to know what happened, nothing of the data."""
+    about = {
+        "id": job.pk,
+        "name": job.name,
+        "state": job.state,
+        "task": job.task,
+        "step": job.step,
+        "steps": job.steps,
+        "attempts": job.attempts,
+        "metrics": job.metrics,
+        "sentence": job.sentence,
+    }
+    url = f"{settings.PUBLIC_URL}/runs/{job.pk}"
+    return {"event": event, "occasion": occasion, "at": timezone.now().isoformat(), "run": about, "url": url}
+
+
+def _mail(notice: Notice) -> Delivery:
+    run = notice.body["run"]
+    subject = clean(f"{run['name']}: {_WORDS.get(notice.event, notice.event)}", 150)
+    metrics = [f"{split} {name}: {value:.4g}" for split, name, value in _numbers(run["metrics"])]
+    lines = [clean(run["sentence"], 600), *metrics, f"step {run['step']} of {run['steps']}", notice.body["url"]]
+    try:
+        send_mail(subject, "\n".join(line for line in lines if line), None, [notice.hook.target])
+    except (OSError, ValueError) as error:  # smtplib's errors are among them
+        return Delivery(False, f"{type(error).__name__}: {error}")
+    return Delivery(True, "the mail server took it")
+
+
+_WORDS = {
+    "finished": "the model is finished",
+    "planned": "the plan is ready",
+    "failed": "the run failed",
+    "trouble": "an attempt failed, the run goes on",
+}
+
+
+def _numbers(metrics: object) -> list[tuple[str, str, float]]:
+    splits = metrics.items() if isinstance(metrics, dict) else ()
+    return [
+        (str(split), str(name), value)
+        for split, found in splits
+        if isinstance(found, dict)
+        for name, value in found.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    ][:10]

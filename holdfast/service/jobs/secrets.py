@@ -1,0 +1,76 @@
+"""Secrets of people, such as a hub token: encrypted at rest, opened by the keeper of a run and by nobody else.
+
+The key is derived from the service's own secret key. A sealed value names its owner and itself, so that a row that was
+copied to somebody else does not open there.
+"""
+
+import base64
+import json
+import re
+
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from django.conf import settings
+from django.contrib.auth.models import User
+
+from holdfast.core.errors import RequestError
+from holdfast.core.redact import Redactor
+from holdfast.service.jobs.models import Secret
+
+# Variables that hold a secret and do nothing else: none of them changes what is run, as PATH or LD_PRELOAD would.
+_NAME = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*_(?:TOKEN|API_KEY|ACCESS_KEY|ACCESS_KEY_ID|PASSWORD)")
+_OURS = ("HOLDFAST_", "DJANGO_")
+NAMES_WORDS = "names such as HF_TOKEN, WANDB_API_KEY, AWS_SECRET_ACCESS_KEY, MLFLOW_TRACKING_PASSWORD"
+_LONGEST_NAME, _LONGEST_VALUE, _MOST_SECRETS = 60, 4096, 50
+
+
+def keep_secret(owner: User, name: str, value: str) -> Secret:
+    """Seal a value under a variable's name; one that is there already is replaced."""
+    name, value = name.strip(), value.strip()
+    problems = []
+    if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME or name.startswith(_OURS):
+        problems.append(f"the name {name[:_LONGEST_NAME]!r} is not allowed; allowed: {NAMES_WORDS}")
+    if not 6 <= len(value) <= _LONGEST_VALUE or not value.isprintable():
+        problems.append(f"the value needs 6 to {_LONGEST_VALUE:,} printable characters on one line")
+    others = Secret.objects.filter(owner=owner).exclude(name=name)
+    if others.count() >= _MOST_SECRETS:
+        problems.append(f"{_MOST_SECRETS} secrets are there already")
+    if problems:
+        raise RequestError("the secret cannot be kept", seen="; ".join(problems))
+    plain = json.dumps({"owner": owner.pk, "name": name, "value": value}).encode()
+    secret, _ = Secret.objects.update_or_create(owner=owner, name=name, defaults={"sealed": _box().encrypt(plain)})
+    return secret
+
+
+def open_secrets(owner: User) -> dict[str, str]:
+    """A person's secrets as variables for a run. For the keeper only; one that does not open is left out."""
+    return {
+        secret.name: value
+        for secret in Secret.objects.filter(owner=owner)
+        if (value := _open(secret, owner.pk)) is not None
+    }
+
+
+def without_secrets(text: str) -> str:
+    """A log's text without what looks like a token, a key or a password, for pages and answers."""
+    return Redactor()(text)
+
+
+def _open(secret: Secret, owner_id: int) -> str | None:
+    try:
+        found = json.loads(_box().decrypt(bytes(secret.sealed)))
+    except (InvalidToken, ValueError):
+        return None  # the service's key has changed since
+    is_its_own = found.get("owner") == owner_id and found.get("name") == secret.name
+    return str(found["value"]) if is_its_own else None
+
+
+def _box() -> MultiFernet:
+    """The newest key seals; older ones still open."""
+    return MultiFernet([Fernet(_derived(key)) for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)])
+
+
+def _derived(key: str) -> bytes:
+    derived = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"holdfast kept secrets 1").derive(key.encode())
+    return base64.urlsafe_b64encode(derived)

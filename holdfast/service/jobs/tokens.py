@@ -1,0 +1,70 @@
+"""Keys to the API: made once, shown once, kept as a hash.
+
+A token is `hfk_` and 40 letters and digits. Its first twelve characters find the row; the hash of the whole is compared
+in a time that does not depend on where they differ.
+"""
+
+import hashlib
+import hmac
+import secrets
+import string
+from datetime import datetime, timedelta
+
+from django.contrib.auth.models import User
+from django.utils import timezone
+
+from holdfast.core.errors import RequestError
+from holdfast.service.jobs.models import ApiToken
+
+_START = "hfk_"
+_ALPHABET = string.ascii_letters + string.digits
+_RANDOM = 40
+_PREFIX = 12
+_MOST_TOKENS = 50
+_USED_EVERY = timedelta(minutes=1)
+
+
+def make_token(
+    owner: User, name: str, *, may_write: bool = True, expires: datetime | None = None
+) -> tuple[ApiToken, str]:
+    """Make a token; the text is given here and never again."""
+    name = " ".join(name.split())
+    problems = []
+    if not 1 <= len(name) <= 100:
+        problems.append("the name needs 1 to 100 characters")
+    if expires is not None and expires <= timezone.now():
+        problems.append("it would have expired already")
+    if ApiToken.objects.filter(owner=owner).count() >= _MOST_TOKENS:
+        problems.append(f"{_MOST_TOKENS} tokens are there already")
+    if problems:
+        raise RequestError("the token cannot be made", seen="; ".join(problems))
+    text = _START + "".join(secrets.choice(_ALPHABET) for _ in range(_RANDOM))
+    token = ApiToken.objects.create(
+        owner=owner, name=name, prefix=text[:_PREFIX], sha256=_hash(text), may_write=may_write, expires=expires
+    )
+    return token, text
+
+
+def prefix_of(text: str) -> str:
+    """What finds the row of a token; empty where the text cannot be one."""
+    is_shaped = len(text) == len(_START) + _RANDOM and text.startswith(_START) and text.isascii()
+    return text[:_PREFIX] if is_shaped else ""
+
+
+def find_token(text: str) -> ApiToken | None:
+    """The living token that this text is; None where it is wrong, has expired, or its owner may no longer log in."""
+    prefix = prefix_of(text)
+    token = ApiToken.objects.select_related("owner").filter(prefix=prefix).first() if prefix else None
+    is_right = hmac.compare_digest(_hash(text), token.sha256 if token else _hash(""))
+    if token is None or not is_right or not token.owner.is_active:
+        return None
+    now = timezone.now()
+    if token.expires is not None and token.expires <= now:
+        return None
+    if token.used is None or token.used < now - _USED_EVERY:  # a write for every call would cost more than the call
+        ApiToken.objects.filter(pk=token.pk).update(used=now)
+    return token
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

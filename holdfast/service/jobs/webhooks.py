@@ -1,0 +1,174 @@
+"""Sends a notice to a web address: signed, once, without following redirects, to a public address only.
+
+The name is resolved here and the connection goes to the address that was looked at, so that a name that answers
+differently the second time gains nothing.
+"""
+
+import contextlib
+import hashlib
+import hmac
+import http.client
+import ipaddress
+import json
+import socket
+import ssl
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from holdfast import __version__
+from holdfast.core.env import service_variable
+from holdfast.core.errors import RequestError
+from holdfast.service.jobs.models import Notice
+
+_ANSWER_SECONDS = 10.0  # for each read and write
+_WHOLE_SECONDS = 20.0  # for all of it: a server that answers letter by letter holds nobody up
+_SHOWN_BYTES = 200
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Whether it got through, and what the other side said."""
+
+    arrived: bool
+    said: str
+
+
+def check_address(url: str) -> None:
+    """Refuse what cannot be the address of a webhook; names are looked up only when something is sent."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    problem = ""
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or len(url) > 500:
+        problem = "an address such as https://example.org/holdfast is wanted, of 500 characters at the most"
+    elif not url.isascii() or not url.isprintable() or " " in url:
+        problem = "it holds characters that an address cannot have"
+    elif parts.username or parts.password:
+        problem = "it holds a user name or a password; the signature shows who sends"
+    elif _is_literal(parts.hostname) and not _may_reach(parts.hostname):
+        problem = f"{parts.hostname} is an address of this machine or of a private network"
+    if problem:
+        raise RequestError("the webhook's address cannot be used", seen=problem)
+
+
+def signature(key: str, at: int, body: bytes) -> str:
+    """What the header holds: HMAC-SHA256 over the time, a full stop and the body, with the hook's key."""
+    made = hmac.new(key.encode(), f"{at}.".encode() + body, hashlib.sha256).hexdigest()
+    return f"t={at},v1={made}"
+
+
+def deliver(notice: Notice) -> Delivery:
+    """Post a notice to its hook's address."""
+    parts = urlsplit(notice.hook.target)
+    body = json.dumps({"id": notice.pk, **notice.body}, ensure_ascii=False).encode()
+    headers = {
+        "Content-Type": "application/json",
+        "User-Agent": f"holdfast/{__version__}",
+        "X-Holdfast-Event": notice.event,
+        "X-Holdfast-Notice": str(notice.pk),
+        "X-Holdfast-Signature": signature(notice.hook.key, int(time.time()), body),
+    }
+    try:
+        check_address(notice.hook.target)
+        address = _allowed_address(parts)
+        return _post(parts, address, body, headers)
+    except RequestError as error:
+        return Delivery(False, f"{error.what}: {error.seen}")
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return Delivery(False, f"{type(error).__name__}: {error}")
+
+
+def _post(parts: SplitResult, address: str, body: bytes, headers: dict[str, str]) -> Delivery:
+    connection = _connection(parts, address)
+    ender = threading.Timer(_WHOLE_SECONDS, _end, [connection])
+    ender.daemon = True
+    ender.start()
+    try:
+        connection.request("POST", (parts.path or "/") + (f"?{parts.query}" if parts.query else ""), body, headers)
+        answer = connection.getresponse()
+        said = answer.read(_SHOWN_BYTES).decode("utf-8", "replace")
+    finally:
+        ender.cancel()
+        connection.close()
+    arrived = 200 <= answer.status < 300
+    why = " (redirects are not followed)" if 300 <= answer.status < 400 else ""
+    return Delivery(arrived, f"it answered {answer.status}{why} {said if not arrived else ''}".strip())
+
+
+def _connection(parts: SplitResult, address: str) -> http.client.HTTPConnection:
+    host = parts.hostname or ""
+    if parts.scheme == "https":
+        return _PinnedTls(host, parts.port, address)
+    return _Pinned(host, parts.port, address)
+
+
+class _Pinned(http.client.HTTPConnection):
+    """Says the host's name, and connects to an address that was looked at."""
+
+    def __init__(self, host: str, port: int | None, address: str):
+        super().__init__(host, port, timeout=_ANSWER_SECONDS)
+        self._address = address
+
+    def connect(self) -> None:
+        self.sock = socket.create_connection((self._address, self.port), _ANSWER_SECONDS)
+
+
+class _PinnedTls(http.client.HTTPSConnection):
+    """The same over TLS; the certificate must be the name's."""
+
+    def __init__(self, host: str, port: int | None, address: str):
+        self._seal = ssl.create_default_context()
+        super().__init__(host, port, timeout=_ANSWER_SECONDS, context=self._seal)
+        self._address = address
+
+    def connect(self) -> None:
+        plain = socket.create_connection((self._address, self.port), _ANSWER_SECONDS)
+        self.sock = self._seal.wrap_socket(plain, server_hostname=self.host)
+
+
+def _end(connection: http.client.HTTPConnection) -> None:
+    with contextlib.suppress(OSError):
+        if connection.sock is not None:
+            connection.sock.shutdown(socket.SHUT_RDWR)
+
+
+def _allowed_address(parts: SplitResult) -> str:
+    """The first address of the name, if all of them may be reached; one private among them refuses the name."""
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    found: list[Any] = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+    addresses = [str(entry[4][0]) for entry in found]
+    refused = [address for address in addresses if not _may_reach(address)]
+    if refused or not addresses:
+        raise RequestError(
+            "the webhook's address cannot be used",
+            seen=f"{parts.hostname} is {refused[0] if refused else 'nowhere'}, of this machine or a private network",
+        )
+    return addresses[0]
+
+
+def _is_literal(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _may_reach(address: str) -> bool:
+    """Whether an address is public; HOLDFAST_HOOKS_LOCAL=1 allows the machine's own and private ones."""
+    if service_variable("HOOKS_LOCAL") == "1":
+        return True
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address):
+        inner = found.ipv4_mapped or found.sixtofour or (found.teredo or (None, None))[1]
+        if found in _NAT64:
+            inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+        if inner is not None:
+            found = inner
+    return found.is_global and not found.is_multicast
