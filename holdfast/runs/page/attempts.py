@@ -28,14 +28,15 @@ def attempts_section(story: Story) -> Html:
         bar = None
         if span:
             left, width = (span.start - first) / whole * 100, (span.end - span.start) / whole * 100
-            bar = tag("i", class_=_LOOKS[outcome], style=f"left:{min(left, 99.5):.2f}%;width:{max(width, 0.5):.2f}%")
+            place = {"x": f"{min(left, 99.5):.2f}%", "width": f"{max(width, 0.5):.2f}%", "height": "100%"}
+            bar = tag("rect", class_=_LOOKS[outcome], **place)
         lanes.append(
             tag(
                 "li",
                 tag("b", f"Attempt {attempt.number}"),
                 f", {attempt.rung['rung']}: " if attempt.rung.get("rung") else ": ",
                 tag("span", words, class_=_LOOKS[outcome]),
-                tag("div", bar, class_="lane", aria_hidden="true"),
+                tag("svg", bar, class_="lane", aria_hidden="true"),
                 tag("div", "; ".join(_facts(attempt)), class_="meta"),
                 _told(attempt),
             )

@@ -1,10 +1,13 @@
-"""Charts in plain SVG. The drawing stretches with the page; the letters around it are HTML and keep their size."""
+"""Charts in plain SVG. The drawing stretches with the page; the letters around it keep their size.
+
+Places are attributes in percent, never styles: a page that allows no style but its own stylesheet shows them too.
+"""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.runs.page.html import Html, details, join, table, tag
+from holdfast.runs.page.html import Content, Html, details, join, table, tag
 
 Point = tuple[float, float]
 
@@ -19,7 +22,7 @@ class Series:
 
     name: str
     points: Sequence[Point]
-    look: str = "a"  # which colour: "a", "b", "c", or "faint"
+    look: str = "a"  # which colour: "a" to "f", or "faint"
     dots: bool = False
 
 
@@ -55,9 +58,7 @@ def line_chart(chart: Chart) -> Html:
     drawn = [_line(series, place) for series in chart.series]
     lines = [tag("line", x1=0, x2=_SIZE, y1=(y := place(x_low, tick)[1]), y2=y, class_="grid") for tick in ticks]
     marks = [tag("line", x1=(x := place(at, y_low)[0]), x2=x, y1=0, y2=_SIZE, class_="mark") for at, _ in chart.marks]
-    words = [
-        tag("span", word, class_="mark-word", style=f"left:{place(at, y_low)[0] / 10:.1f}%") for at, word in chart.marks
-    ]
+    words = [tag("text", word, x=f"{place(at, y_low)[0] / 10:.1f}%", dx=4, y="0.8em") for at, word in chart.marks]
     decimals = _decimals(ticks, chart.percent)
     y_words = [_y_word(tick, (tick - y_low) / (y_high - y_low), decimals, chart.percent) for tick in ticks]
     x_ticks = [tick for tick in nice_ticks(x_low, x_high, 5) if x_low <= tick <= x_high and tick == int(tick)]
@@ -67,9 +68,9 @@ def line_chart(chart: Chart) -> Html:
         tag("figcaption", tag("b", chart.title), _legend(chart.series)),
         tag(
             "div",
-            tag("div", y_words, class_="ys", aria_hidden="true"),
-            tag("div", _svg(chart.title, chart.about, *lines, *marks, *drawn), words, class_="area"),
-            tag("div", x_words, tag("em", chart.x_name), class_="xs", aria_hidden="true"),
+            _words("ys", y_words),
+            tag("div", _svg(chart.title, chart.about, *lines, *marks, *drawn), _words("over", words), class_="area"),
+            _words("xs", x_words, _axis_name(chart.x_name)),
             class_="plot",
         ),
         details("The numbers", _numbers(chart, decimals)),
@@ -104,9 +105,9 @@ def bar_chart(title: str, about: str, bars: Sequence[tuple[str, float]], x_name:
         tag("figcaption", tag("b", title)),
         tag(
             "div",
-            tag("div", y_words, class_="ys", aria_hidden="true"),
+            _words("ys", y_words),
             tag("div", _svg(title, about, *lines, *drawn), class_="area"),
-            tag("div", x_words, tag("em", x_name), class_="xs", aria_hidden="true"),
+            _words("xs", x_words, _axis_name(x_name)),
             class_="plot low",
         ),
         details(
@@ -119,14 +120,9 @@ def bar_chart(title: str, about: str, bars: Sequence[tuple[str, float]], x_name:
 def meter(share: float, words: str, look: str = "a") -> Html:
     """A lying bar with its value beside it, for the cells of a table."""
     width = max(0.0, min(1.0, share)) * 100
-    return tag(
-        "span",
-        tag(
-            "span", tag("span", class_=f"fill {look}", style=f"width:{width:.1f}%"), class_="track", aria_hidden="true"
-        ),
-        tag("span", words, class_="value"),
-        class_="meter",
-    )
+    fill = tag("rect", width=f"{width:.1f}%", height="100%", class_=f"fill {look}")
+    track = tag("svg", fill, class_="track", aria_hidden="true")
+    return tag("span", track, tag("span", words, class_="value"), class_="meter")
 
 
 def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
@@ -188,6 +184,7 @@ def _svg(title: str, about: str, *content: Html) -> Html:
         *content,
         viewBox=f"0 0 {_SIZE} {_SIZE}",
         preserveAspectRatio="none",
+        class_="stretch",
         role="img",
         aria_label=f"{title}. {about}",
     )
@@ -209,15 +206,23 @@ def _numbers(chart: Chart, decimals: int) -> Html:
     return table(head, rows, numbers=range(len(head)))
 
 
+def _words(place: str, *content: Content) -> Html | None:
+    return tag("svg", *content, class_=place, aria_hidden="true") if any(content) else None
+
+
 def _x_word(word: str, place: float) -> Html:
     """A word below the axis, which must not reach over its ends."""
-    return tag(
-        "span", word, class_="first" if place < 4 else "last" if place > 90 else None, style=f"left:{place:.1f}%"
-    )
+    anchor, shift = ("start", -4) if place < 4 else ("end", 6) if place > 90 else ("middle", 0)
+    return tag("text", word, x=f"{place:.1f}%", dx=shift, y="1.2em", text_anchor=anchor)
+
+
+def _axis_name(name: str) -> Html:
+    return tag("text", name, x="100%", y="100%", dy="-0.2em", text_anchor="end")
 
 
 def _y_word(tick: float, up: float, decimals: int, percent: bool) -> Html:
-    return tag("span", _value(tick, decimals, percent), style=f"bottom:{up * 100:.1f}%")
+    word = _value(tick, decimals, percent)
+    return tag("text", word, x="100%", dx=-8, y=f"{(1 - up) * 100:.1f}%", dy="0.32em", text_anchor="end")
 
 
 def _value(value: float | None, decimals: int, percent: bool) -> str:

@@ -1,5 +1,6 @@
 """How good the model is: metrics, the table of labels, which were taken for which, and examples it gets wrong."""
 
+import math
 from collections.abc import Sequence
 
 from holdfast.runs.page.charts import meter
@@ -126,10 +127,9 @@ def _as_table(confusion: list[list[int]], names: list[str]) -> Html:
             tag(
                 "td",
                 f"{count:,}",
-                class_="hit" if at == column else "none" if not count else None,
-                style=f"background:rgba(var(--{'tint' if at == column else 'warm'}),{0.55 * count / whole:.2f})"
+                class_=f"{'hit' if at == column else 'miss'} share-{math.ceil(10 * count / whole)}"
                 if count
-                else None,
+                else "none",
             )
             for column, count in enumerate(counts)
         ]
@@ -170,7 +170,6 @@ def _as_drawing(confusion: list[list[int]], names: list[str]) -> Html:
         viewBox=f"0 0 {_DRAWN} {_DRAWN}",
         role="img",
         aria_label=f"Confusion matrix. {about}",
-        style="color:var(--a)",
     )
     return tag("figure", drawing, tag("figcaption", about), class_="matrix")
 
