@@ -183,7 +183,7 @@ class _Attempt:
         if look.phase != self._phase:
             self._phase = look.phase
             self._on_event("phase", where)
-        words = look.judged.words
+        words = look.words
         is_working = look.judged.verdict in (Verdict.MOVING, Verdict.STARVED)
         is_quiet = look.silent_seconds >= (_BUSY_SECONDS if is_working else _QUIET_SECONDS)
         if is_quiet and look.silent_seconds >= self._told_again_seconds:

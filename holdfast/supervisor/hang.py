@@ -39,6 +39,8 @@ class Ruling:
 
     because: str = ""  # not empty: hung
     wants_stacks: bool = False
+    waited_seconds: float = 0.0  # for something outside
+    limit_seconds: float | None = None  # when that wait will be given up
 
     @property
     def is_hung(self) -> bool:
@@ -84,7 +86,7 @@ def _rule_waiting(silence: Silence, budgets: Budgets) -> Ruling:
         if silence.is_disk_alive:
             return _FINE
     if waited <= limit:
-        return _FINE
+        return Ruling(waited_seconds=waited, limit_seconds=min(limit, asked or limit))
     return Ruling(f"{judged.words}; {waited:.0f} s in phase {phase}, where {limit:.0f} s are allowed")
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.runfolder import OUTPUT
+from holdfast.core.text import human_seconds
 from holdfast.supervisor.beats import Beats, Position
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.child_exits import ChildExits
@@ -28,6 +29,7 @@ from holdfast.supervisor.waits import describe_waits
 WINDOW_SECONDS = 4.0
 _QUIET_SECONDS, _MOVING_SECONDS = 0.5, 1.0  # between two looks
 _MOST_COST, _MOST_COST_QUIET = 200, 20  # times what a look cost, before the next
+_TOLD_SECONDS = 5.0  # of waiting, from which on they are worth saying
 _DEBUGGERS = ("debugpy", "pydevd")
 
 
@@ -39,6 +41,7 @@ class Look:
     step: int
     steps: int
     judged: Judged
+    words: str  # what it does, and when a wait of it will be given up
     resident_bytes: int
     is_hung: bool
     because: str  # why it is hung; empty when it is not
@@ -190,6 +193,7 @@ class Watch:
             step=position.step,
             steps=position.steps,
             judged=judged,
+            words=judged.words + _wait_words(ruling, judged),
             resident_bytes=tree.resident_bytes,
             is_hung=ruling.is_hung,
             because=because,
@@ -205,6 +209,15 @@ class Watch:
             rank = self._beats.rank_of(one.pid)
             said.append(f"{f'rank {rank} (process {one.pid})' if rank else f'process {one.pid}'}: {one.words}")
         return f"{said[0]}, and holds the others up; " + "; ".join(said[1:])
+
+
+def _wait_words(ruling: Ruling, judged: Judged) -> str:
+    """Since when something is waited for, where the words do not say it yet, and how long it may be."""
+    if ruling.limit_seconds is None:
+        return ""
+    is_told = judged.silent_seconds is not None or ruling.waited_seconds < _TOLD_SECONDS
+    since = "" if is_told else f" since {human_seconds(ruling.waited_seconds)}"
+    return f"{since}; given up after {human_seconds(ruling.limit_seconds)}"
 
 
 def _is_held(process: ProcessSample) -> bool:

@@ -115,6 +115,18 @@ def test_a_second_supervisor_is_refused(tmp_path):
     assert not find_members(run / "attempts" / "01", None)
 
 
+def test_a_script_that_sleeps_before_its_first_step_is_told_with_its_limit(tmp_path):
+    run = tmp_path / "run"
+    process = start(run, sys.executable, "-c", "import time; time.sleep(600)")
+    deadline = time.monotonic() + 120
+    while "sleeps since" not in (seen := _status_text(run)):
+        assert time.monotonic() < deadline, seen
+        time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    finish(process, run)
+    assert "; given up after 30 min" in seen
+
+
 def test_ctrl_c_reaches_a_script_that_saves_on_it(tmp_path):
     run, script, saved = tmp_path / "run", tmp_path / "script.py", tmp_path / "saved"
     script.write_text(
@@ -208,3 +220,7 @@ def _status(run) -> dict:
         [sys.executable, "-m", "holdfast", "status", str(run), "--json"], capture_output=True, text=True, check=True
     )
     return json.loads(asked.stdout)
+
+
+def _status_text(run) -> str:
+    return subprocess.run([sys.executable, "-m", "holdfast", "status", str(run)], capture_output=True, text=True).stdout

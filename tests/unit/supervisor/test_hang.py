@@ -57,6 +57,14 @@ def test_a_main_thread_that_sleeps_by_itself_is_given_longer():
     assert ruled(Verdict.SLEEPING, 100.0, judged={"is_own_timer": True}).is_hung
 
 
+def test_of_a_wait_that_is_allowed_it_is_known_when_it_will_be_given_up():
+    asleep = {"judged": {"is_own_timer": True}}
+    ruling = ruled(Verdict.SLEEPING, 180.0, "start", **asleep)
+    assert (ruling.waited_seconds, ruling.limit_seconds) == (180.0, 1800.0)
+    assert ruled(Verdict.SLEEPING, 3.0, budgets=Budgets(step_timeout_seconds=15.0), **asleep).limit_seconds == 15.0
+    assert ruled(Verdict.MOVING, 3.0).limit_seconds is None
+
+
 def test_a_wait_outside_steps_counts_from_when_things_last_moved():
     assert not ruled(Verdict.SLEEPING, 5000.0, "load", still_seconds=20.0).is_hung
     assert ruled(Verdict.SLEEPING, 5000.0, "load", still_seconds=400.0).is_hung
