@@ -141,8 +141,7 @@ def _end(connection: http.client.HTTPConnection) -> None:
 def _allowed_address(parts: SplitResult) -> str:
     """The first address of the name, if all of them may be reached; one private among them refuses the name."""
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    found: list[Any] = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
-    addresses = [str(entry[4][0]) for entry in found]
+    addresses = [str(entry[4][0]) for entry in _lookup(parts.hostname or "", port)]
     refused = [address for address in addresses if not _may_reach(address)]
     if refused or not addresses:
         raise RequestError(
@@ -150,6 +149,10 @@ def _allowed_address(parts: SplitResult) -> str:
             seen=f"{parts.hostname} is {refused[0] if refused else 'nowhere'}, of this machine or a private network",
         )
     return addresses[0]
+
+
+def _lookup(host: str, port: int) -> list[Any]:
+    return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
 
 
 def _is_literal(host: str) -> bool:

@@ -1,0 +1,243 @@
+"""Notices get through, signed, to where they may go; what does not get through is tried again, later and later."""
+
+import hashlib
+import hmac
+import json
+import socket
+import threading
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from django.utils import timezone
+
+from holdfast.core.errors import RequestError
+from holdfast.service.jobs import notices, webhooks
+from holdfast.service.jobs.models import Hook, Job, Notice
+from holdfast.service.jobs.notices import MOST_TRIES, file_notices, make_hook, send_due
+
+pytestmark = pytest.mark.django_db
+
+
+class Ear:
+    """A real server on the loopback that answers as it is told."""
+
+    def __init__(self):
+        self.answers, self.heard = [], []
+        ear = self
+
+        class Listener(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                ear.heard.append((self.path, dict(self.headers), body))
+                self.send_response(ear.answers.pop(0) if ear.answers else 204)
+                self.send_header("Location", "http://127.0.0.1:9/elsewhere")
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Listener)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/hook?a=1"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def ear():
+    made = Ear()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+@pytest.fixture
+def local(monkeypatch):
+    monkeypatch.setenv("HOLDFAST_HOOKS_LOCAL", "1")
+
+
+@pytest.fixture
+def ada(django_user_model):
+    return django_user_model.objects.create_user("ada", password="a long enough one")
+
+
+@pytest.fixture
+def job(ada):
+    metrics = {"test": {"accuracy": 0.913}}
+    return Job.objects.create(owner=ada, name="bank\nquestions", state="finished", metrics=metrics, claims=1, step=20)
+
+
+def let_time_pass():
+    Notice.objects.filter(sent=None).update(next_try=timezone.now() - timedelta(seconds=1))
+
+
+def test_a_finish_arrives_signed_at_the_address(ada, job, ear, local):
+    hook = make_hook(ada, "webhook", ear.url)
+    assert file_notices(job, "finished") == 1
+    assert send_due() == 1
+    path, headers, body = ear.heard[0]
+    at, made = (part.partition("=")[2] for part in headers["X-Holdfast-Signature"].split(","))
+    assert hmac.compare_digest(made, hmac.new(hook.key.encode(), f"{at}.".encode() + body, hashlib.sha256).hexdigest())
+    told = json.loads(body)
+    assert path == "/hook?a=1"
+    assert told["event"] == headers["X-Holdfast-Event"] == "finished"
+    assert told["run"]["id"] == job.pk
+    assert told["run"]["metrics"] == {"test": {"accuracy": 0.913}}
+    assert send_due() == 0, "it is sent once"
+
+
+def test_the_same_event_of_the_same_claim_is_told_once_and_another_again(ada, job, ear, local):
+    make_hook(ada, "webhook", ear.url)
+    assert [file_notices(job, "failed"), file_notices(job, "failed")] == [1, 0]
+    job.claims += 1
+    assert file_notices(job, "failed") == 1
+
+
+def test_people_hear_only_of_what_they_asked_for(ada, job, local):
+    make_hook(ada, "webhook", "https://example.org/", on_trouble=False)
+    make_hook(ada, "email", "ada@example.org", on_finish=False)
+    file_notices(job, "finished")
+    file_notices(job, "trouble")
+    assert sorted(Notice.objects.values_list("hook__kind", "event")) == [("email", "trouble"), ("webhook", "finished")]
+
+
+def test_a_failing_receiver_is_tried_again_later_and_later_and_then_given_up(ada, job, ear, local):
+    make_hook(ada, "webhook", ear.url)
+    file_notices(job, "finished")
+    ear.answers = [500] * 50
+    waits = []
+    for _ in range(MOST_TRIES + 3):
+        send_due()
+        waits.append((Notice.objects.get().next_try - timezone.now()).total_seconds())
+        let_time_pass()
+    assert len(ear.heard) == MOST_TRIES
+    assert waits[:3] == sorted(waits[:3])
+    assert waits[0] <= 10 < waits[1] <= 60 < waits[2]
+    assert Notice.objects.get().sent is None
+    assert "500" in Notice.objects.get().said
+
+
+def test_a_receiver_that_comes_back_gets_it(ada, job, ear, local):
+    make_hook(ada, "webhook", ear.url)
+    file_notices(job, "finished")
+    ear.answers = [503, 302]
+    assert send_due() == 0
+    assert send_due() == 0, "it waits"
+    let_time_pass()
+    assert send_due() == 0
+    assert "redirects are not followed" in Notice.objects.get().said
+    let_time_pass()
+    assert send_due() == 1
+    assert len(ear.heard) == 3
+
+
+def test_nobody_there_and_a_server_that_never_ends_its_answer_hold_nobody_up(ada, job, local, monkeypatch):
+    monkeypatch.setattr(webhooks, "_WHOLE_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as drip:
+
+        def answer():
+            connection, _ = drip.accept()
+            with connection:
+                while True:
+                    try:
+                        connection.sendall(b"H")
+                    except OSError:
+                        return
+                    if stop.wait(0.05):
+                        return
+
+        stop = threading.Event()
+        threading.Thread(target=answer, daemon=True).start()
+        make_hook(ada, "webhook", f"http://127.0.0.1:{drip.getsockname()[1]}/")
+        make_hook(ada, "webhook", "http://127.0.0.1:9/")
+        file_notices(job, "finished")
+        begun = timezone.now()
+        assert send_due() == 0
+        stop.set()
+    assert (timezone.now() - begun).total_seconds() < 5
+    assert all(Notice.objects.values_list("said", flat=True))
+
+
+def test_two_senders_send_once(ada, job, ear, local):
+    make_hook(ada, "webhook", ear.url)
+    file_notices(job, "finished")
+    notice = Notice.objects.get()
+    assert [notices._take(notice), notices._take(notice)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("http://127.0.0.1/", "http://10.1.2.3/x", "https://192.168.1.1/", "http://169.254.169.254/latest/meta-data"),
+        *(
+            "http://[::1]/",
+            "http://[::ffff:10.0.0.1]/",
+            "http://[64:ff9b::a00:1]/",
+            "http://0.0.0.0/",
+            "http://[fe80::1]/",
+        ),
+        *(
+            "ftp://example.org/",
+            "//example.org",
+            "example.org",
+            "http://",
+            "http://user:pw@example.org/",
+            "https://a b/",
+        ),
+        *("http://example.org:0/", "http://example.org:99999/", "http://exämple.org/", "http://[::1/", ""),
+    ],
+)
+def test_an_address_that_may_not_be_reached_is_refused(ada, address):
+    with pytest.raises(RequestError):
+        make_hook(ada, "webhook", address)
+
+
+@pytest.mark.parametrize("answers", [["127.0.0.1"], ["93.184.216.34", "10.0.0.1"], ["fd00::1"], ["2002:7f00:1::"]])
+def test_a_name_that_leads_to_a_private_address_is_refused_when_it_is_sent(ada, job, monkeypatch, answers):
+    make_hook(ada, "webhook", "https://example.org/")
+    file_notices(job, "finished")
+    monkeypatch.setattr(webhooks, "_lookup", lambda *_: [(2, 1, 6, "", (address, 443)) for address in answers])
+    assert send_due() == 0
+    assert "private network" in Notice.objects.get().said
+
+
+def test_the_connection_goes_to_the_address_that_was_looked_at(ada, job, ear, local, monkeypatch):
+    port = ear.server.server_port
+    make_hook(ada, "webhook", f"http://holdfast.invalid:{port}/")
+    file_notices(job, "finished")
+    asked = []
+
+    def once(host, _):
+        asked.append(host)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr(webhooks, "_lookup", once)
+    assert send_due() == 1
+    assert asked == ["holdfast.invalid"]
+    assert ear.heard[0][1]["Host"] == f"holdfast.invalid:{port}"
+
+
+def test_an_e_mail_says_what_happened_in_plain_words(ada, job, mailoutbox):
+    make_hook(ada, "email", "ada@example.org")
+    file_notices(job, "finished")
+    assert send_due() == 1
+    assert mailoutbox[0].subject == "bank questions: the model is finished"
+    assert mailoutbox[0].to == ["ada@example.org"]
+    assert "test accuracy: 0.913" in mailoutbox[0].body
+
+
+def test_a_mail_server_that_is_not_there_is_tried_again(ada, job, settings):
+    settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+    settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", 9
+    make_hook(ada, "email", "ada@example.org")
+    file_notices(job, "finished")
+    assert send_due() == 0
+    assert "refused" in Notice.objects.get().said.lower()
+
+
+@pytest.mark.parametrize(
+    "target", ["", "ada", "ada@example.org\nBcc: all@example.org", "ada@example.org, bob@example.org"]
+)
+def test_what_is_no_e_mail_address_is_refused(ada, target):
+    with pytest.raises(RequestError):
+        make_hook(ada, "email", target)
+    assert not Hook.objects.exists()
