@@ -124,9 +124,21 @@ class TextLengths:
 
     def summary(self) -> Lengths:
         """The lengths in words, or in characters where words are not set apart by spaces."""
+        unit, counts = self._measured()
+        return summarize(unit, counts)
+
+    def histogram(self, bars: int = 24) -> list[tuple[int, int]]:
+        """Shortest length and number of texts of each bar, evenly wide; the last one holds the longest of 100 too."""
+        _, counts = self._measured()
+        highest = sorted(counts)[round((len(counts) - 1) * 0.99)]
+        width = highest // bars + 1
+        found = Counter(min(count, highest) // width for count in counts)
+        return [(at * width, found[at]) for at in range(highest // width + 1)]
+
+    def _measured(self) -> "tuple[LengthUnit, array[int]]":
         if sum(self._characters) > _FEW_SPACES * sum(self._words):
-            return summarize("characters", self._characters)
-        return summarize("words", self._words)
+            return "characters", self._characters
+        return "words", self._words
 
 
 def summarize(unit: LengthUnit, counts: "array[int]", limit: int | None = None, *, is_sample: bool = False) -> Lengths:

@@ -2,16 +2,31 @@
 
 import textwrap
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from holdfast.core.artifacts import to_json
 from holdfast.core.facts import DatasetFacts
-from holdfast.data.badrows import describe
+from holdfast.data.badrows import BadRows, describe
+from holdfast.data.read import open_source
 from holdfast.data.request import TASKS, DataRequest, Progress, Task, no_progress
 from holdfast.data.survey import survey
+from holdfast.data.survey_table import TableSurvey
+from holdfast.data.survey_vectors import list_members
 from holdfast.data.tokens import Tokens
 
-__all__ = ("TASKS", "DataRequest", "Task", "render_facts", "render_json", "survey_data")
+__all__ = (
+    "TASKS",
+    "DataRequest",
+    "Task",
+    "first_rows",
+    "render_facts",
+    "render_json",
+    "survey_data",
+    "survey_with_lengths",
+)
+
+Histograms = dict[str, list[tuple[int, int]]]
 
 _SHOWN_LABELS = 12
 _SHOWN_BAD_ROWS = 5
@@ -23,6 +38,27 @@ def survey_data(
 ) -> DatasetFacts:
     """Read a dataset and say what it holds and how it would be used."""
     return survey(request, Tokens(tokenizer) if tokenizer else None, on_progress).facts
+
+
+def survey_with_lengths(request: DataRequest, on_progress: Progress = no_progress) -> tuple[DatasetFacts, Histograms]:
+    """Survey a dataset, and say how many texts of each role have which length."""
+    found = survey(request, None, on_progress)
+    if not isinstance(found, TableSurvey):
+        return found.facts, {}
+    return found.facts, {role: lengths.histogram() for role, lengths in found.tally.lengths.items()}
+
+
+def first_rows(
+    request: DataRequest, count: int, on_progress: Progress = no_progress
+) -> tuple[tuple[str, ...], list[list[object]]]:
+    """The columns of a file and its first rows, before anything is decided about them."""
+    source = open_source(request.path, request, on_progress)
+    if source.kind == "npz":
+        return ("array", "shape"), [
+            [one.name, " x ".join(map(str, one.shape))] for one in islice(list_members(source.path), count)
+        ]
+    rows = [[row.get(column) for column in source.columns] for _, row in islice(source.rows(BadRows(1.0)), count)]
+    return source.columns, rows
 
 
 def render_json(facts: DatasetFacts) -> str:
