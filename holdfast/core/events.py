@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from holdfast.core.artifacts import to_plain
 
@@ -42,6 +43,31 @@ class Events:
             return False
         self._is_torn = written < len(content)
         return not self._is_torn
+
+
+class NewEvents:
+    """Follows a file of events: gives the whole ones that came since the last time, at the cost of those alone."""
+
+    def __init__(self, path: Path, most_bytes: int = 1 << 20):
+        self._path, self._most_bytes, self._at = path, most_bytes, 0
+
+    def read_lines(self) -> list[bytes]:
+        """The new lines; what is more than the most at one look comes with the next."""
+        try:
+            if self._path.stat().st_size <= self._at:
+                return []
+            with self._path.open("rb") as file:
+                file.seek(self._at)
+                chunk = file.read(self._most_bytes)
+        except OSError:
+            return []
+        whole = chunk[: chunk.rfind(b"\n") + 1] or (chunk if len(chunk) == self._most_bytes else b"")
+        self._at += len(whole)
+        return [line for line in whole.split(b"\n") if line]
+
+    def read(self) -> list[dict[str, Any]]:
+        """The new events."""
+        return [event for line in self.read_lines() if (event := _event(line))]
 
 
 def read_events(path: Path) -> Iterator[dict[str, object]]:

@@ -9,11 +9,7 @@
 Reads: plan.json, prepared/. Leaves: proof/, and plan.json with what was measured.
 """
 
-import os
 import shutil
-import signal
-import sys
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,7 +20,7 @@ from holdfast.core.artifacts import read_artifact, to_plain, write_artifact
 from holdfast.core.errors import HoldfastError, MachineError, RequestError, RunFailed
 from holdfast.core.events import read_events
 from holdfast.core.request import TrainRequest
-from holdfast.core.runfolder import EVENTS, PLAN, SAMPLES, SETTINGS
+from holdfast.core.runfolder import EVENTS, PLAN
 from holdfast.data.amounts import Amounts, amounts_of
 from holdfast.data.subset import write_longest
 from holdfast.planning.ladders import engine_ladder
@@ -36,23 +32,23 @@ from holdfast.planning.proving import (
     Work,
     candidates_for,
     choose_proof,
+    compare_losses,
     judge,
     rough_seconds,
 )
+from holdfast.runs.engine_child import ENGINE, TRIAL, EngineChildren
+from holdfast.runs.first_steps import FEWEST_STEPS, describe_first_steps, kill_after_steps, peak_of, steps_wanted
+from holdfast.runs.memory import fingerprint_of
 from holdfast.runs.proven import Proven, recall, remember
 from holdfast.runs.supervise import Job, supervise
 from holdfast.runs.walk import Story, Walked
 from holdfast.supervisor.attempt import StopRequest, run_attempt
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.child import Launch
-from holdfast.supervisor.ending import end_tree, send
-from holdfast.supervisor.members import read_root
+from holdfast.supervisor.ending import end_tree
 
-_MOST_STEPS, _FEWEST_STEPS = 100, 8
-_REPEATED_STEPS = 2
 _COMPARE_FROM_SECONDS = 30.0  # of proof, from which the folklore's settings are timed too
 _SAVE_SECONDS = 3.0
-_PARITY = 2e-2
 
 
 def work_of(settings: Mapping[str, Any], amounts: Amounts) -> Work:
@@ -69,19 +65,21 @@ def work_of(settings: Mapping[str, Any], amounts: Amounts) -> Work:
     )
 
 
-def prove(run: Path, request: TrainRequest, walked: Walked, story: Story) -> None:
+def prove(run: Path, request: TrainRequest, walked: Walked, story: Story, children: EngineChildren) -> None:
     """Prove what is worth proving, and write what was found into plan.json."""
-    _Proving(run, request, walked, story).prove()
+    _Proving(run, request, walked, story, children).prove()
 
 
 class _Proving:
     """The proof of one run."""
 
-    def __init__(self, run: Path, request: TrainRequest, walked: Walked, story: Story):
+    def __init__(self, run: Path, request: TrainRequest, walked: Walked, story: Story, children: EngineChildren):
         self._run, self._request, self._walked, self._story = run, request, walked, story
+        self._children = children
         self._folder = run / "proof"
         self._plan: dict[str, Any] = read_artifact(run / PLAN)
         self._settings: dict[str, Any] = dict(self._plan["settings"])
+        self._variables: dict[str, Any] = {}  # of the environment, that the longest examples were found to need
         self._amounts = amounts_of(Path(self._settings["prepared"]), int(self._settings["batch_size"]))
         self._work = work_of(self._settings, self._amounts)
         self._begun = time.monotonic()
@@ -107,10 +105,11 @@ class _Proving:
             self._prove_longest()
         if proof.candidates:
             self._prove_candidates(offered, proof)
-        self._plan["settings"] = self._settings
+        self._plan |= {"settings": self._settings, "variables": self._variables}
         state: dict[str, object] = {"state": "done", "because": proof.because}
-        if proof.first_steps and self._work.steps >= 3 * _FEWEST_STEPS:
+        if proof.first_steps and self._work.steps >= 3 * FEWEST_STEPS:
             state["first_steps"] = self._prove_first_steps()
+        state["machine"] = fingerprint_of()
         state["seconds"] = round(time.monotonic() - self._begun, 1)
         self._plan["proof"] = {**(self._plan.get("proof") or {}), **state}
         write_artifact(self._run, PLAN, self._plan)
@@ -141,7 +140,10 @@ class _Proving:
         because = f"proven here {_ago(known.time)}: {known.words}" if known else proof.because
         because = because or "the run is shorter than its proof"
         state = "remembered" if known else "skipped"
-        self._plan |= {"settings": self._settings, "proof": {"state": state, "because": because}}
+        self._plan |= {
+            "settings": self._settings,
+            "proof": {"state": state, "because": because, "machine": fingerprint_of()},
+        }
         write_artifact(self._run, PLAN, self._plan)
         self._tell(state, because if known else f"skipped: {because}")
 
@@ -154,6 +156,7 @@ class _Proving:
         found = self._small_run("longest", prepared, {})
         changes = found["changes"]
         self._settings |= {name: value for name, value in changes.items() if not name.isupper()}
+        self._variables |= {name: value for name, value in changes.items() if name.isupper()}
         kept = "" if not changes else f"; it needed {', '.join(f'{name} {value}' for name, value in changes.items())}"
         words = (
             f"the {count} longest examples ({self._amounts.longest_tokens:,} tokens the longest): step, evaluate, save"
@@ -169,10 +172,10 @@ class _Proving:
         here, there = found.get("loss"), reference.get("loss")
         if here is None or there is None:
             return
-        off = abs(here - there) / max(abs(there), 1e-6)
-        device = self._settings["device"]
+        device, precision = self._settings["device"], str(self._settings["precision"])
+        off, agrees = compare_losses(there, here, precision)
         self._plan["proof"]["parity"] = {"device": here, "cpu": there, "off": off}
-        if off > _PARITY:
+        if not agrees:
             self._settings |= {"device": "cpu", "precision": "fp32"}
             self._tell(
                 "failed", f"{device} computes another loss than the CPU ({here:.4g}, {there:.4g}); the CPU trains"
@@ -199,12 +202,19 @@ class _Proving:
         settings = {**self._settings, **small, **changes}
 
         def launch(attempt: Path, rung: Mapping[str, object], resume: bool) -> Launch:
-            return _engine(self._run, attempt, settings, rung)
+            return self._children.launch(attempt, settings, {**self._variables, **rung})
 
         job = Job(
             kind="proof", words=f"proof {name}", make_launch=launch, ladder=engine_ladder(settings), max_attempts=6
         )
-        result = supervise(run, job, on_event=self._adapter(f"proving with the {name} examples"))
+        adapter = self._adapter(f"proving with the {name} examples")
+
+        def on_event(event: str, details: Mapping[str, object]) -> None:
+            if event == "phase" and details.get("phase") == "load":
+                self._children.warm_up()  # nothing is timed here, and another child follows in any case
+            adapter(event, details)
+
+        result = supervise(run, job, on_event=on_event)
         if result.state != "finished":
             raise _refused(run, result.exit_code, result.sentence, result.remedies, result.slug)
         events = [event for file in sorted((run / "attempts").glob(f"*/{EVENTS}")) for event in read_events(file)]
@@ -223,8 +233,7 @@ class _Proving:
             not_eligible.append(len(tried))
             tried.append(dict(COMPARISON))
         write_artifact(folder, "candidates.json", {"candidates": tried, "seconds_each": SECONDS_EACH})
-        command = (sys.executable, "-m", "holdfast.engine.trial", str(folder))
-        self._attempt(folder, command, f"timing {len(tried)} ways to compute the same")
+        self._attempt(folder, TRIAL, f"timing {len(tried)} ways to compute the same")
         told = [event for event in read_events(folder / EVENTS) if event["event"] == "candidate"]
         measured = judge(self._settings, told, not_eligible)
         if not measured:
@@ -244,53 +253,38 @@ class _Proving:
     # Rung 100
 
     def _prove_first_steps(self) -> dict[str, object]:
-        folder = self._folder / "first-steps"
-        folder.mkdir(parents=True, exist_ok=True)
-        wanted = max(_FEWEST_STEPS, min(_MOST_STEPS, int(0.02 * self._work.steps)))
-        settings = {**self._settings, "save_seconds": min(_SAVE_SECONDS, float(self._settings["save_seconds"]) or 1.0)}
-        write_artifact(folder, SETTINGS, settings)
-        killer = threading.Thread(target=_kill_after, args=(folder, wanted, deadline := threading.Event()), daemon=True)
-        killer.start()
-        try:
-            command = (sys.executable, "-m", "holdfast.engine", str(folder))
-            how = self._attempt(folder, command, "the run's own first steps")
-        finally:
-            deadline.set()
+        folder, wanted = self._folder / "first-steps", steps_wanted(self._work.steps)
+        often = {"save_seconds": min(_SAVE_SECONDS, float(self._settings["save_seconds"]) or 1.0)}
+        words = "the run's own first steps"
+        how = kill_after_steps(folder, wanted, lambda: self._attempt(folder, ENGINE, words, often, whole=wanted))
         if how == "finished":
             self._tell("done", "all steps were done before the proof could kill the process; the run is that short")
             return {"state": "finished"}
-        events = list(read_events(folder / EVENTS))
-        steps = [event for event in events if event["event"] == "step"]
-        saved = [int(str(event["step"])) for event in events if event["event"] == "saved"]
-        if not steps or not saved:
+        found = describe_first_steps(folder)
+        if found["state"] == "failed":
             self._tell("failed", "the first steps ended before they could be measured; the attempts will tell more")
-            return {"state": "failed"}
-        return {
-            "state": "killed",
-            "steps": len(steps),
-            "saved_step": max(saved),
-            "peak_bytes": peak_of(folder),
-        }
+        return found
 
     # Children
 
-    def _attempt(self, folder: Path, command: tuple[str, ...], words: str) -> str:
+    def _attempt(
+        self, folder: Path, module: str, words: str, changes: Mapping[str, object] | None = None, whole: int = 0
+    ) -> str:
         """Run one child to its end and say how it ended; whatever becomes of it, nothing of it is left."""
-        if not (folder / SETTINGS).exists():
-            write_artifact(folder, SETTINGS, self._settings)
-        launch = Launch(command, self._run, _environment({}), folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        launch = self._children.launch(folder, self._settings, {**self._variables, **(changes or {})}, module)
         budgets = Budgets(step_timeout_seconds=self._request.step_timeout)
         try:
-            outcome, _ = run_attempt(launch, budgets, self._adapter(words), StopRequest())
+            outcome, _ = run_attempt(launch, budgets, self._adapter(words, whole), StopRequest())
             return outcome.outcome
         finally:
             end_tree(folder, None, 0.0)
 
-    def _adapter(self, words: str) -> Any:
+    def _adapter(self, words: str, whole: int = 0) -> Any:
         def on_event(event: str, details: Mapping[str, object]) -> None:
             if event == "progress":
-                step, steps = int(str(details.get("step") or 0)), int(str(details.get("steps") or 0))
-                self._story.working(f"{words}: {details.get('phase') or 'start'}", step, steps or None)
+                step, steps = int(str(details.get("step") or 0)), whole or int(str(details.get("steps") or 0))
+                self._story.working(f"{words}: {details.get('phase') or 'start'}", min(step, steps), steps or None)
             elif event == "ended" and details.get("outcome") not in ("finished", "stopped") and "first" not in words:
                 self._story.tell("note", words=f"{words}: {details.get('sentence')}")
 
@@ -298,42 +292,6 @@ class _Proving:
 
     def _tell(self, state: str, words: str) -> None:
         self._story.tell("proof", state=state, words=words)
-
-
-def peak_of(folder: Path) -> int | None:
-    """The most memory that any child below a folder was seen to hold."""
-    most = 0
-    for file in folder.rglob(SAMPLES):
-        for event in read_events(file):
-            found = event.get("resident_bytes")
-            most = max(most, found if isinstance(found, int) else 0)
-    return most or None
-
-
-def _kill_after(folder: Path, wanted: int, ended: threading.Event) -> None:
-    """Kill the process that trains, without warning, once enough steps are done and some of them are not saved."""
-    while not ended.wait(0.05):
-        step, saved = -1, None
-        for event in read_events(folder / EVENTS):
-            if event["event"] == "step":
-                step = int(str(event["step"]))
-            elif event["event"] == "saved":
-                saved = int(str(event["step"]))
-        if saved is not None and step + 1 >= wanted and step + 1 >= saved + _REPEATED_STEPS:
-            if child := read_root(folder):
-                send(child, signal.SIGKILL)
-            return
-
-
-def _engine(run: Path, attempt: Path, settings: Mapping[str, object], changes: Mapping[str, object]) -> Launch:
-    changed = {name: value for name, value in changes.items() if not name.isupper()}
-    write_artifact(attempt, SETTINGS, {**settings, **changed})
-    return Launch((sys.executable, "-m", "holdfast.engine", str(attempt)), run, _environment(changes), attempt)
-
-
-def _environment(changes: Mapping[str, object]) -> dict[str, str]:
-    variables = {name: str(value) for name, value in changes.items() if name.isupper()}
-    return {**os.environ, "HF_HUB_OFFLINE": "1", **variables}
 
 
 def _refused(run: Path, code: int, sentence: str, remedies: tuple[str, ...], slug: str) -> HoldfastError:

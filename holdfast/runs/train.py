@@ -8,7 +8,6 @@ import errno
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -18,17 +17,18 @@ from typing import Any
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.request import KIND, TrainRequest, read_saved, to_saved
-from holdfast.core.runfolder import REQUEST, SETTINGS, model_folder
+from holdfast.core.runfolder import PLAN, REQUEST, model_folder
 from holdfast.core.text import human_bytes
 from holdfast.data.amounts import amounts_of
 from holdfast.data.shards import read_manifest
 from holdfast.planning.ladder import Changes
 from holdfast.planning.ladders import engine_ladder
 from holdfast.planning.presets import with_preset
+from holdfast.runs.engine_child import EngineChildren
 from holdfast.runs.folders import RUNS, make_free_folder
 from holdfast.runs.forecasting import Forecasting
 from holdfast.runs.holder import hold
-from holdfast.runs.memory import Memory, key_of
+from holdfast.runs.memory import Memory, fingerprint_of, key_of
 from holdfast.runs.prove import prove
 from holdfast.runs.report import write_report
 from holdfast.runs.result import closing_lines, describe_result, read_result
@@ -44,6 +44,7 @@ __all__ = (
     "discard",
     "make_job",
     "make_run_folder",
+    "plan_train",
     "read_result",
     "resume_train",
     "start_train",
@@ -72,26 +73,54 @@ def discard(run: Path) -> None:
         shutil.rmtree(run, ignore_errors=True)
 
 
+def plan_train(run: Path, *, on_event: OnEvent) -> None:
+    """Walk to the plan and prove it; `resume_train` goes on from there."""
+    on_event("run", {"folder": str(run)})
+    with EngineChildren(run) as children:
+        _plan(run, read_saved(run / REQUEST), on_event, children)
+
+
 def resume_train(run: Path, *, on_event: OnEvent, guard: Guard = lambda stop: nullcontext()) -> Result:
     """Bring a training run to its end, from wherever it stands; `guard` lets a stop be asked for while it trains."""
     request = read_saved(run / REQUEST)
     on_event("run", {"folder": str(run)})
-    plan = read_plan(run)
-    is_prepared = plan.get("settings") and read_manifest(Path(plan["settings"]["prepared"])) is not None
-    has_begun = any((run / "attempts").glob("*"))
-    if not is_prepared or not (plan.get("proof") or has_begun):
-        with hold(run), _room(run):
-            walked = walk(run, request, on_event)
-            if not has_begun:
-                prove(run, request, walked, Story(run, on_event))
-        plan = read_plan(run)
-    stop = StopRequest()
-    work = work_of(plan["settings"], amounts_of(run / "prepared", int(plan["settings"]["batch_size"])))
-    with guard(stop), following(run, request.report_to):
-        listening = Forecasting(run, work, on_event)
-        result = supervise(run, make_job(run, request, plan), on_event=listening, stop=stop)
+    with EngineChildren(run) as children:
+        plan = _plan(run, request, on_event, children)
+        stop = StopRequest()
+        work = work_of(plan["settings"], amounts_of(run / "prepared", int(plan["settings"]["batch_size"])))
+        with guard(stop), following(run, request.report_to):
+            listening = children.listening(Forecasting(run, work, on_event))
+            result = supervise(run, make_job(run, request, plan, children), on_event=listening, stop=stop)
     _report(run, on_event)
     return result
+
+
+def _plan(run: Path, request: TrainRequest, on_event: OnEvent, children: EngineChildren) -> dict[str, Any]:
+    """The plan of the run, made and proven where it is not there yet or was made on another kind of machine."""
+    plan = read_plan(run)
+    proof = plan.get("proof") or {}
+    is_prepared = plan.get("settings") and read_manifest(Path(plan["settings"]["prepared"])) is not None
+    is_of_here = proof.get("machine") in (None, fingerprint_of())
+    has_begun = any((run / "attempts").glob("*"))
+    if is_prepared and is_of_here and (proof or has_begun):
+        return plan
+    children.warm_up()  # beside the reading of the data
+    with hold(run), _room(run):
+        walked = walk(run, request, on_event)
+        if has_begun:
+            _keep_proven(run, plan)
+        else:
+            prove(run, request, walked, Story(run, on_event), children)
+    return read_plan(run)
+
+
+def _keep_proven(run: Path, earlier: Mapping[str, Any]) -> None:
+    """Take what was proven on this machine into a plan that was made anew, as when the prepared data was removed."""
+    proof = earlier.get("proof") or {}
+    if earlier.get("settings") and proof.get("machine") == fingerprint_of():
+        names = ("settings", "variables", "choices", "measured", "proof", "forecast")
+        kept = {name: earlier[name] for name in names if name in earlier}
+        write_artifact(run, PLAN, {**read_plan(run), **kept})
 
 
 def _report(run: Path, on_event: OnEvent) -> None:
@@ -126,16 +155,14 @@ def train_job(run: Path) -> Job:
     return make_job(run, read_saved(run / REQUEST), plan)
 
 
-def make_job(run: Path, request: TrainRequest, plan: Mapping[str, Any]) -> Job:
+def make_job(run: Path, request: TrainRequest, plan: Mapping[str, Any], children: EngineChildren | None = None) -> Job:
     """The attempts of a run that is planned and prepared."""
     settings: dict[str, object] = dict(plan["settings"])
+    variables: dict[str, object] = dict(plan.get("variables") or {})
+    children = children or EngineChildren(run)
 
     def launch(attempt: Path, changes: Changes, resume: bool) -> Launch:
-        changed = {name: value for name, value in changes.items() if not name.isupper()}
-        write_artifact(attempt, SETTINGS, {**settings, **changed})
-        variables = {name: str(value) for name, value in changes.items() if name.isupper()}
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true", **variables}
-        return Launch((sys.executable, "-m", "holdfast.engine", str(attempt)), run, environment, attempt)
+        return children.launch(attempt, settings, {**variables, **changes})
 
     return Job(
         kind=KIND,

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.artifacts import write_artifact
+from holdfast.core.env import ATTEMPT_VARIABLE
 from holdfast.core.errors import RequestError
 from holdfast.core.runfolder import CHILD, OUTPUT
 from holdfast.supervisor import launch as launcher
-from holdfast.supervisor.members import ATTEMPT_VARIABLE, Identity, boot_id, start_ticks_of
+from holdfast.supervisor.members import Identity, boot_id, start_ticks_of
+from holdfast.supervisor.spare import Spare
 
 _ROOM, _ROOM_BYTES = ".room", 512 << 10
 
@@ -31,6 +33,7 @@ class Launch:
     environment: Mapping[str, str]
     attempt: Path
     takes_interrupts: bool = False  # Ctrl-C reaches it as it would without us
+    spare: Spare | None = None  # a process that may be waiting to become it
 
 
 class Child:
@@ -53,23 +56,13 @@ class Child:
 
 def start_child(launch: Launch) -> Child:
     """Start the command of an attempt and write down who it is."""
-    environment = {**launch.environment, ATTEMPT_VARIABLE: str(launch.attempt.resolve())}
     _refuse_missing(launch)
     launch.attempt.mkdir(parents=True, exist_ok=True)
     keep_room(launch.attempt)
-    output = os.open(launch.attempt / OUTPUT, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(Path(launcher.__file__)), str(os.getpid()), *launch.command],
-            cwd=launch.cwd,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    finally:
-        os.close(output)
+    process = (
+        launch.spare.take(launch.command, launch.cwd, launch.environment, launch.attempt) if launch.spare else None
+    )
+    process = process or _start(launch)
     child = Child(process)
     described = {"pid": child.pid, "start_ticks": child.start_ticks, "boot_id": boot_id()}
     write_artifact(launch.attempt, CHILD, {**described, "command": launch.command, "cwd": launch.cwd})
@@ -86,6 +79,22 @@ def free_room(attempt: Path) -> None:
     """Give that room back."""
     with contextlib.suppress(OSError):
         (attempt / _ROOM).unlink()
+
+
+def _start(launch: Launch) -> "subprocess.Popen[bytes]":
+    output = os.open(launch.attempt / OUTPUT, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", str(Path(launcher.__file__)), str(os.getpid()), *launch.command],
+            cwd=launch.cwd,
+            env={**launch.environment, ATTEMPT_VARIABLE: str(launch.attempt.resolve())},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    finally:
+        os.close(output)
 
 
 def _refuse_missing(launch: Launch) -> None:

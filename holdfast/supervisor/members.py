@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.core.env import ATTEMPT_VARIABLE
 from holdfast.core.runfolder import CHILD
 
-ATTEMPT_VARIABLE = "HOLDFAST_ATTEMPT"
 _PROC = Path("/proc")
 _attempts: "dict[Identity, str]" = {}
 
