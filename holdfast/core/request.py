@@ -290,6 +290,8 @@ def _read(field: "dataclasses.Field[Any]", value: object) -> object:
         return word in _TRUE
     if kind == "texts":
         found = tuple(map(str, value)) if isinstance(value, (list, tuple)) else (str(value),)
+        if any("\0" in text for text in found):
+            raise ValueError("holds a NUL character")
         return _trackers(found) if field.name == "report_to" else found
     if not isinstance(value, (str, Path)):
         raise ValueError("a text is wanted")
@@ -316,7 +318,7 @@ def _number(value: object, about: Mapping[str, Any], *, is_whole: bool) -> int |
         number = float(str(value).replace("_", ""))
     except ValueError:
         raise ValueError(f"is no number; {bounds}".rstrip("; ")) from None
-    if math.isnan(number) or (low is not None and number < low) or (high is not None and number > high):
+    if not math.isfinite(number) or (low is not None and number < low) or (high is not None and number > high):
         raise ValueError(f"is out of range; {bounds}".rstrip("; "))
     if is_whole and number != int(number):
         raise ValueError(f"a whole number is wanted; {bounds}")

@@ -1,0 +1,143 @@
+"""What people may ask of a run: the settings of `train`, checked by `make_request` with its own words, and no paths.
+
+Data comes from datasets, models to go on from come from the registry, both by their number; the keeper puts the paths
+in. A model's name may be one of the catalogue or of the hub.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from django.contrib.auth.models import Group, User
+
+from holdfast.core.artifacts import to_plain
+from holdfast.core.errors import RequestError
+from holdfast.core.request import FIELDS, make_request, option
+from holdfast.service.jobs import leases
+from holdfast.service.jobs.models import Dataset, Job, TrainedModel
+
+# Paths, and what reaches outside of the run: a tracker's address, a server that is not asked.
+_CLOSED = {name for name, field in FIELDS.items() if field.metadata["kind"] == "path"} | {"report_to", "offline"}
+OPEN_FIELDS = {name: field for name, field in FIELDS.items() if name not in _CLOSED}
+_NAMES = {other: name for name, field in FIELDS.items() for other in (name, *field.metadata["also"])}
+_MODEL_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(?:/[A-Za-z0-9][\w.-]{0,95})?")
+_STAND_IN = "/dataset"  # where the data will be; only that there is some matters here
+_LONGEST_TEXT, _LONGEST_NAME = 2000, 200
+
+
+def check_settings(given: Mapping[str, object]) -> dict[str, Any]:
+    """The settings as a job keeps them; all problems are told at once, with what `train` says of each."""
+    problems = [words for name, value in given.items() if (words := _problem(name, value))]
+    usable = {name: value for name, value in given.items() if not _problem(name, value)}
+    try:
+        request = make_request({**usable, "data": _STAND_IN})
+    except RequestError as error:
+        problems += [line.strip() for line in error.seen.split("\n")]
+    if problems:
+        count = "the request cannot be used" if len(problems) == 1 else f"{len(problems)} things cannot be used"
+        raise RequestError(count, seen="\n".join(problems))
+    names = [_NAMES[_plain_name(name)] for name, value in usable.items() if value not in (None, (), [])]
+    return {name: to_plain(getattr(request, name)) for name in names}
+
+
+def submit_run(
+    owner: User,
+    settings: Mapping[str, object],
+    *,
+    dataset: Dataset | None = None,
+    from_model: TrainedModel | None = None,
+    others: Mapping[str, Dataset] | None = None,  # "validation", "test", "negatives"
+    name: str = "",
+    goal: str = Job.Goal.PLAN,
+    team: Group | None = None,
+    priority: int = 0,
+    parent: Job | None = None,
+) -> Job:
+    """Check what was asked as a whole and put it into the queue."""
+    if dataset is None and from_model is None:
+        raise RequestError("the request cannot be used", seen="a dataset is missing")
+    decided = dataset.choices if dataset else {}
+    asked = check_settings({**{key: value for key, value in decided.items() if key in OPEN_FIELDS}, **settings})
+    extra = dict(others or {})
+    for one in (dataset, *extra.values()):
+        _check_ready(one)
+    if team is not None and not owner.is_superuser and not owner.groups.filter(pk=team.pk).exists():
+        raise RequestError("the request cannot be used", seen=f"you are not in the team {team.name}")
+    request = {**asked, **{role: one.pk for role, one in extra.items()}}
+    if from_model is not None:
+        request["from_run"] = from_model.job_id
+    return leases.submit(
+        owner=owner,
+        name=_run_name(name or (dataset.name if dataset else str(from_model))),
+        request=request,
+        dataset=dataset,
+        team=team,
+        goal=goal,
+        device=str(asked.get("device") or ""),
+        priority=priority,
+        parent=parent,
+    )
+
+
+def retry_run(owner: User, job: Job, changes: Mapping[str, object], *, name: str = "", goal: str = "") -> Job:
+    """Ask for the same again in a folder of its own, with some settings changed; None takes one back."""
+    _check_ready(job.dataset)
+    kept = {key: value for key, value in job.request.items() if key in OPEN_FIELDS}
+    referred = {key: value for key, value in job.request.items() if key not in OPEN_FIELDS}
+    new = {_NAMES.get(_plain_name(key), key): value for key, value in changes.items()}
+    asked = check_settings({key: value for key, value in {**kept, **new}.items() if value is not None})
+    return leases.submit(
+        owner=owner,
+        name=_run_name(name or job.name),
+        request={**asked, **referred},
+        dataset=job.dataset,
+        team=job.team,
+        goal=goal or job.goal,
+        device=str(asked.get("device") or ""),
+        priority=job.priority,
+        parent=job,
+    )
+
+
+def _problem(name: str, value: object) -> str:
+    """Why a setting is not for people to give, or cannot be kept; empty where nothing speaks against it."""
+    field = _NAMES.get(_plain_name(name))
+    if field in _CLOSED:
+        return f"{option(field)}: not to be set here; data comes from a dataset, and the service chooses folders"
+    texts = [str(item) for item in value] if isinstance(value, (list, tuple)) else [str(value)]
+    if any(len(text) > _LONGEST_TEXT for text in texts):
+        return f"{option(name[:60])}: longer than {_LONGEST_TEXT:,} characters"
+    if field == "model" and value is not None and not _is_model_name(value):
+        return f"--model {str(value)[:60]!r}: a name of the catalogue or of the hub is wanted, such as minilm"
+    return ""
+
+
+def _is_model_name(value: object) -> bool:
+    if not isinstance(value, str) or not _MODEL_NAME.fullmatch(value) or ".." in value:
+        return False
+    return not Path(value).exists()  # a folder that happens to lie where the service runs is nobody's to name
+
+
+def _plain_name(name: str) -> str:
+    return name.lstrip("-").replace("-", "_")
+
+
+def _check_ready(dataset: Dataset | None) -> None:
+    if dataset is None or dataset.state == Dataset.State.READY:
+        return
+    if dataset.state == Dataset.State.REFUSED:
+        why = dataset.problem or {}
+        raise RequestError(
+            f"the dataset {dataset.name} cannot be trained on",
+            seen=f"{why.get('what', 'it was refused')}: {why.get('seen', '')}".rstrip(": "),
+            try_next=tuple(why.get("try_next") or ()),
+        )
+    raise RequestError(f"the dataset {dataset.name} is not ready", seen=f"its state is {dataset.state}")
+
+
+def _run_name(name: str) -> str:
+    words = " ".join(name.split())
+    if not words or len(words) > _LONGEST_NAME or not words.isprintable():
+        raise RequestError("the name cannot be used", seen=f"1 to {_LONGEST_NAME} printable characters are wanted")
+    return words

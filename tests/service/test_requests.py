@@ -1,0 +1,109 @@
+"""What people may ask of a run: every setting of `train` but paths, in the words of `train`."""
+
+import math
+
+import pytest
+from django.contrib.auth.models import Group
+
+from holdfast.core.errors import RequestError
+from holdfast.service.jobs.models import Dataset
+from holdfast.service.jobs.requests import OPEN_FIELDS, check_settings, retry_run, submit_run
+
+
+def refused(given):
+    with pytest.raises(RequestError) as caught:
+        check_settings(given)
+    return caught.value.seen
+
+
+def test_settings_are_kept_under_their_own_names_and_only_those_that_were_given():
+    given = {"learning-rate": "2e-5", "max_steps": 20, "text_column": ["question"], "mining": False, "epochs": None}
+    assert check_settings(given) == {"lr": 2e-5, "max_steps": 20, "text_column": ["question"], "mining": False}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("data", "validation", "test", "negatives", "out", "from_run", "chat_template", "report_to", "offline"),
+        *("train_file", "output_dir", "from", "--out", "validation-file"),
+    ],
+)
+def test_paths_are_not_for_people_to_give(name):
+    assert "not to be set here" in refused({name: "/etc/passwd"})
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["/etc", "~/models", "./x", "../x", "a/../b", "a/b/c", "..", "C:\\models", "holdfast", "a\0b", 5, ["minilm"]],
+)
+def test_a_model_is_named_and_never_found_by_a_path(model):
+    assert "--model" in refused({"model": model})
+
+
+@pytest.mark.parametrize("model", ["minilm", "smollm2", "sentence-transformers/all-MiniLM-L6-v2", "Qwen/Qwen3-0.6B"])
+def test_names_of_the_catalogue_and_of_the_hub_are_taken(model):
+    assert check_settings({"model": model}) == {"model": model}
+
+
+def test_all_problems_are_told_at_once_in_the_words_of_train():
+    said = refused({"epochs": 0, "batch_sise": 4, "task": "clasify", "out": "/tmp", "lora": True})
+    for words in ("--epochs 0", "did you mean batch_size?", "did you mean classify?", "--out: not to be set here"):
+        assert words in said
+
+
+@pytest.mark.parametrize(
+    "value", [math.inf, -math.inf, math.nan, 10**400, "inf", True, {}, [], [1], "x" * 5000, "1" * 5000]
+)
+@pytest.mark.parametrize("name", ["eval_steps", "min_score", "max_steps", "lr"])
+def test_a_number_that_is_none_is_refused_and_nothing_breaks(name, value):
+    assert name.replace("_", "-") in refused({name: value})
+
+
+def test_a_nul_is_refused_wherever_it_stands():
+    assert "NUL" in refused({"text_column": ["a\0b"]})
+    assert "NUL" in refused({"label_column": "a\0b"})
+
+
+def test_every_setting_is_either_open_or_a_path_or_reaches_outside():
+    assert {"task", "model", "epochs", "device", "prove", "allow_changes"} <= set(OPEN_FIELDS)
+    assert not any(field.metadata["kind"] == "path" for field in OPEN_FIELDS.values())
+
+
+@pytest.fixture
+def people(django_user_model, db):
+    return [django_user_model.objects.create_user(name, password="a long enough one") for name in ("ada", "bob")]
+
+
+@pytest.fixture
+def dataset(people):
+    choices = {"task": "classify", "label_column": "intent"}
+    return Dataset.objects.create(owner=people[0], name="bank", file_name="bank.csv", state="ready", choices=choices)
+
+
+def test_what_was_decided_about_the_dataset_holds_unless_the_run_says_otherwise(people, dataset):
+    job = submit_run(people[0], {"label_column": "topic", "device": "cpu"}, dataset=dataset)
+    assert job.request == {"task": "classify", "label_column": "topic", "device": "cpu"}
+    assert (job.name, job.goal, job.state, job.device) == ("bank", "plan", "queued", "cpu")
+
+
+@pytest.mark.parametrize("state", ["surveying", "refused"])
+def test_a_dataset_that_is_not_ready_is_not_trained_on(people, dataset, state):
+    dataset.state, dataset.problem = state, {"what": "not a table", "seen": "an image", "try_next": ["upload a CSV"]}
+    with pytest.raises(RequestError) as caught:
+        submit_run(people[0], {}, dataset=dataset)
+    assert ("an image" in caught.value.seen) == (state == "refused")
+
+
+def test_a_team_takes_runs_of_its_members_only(people, dataset):
+    team = Group.objects.create(name="lab")
+    with pytest.raises(RequestError):
+        submit_run(people[0], {}, dataset=dataset, team=team)
+    people[0].groups.add(team)
+    assert submit_run(people[0], {}, dataset=dataset, team=team).team == team
+
+
+def test_a_retry_keeps_what_is_not_changed_and_knows_where_it_comes_from(people, dataset):
+    job = submit_run(people[0], {"epochs": 3, "lr": 1e-4}, dataset=dataset, goal="model")
+    again = retry_run(people[1], job, {"learning_rate": 5e-5, "epochs": None})
+    assert again.request == {"task": "classify", "label_column": "intent", "lr": 5e-5}
+    assert (again.parent, again.owner, again.goal, again.dataset) == (job, people[1], "model", dataset)
