@@ -282,7 +282,7 @@ def _read(field: "dataclasses.Field[Any]", value: object) -> object:
     about = field.metadata
     kind = about["kind"]
     if kind in ("whole", "number"):
-        return _number(value, about, is_whole=kind == "whole")
+        return _number(value, field)
     if kind == "flag":
         word = str(value).strip().lower()
         if word not in (*_TRUE, *_FALSE):
@@ -308,20 +308,20 @@ def _read(field: "dataclasses.Field[Any]", value: object) -> object:
     return text
 
 
-def _number(value: object, about: Mapping[str, Any], *, is_whole: bool) -> int | float:
-    low, high = about["low"], about["high"]
-    bounds = f"allowed: {_plain(low)} to {_plain(high)}" if high is not None else f"allowed: {_plain(low)} or more"
-    bounds = "" if low is None else bounds
+def _number(value: object, field: "dataclasses.Field[Any]") -> int | float:
+    about = field.metadata
+    low, high, is_whole = about["low"], about["high"], about["kind"] == "whole"
+    bounds = f"; allowed: {words}" if (words := allowed_words(field)) else ""
     if isinstance(value, bool):
-        raise ValueError(f"a number is wanted; {bounds}".rstrip("; "))
+        raise ValueError(f"a number is wanted{bounds}")
     try:
         number = float(str(value).replace("_", ""))
     except ValueError:
-        raise ValueError(f"is no number; {bounds}".rstrip("; ")) from None
+        raise ValueError(f"is no number{bounds}") from None
     if not math.isfinite(number) or (low is not None and number < low) or (high is not None and number > high):
-        raise ValueError(f"is out of range; {bounds}".rstrip("; "))
+        raise ValueError(f"is out of range{bounds}")
     if is_whole and number != int(number):
-        raise ValueError(f"a whole number is wanted; {bounds}")
+        raise ValueError(f"a whole number is wanted{bounds}")
     return int(number) if is_whole else number
 
 

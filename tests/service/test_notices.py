@@ -14,7 +14,7 @@ from django.utils import timezone
 from holdfast.core.errors import RequestError
 from holdfast.service.jobs import notices, webhooks
 from holdfast.service.jobs.models import Hook, Job, Notice
-from holdfast.service.jobs.notices import MOST_TRIES, file_notices, make_hook, send_due
+from holdfast.service.jobs.notices import MOST_TRIES, file_notices, make_hook, send_due, send_test
 
 pytestmark = pytest.mark.django_db
 
@@ -83,6 +83,14 @@ def test_a_finish_arrives_signed_at_the_address(ada, job, ear, local):
     assert told["run"]["id"] == job.pk
     assert told["run"]["metrics"] == {"test": {"accuracy": 0.913}}
     assert send_due() == 0, "it is sent once"
+
+
+def test_a_test_arrives_without_a_run(ada, ear, local, mailoutbox):
+    assert send_test(make_hook(ada, "webhook", ear.url)).arrived
+    assert json.loads(ear.heard[0][2])["event"] == "test"
+    assert send_test(make_hook(ada, "email", "ada@example.org")).arrived
+    assert mailoutbox[0].subject == "a test: test"
+    assert not Notice.objects.exists()
 
 
 def test_the_same_event_is_told_once_and_a_later_one_again(ada, job, ear, local):

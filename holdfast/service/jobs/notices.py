@@ -71,6 +71,18 @@ def send_due(most: int = 20) -> int:
     return sent
 
 
+def send_test(hook: Hook) -> Delivery:
+    """Send an example now, so that somebody can see whether it arrives."""
+    job = Job(pk=0, owner=hook.owner, name="a test", state=Job.State.FINISHED, sentence="This is only a test.")
+    return _deliver(hook, "test", 0, _body(job, "test", "test"))
+
+
+def _deliver(hook: Hook, event: str, number: int, body: dict[str, Any]) -> Delivery:
+    if hook.kind == Hook.Kind.EMAIL:
+        return _mail(hook, event, body)
+    return deliver(hook, event, number, body)
+
+
 def _take(notice: Notice) -> bool:
     soon = timezone.now() + timedelta(seconds=_SENDING_SECONDS)
     mine = Notice.objects.filter(pk=notice.pk, tries=notice.tries, sent=None, next_try=notice.next_try)
@@ -79,7 +91,7 @@ def _take(notice: Notice) -> bool:
 
 def _send(notice: Notice) -> bool:
     tries = notice.tries + 1
-    delivery = _mail(notice) if notice.hook.kind == Hook.Kind.EMAIL else deliver(notice)
+    delivery = _deliver(notice.hook, notice.event, notice.pk, notice.body)
     changes: dict[str, Any] = {"said": clean(delivery.said, 280)}
     if delivery.arrived:
         changes["sent"] = timezone.now()
@@ -106,13 +118,13 @@ def _body(job: Job, event: str, occasion: str) -> dict[str, Any]:
     return {"event": event, "occasion": occasion, "at": timezone.now().isoformat(), "run": about, "url": url}
 
 
-def _mail(notice: Notice) -> Delivery:
-    run = notice.body["run"]
-    subject = clean(f"{run['name']}: {_WORDS.get(notice.event, notice.event)}", 150)
+def _mail(hook: Hook, event: str, body: dict[str, Any]) -> Delivery:
+    run = body["run"]
+    subject = clean(f"{run['name']}: {_WORDS.get(event, event)}", 150)
     metrics = [f"{split} {name}: {value:.4g}" for split, name, value in _numbers(run["metrics"])]
-    lines = [clean(run["sentence"], 600), *metrics, f"step {run['step']} of {run['steps']}", notice.body["url"]]
+    lines = [clean(run["sentence"], 600), *metrics, f"step {run['step']} of {run['steps']}", body["url"]]
     try:
-        send_mail(subject, "\n".join(line for line in lines if line), None, [notice.hook.target])
+        send_mail(subject, "\n".join(line for line in lines if line), None, [hook.target])
     except (OSError, ValueError) as error:  # smtplib's errors are among them
         return Delivery(False, f"{type(error).__name__}: {error}")
     return Delivery(True, "the mail server took it")

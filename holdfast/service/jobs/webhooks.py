@@ -14,6 +14,7 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -21,7 +22,7 @@ from urllib.parse import SplitResult, urlsplit
 from holdfast import __version__
 from holdfast.core.env import service_variable
 from holdfast.core.errors import RequestError
-from holdfast.service.jobs.models import Notice
+from holdfast.service.jobs.models import Hook
 
 _ANSWER_SECONDS = 10.0  # for each read and write
 _WHOLE_SECONDS = 20.0  # for all of it: a server that answers letter by letter holds nobody up
@@ -63,19 +64,19 @@ def signature(key: str, at: int, body: bytes) -> str:
     return f"t={at},v1={made}"
 
 
-def deliver(notice: Notice) -> Delivery:
-    """Post a notice to its hook's address."""
-    parts = urlsplit(notice.hook.target)
-    body = json.dumps({"id": notice.pk, **notice.body}, ensure_ascii=False).encode()
+def deliver(hook: Hook, event: str, number: int, about: Mapping[str, Any]) -> Delivery:
+    """Post one message to a hook's address; the number tells a second copy from a second message."""
+    parts = urlsplit(hook.target)
+    body = json.dumps({"id": number, **about}, ensure_ascii=False).encode()
     headers = {
         "Content-Type": "application/json",
         "User-Agent": f"holdfast/{__version__}",
-        "X-Holdfast-Event": notice.event,
-        "X-Holdfast-Notice": str(notice.pk),
-        "X-Holdfast-Signature": signature(notice.hook.key, int(time.time()), body),
+        "X-Holdfast-Event": event,
+        "X-Holdfast-Notice": str(number),
+        "X-Holdfast-Signature": signature(hook.key, int(time.time()), body),
     }
     try:
-        check_address(notice.hook.target)
+        check_address(hook.target)
         address = _allowed_address(parts)
         return _post(parts, address, body, headers)
     except RequestError as error:

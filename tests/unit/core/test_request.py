@@ -32,10 +32,17 @@ def test_every_problem_is_reported_at_once_with_what_is_allowed():
         ("seed", -1),
         ("warmup_ratio", 1),
         ("lora", "x"),
+        ("eval_steps", "inf"),
+        ("min_score", "high"),
+        ("text_column", ("a\0b",)),
     ],
 )
 def test_values_that_mean_nothing_are_refused(name, value):
     assert name.replace("_", "-") in problems(**{name: value})
+
+
+def test_a_number_without_bounds_is_read():
+    assert make_request({"data": "x.csv", "min_score": "0.5"}).min_score == 0.5
 
 
 def test_hf_names_and_numbers_written_as_text_are_understood():
