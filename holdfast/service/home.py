@@ -33,13 +33,23 @@ class Home:
         return self.folder / "datasets"
 
     @property
+    def incoming(self) -> Path:
+        """Uploads that are still on their way."""
+        return self.folder / "incoming"
+
+    @property
+    def keepers(self) -> Path:
+        """Who keeps which job, and what they said."""
+        return self.folder / "keepers"
+
+    @property
     def static(self) -> Path:
         """What the pages load, gathered when the service starts."""
         return self.folder / "static"
 
     def make(self) -> None:
         """Make the folders, readable by their owner only."""
-        for folder in (self.folder, self.runs, self.datasets):
+        for folder in (self.folder, self.runs, self.datasets, self.incoming, self.keepers):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def secret_key(self) -> str:

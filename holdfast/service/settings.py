@@ -85,8 +85,15 @@ PUBLIC_URL = service_variable("PUBLIC_URL").rstrip("/")  # how people reach it, 
 BROKER_URL = service_variable("BROKER_URL")  # empty: the embedded dispatcher looks at the table itself
 LEASE_SECONDS = float(service_variable("LEASE_SECONDS", "60"))
 RUNS_AT_ONCE = int(service_variable("RUNS_AT_ONCE", "1"))  # on each worker
+
+# Uploads. What is sent goes to the home's own disk, not to /tmp, which may be memory.
+FILE_UPLOAD_HANDLERS = ["holdfast.service.jobs.uploads.ToHome"]
 UPLOAD_BYTES = int(service_variable("UPLOAD_BYTES", str(2 * 1024**3)))
 UPLOAD_ROWS = int(service_variable("UPLOAD_ROWS", "5000000"))
+UNPACKED_BYTES = int(service_variable("UNPACKED_BYTES", str(8 * 1024**3)))  # of a gzipped file, a workbook, an archive
+SURVEY_SECONDS = int(service_variable("SURVEY_SECONDS", "600"))
+SURVEY_MEMORY_BYTES = int(service_variable("SURVEY_MEMORY_BYTES", str(4 * 1024**3)))
+FREE_BYTES = int(service_variable("FREE_BYTES", str(1024**3)))  # of the disk, that an upload must leave
 EMAIL_HOST = service_variable("EMAIL_HOST", "localhost")
 EMAIL_PORT = int(service_variable("EMAIL_PORT", "25"))
 EMAIL_HOST_USER = service_variable("EMAIL_USER")

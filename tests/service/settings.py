@@ -12,3 +12,5 @@ STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
+# A file: threads that share a database in memory lock each other out, as those of a real one do not.
+DATABASES["default"]["TEST"] = {"NAME": f"{os.environ['HOLDFAST_HOME']}/test.sqlite3"}  # noqa: F405

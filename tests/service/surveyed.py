@@ -1,0 +1,35 @@
+"""Surveys in this process, so that quick tests need no other."""
+
+import pytest
+
+from holdfast.core.artifacts import read_artifact, write_artifact
+from holdfast.runs import survey_child
+from holdfast.runs.survey_watch import PLACE
+from holdfast.service.jobs import datasets
+
+ROWS = "text,label\n" + "".join(
+    f"the meal number {at} was good,food\n" if at % 2 else f"the room number {at} was cold,stay\n" for at in range(60)
+)
+
+
+class Ended:
+    """A process that is done."""
+
+    def poll(self) -> int:
+        return 0
+
+
+def survey_here(folder, key):
+    """Do at once what the child would do."""
+    job = read_artifact(folder / PLACE / f"{key}.job.json")
+    found = survey_child.survey_upload(
+        job, lambda what, done, whole: survey_child.check_amount(what, done, job["limits"])
+    )
+    write_artifact(folder / PLACE, f"{key}.json", found)
+    return Ended()
+
+
+@pytest.fixture
+def surveys(monkeypatch):
+    """Surveys are done as soon as they are begun."""
+    monkeypatch.setattr(datasets, "begin", survey_here)
