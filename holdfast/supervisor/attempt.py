@@ -270,9 +270,10 @@ def _is_outside(look: Look, code: int | None, exits: Sequence[ChildExit], mark: 
     if code is None:
         return look.judged.verdict is Verdict.STOPPED
     proof = mark.proof({child.pid for child in exits})
-    is_oom = bool(proof.told) or any(group.kills for group in proof.groups) or bool(proof.system_kills)
-    if was_ended_from_outside(code, is_oom):
+    if was_ended_from_outside(code, proof.has_kill):
         return True
     # A launcher ends with a code of its own after a process of its tree was killed.
     first = min((child for child in exits if child.signal), key=lambda child: child.at_seconds, default=None)
-    return first is not None and first.signal == signal.SIGKILL and was_ended_from_outside(-signal.SIGKILL, is_oom)
+    return (
+        first is not None and first.signal == signal.SIGKILL and was_ended_from_outside(-signal.SIGKILL, proof.has_kill)
+    )

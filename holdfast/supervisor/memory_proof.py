@@ -2,15 +2,15 @@
 
 A mark is taken before the attempt; what the counters have gained since is the proof. `oom_kill` of a control group
 counts the processes *of that group* that any OOM killer ended, so the child's own group is asked, and the limit is
-looked for in it and above it. The count of the whole system, and the kernel's log where it may be read, say what no
-group says.
+looked for in it and above it. The count of the whole system, which a neighbour's kill moves too, is believed only where
+no group could be asked, and less the kills that the kernel's log, where it may be read, names of others.
 `root` is another place for /proc and /sys in tests.
 """
 
 import os
 import re
 import time
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,17 +41,23 @@ class MemoryProof:
 
     groups: tuple[GroupKills, ...] = ()
     system_kills: int | None = None
+    others: int = 0  # kills that the kernel's log names of processes that are not ours
     told: tuple[str, ...] = ()  # the kernel's or macOS's own lines about our processes
 
     @property
     def has_kill(self) -> bool:
         """True when any of them says that the system ended a process for memory."""
-        return bool(self.system_kills or self.told or any(group.kills for group in self.groups))
+        return bool(self.told or any(group.kills for group in self.groups) or self._unclaimed)
 
     @property
     def could_be_asked(self) -> bool:
         """True when there was a counter to read, so that its silence means something."""
         return self.system_kills is not None or bool(self.groups)
+
+    @property
+    def _unclaimed(self) -> int:
+        """Kills of the whole system that may have been ours, for all that is known."""
+        return 0 if self.groups else max(0, (self.system_kills or 0) - self.others)
 
     def lines(self) -> list[str]:
         """Write it as evidence, kills first; what was ruled out is said too."""
@@ -61,13 +67,14 @@ class MemoryProof:
             for group in self.groups
             if group.is_paused
         ]
-        if self.system_kills and not any(group.kills for group in self.groups):
-            found.append(f"oom_kill +{self.system_kills} in the whole system, none in our cgroup")
+        if self._unclaimed:
+            found.append(f"oom_kill +{self._unclaimed} in the whole system, and no cgroup says whose")
         found += list(self.told)
-        if not found and (self.groups or self.system_kills == 0):
+        if not found and self.could_be_asked:
             asked = [f"cgroup {group.group}{_limits(group)}" for group in self.groups]
             asked += ["the whole system"] if self.system_kills == 0 else []
-            found.append(f"no OOM kill counted in {' nor in '.join(asked)}")
+            elsewhere = f"; {self.system_kills} of other processes" if self.system_kills else ""
+            found.append(f"no OOM kill counted{' in ' * bool(asked)}{' nor in '.join(asked)}{elsewhere}")
         return found
 
 
@@ -99,16 +106,18 @@ class MemoryMark:
             if pid not in self._seen:
                 self.see(pid)
 
-    def proof(self, pids: Container[int] = ()) -> MemoryProof:
+    def proof(self, pids: Collection[int] = ()) -> MemoryProof:
         """What has been counted since. `pids` are our processes, for the lines that name one."""
         own = self._seen.get(os.getpid())
         others = {folder for pid, (_, folder) in self._seen.items() if folder and pid != os.getpid()}
         asked = others or ({own[1]} if own and own[1] else set())  # ours is a neighbour's when the child was moved
         kills = _system_kills(self._root)
+        told, elsewhere = _kernel_lines(self._kernel_line, {*pids, *self._seen})
         return MemoryProof(
             groups=tuple(self._since(folder, self._kills[folder]) for folder in sorted(asked) if folder.is_dir()),
             system_kills=None if kills is None or self._system_kills is None else kills - self._system_kills,
-            told=(*_kernel_lines(self._kernel_line, pids), *find_jetsam_lines(pids, self._time)),
+            others=elsewhere,
+            told=(*told, *find_jetsam_lines(pids, self._time)),
         )
 
     def _since(self, folder: Path, kills_before: int) -> GroupKills:
@@ -196,8 +205,10 @@ def _last_kernel_line() -> int:
     return lines[-1][0] if lines else -1
 
 
-def _kernel_lines(after: int, pids: Container[int]) -> list[str]:
+def _kernel_lines(after: int, pids: Container[int]) -> tuple[list[str], int]:
+    """The kernel's lines about kills of our processes, and how many it killed of others."""
     found = [
         (match, text) for number, text in _read_kernel_log() if number > after and (match := _KERNEL_KILL.search(text))
     ]
-    return [f"kernel log: {text[:200]}" for match, text in found if int(match["pid"]) in pids]
+    ours = [f"kernel log: {text[:200]}" for match, text in found if int(match["pid"]) in pids]
+    return ours, len(found) - len(ours)

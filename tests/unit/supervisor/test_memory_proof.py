@@ -69,12 +69,29 @@ def test_kills_before_the_attempt_do_not_count(tmp_path):
     ]
 
 
-def test_a_kill_elsewhere_on_the_machine_is_told_as_that(tmp_path):
+def test_a_neighbours_kill_is_not_taken_for_ours_where_our_group_counted_none(tmp_path):
     v1(tmp_path)
     mark = MemoryMark(tmp_path)
     mark.see(41)
     v1(tmp_path, system=2)
-    assert mark.proof().lines() == ["oom_kill +2 in the whole system, none in our cgroup"]
+    proof = mark.proof()
+    assert not proof.has_kill
+    group = "cgroup /sys/fs/cgroup/memory/job, limit 4.0 GB, peak 4.0 GB"
+    assert proof.lines() == [f"no OOM kill counted in {group}; 2 of other processes"]
+
+
+def test_where_no_group_counts_the_systems_kills_are_told_less_those_that_the_log_names_of_others(
+    tmp_path, monkeypatch
+):
+    lay_out(tmp_path, {"proc/vmstat": "oom_kill 0\n"})
+    mark = MemoryMark(tmp_path)
+    lay_out(tmp_path, {"proc/vmstat": "oom_kill 1\n"})
+    assert mark.proof({41}).lines() == ["oom_kill +1 in the whole system, and no cgroup says whose"]
+    killed = "Memory cgroup out of memory: Killed process 7 (python)"
+    monkeypatch.setattr(memory_proof, "_read_kernel_log", lambda: [(5, killed)])
+    assert not mark.proof({41}).has_kill
+    assert mark.proof({41}).lines() == ["no OOM kill counted; 1 of other processes"]
+    assert mark.proof({7}).lines()[-1] == f"kernel log: {killed}"
 
 
 def test_a_process_that_is_leaving_does_not_change_the_group(tmp_path):
