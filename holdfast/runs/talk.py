@@ -1,0 +1,137 @@
+"""A finished model kept loaded in a child process, for questions one at a time; this process never imports torch.
+
+The two speak JSON lines over pipes. What the child prints besides goes to a file of its own, so that nothing has to be
+drained, and its last lines are in the error when it dies.
+"""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from holdfast.core.errors import HoldfastError, MachineError, RequestError
+from holdfast.core.exits import exit_words
+from holdfast.core.text import human_seconds
+from holdfast.runs.finished_model import FinishedModel, find_model
+
+_LOAD_SECONDS = 120.0
+_SHOWN_CHARACTERS = 600
+_CHUNK_BYTES = 65_536
+_LONGEST_ANSWER_BYTES = 4_000_000
+
+
+class Talk:
+    """One loaded model. Questions wait for each other."""
+
+    def __init__(self, model: FinishedModel, options: Mapping[str, Any]):
+        self.is_chat = model.is_chat
+        self._lock = threading.Lock()
+        self._held = b""
+        self._log: IO[bytes] = tempfile.TemporaryFile(prefix="holdfast-talk-")  # noqa: SIM115 - closed with the talk
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "holdfast.engine.predict.talk"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
+        )
+        self._job = {
+            "model": str(model.folder.resolve()),
+            "task": model.task,
+            "about": dict(model.about),
+            "options": {**options, **model.places()},
+        }
+        self._is_ready = False
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can still be asked."""
+        return self._child.poll() is None
+
+    def ask(self, text: str, limit_seconds: float) -> dict[str, Any]:
+        """What the model says to a text; the first question waits until it is loaded."""
+        row = {"turns": [["user", text]]} if self.is_chat else {"text": text}
+        with self._lock:
+            if not self._is_ready:
+                self._answer(self._job, _LOAD_SECONDS, "the model was not loaded")
+                self._is_ready = True
+            return self._answer(row, limit_seconds, "the model gave no answer")
+
+    def close(self) -> None:
+        """End the child."""
+        if self.is_alive:
+            self._child.kill()
+        self._child.wait()
+        for pipe in (self._child.stdin, self._child.stdout, self._log):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except OSError:  # what was not yet written has nowhere to go
+                    continue
+
+    def _answer(self, question: Mapping[str, Any], limit_seconds: float, too_late: str) -> dict[str, Any]:
+        try:
+            assert self._child.stdin is not None
+            self._child.stdin.write(json.dumps(question).encode() + b"\n")
+            self._child.stdin.flush()
+            line = self._line(limit_seconds)
+        except (BrokenPipeError, EOFError):
+            raise self._death() from None
+        except TimeoutError:
+            self._child.kill()  # an answer that comes later would be taken for that of the next question
+            raise MachineError(
+                f"{too_late} within {human_seconds(limit_seconds)}", try_next=("try a shorter text",)
+            ) from None
+        said: dict[str, Any] = json.loads(line)
+        if "error" in said:
+            raise _refusal(said["error"])
+        return said
+
+    def _line(self, limit_seconds: float) -> bytes:
+        assert self._child.stdout is not None
+        ends, pipe = time.monotonic() + limit_seconds, self._child.stdout.fileno()
+        while b"\n" not in self._held:
+            wait = ends - time.monotonic()
+            if wait <= 0 or not select.select([pipe], [], [], wait)[0]:
+                raise TimeoutError
+            chunk = os.read(pipe, _CHUNK_BYTES)
+            if not chunk or len(self._held) > _LONGEST_ANSWER_BYTES:
+                raise EOFError
+            self._held += chunk
+        line, _, self._held = self._held.partition(b"\n")
+        return line
+
+    def _death(self) -> HoldfastError:
+        try:
+            code = self._child.wait(10)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            code = self._child.wait()
+        self._log.seek(0)
+        lines = self._log.read().decode("utf-8", "replace").strip().splitlines()
+        if any("No module named" in line and "holdfast" not in line for line in lines):
+            return RequestError(
+                "using a model needs an extra that is not installed",
+                seen=lines[-1],
+                try_next=("pip install 'holdfast[train]'",),
+            )
+        words = exit_words(str(code)) or f"code {code}"
+        seen = "\n".join(lines[-6:])[-_SHOWN_CHARACTERS:] or "it wrote nothing"
+        return MachineError(f"the process that runs the model ended with {words}", seen=seen)
+
+
+def open_talk(run: Path, options: Mapping[str, Any]) -> Talk:
+    """Start the child for the model of a run; it loads until the first question is answered."""
+    return Talk(find_model(run), options)
+
+
+def _refusal(said: Mapping[str, Any]) -> HoldfastError:
+    advice = tuple(str(line) for line in said.get("try_next") or ())
+    return RequestError(str(said["what"]), seen=str(said.get("seen") or ""), try_next=advice)

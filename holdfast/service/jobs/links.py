@@ -1,0 +1,18 @@
+"""Uses one-time links: each lets its owner in once and is gone with that."""
+
+import hashlib
+
+from django.contrib.auth.models import User
+from django.utils import timezone
+
+from holdfast.service.jobs.models import OneTimeLink
+
+
+def use_link(token: str) -> User | None:
+    """The person whom a link lets in; None where it was used, has expired, or never was. Two uses at once: one wins."""
+    sha256 = hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+    found = OneTimeLink.objects.filter(sha256=sha256, expires__gt=timezone.now()).select_related("owner").first()
+    if found is None or not found.owner.is_active:
+        return None
+    deleted, _ = OneTimeLink.objects.filter(pk=found.pk, sha256=sha256).delete()
+    return found.owner if deleted else None
