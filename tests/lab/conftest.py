@@ -1,27 +1,18 @@
 """Real processes take their time on a busy machine: the limit on a test only ends one that would never end.
 
 Tests tell what they saw through `lab_row`; the table of all of them, and the rate of runs that finished, come last.
+HOLDFAST_LAB_TABLE names a file for it, as a page of the documentation.
 """
 
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
-_ROWS: list["Row"] = []
+from tests.lab.table import Row, page_of, rows_of, table
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """What one fault led to."""
-
-    fault: str
-    phase: str
-    task: str
-    noticed_after_seconds: float | None
-    named: str
-    finished: bool
-    identical: bool | None  # None where there was nothing to compare
+_ROWS: list[Row] = []
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,8 +21,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def lab_row(record_property: Callable[[str, object], None]) -> Callable[..., None]:
+def lab_row(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Callable[..., None]:
     """Put one line into the lab's table."""
+    record_property("lab test", request.node.name)
 
     def add(**fields: object) -> None:
         record_property("lab row", fields)  # which also travels from a worker of pytest-xdist
@@ -40,8 +32,8 @@ def lab_row(record_property: Callable[[str, object], None]) -> Callable[..., Non
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if report.when == "call":
-        _ROWS.extend(Row(**fields) for name, fields in report.user_properties if name == "lab row")
+    if not report.skipped and (report.when == "call" or report.failed):
+        _ROWS.extend(rows_of(report.user_properties, report.passed))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -50,24 +42,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section("the fault lab")
     for line in table(_ROWS):
         terminalreporter.write_line(line)
-
-
-def table(rows: list[Row]) -> list[str]:
-    """The rows under their heads, and the rate of runs that finished."""
-    heads = ("fault", "phase", "task", "noticed after", "named", "finished", "weights identical")
-    cells = [heads] + [
-        (
-            row.fault,
-            row.phase,
-            row.task,
-            "at once" if row.noticed_after_seconds is None else f"{row.noticed_after_seconds:.1f} s",
-            row.named,
-            "yes" if row.finished else "NO",
-            {True: "yes", False: "NO", None: "-"}[row.identical],
-        )
-        for row in rows
-    ]
-    widths = [max(len(line[at]) for line in cells) for at in range(len(heads))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
-    finished = sum(row.finished for row in rows)
-    return [*lines, f"finished: {finished} of {len(rows)} ({finished / len(rows):.0%})"]
+    if page := os.environ.get("HOLDFAST_LAB_TABLE"):
+        Path(page).write_text(page_of(_ROWS), encoding="utf-8")
