@@ -24,7 +24,7 @@ from holdfast.data.prepare_towers import prepare_pairs, prepare_passages
 from holdfast.data.prepare_vectors import prepare_vectors
 from holdfast.data.rawfile import look_at
 from holdfast.data.request import Progress, no_progress
-from holdfast.data.shards import FORMAT, read_manifest
+from holdfast.data.shards import FORMAT, LONGEST_SHOWN, read_manifest
 from holdfast.data.survey import Survey
 from holdfast.data.survey_beir import BeirSurvey
 from holdfast.data.survey_vectors import VectorSurvey
@@ -160,6 +160,7 @@ def _fingerprint(survey: Survey, tokens: Tokens | None, options: PrepareOptions,
     }
     parts = {
         "format": FORMAT,
+        "texts": LONGEST_SHOWN,
         "data": survey.facts.fingerprint,
         "roles": to_plain(survey.facts.roles),
         "form": survey.facts.form,

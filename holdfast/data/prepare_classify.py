@@ -9,7 +9,7 @@ import numpy as np
 
 from holdfast.core.plan import Choice
 from holdfast.data.request import Progress
-from holdfast.data.shards import TokenWriter, write_array
+from holdfast.data.shards import TextWriter, TokenWriter, write_array
 from holdfast.data.survey_table import TableSurvey
 from holdfast.data.tokens import Tokens, batches
 
@@ -35,7 +35,8 @@ def prepare_classify(
             over += len(body) > room
             lost_tokens += max(0, len(body) - _reach(pieces, room))
             marked = [(before, piece, after) for piece in pieces]
-            splits[found.split].add(found.row, marked, [numbers[label] for label in found.example.labels])
+            labels = [numbers[label] for label in found.example.labels]
+            splits[found.split].add(found.row, found.example.parts[0][1], marked, labels)
         done += len(batch)
         on_progress("tokenizing", done, survey.facts.rows)
     counts = {name: split.close(folder, len(numbers), survey.facts.multi_label) for name, split in splits.items()}
@@ -84,13 +85,16 @@ class _Split:
     def __init__(self, folder: Path, name: str, with_windows: bool):
         self._name = name
         self._tokens = TokenWriter(folder, name)
+        self._texts = TextWriter(folder, name) if name != "train" else None
         self._windows = array("q", (0,)) if with_windows else None
         self._rows = array("q")
         self._labels = array("i")
         self._label_starts = array("q", (0,))
 
-    def add(self, row: int, pieces: list[tuple[Any, ...]], labels: list[int]) -> None:
+    def add(self, row: int, text: str, pieces: list[tuple[Any, ...]], labels: list[int]) -> None:
         """Append one example; each of its pieces gets the labels."""
+        if self._texts:
+            self._texts.add(text)
         for piece in pieces:
             self._tokens.add(*piece)
             self._labels.extend(labels)
@@ -102,6 +106,8 @@ class _Split:
     def close(self, folder: Path, label_count: int, is_multi: bool) -> dict[str, int]:
         """Finish the files; gives rows and tokens."""
         token_count = self._tokens.close()
+        if self._texts:
+            self._texts.close()
         write_array(folder, f"{self._name}.rows", self._rows, np.int64)
         if self._windows is not None:
             write_array(folder, f"{self._name}.windows", self._windows, np.int64)

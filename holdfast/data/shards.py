@@ -27,6 +27,8 @@ two-tower  `corpus` is the token array of the passages of all splits, each once;
            passages are their own queries, as in two texts of one article, the corpus holds each query's text too.
            `prefixes` {"query", "passage"} is what was put before each text; absent where nothing was.
 all        `SPLIT.rows.npy` (int64) is where each row (two-tower: each query) stands in its file, for showing it again.
+           What is shown to people keeps its own words, which tokens may have lost: `NAME.texts.npy` (uint8, UTF-8) and
+           `NAME.text_starts.npy` (int64), for the corpus and for every split but "train"; not in causal.
 """
 
 import json
@@ -44,6 +46,7 @@ from holdfast.core.errors import RequestError
 from holdfast.core.runfolder import MANIFEST
 
 FORMAT = 1
+LONGEST_SHOWN = 8000  # characters of a text that are kept to be shown
 _BUFFERED_TOKENS = 1 << 18
 
 
@@ -71,6 +74,25 @@ def open_tokens(folder: Path, name: str) -> TokenArray:
     return TokenArray(
         np.load(folder / f"{name}.tokens.npy", mmap_mode="r"), np.load(folder / f"{name}.starts.npy", mmap_mode="r")
     )
+
+
+class Texts:
+    """Texts as they stood in the file."""
+
+    def __init__(self, folder: Path, name: str):
+        self._bytes = np.load(folder / f"{name}.texts.npy", mmap_mode="r")
+        self._starts = np.load(folder / f"{name}.text_starts.npy", mmap_mode="r")
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, at: int) -> str:
+        return bytes(self._bytes[self._starts[at] : self._starts[at + 1]]).decode("utf-8", "replace")
+
+
+def open_texts(folder: Path, name: str) -> Texts | None:
+    """The texts of a split or of the corpus; None where they were not kept."""
+    return Texts(folder, name) if has_array(folder, f"{name}.texts") else None
 
 
 def open_array(folder: Path, name: str) -> NDArray[np.generic]:
@@ -178,6 +200,26 @@ class TokenWriter:
             assert len(self._held_flags) == len(self._held)
             self._flags.add(np.frombuffer(self._held_flags, dtype=np.uint8))
         self._held, self._held_flags = array("i"), bytearray()
+
+
+class TextWriter:
+    """Keeps texts as they are."""
+
+    def __init__(self, folder: Path, name: str):
+        self._folder, self._name = folder, name
+        self._bytes = ArrayWriter(folder / f"{name}.texts.npy", np.uint8)
+        self._starts = array("q", (0,))
+
+    def add(self, text: str) -> None:
+        """Append one text."""
+        content = text[:LONGEST_SHOWN].encode("utf-8", "replace")
+        self._bytes.add(np.frombuffer(content, dtype=np.uint8))
+        self._starts.append(self._starts[-1] + len(content))
+
+    def close(self) -> None:
+        """Finish the files."""
+        self._bytes.close()
+        write_array(self._folder, f"{self._name}.text_starts", self._starts, np.int64)
 
 
 def write_array(folder: Path, name: str, values: Iterable[Any], dtype: type[np.generic]) -> None:

@@ -12,7 +12,7 @@ from holdfast.core.errors import RequestError
 from holdfast.core.plan import Choice
 from holdfast.data.near_misses import read_near_misses
 from holdfast.data.request import DataRequest, Progress
-from holdfast.data.shards import TokenWriter, write_array
+from holdfast.data.shards import TextWriter, TokenWriter, write_array
 from holdfast.data.tokens import Tokens, batches
 
 Indices = NDArray[np.int64]
@@ -29,17 +29,23 @@ class TowerWriter:
         self.token_counts: dict[str, int] = {}
 
     def write(self, name: str, texts: Iterable[str], prefix: str) -> None:
-        """Write one token array."""
+        """Write one token array, and the texts themselves where people will see them."""
         writer = TokenWriter(self._folder, name)
+        shown = TextWriter(self._folder, name) if name != "train" else None
         before, after = self._tokens.marks
         room = self._length - len(before) - len(after)
         for batch in batches(texts):
             for body in self._tokens.encode([prefix + text for text in batch] if prefix else batch):
                 self.cut += len(body) > room
                 writer.add(before, body[:room], after)
+            if shown:
+                for text in batch:
+                    shown.add(text)
             self._done += len(batch)
             self._on_progress("tokenizing", self._done, self._whole)
         self.token_counts[name] = writer.close()
+        if shown:
+            shown.close()
 
 
 def manifest_of(writer: TowerWriter, rows: dict[str, int], choices: dict[str, Choice[str]]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.errors import HoldfastError, render_error
-from holdfast.data.shards import open_tokens, read_manifest
+from holdfast.data.shards import open_array, open_tokens, read_manifest
 from holdfast.engine.process import prepare_process
 
 _LOOPBACK = "127.0.0.1"
@@ -64,9 +64,10 @@ def examples_of(folder: Path, job: dict[str, Any]) -> list[str]:
         return [str(text)[:_LONGEST_EXAMPLE] for text in job.get("prompts") or ()][:_EXAMPLES]
     from holdfast.engine.misjudged import Words
 
-    texts, words = open_tokens(prepared, split), Words(folder / "query" if (folder / "query").is_dir() else folder)
-    every = max(1, len(texts) // _EXAMPLES)
-    found = [words.text(texts[at])[:_LONGEST_EXAMPLE] for at in range(0, len(texts), every)]
+    rows = len(open_array(prepared, f"{split}.rows"))
+    tokenizer = folder / "query" if (folder / "query").is_dir() else folder
+    texts, words = open_tokens(prepared, split), Words(tokenizer, prepared)
+    found = [words.text(split, at, texts[at])[:_LONGEST_EXAMPLE] for at in range(0, rows, max(1, rows // _EXAMPLES))]
     return [text for text in dict.fromkeys(found) if text][:_EXAMPLES]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import AutoTokenizer
 
-from holdfast.data.shards import has_array, open_array
+from holdfast.data.shards import Texts, has_array, open_array, open_texts
 from holdfast.engine.calibration import probabilities
 
 MOST = 60  # examples that are kept
@@ -16,18 +16,25 @@ _LONGEST_CHARACTERS = 1200
 
 
 class Words:
-    """Turns tokens back into text."""
+    """Shows texts of a prepared folder: as they stood in the file, or where that was not kept as their tokens say."""
 
-    def __init__(self, folder: str | Path):
-        self._folder = folder
+    def __init__(self, folder: str | Path, prepared: Path):
+        self._folder, self._prepared = folder, prepared
         self._tokenizer: Any = None
+        self._kept: dict[str, Texts | None] = {}
 
-    def text(self, tokens: NDArray[Any]) -> str:
-        """The text of some tokens, as the tokenizer keeps it: an uncased one has lost the capitals."""
+    def text(self, name: str, at: int, tokens: NDArray[Any]) -> str:
+        """The text with this number in a split or the corpus."""
+        if name not in self._kept:
+            self._kept[name] = open_texts(self._prepared, name)
+        kept = self._kept[name]
+        text = kept[at].strip() if kept is not None else self._decoded(tokens)
+        return text if len(text) <= _LONGEST_CHARACTERS else text[:_LONGEST_CHARACTERS] + " ..."
+
+    def _decoded(self, tokens: NDArray[Any]) -> str:
         if self._tokenizer is None:
             self._tokenizer = AutoTokenizer.from_pretrained(self._folder)
-        text = str(self._tokenizer.decode(tokens.tolist(), skip_special_tokens=True)).strip()
-        return text if len(text) <= _LONGEST_CHARACTERS else text[:_LONGEST_CHARACTERS] + " ..."
+        return str(self._tokenizer.decode(tokens.tolist(), skip_special_tokens=True)).strip()
 
 
 def where(prepared: Path, split: str, row: int) -> dict[str, object]:

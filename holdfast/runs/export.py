@@ -147,7 +147,9 @@ def _refuse_what_cannot_be(story: Story) -> None:
 def _take_data(story: Story, target: Path) -> None:
     source = Path(story.settings["prepared"])
     target.mkdir()
-    for path in (*sorted(source.glob("*.npy")), source / MANIFEST):
+    shown = (".texts.npy", ".text_starts.npy")  # for people; nothing is learned from them
+    arrays = [path for path in sorted(source.glob("*.npy")) if not path.name.endswith(shown)]
+    for path in (*arrays, source / MANIFEST):
         shutil.copyfile(path, target / path.name)
 
 

@@ -112,7 +112,7 @@ class Search:
         """Take the passages that the run was prepared with."""
         manifest = read_manifest(prepared) or {}
         corpus = open_tokens(prepared, "corpus")
-        self._shown = corpus, Words(self._tokens.folder)
+        self._shown = corpus, Words(self._tokens.folder, prepared)
         key = _key(str(manifest.get("fingerprint", "")), Path(self._settings.model), self._settings.device)
         file = kept / f"{key}.safetensors" if kept and manifest.get("fingerprint") else None
         if file and file.is_file():
@@ -127,7 +127,7 @@ class Search:
             return self._passages[at]
         assert self._shown is not None
         corpus, words = self._shown
-        text, prefix = words.text(corpus[at]), str(self._prefixes.get("passage") or "")
+        text, prefix = words.text("corpus", at, corpus[at]), str(self._prefixes.get("passage") or "")
         return text.removeprefix(prefix).removeprefix(prefix.lower())
 
 

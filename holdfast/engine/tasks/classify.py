@@ -75,7 +75,7 @@ class Classify:
         weights = settings.options.get("class_weights")
         self._class_weights = torch.tensor(weights, device=settings.device) if weights else None
         self._calibration: Calibration | None = None
-        self._words = Words(settings.model)
+        self._words = Words(settings.model, settings.prepared_path)
         self._reported: dict[str, NDArray[np.float64]] = {}  # scores of the finished model
         self._crew.try_out(first_text(), lambda part: self._loss_of(0, part, 1.0))
 
@@ -166,7 +166,7 @@ class Classify:
         scores_BL = self._reported[split] / (self._calibration.temperature if self._calibration else 1.0)
         texts, starts = self._texts[split], self._windows(split) if self._has_windows else None
         return [
-            {**found, "text": self._words.text(texts[row if starts is None else int(starts[row])])}
+            {**found, "text": self._words.text(split, row, texts[row if starts is None else int(starts[row])])}
             | where(self._settings.prepared_path, split, row)
             for row, found in wrong_labels(scores_BL, self._truth(split), self._names, self._is_multi)
         ]

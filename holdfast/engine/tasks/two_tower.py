@@ -105,7 +105,7 @@ class TwoTower:
         self._mined_epoch = -1
         self._tower: Any = model.towers[0]
         self.is_packed = pairs.is_text and model.is_shared and self._tower.is_packed  # then steps can be captured
-        self._words = Words(tokenizer_folder(settings))
+        self._words = Words(tokenizer_folder(settings), settings.prepared_path)
         self._found: dict[str, NDArray[np.int64]] = {}  # rows of the corpus by query, best first, as evaluated last
         self._corpus_PH: Tensor | None = None  # embeddings by the weights as they are
         for tower in range(len(model.towers)):
@@ -186,8 +186,11 @@ class TwoTower:
             return []
         folder, pairs = self._settings.prepared_path, self._pairs
         return [
-            {"rank": rank, "query": self._shown(pairs.queries[split], query)}
-            | {"wanted": self._shown(pairs.corpus, answer), "found": self._shown(pairs.corpus, first)}
+            {"rank": rank, "query": self._shown(split, pairs.queries[split], query)}
+            | {
+                "wanted": self._shown("corpus", pairs.corpus, answer),
+                "found": self._shown("corpus", pairs.corpus, first),
+            }
             | where(folder, split, query)
             for query, answer, first, rank in missed_queries(self._found[split], pairs.judgements[split])
         ]
@@ -220,9 +223,9 @@ class TwoTower:
         temperature = 1 / float(self._model.scale().detach())
         save_towers(folder, list(self._model.towers), temperature, self._settings, self._manifest)
 
-    def _shown(self, items: Items, at: int) -> str:
+    def _shown(self, name: str, items: Items, at: int) -> str:
         """A text in words; of vectors there is only their number."""
-        return self._words.text(items[at]) if self._pairs.is_text else f"vector {at}"
+        return self._words.text(name, at, items[at]) if self._pairs.is_text else f"vector {at}"
 
     def _passages(self, step: int, examples: Indices) -> StepPassages:
         draws = generator(self._settings.seed, "negatives", step)

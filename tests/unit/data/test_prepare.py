@@ -12,7 +12,16 @@ from holdfast.data import prepare_classify
 from holdfast.data.prepare import PrepareOptions, prepare
 from holdfast.data.prepare_causal import learned
 from holdfast.data.request import DataRequest
-from holdfast.data.shards import ArrayWriter, has_array, open_array, open_manifest, open_tokens, read_manifest
+from holdfast.data.shards import (
+    LONGEST_SHOWN,
+    ArrayWriter,
+    has_array,
+    open_array,
+    open_manifest,
+    open_texts,
+    open_tokens,
+    read_manifest,
+)
 from holdfast.data.survey import survey
 from holdfast.data.tokens import Tokens
 from tests.unit.data.conftest import labelled, sentences
@@ -56,6 +65,19 @@ class TestClassify:
         assert open_tokens(tmp_path / "out", "train")[0][[0, -1]].tolist() == [2, 3]
         assert seen[-1] == ("tokenizing", 120, 120)
         assert not done.is_reused
+
+    def test_texts_that_people_will_see_keep_their_own_words(self, write, bert_folder, tmp_path):
+        rows = [(f"{text} CAFÉ 🎉, isn't it?", label) for text, label in labelled(120)]
+        rows[7] = ("A long one " + "film " * 3000, "neg")
+        path = write("a.jsonl", [{"text": text, "label": label} for text, label in rows])
+        prepared(path, bert_folder, tmp_path / "out", options=PrepareOptions(overlong="window"))
+        for split in ("validation", "test"):
+            kept, places = open_texts(tmp_path / "out", split), open_array(tmp_path / "out", f"{split}.rows")
+            assert kept is not None
+            assert [kept[at] for at in range(len(kept))] == [
+                rows[int(row) - 1][0].strip()[:LONGEST_SHOWN] for row in places
+            ]
+        assert open_texts(tmp_path / "out", "train") is None
 
     def test_several_labels_are_a_table(self, write, bert_folder, tmp_path):
         sets = ([], ["a"], ["a", "b"], ["c"])
