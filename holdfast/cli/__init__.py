@@ -29,6 +29,8 @@ COMMANDS = {
     "stop": "Ask a run to save and end.",
     "memory": "Show, or forget, what worked on this machine.",
     "bundle": "Pack a run for a bug report, without secrets, weights and data.",
+    "serve": "Serve a page for runs, datasets and models: the job service.",
+    "worker": "Take jobs of the service on this machine.",
     "explain": "Name the cause in a log or a run, or print what is known of a hazard.",
 }
 

@@ -13,6 +13,7 @@ SAMPLES, EVIDENCE, DIAGNOSIS, DECISION = "samples.jsonl", "evidence.json", "diag
 RUNG, OUTCOME = "rung.json", "outcome.json"  # what an attempt changed, written first; how it went, written last
 STOP = "stop"  # in an attempt: made when it is to save and end
 LOCK, SUPERVISOR_LOG = "lock", "supervisor.log"  # held, and written, by the one supervisor of a run
+REFUSED = "refused.json"  # why nothing can come of the request: what, seen, try_next, slug
 
 
 def attempt_folder(run: Path, number: int) -> Path:

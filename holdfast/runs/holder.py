@@ -20,6 +20,10 @@ from holdfast.supervisor.members import Identity, boot_id, find_member, start_ti
 _TRIES, _TRY_SECONDS = 5, 0.02
 
 
+class AlreadyHeld(RequestError):
+    """Somebody else supervises this run."""
+
+
 @contextmanager
 def hold(run: Path) -> Iterator[None]:
     """Be the run's only supervisor, or refuse."""
@@ -31,7 +35,7 @@ def hold(run: Path) -> Iterator[None]:
         try:
             _lock(file)
         except OSError:
-            raise RequestError(
+            raise AlreadyHeld(
                 "another supervisor already looks after this run",
                 seen=_words(run),
                 try_next=(f"holdfast watch {run}", f"holdfast stop {run}"),

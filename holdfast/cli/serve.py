@@ -1,0 +1,69 @@
+"""`holdfast serve`: the job service with its web page, on this machine."""
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+from holdfast.core.errors import MachineError
+
+PORT = 8420
+_PACKAGES = ("django", "ninja", "celery", "whitenoise", "uvicorn", "cryptography")
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to serve at; others need a password set.")
+@click.option("--port", type=click.IntRange(1, 65_535), default=PORT, show_default=True, help="Port to serve at.")
+@click.option("--runs-at-once", type=click.IntRange(0, 256), help="Runs on this machine at a time; 0: only the page.")
+@click.option("--home", type=click.Path(path_type=Path), metavar="FOLDER", help="Where everything is kept.")
+@click.option("--user", default="", metavar="NAME", help="Name of the first user; otherwise yours on this machine.")
+@click.option("--no-browser", is_flag=True, help="Do not open the page.")
+def serve(host: str, port: int, runs_at_once: int | None, home: Path | None, user: str, no_browser: bool) -> None:
+    """Serve a page on which datasets are uploaded, runs started and watched, and models tried.
+
+    Nothing else has to be installed or started. Ctrl-C lets running runs save; the next start goes on with them.
+    """
+    click.echo("holdfast serve")
+    sys.stdout.flush()
+    if home:
+        os.environ["HOLDFAST_HOME"] = str(home.expanduser().absolute())
+    if runs_at_once is not None:
+        os.environ["HOLDFAST_RUNS_AT_ONCE"] = str(runs_at_once)
+    if host not in ("127.0.0.1", "localhost", "::1") and "HOLDFAST_HOSTS" not in os.environ:
+        os.environ["HOLDFAST_HOSTS"] = "*" if host in ("0.0.0.0", "::") else f"{host},localhost,127.0.0.1"
+    require_packages()
+
+    from holdfast.service.process import set_up
+
+    set_up()
+    from holdfast.service.serve import Address
+    from holdfast.service.serve import serve as serve_pages
+
+    serve_pages(Address(host=host, port=port), user=user, say=_say, open_page=None if no_browser else _open_page)
+
+
+def require_packages() -> None:
+    """Refuse in words where the service's packages are not installed."""
+    missing = [name for name in _PACKAGES if find_spec(name) is None]
+    if missing:
+        raise MachineError(
+            "the packages of the job service are not installed",
+            seen=f"missing: {', '.join(missing)}",
+            try_next=("pip install 'holdfast[serve]'",),
+        )
+
+
+def _say(words: str) -> None:
+    click.echo(words)
+    sys.stdout.flush()
+
+
+def _open_page(url: str) -> None:
+    """Show the page, where there is a screen."""
+    if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return
+    import webbrowser
+
+    webbrowser.open(url)

@@ -1,0 +1,44 @@
+"""`holdfast worker`: take jobs of the service on this machine."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from holdfast.cli.serve import require_packages
+from holdfast.core.errors import RequestError
+
+
+@click.command()
+@click.option("--slots", type=click.IntRange(1, 256), default=1, show_default=True, help="Runs at a time.")
+@click.option(
+    "--queues", default="", metavar="NAMES", help="Of any, cpu, cuda, mps; otherwise what this machine can compute on."
+)
+@click.option("--name", default="", metavar="NAME", help="Its name on the page; otherwise the name of this machine.")
+@click.option("--home", type=click.Path(path_type=Path), metavar="FOLDER", help="The service's folder, as seen here.")
+def worker(slots: int, queues: str, name: str, home: Path | None) -> None:
+    """Take jobs of the service on this machine, until Ctrl-C.
+
+    HOLDFAST_DATABASE_URL and HOLDFAST_BROKER_URL say where they come from; HOLDFAST_HOME is the folder that all
+    machines share. Ctrl-C lets running runs save and gives them back; another worker goes on with them.
+    """
+    click.echo("holdfast worker")
+    sys.stdout.flush()
+    if home:
+        os.environ["HOLDFAST_HOME"] = str(home.expanduser().absolute())
+    require_packages()
+    if not os.environ.get("HOLDFAST_BROKER_URL"):
+        raise RequestError(
+            "HOLDFAST_BROKER_URL is not set: there is nowhere to take jobs from",
+            seen="on one machine `holdfast serve` takes them itself",
+            try_next=("HOLDFAST_BROKER_URL=redis://HOST:6379/0 holdfast worker", "read docs/service.md"),
+        )
+    from holdfast.service.process import set_up
+
+    set_up()
+    from holdfast.service.worker import work
+
+    work(
+        slots=slots, queues=tuple(part.strip() for part in queues.split(",") if part.strip()), name=name, say=click.echo
+    )

@@ -1,0 +1,82 @@
+"""Supervises one training run for somebody who answers for it, and ends with them: `python -m holdfast.runs.held`.
+
+    python -m holdfast.runs.held RUN plan|model KEEPER_PID
+
+SIGTERM saves and stops, as does the death of the keeper. Imports neither torch nor Django.
+Reads: request.json. Leaves: what every run leaves; refused.json where the request cannot be done.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.core.artifacts import to_json, write_artifact
+from holdfast.core.errors import HoldfastError
+from holdfast.core.runfolder import REFUSED
+from holdfast.runs.holder import AlreadyHeld
+from holdfast.runs.train import plan_train, resume_train
+from holdfast.supervisor.attempt import StopRequest
+
+HELD_BY_OTHER = 75  # exit code: somebody else supervises this run; sysexits calls it "try again later"
+STOPPED = 128 + signal.SIGTERM
+_LOOK_SECONDS = 1.0
+
+
+class _Stopped(BaseException):
+    """Asked to stop before anything is trained: there is nothing to save."""
+
+
+def main(run: Path, goal: str, keeper_pid: int) -> int:
+    """Bring the run to its goal; the exit code says how it went."""
+    signal.signal(signal.SIGTERM, _leave)
+    threading.Thread(target=_watch, args=(keeper_pid,), daemon=True).start()
+    (run / REFUSED).unlink(missing_ok=True)
+    try:
+        if goal == "plan":
+            plan_train(run, on_event=_say)
+            return 0
+        return resume_train(run, on_event=_say, guard=_asked_by_signal).exit_code
+    except _Stopped:
+        return STOPPED
+    except AlreadyHeld:
+        return HELD_BY_OTHER
+    except HoldfastError as error:
+        said = {"what": error.what, "seen": error.seen, "try_next": error.try_next, "slug": error.slug}
+        write_artifact(run, REFUSED, said)
+        print(to_json(said), flush=True)
+        return error.exit_code
+
+
+@contextmanager
+def _asked_by_signal(stop: StopRequest) -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, lambda asked, _: stop.ask(asked))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _leave(number: int, frame: object) -> None:
+    raise _Stopped
+
+
+def _watch(keeper_pid: int) -> None:
+    """Stop when the keeper is gone: nobody renews the claim on this run any more."""
+    while os.getppid() == keeper_pid:
+        time.sleep(_LOOK_SECONDS)
+    print("the keeper is gone; saving and stopping", flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _say(event: str, details: Mapping[str, object]) -> None:
+    if event not in ("progress", "turn", "working"):
+        print(event, *(f"{name}={value}" for name, value in details.items() if name != "choices"), flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))

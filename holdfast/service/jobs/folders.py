@@ -1,0 +1,40 @@
+"""Makes a job's run folder: the request as a person asked for it, with the paths that only the service knows.
+
+Reads: the row. Leaves: HOME/runs/ID/request.json.
+"""
+
+import shutil
+from pathlib import Path
+
+from holdfast.core.errors import RequestError
+from holdfast.core.request import make_request
+from holdfast.core.runfolder import REQUEST
+from holdfast.runs.train import start_train
+from holdfast.service.jobs.models import Dataset, Job
+
+_DATASETS = ("validation", "test", "negatives")  # in a row: the id of another dataset
+
+
+def make_folder(job: Job) -> Path:
+    """The run folder of a job; made at the first claim, found at every later one."""
+    folder = job.folder
+    if (folder / REQUEST).is_file():
+        return folder
+    if folder.exists():  # cut off while it was made
+        shutil.rmtree(folder)
+    settings: dict[str, object] = dict(job.request)
+    for name in _DATASETS:
+        if settings.get(name):
+            settings[name] = str(_dataset(settings[name]).path)
+    if settings.get("from_run"):
+        settings["from_run"] = str(Job(pk=int(str(settings["from_run"]))).folder)
+    if job.dataset:
+        settings["data"] = str(job.dataset.path)
+    return start_train(make_request({**settings, "out": str(folder)}))
+
+
+def _dataset(pk: object) -> Dataset:
+    found: Dataset | None = Dataset.objects.filter(pk=int(str(pk))).first()
+    if found is None:
+        raise RequestError(f"dataset {pk} is gone", try_next=("choose another one",))
+    return found

@@ -1,0 +1,202 @@
+"""Every change of a job's state, each one conditional UPDATE: whoever comes second changes nothing.
+
+A claim is a fresh UUID with a lease of LEASE_SECONDS by the database's own clock, so the clocks of workers do not
+matter. A holder renews it about every twelfth of that time, begins to stop its run when half of it has passed without
+a renewal, and has killed it at three quarters; only a lease that has run out whole is given to somebody else.
+"""
+
+import shutil
+import uuid
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.models import Group, User
+from django.db import transaction
+from django.db.models import F, Q
+from django.db.models.functions import Coalesce, Now
+
+from holdfast.service.jobs.models import Dataset, Job, Shared, Worker
+
+MOST_CLAIMS = 25  # lost so often, a job is what kills its holders
+ENDED = (Job.State.PLANNED, Job.State.FINISHED, Job.State.FAILED, Job.State.STOPPED)
+_TRIES = 20  # at claiming something: each failure means that somebody else got a job
+
+_FREE: dict[str, Any] = {"claim": None, "worker": None, "lease_until": None}
+
+
+def submit(
+    *,
+    owner: User,
+    name: str,
+    request: Mapping[str, object],
+    dataset: Dataset | None = None,
+    team: Group | None = None,
+    goal: str = Job.Goal.MODEL,
+    device: str = "",
+    priority: int = 0,
+    parent: Job | None = None,
+) -> Job:
+    """Put a job into the queue; the request was checked before and holds no paths."""
+    with transaction.atomic():
+        job = Job.objects.create(
+            owner=owner,
+            team=team,
+            name=name,
+            dataset=dataset,
+            request=dict(request),
+            goal=goal,
+            device=device,
+            priority=priority,
+            parent=parent,
+            task=str(request.get("task") or ""),
+        )
+        _announce(job.pk, device)
+    return job
+
+
+def start(job: Job) -> bool:
+    """Go on from the plan to the model."""
+    return _queue(job, (Job.State.PLANNED,), goal=Job.Goal.MODEL)
+
+
+def resume(job: Job) -> bool:
+    """Go on with a run that was stopped or has failed, from its newest checkpoint."""
+    return _queue(job, (Job.State.STOPPED, Job.State.FAILED))
+
+
+def ask_stop(job: Job) -> bool:
+    """End a job: at once while it waits, with a checkpoint while it runs."""
+    if _change(Job.objects.filter(pk=job.pk, state=Job.State.QUEUED), state=Job.State.STOPPED, ended=Now(), **_FREE):
+        return True
+    return _change(Job.objects.filter(pk=job.pk, state=Job.State.RUNNING), stop_asked=True)
+
+
+def delete(job: Job) -> bool:
+    """Remove a job that nobody works on, with its folder; its model must have gone from the registry before."""
+    with transaction.atomic():
+        found = Job.objects.select_for_update().filter(pk=job.pk).exclude(state=Job.State.RUNNING).first()
+        if found is None:
+            return False
+        folder = found.folder
+        found.delete()
+        transaction.on_commit(lambda: shutil.rmtree(folder, ignore_errors=True))
+    return True
+
+
+def claimable(worker: Worker) -> Shared:
+    """What this worker may take, the next one first."""
+    found = Job.objects.filter(Q(device="") | Q(device__in=list(worker.devices)), state=Job.State.QUEUED)
+    return found.order_by("-priority", "queued", "pk")
+
+
+def claim_next(worker: Worker) -> tuple[int, uuid.UUID] | None:
+    """Take the next job; its id and the claim."""
+    for _ in range(_TRIES):
+        job_id = claimable(worker).values_list("pk", flat=True).first()
+        if job_id is None:
+            return None
+        if taken := claim(job_id, worker):
+            return job_id, taken
+    return None
+
+
+def claim(job_id: int, worker: Worker) -> uuid.UUID | None:
+    """Take one job, if it still waits for a worker like this."""
+    fresh = uuid.uuid4()
+    taken = _change(
+        claimable(worker).order_by().filter(pk=job_id),
+        state=Job.State.RUNNING,
+        claim=fresh,
+        claims=F("claims") + 1,
+        worker=worker,
+        lease_until=_lease_end(),
+        started=Coalesce("started", Now()),
+        ended=None,
+        sentence="",
+        error={},
+    )
+    return fresh if taken else None
+
+
+def renew(job_id: int, claimed: uuid.UUID, **copied: object) -> bool:
+    """Hold on to a job for another lease, and copy what lists show; False when it is no longer ours."""
+    return _change(_held(job_id, claimed), lease_until=_lease_end(), **copied)
+
+
+def look(job_id: int, claimed: uuid.UUID) -> bool | None:
+    """Whether somebody wants our job to stop; None when it is no longer ours."""
+    found: bool | None = _held(job_id, claimed).values_list("stop_asked", flat=True).first()
+    return found
+
+
+def release(job_id: int, claimed: uuid.UUID, state: str, **fields: object) -> bool:
+    """Write how our job ended; False when it is no longer ours, and then nothing is written."""
+    return _change(_held(job_id, claimed), **{**fields, **_FREE, "state": state, "ended": Now(), "eta_seconds": None})
+
+
+def hand_back(job_id: int, claimed: uuid.UUID) -> bool:
+    """Put our job back into the queue: nobody works on it any more, and it is not done."""
+    with transaction.atomic():
+        done = _change(
+            _held(job_id, claimed), state=Job.State.QUEUED, claims=F("claims") - 1, eta_seconds=None, **_FREE
+        )
+        if done:
+            _announce(job_id)
+    return done
+
+
+def lose(job_id: int, claimed: uuid.UUID | None) -> bool:
+    """Put back a job whose holder is dead for certain; one that was lost too often has failed."""
+    one = _held(job_id, claimed)
+    words = f"its worker was lost {MOST_CLAIMS} times; it may be what ends them"
+    failed = {"state": Job.State.FAILED, "ended": Now(), "sentence": words}
+    if _change(one.filter(claims__gte=MOST_CLAIMS), **failed, eta_seconds=None, **_FREE):
+        return False
+    with transaction.atomic():
+        done = _change(one, state=Job.State.QUEUED, eta_seconds=None, **_FREE)
+        if done:
+            _announce(job_id)
+    return done
+
+
+def requeue_lost() -> list[int]:
+    """Put back the jobs whose lease has run out; of two reapers that see the same one, one does it."""
+    lost = Job.objects.filter(state=Job.State.RUNNING, lease_until__lt=Now()).values_list("pk", "claim")
+    return [job_id for job_id, claimed in lost if lose(job_id, claimed)]
+
+
+def running_on(worker: Worker) -> list[tuple[int, uuid.UUID]]:
+    """What this worker holds, also from before its restart."""
+    found = Job.objects.filter(state=Job.State.RUNNING, worker=worker).order_by("pk")
+    return [(job_id, claimed) for job_id, claimed in found.values_list("pk", "claim") if claimed]
+
+
+def _queue(job: Job, states: tuple[str, ...], **fields: object) -> bool:
+    fresh = {"stop_asked": False, "queued": Now(), "ended": None, "claims": 0, "sentence": "", "error": {}}
+    with transaction.atomic():
+        done = _change(Job.objects.filter(pk=job.pk, state__in=states), state=Job.State.QUEUED, **fresh, **fields)
+        if done:
+            _announce(job.pk, job.device)
+    return done
+
+
+def _held(job_id: int, claimed: uuid.UUID | None) -> Shared:
+    return Job.objects.filter(pk=job_id, state=Job.State.RUNNING, claim=claimed)
+
+
+def _change(rows: Shared, **fields: Any) -> bool:
+    return rows.update(**fields) == 1
+
+
+def _lease_end() -> Any:
+    return Now() + timedelta(seconds=settings.LEASE_SECONDS)
+
+
+def _announce(job_id: int, device: str = "") -> None:
+    """Tell the workers once the row is there for all to see; the row alone is enough where nobody listens."""
+    if settings.BROKER_URL:
+        from holdfast.service.jobs.tasks import announce
+
+        transaction.on_commit(lambda: announce(job_id, device))

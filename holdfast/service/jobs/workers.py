@@ -1,0 +1,71 @@
+"""This machine as a worker: its row, its beat, and what doctor finds here."""
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+from typing import Any
+
+from django.db import Error as DatabaseError
+from django.db import connections
+from django.db.models.functions import Now
+
+import holdfast
+from holdfast.service.jobs.models import Worker
+
+BEAT_SECONDS = 5.0
+_DOCTOR_SECONDS = 300.0
+
+
+def register(slots: int, name: str = "") -> Worker:
+    """The row of this worker; devices are those of its last start until doctor has looked again."""
+    host = socket.gethostname()
+    known = {"host": host, "slots": slots, "version": holdfast.__version__, "started": Now(), "beat": Now()}
+    worker, _ = Worker.objects.update_or_create(name=name or host, defaults=known, create_defaults=known)
+    worker.refresh_from_db()
+    if not worker.devices:
+        worker.devices = ["cpu"]
+        Worker.objects.filter(pk=worker.pk).update(devices=worker.devices)
+    return worker
+
+
+def beat(worker: Worker) -> None:
+    """Say that this worker lives."""
+    Worker.objects.filter(pk=worker.pk).update(beat=Now())
+
+
+def check_up(worker: Worker) -> threading.Thread:
+    """Ask doctor about this machine in a child, beside everything else; its row gets the answer."""
+    thread = threading.Thread(target=_check_up, args=(worker,), daemon=True)
+    thread.start()
+    return thread
+
+
+def devices_of(checkup: dict[str, Any]) -> list[str]:
+    """Where runs can be computed, from what doctor printed."""
+    gpus = (checkup.get("facts") or {}).get("gpus") or []
+    kinds = {"cuda" if gpu.get("kind") == "rocm" else str(gpu.get("kind")) for gpu in gpus if isinstance(gpu, dict)}
+    return ["cpu", *sorted(kinds & {"cuda", "mps"})]
+
+
+def _check_up(worker: Worker) -> None:
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-m", "holdfast", "doctor", "--json"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_DOCTOR_SECONDS,
+            check=False,
+        )
+        checkup = json.loads(asked.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        checkup = {"error": f"doctor did not answer: {error}"}
+    devices = devices_of(checkup)
+    try:
+        Worker.objects.filter(pk=worker.pk).update(checkup=checkup, checked=Now(), devices=devices)
+        worker.devices = devices
+    except DatabaseError as error:
+        print(f"doctor's answer could not be written: {error}", flush=True)
+    finally:
+        connections.close_all()

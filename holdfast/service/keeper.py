@@ -1,0 +1,341 @@
+"""Keeps one claimed job: `python -m holdfast.service.process keeper JOB_ID CLAIM`, a process of its own session.
+
+It outlives the dispatcher or worker that started it. It starts the run's supervisor as its child, renews the lease,
+copies what lists show, passes on the wish to stop, and writes the end. SIGTERM saves the run and puts the job back into
+the queue. Whoever loses its claim, or cannot renew it in time, ends its run and writes nothing any more.
+"""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from django.conf import settings
+from django.db import Error as DatabaseError
+from django.db import connections
+
+from holdfast.core.artifacts import read_artifact, to_plain, write_artifact
+from holdfast.core.errors import HoldfastError
+from holdfast.core.runfolder import PLAN, REFUSED, RESULT, SUPERVISOR_LOG
+from holdfast.runs.held import HELD_BY_OTHER
+from holdfast.runs.holder import holder
+from holdfast.runs.identity import describe_process, end_process, kill_run
+from holdfast.runs.status import read_status
+from holdfast.service.home import this_home
+from holdfast.service.jobs import leases
+from holdfast.service.jobs.ends import write_end
+from holdfast.service.jobs.folders import make_folder
+from holdfast.service.jobs.models import Job
+from holdfast.service.jobs.notices import file_notices
+from holdfast.service.jobs.secrets import open_secrets
+from holdfast.service.process import command_of
+
+Why = Literal["", "stop", "hand back", "lost"]
+
+STOP_SHARE, KILL_SHARE = 0.5, 0.75  # of a lease without renewal: ask the run to save and stop; kill it
+_TURN_SECONDS, _LOOK_SECONDS, _RENEW_SECONDS = 0.2, 2.0, 5.0
+_LEFTOVER_SECONDS = 20.0  # for a supervisor of an earlier claim to save
+_MOST_DEATHS = 5  # of supervisors, without a step between them
+_WRITE_SECONDS = 600.0  # for the database to come back; after that the next holder finds in the folder how it ended
+
+
+def start_keeper(job_id: int, claimed: uuid.UUID) -> "subprocess.Popen[bytes]":
+    """Start the keeper of a claim; it lives on when this process ends."""
+    folder = this_home().keepers
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log = os.open(folder / f"{job_id}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        return subprocess.Popen(
+            command_of("keeper", str(job_id), str(claimed)),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
+
+
+class Leash:
+    """Ends the run when its lease was not renewed in time, also while the keeper itself waits for a dead database."""
+
+    def __init__(self, run: Path, lease_seconds: float):
+        self._run, self._lease_seconds = run, lease_seconds
+        self._renewed_at = _now()
+        self._child: subprocess.Popen[bytes] | None = None
+        self.has_pulled = False  # at this supervisor: that it stopped is nobody's wish
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def hold(self, child: "subprocess.Popen[bytes]") -> None:
+        """Take a new supervisor on the leash."""
+        self._child, self.has_pulled = child, False
+
+    def renewed(self, asked_at: float) -> None:
+        """A renewal that was asked for at that time came through."""
+        self._renewed_at = asked_at
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(_TURN_SECONDS)
+            child, share = self._child, (_now() - self._renewed_at) / self._lease_seconds
+            if child is None or child.poll() is not None or share < STOP_SHARE:
+                continue
+            if share >= KILL_SHARE:
+                _log("the lease could not be renewed: the run is killed")
+                kill_run(self._run, child.pid)
+            elif not self.has_pulled:
+                self.has_pulled = True
+                _log("the lease was not renewed for half of its time: the run is asked to save and stop")
+                child.send_signal(signal.SIGTERM)
+
+
+class Keeper:
+    """Looks after one claim."""
+
+    def __init__(self, job_id: int, claimed: uuid.UUID):
+        self._job_id, self._claim = job_id, claimed
+        self._renew_seconds = min(_RENEW_SECONDS, settings.LEASE_SECONDS / 12)
+        self._renewed_at = self._looked_at = float("-inf")
+        self._why: Why = ""
+        self._attempts: int | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._run = Job(pk=job_id).folder
+        self._leash = Leash(self._run, settings.LEASE_SECONDS)
+
+    def keep(self) -> None:
+        """Bring the job to its goal, or give it up."""
+        signal.signal(signal.SIGTERM, lambda *_: self._ask("hand back"))
+        write_artifact(
+            this_home().keepers, f"{self._job_id}.json", {**describe_process(os.getpid()), "claim": str(self._claim)}
+        )
+        if not self._renew():
+            return
+        job: Job = Job.objects.select_related("owner", "dataset").get(pk=self._job_id)
+        if job.stop_asked:
+            self._release(Job.State.STOPPED, sentence="stopped before it began")
+            return
+        try:
+            make_folder(job)
+        except HoldfastError as error:
+            self._refuse(_said(error))
+            return
+        if not self._ended_before(job):
+            self._supervise(job)
+
+    def _ended_before(self, job: Job) -> bool:
+        """Whether the run came to its end under an earlier claim that could not write it down."""
+        result = read_artifact(self._run / RESULT)
+        if result.get("state") == "finished":
+            return self._end(job, 0)
+        if result.get("state") == "failed" and (self._run / RESULT).stat().st_mtime > job.queued.timestamp():
+            return self._end(job, 4)
+        return False
+
+    def _supervise(self, job: Job) -> None:
+        """Start supervisors until one has brought the run to its end; one that died is followed by another."""
+        deaths, furthest = 0, -1
+        while not self._why:
+            self._clear_leftovers()
+            if self._why:
+                break
+            code = self._run_child(job)
+            if self._why != "lost" and self._end(job, code):
+                return
+            if self._leash.has_pulled:
+                self._await_database()
+            elif code != HELD_BY_OTHER and not self._why:
+                step = int(str(read_copied(self._run).get("step") or 0))
+                deaths, furthest = (0, step) if step > furthest else (deaths + 1, furthest)
+                _log(f"the supervisor ended with {code} at step {step}")
+                if deaths >= _MOST_DEATHS:
+                    words = f"the supervisor died {deaths + 1} times without a step between: {_last_line(self._run)}"
+                    self._release("failed", sentence=words)
+                    return
+        self._give_up()
+
+    def _run_child(self, job: Job) -> int:
+        """Run a supervisor to its end, and hold the claim meanwhile."""
+        for name in (RESULT, REFUSED):  # of an earlier claim
+            (self._run / name).unlink(missing_ok=True)
+        log = os.open(self._run / SUPERVISOR_LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "holdfast.runs.held", str(self._run), str(job.goal), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **open_secrets(job.owner)},
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+        self._leash.hold(self._child)
+        self._pull()  # asked while it was being started
+        while self._child.poll() is None:
+            time.sleep(_TURN_SECONDS)
+            self._turn()
+        return self._child.returncode
+
+    def _turn(self) -> None:
+        """One look at the row; a database that does not answer is the leash's business."""
+        try:
+            now = time.monotonic()
+            if now - self._renewed_at >= self._renew_seconds and self._why != "lost":
+                self._renewed_at = now
+                copied = read_copied(self._run)
+                if self._renew(**copied):
+                    self._tell_trouble(int(str(copied.get("attempts") or 0)))
+            elif now - self._looked_at >= min(_LOOK_SECONDS, self._renew_seconds) and not self._why:
+                self._looked_at = now
+                asked = leases.look(self._job_id, self._claim)
+                self._ask("lost" if asked is None else "stop" if asked else "")
+        except DatabaseError as error:
+            _log(f"the database did not answer: {error}")
+            connections.close_all()
+
+    def _renew(self, **copied: object) -> bool:
+        asked_at = _now()
+        if not leases.renew(self._job_id, self._claim, **copied):
+            self._ask("lost")
+            return False
+        self._leash.renewed(asked_at)
+        return True
+
+    def _tell_trouble(self, attempts: int) -> None:
+        """Tell the owner that an attempt failed and another one began."""
+        if self._attempts is not None and attempts > max(1, self._attempts):
+            file_notices(Job.objects.get(pk=self._job_id), "trouble")
+        self._attempts = attempts
+
+    def _ask(self, why: Why) -> None:
+        """End the run: with a checkpoint, or at once when it is somebody else's by now."""
+        if not why or self._why in ("lost", why):
+            return
+        _log(f"ending the run: {why}")
+        self._why = why
+        self._pull()
+
+    def _pull(self) -> None:
+        if self._why and self._child and self._child.poll() is None:
+            if self._why == "lost":
+                kill_run(self._run, self._child.pid)
+            else:
+                self._child.send_signal(signal.SIGTERM)
+
+    def _clear_leftovers(self) -> None:
+        """End a supervisor that an earlier claim left on this machine; its run goes on from its checkpoint."""
+        if found := holder(self._run):
+            _log(f"ending supervisor {found.pid} of an earlier claim")
+            end_process(found, min(_LEFTOVER_SECONDS, settings.LEASE_SECONDS / 4))
+        self._turn()
+
+    def _await_database(self) -> None:
+        """Nothing runs; wait until it is known whether the job is still ours."""
+        deadline = time.monotonic() + _WRITE_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                self._renew()
+                return
+            except DatabaseError:
+                connections.close_all()
+                time.sleep(1.0)
+        self._why = "lost"
+
+    def _end(self, job: Job, code: int) -> bool:
+        """Write how the run ended; False when it has not ended."""
+        result, refused = read_artifact(self._run / RESULT), read_artifact(self._run / REFUSED)
+        copied = read_copied(self._run)
+        if refused:
+            self._refuse(refused)
+        elif job.goal == "plan" and code == 0 and read_artifact(self._run / PLAN).get("proof"):
+            self._release("planned", **copied)
+        elif result.get("state") == "finished":
+            self._release("finished", **copied, sentence=str(result.get("sentence", "")))
+        elif result.get("state") == "failed" and code == int(result.get("exit_code", 4)):
+            self._release("failed", **copied, sentence=str(result.get("sentence", "")))
+        elif self._why == "stop" or (result.get("state") == "stopped" and not (self._why or self._leash.has_pulled)):
+            self._release("stopped", **copied, sentence=str(result.get("sentence", "") or "stopped as asked"))
+        else:
+            return False
+        return True
+
+    def _refuse(self, said: Mapping[str, object]) -> None:
+        self._release("failed", error=dict(said), sentence=str(said["what"]))
+
+    def _give_up(self) -> None:
+        if self._why == "stop":
+            self._release("stopped", sentence="stopped as asked")
+        elif self._why == "hand back":
+            self._write(lambda: leases.hand_back(self._job_id, self._claim))
+
+    def _release(self, state: str, **fields: object) -> None:
+        """Write the end, as long as it takes the database to come back; nothing when the claim is gone."""
+        self._write(lambda: write_end(self._job_id, self._claim, state, self._run, fields))
+
+    def _write(self, write: Any) -> None:
+        deadline = time.monotonic() + _WRITE_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                if not write():
+                    _log("the claim is gone; nothing was written")
+                return
+            except DatabaseError as error:
+                _log(f"the end could not be written yet: {error}")
+                connections.close_all()
+                time.sleep(1.0)
+
+
+def read_copied(run: Path) -> dict[str, object]:
+    """What lists show of a run."""
+    try:
+        status = read_status(run)
+        task = read_artifact(run / PLAN).get("task") or ""
+    except Exception as error:  # a reader that stumbles must not end the run
+        _log(f"the folder could not be read: {error!r}")
+        return {}
+    found: dict[str, object] = {
+        "phase": (status.phase or status.state)[:40],
+        "step": status.step,
+        "steps": status.steps,
+        "loss": status.loss if status.loss is not None and math.isfinite(status.loss) else None,
+        "eta_seconds": status.eta_seconds,
+        "attempts": len(status.attempts),
+        "metrics": to_plain(status.metrics),
+    }
+    return {**found, "task": task} if task else found
+
+
+def _said(error: HoldfastError) -> dict[str, object]:
+    return {"what": error.what, "seen": error.seen, "try_next": list(error.try_next), "slug": error.slug}
+
+
+def _last_line(run: Path) -> str:
+    lines = (run / SUPERVISOR_LOG).read_text(errors="replace").strip().splitlines()
+    return lines[-1][:300] if lines else "it said nothing"
+
+
+def _now() -> float:
+    """Seconds that also pass while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.time()
+
+
+def _log(words: str) -> None:
+    print(time.strftime("%F %T"), words, flush=True)
+
+
+def main(job_id: str, claimed: str) -> None:
+    """Keep a claim; whatever goes wrong, the lease runs out and somebody else takes the job."""
+    _log(f"keeper {os.getpid()} of job {job_id}, claim {claimed}")
+    try:
+        Keeper(int(job_id), uuid.UUID(claimed)).keep()
+    except Exception:
+        traceback.print_exc()
+        raise SystemExit(1) from None
