@@ -21,7 +21,7 @@ from holdfast.runs.holder import holder
 from holdfast.runs.identity import find_process, signal_process
 from holdfast.service.home import this_home
 from holdfast.service.jobs import leases, limits, notices, workers
-from holdfast.service.jobs.models import Job, Worker
+from holdfast.service.jobs.models import Job, Shared, Worker
 from holdfast.service.keeper import start_keeper
 
 _TURN_SECONDS = 0.5
@@ -37,6 +37,7 @@ class Dispatcher:
         self._keepers: dict[tuple[int, uuid.UUID], subprocess.Popen[bytes]] = {}
         self._done: dict[str, float] = {}
         self._is_leaving = False
+        self._claiming = threading.Lock()
 
     def run(self) -> None:
         """Turn until told to leave."""
@@ -63,12 +64,22 @@ class Dispatcher:
             for job_id in leases.requeue_lost():
                 print(f"job {job_id}: its holder is gone; it waits again", flush=True)
         self._reap()
-        while self._worker.slots > len(leases.running_on(self._worker)):
-            taken = leases.claim_next(self._worker)
-            if taken is None:
-                break
-            print(f"job {taken[0]}: taken", flush=True)
-            self._keepers[taken] = start_keeper(*taken)
+        self._claim_free()
+
+    def _claim_free(self) -> None:
+        while self._claim(leases.claimable(self._worker)):
+            pass
+
+    def _claim(self, waiting: Shared) -> tuple[int, uuid.UUID] | None:
+        """Take the next of these jobs and start its keeper, where there is room."""
+        with self._claiming:
+            if self._is_leaving or self._worker.slots <= len(leases.running_on(self._worker)):
+                return None
+            taken = leases.claim_next(self._worker, waiting)
+            if taken is not None:
+                print(f"job {taken[0]}: taken", flush=True)
+                self._keepers[taken] = start_keeper(*taken)
+            return taken
 
     def hand_back(self) -> None:
         """Ask every run on this machine to save and wait for a later start; see that it is done."""
@@ -148,13 +159,6 @@ def send_notices() -> None:
 
 def main() -> None:
     """Register this machine and take jobs."""
-    while True:
-        try:
-            worker = workers.register(settings.RUNS_AT_ONCE)
-            break
-        except DatabaseError as error:
-            print(f"the database did not answer: {error}", flush=True)
-            connections.close_all()
-            time.sleep(1.0)
+    worker = workers.register_patiently(settings.RUNS_AT_ONCE)
     workers.check_up(worker)
     Dispatcher(worker).run()

@@ -256,7 +256,7 @@ class Keeper:
         if refused:
             self._refuse(refused)
         elif job.goal == "plan" and code == 0 and read_artifact(self._run / PLAN).get("proof"):
-            self._release("planned", **copied)
+            self._release("planned", **{**copied, "phase": "planned"})
         elif result.get("state") == "finished":
             self._release("finished", **copied, sentence=str(result.get("sentence", "")))
         elif result.get("state") == "failed" and code == int(result.get("exit_code", 4)):

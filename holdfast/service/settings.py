@@ -83,8 +83,9 @@ LANGUAGE_CODE = "en"
 # Jobs. A lease lives for LEASE_SECONDS after its last renewal; who cannot renew it in time ends its own run.
 PUBLIC_URL = service_variable("PUBLIC_URL").rstrip("/")  # how people reach it, for links in messages
 BROKER_URL = service_variable("BROKER_URL")  # empty: the embedded dispatcher looks at the table itself
+BROKER_VISIBILITY_SECONDS = float(service_variable("BROKER_VISIBILITY_SECONDS", "0"))  # of Redis; 0: its default
 LEASE_SECONDS = float(service_variable("LEASE_SECONDS", "60"))
-RUNS_AT_ONCE = int(service_variable("RUNS_AT_ONCE", "1"))  # on each worker
+RUNS_AT_ONCE = int(service_variable("RUNS_AT_ONCE", "0" if BROKER_URL else "1"))  # beside the page
 
 # Uploads. What is sent goes to the home's own disk, not to /tmp, which may be memory.
 FILE_UPLOAD_HANDLERS = ["holdfast.service.jobs.uploads.ToHome"]

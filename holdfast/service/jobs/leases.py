@@ -91,10 +91,10 @@ def claimable(worker: Worker) -> Shared:
     return found.order_by("-priority", "queued", "pk")
 
 
-def claim_next(worker: Worker) -> tuple[int, uuid.UUID] | None:
-    """Take the next job; its id and the claim."""
+def claim_next(worker: Worker, waiting: Shared | None = None) -> tuple[int, uuid.UUID] | None:
+    """Take the next job, of all or of some that wait; its id and the claim."""
     for _ in range(_TRIES):
-        job_id = claimable(worker).values_list("pk", flat=True).first()
+        job_id = (claimable(worker) if waiting is None else waiting.all()).values_list("pk", flat=True).first()
         if job_id is None:
             return None
         if taken := claim(job_id, worker):

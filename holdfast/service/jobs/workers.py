@@ -5,6 +5,8 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 from django.db import Error as DatabaseError
@@ -15,7 +17,7 @@ import holdfast
 from holdfast.service.jobs.models import Worker
 
 BEAT_SECONDS = 5.0
-_DOCTOR_SECONDS = 300.0
+_DOCTOR_SECONDS, _AGAIN_SECONDS = 300.0, 2.0
 
 
 def register(slots: int, name: str = "") -> Worker:
@@ -28,6 +30,17 @@ def register(slots: int, name: str = "") -> Worker:
         worker.devices = ["cpu"]
         Worker.objects.filter(pk=worker.pk).update(devices=worker.devices)
     return worker
+
+
+def register_patiently(slots: int, name: str = "", say: Callable[[str], None] = print) -> Worker:
+    """The row of this worker, as soon as the database answers."""
+    while True:
+        try:
+            return register(slots, name)
+        except DatabaseError as error:
+            say(f"the database does not answer yet: {str(error).strip()}")
+            connections.close_all()
+            time.sleep(_AGAIN_SECONDS)
 
 
 def beat(worker: Worker) -> None:
