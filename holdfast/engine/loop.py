@@ -140,7 +140,14 @@ class Loop:
             self._refuse(result.step, self._order.examples(result.step), result.loss, result.norm)
         rate = learning_rate(self._settings, result.step, self.steps)
         numbers = {"loss": result.loss, "lr": rate, "norm": result.norm}
-        self._events.write("step", step=result.step, **numbers, cpu_seconds=_cpu_seconds())
+        self._events.write("step", step=result.step, **numbers, **self._cost())
+
+    def _cost(self) -> dict[str, object]:
+        """What it took so far: beside the clock, CPU time tells whether others took the processor."""
+        found: dict[str, object] = {"cpu_seconds": round(time.process_time(), 2)}
+        if self._settings.is_on_card:
+            found["card_bytes"] = torch.cuda.max_memory_reserved()
+        return found
 
     def _catch_up(self) -> None:
         """Wait for steps that are still under way on a card."""
@@ -168,7 +175,7 @@ class Loop:
         with self._stopping.interruptible():
             metrics = self._task.evaluate("validation")
         self._evaluated_step = done
-        self._events.write("evaluated", step=done, metrics=metrics, cpu_seconds=_cpu_seconds())
+        self._events.write("evaluated", step=done, metrics=metrics, **self._cost())
         score = metrics.get(self._task.metric)
         if score is not None and (self._best is None or score > self._best):
             self._best, self._best_step = score, done
@@ -263,7 +270,7 @@ class Loop:
         write_about(model_folder(self._run), self._settings)
         write_card(model_folder(self._run), self._settings, metrics)
         self._beat.enter("end", self.steps, self.steps)
-        self._events.write("finished", steps=self.steps, kept_step=kept, metrics=metrics, cpu_seconds=_cpu_seconds())
+        self._events.write("finished", steps=self.steps, kept_step=kept, metrics=metrics, **self._cost())
 
     def _take_kept(self) -> int:
         """Put the weights to export into the model: those of the best evaluation, or the last; give their step."""
@@ -275,11 +282,6 @@ class Loop:
             return self.steps
         self._load(best)
         return best.step
-
-
-def _cpu_seconds() -> float:
-    """What this process has computed so far: beside the clock it tells whether others took the processor."""
-    return round(time.process_time(), 2)
 
 
 def use_threads(settings: Settings) -> None:

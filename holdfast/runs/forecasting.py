@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.events import read_events
 from holdfast.core.facts import ModelFacts
-from holdfast.core.runfolder import EVENTS, PLAN, attempt_folder
+from holdfast.core.runfolder import EVENTS, PLAN, SETTINGS, attempt_folder
 from holdfast.core.text import human_bytes, human_seconds
 from holdfast.planning.memory_model import reading_bytes
 from holdfast.planning.proving import Work, answer_seconds, forecast_seconds
@@ -40,6 +40,8 @@ class Forecasting:
         self._on_event(event, details)
         if event == "attempt":
             self._attempt = int(str(details["number"]))
+            if self._attempt == 1 and not self._has_forecast:
+                self._forecast_from_proof()
         if event != "progress" or (self._has_forecast and not self._repeated):
             return
         self._peak = max(self._peak, int(str(details.get("resident_bytes") or 0)))
@@ -60,34 +62,50 @@ class Forecasting:
         """From the steps of this attempt, once there are enough of them and a save has taken its memory."""
         seconds = _step_seconds(events)
         done = int(steps[-1]["step"]) + 1
-        enough = len(steps) > max(_FEWEST_STEPS, _SHARE * self._work.steps) and seconds is not None
-        is_long = seconds is not None and len(steps) * seconds >= _LEAST_SECONDS
-        if not enough or not is_long or seconds is None or done >= self._work.steps:
-            return
+        enough = len(steps) > max(_FEWEST_STEPS, _SHARE * self._work.steps)
+        if enough and seconds is not None and len(steps) * seconds >= _LEAST_SECONDS and done < self._work.steps:
+            self._tell(events, seconds, done)
+
+    def _forecast_from_proof(self) -> None:
+        """From the first steps, which the proof has timed: then there is a forecast before the run begins."""
+        proof = (self._plan.get("proof") or {}).get("first_steps") or {}
+        folder = self._run / "proof" / "first-steps"
+        events = list(read_events(folder / EVENTS))
+        seconds = _step_seconds(events)
+        if proof.get("state") == "killed" and seconds is not None:
+            begun = next((float(str(event["time"])) for event in events if event["event"] == "training"), 0.0)
+            start = max(0.0, begun - (folder / SETTINGS).stat().st_mtime)
+            self._tell(events, seconds, int(proof["saved_step"]), start)
+
+    def _tell(self, events: list[dict[str, Any]], seconds: float, done: int, start_seconds: float = 0.0) -> None:
         self._has_forecast = True
         model, device = ModelFacts(**self._plan["model"]), str(self._plan["settings"]["device"])
-        left = forecast_seconds(self._work, done, seconds, answer_seconds(model, device))
+        left = start_seconds + forecast_seconds(self._work, done, seconds, answer_seconds(model, device))
         proof = self._plan.get("proof") or {}
-        peaks = [
-            self._peak,
-            *(int((proof.get(part) or {}).get("peak_bytes") or 0) for part in ("longest", "first_steps")),
-        ]
-        peak = int(max(peaks) * _ROOM) + (0 if _has_evaluated(events) else self._evaluation_bytes())
+        peaks = [int((proof.get(part) or {}).get("peak_bytes") or 0) for part in ("longest", "first_steps")]
+        is_on_card = device.startswith("cuda")
+        more = 0 if _has_evaluated(events) else self._evaluation_bytes()
+        peak = int(max(self._peak, *peaks) * _ROOM) + (0 if is_on_card else more)
+        card = max((int(event["card_bytes"]) for event in events if event.get("card_bytes")), default=0)
+        card_peak = int(card * _ROOM) + more if is_on_card and card else None
         cores = cores_used(events)
-        assumed = f"if nothing fails and it keeps its {cores:.1f} cores" if cores else "if nothing fails"
-        because = f"measured over {len(steps)} steps of {human_seconds(seconds)}; {assumed}"
+        assumed = (
+            f"if nothing fails and it keeps its {cores:.1f} cores" if cores and not is_on_card else "if nothing fails"
+        )
+        count = sum(event["event"] == "step" for event in events)
+        because = f"measured over {count} steps of {human_seconds(seconds)}; {assumed}"
         forecast = {
             "seconds": round(left, 1),
-            "peak_bytes": peak,
+            "peak_bytes": peak or None,
+            "card_peak_bytes": card_peak,
             "because": because,
             "made_at": time.time(),
             "cores": cores,
         }
         self._write("forecast", forecast)
-        self._on_event(
-            "forecast",
-            {**forecast, "words": f"{human_seconds(left)} to go, up to {human_bytes(peak)} of memory ({because})"},
-        )
+        memory = f", up to {human_bytes(peak)} of memory" if peak else ""
+        memory += f" and {human_bytes(card_peak)} of the card's" if card_peak else ""
+        self._on_event("forecast", {**forecast, "words": f"{human_seconds(left)} to go{memory} ({because})"})
 
     def _evaluation_bytes(self) -> int:
         """What the first evaluation will add."""

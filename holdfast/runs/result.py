@@ -49,7 +49,12 @@ def forecast_against(
             "forecast": forecast.get("cores"),
             "actual": cores_used(attempts[-1], made_at) if attempts else None,
         }
-    return {"seconds": clock, "peak_bytes": _beside(forecast.get("peak_bytes"), peak_bytes)}
+    card = max((int(event.get("card_bytes") or 0) for events in attempts for event in events), default=0)
+    return {
+        "seconds": clock,
+        "peak_bytes": _beside(forecast.get("peak_bytes"), peak_bytes),
+        "card_peak_bytes": _beside(forecast.get("card_peak_bytes"), card or None),
+    }
 
 
 def lost_seconds(attempts: Sequence[Sequence[Mapping[str, Any]]], since: float = 0.0) -> float:
@@ -120,14 +125,16 @@ def closing_lines(run: Path, result: Result) -> Iterator[tuple[str, str, str]]:
 
 
 def _forecast_lines(forecast: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    clock, memory = forecast.get("seconds") or {}, forecast.get("peak_bytes") or {}
+    clock = forecast.get("seconds") or {}
     said = []
     if clock.get("forecast") and clock.get("actual"):
         actual, wanted = human_seconds(clock["actual"]), human_seconds(clock["forecast"])
         said.append(f"{actual} against {wanted} ({clock['error']:+.0%}{excuse(clock)})")
-    if memory.get("forecast") and memory.get("actual"):
-        actual, wanted = human_bytes(memory["actual"]), human_bytes(memory["forecast"])
-        said.append(f"{actual} of memory against {wanted} ({memory['error']:+.0%})")
+    for name, whose in (("peak_bytes", "memory"), ("card_peak_bytes", "the card's memory")):
+        memory = forecast.get(name) or {}
+        if memory.get("forecast") and memory.get("actual"):
+            actual, wanted = human_bytes(memory["actual"]), human_bytes(memory["forecast"])
+            said.append(f"{actual} of {whose} against {wanted} ({memory['error']:+.0%})")
     if said:
         yield "[ok]", "forecast", "took " + ", ".join(said)
 

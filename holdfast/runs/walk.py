@@ -100,9 +100,12 @@ def walk(run: Path, request: TrainRequest, on_event: OnEvent) -> Walked:
 
 def plan_file(plan: TrainPlan, settings: Mapping[str, object]) -> dict[str, object]:
     """The plan as plan.json keeps it; what is proven is added later."""
+    is_on_card = str(plan.choices["device"].value).startswith("cuda")
     forecast = {
         "seconds": None,
-        "peak_bytes": plan.need.bytes,
+        "peak_bytes": None if is_on_card else plan.need.bytes,
+        # As torch counts it: without what the driver takes for itself.
+        "card_peak_bytes": plan.need.bytes - plan.need.libraries if is_on_card else None,
         "because": "reckoned from the model's size; nothing was measured yet",
     }
     return {

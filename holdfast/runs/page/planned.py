@@ -11,6 +11,11 @@ from holdfast.runs.result import excuse
 from holdfast.runs.story import Json, Story
 
 _NOT_SHOWN = {"run", "prepared"}
+_FORECAST = (
+    ("seconds", "time", human_seconds),
+    ("peak_bytes", "peak memory", human_bytes),
+    ("card_peak_bytes", "peak memory of the card", human_bytes),
+)
 
 
 def plan_section(story: Story) -> Html:
@@ -41,7 +46,7 @@ def forecast_section(story: Story) -> Html:
     compared = story.result.get("forecast")
     rows: list[list[str]] = []
     reasons: list[str] = []
-    for name, words, write in (("seconds", "time", human_seconds), ("peak_bytes", "peak memory", human_bytes)):
+    for name, words, write in _FORECAST:
         found = compared.get(name) if isinstance(compared, dict) else None
         planned = (story.plan.get("forecast") or {}).get(name) if isinstance(story.plan.get("forecast"), dict) else None
         if isinstance(found, dict) and _is_number(found.get("forecast")) and _is_number(found.get("actual")):

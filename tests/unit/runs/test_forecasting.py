@@ -101,3 +101,21 @@ def test_a_forecast_says_what_it_assumes(forecast):
 def test_cores_are_counted_from_a_time_on():
     assert cores_used(timed(5)) == 1.5
     assert cores_used(timed(5), since=10**9) is None
+
+
+def test_a_proof_that_timed_the_first_steps_gives_a_forecast_before_the_run_begins(tmp_path):
+    proof = {"first_steps": {"state": "killed", "saved_step": 8, "steps": 12, "peak_bytes": 2 * 10**9}}
+    settings = {**SETTINGS, "precision": "bf16", "device": "cuda"}
+    write_artifact(tmp_path, PLAN, {"settings": settings, "model": MODEL, "proof": proof})
+    folder = tmp_path / "proof" / "first-steps"
+    folder.mkdir(parents=True)
+    write_artifact(folder, "settings.json", settings)
+    events = [{**event, "card_bytes": 10**9} for event in timed(12)]
+    (folder / EVENTS).write_text("".join(json.dumps(event) + "\n" for event in events))
+    told = {}
+    listening = Forecasting(tmp_path, work_of(SETTINGS, CLASSIFY), lambda event, details: told.update({event: details}))
+    listening("attempt", {"number": 1})
+    assert told["forecast"]["seconds"] == pytest.approx(192, rel=0.15)
+    assert told["forecast"]["peak_bytes"] == pytest.approx(2e9, rel=0.05)
+    assert told["forecast"]["card_peak_bytes"] == pytest.approx(1.15e9, rel=0.05)
+    assert "of the card's" in told["forecast"]["words"]

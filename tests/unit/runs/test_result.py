@@ -3,6 +3,7 @@
 import json
 import time
 
+from holdfast.core.runfolder import attempt_folder
 from holdfast.runs.result import closing_lines, describe_result, excuse, lost_seconds
 from holdfast.runs.supervise import Result
 
@@ -39,6 +40,16 @@ def test_a_failed_run_gives_its_cause_and_what_to_try(tmp_path):
     assert "no memory" in said
     assert "try    buy some" in said
     assert "holdfast explain host-oom" in said
+
+
+def test_a_cards_memory_is_compared_with_the_cards_own(tmp_path):
+    plan = {"task": "classify", "forecast": {"peak_bytes": 200, "card_peak_bytes": 1000}}
+    attempt = attempt_folder(tmp_path, 1)
+    attempt.mkdir(parents=True)
+    (attempt / "events.jsonl").write_text('{"event": "step", "step": 0, "time": 1.0, "card_bytes": 1100}\n')
+    (attempt / "samples.jsonl").write_text('{"event": "sample", "resident_bytes": 220}\n')
+    found = describe_result(tmp_path, plan, result())["forecast"]
+    assert (found["peak_bytes"]["error"], found["card_peak_bytes"]["error"]) == (0.1, 0.1)
 
 
 def steps(first: int, count: int, begun: float) -> list[dict[str, object]]:
