@@ -1,0 +1,187 @@
+"""Runs side by side: the settings that differ, the metrics, the loss curves over each other, and the times."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from django.utils.safestring import SafeString, mark_safe
+
+from holdfast.core.errors import RequestError
+from holdfast.core.text import human_bytes, human_seconds
+from holdfast.runs.page.charts import Chart, Series, line_chart, smoothed
+from holdfast.runs.page.outcome import metric_name
+from holdfast.runs.story import Story
+from holdfast.service.jobs.models import Job
+from holdfast.service.pages.followed import follow_story
+from holdfast.service.pages.run_rows import state_words
+
+MOST_RUNS = 6
+_LOOKS = "abcdef"
+_SPLITS = ("validation", "test")
+_SMOOTH_FROM = 12  # points
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """One run at the head of a column."""
+
+    id: int
+    name: str
+    state: str
+    words: str
+    look: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One value; the best of its row is marked."""
+
+    run: str
+    words: str
+    is_best: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One thing of all runs."""
+
+    name: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparePage:
+    """What the page shows."""
+
+    runs: tuple[Head, ...]
+    settings: tuple[Row, ...]
+    metrics: tuple[Row, ...]
+    times: tuple[Row, ...]
+    chart: SafeString
+    missing: int  # asked for, not to be seen
+    ids: str
+
+
+def compare(jobs: Sequence[Job], missing: int = 0) -> ComparePage:
+    """Lay runs side by side."""
+    stories = [_story(job) for job in jobs]
+    heads = tuple(
+        Head(job.pk, job.name, job.state, state_words(job), look) for job, look in zip(jobs, _LOOKS, strict=False)
+    )
+    return ComparePage(
+        runs=heads,
+        settings=tuple(_settings(jobs, stories)),
+        metrics=tuple(_metrics(jobs, stories)),
+        times=tuple(_times(jobs, stories)),
+        chart=mark_safe(_chart(jobs, stories)),  # built by `tag`, which escapes
+        missing=missing,
+        ids=",".join(str(job.pk) for job in jobs),
+    )
+
+
+def _story(job: Job) -> Story:
+    try:
+        return follow_story(job.folder)
+    except (RequestError, OSError, ValueError):
+        return Story(folder=job.folder)
+
+
+def _settings(jobs: Sequence[Job], stories: Sequence[Story]) -> Iterator[Row]:
+    """What was asked or chosen differently."""
+    found = [_chosen(job, story) for job, story in zip(jobs, stories, strict=True)]
+    for name in dict.fromkeys(name for one in found for name in one):
+        values = [one.get(name, "") for one in found]
+        if len(set(values)) > 1:
+            yield Row(name.replace("_", " "), _cells(jobs, values))
+
+
+def _chosen(job: Job, story: Story) -> dict[str, str]:
+    choices = story.plan.get("choices")
+    planned = choices.items() if isinstance(choices, dict) else ()
+    found = {"dataset": job.dataset.name if job.dataset else "", "task": job.task}
+    found |= {name: _plain(choice.get("value")) for name, choice in planned if isinstance(choice, dict)}
+    asked = job.request if isinstance(job.request, dict) else {}
+    return found | {name: _plain(value) for name, value in asked.items() if name not in found}
+
+
+def _metrics(jobs: Sequence[Job], stories: Sequence[Story]) -> Iterator[Row]:
+    for split in _SPLITS:
+        found = [_numbers(story.metrics.get(split) or _of(job.metrics, split)) for job, story in _both(jobs, stories)]
+        for name in dict.fromkeys(name for one in found for name in one if name != "negative_loss"):
+            values = [one.get(name) for one in found]
+            known = [value for value in values if value is not None]
+            falls = "loss" in name or "perplexity" in name or "error" in name
+            best = (min if falls else max)(known)
+            is_told = len(known) > 1 and len(set(known)) > 1
+            cells = tuple(
+                Cell(job.name, "" if value is None else f"{value:.4f}", is_told and value == best)
+                for job, value in zip(jobs, values, strict=True)
+            )
+            yield Row(f"{metric_name(name)}, {split}", cells)
+
+
+def _times(jobs: Sequence[Job], stories: Sequence[Story]) -> Iterator[Row]:
+    lasted = [(job.ended - job.started).total_seconds() if job.ended and job.started else None for job in jobs]
+    yield Row("from start to end", _cells(jobs, [human_seconds(one) if one else "" for one in lasted]))
+    forecasts = [_of(story.plan, "forecast") for story in stories]
+    yield Row("time forecast", _cells(jobs, [_words(one.get("seconds"), human_seconds) for one in forecasts]))
+    peaks = [
+        max((at for attempt in story.attempts for at in _resident(attempt.samples)), default=None) for story in stories
+    ]
+    yield Row("most memory", _cells(jobs, [_words(one, human_bytes) for one in peaks]))
+    yield Row("steps", _cells(jobs, [f"{max(story.steps, default=job.step):,}" for job, story in _both(jobs, stories)]))
+    attempts = [len(story.attempts) or job.attempts for job, story in _both(jobs, stories)]
+    yield Row("attempts", _cells(jobs, [str(one) for one in attempts]))
+
+
+def _chart(jobs: Sequence[Job], stories: Sequence[Story]) -> str:
+    series = []
+    for job, story, look in zip(jobs, stories, _LOOKS, strict=False):
+        points = [(float(step), float(event["loss"])) for step, event in story.steps.items()]
+        if points:
+            drawn = smoothed(points) if len(points) >= _SMOOTH_FROM else points
+            series.append(Series(name=f"#{job.pk} {job.name}", points=drawn, look=look))
+    if not series:
+        return ""
+    ends = "; ".join(f"{one.name} ends at {one.points[-1][1]:.4g}" for one in series)
+    return line_chart(Chart(title="Training loss, smoothed", about=f"{ends}.", series=series, x_name="step"))
+
+
+def _both(jobs: Sequence[Job], stories: Sequence[Story]) -> Iterator[tuple[Job, Story]]:
+    return zip(jobs, stories, strict=True)
+
+
+def _cells(jobs: Sequence[Job], values: Sequence[str]) -> tuple[Cell, ...]:
+    return tuple(Cell(job.name, value) for job, value in zip(jobs, values, strict=True))
+
+
+def _of(found: object, name: str) -> dict[str, object]:
+    inside = found.get(name) if isinstance(found, dict) else None
+    return inside if isinstance(inside, dict) else {}
+
+
+def _numbers(found: object) -> dict[str, float]:
+    if not isinstance(found, dict):
+        return {}
+    return {
+        str(name): float(value)
+        for name, value in found.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def _resident(samples: Sequence[dict[str, object]]) -> Iterator[float]:
+    for sample in samples:
+        held = sample.get("resident_bytes")
+        if isinstance(held, int | float):
+            yield float(held)
+
+
+def _words(value: object, write: Callable[[float], str]) -> str:
+    return write(value) if isinstance(value, int | float) else ""
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value) if isinstance(value, str | int) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,170 @@
+"""The attempts of a run for its page: what ended each, the proof, what was done about it, and the evidence to open."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from django.utils.safestring import SafeString, mark_safe
+
+from holdfast.core.runfolder import (
+    DECISION,
+    DIAGNOSIS,
+    EVENTS,
+    EVIDENCE,
+    OUTCOME,
+    OUTPUT,
+    RUNG,
+    SAMPLES,
+    STACKS,
+    attempt_folder,
+)
+from holdfast.core.text import human_bytes, human_seconds
+from holdfast.runs.page.learning import memory_chart
+from holdfast.runs.story import AttemptStory, Story
+from holdfast.runs.timeline import outcome_of, reached_step, span_of
+from holdfast.runs.view import changes_words
+from holdfast.service.jobs.secrets import without_secrets
+from holdfast.service.pages.run_words import moment
+
+_SHOWN_ATTEMPTS = 20
+_SHOWN_PROOF, _SHOWN_STACKS = 6, 12
+_STACK_BYTES, _TAIL_LINES = 12_000, 40
+_FILES = (EVIDENCE, DIAGNOSIS, DECISION, OUTCOME, RUNG, EVENTS, SAMPLES, OUTPUT)
+_STACK_NAME = re.compile(r"[a-z]{1,20}-[0-9]{1,10}\.txt")
+_WORDS = {"finished": "finished", "failed": "failed", "stopped": "stopped", "open": "running"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptSight:
+    """One attempt as the page shows it."""
+
+    number: int
+    state: str  # of the sign beside it
+    rung: str
+    sentence: str
+    began: object  # datetime
+    facts: tuple[str, ...]
+    doubt: str
+    cause: str
+    slug: str
+    proof: tuple[str, ...]
+    remedy: str
+    remedies: tuple[str, ...]
+    sources: tuple[str, ...]
+    files: tuple[str, ...]
+    stacks: tuple[str, ...]  # names of the files
+    stack: str  # text of the first
+    memory: SafeString  # a chart
+    tail: str
+    is_failed: bool
+
+
+def attempts_of(story: Story, *, is_running: bool) -> tuple[AttemptSight, ...]:
+    """The attempts, the newest first, as many as a page can bear."""
+    newest = story.attempts[-1].number if story.attempts else 0
+    return tuple(
+        _sight(story, attempt, is_running=is_running and attempt.number == newest)
+        for attempt in reversed(story.attempts[-_SHOWN_ATTEMPTS:])
+    )
+
+
+def evidence_file(run: Path, number: int, name: str) -> Path | None:
+    """A file of evidence that may be shown as text; None for any other name."""
+    folder = attempt_folder(run, number)
+    if name in _FILES or (name.startswith(f"{STACKS}/") and _STACK_NAME.fullmatch(name.removeprefix(f"{STACKS}/"))):
+        path = folder / name
+    else:
+        return None
+    return path if path.is_file() and path.resolve().is_relative_to(run.resolve()) else None
+
+
+def _sight(story: Story, attempt: AttemptStory, *, is_running: bool) -> AttemptSight:
+    outcome, sentence = outcome_of(attempt)
+    if outcome == "open":
+        outcome, sentence = ("running", "it runs") if is_running else ("stopped", "it was cut off")
+    span, diagnosis = span_of(attempt), attempt.diagnosis
+    is_failed = outcome == "failed"
+    stacks = tuple(_stacks(attempt))
+    title = str(diagnosis.get("title") or "")
+    return AttemptSight(
+        number=attempt.number,
+        state=outcome,
+        rung=str(attempt.rung.get("rung") or ""),
+        sentence=sentence,
+        began=moment(span.start) if span else None,
+        facts=tuple(_facts(attempt)),
+        doubt={"proven": "Cause, proven", "likely": "Probably"}.get(str(diagnosis.get("confidence")), "Cause"),
+        cause=title if diagnosis.get("slug") not in (None, "unknown") else "",
+        slug=str(diagnosis.get("slug") or ""),
+        proof=tuple(
+            without_secrets(str(passage.get("text", "")))[:1000]
+            for passage in (diagnosis.get("because") or ())[:_SHOWN_PROOF]
+            if isinstance(passage, dict)
+        ),
+        remedy=_remedy(attempt) if is_failed else "",
+        remedies=tuple(_remedies(diagnosis.get("remedies"))) if is_failed else (),
+        sources=tuple(str(one) for one in diagnosis.get("sources") or ()) if is_failed else (),
+        files=tuple(name for name in _FILES if (attempt.folder / name).is_file()),
+        stacks=stacks,
+        stack=_stack(attempt.folder / STACKS / stacks[0]) if stacks and is_failed else "",
+        memory=mark_safe(
+            memory_chart(replace(story, attempts=(attempt,))) if is_failed else ""
+        ),  # built by `tag`, which escapes
+        tail=without_secrets(attempt.tail(_TAIL_LINES)) if is_failed else "",
+        is_failed=is_failed,
+    )
+
+
+def _facts(attempt: AttemptStory) -> Iterator[str]:
+    span, reached = span_of(attempt), reached_step(attempt)
+    if span:
+        yield f"ran {human_seconds(span.end - span.start)}"
+    for event in attempt.named("resumed")[:1]:
+        yield f"went on from step {event.get('step')}"
+    if reached:
+        yield f"reached step {reached:,}"
+    noticed = attempt.outcome.get("noticed_after_seconds")
+    if isinstance(noticed, int | float):
+        yield f"noticed after {human_seconds(noticed)}"
+    peaks = [sample["resident_bytes"] for sample in attempt.samples if isinstance(sample.get("resident_bytes"), int)]
+    if peaks:
+        yield f"at most {human_bytes(max(peaks))} of memory"
+
+
+def _remedy(attempt: AttemptStory) -> str:
+    """What was done about it."""
+    decision = attempt.decision
+    rung = decision.get("rung")
+    title = rung.get("title") if isinstance(rung, dict) else rung
+    change = rung.get("change") if isinstance(rung, dict) else None
+    because = str(decision.get("because") or "").rstrip(".")
+    said = title or {"again": "the same again", "stop": "nothing more was tried"}.get(str(decision.get("action")), "")
+    words = f" [{changes_words(change)}]" if isinstance(change, dict) and change else ""
+    return f"{said}{words}" + (f": {because}" if because else "") if said or because else ""
+
+
+def _remedies(found: object) -> Iterator[str]:
+    for one in found if isinstance(found, list) else ():
+        if isinstance(one, dict) and one.get("title"):
+            cost = f" (cost: {one['cost']})" if one.get("cost") else ""
+            command = f": {one['command']}" if one.get("command") else ""
+            yield f"{one['title']}{command}{cost}"
+
+
+def _stacks(attempt: AttemptStory) -> list[str]:
+    """The stack files that hold something, those of Python first."""
+    try:
+        found = [path for path in (attempt.folder / STACKS).iterdir() if _STACK_NAME.fullmatch(path.name)]
+        filled = [path.name for path in found if path.stat().st_size]
+    except OSError:
+        return []
+    return sorted(filled, key=lambda name: (not name.startswith("python"), name))[:_SHOWN_STACKS]
+
+
+def _stack(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return without_secrets(file.read(_STACK_BYTES).decode(errors="replace"))
+    except OSError:
+        return ""

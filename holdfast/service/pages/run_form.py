@@ -1,0 +1,142 @@
+"""The form of a new run: every setting of `train` that people may give, with its help, its range and what was wrong."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import Field, dataclass
+from typing import Any
+
+from holdfast.core.request import FIELDS, allowed_words, option
+from holdfast.models.catalog import KNOWN
+from holdfast.service.jobs.requests import OPEN_FIELDS
+
+COMMON = ("task", "preset", "model", "epochs", "batch_size", "lr", "max_length", "device")
+_GROUPS = (
+    ("data", "How the data is read and split"),
+    ("learning", "How it learns"),
+    ("machine", "How the machine is used"),
+    ("run", "How far it goes to finish"),
+)
+_NAMES = {"lr": "learning rate", "keep": "weights to keep", "lora_r": "LoRA rank", "lora": "LoRA"}
+_OPTION = re.compile(r"--[a-z][a-z0-9-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One entry of a choice."""
+
+    value: str
+    words: str
+    is_chosen: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormField:
+    """One control with everything around it."""
+
+    name: str
+    label: str
+    option: str  # what it is called on the command line, and in messages
+    help: str
+    value: str
+    options: tuple[Option, ...]  # of a choice; none for an entry
+    hint: str  # what happens when it is left empty
+    suggestions: tuple[str, ...]
+    error: str
+    is_number: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FormGroup:
+    """Settings that belong together, folded away until somebody wants them."""
+
+    title: str
+    fields: tuple[FormField, ...]
+    is_open: bool
+
+
+def make_fields(values: Mapping[str, str], errors: Mapping[str, str]) -> tuple[FormField, ...]:
+    """The settings that most people look at."""
+    return tuple(_field(name, FIELDS[name], values, errors) for name in COMMON if name in OPEN_FIELDS)
+
+
+def make_groups(values: Mapping[str, str], errors: Mapping[str, str]) -> tuple[FormGroup, ...]:
+    """All other settings, by what they are about; a group in which something was given or is wrong is open."""
+    found = []
+    for group, title in _GROUPS:
+        names = [name for name, field in OPEN_FIELDS.items() if field.metadata["group"] == group and name not in COMMON]
+        fields = tuple(_field(name, FIELDS[name], values, errors) for name in names)
+        found.append(FormGroup(title, fields, any(field.value or field.error for field in fields)))
+    return tuple(found)
+
+
+def read_values(given: Mapping[str, Any]) -> dict[str, str]:
+    """What stands in the controls, from the settings of a run."""
+    return {name: _shown(value) for name, value in given.items() if name in OPEN_FIELDS and value is not None}
+
+
+def read_settings(values: Mapping[str, str]) -> dict[str, object]:
+    """What was given, as `make_request` takes it; an empty control was not given."""
+    found: dict[str, object] = {}
+    for name, field in OPEN_FIELDS.items():
+        text = values.get(name, "")
+        if field.metadata["kind"] == "texts":
+            parts = tuple(part.strip() for part in text.split(",") if part.strip())
+            if parts:
+                found[name] = parts
+        elif text.strip() or (text and name in ("delimiter", "query_prefix", "passage_prefix")):
+            found[name] = text if name.endswith("prefix") or name == "delimiter" else text.strip()
+    return found
+
+
+def errors_by_field(lines: list[str]) -> dict[str, str]:
+    """Which control each message is about, by the option that it names first."""
+    names = {option(name): name for name in OPEN_FIELDS}
+    found: dict[str, str] = {}
+    for line in lines:
+        named = _OPTION.match(line)
+        if named and (name := names.get(named.group())):
+            found[name] = line
+    return found
+
+
+def _field(name: str, field: "Field[Any]", values: Mapping[str, str], errors: Mapping[str, str]) -> FormField:
+    about, value = field.metadata, values.get(name, "")
+    kind = about["kind"]
+    default = _shown(field.default) if field.default not in (None, (), "") else ""
+    hint = f"empty: {default}" if default else "empty: decided for you"
+    choices: tuple[tuple[str, str], ...] = ()
+    if about["allowed"]:
+        choices = tuple((one, one) for one in about["allowed"])
+    elif kind == "flag":
+        choices = (("true", "yes"), ("false", "no"))
+    words = {"true": "yes", "false": "no"}.get(default, default)
+    first = (("", words if choices and default else "find out from the data" if name == "task" else "decide for me"),)
+    options = tuple(Option(one, said, one == value) for one, said in (*first, *choices)) if choices else ()
+    span = "" if choices else allowed_words(field)
+    return FormField(
+        name=name,
+        label=_NAMES.get(name, name.replace("_", " ")),
+        option=option(name),
+        help=_help(name, str(about["text"])) + (f" From {span}." if " to " in span else f" {span}." if span else ""),
+        value=value,
+        options=options,
+        hint="" if choices else hint,
+        suggestions=tuple(model.name for model in KNOWN) if name == "model" else (),
+        error=errors.get(name, ""),
+        is_number=kind in ("whole", "number"),
+    )
+
+
+def _help(name: str, text: str) -> str:
+    """The setting's own help, without what only a command line can take."""
+    if name == "model":
+        return "Model to start from: " + ", ".join(model.name for model in KNOWN) + ", or a name on the hub."
+    return text.replace(" (--single-label)", "")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

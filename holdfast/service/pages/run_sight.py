@@ -1,0 +1,286 @@
+"""What the page of a run shows, read from its row and its folder, whatever state they are in.
+
+Reads: the row, the run folder. A part that cannot be drawn says so in its place and never hides the others.
+"""
+
+import datetime
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from django.utils.safestring import SafeString, mark_safe
+
+from holdfast.core.errors import RequestError
+from holdfast.core.runfolder import EVENTS, REPORT
+from holdfast.core.text import human_bytes, human_seconds, plural
+from holdfast.runs.page.html import Html, tag
+from holdfast.runs.page.judged import mistakes_section, result_section
+from holdfast.runs.page.learning import loss_chart, memory_chart, metric_chart, rate_chart
+from holdfast.runs.page.outcome import sentence_of
+from holdfast.runs.page.planned import forecast_section, machine_section, plan_section
+from holdfast.runs.story import Story
+from holdfast.service.jobs.models import Job
+from holdfast.service.jobs.secrets import without_secrets
+from holdfast.service.pages.followed import follow_events, follow_story, marks_of
+from holdfast.service.pages.run_attempts import AttemptSight, attempts_of
+from holdfast.service.pages.run_rows import score_words, state_words
+from holdfast.service.pages.run_words import Stage, StoryLine, newest_phase, phase_words, stages_of, story_lines
+from holdfast.supervisor.outcome import newest_beat
+
+_LOG_LINES = 60
+_LIVE = (Job.State.QUEUED, Job.State.RUNNING)
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure with its name."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What doctor found on the machine that will train."""
+
+    severity: str
+    title: str
+    seen: str
+    remedies: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a request was refused."""
+
+    what: str
+    seen: str
+    try_next: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSight:
+    """Everything the page of a run says."""
+
+    job: Job
+    words: str
+    sentence: str
+    look: str  # of the sentence: "good", "bad", "warn" or nothing
+    is_live: bool
+    is_planned: bool
+    stages: tuple[Stage, ...]
+    step: int
+    steps: int
+    left: str
+    doing: str
+    phase_since: datetime.datetime | None
+    figures: tuple[Figure, ...]
+    problem: Problem | None
+    findings: tuple[Finding, ...]
+    forecast: tuple[Figure, ...]
+    proof: str
+    parts: dict[str, SafeString]  # drawn ones, by name; empty where there is nothing to draw
+    attempts: tuple[AttemptSight, ...]
+    story: tuple[StoryLine, ...]
+    log: str
+    has_report: bool
+    has_model: bool
+    model_id: int | None
+    folder_words: str  # what is wrong with the folder, if anything
+
+
+def read_sight(job: Job) -> RunSight:
+    """Look at a run now."""
+    folder_words = ""
+    try:
+        story = follow_story(job.folder)
+    except (RequestError, OSError, ValueError) as error:
+        story = Story(folder=job.folder)
+        if job.state not in (*_LIVE, Job.State.STOPPED) or job.attempts:
+            folder_words = f"Its folder cannot be read: {getattr(error, 'seen', '') or error}"
+    events = follow_events(job.folder / EVENTS)
+    phase, since = newest_phase(events)
+    step, steps = _steps(job, story)
+    is_running = job.state == Job.State.RUNNING
+    samples = story.attempts[-1].samples if story.attempts else []
+    last = samples[-1] if samples and is_running else {}
+    sentence, look = _sentence(job, story, phase)
+    attempts = _safely(lambda: attempts_of(story, is_running=is_running), "attempts") or ()
+    model = getattr(job, "trained_model", None)
+    return RunSight(
+        job=job,
+        words=state_words(job),
+        sentence=without_secrets(sentence),
+        look=look,
+        is_live=job.state in _LIVE,
+        is_planned=job.state == Job.State.PLANNED,
+        stages=stages_of(job, events),
+        step=step,
+        steps=steps,
+        left=human_seconds(job.eta_seconds) if is_running and job.eta_seconds else "",
+        doing=str(last.get("words") or "") if is_running else "",
+        phase_since=since if is_running else None,
+        figures=tuple(_figures(job, story, step, steps, last.get("resident_bytes"))),
+        problem=_problem(job.error),
+        findings=_safely(lambda: _findings(story), "findings") or (),
+        forecast=_safely(lambda: _forecast(story), "forecast") or (),
+        proof=_safely(lambda: _proof(story), "proof") or "",
+        parts={name: _drawn(name, draw, story) for name, draw in _PARTS.items()},
+        attempts=attempts,
+        story=story_lines(events),
+        log=_safely(lambda: _log_text(story), "log") or "",
+        has_report=(job.folder / REPORT).is_file(),
+        has_model=job.state == Job.State.FINISHED and _safely(lambda: story.has_model, "model") is True,
+        model_id=model.pk if model else None,
+        folder_words=folder_words,
+    )
+
+
+def seen_of(job: Job) -> tuple[object, ...]:
+    """What the page is made of, cheaply: it is drawn again only when this changes."""
+    row = (job.state, job.goal, job.stop_asked, job.worker_id, job.phase, job.step, job.steps, job.loss, job.sentence)
+    return (*row, job.eta_seconds, job.attempts, job.claims, str(job.error), str(job.metrics), marks_of(job.folder))
+
+
+def _steps(job: Job, story: Story) -> tuple[int, int]:
+    beat = newest_beat(story.attempts[-1].folder) if story.attempts else ("", 0, 0)
+    step, steps = (beat[1], beat[2]) if beat[2] else (job.step, job.steps)
+    return max(0, step), max(step, steps, 0)
+
+
+def _sentence(job: Job, story: Story, phase: str) -> tuple[str, str]:
+    """Where it stands in a sentence; it changes only when something happened, for those who hear it."""
+    where = f" on {job.worker}" if job.worker else ""
+    if job.state == Job.State.QUEUED:
+        until = "to plan it" if job.goal == Job.Goal.PLAN else "to train it"
+        need = f" with {job.device}" if job.device else ""
+        return f"Waits for a free machine{need} {until}.", ""
+    if job.state == Job.State.RUNNING:
+        if job.stop_asked:
+            return f"Was asked to stop{where}: it saves and ends.", "warn"
+        number = len(story.attempts)
+        attempt = f", attempt {number}" if number > 1 else ""
+        return f"It {phase_words(phase)}{where}{attempt}.", ""
+    if job.state == Job.State.PLANNED:
+        return "The plan is ready. Start the training, or change the settings first.", "good"
+    said = job.sentence or str(story.result.get("sentence") or "")
+    if job.state == Job.State.FINISHED:
+        return _safely(lambda: sentence_of(story), "sentence") or _capital(said or "finished"), "good"
+    if job.state == Job.State.STOPPED:
+        reached = f" at step {job.step:,} of {job.steps:,}" if job.steps else ""
+        return f"Stopped{reached}. What was done is saved; it can go on from there.", "warn"
+    return _capital(said or "it failed, and left no word about why"), "bad"
+
+
+def _figures(job: Job, story: Story, step: int, steps: int, resident: object) -> list[Figure]:
+    found = []
+    score = score_words(job.metrics) or score_words(story.metrics)
+    if score:
+        value, _, name = score.rpartition(" % ") if " % " in score else score.partition(" ")
+        found.append(Figure(name, f"{value} %" if " % " in score else value))
+    if step:
+        found.append(Figure(f"of {steps:,} steps", f"{step:,}"))
+    losses = list(story.steps.values())[-1:]
+    loss = losses[0]["loss"] if losses else job.loss
+    if isinstance(loss, int | float):
+        found.append(Figure("loss", f"{loss:.4g}"))
+    if isinstance(resident, int | float):
+        found.append(Figure("memory", human_bytes(resident)))
+    if job.started and job.ended and job.ended > job.started:
+        found.append(Figure("from start to end", human_seconds((job.ended - job.started).total_seconds())))
+    if len(story.attempts) > 1:
+        found.append(Figure(plural(len(story.attempts), "attempt").split(" ", 1)[1], str(len(story.attempts))))
+    return found
+
+
+def _problem(error: object) -> Problem | None:
+    if not isinstance(error, dict) or not error.get("what"):
+        return None
+    given = error.get("try_next")
+    return Problem(
+        without_secrets(str(error["what"])),
+        without_secrets(str(error.get("seen") or "")),
+        tuple(str(one) for one in given) if isinstance(given, list | tuple) else (),
+    )
+
+
+def _findings(story: Story) -> tuple[Finding, ...]:
+    return tuple(
+        Finding(
+            str(one.get("severity") or ""),
+            str(one.get("title") or one.get("slug") or ""),
+            str(one.get("seen") or ""),
+            tuple(
+                str(remedy.get("title")) + (f": {remedy['command']}" if remedy.get("command") else "")
+                for remedy in one.get("remedies") or ()
+                if isinstance(remedy, dict)
+            ),
+        )
+        for one in story.doctor.get("findings") or ()
+        if isinstance(one, dict) and one.get("severity") in ("blocker", "warning")
+    )
+
+
+def _forecast(story: Story) -> tuple[Figure, ...]:
+    forecast = story.plan.get("forecast") or {}
+    found = []
+    if isinstance(forecast.get("seconds"), int | float):
+        found.append(Figure("of training, forecast", human_seconds(forecast["seconds"])))
+    if isinstance(forecast.get("peak_bytes"), int | float):
+        free = (story.plan.get("memory") or {}).get("free_bytes")
+        of = f" of {human_bytes(free)} free" if isinstance(free, int | float) else ""
+        found.append(Figure(f"of memory at the most{of}", human_bytes(forecast["peak_bytes"])))
+    for name in ("epochs", "batch_size", "device"):
+        choice = (story.plan.get("choices") or {}).get(name)
+        if isinstance(choice, dict) and choice.get("value") is not None:
+            found.append(Figure(name.replace("_", " "), str(choice["value"])))
+    return tuple(found)
+
+
+def _proof(story: Story) -> str:
+    proof = story.plan.get("proof") or {}
+    state = proof.get("state")
+    if not state:
+        return ""
+    because = f": {proof['because']}" if proof.get("because") else ""
+    return _capital(f"proof before spending: {state}{because}")
+
+
+def _log_text(story: Story) -> str:
+    return without_secrets(story.attempts[-1].tail(_LOG_LINES)) if story.attempts else ""
+
+
+def _capital(words: str) -> str:
+    return words[0].upper() + words[1:].rstrip(".") + "." if words else ""
+
+
+_PARTS: dict[str, Callable[[Story], Html]] = {
+    "loss": loss_chart,
+    "metric": metric_chart,
+    "rate": rate_chart,
+    "memory": memory_chart,
+    "result": result_section,
+    "mistakes": mistakes_section,
+    "plan": plan_section,
+    "forecast": forecast_section,
+    "machine": machine_section,
+}
+
+
+def _drawn(name: str, draw: Callable[[Story], Html], story: Story) -> SafeString:
+    try:
+        return mark_safe(draw(story))
+    except Exception:  # whatever a broken folder holds, the other parts are still worth reading
+        _log.warning("the %s of %s cannot be drawn", name, story.folder, exc_info=True)
+        return mark_safe(tag("p", f"This part ({name}) cannot be drawn from what the folder holds.", class_="meta"))
+
+
+def _safely(read: Callable[[], T], what: str) -> T | None:
+    try:
+        return read()
+    except Exception:
+        _log.warning("%s of a run cannot be read", what, exc_info=True)
+        return None
