@@ -1,0 +1,298 @@
+"""Counts false kills: healthy work of every phase, alone and with both cores taken, under the product's own supervisor.
+
+Each kind is a script that is slow or quiet in one way that a hang could be taken for: importing, loading, a long first
+step, compiling, evaluating, saving, resuming, a worker that sleeps, a step that sleeps, a child that works. A run that
+ends in anything but success was killed, and its words are printed. `--rounds 10` gives 220 runs.
+"""
+
+import argparse
+import collections
+import contextlib
+import csv
+import datetime
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import holdfast
+from holdfast.supervisor.attempt import StopRequest, run_attempt
+from holdfast.supervisor.budgets import Budgets
+from holdfast.supervisor.child import Launch
+
+LEDGER = Path(__file__).parent / "ledger.csv"
+AT_ONCE = 4  # most of them wait
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One healthy run."""
+
+    kind: str
+    is_crowded: bool
+    outcome: str
+    words: str
+    looks: int
+    phases: int
+    longest_quiet_seconds: float
+
+
+def main() -> None:
+    """Run every kind so often, print what was seen and add it to the ledger."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--kinds", default=",".join(KINDS), help="only these, divided by commas")
+    parser.add_argument("--no-ledger", action="store_true")
+    parser.add_argument("--work", nargs=2, metavar=("KIND", "FOLDER"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.work:
+        KINDS[options.work[0]](Path(options.work[1]))
+        return
+    with tempfile.TemporaryDirectory() as name:
+        seen = measure(Path(name), options.kinds.split(","), options.rounds)
+    show(seen)
+    if not options.no_ledger:
+        write(seen)
+    raise SystemExit(any(one.outcome != "finished" for one in seen))
+
+
+def measure(folder: Path, kinds: list[str], rounds: int) -> list[Seen]:
+    """Run each kind in each round, first alone, then with both cores taken."""
+    seen: list[Seen] = []
+    for number in range(rounds):
+        for is_crowded in (False, True):
+            with hogs(is_crowded), ThreadPoolExecutor(AT_ONCE) as pool:
+                places = {kind: folder / f"{number}-{is_crowded:d}-{kind.replace(' ', '-')}" for kind in kinds}
+                seen += pool.map(lambda kind: run(kind, places[kind], is_crowded), kinds)  # noqa: B023
+        print(f"round {number + 1}: {len(seen)} runs, {killed(seen)} false kills", flush=True)
+    return seen
+
+
+def run(kind: str, attempt: Path, is_crowded: bool) -> Seen:
+    """Run one kind under the supervisor."""
+    attempt.mkdir()
+    told: collections.Counter[str] = collections.Counter()
+    quiet = [0.0]
+
+    def hear(event: str, details: Mapping[str, object]) -> None:
+        told[event] += 1
+        if event == "quiet":
+            quiet.append(float(str(details["seconds"])))
+
+    paths = os.pathsep.join((str(Path(holdfast.__file__).parent / "preload"), str(Path.cwd())))
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "2"}
+    command = (sys.executable, __file__, "--work", kind, str(attempt))
+    outcome, _ = run_attempt(Launch(command, attempt, environment, attempt), Budgets(), hear, StopRequest())
+    words = outcome.sentence or (outcome.error if outcome.outcome != "finished" else "")
+    return Seen(kind, is_crowded, outcome.outcome, words, told["progress"], told["phase"], max(quiet))
+
+
+@contextlib.contextmanager
+def hogs(are_there: bool) -> Iterator[None]:
+    """Take every core with a process that never rests."""
+    count = (os.cpu_count() or 1) if are_there else 0
+    busy = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+def killed(seen: list[Seen]) -> int:
+    """How many did not come to their own end."""
+    return sum(one.outcome != "finished" for one in seen)
+
+
+def show(seen: list[Seen]) -> None:
+    """Print one line for each kind, and what went wrong."""
+    print(f"{'kind':<16} {'runs':>5} {'looks':>6} {'phases':>6} {'longest quiet':>14} {'killed':>6}")
+    for kind in dict.fromkeys(one.kind for one in seen):
+        ours = [one for one in seen if one.kind == kind]
+        sums = (len(ours), sum(one.looks for one in ours), sum(one.phases for one in ours))
+        longest = max(one.longest_quiet_seconds for one in ours)
+        print(f"{kind:<16} {sums[0]:>5} {sums[1]:>6} {sums[2]:>6} {longest:>12.0f} s {killed(ours):>6}")
+    for one in seen:
+        if one.outcome != "finished":
+            print(f"{one.kind}{', crowded' if one.is_crowded else ''}: {one.outcome}: {one.words}")
+    print(f"{len(seen)} runs, {sum(one.looks for one in seen)} looks, {killed(seen)} false kills")
+
+
+def write(seen: list[Seen]) -> None:
+    """Add the counts to the ledger."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    machine = f"{platform.system()} {platform.machine()} {os.cpu_count()} cores"
+    lines = [
+        ("healthy runs", "runs", len(seen)),
+        ("looks at healthy runs", "looks", sum(one.looks for one in seen)),
+        ("healthy runs that were killed", "runs", killed(seen)),
+    ]
+    with LEDGER.open("a", newline="", encoding="utf-8") as file:
+        for subject, unit, value in lines:
+            csv.writer(file).writerow([today, commit, machine, "healthy", subject, unit, value, len(seen)])
+
+
+def do_import(folder: Path) -> None:
+    """Import what scripts import."""
+    import torch.utils.data  # noqa: F401
+    import transformers
+
+    transformers.BertForSequenceClassification  # noqa: B018 - the lazy part
+
+
+def do_load(folder: Path) -> None:
+    """Read 200 MB of weights, several times."""
+    import torch
+
+    torch.save({"weights": torch.rand(50_000_000)}, folder / "weights.pt")
+    for _ in range(5):
+        torch.load(folder / "weights.pt")
+
+
+def do_long_first_step(folder: Path) -> None:
+    """A first step of many seconds, then short ones."""
+    model, optimizer = _network()
+    _work(10)
+    _train(model, optimizer, 50)
+
+
+def do_compile(folder: Path) -> None:
+    """Compile a model anew."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "cache")
+    import torch
+
+    model, optimizer = _network()
+    _train(torch.compile(model), optimizer, 10)
+
+
+def do_evaluate(folder: Path) -> None:
+    """Steps of milliseconds, then an evaluation of many seconds, then steps."""
+    model, optimizer = _network()
+    _train(model, optimizer, 200)
+    model.eval()
+    _work(12)
+    model.train()
+    _train(model, optimizer, 50)
+
+
+def do_save(folder: Path) -> None:
+    """Save 200 MB after every few steps, and see them to the disk."""
+    import torch
+
+    model, optimizer = _network()
+    model.extra = torch.nn.Parameter(torch.rand(50_000_000))
+    for number in range(3):
+        _train(model, optimizer, 20)
+        with (folder / f"{number}.pt").open("wb") as file:
+            torch.save(model.state_dict(), file)
+            os.fsync(file.fileno())
+
+
+def do_resume(folder: Path) -> None:
+    """Train, save, load it all into new objects and go on."""
+    import torch
+
+    model, optimizer = _network()
+    _train(model, optimizer, 100)
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, folder / "state.pt")
+    state = torch.load(folder / "state.pt")
+    model, optimizer = _network()
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    _work(4)
+    _train(model, optimizer, 100)
+
+
+def do_sleep_in_step(folder: Path) -> None:
+    """Fast steps, and now and then one that sleeps, as one does that asks a server again."""
+    model, optimizer = _network()
+    for _ in range(2):
+        _train(model, optimizer, 100)
+        time.sleep(7)
+
+
+def do_slow_worker(folder: Path) -> None:
+    """A loader whose worker takes seconds for a batch."""
+    import torch
+
+    model, optimizer = _network()
+    loader = torch.utils.data.DataLoader(_SlowRows(), batch_size=4, num_workers=2)
+    for batch in loader:
+        _step(model, optimizer, batch)
+
+
+def do_wait_for_child(folder: Path) -> None:
+    """The main process only waits for another that works."""
+    model, optimizer = _network()
+    _train(model, optimizer, 50)
+    subprocess.run(
+        [sys.executable, "-S", "-c", "import time; e = time.time() + 8\nwhile time.time() < e: pass"], check=True
+    )
+    _train(model, optimizer, 50)
+
+
+def do_side_thread(folder: Path) -> None:
+    """The steps come from another thread, while the main one waits for it."""
+    model, optimizer = _network()
+    thread = threading.Thread(target=lambda: (_work(6), _train(model, optimizer, 200)))
+    thread.start()
+    thread.join()
+
+
+KINDS = {
+    name.removeprefix("do_").replace("_", " "): work for name, work in list(globals().items()) if name[:3] == "do_"
+}
+
+
+class _SlowRows:
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, at: int) -> object:
+        import torch
+
+        time.sleep(6 if at == 5 else 0.1)
+        return torch.rand(64)
+
+
+def _network():
+    import torch
+
+    torch.set_num_threads(2)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64))
+    return model, torch.optim.AdamW(model.parameters())
+
+
+def _train(model, optimizer, steps: int) -> None:
+    import torch
+
+    for _ in range(steps):
+        _step(model, optimizer, torch.rand(32, 64))
+
+
+def _step(model, optimizer, batch) -> None:
+    optimizer.zero_grad()
+    model(batch).square().mean().backward()
+    optimizer.step()
+
+
+def _work(seconds: float) -> None:
+    """Multiply matrices for so long, and tell nobody."""
+    import torch
+
+    end, matrix = time.monotonic() + seconds, torch.rand(700, 700)
+    while time.monotonic() < end:
+        matrix @ matrix
+
+
+if __name__ == "__main__":
+    main()
