@@ -25,6 +25,7 @@ class BadRows:
         self.listed: list[BadRow] = []
         self.count = 0
         self.reasons: Counter[str] = Counter()
+        self.doubts: dict[str, None] = {}  # rows that are used, and may not be what they seem
         self._max_share = max_share
 
     def add(self, file: Path, row: int, reason: str, *, column: str = "", value: object = "", rows: int = 1) -> None:
@@ -33,6 +34,11 @@ class BadRows:
         self.reasons[reason] += rows
         if len(self.listed) < LISTED:
             self.listed.append(BadRow(file=file.name, row=row, column=column, value=shortened(value), reason=reason))
+
+    def doubt(self, file: Path, row: int, words: str) -> None:
+        """Note a row that is used although it looks odd."""
+        if len(self.doubts) < LISTED:
+            self.doubts[f"{file.name}, row {row}: {words}"] = None
 
     def add_value(self, file: Path, row: int, bad: BadValue) -> None:
         """Note a row that cannot be used because of one value."""

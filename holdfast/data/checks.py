@@ -15,6 +15,7 @@ from holdfast.data.split import SPLITS, repeated
 from holdfast.data.tally import Tally
 
 _IMBALANCE = 10
+_SHOWN_DOUBTS = 3
 _FEW_ROWS = 50
 _SHOWN = 5
 _SHARED_BY = 1.25  # rows with the same value, on average, from which a column groups them
@@ -49,6 +50,10 @@ def warnings_of(
     if bad.count:
         reasons = ", ".join(f"{reason} ({count:,})" for reason, count in bad.reasons.most_common(3))
         yield f"bad rows, left out: {reasons}"
+    doubts = list(bad.doubts)
+    yield from doubts[:_SHOWN_DOUBTS]
+    if len(doubts) > _SHOWN_DOUBTS:
+        yield f"and {len(doubts) - _SHOWN_DOUBTS:,} more such rows"
     if tally.replaced:
         yield f"U+FFFD, the mark of letters lost in an earlier conversion, stands in {tally.replaced:,} of the texts"
     yield from _repeats(layout, tally)

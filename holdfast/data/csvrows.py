@@ -13,6 +13,8 @@ from holdfast.data.sniff import Dialect
 
 Row = tuple[int, dict[str, object]]  # where it stands, and its values
 
+_MANY_LINES = 4  # that one record spans, before anybody wonders
+_ALIKE = 0.8
 _NEVER = re.compile("[\x00\udc80-\udcff]")
 
 
@@ -27,7 +29,7 @@ class Header:
 def read_header(raw: RawFile, dialect: Dialect) -> Header:
     """Give the columns' names, or numbers where the file has no header."""
     cells: list[str] = []
-    for _, row in _records(raw, dialect, BadRows(1.0)):
+    for _, _, row in _records(raw, dialect, BadRows(1.0)):
         cells = row
         break
     if not dialect.has_header.value:
@@ -48,7 +50,10 @@ def csv_rows(raw: RawFile, dialect: Dialect, columns: tuple[str, ...], bad: BadR
     width = len(columns)
     header: list[str] | None = None
     look_closely = raw.damaged > 0 or raw.zeros > 0
-    for line, cells in _records(raw, dialect, bad):
+    for line, end, cells in _records(raw, dialect, bad):
+        if end - line >= _MANY_LINES and (inside := _swallowed(cells, width, dialect)):
+            words = f"a quote opens here and closes on line {end}; {inside} lines between read like rows of their own"
+            bad.doubt(raw.path, line, words)
         if dialect.has_header.value and header is None:
             header = cells
             continue
@@ -64,8 +69,8 @@ def csv_rows(raw: RawFile, dialect: Dialect, columns: tuple[str, ...], bad: BadR
             yield line, dict(zip(columns, cells, strict=True))
 
 
-def _records(raw: RawFile, dialect: Dialect, bad: BadRows) -> Iterator[tuple[int, list[str]]]:
-    """Records with the line on which each starts; empty lines are passed over."""
+def _records(raw: RawFile, dialect: Dialect, bad: BadRows) -> Iterator[tuple[int, int, list[str]]]:
+    """Records with the lines on which each starts and ends; empty lines are passed over."""
     csv.field_size_limit(max(csv.field_size_limit(), LINE_CHARACTERS))
     with open_text(raw) as file, reading(raw.path):
         lines = text_lines(raw.path, file)
@@ -89,7 +94,14 @@ def _records(raw: RawFile, dialect: Dialect, bad: BadRows) -> Iterator[tuple[int
                 _note_broken(raw.path, start, reader.line_num + skipped, str(error), bad)
                 continue
             if any(cells) and (len(cells) > 1 or cells[0].strip()):
-                yield start, cells
+                yield start, reader.line_num + skipped, cells
+
+
+def _swallowed(cells: list[str], width: int, dialect: Dialect) -> int:
+    """How many lines inside a cell have as many marks as a row has; none where most have not, as in running text."""
+    inside = [line for cell in cells for line in cell.split("\n")[1:-1] if line.strip()]
+    alike = sum(line.count(dialect.delimiter.value) == width - 1 for line in inside)
+    return alike if width > 1 and alike >= _MANY_LINES - 1 and alike >= _ALIKE * len(inside) else 0
 
 
 def _note_broken(path: Path, start: int, end: int, error: str, bad: BadRows) -> None:

@@ -32,6 +32,13 @@ _EXTENSIONS: Mapping[str, tuple[str, ...]] = {
     "text": (".txt", ".md", ".text"),
     "npz": (".npz",),
 }
+_BINARY = (".parquet", ".pq", ".xlsx", ".xls", ".xlsm", ".xlsb", ".npz")
+_CODE: Mapping[str, str] = {
+    ".py": "a Python script", ".ipynb": "a notebook", ".sh": "a shell script", ".toml": "a file of settings",
+    ".yaml": "a file of settings", ".yml": "a file of settings", ".ini": "a file of settings", ".js": "a script",
+    ".html": "a web page", ".htm": "a web page", ".c": "source code", ".cpp": "source code", ".h": "source code",
+    ".rs": "source code", ".go": "source code", ".java": "source code",
+}  # fmt: skip
 _SAMPLE_ROWS = 1000
 _WHY_NOT = dict.fromkeys(("a pickle", "a PyTorch checkpoint"), "opening one may run any code, so it never is")
 
@@ -94,6 +101,7 @@ def _open_frame(raw: RawFile) -> Source:
 def _open_text(raw: RawFile, request: DataRequest) -> Source:
     sample = _sample(raw)
     extension = _extension(raw.path)
+    _refuse_code(raw, sample, extension)
     found = kind_of_text(sample, extension)
     if request.delimiter or request.header is not None:
         found = Choice("csv", "a delimiter or a header was asked for")
@@ -113,6 +121,12 @@ def _open_text(raw: RawFile, request: DataRequest) -> Source:
         sample, is_whole=raw.size_bytes <= HEAD_BYTES, delimiter=request.delimiter, header=request.header
     )
     header = read_header(raw, dialect)
+    if extension in _BINARY and len(header.columns) == 1 and not request.delimiter and request.header is None:
+        raise RequestError(
+            f"{raw.path.name} is named {extension}, but is text, and no table",
+            seen=f"it begins with {sample[:60]!r}",
+            try_next=(f"save it as {extension} again, or copy it again whole", "name it after what it is: .txt, .csv"),
+        )
     delimiter = dialect.delimiter
     named = DELIMITERS.get(delimiter.value, repr(delimiter.value)) if len(header.columns) > 1 else "none"
     choices["delimiter"] = Choice(named, delimiter.because)
@@ -130,6 +144,24 @@ def _open_text(raw: RawFile, request: DataRequest) -> Source:
         choices=choices,
         warnings=tuple(warnings),
     )
+
+
+def _refuse_code(raw: RawFile, sample: str, extension: str) -> None:
+    """Refuse what is plainly no data, though it could be read line by line."""
+    name = raw.path.name
+    if sample.startswith("version https://git-lfs"):
+        raise RequestError(
+            f"{name} is a pointer of Git LFS, not the data itself",
+            seen=f"{raw.size_bytes:,} bytes",
+            try_next=("git lfs pull",),
+        )
+    if extension in _CODE:
+        advice = {".py": f"holdfast run -- python {name}", ".toml": f"holdfast train --config {name}"}.get(extension)
+        raise RequestError(
+            f"{name} is {_CODE[extension]}, not a dataset",
+            seen=f"its name ends in {extension}",
+            try_next=(*((advice,) if advice else ()), "data in such a file: save it as .txt or .csv"),
+        )
 
 
 def _sample(raw: RawFile) -> str:

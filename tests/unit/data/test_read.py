@@ -247,7 +247,38 @@ class TestBadRows:
         assert caught.value.try_next[-1].startswith("--max-bad-rows 0.09")
 
 
+class TestDoubts:
+    def test_a_quote_that_swallowed_rows_is_named_with_the_line_where_it_opened(self, write):
+        lines = csv_text(labelled(60)).splitlines(keepends=True)
+        lines[20], lines[30] = '"it opens here,neg\n', 'and closes here",pos\n'
+        _, rows, bad = read(write("a.csv", "".join(lines)))
+        assert len(rows) == 50
+        assert not bad.count
+        assert list(bad.doubts) == [
+            "a.csv, row 21: a quote opens here and closes on line 31; 9 lines between read like rows of their own"
+        ]
+
+    @pytest.mark.parametrize("text", ["one\ntwo\nthree\nfour\nfive", "a, b, c\nd, e\nf\ng, h, i\nj\nk", "a,b\nc,d"])
+    def test_texts_of_several_lines_are_left_alone(self, write, text):
+        _, _, bad = read(write("a.csv", f'text,label\n"{text}",pos\nmore,neg\n'))
+        assert not bad.doubts
+
+
 class TestRefusals:
+    @pytest.mark.parametrize("name", ["train.py", "model.ipynb", "run.toml", "page.html"])
+    def test_code_is_no_dataset(self, write, name):
+        with pytest.raises(RequestError, match="not a dataset"):
+            read(write(name, "import torch\n\nprint(1, 2)\nprint(3, 4)\n"))
+
+    def test_text_under_the_name_of_a_binary_format_is_said(self, write):
+        with pytest.raises(RequestError, match=r"named \.parquet, but is text") as caught:
+            read(write("rows.parquet", "hello there\nhow are you\n"))
+        assert "hello there" in caught.value.seen
+
+    def test_a_pointer_of_git_lfs_is_no_data(self, write):
+        with pytest.raises(RequestError, match="pointer of Git LFS"):
+            read(write("rows.csv", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12\n"))
+
     @pytest.mark.parametrize(
         ("name", "content", "said"),
         [
