@@ -1,9 +1,10 @@
 """Measures what supervision costs: processor time and memory of the supervisor, and how much it slows steps down.
 
-Three processes train the same small network on one thread in turns of a few seconds: two alone, one under
-`holdfast run`. The supervisor is stopped while the others have their turns. Its processor time is what other work on
-the machine hardly touches; the ratio of step times is the promise itself, and means nothing below the noise, which is
-the ratio of the two that are alone.
+Two processes train the same small network on one thread in short turns, A B B A A B B A ...: one alone, one under
+`holdfast run`; the supervisor is stopped while the other has its turn. Then two new processes do the same, since where
+a process happens to lie in memory makes more of a difference than supervision. A third one, alone, gives the noise.
+Compared is the processor time of a step, which a crowded machine hardly changes, and the clock. What one call of the
+preload costs is also measured by itself, many times in a row.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import datetime
 import json
 import os
 import platform
+import random
 import signal
 import statistics
 import subprocess
@@ -24,7 +26,8 @@ from pathlib import Path
 import psutil
 
 LEDGER = Path(__file__).parent / "ledger.csv"
-TURN_SECONDS = 2.0
+TURN_SECONDS = 0.1
+HOOK_CALLS = 300_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,11 @@ class Turn:
     steps: int
     seconds: float
     cpu_seconds: float
+
+    @property
+    def step_cpu_seconds(self) -> float:
+        """Processor time of one step."""
+        return self.cpu_seconds / self.steps
 
     @property
     def step_seconds(self) -> float:
@@ -61,6 +69,11 @@ class Trainer:
         print(seconds, file=self._to, flush=True)
         return Turn(**json.loads(self._from.readline()))
 
+    def hook_seconds(self) -> float:
+        """Processor time of what the preload does after a step."""
+        print("hook", file=self._to, flush=True)
+        return float(json.loads(self._from.readline()))
+
     def close(self) -> None:
         """Let it end by itself."""
         self._to.close()
@@ -71,44 +84,90 @@ class Trainer:
 def main() -> None:
     """Take turns, print medians and add them to the ledger."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--pairs", type=int, default=10, help="of processes")
+    parser.add_argument("--turns", type=int, default=60, help="of each process; an even number")
     parser.add_argument("--train", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.train:
         train(options.train)
         return
-    with tempfile.TemporaryDirectory() as name:
-        measure(Path(name), options.rounds)
+    pairs = []
+    for number in range(options.pairs):
+        with tempfile.TemporaryDirectory() as name:
+            pairs.append(measure_pair(Path(name), options.turns))
+        print(f"pair {number + 1}: supervised over alone {pairs[-1].watched_cpu:.4f}", flush=True)
+    _write(summary(pairs))
 
 
-def measure(folder: Path, rounds: int) -> None:
-    """Take turns, print medians and add them to the ledger."""
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What one set of processes showed: medians of ratios over its turns."""
+
+    watched_cpu: float
+    watched_wall: float
+    again_cpu: float
+    again_wall: float
+    step_seconds: float
+    hook_seconds: float
+    share: float
+    resident_bytes: int
+
+
+def measure_pair(folder: Path, turns: int) -> Pair:
+    """Start the three processes anew and let them take turns."""
     run = [sys.executable, "-m", "holdfast", "run", "--quiet", "--no-memory", "--run", str(folder / "run"), "--"]
     trainers = {"alone": Trainer(folder / "alone", []), "again": Trainer(folder / "again", [])}
     trainers["watched"] = watched = Trainer(folder / "watched", run)
     supervisor = psutil.Process(watched.process.pid)
     for trainer in trainers.values():
         trainer.turn(1.0)
-    steps: dict[str, list[float]] = {name: [] for name in trainers}
+    seen: dict[str, list[Turn]] = {name: [] for name in trainers}
     shares = []
-    for number in range(rounds):
-        names = list(trainers)
-        for name in names[number % 3 :] + names[: number % 3]:  # whoever comes first finds another machine
+    for number in range(turns):
+        for name in list(trainers) if number % 2 else reversed(trainers):  # who comes first finds another machine
             cpu_before, begun = _cpu_seconds(supervisor), time.monotonic()
-            turn = _turn(trainers[name], supervisor, is_watched=name == "watched")
-            steps[name].append(turn.step_seconds)
+            seen[name].append(_turn(trainers[name], supervisor, is_watched=name == "watched"))
             if name == "watched":
                 shares.append((_cpu_seconds(supervisor) - cpu_before) / (time.monotonic() - begun))
-    resident_bytes = supervisor.memory_info().rss
+    hook_seconds, resident_bytes = watched.hook_seconds(), supervisor.memory_info().rss
     for trainer in trainers.values():
         trainer.close()
+    return Pair(
+        watched_cpu=_ratio(seen["watched"], seen["alone"], "step_cpu_seconds"),
+        watched_wall=_ratio(seen["watched"], seen["alone"], "step_seconds"),
+        again_cpu=_ratio(seen["again"], seen["alone"], "step_cpu_seconds"),
+        again_wall=_ratio(seen["again"], seen["alone"], "step_seconds"),
+        step_seconds=statistics.median(turn.step_cpu_seconds for turn in seen["watched"]),
+        hook_seconds=hook_seconds,
+        share=statistics.mean(shares),  # looks come about once a second, so most turns see none
+        resident_bytes=resident_bytes,
+    )
+
+
+def summary(pairs: list[Pair]) -> list[tuple[str, str, float, int]]:
+    """Medians over all sets of processes, and how far they may be off."""
+    rounds = len(pairs)
     lines = [
-        ("processor share of the supervisor", "share of one core", statistics.median(shares), rounds),
-        ("step time, supervised over alone", "ratio", _median_ratio(steps["watched"], steps["alone"]), rounds),
-        ("step time, alone over alone: the noise", "ratio", _median_ratio(steps["again"], steps["alone"]), rounds),
-        ("memory of the supervisor", "MB", resident_bytes / 1e6, 1),
+        ("processor share of the supervisor", "share of one core", statistics.median(pair.share for pair in pairs)),
+        (
+            "preload, processor time a step",
+            "microseconds",
+            1e6 * statistics.median(pair.hook_seconds for pair in pairs),
+        ),
+        (
+            "preload, share of a step",
+            "share",
+            statistics.median(pair.hook_seconds / pair.step_seconds for pair in pairs),
+        ),
     ]
-    _write(lines)
+    for name, words in (("watched", "supervised over alone"), ("again", "alone over alone: the noise")):
+        for kind, clock in (("cpu", "processor time of a step"), ("wall", "step time")):
+            ratios = [getattr(pair, f"{name}_{kind}") for pair in pairs]
+            low, high = _interval(ratios)
+            print(f"{clock}, {words}: between {low:.4f} and {high:.4f} (90 %)")
+            lines.append((f"{clock}, {words}", "ratio", statistics.median(ratios)))
+    lines.append(("memory of the supervisor", "MB", max(pair.resident_bytes for pair in pairs) / 1e6))
+    return [(*line, rounds) for line in lines]
 
 
 def _turn(trainer: Trainer, supervisor: psutil.Process, is_watched: bool) -> Turn:
@@ -121,8 +180,15 @@ def _turn(trainer: Trainer, supervisor: psutil.Process, is_watched: bool) -> Tur
         supervisor.send_signal(signal.SIGCONT)
 
 
-def _median_ratio(ours: list[float], theirs: list[float]) -> float:
-    return statistics.median(one / other for one, other in zip(ours, theirs, strict=True))
+def _ratio(ours: list[Turn], theirs: list[Turn], what: str) -> float:
+    return statistics.median(getattr(one, what) / getattr(other, what) for one, other in zip(ours, theirs, strict=True))
+
+
+def _interval(values: list[float], draws: int = 4000) -> tuple[float, float]:
+    """Between what the median lies nine times out of ten, by drawing again from what was seen."""
+    random_ = random.Random(0)
+    medians = sorted(statistics.median(random_.choices(values, k=len(values))) for _ in range(draws))
+    return medians[draws // 20], medians[-draws // 20]
 
 
 def train(folder: Path) -> None:
@@ -135,6 +201,9 @@ def train(folder: Path) -> None:
     data = torch.rand(256, 512)
     with (folder / "asks").open() as asks, (folder / "answers").open("w") as answers:
         for line in asks:
+            if line.strip() == "hook":
+                print(json.dumps(_hook_seconds(optimizer)), file=answers, flush=True)
+                continue
             steps, begun, cpu_begun = 0, time.monotonic(), time.process_time()
             while time.monotonic() < begun + float(line):
                 steps += 1
@@ -144,6 +213,17 @@ def train(folder: Path) -> None:
                 optimizer.zero_grad()
             used = {"seconds": time.monotonic() - begun, "cpu_seconds": time.process_time() - cpu_begun}
             print(json.dumps({"steps": steps, **used}), file=answers, flush=True)
+
+
+def _hook_seconds(optimizer: object) -> float:
+    from torch.optim import optimizer as module
+
+    hooks = list(module._global_optimizer_post_hooks.values())
+    begun = time.process_time()
+    for _ in range(HOOK_CALLS):
+        for hook in hooks:
+            hook(optimizer, (), {})
+    return (time.process_time() - begun) / HOOK_CALLS
 
 
 def _cpu_seconds(process: psutil.Process) -> float:
@@ -163,8 +243,8 @@ def _write(lines: list[tuple[str, str, float, int]]) -> None:
     with LEDGER.open("a", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         for subject, unit, value, rounds in lines:
-            print(f"{subject:<44} {value:8.4f} {unit}")
-            writer.writerow([today, commit, machine, "supervision", subject, unit, f"{value:.4f}", rounds])
+            print(f"{subject:<54} {value:10.5g} {unit}")
+            writer.writerow([today, commit, machine, "supervision", subject, unit, f"{value:.6g}", rounds])
 
 
 if __name__ == "__main__":
