@@ -8,7 +8,7 @@ from holdfast.core.artifacts import to_json
 
 
 @click.command()
-@click.argument("run", metavar="RUN", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
 @click.option(
     "--to",
     "target",

@@ -15,7 +15,7 @@ from holdfast.core.biglog import read_log_file
 from holdfast.core.errors import RequestError
 from holdfast.core.evidence import Diagnosis, Evidence, Passage
 from holdfast.core.plan import Remedy, in_script
-from holdfast.core.runfolder import CHILD, EVIDENCE, OUTCOME
+from holdfast.core.runfolder import CHILD, EVIDENCE, OUTCOME, REQUEST
 from holdfast.doctor.own_findings import OWN_FINDINGS
 from holdfast.hazards import Hazard, find_hazard
 from holdfast.supervisor.diagnose import diagnose
@@ -55,7 +55,7 @@ def explain_log(log: Path | IO[bytes], exit_status: str = "") -> Diagnosis:
 
 def is_run(folder: Path) -> bool:
     """True for the folder of a run, or of one attempt."""
-    return find_attempt(folder) is not None
+    return find_attempt(folder) is not None or (folder / REQUEST).is_file()
 
 
 def find_attempt(folder: Path) -> Path | None:
@@ -73,6 +73,9 @@ def explain_run(folder: Path) -> tuple[Diagnosis, str]:
     from holdfast.supervisor.sentence import one_sentence
 
     attempt = find_attempt(folder)
+    if attempt is None and (folder / REQUEST).is_file():
+        note = "The run has not begun to train; holdfast resume goes on."
+        return Diagnosis(slug="unknown", confidence="unknown", title="nothing failed", note=note), ""
     if attempt is None:
         raise RequestError(f"{folder} holds no attempt of a run", try_next=("holdfast explain FOLDER/the.log",))
     known = read_artifact(attempt / OUTCOME)

@@ -52,7 +52,7 @@ def find_model(path: Path) -> FinishedModel:
         seen = "it is a file" if path.exists() else "no such folder"
         raise RequestError(f"{path} is neither a run folder nor a model folder", seen=seen)
     inner = model_folder(path)
-    is_run = inner.is_dir() or (path / "attempts").is_dir()
+    is_run = inner.is_dir() or (path / "attempts").is_dir() or (path / REQUEST).is_file()
     folder = inner if is_run else path
     if read_artifact(path / REQUEST).get("kind") == "command":
         raise RequestError(

@@ -13,6 +13,7 @@ from typing import Any
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.events import read_events
+from holdfast.core.loglines import clean_lines
 from holdfast.core.runfolder import (
     DATASET,
     DECISION,
@@ -35,6 +36,7 @@ from holdfast.core.runfolder import (
     SUPERVISOR,
     model_folder,
 )
+from holdfast.runs.holder import holder
 
 Json = dict[str, Any]
 
@@ -102,7 +104,7 @@ class AttemptStory:
         except OSError:
             return ""
         # A progress bar draws over itself; only what stayed on screen is worth keeping.
-        kept = [line.rsplit("\r", 1)[-1] for line in text.replace("\r\n", "\n").split("\n")]
+        kept = [line for _, line in clean_lines(enumerate(text.replace("\r\n", "\n").split("\n"), start=1))]
         return "\n".join(kept[-lines:]).strip("\n")
 
 
@@ -120,6 +122,7 @@ class Story:
     misjudged: Json = field(default_factory=dict)
     result: Json = field(default_factory=dict)
     supervisor: Json = field(default_factory=dict)
+    is_held: bool = False  # somebody looks after it now
     attempts: tuple[AttemptStory, ...] = ()
 
     @property
@@ -209,6 +212,7 @@ def read_story(run: Path) -> Story:
         misjudged=read_artifact(run / MISJUDGED),
         result=read_artifact(run / RESULT),
         supervisor=read_artifact(run / SUPERVISOR),
+        is_held=holder(run) is not None,
         attempts=tuple(_attempts(run)),
     )
 

@@ -87,7 +87,8 @@ def resume_train(run: Path, *, on_event: OnEvent, guard: Guard = lambda stop: nu
     with EngineChildren(run) as children:
         plan = _plan(run, request, on_event, children)
         stop = StopRequest()
-        work = work_of(plan["settings"], amounts_of(run / "prepared", int(plan["settings"]["batch_size"])))
+        amounts = amounts_of(Path(plan["settings"]["prepared"]), int(plan["settings"]["batch_size"]))
+        work = work_of(plan["settings"], amounts)
         with guard(stop), following(run, request.report_to):
             listening = children.listening(Forecasting(run, work, on_event))
             result = supervise(run, make_job(run, request, plan, children), on_event=listening, stop=stop)
@@ -99,10 +100,12 @@ def _plan(run: Path, request: TrainRequest, on_event: OnEvent, children: EngineC
     """The plan of the run, made and proven where it is not there yet or was made on another kind of machine."""
     plan = read_plan(run)
     proof = plan.get("proof") or {}
-    is_prepared = plan.get("settings") and read_manifest(Path(plan["settings"]["prepared"])) is not None
+    settings = plan.get("settings") or {}
+    is_prepared = settings and read_manifest(Path(settings["prepared"])) is not None
+    is_moved = settings and Path(settings["run"]) != run  # the folder was copied or renamed
     is_of_here = proof.get("machine") in (None, fingerprint_of())
     has_begun = any((run / "attempts").glob("*"))
-    if is_prepared and is_of_here and (proof or has_begun):
+    if is_prepared and is_of_here and not is_moved and (proof or has_begun):
         return plan
     children.warm_up()  # beside the reading of the data
     with hold(run), _room(run):
@@ -120,6 +123,7 @@ def _keep_proven(run: Path, earlier: Mapping[str, Any]) -> None:
     if earlier.get("settings") and proof.get("machine") == fingerprint_of():
         names = ("settings", "variables", "choices", "measured", "proof", "forecast")
         kept = {name: earlier[name] for name in names if name in earlier}
+        kept["settings"] = {**earlier["settings"], "run": str(run), "prepared": str(run / "prepared")}
         write_artifact(run, PLAN, {**read_plan(run), **kept})
 
 

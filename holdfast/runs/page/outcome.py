@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from holdfast.core.runfolder import REQUEST
 from holdfast.core.text import human_seconds, plural
 from holdfast.runs.page.html import Html, join, section, tag
 from holdfast.runs.page.learning import SHARES
@@ -14,8 +15,9 @@ STATES = {
     "finished": ("finished", "good"),
     "failed": ("failed", "bad"),
     "stopped": ("stopped", "warn"),
-    "unfinished": ("not finished", "warn"),
+    "running": ("still going", "warn"),
 }
+_COMMON_NAMES = {"train", "data", "dataset"}
 _NAMES = {
     "ndcg@10": "nDCG@10",
     "mrr@10": "MRR@10",
@@ -45,7 +47,9 @@ def title_of(story: Story) -> str:
     if story.is_command:
         return _command(story) or story.folder.name
     base = base_model(story)
-    data = Path(str(story.request.get("data") or (story.dataset.get("files") or [""])[0])).name
+    path = Path(str(story.request.get("data") or (story.dataset.get("files") or [""])[0]))
+    # Half of all datasets are called train.csv.
+    data = f"{path.parent.name}/{path.name}" if path.stem in _COMMON_NAMES and path.parent.name else path.name
     return " on ".join(filter(None, (base, data))) or story.folder.name
 
 
@@ -56,13 +60,11 @@ def base_model(story: Story) -> str:
 
 
 def state_of(story: Story) -> str:
-    """ "finished", "failed", "stopped" or "unfinished"."""
+    """ "finished", "failed", "stopped" or "running", by what `holdfast status` goes by: the result, or who holds it."""
+    if story.is_held:
+        return "running"
     said = story.result.get("state")
-    if said in STATES:
-        return str(said)
-    if story.attempts and outcome_of(story.attempts[-1])[0] in ("finished", "stopped"):
-        return outcome_of(story.attempts[-1])[0]
-    return "unfinished"
+    return str(said) if said in STATES else "stopped"
 
 
 def sentence_of(story: Story) -> str:
@@ -74,8 +76,7 @@ def sentence_of(story: Story) -> str:
     if state != "finished":
         reached = max(story.steps, default=0)
         of = f" of {steps:,}" if steps else ""
-        last = outcome_of(story.attempts[-1])[1] if story.attempts else "nothing was started"
-        return f"{STATES[state][0].capitalize()} at step {reached:,}{of}: {last}."
+        return f"{STATES[state][0].capitalize()} at step {reached:,}{of}: {_last_word(story)}."
     bad = sum(outcome_of(attempt)[0] not in ("finished", "stopped") for attempt in story.attempts)
     survived = f", after {plural(bad, 'failed attempt')} that it survived" if bad else ""
     score = best_score(story)
@@ -84,6 +85,16 @@ def sentence_of(story: Story) -> str:
         return f"Finished in {took}{survived}."
     split, name, value = score
     return f"Finished in {took}{survived}: {_value(name, value)} {metric_name(name)} on the {split} split."
+
+
+def _last_word(story: Story) -> str:
+    """Why a run without a result has none."""
+    if not story.request:
+        return f"{REQUEST} is missing or cannot be read, so it cannot be resumed"
+    if not story.attempts:
+        return "it had not begun to train"
+    word, sentence = outcome_of(story.attempts[-1])
+    return "it was trained to the end, but its result was not written" if word == "finished" else sentence
 
 
 def best_score(story: Story) -> tuple[str, str, float] | None:
@@ -109,7 +120,7 @@ def use_section(story: Story) -> Html:
     """The commands that come next."""
     run = shlex.quote(str(story.folder))
     if not story.has_model:
-        if state_of(story) == "finished":
+        if state_of(story) in ("finished", "running") or not story.request:
             return Html("")
         return section("What next", tag("pre", tag("code", f"holdfast resume {run}")), id_="next")
     example = {"causal": '"What should I ask first?"', "two-tower": '"what to look for"'}.get(story.task, '"a text"')
@@ -142,9 +153,8 @@ def _figures(story: Story) -> Iterator[tuple[str, str]]:
     if done:
         yield ("step reached of " + f"{steps:,}" if steps and steps != done else "steps"), f"{done:,}"
     if seconds := lasted_seconds(story):
-        yield "from start to end", human_seconds(seconds)
-    if story.attempts:
-        yield plural(len(story.attempts), "attempt").split(" ", 1)[1], str(len(story.attempts))
+        count = f", {plural(len(story.attempts), 'attempt')}" if len(story.attempts) > 1 else ""
+        yield f"from start to end{count}", human_seconds(seconds)
     rows = story.dataset.get("rows")
     if isinstance(rows, int):
         yield "rows of data", f"{rows:,}"

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,7 +16,9 @@ from holdfast.runs.page.charts import nice_ticks, smoothed, thinned
 from holdfast.runs.page.given import histogram
 from holdfast.runs.page.html import Html, tag
 from holdfast.runs.page.judged import worst_confusions
-from holdfast.runs.report import write_report
+from holdfast.runs.page.outcome import sentence_of, state_of
+from holdfast.runs.report import render_report, write_report
+from holdfast.runs.status import read_status
 from holdfast.runs.story import read_story
 
 EVIL = "<script>alert('x')</script> & \"quotes\""
@@ -92,6 +96,7 @@ def classify_run(run: Path) -> Path:
     choices = {"threads": {"value": 2, "because": EVIL}}
     write(run, "plan.json", {"choices": choices, "measured": measured, "forecast": forecast})
     write(run, "machine.json", {"os": "linux", "cpu_count": 2, "memory_bytes": 24 * 10**9})
+    write(run, "result.json", {"state": "finished", "sentence": "finished, 20 steps"})
     return run
 
 
@@ -138,7 +143,21 @@ def test_a_run_that_failed_early_still_has_a_page(tmp_path, kept):
     (attempt_folder(run, 2) / EVENTS).write_text('{"event": "step", "step": 4, "lo')
     page = write_report(run).read_text()
     assert Whole(page).open == []
-    assert "not finished" in page
+    assert "Stopped at step" in page
+    assert "holdfast resume" not in page  # without its request it cannot be
+
+
+def test_a_run_without_a_result_reads_as_in_status(tmp_path):
+    run = classify_run(tmp_path / "run")
+    write(run, "request.json", {"kind": "train", "data": "reviews.csv"})
+    (run / "result.json").write_text('{"state": "fini')
+    story = read_story(run)
+    assert state_of(story) == read_status(run).state == "stopped"
+    assert "its result was not written" in sentence_of(story)
+    assert "holdfast resume" in render_report(replace(story, folder=tmp_path / "no-model"))
+    shutil.rmtree(run / "attempts")
+    assert "had not begun to train" in sentence_of(read_story(run))
+    assert state_of(replace(story, is_held=True)) == "running"
 
 
 def test_files_of_a_strange_shape_are_passed_over(tmp_path):
