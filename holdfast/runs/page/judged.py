@@ -17,7 +17,7 @@ _ORDER = ("accuracy", "micro_f1", "macro_f1", "exact_match", "ndcg@10", "mrr@10"
 
 def result_section(story: Story) -> Html:
     """The figures of the finished model."""
-    splits = {name: found for name in ("validation", "test") if isinstance(found := story.metrics.get(name), dict)}
+    splits = _splits(story)
     if not splits:
         return Html("")
     shown = "test" if "test" in splits else "validation"
@@ -31,6 +31,12 @@ def result_section(story: Story) -> Html:
         _confusion(splits[shown].get("confusion"), _names(splits[shown].get("classes")), shown),
         id_="result",
     )
+
+
+def metrics_table(story: Story) -> Html:
+    """The figures of each split alone; nothing before there are any."""
+    splits = _splits(story)
+    return _metrics(splits) if splits else Html("")
 
 
 def mistakes_section(story: Story) -> Html:
@@ -68,6 +74,10 @@ def worst_confusions(confusion: Sequence[Sequence[int]], names: Sequence[str]) -
     return sorted(found, key=lambda one: -one[2])[:_WORST]
 
 
+def _splits(story: Story) -> dict[str, Json]:
+    return {name: found for name in ("validation", "test") if isinstance(found := story.metrics.get(name), dict)}
+
+
 def _metrics(splits: dict[str, Json]) -> Html:
     names = dict.fromkeys(
         name
@@ -78,11 +88,12 @@ def _metrics(splits: dict[str, Json]) -> Html:
         and not (name == "micro_f1" and "accuracy" in found)
     )
     ordered = sorted(names, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
-    rows = [
-        [metric_name(name), *(f"{found[name]:.4f}" if name in found else "" for found in splits.values())]
-        for name in ordered
-    ]
+    rows = [[metric_name(name), *(_figure(found.get(name)) for found in splits.values())] for name in ordered]
     return table(["metric", *splits], rows, numbers=range(1, len(splits) + 1))
+
+
+def _figure(value: object) -> str:
+    return f"{value:.4f}" if isinstance(value, int | float) else ""  # NaN was written as null
 
 
 def _classes(rows: object, split: str) -> Html | None:

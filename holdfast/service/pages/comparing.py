@@ -1,7 +1,7 @@
 """Runs side by side: the settings that differ, the metrics, the loss curves over each other, and the times."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from django.utils.safestring import SafeString, mark_safe
@@ -11,13 +11,13 @@ from holdfast.core.text import human_bytes, human_seconds
 from holdfast.runs.page.charts import Chart, Series, line_chart, smoothed
 from holdfast.runs.page.outcome import metric_name
 from holdfast.runs.story import Story
+from holdfast.service.jobs.compare import compare_runs
 from holdfast.service.jobs.models import Job
 from holdfast.service.pages.followed import follow_story
 from holdfast.service.pages.run_rows import state_words
 
 MOST_RUNS = 6
 _LOOKS = "abcdef"
-_SPLITS = ("validation", "test")
 _SMOOTH_FROM = 12  # points
 
 
@@ -65,13 +65,14 @@ class ComparePage:
 def compare(jobs: Sequence[Job], missing: int = 0) -> ComparePage:
     """Lay runs side by side."""
     stories = [_story(job) for job in jobs]
+    beside = compare_runs(jobs)
     heads = tuple(
         Head(job.pk, job.name, job.state, state_words(job), look) for job, look in zip(jobs, _LOOKS, strict=False)
     )
     return ComparePage(
         runs=heads,
-        settings=tuple(_settings(jobs, stories)),
-        metrics=tuple(_metrics(jobs, stories)),
+        settings=tuple(_settings(jobs, beside["settings"])),
+        metrics=tuple(_metrics(jobs, beside["metrics"])),
         times=tuple(_times(jobs, stories)),
         chart=mark_safe(_chart(jobs, stories)),  # built by `tag`, which escapes
         missing=missing,
@@ -86,38 +87,31 @@ def _story(job: Job) -> Story:
         return Story(folder=job.folder)
 
 
-def _settings(jobs: Sequence[Job], stories: Sequence[Story]) -> Iterator[Row]:
-    """What was asked or chosen differently."""
-    found = [_chosen(job, story) for job, story in zip(jobs, stories, strict=True)]
-    for name in dict.fromkeys(name for one in found for name in one):
-        values = [one.get(name, "") for one in found]
-        if len(set(values)) > 1:
-            yield Row(name.replace("_", " "), _cells(jobs, values))
+def _settings(jobs: Sequence[Job], found: Mapping[str, Sequence[object]]) -> Iterator[Row]:
+    """What was asked or chosen differently; a run without a plan says nothing about what was not asked."""
+    names = [job.dataset.name if job.dataset else "" for job in jobs]
+    for name, values in found.items():
+        known = {_plain(value) for value in values if value is not None}
+        if name == "dataset":
+            yield Row(name, _cells(jobs, names))
+        elif len(known) > 1 or any(name in job.request for job in jobs):
+            yield Row(name.replace("_", " "), _cells(jobs, ["" if one is None else _plain(one) for one in values]))
 
 
-def _chosen(job: Job, story: Story) -> dict[str, str]:
-    choices = story.plan.get("choices")
-    planned = choices.items() if isinstance(choices, dict) else ()
-    found = {"dataset": job.dataset.name if job.dataset else "", "task": job.task}
-    found |= {name: _plain(choice.get("value")) for name, choice in planned if isinstance(choice, dict)}
-    asked = job.request if isinstance(job.request, dict) else {}
-    return found | {name: _plain(value) for name, value in asked.items() if name not in found}
-
-
-def _metrics(jobs: Sequence[Job], stories: Sequence[Story]) -> Iterator[Row]:
-    for split in _SPLITS:
-        found = [_numbers(story.metrics.get(split) or _of(job.metrics, split)) for job, story in _both(jobs, stories)]
-        for name in dict.fromkeys(name for one in found for name in one if name != "negative_loss"):
-            values = [one.get(name) for one in found]
-            known = [value for value in values if value is not None]
-            falls = "loss" in name or "perplexity" in name or "error" in name
-            best = (min if falls else max)(known)
-            is_told = len(known) > 1 and len(set(known)) > 1
-            cells = tuple(
-                Cell(job.name, "" if value is None else f"{value:.4f}", is_told and value == best)
-                for job, value in zip(jobs, values, strict=True)
-            )
-            yield Row(f"{metric_name(name)}, {split}", cells)
+def _metrics(jobs: Sequence[Job], found: Mapping[str, Sequence[float | None]]) -> Iterator[Row]:
+    for name, values in found.items():
+        split, _, metric = name.partition(" ")
+        known = [value for value in values if value is not None]
+        if metric == "negative_loss" or not known:
+            continue
+        falls = any(word in name for word in ("loss", "perplexity", "error"))
+        best = (min if falls else max)(known)
+        is_told = len(set(known)) > 1
+        cells = tuple(
+            Cell(job.name, "" if value is None else f"{value:.4f}", is_told and value == best)
+            for job, value in zip(jobs, values, strict=True)
+        )
+        yield Row(f"{metric_name(metric)}, {split}" if metric else metric_name(split), cells)
 
 
 def _times(jobs: Sequence[Job], stories: Sequence[Story]) -> Iterator[Row]:
@@ -158,16 +152,6 @@ def _cells(jobs: Sequence[Job], values: Sequence[str]) -> tuple[Cell, ...]:
 def _of(found: object, name: str) -> dict[str, object]:
     inside = found.get(name) if isinstance(found, dict) else None
     return inside if isinstance(inside, dict) else {}
-
-
-def _numbers(found: object) -> dict[str, float]:
-    if not isinstance(found, dict):
-        return {}
-    return {
-        str(name): float(value)
-        for name, value in found.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    }
 
 
 def _resident(samples: Sequence[dict[str, object]]) -> Iterator[float]:

@@ -1,38 +1,24 @@
 """The attempts of a run for its page: what ended each, the proof, what was done about it, and the evidence to open."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from django.utils.safestring import SafeString, mark_safe
 
-from holdfast.core.runfolder import (
-    DECISION,
-    DIAGNOSIS,
-    EVENTS,
-    EVIDENCE,
-    OUTCOME,
-    OUTPUT,
-    RUNG,
-    SAMPLES,
-    STACKS,
-    attempt_folder,
-)
+from holdfast.core.runfolder import STACKS
 from holdfast.core.text import human_bytes, human_seconds
 from holdfast.runs.page.learning import memory_chart
 from holdfast.runs.story import AttemptStory, Story
 from holdfast.runs.timeline import outcome_of, reached_step, span_of
 from holdfast.runs.view import changes_words
+from holdfast.service.jobs.evidence import evidence_names
 from holdfast.service.jobs.secrets import without_secrets
 from holdfast.service.pages.run_words import moment
 
 _SHOWN_ATTEMPTS = 20
-_SHOWN_PROOF, _SHOWN_STACKS = 6, 12
+_SHOWN_PROOF = 6
 _STACK_BYTES, _TAIL_LINES = 12_000, 40
-_FILES = (EVIDENCE, DIAGNOSIS, DECISION, OUTCOME, RUNG, EVENTS, SAMPLES, OUTPUT)
-_STACK_NAME = re.compile(r"[a-z]{1,20}-[0-9]{1,10}\.txt")
-_WORDS = {"finished": "finished", "failed": "failed", "stopped": "stopped", "open": "running"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +39,6 @@ class AttemptSight:
     remedies: tuple[str, ...]
     sources: tuple[str, ...]
     files: tuple[str, ...]
-    stacks: tuple[str, ...]  # names of the files
     stack: str  # text of the first
     memory: SafeString  # a chart
     tail: str
@@ -69,23 +54,14 @@ def attempts_of(story: Story, *, is_running: bool) -> tuple[AttemptSight, ...]:
     )
 
 
-def evidence_file(run: Path, number: int, name: str) -> Path | None:
-    """A file of evidence that may be shown as text; None for any other name."""
-    folder = attempt_folder(run, number)
-    if name in _FILES or (name.startswith(f"{STACKS}/") and _STACK_NAME.fullmatch(name.removeprefix(f"{STACKS}/"))):
-        path = folder / name
-    else:
-        return None
-    return path if path.is_file() and path.resolve().is_relative_to(run.resolve()) else None
-
-
 def _sight(story: Story, attempt: AttemptStory, *, is_running: bool) -> AttemptSight:
     outcome, sentence = outcome_of(attempt)
     if outcome == "open":
         outcome, sentence = ("running", "it runs") if is_running else ("stopped", "it was cut off")
     span, diagnosis = span_of(attempt), attempt.diagnosis
     is_failed = outcome == "failed"
-    stacks = tuple(_stacks(attempt))
+    files = tuple(evidence_names(story.folder, attempt.number))
+    stacks = [name for name in files if name.startswith(f"{STACKS}/")]
     title = str(diagnosis.get("title") or "")
     return AttemptSight(
         number=attempt.number,
@@ -105,9 +81,8 @@ def _sight(story: Story, attempt: AttemptStory, *, is_running: bool) -> AttemptS
         remedy=_remedy(attempt) if is_failed else "",
         remedies=tuple(_remedies(diagnosis.get("remedies"))) if is_failed else (),
         sources=tuple(str(one) for one in diagnosis.get("sources") or ()) if is_failed else (),
-        files=tuple(name for name in _FILES if (attempt.folder / name).is_file()),
-        stacks=stacks,
-        stack=_stack(attempt.folder / STACKS / stacks[0]) if stacks and is_failed else "",
+        files=files,
+        stack=_stack(attempt.folder / stacks[0]) if stacks and is_failed else "",
         memory=mark_safe(
             memory_chart(replace(story, attempts=(attempt,))) if is_failed else ""
         ),  # built by `tag`, which escapes
@@ -150,16 +125,6 @@ def _remedies(found: object) -> Iterator[str]:
             cost = f" (cost: {one['cost']})" if one.get("cost") else ""
             command = f": {one['command']}" if one.get("command") else ""
             yield f"{one['title']}{command}{cost}"
-
-
-def _stacks(attempt: AttemptStory) -> list[str]:
-    """The stack files that hold something, those of Python first."""
-    try:
-        found = [path for path in (attempt.folder / STACKS).iterdir() if _STACK_NAME.fullmatch(path.name)]
-        filled = [path.name for path in found if path.stat().st_size]
-    except OSError:
-        return []
-    return sorted(filled, key=lambda name: (not name.startswith("python"), name))[:_SHOWN_STACKS]
 
 
 def _stack(path: Path) -> str:

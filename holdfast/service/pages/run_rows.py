@@ -11,6 +11,7 @@ from django.http import QueryDict
 from holdfast.core.text import human_seconds
 from holdfast.runs.page.outcome import metric_name
 from holdfast.service.jobs.models import Job, Shared
+from holdfast.service.pages.phases import phase_words
 
 PAGE_ROWS = 50
 _STATES = tuple(state.value for state in Job.State)
@@ -133,7 +134,7 @@ def state_words(job: Job) -> str:
     if job.state == Job.State.RUNNING:
         if job.stop_asked:
             return "stopping"
-        return job.phase or ("planning" if job.goal == Job.Goal.PLAN else "running")
+        return phase_words(job.phase) if job.phase else "planning" if job.goal == Job.Goal.PLAN else "running"
     if job.state == Job.State.QUEUED and job.goal == Job.Goal.PLAN:
         return "waits to be planned"
     return {"queued": "waits for a machine", "planned": "planned, ready to start"}.get(job.state, job.state)

@@ -15,7 +15,7 @@ from holdfast.core.errors import RequestError
 from holdfast.core.runfolder import EVENTS, REPORT
 from holdfast.core.text import human_bytes, human_seconds, plural
 from holdfast.runs.page.html import Html, tag
-from holdfast.runs.page.judged import mistakes_section, result_section
+from holdfast.runs.page.judged import metrics_table, mistakes_section, result_section
 from holdfast.runs.page.learning import loss_chart, memory_chart, metric_chart, rate_chart
 from holdfast.runs.page.outcome import sentence_of
 from holdfast.runs.page.planned import forecast_section, machine_section, plan_section
@@ -23,9 +23,10 @@ from holdfast.runs.story import Story
 from holdfast.service.jobs.models import Job
 from holdfast.service.jobs.secrets import without_secrets
 from holdfast.service.pages.followed import follow_events, follow_story, marks_of
+from holdfast.service.pages.phases import phase_words
 from holdfast.service.pages.run_attempts import AttemptSight, attempts_of
 from holdfast.service.pages.run_rows import score_words, state_words
-from holdfast.service.pages.run_words import Stage, StoryLine, newest_phase, phase_words, stages_of, story_lines
+from holdfast.service.pages.run_words import Stage, StoryLine, newest_phase, stages_of, story_lines
 from holdfast.supervisor.outcome import newest_beat
 
 _LOG_LINES = 60
@@ -187,7 +188,7 @@ def _figures(job: Job, story: Story, step: int, steps: int, resident: object) ->
     loss = losses[0]["loss"] if losses else job.loss
     if isinstance(loss, int | float):
         found.append(Figure("loss", f"{loss:.4g}"))
-    if isinstance(resident, int | float):
+    if isinstance(resident, int | float) and resident > 0:
         found.append(Figure("memory", human_bytes(resident)))
     if job.started and job.ended and job.ended > job.started:
         found.append(Figure("from start to end", human_seconds((job.ended - job.started).total_seconds())))
@@ -262,6 +263,7 @@ _PARTS: dict[str, Callable[[Story], Html]] = {
     "metric": metric_chart,
     "rate": rate_chart,
     "memory": memory_chart,
+    "metrics": metrics_table,
     "result": result_section,
     "mistakes": mistakes_section,
     "plan": plan_section,

@@ -13,26 +13,6 @@ Json = Mapping[str, Any]
 
 STAGES = ("Queue", "Data", "Plan", "Proof", "Training", "Model")
 _STAGE_OF = {"model": 1, "survey": 1, "look": 2, "plan": 2, "prepare": 2, "prove": 3}
-_PHASES = {
-    "model": "fetches the model",
-    "survey": "reads the data",
-    "look": "looks at the machine",
-    "plan": "makes a plan",
-    "prepare": "turns the texts into tokens",
-    "prove": "tries the run in small",
-    "start": "starts the training process",
-    "import": "loads the libraries",
-    "load": "loads the model",
-    "resume": "goes on from a checkpoint",
-    "compile": "compiles the model",
-    "first step": "does its first step",
-    "step": "trains",
-    "evaluate": "evaluates",
-    "save": "saves a checkpoint",
-    "export": "writes the model",
-    "mine": "searches near-misses",
-    "end": "ends",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +20,7 @@ class Stage:
     """One station on the way to a model."""
 
     name: str
-    look: str  # "done" | "now" | "ended" | "todo"
+    look: str  # "done" | "now" | "next" | "ended" | "todo"
     said: str  # for those who cannot see the look
 
 
@@ -56,15 +36,10 @@ class StoryLine:
 def stages_of(job: Job, events: Sequence[Json]) -> tuple[Stage, ...]:
     """Which stations lie behind, which one it is at."""
     here = _stage(job, events)
-    now = {"running": "now", "queued": "now", "planned": "now"}.get(job.state, "ended")
-    said = {"done": "done", "now": "now", "ended": "ended here", "todo": "to come"}
+    now = {"running": "now", "queued": "now", "planned": "next"}.get(job.state, "ended")
+    said = {"done": "done", "now": "now", "next": "next", "ended": "ended here", "todo": "to come"}
     looks = ["done" if at < here else now if at == here else "todo" for at in range(len(STAGES))]
     return tuple(Stage(name, look, said[look]) for name, look in zip(STAGES, looks, strict=True))
-
-
-def phase_words(phase: str) -> str:
-    """What the run does in a phase."""
-    return _PHASES.get(phase, f"is in phase {phase}" if phase else "begins")
 
 
 def newest_phase(events: Sequence[Json]) -> tuple[str, datetime.datetime | None]:

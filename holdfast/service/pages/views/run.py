@@ -14,15 +14,15 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from holdfast.core.runfolder import REPORT
 from holdfast.service.jobs import leases
+from holdfast.service.jobs.downloads import NoModel, model_zip
+from holdfast.service.jobs.evidence import evidence_file, read_end
 from holdfast.service.jobs.models import Job
 from holdfast.service.jobs.secrets import without_secrets
 from holdfast.service.pages.answers import live_answer
-from holdfast.service.pages.run_attempts import evidence_file
 from holdfast.service.pages.run_sight import read_sight, seen_of
 
 # A report carries its style inside itself; nothing else of it may do anything.
 _REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
-_MOST_TEXT_BYTES = 2 << 20
 _ENDED = (Job.State.PLANNED, Job.State.FINISHED, Job.State.FAILED, Job.State.STOPPED)
 _DONE = {
     "start": "The training is in the queue.",
@@ -118,11 +118,10 @@ def show_report(request: HttpRequest, job_id: int) -> HttpResponse:
 def download_model(request: HttpRequest, job_id: int) -> HttpResponseBase:
     """The finished model as a zip, packed while it is sent."""
     job = find_run(request, job_id)
-    if job.state != Job.State.FINISHED or not (job.folder / "model").is_dir():
-        raise Http404("this run has no finished model")
-    from holdfast.service.jobs.downloads import model_zip
-
-    name, chunks = model_zip(job)
+    try:
+        name, chunks = model_zip(job)
+    except NoModel:
+        raise Http404("this run has no finished model") from None
     answer = StreamingHttpResponse(chunks, content_type="application/zip")
     answer["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(name)}"
     return answer
@@ -135,10 +134,6 @@ def show_evidence(request: HttpRequest, job_id: int, number: int, name: str) -> 
     path = evidence_file(find_run(request, job_id).folder, number, name)
     if path is None:
         raise Http404("there is no such file")
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - _MOST_TEXT_BYTES))
-        text = file.read(_MOST_TEXT_BYTES).decode(errors="replace")
-    answer = HttpResponse(without_secrets(text), content_type="text/plain; charset=utf-8")
+    answer = HttpResponse(without_secrets(read_end(path)), content_type="text/plain; charset=utf-8")
     answer["Content-Security-Policy"] = "default-src 'none'; sandbox"
     return answer

@@ -1,7 +1,7 @@
 /* Keeps a page fresh without reloading it. Works on:
    [data-live="URL"]     asks URL every [data-every] seconds (2) for its parts, pauses while the tab is hidden, stops at
                          the header X-Live: done. Elements with data-part are replaced only when they changed, and
-                         what a reader has opened, focused or scrolled there stays as it was.
+                         what a reader has opened, ticked, focused or scrolled there stays as it was.
    time[data-ago]        "3 min ago", counted on.     time[data-since]   a clock that counts up.
    form[data-changes]    a form that is sent when one of its choices changes. */
 "use strict";
@@ -41,6 +41,10 @@ function swap(old, fresh) {
   const focused = old.contains(document.activeElement) ? document.activeElement.id : "";
   for (const one of fresh.querySelectorAll("details[id]")) {
     if (opened.has(one.id)) one.open = opened.get(one.id);
+  }
+  for (const one of old.querySelectorAll("input[type=checkbox][id]:checked")) {
+    const same = fresh.querySelector("#" + CSS.escape(one.id));
+    if (same) same.checked = true;
   }
   old.replaceWith(fresh);
   for (const [id, place] of scrolled) {
