@@ -48,8 +48,13 @@ class Events:
 class NewEvents:
     """Follows a file of events: gives the whole ones that came since the last time, at the cost of those alone."""
 
-    def __init__(self, path: Path, most_bytes: int = 1 << 20):
-        self._path, self._most_bytes, self._at = path, most_bytes, 0
+    def __init__(self, path: Path, most_bytes: int = 1 << 20, at: int = 0):
+        self._path, self._most_bytes, self._at = path, most_bytes, at
+
+    @property
+    def at(self) -> int:
+        """How far it has read: where another one, made later, may go on."""
+        return self._at
 
     def read_lines(self) -> list[bytes]:
         """The new lines; what is more than the most at one look comes with the next."""

@@ -21,6 +21,7 @@ INSTALLED_APPS = [
     "holdfast.service.pages",
 ]
 MIDDLEWARE = [
+    "holdfast.service.security.SafeAnswers",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -64,6 +65,9 @@ SECURE_HSTS_SECONDS = 31_536_000 if TLS else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = TLS
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if TLS else None
 CSRF_TRUSTED_ORIGINS = [f"https://{host}" for host in ALLOWED_HOSTS] if TLS else []
+# Without TLS the service is for loopback, or for a network that its owner trusts: a browser there has only plain HTTP.
+SILENCED_SYSTEM_CHECKS = [] if TLS else ["security.W004", "security.W008", "security.W012", "security.W016"]
+CSRF_FAILURE_VIEW = "holdfast.service.pages.views.entry.csrf_failed"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 SECURE_CONTENT_TYPE_NOSNIFF = True

@@ -22,6 +22,7 @@ from holdfast.service.jobs.models import Secret
 _NAME = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*_(?:TOKEN|API_KEY|ACCESS_KEY|ACCESS_KEY_ID|PASSWORD)")
 _OURS = ("HOLDFAST_", "DJANGO_")
 NAMES_WORDS = "names such as HF_TOKEN, WANDB_API_KEY, AWS_SECRET_ACCESS_KEY, MLFLOW_TRACKING_PASSWORD"
+_by_shape = Redactor()
 _LONGEST_NAME, _LONGEST_VALUE, _MOST_SECRETS = 60, 4096, 50
 
 
@@ -54,7 +55,7 @@ def open_secrets(owner: User) -> dict[str, str]:
 
 def without_secrets(text: str) -> str:
     """A log's text without what looks like a token, a key or a password, for pages and answers."""
-    return Redactor()(text)
+    return _by_shape(text)
 
 
 def _open(secret: Secret, owner_id: int) -> str | None:

@@ -1,0 +1,70 @@
+"""Who asks: a token in the header, or the session of a logged-in browser, which must show its CSRF token to change."""
+
+from typing import Any, cast
+
+from django.contrib.auth.models import User
+from django.http import HttpRequest
+from ninja.errors import AuthenticationError, HttpError
+from ninja.security import APIKeyCookie, HttpBearer
+from ninja.utils import check_csrf
+
+from holdfast.service.jobs import limits
+from holdfast.service.jobs.api.errors import Forbidden, TooMany
+from holdfast.service.jobs.models import ApiToken
+from holdfast.service.jobs.tokens import find_token, prefix_of
+
+_READS = ("GET", "HEAD", "OPTIONS")
+
+
+class TokenAuth(HttpBearer):
+    """`Authorization: Bearer hfk_...`"""
+
+    def authenticate(self, request: HttpRequest, token: str) -> ApiToken:
+        """The token's row; a wrong one is refused, also where the browser is logged in."""
+        prefix, address = _known_prefix(token), limits.address_of(request)
+        wait_seconds = limits.token_wait_seconds(prefix, address)
+        if wait_seconds:
+            raise TooMany("too many wrong tokens came from this address", wait_seconds=wait_seconds)
+        found = find_token(token)
+        if found is None:
+            limits.count_wrong_token(prefix, address)
+            raise AuthenticationError
+        if not found.may_write and request.method not in _READS:
+            raise Forbidden("this token may only read", seen=f"{found.name} ({found.prefix}…)")
+        request.user = found.owner
+        return found
+
+
+class SessionAuth(APIKeyCookie):
+    """The cookie of a login."""
+
+    param_name = "sessionid"
+
+    def __call__(self, request: HttpRequest) -> Any:
+        """The logged-in person; nobody without a valid CSRF token for what changes something."""
+        if not request.user.is_authenticated:
+            return None  # before the body is read: strangers send no files
+        if check_csrf(request):
+            raise HttpError(403, "the CSRF token is missing or wrong")
+        return request.user
+
+    def authenticate(self, request: HttpRequest, key: str | None) -> Any:
+        """Not used: the session's middleware has looked the cookie up."""
+        return None
+
+
+def person(request: HttpRequest) -> User:
+    """Who asks, once that is known."""
+    return cast(User, request.user)
+
+
+def token_of(request: HttpRequest) -> ApiToken | None:
+    """The token that was shown; None for a browser."""
+    found = getattr(request, "auth", None)
+    return found if isinstance(found, ApiToken) else None
+
+
+def _known_prefix(token: str) -> str:
+    """The beginning of a token that exists; empty for one that does not, which counts against the address."""
+    prefix = prefix_of(token)
+    return prefix if prefix and ApiToken.objects.filter(prefix=prefix).exists() else ""

@@ -1,0 +1,124 @@
+"""Every refusal in one shape: what, seen, try_next and slug, as the command line shows it, with a fitting status."""
+
+from typing import Any
+
+from django.core.exceptions import SuspiciousOperation
+from django.http import Http404, HttpRequest, HttpResponse
+from ninja import NinjaAPI, Schema
+from ninja.errors import AuthenticationError, HttpError, ValidationError
+from pydantic import Field
+
+from holdfast.core.errors import HoldfastError, RequestError
+
+# What each operation may answer beside what it gives.
+REFUSALS = frozenset({400, 401, 403, 404, 409, 413, 422, 429})
+_WORDS = {
+    400: "the request cannot be read",
+    401: "a token or a login is needed",
+    403: "this is not allowed",
+    404: "there is no such thing here",
+    405: "this address does not take that method",
+    413: "the request is too large",
+    429: "too many wrong tries",
+    500: "this is a bug in Holdfast",
+}
+
+
+class Problem(Schema):
+    """What went wrong, what was seen, what to try next, and the hazard's name where there is one."""
+
+    what: str
+    seen: str = ""
+    try_next: list[str] = Field(default_factory=list)
+    slug: str = ""
+
+
+class Refusal(Schema):
+    """The one shape of every error."""
+
+    error: Problem
+
+
+class NotFound(RequestError):
+    """It is not there, or not for this person."""
+
+    status = 404
+
+
+class Conflict(RequestError):
+    """It stands otherwise than the request supposes."""
+
+    status = 409
+
+
+class Forbidden(RequestError):
+    """This token may not."""
+
+    status = 403
+
+
+class TooMany(RequestError):
+    """Wait."""
+
+    status = 429
+
+    def __init__(self, what: str, *, wait_seconds: float):
+        super().__init__(what, seen=f"wait {wait_seconds:.0f} s")
+        self.wait_seconds = wait_seconds
+
+
+def problem_of(error: HoldfastError) -> dict[str, Any]:
+    """An error as it is answered."""
+    words = {"what": error.what, "seen": error.seen, "try_next": list(error.try_next), "slug": error.slug}
+    return {"error": words}
+
+
+def plain_problem(status: int, seen: str = "") -> dict[str, Any]:
+    """An error that only has a status."""
+    what = _WORDS.get(status, "the request was refused")
+    return problem_of(HoldfastError(what, seen=seen))
+
+
+def answer_errors(api: NinjaAPI) -> None:
+    """Have every error of the API answered in the one shape."""
+
+    def answer(request: HttpRequest, status: int, body: dict[str, Any]) -> HttpResponse:
+        return api.create_response(request, body, status=status)
+
+    def on_holdfast(request: HttpRequest, error: Any) -> HttpResponse:
+        status = getattr(error, "status", 422 if isinstance(error, RequestError) else 409)
+        response = answer(request, status, problem_of(error))
+        if isinstance(error, TooMany):
+            response["Retry-After"] = str(max(1, round(error.wait_seconds)))
+        return response
+
+    def on_invalid(request: HttpRequest, error: Any) -> HttpResponse:
+        refused = getattr(request, "upload_refused", None)  # an upload that was too large never became a field
+        if isinstance(refused, HoldfastError):
+            return answer(request, 413, problem_of(refused))
+        seen = "\n".join(map(_invalid_words, error.errors[:20]))
+        return answer(request, 422, problem_of(RequestError("the request cannot be used", seen=seen)))
+
+    def on_http(request: HttpRequest, error: Any) -> HttpResponse:
+        if isinstance(error, AuthenticationError):
+            response = answer(request, 401, plain_problem(401))
+            response["WWW-Authenticate"] = 'Bearer realm="holdfast"'
+            return response
+        return answer(request, error.status_code, plain_problem(error.status_code, str(error)))
+
+    def on_absent(request: HttpRequest, error: Any) -> HttpResponse:
+        return answer(request, 404, plain_problem(404))
+
+    def on_suspicious(request: HttpRequest, error: Any) -> HttpResponse:
+        return answer(request, 400, plain_problem(400, type(error).__name__))
+
+    api.add_exception_handler(HoldfastError, on_holdfast)
+    api.add_exception_handler(ValidationError, on_invalid)
+    api.add_exception_handler(HttpError, on_http)
+    api.add_exception_handler(Http404, on_absent)
+    api.add_exception_handler(SuspiciousOperation, on_suspicious)
+
+
+def _invalid_words(problem: dict[str, Any]) -> str:
+    where = ".".join(str(part) for part in problem.get("loc", ())[1:] if part not in ("payload", "about"))
+    return f"{where or 'body'}: {problem.get('msg', 'cannot be used')}"[:300]

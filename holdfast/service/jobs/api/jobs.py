@@ -1,0 +1,164 @@
+"""Runs: submit, list, look at one, start, stop, resume, retry, delete, compare."""
+
+from typing import Annotated, Any
+
+from django.db.models import ProtectedError
+from django.http import HttpRequest
+from ninja import Query, Router, Status
+
+from holdfast.core.errors import RequestError
+from holdfast.runs.status import read_glance
+from holdfast.service.jobs import leases
+from holdfast.service.jobs.api.auth import person
+from holdfast.service.jobs.api.errors import REFUSALS, Conflict, Refusal
+from holdfast.service.jobs.api.rows import find_dataset, find_job, find_model, find_team, job_answer, jobs_of, page_of
+from holdfast.service.jobs.api.shapes import (
+    CompareAnswer,
+    Cursor,
+    Goal,
+    Id,
+    JobAnswer,
+    JobDetails,
+    JobPage,
+    Limit,
+    RetryGiven,
+    State,
+    SubmitGiven,
+    Text,
+)
+from holdfast.service.jobs.compare import compare_runs
+from holdfast.service.jobs.models import Job
+from holdfast.service.jobs.requests import retry_run, submit_run
+
+router = Router(tags=["jobs"])
+_MOST_COMPARED = 8
+
+
+@router.post("", response={201: JobAnswer, REFUSALS: Refusal})
+def submit_job(request: HttpRequest, payload: SubmitGiven) -> Any:
+    """Ask for a run. With goal `plan` it waits for `start` once plan and forecast are there."""
+    user = person(request)
+    named = {"validation": payload.validation, "test": payload.test, "negatives": payload.negatives}
+    job = submit_run(
+        user,
+        payload.settings,
+        dataset=find_dataset(user, payload.dataset) if payload.dataset else None,
+        from_model=find_model(user, payload.from_model) if payload.from_model else None,
+        others={role: find_dataset(user, number) for role, number in named.items() if number},
+        name=payload.name,
+        goal=payload.goal,
+        team=find_team(user, payload.team),
+        priority=payload.priority,
+    )
+    return Status(201, job_answer(find_job(user, job.pk)))
+
+
+@router.get("", response={200: JobPage, REFUSALS: Refusal})
+def list_jobs(
+    request: HttpRequest,
+    state: Annotated[list[State], Query(default_factory=list)],
+    task: Text | None = None,
+    goal: Goal | None = None,
+    owner: Text | None = None,
+    dataset: Id | None = None,
+    parent: Id | None = None,
+    contains: Text | None = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Any:
+    """The runs that you may see, the newest first."""
+    asked = {
+        "state__in": state,
+        "task": task,
+        "goal": goal,
+        "owner__username": owner,
+        "dataset": dataset,
+        "parent": parent,
+        "name__icontains": contains,
+    }
+    rows = jobs_of(person(request)).filter(**{name: value for name, value in asked.items() if value})
+    items, following = page_of(rows, cursor, limit)
+    return {"items": map(job_answer, items), "next": following}
+
+
+@router.get("/compare", response={200: CompareAnswer, REFUSALS: Refusal})
+def compare_jobs(request: HttpRequest, ids: Text) -> Any:
+    """Runs side by side: `ids=3,5`."""
+    numbers = ids.split(",")
+    if not all(number.isascii() and number.isdecimal() and len(number) < 19 for number in numbers):
+        raise RequestError("the request cannot be used", seen="ids: numbers with commas between are wanted, as in 3,5")
+    if len(set(numbers)) > _MOST_COMPARED:
+        raise RequestError("the request cannot be used", seen=f"ids: {_MOST_COMPARED} runs at the most")
+    jobs = [find_job(person(request), int(number)) for number in dict.fromkeys(numbers)]
+    return {"items": map(job_answer, jobs), **compare_runs(jobs)}
+
+
+@router.get("/{job_id}", response={200: JobDetails, REFUSALS: Refusal})
+def get_job(request: HttpRequest, job_id: Id) -> Any:
+    """One run, with what it does now."""
+    job = find_job(person(request), job_id)
+    return {**job_answer(job), "live": _live(job)}
+
+
+@router.post("/{job_id}/start", response={200: JobAnswer, REFUSALS: Refusal})
+def start_job(request: HttpRequest, job_id: Id) -> Any:
+    """Go on from the plan to the model."""
+    return _changed(request, find_job(person(request), job_id), leases.start, "started")
+
+
+@router.post("/{job_id}/stop", response={200: JobAnswer, REFUSALS: Refusal})
+def stop_job(request: HttpRequest, job_id: Id) -> Any:
+    """Save and end; `resume` goes on from there."""
+    return _changed(request, find_job(person(request), job_id), leases.ask_stop, "stopped")
+
+
+@router.post("/{job_id}/resume", response={200: JobAnswer, REFUSALS: Refusal})
+def resume_job(request: HttpRequest, job_id: Id) -> Any:
+    """Go on with a run that was stopped or has failed."""
+    return _changed(request, find_job(person(request), job_id), leases.resume, "resumed")
+
+
+@router.post("/{job_id}/retry", response={201: JobAnswer, REFUSALS: Refusal})
+def retry_job(request: HttpRequest, job_id: Id, payload: RetryGiven) -> Any:
+    """Ask for the same again as a new run, with some settings changed."""
+    user = person(request)
+    job = find_job(user, job_id)
+    again = retry_run(user, job, payload.settings, name=payload.name, goal=payload.goal or "")
+    return Status(201, job_answer(find_job(user, again.pk)))
+
+
+@router.delete("/{job_id}", response={204: None, REFUSALS: Refusal})
+def delete_job(request: HttpRequest, job_id: Id) -> Any:
+    """Delete a run that nobody works on, with its folder."""
+    job = find_job(person(request), job_id)
+    try:
+        done = leases.delete(job)
+    except ProtectedError:
+        raise Conflict(
+            f"run {job.pk} cannot be deleted", seen="its model is in the registry", try_next=("delete the model first",)
+        ) from None
+    if not done:
+        raise Conflict(f"run {job.pk} cannot be deleted", seen=f"its state is {job.state}", try_next=("stop it first",))
+    return Status(204, None)
+
+
+def _changed(request: HttpRequest, job: Job, change: Any, word: str) -> dict[str, Any]:
+    if not change(job):
+        job.refresh_from_db()
+        raise Conflict(f"run {job.pk} cannot be {word}", seen=f"its state is {job.state}")
+    return job_answer(find_job(person(request), job.pk))
+
+
+def _live(job: Job) -> dict[str, Any] | None:
+    """What the folder says of a run that somebody works on; nothing where there is no folder yet."""
+    if job.state != Job.State.RUNNING:
+        return None
+    try:
+        glance = read_glance(job.folder)
+    except RequestError:
+        return None
+    status = glance.status
+    return {
+        **{name: getattr(status, name) for name in ("phase", "step", "steps", "loss", "eta_seconds")},
+        **{name: getattr(glance, name) for name in ("steps_per_second", "resident_bytes", "doing")},
+    }

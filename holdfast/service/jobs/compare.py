@@ -1,0 +1,45 @@
+"""Puts runs side by side: the settings in which they differ, and their figures."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from holdfast.core.artifacts import read_artifact
+from holdfast.core.runfolder import PLAN
+from holdfast.service.jobs.models import Job
+
+_SPLITS = ("test", "validation")
+
+
+def compare_runs(jobs: Sequence[Job]) -> dict[str, dict[str, list[Any]]]:
+    """Settings that differ and all figures; each value stands at the place of its run, None where it has none."""
+    settings = _beside([_chosen(job) for job in jobs])
+    differing = {name: values for name, values in settings.items() if any(value != values[0] for value in values)}
+    return {"settings": differing, "metrics": _beside([dict(_figures(job.metrics)) for job in jobs])}
+
+
+def _beside(found: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    names = dict.fromkeys(name for one in found for name in one)
+    return {name: [one.get(name) for one in found] for name in names}
+
+
+def _chosen(job: Job) -> dict[str, Any]:
+    """What was asked, and what the plan chose where nothing was."""
+    choices = read_artifact(job.folder / PLAN).get("choices")
+    planned = choices.items() if isinstance(choices, dict) else ()
+    found = {name: choice.get("value") for name, choice in planned if isinstance(choice, dict)}
+    return {**found, **job.request, "dataset": job.dataset_id}
+
+
+def _figures(metrics: object) -> Iterator[tuple[str, float]]:
+    if not isinstance(metrics, dict):
+        return
+    for split in (*_SPLITS, *(name for name in metrics if name not in _SPLITS)):
+        found = metrics.get(split)
+        if isinstance(found, dict):
+            yield from ((f"{split} {name}", float(value)) for name, value in found.items() if _is_number(value))
+        elif _is_number(found):
+            yield split, float(found)  # type: ignore[arg-type]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,110 @@
+"""A small world for tests of the API: four people, a team, and one of everything, with a run folder written by hand."""
+
+import json
+from dataclasses import dataclass, field
+
+from django.contrib.auth.models import Group, User
+from django.test import Client
+
+from holdfast.core.artifacts import write_artifact
+from holdfast.service.jobs.models import ApiToken, Dataset, Hook, Job, Secret, TrainedModel, Worker
+from holdfast.service.jobs.notices import make_hook
+from holdfast.service.jobs.secrets import keep_secret
+from holdfast.service.jobs.tokens import make_token
+
+PASSWORD = "a long enough one"
+HUB_TOKEN = "hf_" + "Zq3" * 11
+TRACKER_KEY = "f00dfeed" * 5
+
+
+@dataclass
+class World:
+    """Ada owns everything, Bob is in her team, Eve is a stranger, Root is the admin."""
+
+    ada: User
+    bob: User
+    eve: User
+    root: User
+    team: Group
+    dataset: Dataset
+    job: Job
+    model: TrainedModel
+    hook: Hook
+    secret: Secret
+    token: ApiToken
+    worker: Worker
+    texts: dict[str, str] = field(default_factory=dict)  # of tokens, by name
+
+    def client(self, name, *, may_write=True):
+        """A client that shows a person's token."""
+        key = name if may_write else f"{name} reads"
+        if key not in self.texts:
+            _, self.texts[key] = make_token(getattr(self, name), key, may_write=may_write)
+        return Client(headers={"Authorization": f"Bearer {self.texts[key]}"})
+
+
+def make_world():
+    ada, bob, eve = (User.objects.create_user(name, f"{name}@example.org", PASSWORD) for name in ("ada", "bob", "eve"))
+    root = User.objects.create_superuser("root", "root@example.org", PASSWORD)
+    team = Group.objects.create(name="lab")
+    ada.groups.add(team)
+    bob.groups.add(team)
+    worker = Worker.objects.create(name="studio", host="studio", devices=["cpu"], checkup={"findings": [{"slug": "x"}]})
+    dataset = Dataset.objects.create(
+        owner=ada, team=team, name="bank", file_name="bank.csv", state="ready", facts={"rows": 20}, size_bytes=20
+    )
+    dataset.path.parent.mkdir(parents=True)
+    dataset.path.write_text("question,intent\n" + "why,card\nhow,cash\n" * 10)
+    job = Job.objects.create(
+        owner=ada, team=team, name="bank", dataset=dataset, state="finished", goal="model", task="classify", attempts=2,
+        request={"task": "classify", "epochs": 1}, metrics={"test": {"accuracy": 0.9}}, step=4, steps=4, worker=worker,
+    )  # fmt: skip
+    write_run(job.folder)
+    model = TrainedModel.objects.create(
+        owner=ada, team=team, job=job, name="bank", task="classify", metrics={"test": {"accuracy": 0.9}}
+    )
+    hook = make_hook(ada, "webhook", "https://example.org/hook")
+    keep_secret(ada, "WANDB_API_KEY", TRACKER_KEY)
+    secret = keep_secret(ada, "HF_TOKEN", HUB_TOKEN)
+    token, text = make_token(ada, "laptop")
+    return World(ada, bob, eve, root, team, dataset, job, model, hook, secret, token, worker, {"ada": text})
+
+
+def write_run(run):
+    """A run that failed once, was helped, and finished."""
+    run.mkdir(parents=True)
+    write_artifact(run, "request.json", {"kind": "train", "data": "/somewhere/bank.csv"})
+    write_artifact(run, "plan.json", {"task": "classify", "choices": {"lr": {"value": 1e-4, "because": "as asked"}}})
+    write_artifact(run, "metrics.json", {"test": {"accuracy": 0.9}, "validation": {"accuracy": float("nan")}})
+    write_artifact(run, "result.json", {"state": "finished", "sentence": "finished", "seconds": 3.0})
+    lines(run / "events.jsonl", [{"event": "phase", "time": 1.0, "phase": "survey", "words": f"with {HUB_TOKEN}"}])
+    attempt(run, 1, "died", 2, f"it died; the log said HF_TOKEN={HUB_TOKEN}")
+    attempt(run, 2, "finished", 4, "")
+    diagnosis = {
+        "slug": "openmp-duplicate", "title": "two OpenMP runtimes", "confidence": "proven",
+        "because": [{"source": "stderr", "line": 3, "text": f"OMP: Error #15 {HUB_TOKEN}"}],
+        "remedies": [{"title": "one thread", "change": {"threads": 1}}],
+    }  # fmt: skip
+    write_artifact(run / "attempts" / "01", "diagnosis.json", diagnosis)
+    (run / "attempts" / "01" / "stacks").mkdir()
+    (run / "attempts" / "01" / "stacks" / "python-77.txt").write_text("Thread 1\n  File loop.py, line 3\n")
+    (run / "model").mkdir()
+    (run / "model" / "config.json").write_text("{}")
+    (run / "model" / "model.safetensors").write_bytes(bytes(range(256)) * 8000)
+
+
+def attempt(run, number, outcome, reached, sentence):
+    folder = run / "attempts" / f"{number:02d}"
+    folder.mkdir(parents=True)
+    write_artifact(folder, "rung.json", {"rung": "one thread" if number > 1 else "", "because": "it helps"})
+    about = {"outcome": outcome, "sentence": sentence, "step_reached": reached, "started": 1.7e9, "seconds": 1.5}
+    write_artifact(folder, "outcome.json", {"number": number, "noticed_after_seconds": None, **about})
+    steps = [{"event": "step", "time": 2.0 + step, "step": step, "loss": 1 / (step + 1)} for step in range(reached)]
+    lines(
+        folder / "events.jsonl", [*steps, {"event": "evaluated", "time": 9.0, "step": reached, "metrics": {"f1": 0.5}}]
+    )
+    (folder / "output.log").write_text(f"loading\nWANDB_API_KEY={TRACKER_KEY}\nlogged in with {HUB_TOKEN}\nstep 1\n")
+
+
+def lines(path, events):
+    path.write_text("".join(json.dumps(event) + "\n" for event in events))
