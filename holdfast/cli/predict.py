@@ -55,21 +55,24 @@ def predict(
     line. Probabilities are calibrated. Only safetensors are loaded.
     """
     from holdfast.cli.waiting import Waiting
-    from holdfast.runs.answers_file import check_target, write_answers
-    from holdfast.runs.asking import Asking
-    from holdfast.runs.finished_model import find_model
-    from holdfast.runs.predict import predict as ask
 
-    if out:
-        check_target(out)
-    model = find_model(run)
-    if corpus and not corpus.is_file():
-        raise RequestError(f"there is no file {corpus}")
-    asking = Asking(model, columns)
-    rows = _rows(asking, what)
-    given = {**options, "corpus": str(corpus.resolve()) if corpus else None, **model.places()}
-    screen = Waiting(quiet=as_json)
+    screen = Waiting(quiet=as_json, says_start=True)
+    screen.show("looking for the model", 0, None)
+
     try:
+        from holdfast.runs.answers_file import check_target, write_answers
+        from holdfast.runs.asking import Asking
+        from holdfast.runs.finished_model import find_model
+        from holdfast.runs.predict import predict as ask
+
+        if out:
+            check_target(out)
+        model = find_model(run)
+        if corpus and not corpus.is_file():
+            raise RequestError(f"there is no file {corpus}")
+        asking = Asking(model, columns)
+        rows = _rows(asking, what)
+        given = {**options, "corpus": str(corpus.resolve()) if corpus else None, **model.places()}
         pairs = ask(model, rows, given, screen.show)
         if out:
             count = write_answers(out, pairs, every_label=all_labels)

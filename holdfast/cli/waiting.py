@@ -12,9 +12,10 @@ _SHOWN_AFTER_SECONDS = 0.4
 class Waiting:
     """What is being done, how much of it, and for how long; on a terminal with the time that is left."""
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    def __init__(self, *, quiet: bool = False, says_start: bool = False) -> None:
         self._is_terminal = sys.stderr.isatty()
         self._quiet = quiet
+        self._says_start = says_start  # what always takes seconds is told of at once
         self._what, self._begun, self._shown_at, self._width = "", 0.0, 0.0, 0
 
     def show(self, what: str, done: int, whole: int | None) -> None:
@@ -23,9 +24,10 @@ class Waiting:
         if what != self._what:
             self._what, self._begun, self._shown_at = what, now, now
         every = _MOVES_EVERY_SECONDS if self._is_terminal else _LINE_EVERY_SECONDS
-        if self._quiet or now - self._begun < _SHOWN_AFTER_SECONDS or now - self._shown_at < every:
+        is_early = now - self._begun < _SHOWN_AFTER_SECONDS or now - self._shown_at < every
+        if self._quiet or (is_early and not self._says_start):
             return
-        self._shown_at = now
+        self._shown_at, self._says_start = now, False
         text = f"... {what}" + _amount(what, done, whole) + f", {now - self._begun:.0f} s"
         if whole and 0 < done < whole:
             text += f", about {(now - self._begun) * (whole - done) / done:.0f} s left"
