@@ -1,10 +1,12 @@
 """Asks whether a GPU or a disk is at work for processes that look quiet because they wait for it.
 
 A GPU is asked only for trees that have its driver open, and by a process of its own: a driver that hangs must not hang
-us. A disk is alive while the kernel's unwritten data shrinks.
+us. A disk is alive while the kernel's unwritten data shrinks; whose it is the kernel does not say, so what waits for
+the answer of a file server is not judged by it.
 """
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,6 +19,10 @@ _ASK_AGAIN_SECONDS = 2.0
 _DISK_SECONDS = 60.0
 _DISK_LONGEST_SECONDS = 3600.0
 _DISK_KILOBYTES = 256
+# Where the kernel waits for the answer to one request of a FUSE, NFS, CIFS, Ceph or 9p mount.
+_SERVERS = re.compile(
+    r"\((?:fuse_|request_wait_answer|rpc_wait|nfs4_wait|wait_for_response|cifs_|smb|ceph_|p9_|autofs)"
+)
 
 
 class Gpu:
@@ -51,6 +57,11 @@ class Disk:
             self._alive_at = now
         self._unwritten = unwritten
         return now - self._alive_at < _DISK_SECONDS and now - self._first_at < _DISK_LONGEST_SECONDS
+
+
+def waits_for_server(words: str) -> bool:
+    """True when a wait in the kernel, in words, is for the server of a mount, and no disk of this machine."""
+    return bool(_SERVERS.search(words))
 
 
 def unwritten_kilobytes() -> int:

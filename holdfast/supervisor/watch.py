@@ -17,7 +17,7 @@ from holdfast.supervisor.beats import Beats, Position
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.child_exits import ChildExits
 from holdfast.supervisor.clocks import Clocks, read_clocks, slept_seconds
-from holdfast.supervisor.devices import Disk, Gpu
+from holdfast.supervisor.devices import Disk, Gpu, waits_for_server
 from holdfast.supervisor.hang import Ruling, Silence, rule
 from holdfast.supervisor.members import find_members
 from holdfast.supervisor.motion import Motions
@@ -161,7 +161,9 @@ class Watch:
             still_seconds=self._clock.still_seconds(now),
             verdict_seconds=self._clock.verdict_seconds(now),
             stacks_move=self._motions.moves,
-            is_disk_alive=judged.verdict is Verdict.KERNEL and self._disk.is_alive(now),
+            is_disk_alive=judged.verdict is Verdict.KERNEL
+            and not waits_for_server(judged.words)
+            and self._disk.is_alive(now),
             is_gpu_busy=is_waiting and self._gpu.is_busy(tree, now),  # costs a second, so only when it matters
         )
         ruling = rule(silence, self.budgets)

@@ -33,8 +33,15 @@ LIMITS = {Path("/sys/fs/cgroup/memory"): "memory.limit_in_bytes", Path("/sys/fs/
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which only Linux has")
 
 
+class ImpatientWithDisks(Budgets):
+    """A disk is given seconds, so that a test need not wait for the minutes of a user."""
+
+    def kernel_seconds(self, phase: str) -> float:
+        return 8.0
+
+
 def attempt(
-    folder: Path, *command: object, on_pid=None, seconds: float | None = None, **variables: str
+    folder: Path, *command: object, on_pid=None, budgets: Budgets | None = None, **variables: str
 ) -> tuple[Outcome, Diagnosis]:
     """Run one attempt of a command, or of a fault's script; `on_pid` is called with its pid once it is at work."""
     words = tuple(map(str, command))
@@ -47,7 +54,7 @@ def attempt(
     (folder / "settings.json").write_text("{}")
     if on_pid:
         threading.Thread(target=lambda: on_pid(_working_pid(folder)), daemon=True).start()
-    outcome, diagnosis = run_attempt(launch, Budgets(seconds), lambda name, details: None, StopRequest())
+    outcome, diagnosis = run_attempt(launch, budgets or Budgets(), lambda name, details: None, StopRequest())
     left = [member for member in find_members(folder, read_root(folder)) if not member.is_gone]
     assert not left
     return outcome, diagnosis
@@ -98,7 +105,7 @@ def test_a_hang_is_named_with_its_proof(tmp_path, script, slug, proof):
 def test_a_wait_that_is_given_up_is_named_as_what_it_is(tmp_path, script, slug, proof):
     fifo = tmp_path / "feed"
     os.mkfifo(fifo)
-    outcome, diagnosis = attempt(tmp_path / "01", script, fifo, seconds=6)
+    outcome, diagnosis = attempt(tmp_path / "01", script, fifo, budgets=Budgets(6))
     assert outcome.outcome == "hung"
     assert (diagnosis.slug, diagnosis.confidence) == (slug, "proven")
     assert proof in outcome.sentence
@@ -110,7 +117,7 @@ def test_a_server_that_never_answers_is_named_with_its_address(tmp_path, script)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         endpoint = f"http://127.0.0.1:{port}"
-        outcome, diagnosis = attempt(tmp_path / "01", script, port, seconds=8, HF_ENDPOINT=endpoint)
+        outcome, diagnosis = attempt(tmp_path / "01", script, port, budgets=Budgets(8), HF_ENDPOINT=endpoint)
     assert diagnosis.slug == ("hub-offline" if script == "ask_hub.py" else "network-stalled")
     assert f"127.0.0.1:{port}" in outcome.sentence
 
@@ -187,7 +194,7 @@ def test_a_group_that_is_out_of_memory_with_its_killer_off_is_a_hang_for_memory(
     except OSError:
         pytest.skip("only version 1 of control groups can switch the killer off")
     enter = f"echo $$ > {small_group}/cgroup.procs; exec {sys.executable} {FAULTS}/memory_leak.py"
-    outcome, diagnosis = attempt(tmp_path / "01", "sh", "-c", enter, seconds=6)
+    outcome, diagnosis = attempt(tmp_path / "01", "sh", "-c", enter, budgets=Budgets(6))
     assert (outcome.outcome, diagnosis.slug, diagnosis.confidence) == ("hung", "host-oom", "proven")
     assert "its OOM killer is switched off" in outcome.sentence
 
@@ -232,7 +239,7 @@ def dead_disk(tmp_path):
 
 @pytest.mark.full
 def test_a_disk_that_does_not_answer_is_named_by_the_kernels_wait(tmp_path, dead_disk):
-    outcome, diagnosis = attempt(tmp_path / "01", "save_to_disk.py", dead_disk, seconds=8)
+    outcome, diagnosis = attempt(tmp_path / "01", "save_to_disk.py", dead_disk, budgets=ImpatientWithDisks())
     assert (outcome.outcome, diagnosis.slug, diagnosis.confidence) == ("hung", "disk-stalled", "proven")
     assert "fuse" in outcome.sentence
 
