@@ -146,6 +146,8 @@ def _reading(choices: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in choices.items() if value not in (None, "", [])}
     if "text_column" in given:
         given["text_columns"] = tuple(given.pop("text_column"))
+    if "max_bad_rows" in given:
+        given["max_bad_share"] = given.pop("max_bad_rows")
     if given.get("delimiter") in ("tab", "\\t"):
         given["delimiter"] = "\t"
     return given

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,13 +18,13 @@ from uuid import uuid4
 from django.conf import settings
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
 from django.db import transaction
-from django.db.models import ProtectedError
+from django.db.models import ProtectedError, Q
 
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.text import closest, plural
 from holdfast.runs.survey_watch import PLACE, is_watched, progress_of
-from holdfast.service.jobs.models import Dataset, Shared
+from holdfast.service.jobs.models import Dataset, Job, Shared
 
 TASKS = ("classify", "causal", "two-tower")
 ENCODINGS = (
@@ -35,6 +35,7 @@ DELIMITERS = (",", ";", "tab", "|", ":")
 _KINDS: Mapping[str, str] = {
     "task": "task", "text_column": "columns", "label_column": "column", "group_column": "column",
     "encoding": "encoding", "delimiter": "delimiter", "header": "flag", "multi_label": "flag", "min_score": "number",
+    "max_bad_rows": "share",
 }  # fmt: skip
 _START_AGAIN_SECONDS = 5.0
 _begun: dict[str, float] = {}  # when this process last began a survey
@@ -143,6 +144,9 @@ def twins(dataset: Dataset) -> list[Dataset]:
 def remove(dataset: Dataset) -> None:
     """Delete a dataset that no run uses, and its files."""
     folder = dataset.path.parent
+    beside = Q(request__validation=dataset.pk) | Q(request__test=dataset.pk) | Q(request__negatives=dataset.pk)
+    if names := list(Job.objects.filter(beside).values_list("name", flat=True)[:4]):
+        raise _in_use(dataset, names)
     gone = folder.with_name(f".gone-{uuid4().hex}")
     try:
         with transaction.atomic():
@@ -150,13 +154,16 @@ def remove(dataset: Dataset) -> None:
             if folder.exists():
                 folder.rename(gone)
     except ProtectedError as error:
-        names = ", ".join(sorted(str(job) for job in list(error.protected_objects)[:3]))
-        raise RequestError(
-            f"{dataset.name} is used by {plural(len(error.protected_objects), 'run')}",
-            seen=names,
-            try_next=("delete those runs first",),
-        ) from error
+        raise _in_use(dataset, sorted(map(str, error.protected_objects))) from error
     shutil.rmtree(gone, ignore_errors=True)
+
+
+def _in_use(dataset: Dataset, runs: Sequence[str]) -> RequestError:
+    return RequestError(
+        f"{dataset.name} is used by {plural(len(runs), 'run')}",
+        seen=", ".join(runs[:3]),
+        try_next=("delete those runs first",),
+    )
 
 
 def _is_lost(dataset: Dataset) -> bool:
@@ -200,10 +207,11 @@ def _checked(kind: str, value: Any) -> Any:
         if found is None:
             raise ValueError(f"yes or no is wanted, not {str(value)[:40]!r}")
         return found
-    if kind == "number":
+    if kind in ("number", "share"):
+        low, high = (0.0, 1.0) if kind == "share" else (-1e9, 1e9)
         number = float(value)
-        if not -1e9 <= number <= 1e9:
-            raise ValueError(f"a number is wanted, not {value!r}")
+        if not low <= number <= high:
+            raise ValueError(f"a number from {low:g} to {high:g} is wanted, not {str(value)[:40]}")
         return number
     allowed = {"task": TASKS, "encoding": ENCODINGS, "delimiter": DELIMITERS}[kind]
     if value not in allowed:

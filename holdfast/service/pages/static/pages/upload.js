@@ -59,6 +59,7 @@
     asked.addEventListener("load", () => {
       let said = null;
       try { said = JSON.parse(asked.responseText); } catch { said = null; }
+      said = said?.error || said;
       if (asked.status === 200 && said?.url) { location.assign(said.url); return; }
       if (said?.what) { refuse(said.what, said.seen, said.try_next); return; }
       if (asked.responseURL.includes("/login")) { refuse("you are no longer logged in", "", ["log in again, then send the file again"]); return; }

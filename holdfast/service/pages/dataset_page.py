@@ -1,0 +1,301 @@
+"""What the dataset pages show: rows of the list, and one dataset with its survey in tables and charts."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.core.paginator import Page, Paginator
+from django.db.models import Count, Q
+from django.utils.safestring import SafeString, mark_safe
+
+from holdfast.core.text import plural
+from holdfast.runs.page.charts import bar_chart, meter
+from holdfast.runs.page.html import Html, table
+from holdfast.service.jobs import datasets
+from holdfast.service.jobs.models import Dataset
+
+_ON_A_PAGE = 25
+_SHOWN_LABELS = 20
+_TASK_WORDS = {"classify": "classify texts", "causal": "language model", "two-tower": "search (two-tower)"}
+# What the reader advises for the command line, in the words of the page.
+_ON_PAGE = (
+    ("--text-column", "choose the text column below, and survey again"),
+    ("--label-column", "choose the label column below, and survey again"),
+    ("--task", "choose the task below, and survey again"),
+    ("--encoding", "choose the encoding below, and survey again"),
+    ("--delimiter", "choose the delimiter below, and survey again"),
+    ("--header", "say below whether the first row names the columns, and survey again"),
+    ("--max-bad-rows", "allow a larger share of bad rows below, and survey again"),
+    ("--min-score", "choose the lowest score of a pair below, and survey again"),
+    ("--multi-label", "say below whether a row may have several labels, and survey again"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A dataset in the list."""
+
+    pk: int
+    name: str
+    file_name: str
+    state: str
+    about: str
+    rows: int | None
+    size_bytes: int
+    created: datetime
+    owner: str
+    team: str
+    runs: int
+    warnings: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPage:
+    """The list of datasets."""
+
+    rows: Sequence[Row]
+    page: Page[Any]
+    text: str
+    has_any: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A thing to choose: its name, the words beside it, and the options with the chosen ones marked."""
+
+    name: str
+    words: str
+    help: str
+    options: Sequence[tuple[str, str, bool]] = ()
+    value: str = ""
+    is_many: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetPage:
+    """One dataset."""
+
+    pk: int
+    name: str
+    file_name: str
+    size_bytes: int
+    created: datetime
+    owner: str
+    team: str
+    state: str
+    doing: str = ""
+    share: float | None = None  # of the survey, where it is known
+    lead: str = ""
+    tiles: Sequence[tuple[str, str]] = ()
+    choices: Sequence[tuple[str, str, str]] = ()
+    warnings: Sequence[str] = ()
+    bad_rows: Sequence[Mapping[str, Any]] = ()
+    bad_row_count: int = 0
+    problem: Mapping[str, Any] = field(default_factory=dict)
+    advice: Sequence[str] = ()
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    left_out_columns: int = 0
+    charts: SafeString = SafeString()
+    labels: SafeString = SafeString()
+    fields: Sequence[Field] = ()
+    runs: Sequence[tuple[int, str, str]] = ()
+    run_count: int = 0
+    twins: Sequence[tuple[int, str]] = ()
+
+
+def read_list(user: User, text: str, number: str) -> ListPage:
+    """The datasets that a person may see, the newest first."""
+    seen = Dataset.objects.visible_to(user)
+    text = text.replace("\0", "").strip()[:200]
+    found = seen.filter(Q(name__icontains=text) | Q(file_name__icontains=text)) if text else seen
+    shown = found.select_related("owner", "team").annotate(run_count=Count("jobs", distinct=True)).order_by("-pk")
+    page = Paginator(shown.defer("preview"), _ON_A_PAGE).get_page(number)
+    rows = [_row(datasets.settle(one), one.run_count) for one in page.object_list]
+    return ListPage(rows=rows, page=page, text=text, has_any=bool(rows) or seen.exists())
+
+
+def read_dataset(dataset: Dataset) -> DatasetPage:
+    """Everything that the page of a dataset shows."""
+    dataset = datasets.settle(dataset)
+    facts, preview, problem = dataset.facts, dataset.preview, dataset.problem
+    doing, done, whole = datasets.progress(dataset) if dataset.state == "surveying" else ("", 0, None)
+    jobs = list(dataset.jobs.order_by("-pk").values_list("pk", "name", "state")[:6])
+    return DatasetPage(
+        pk=dataset.pk,
+        name=dataset.name,
+        file_name=dataset.file_name,
+        size_bytes=dataset.size_bytes,
+        created=dataset.created,
+        owner=dataset.owner.get_username(),
+        team=dataset.team.name if dataset.team else "",
+        state=dataset.state,
+        doing=doing,
+        share=min(1.0, done / whole) if whole else None,
+        lead=_lead(facts),
+        tiles=tuple(_tiles(facts)),
+        choices=tuple(_chosen(facts)),
+        warnings=tuple(_on_page(text) for text in facts.get("warnings", ())),
+        bad_rows=facts.get("bad_rows", ())[:8],
+        bad_row_count=facts.get("bad_row_count", 0),
+        problem=problem,
+        advice=tuple(dict.fromkeys(filter(None, map(_advice, problem.get("try_next", ()))))),
+        columns=preview.get("columns", ()),
+        rows=preview.get("rows", ()),
+        left_out_columns=preview.get("left_out_columns", 0),
+        charts=_charts(facts),
+        labels=_labels(facts),
+        fields=tuple(_fields(dataset)),
+        runs=jobs[:5],
+        run_count=len(jobs) if len(jobs) < 6 else dataset.jobs.count(),
+        twins=[(twin.pk, twin.name) for twin in datasets.twins(dataset)],
+    )
+
+
+def _row(dataset: Dataset, runs: int) -> Row:
+    facts = dataset.facts
+    about = _TASK_WORDS.get(facts.get("task", ""), "") if facts else str(dataset.problem.get("what", ""))
+    return Row(
+        pk=dataset.pk,
+        name=dataset.name,
+        file_name=dataset.file_name,
+        state=dataset.state,
+        about=about,
+        rows=facts.get("rows"),
+        size_bytes=dataset.size_bytes,
+        created=dataset.created,
+        owner=dataset.owner.get_username(),
+        team=dataset.team.name if dataset.team else "",
+        runs=runs,
+        warnings=len(facts.get("warnings", ())),
+    )
+
+
+def _lead(facts: Mapping[str, Any]) -> str:
+    if not facts.get("task"):
+        return ""
+    parts = [f"{_TASK_WORDS.get(facts['task'], facts['task'])}, {facts.get('form', '')}"]
+    if facts.get("text_column"):
+        parts.append(f"text from {facts['text_column']}")
+    if facts.get("label_column"):
+        parts.append(f"labels from {facts['label_column']}")
+    return "Good to " + ("train a " if facts["task"] == "causal" else "") + "; ".join(parts) + "."
+
+
+def _tiles(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if not facts:
+        return
+    yield f"{facts.get('rows', 0):,}", "rows"
+    for split, rows in facts.get("splits", {}).items():
+        yield f"{rows:,}", f"for {split}"
+    if count := facts.get("label_count"):
+        yield f"{count:,}", "labels"
+    for role, found in list(facts.get("lengths", {}).items())[:2]:
+        yield f"{found['median']:g}", f"{found['unit']} in the middle {role}"
+    if facts.get("bad_row_count"):
+        yield f"{facts['bad_row_count']:,}", "bad rows, left out"
+
+
+def _chosen(facts: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for name, choice in facts.get("choices", {}).items():
+        yield name.replace("_", " "), str(choice.get("value")), _on_page(str(choice.get("because")))
+
+
+def _charts(facts: Mapping[str, Any]) -> SafeString:
+    drawn = []
+    for role, bars in facts.get("histograms", {}).items():
+        found = facts["lengths"][role]
+        width = bars[1][0] - bars[0][0] if len(bars) > 1 else 1
+        named = [(_range(low, width, at == len(bars) - 1), float(count)) for at, (low, count) in enumerate(bars)]
+        about = f"Median {found['median']:g}, 95 of 100 within {found['p95']:,}, longest {found['longest']:,}."
+        drawn.append(bar_chart(f"Length of each {role}", about, named, found["unit"]))
+    return mark_safe("".join(drawn))
+
+
+def _range(low: int, width: int, is_last: bool) -> str:
+    return f"{low:,}+" if is_last else f"{low:,}" if width == 1 else f"{low:,}-{low + width - 1:,}"
+
+
+def _labels(facts: Mapping[str, Any]) -> SafeString:
+    labels = sorted(facts.get("labels", {}).items(), key=lambda item: -item[1])
+    if not labels:
+        return mark_safe("")
+    highest, whole = labels[0][1] or 1, sum(facts["labels"].values()) or 1
+    rows: list[Sequence[object]] = [
+        [name, meter(count / highest, f"{count / whole:.1%}"), f"{count:,}"] for name, count in labels[:_SHOWN_LABELS]
+    ]
+    more = facts.get("label_count", len(labels)) - len(rows)
+    caption = f"The {_SHOWN_LABELS} commonest; {more:,} more" if more > 0 else ""
+    found: Html = table(["label", "share", "rows"], rows, caption=caption or "Labels", numbers=[2])
+    return mark_safe(found)
+
+
+def _fields(dataset: Dataset) -> Iterator[Field]:
+    chosen, columns = dataset.choices, list(dataset.preview.get("columns", ()))
+    by_itself = ("", "find out", False)
+
+    def choice(name: str, options: Sequence[tuple[str, str]]) -> tuple[tuple[str, str, bool], ...]:
+        now = str(chosen.get(name, ""))
+        return (by_itself, *((value, words, value == now) for value, words in options))
+
+    def flag(name: str) -> tuple[tuple[str, str, bool], ...]:
+        now = chosen.get(name)
+        return (by_itself, ("yes", "yes", now is True), ("no", "no", now is False))
+
+    named = [(column, column) for column in columns]
+    yield Field(name="task", words="Task", help="What to train.", options=choice("task", list(_TASK_WORDS.items())))
+    texts = chosen.get("text_column", [])
+    yield Field(
+        name="text_column",
+        words="Text columns",
+        help="Several are joined; none: find out.",
+        options=[(column, column, column in texts) for column in columns],
+        is_many=True,
+    )
+    yield Field(name="label_column", words="Label column", help="For classify.", options=choice("label_column", named))
+    yield Field(
+        name="group_column",
+        words="Group column",
+        help="Rows with the same value here stay in one split.",
+        options=choice("group_column", named),
+    )
+    encodings = [(name, name) for name in datasets.ENCODINGS]
+    yield Field(name="encoding", words="Encoding", help="Of a text file.", options=choice("encoding", encodings))
+    marks = [(",", "comma"), (";", "semicolon"), ("tab", "tab"), ("|", "bar"), (":", "colon")]
+    yield Field(name="delimiter", words="Delimiter", help="Of a CSV file.", options=choice("delimiter", marks))
+    yield Field(name="header", words="First row names the columns", help="Of a CSV file.", options=flag("header"))
+    yield Field(name="multi_label", words="Several labels in a row", help="For classify.", options=flag("multi_label"))
+    shares = [("0.01", "1 %"), ("0.05", "5 %"), ("0.2", "20 %"), ("0.5", "50 %")]
+    yield Field(
+        name="max_bad_rows",
+        words="Bad rows allowed",
+        help="More than this share, and the file is refused.",
+        options=choice("max_bad_rows", shares),
+    )
+    score = chosen.get("min_score")
+    yield Field(
+        name="min_score",
+        words="Lowest score of a pair",
+        help="Of scored pairs, for search.",
+        value="" if score is None else f"{score:g}",
+    )
+
+
+def _advice(line: str) -> str:
+    for flag, words in _ON_PAGE:
+        if line.startswith(flag):
+            return words
+    return "" if line.startswith("holdfast ") else line
+
+
+def _on_page(text: str) -> str:
+    """A sentence of the reader without what only the command line has."""
+    return re.sub(r"; --(?:no-)?[a-z-]+ (?:changes it|reads them)$", "", text)
+
+
+def count_words(page: DatasetPage) -> str:
+    """How many runs use it."""
+    return plural(page.run_count, "run")

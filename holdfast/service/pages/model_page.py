@@ -1,0 +1,238 @@
+"""What the model pages show: the registry, and one model with its metrics and what can be tried on it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.core.paginator import Page, Paginator
+from django.db.models import Q
+from django.utils.safestring import SafeString, mark_safe
+
+from holdfast.core.artifacts import read_artifact
+from holdfast.core.runfolder import ABOUT_MODEL, METRICS, model_folder
+from holdfast.runs.page.charts import meter
+from holdfast.runs.page.html import table
+from holdfast.runs.page.outcome import metric_name
+from holdfast.service.jobs.models import TrainedModel
+from holdfast.service.jobs.try_it import LONGEST_TEXT
+
+_ON_A_PAGE = 25
+_SHOWN_LABELS = 10
+_DECIDING = {
+    "classify": ("accuracy", "micro_f1", "macro_f1"),
+    "two-tower": ("ndcg@10", "recall@10", "mrr@10"),
+    "causal": ("perplexity", "loss"),
+}
+_TRY = {
+    "classify": ("Text", "Classify", "Probabilities are calibrated on texts the model did not learn from."),
+    "causal": ("What to answer or go on with", "Generate", "The likeliest answer, up to 200 tokens."),
+    "two-tower": ("What to look for", "Search", "Searches the passages that the model was trained with."),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A model in the registry."""
+
+    pk: int
+    name: str
+    version: int
+    stage: str
+    task: str
+    metric: str
+    base: str
+    owner: str
+    team: str
+    size_bytes: int
+    created: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPage:
+    """The registry."""
+
+    rows: Sequence[Row]
+    page: Page[Any]
+    text: str
+    stage: str
+    has_any: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a model said, ready to be shown."""
+
+    asked: str
+    chances: Sequence[tuple[str, SafeString, bool]] = ()  # label, bar, whether it is the answer
+    text: str = ""
+    note: str = ""
+    found: Sequence[tuple[str, str]] = ()  # score, passage
+    problem: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPage:
+    """One model."""
+
+    pk: int
+    name: str
+    version: int
+    stage: str
+    task: str
+    base: str
+    owner: str
+    team: str
+    created: datetime
+    size_bytes: int
+    run: int
+    run_name: str
+    dataset: tuple[int, str] | None
+    tiles: Sequence[tuple[str, str]]
+    metrics: SafeString
+    classes: SafeString
+    labels: Sequence[str]
+    has_files: bool
+    has_text: bool  # it can be tried with a text
+    versions: Sequence[tuple[int, int, str, str]]  # pk, version, stage, metric
+    try_words: tuple[str, str, str]
+    longest: int = LONGEST_TEXT
+    answer: Answer | None = None
+    promoted: tuple[int, int] | None = None  # pk and version of the one that would step back
+
+
+def read_list(user: User, text: str, stage: str, number: str) -> ListPage:
+    """The models that a person may see, the newest first."""
+    seen = TrainedModel.objects.visible_to(user)
+    text = text.replace("\0", "").strip()[:200]
+    stage = stage if stage in TrainedModel.Stage.values else ""
+    found = seen.filter(Q(name__icontains=text) | Q(base__icontains=text) | Q(task=text)) if text else seen
+    found = found.filter(stage=stage) if stage else found
+    page = Paginator(found.select_related("owner", "team").order_by("-pk"), _ON_A_PAGE).get_page(number)
+    rows = [_row(model) for model in page.object_list]
+    return ListPage(rows=rows, page=page, text=text, stage=stage, has_any=bool(rows) or seen.exists())
+
+
+def read_model(model: TrainedModel, answer: Answer | None = None) -> ModelPage:
+    """Everything that the page of a model shows; tables by label come from the run's folder."""
+    run = model.job.folder
+    about = read_artifact(model_folder(run) / ABOUT_MODEL)
+    measured = read_artifact(run / METRICS)
+    splits = {name: found for name in ("test", "validation") if isinstance(found := measured.get(name), dict)}
+    splits = splits or {name: found for name, found in model.metrics.items() if isinstance(found, dict)}
+    same = TrainedModel.objects.filter(owner=model.owner_id, name=model.name).order_by("-version")
+    versions = [(one.pk, one.version, one.stage, headline(one)) for one in same[:10]]
+    others = [one for one in versions if one[0] != model.pk and one[2] == TrainedModel.Stage.PROMOTED]
+    dataset = model.job.dataset
+    return ModelPage(
+        pk=model.pk,
+        name=model.name,
+        version=model.version,
+        stage=model.stage,
+        task=model.task,
+        base=model.base,
+        owner=model.owner.get_username(),
+        team=model.team.name if model.team else "",
+        created=model.created,
+        size_bytes=model.size_bytes,
+        run=model.job_id,
+        run_name=model.job.name,
+        dataset=(dataset.pk, dataset.name) if dataset else None,
+        tiles=list(_tiles(model.task, splits)),
+        metrics=_metrics(splits),
+        classes=_classes(splits),
+        labels=[str(label) for label in (about.get("labels") or ())[:200]],
+        has_files=model_folder(run).is_dir(),
+        has_text=about.get("form") != "vectors",
+        versions=versions,
+        try_words=_TRY.get(model.task, _TRY["classify"]),
+        answer=answer,
+        promoted=(others[0][0], others[0][1]) if others else None,
+    )
+
+
+def read_answer(asked: str, said: Mapping[str, Any]) -> Answer:
+    """What the model said, for the page."""
+    if "probabilities" in said:
+        chosen = said["predicted"] if isinstance(said["predicted"], list) else [said["predicted"]]
+        shown = list(said["probabilities"].items())[: max(_SHOWN_LABELS, len(chosen))]
+        chances = [(str(name), mark_safe(meter(share, f"{share:.1%}")), name in chosen) for name, share in shown]
+        return Answer(asked=asked, chances=chances, note="" if chosen else "No label reaches one half.")
+    if "found" in said:
+        found = [(f"{one['score']:.3f}", str(one.get("text", ""))) for one in said["found"]]
+        return Answer(asked=asked, found=found, note="" if found else "Nothing was found.")
+    notes = [] if said.get("ended", True) else ["It was cut off: the answer goes on."]
+    notes += (
+        ["The start of the text was left out: it is longer than the model takes."] if said.get("prompt_cut") else []
+    )
+    return Answer(asked=asked, text=str(said.get("answer", "")) or "(it said nothing)", note=" ".join(notes))
+
+
+def headline(model: TrainedModel) -> str:
+    """The number that decides for its task, with the split it was measured on."""
+    for split in ("test", "validation"):
+        found = model.metrics.get(split) if isinstance(model.metrics, dict) else None
+        for name in _DECIDING.get(model.task, ()):
+            value = found.get(name) if isinstance(found, dict) else None
+            if isinstance(value, int | float):
+                return f"{metric_name(name)} {value:.4g} ({split})"
+    return ""
+
+
+def _row(model: TrainedModel) -> Row:
+    return Row(
+        pk=model.pk,
+        name=model.name,
+        version=model.version,
+        stage=model.stage,
+        task=model.task,
+        metric=headline(model),
+        base=model.base,
+        owner=model.owner.get_username(),
+        team=model.team.name if model.team else "",
+        size_bytes=model.size_bytes,
+        created=model.created,
+    )
+
+
+def _tiles(task: str, splits: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    for split, found in splits.items():
+        for name in _DECIDING.get(task, ()):
+            value = found.get(name)
+            if isinstance(value, int | float) and not (name == "micro_f1" and "accuracy" in found):
+                yield f"{value:.4g}", f"{metric_name(name)}, {split}"
+
+
+def _metrics(splits: Mapping[str, Mapping[str, Any]]) -> SafeString:
+    names = dict.fromkeys(
+        name
+        for found in splits.values()
+        for name, value in found.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and name != "negative_loss"
+    )
+    rows = [[metric_name(name), *(_number(found.get(name)) for found in splits.values())] for name in names]
+    drawn = table(["metric", *splits], rows, caption="Every metric", numbers=range(1, len(splits) + 1))
+    return mark_safe(drawn if rows else "")
+
+
+def _number(value: object) -> str:
+    return f"{value:.4f}" if isinstance(value, int | float) else ""
+
+
+def _classes(splits: Mapping[str, Mapping[str, Any]]) -> SafeString:
+    for split, found in splits.items():
+        classes = [row for row in found.get("classes") or () if isinstance(row, dict)]
+        if not classes:
+            continue
+        rows = [
+            [
+                row.get("label", ""),
+                *(meter(row[name], f"{row[name]:.3f}") for name in ("precision", "recall", "f1")),
+                f"{row.get('support', 0):,}",
+            ]
+            for row in sorted(classes, key=lambda row: -row.get("support", 0))[:100]
+        ]
+        head = ["label", "precision", "recall", "F1", "texts"]
+        return mark_safe(table(head, rows, caption=f"By label, {split}", numbers=(4,)))
+    return mark_safe("")

@@ -1,0 +1,462 @@
+"""The pages about data, models, machines and accounts: who sees what, what is text stays text, how many queries."""
+
+import hashlib
+import json
+import re
+from datetime import timedelta
+from html.parser import HTMLParser
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+from django.utils import timezone
+
+from holdfast.core.errors import MachineError, RequestError
+from holdfast.service.first_user import make_link
+from holdfast.service.home import this_home
+from holdfast.service.jobs import registry, try_it
+from holdfast.service.jobs.models import ApiToken, Dataset, Hook, Job, OneTimeLink, Secret, TrainedModel, Worker
+from tests.service.surveyed import ROWS, survey_here
+from tests.service.world import HUB_TOKEN, PASSWORD
+
+EVIL = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def as_person(world):
+    """A browser in which somebody is logged in."""
+
+    def enter(name):
+        client = Client()
+        client.force_login(getattr(world, name))
+        return client
+
+    return enter
+
+
+@pytest.fixture
+def surveyed(monkeypatch):
+    from holdfast.service.jobs import datasets
+
+    monkeypatch.setattr(datasets, "begin", survey_here)
+
+
+def pages_of(world):
+    return [
+        "/datasets/",
+        "/datasets/new",
+        f"/datasets/{world.dataset.pk}",
+        f"/datasets/{world.dataset.pk}/live",
+        "/machines/",
+        "/machines/live",
+        "/hazards/openmp-duplicate",
+        "/models/",
+        f"/models/{world.model.pk}",
+        f"/models/{world.model.pk}/delete",
+        "/account/",
+        "/account/password",
+    ]
+
+
+@pytest.mark.parametrize("name", ["ada", "bob", "root"])
+def test_owner_team_and_admin_see_every_page(world, as_person, name):
+    for page in pages_of(world):
+        answer = as_person(name).get(page)
+        assert answer.status_code == 200, page
+        assert "unsafe-inline" not in answer["Content-Security-Policy"]
+
+
+def test_nobody_sees_anything_without_a_login(world):
+    for page in pages_of(world):
+        answer = Client().get(page)
+        assert answer.status_code == 302, page
+        assert answer["Location"].startswith("/login?next=/"), page
+
+
+def test_a_stranger_gets_404_and_changes_nothing(world, as_person):
+    eve = as_person("eve")
+    dataset, model = world.dataset.pk, world.model.pk
+    for page in (f"/datasets/{dataset}", f"/datasets/{dataset}/live", f"/models/{model}", f"/models/{model}/delete"):
+        assert eve.get(page).status_code == 404, page
+    changes = [f"/datasets/{dataset}/{what}" for what in ("choose", "delete")]
+    changes += [f"/models/{model}/{what}" for what in ("try", "promote", "rename", "delete")]
+    for page in changes:
+        assert eve.post(page, {"name": "mine", "text": "x"}).status_code == 404, page
+    for page in (
+        f"/account/tokens/{world.token.pk}/revoke",
+        f"/account/secrets/{world.secret.pk}/remove",
+        f"/account/hooks/{world.hook.pk}/remove",
+        f"/account/hooks/{world.hook.pk}/test",
+    ):
+        assert eve.post(page).status_code == 404, page
+        assert as_person("bob").post(page).status_code == 404, page  # a team shares runs, not keys
+    assert "bank" not in eve.get("/datasets/").content.decode()
+    assert "bank" not in eve.get("/models/").content.decode()
+    world.model.refresh_from_db()
+    assert (world.model.name, world.model.stage) == ("bank", "candidate")
+    assert ApiToken.objects.filter(pk=world.token.pk).exists()
+
+
+def test_changes_need_a_form_of_ours(world):
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(world.ada)
+    answer = client.post(f"/models/{world.model.pk}/promote")
+    assert answer.status_code == 403
+    assert "The form was not taken" in answer.content.decode()
+
+
+@pytest.mark.parametrize("page", ["datasets/9999999", "models/9999999", "hazards/no-such", "nowhere"])
+def test_what_is_not_there_is_said_in_the_design(world, as_person, page):
+    answer = as_person("ada").get(f"/{page}")
+    assert answer.status_code == 404
+    assert "There is nothing here" in answer.content.decode()
+
+
+def test_a_fault_of_ours_is_said_without_the_database(world, monkeypatch):
+    from holdfast.service.pages.views import models
+
+    client = Client(raise_request_exception=False)
+    client.force_login(world.ada)
+    monkeypatch.setattr(models, "read_list", lambda *_: 1 / 0)
+    answer = client.get("/models/")
+    assert answer.status_code == 500
+    assert "Something broke on the server" in answer.content.decode()
+
+
+def test_an_upload_by_the_plain_form_and_by_the_script(world, as_person, surveyed):
+    ada = as_person("ada")
+    answer = ada.post("/datasets/new", {"file": SimpleUploadedFile("a.csv", ROWS.encode()), "team": str(world.team.pk)})
+    made = Dataset.objects.latest("pk")
+    assert answer["Location"] == f"/datasets/{made.pk}"
+    assert (made.team, made.file_name) == (world.team, "a.csv")
+    answer = ada.post(
+        "/datasets/new", {"file": SimpleUploadedFile("b.csv", ROWS.encode())}, headers={"X-Requested-With": "upload"}
+    )
+    assert answer.json() == {"url": f"/datasets/{Dataset.objects.latest('pk').pk}"}
+    shown = ada.get(answer.json()["url"]).content.decode()
+    assert "the meal number 1 was good" in shown
+    assert "The same content was uploaded before" in shown
+    assert "<svg" in shown
+    assert list(this_home().incoming.iterdir()) == []
+
+
+def test_an_upload_that_is_refused_says_why_both_ways(world, as_person, settings):
+    settings.UPLOAD_BYTES = 500
+    ada = as_person("ada")
+    for headers in ({}, {"X-Requested-With": "upload"}):
+        file = SimpleUploadedFile("a.csv", b"x" * 2_000_000)
+        answer = ada.post("/datasets/new", {"file": file}, headers=headers)
+        assert answer.status_code == 400
+        assert "larger than the 500 bytes" in answer.content.decode()
+    assert ada.post("/datasets/new", {}).status_code == 400
+    assert list(this_home().incoming.iterdir()) == []
+    assert Dataset.objects.count() == 1
+
+
+def test_a_file_sent_elsewhere_is_not_kept(world, as_person):
+    as_person("ada").post("/account/tokens", {"file": SimpleUploadedFile("a.csv", b"x" * 1000), "name": ""})
+    assert list(this_home().incoming.iterdir()) == []
+
+
+def test_data_is_shown_as_text(world, as_person, surveyed):
+    rows = f'text,"{EVIL}"\n' + "".join(f'"{EVIL} =HYPERLINK(""x"") {at}","{EVIL}{at % 2}"\n' for at in range(40))
+    ada = as_person("ada")
+    ada.post("/datasets/new", {"file": SimpleUploadedFile(f"{EVIL}.csv", rows.encode()), "name": EVIL})
+    made = Dataset.objects.latest("pk")
+    TrainedModel.objects.filter(pk=world.model.pk).update(name=EVIL, base=EVIL)
+    Job.objects.filter(pk=world.job.pk).update(name=EVIL, state="running")
+    Worker.objects.update(name=EVIL, checkup={"findings": [{"slug": EVIL, "title": EVIL, "seen": EVIL}]})
+    for page in (*pages_of(world), f"/datasets/{made.pk}"):
+        assert EVIL not in ada.get(page).content.decode(), page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; =HYPERLINK" in ada.get(f"/datasets/{made.pk}").content.decode()
+
+
+def test_choosing_columns_surveys_again(world, as_person, surveyed):
+    ada = as_person("ada")
+    content = "title,body,kind\n" + "".join(f"t{at},a longer body of text {at},{'ab'[at % 2]}\n" for at in range(50))
+    ada.post("/datasets/new", {"file": SimpleUploadedFile("a.csv", content.encode())})
+    made = Dataset.objects.latest("pk")
+    ada.post(f"/datasets/{made.pk}/choose", {"task": "classify", "text_column": ["title"], "label_column": "kind"})
+    made.refresh_from_db()
+    assert made.facts["text_column"] == "title"
+    answer = ada.post(f"/datasets/{made.pk}/choose", {"encoding": "rot13", "min_score": "many"}, follow=True)
+    assert "rot13" in answer.content.decode()
+    made.refresh_from_db()
+    assert made.choices["text_column"] == ["title"]
+    assert ada.post(f"/datasets/{made.pk}/delete")["Location"] == "/datasets/"
+    assert not Dataset.objects.filter(pk=made.pk).exists()
+
+
+def test_a_dataset_in_use_is_not_deleted_from_its_page(world, as_person):
+    answer = as_person("ada").post(f"/datasets/{world.dataset.pk}/delete", follow=True)
+    assert "used by 1 run" in answer.content.decode()
+    assert world.dataset.path.is_file()
+
+
+def test_one_model_of_a_name_is_promoted(world, as_person):
+    ada = as_person("ada")
+    job = Job.objects.create(owner=world.ada, name="bank", state="finished")
+    second = TrainedModel.objects.create(owner=world.ada, job=job, name="bank", version=2, task="classify")
+    ada.post(f"/models/{world.model.pk}/promote")
+    ada.post(f"/models/{second.pk}/promote")
+    assert list(TrainedModel.objects.filter(stage="promoted")) == [second]
+    ada.post(f"/models/{second.pk}/promote", {"stage": "candidate"})
+    assert not TrainedModel.objects.filter(stage="promoted").exists()
+
+
+def test_a_model_renamed_to_a_taken_name_is_its_next_version(world, as_person):
+    job = Job.objects.create(owner=world.ada, name="till", state="finished")
+    other = TrainedModel.objects.create(
+        owner=world.ada, job=job, name="till", version=3, task="classify", stage="promoted"
+    )
+    as_person("bob").post(f"/models/{world.model.pk}/rename", {"name": " till "})
+    world.model.refresh_from_db()
+    assert (world.model.name, world.model.version, world.model.stage) == ("till", 4, "candidate")
+    with pytest.raises(RequestError):
+        registry.rename(other, "\x00  ")
+
+
+def test_deleting_a_model_removes_its_files_and_keeps_the_record(world, as_person):
+    ada, folder = as_person("ada"), world.job.folder
+    assert "Delete bank v1?" in ada.get(f"/models/{world.model.pk}/delete").content.decode()
+    assert (folder / "model").is_dir()
+    ada.post(f"/models/{world.model.pk}/delete")
+    assert not TrainedModel.objects.exists()
+    assert not (folder / "model").exists()
+    assert (folder / "metrics.json").is_file()
+    assert Job.objects.filter(pk=world.job.pk, state="finished").exists()
+    assert [path.name for path in folder.iterdir() if path.name.startswith(".gone")] == []
+
+
+def test_a_model_that_a_run_goes_on_from_stays(world):
+    Job.objects.create(owner=world.ada, name="more", state="queued", request={"from_run": world.job.pk})
+    with pytest.raises(RequestError, match="goes on from"):
+        registry.remove(world.model)
+
+
+def test_trying_a_model_shows_probabilities_answers_passages_or_words(world, as_person, monkeypatch):
+    ada, page = as_person("ada"), f"/models/{world.model.pk}/try"
+    said = {"predicted": EVIL, "probabilities": {EVIL: 0.75, "cash": 0.25}}
+    monkeypatch.setattr(registry, "predict", lambda model, texts: [said])
+    shown = ada.post(page, {"text": "how much"}, headers={"X-Requested-With": "try"}).content.decode()
+    assert "75.0%" in shown
+    assert EVIL not in shown
+    assert "<html" not in shown
+    monkeypatch.setattr(registry, "predict", lambda model, texts: [{"answer": EVIL, "ended": False}])
+    assert "cut off" in ada.post(page, {"text": "how"}).content.decode()
+    monkeypatch.setattr(registry, "predict", lambda model, texts: [{"found": [{"score": 0.5, "text": EVIL}]}])
+    shown = ada.post(page, {"text": EVIL}).content.decode()
+    assert "0.500" in shown
+    assert EVIL not in shown
+
+    def crash(model, texts):
+        raise MachineError("the process that runs the model ended with signal SIGSEGV", seen=EVIL)
+
+    monkeypatch.setattr(registry, "predict", crash)
+    shown = ada.post(page, {"text": "x"}).content.decode()
+    assert "SIGSEGV" in shown
+    assert EVIL not in shown
+
+
+def test_what_is_tried_is_bounded(tmp_path):
+    for text in ("", "  ", "x" * (try_it.LONGEST_TEXT + 1)):
+        with pytest.raises(RequestError):
+            try_it.ask(tmp_path, text)
+
+
+def test_a_link_lets_in_once_and_asks_for_a_password(world):
+    link, client = make_link(world.bob), Client()
+    answer = client.get(link, follow=True)
+    assert answer.redirect_chain == [("/account/password", 302)]
+    assert "Choose a password" in answer.content.decode()
+    new = {"new_password1": "correct horse 9", "new_password2": "correct horse 9"}
+    assert client.post("/account/password", new)["Location"] == "/"
+    assert client.get("/account/").status_code == 200
+    again = Client().get(link)
+    assert again.status_code == 410
+    assert "no longer works" in again.content.decode()
+    entered = Client().post("/login", {"username": "bob", "password": "correct horse 9"})
+    assert entered["Location"] == "/"
+    # The old password is asked for from now on.
+    other = {"new_password1": "another one 77", "new_password2": "another one 77"}
+    assert "The one you have now" in client.post("/account/password", other).content.decode()
+
+
+def test_a_link_that_is_old_unknown_or_of_somebody_gone_lets_nobody_in(world):
+    link = make_link(world.bob)
+    OneTimeLink.objects.update(expires=timezone.now() - timedelta(seconds=1))
+    assert Client().get(link).status_code == 410
+    assert Client().get("/once/guess").status_code == 410
+    link = make_link(world.bob)
+    User.objects.filter(pk=world.bob.pk).update(is_active=False)
+    assert Client().get(link).status_code == 410
+    assert OneTimeLink.objects.filter(sha256=hashlib.sha256(link.removeprefix("/once/").encode()).hexdigest()).exists()
+
+
+def test_login_goes_where_one_came_from_and_nowhere_else(world):
+    answer = Client().post("/login", {"username": "ada", "password": PASSWORD, "next": "/models/"})
+    assert answer["Location"] == "/models/"
+    answer = Client().post("/login", {"username": "ada", "password": PASSWORD, "next": "https://evil.example/"})
+    assert answer["Location"] == "/"
+    wrong = Client().post("/login", {"username": "ada", "password": "wrong"}).content.decode()
+    assert "do not belong together" in wrong
+
+
+def test_login_says_how_long_to_wait(world):
+    client = Client()
+    for _ in range(9):
+        answer = client.post("/login", {"username": "ada", "password": "wrong"})
+    assert "Too many wrong tries" in answer.content.decode()
+    assert client.get("/logout").status_code == 405
+
+
+def test_a_token_is_shown_once(world, as_person):
+    ada = as_person("ada")
+    answer = ada.post("/account/tokens", {"name": "script", "may": "read", "days": "30"})
+    text = re.search(r"hfk_\w{40}", answer.content.decode())[0]
+    assert "no-store" in answer["Cache-Control"]
+    assert text not in ada.get("/account/").content.decode()
+    made = ApiToken.objects.latest("pk")
+    assert (made.owner, made.may_write, made.expires is not None) == (world.ada, False, True)
+    ada.post(f"/account/tokens/{made.pk}/revoke")
+    assert not ApiToken.objects.filter(pk=made.pk).exists()
+    assert ada.post("/account/tokens", {"name": " "}).status_code == 400
+
+
+def test_secrets_are_never_shown(world, as_person):
+    ada = as_person("ada")
+    ada.post("/account/secrets", {"name": "HUB_TOKEN", "value": "hub-value-123"})
+    shown = ada.get("/account/").content.decode()
+    assert "HUB_TOKEN" in shown
+    assert "hub-value-123" not in shown
+    assert HUB_TOKEN not in shown
+    refused = ada.post("/account/secrets", {"name": "LD_PRELOAD", "value": "hub-value-123"})
+    assert refused.status_code == 400
+    assert "hub-value-123" not in refused.content.decode()
+    ada.post(f"/account/secrets/{world.secret.pk}/remove")
+    assert not Secret.objects.filter(pk=world.secret.pk).exists()
+
+
+def test_hooks_are_added_and_removed(world, as_person):
+    ada = as_person("ada")
+    made = ada.post("/account/hooks", {"kind": "webhook", "target": "https://example.org/x", "on_finish": "on"})
+    hook = Hook.objects.latest("pk")
+    assert hook.key in made.content.decode()
+    assert (hook.on_finish, hook.on_trouble) == (True, False)
+    assert hook.key not in ada.get("/account/").content.decode()
+    assert ada.post("/account/hooks", {"kind": "webhook", "target": "file:///etc/passwd"}).status_code == 400
+    ada.post(f"/account/hooks/{hook.pk}/remove")
+    assert not Hook.objects.filter(pk=hook.pk).exists()
+
+
+def test_the_admin_pages_show_no_secret(world, as_person):
+    root = as_person("root")
+    for name in ("user", "group"):
+        assert root.get(f"/admin/auth/{name}/").status_code == 200
+    for name in ("job", "dataset", "trainedmodel", "worker", "apitoken", "secret", "hook", "notice"):
+        assert root.get(f"/admin/jobs/{name}/").status_code == 200, name
+    for page in (
+        f"secret/{world.secret.pk}/change/", f"apitoken/{world.token.pk}/change/", f"hook/{world.hook.pk}/change/",
+    ):  # fmt: skip
+        shown = root.get(f"/admin/jobs/{page}").content.decode()
+        for hidden in (HUB_TOKEN, bytes(world.secret.sealed).decode(), world.token.sha256, world.hook.key):
+            assert hidden not in shown
+    answer = root.post("/admin/auth/user/", {"action": "let_in", "_selected_action": [str(world.bob.pk)]}, follow=True)
+    link = re.search(r"/once/[\w-]+", answer.content.decode())[0]
+    assert Client().get(link)["Location"] == "/account/password"
+    assert as_person("ada").get("/admin/").status_code == 302
+
+
+@pytest.mark.parametrize("page", ["/datasets/", "/models/", "/machines/", "/account/"])
+def test_more_rows_take_no_more_queries(world, as_person, page, django_assert_max_num_queries):
+    for at in range(20):
+        Dataset.objects.create(owner=world.ada, team=world.team, name=f"d{at}", file_name="a.csv", state="ready")
+        job = Job.objects.create(owner=world.bob, team=world.team, name=f"j{at}", state="running", worker=world.worker)
+        TrainedModel.objects.create(owner=world.bob, team=world.team, job=job, name=f"m{at}", task="classify")
+        Worker.objects.create(name=f"w{at}", host="w")
+    ada = as_person("ada")
+    with django_assert_max_num_queries(9):
+        assert ada.get(page).status_code == 200
+
+
+@pytest.mark.parametrize("place", ["dataset", "model"])
+def test_one_row_takes_few_queries(world, as_person, place, django_assert_max_num_queries):
+    ada = as_person("ada")
+    with django_assert_max_num_queries(9):
+        ada.get(f"/{place}s/{getattr(world, place).pk}")
+
+
+class Controls(HTMLParser):
+    """Every control, and whether it has a name."""
+
+    def __init__(self):
+        super().__init__()
+        self.labels, self.controls, self.ids = set(), [], []
+
+    def handle_starttag(self, tag, attrs):
+        has = dict(attrs)
+        if "id" in has:
+            self.ids.append(has["id"])
+        if tag == "label" and "for" in has:
+            self.labels.add(has["for"])
+        if (
+            tag in ("input", "select", "textarea")
+            and has.get("type") not in ("hidden", "checkbox")
+            and "hidden" not in has
+        ):
+            self.controls.append(has)
+
+
+def test_every_control_has_a_name_and_every_id_is_its_own(world, as_person):
+    for page in [*pages_of(world), "/login"]:
+        client = Client() if page == "/login" else as_person("ada")
+        found = Controls()
+        found.feed(client.get(page).content.decode())
+        for control in found.controls:
+            assert control.get("id") in found.labels or control.get("aria-label"), (page, control)
+        assert len(found.ids) == len(set(found.ids)), page
+
+
+def test_a_machine_tells_its_findings_and_hides_others_jobs(world, as_person):
+    finding = {"slug": "openmp-duplicate", "severity": "blocker", "title": "two copies", "seen": "libomp twice"}
+    Worker.objects.update(checkup={"findings": [finding], "facts": {"chip": "M2"}}, checked=timezone.now())
+    Job.objects.filter(pk=world.job.pk).update(state="running")
+    shown = as_person("eve").get("/machines/").content.decode()
+    assert "libomp twice" in shown
+    assert "1 blocker" in shown
+    assert "/hazards/openmp-duplicate" in shown
+    assert "1 of other people" in shown
+    assert f"/runs/{world.job.pk}" not in shown
+    Worker.objects.update(beat=timezone.now() - timedelta(minutes=5), checkup={"error": "doctor did not answer"})
+    shown = as_person("ada").get("/machines/").content.decode()
+    assert "gone" in shown
+    assert "doctor did not answer" in shown
+
+
+def test_odd_queries_break_no_list(world, as_person):
+    for query in (
+        "q=%00",
+        "page=-1",
+        "page=x",
+        "page=99999999999999999999",
+        "stage=x&q=%F0%9F%98%80",
+        "q=" + "x" * 3000,
+    ):
+        for page in ("/datasets/", "/models/"):
+            assert as_person("ada").get(f"{page}?{query}").status_code == 200, (page, query)
+
+
+def test_the_survey_is_followed_until_it_is_done(world, as_person):
+    ada = as_person("ada")
+    ada.post("/datasets/new", {"file": SimpleUploadedFile("a.csv", ROWS.encode())})
+    made = Dataset.objects.latest("pk")
+    answer = ada.get(f"/datasets/{made.pk}/live")
+    assert "X-Live" not in answer
+    assert "It is being read" in answer.content.decode()
+    assert ada.get(f"/datasets/{made.pk}/live", headers={"If-None-Match": answer["ETag"]}).status_code == 304
+    job = next((made.path.parent / ".survey").glob("*.job.json"))
+    survey_here(made.path.parent, job.name.partition(".")[0])
+    answer = ada.get(f"/datasets/{made.pk}/live")
+    assert answer["X-Live"] == "done"
+    assert json.loads(job.read_text())["limits"]["rows"] == 5_000_000
