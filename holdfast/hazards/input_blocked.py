@@ -2,7 +2,7 @@
 
 What you see: no error and no progress right after a question ("wandb: Enter your choice:", "Do you wish to run the custom
 code? [y/N]"); or, without a keyboard, "EOFError: EOF when reading a line". Also a FIFO without a writer, and a lock file held
-by another process.
+by another process. A script that asks by itself is [input-empty](input-empty.md).
 Why: a library asks and waits; in a batch job nobody is there to answer.
 What we do: give every run an empty input, so that a question fails at once and names itself; switch off the questions we know.
 """
@@ -17,9 +17,12 @@ _QUESTION = seen(
 )
 
 
+_LIBRARY_ASKS = seen("log", r"\bwandb: |site-packages/wandb/")
+
+
 def _asked_and_got_no_answer(evidence: Evidence) -> Passage | None:
-    """The empty input that a supervised run has, met by `input()`."""
-    if not evidence.samples:
+    """A library's question that met the empty input of a supervised run; it can be switched off."""
+    if not evidence.samples or not _LIBRARY_ASKS.find(evidence):
         return None
     return seen("error", r"EOFError: EOF when reading a line|could not find a TTY|Aborted!$").find(evidence)
 
@@ -40,6 +43,7 @@ HAZARD = Hazard(
         judged("suggests", _question_and_hang),
         suggests("sample", r"waits for the lock on \S+"),
     ),
+    over=("input-empty",),
     remedies=(
         Remedy(
             "switch off the questions that libraries ask",
@@ -52,15 +56,11 @@ HAZARD = Hazard(
     sources=("wandb/wandb#592", "McGill-NLP/llm2vec#99", "SWivid/F5-TTS#166", "pymc-labs/decision-lab#49"),
     matches=(
         Case("opening the feed", "hang", ("verdict waits for input: waits for FIFO /tmp/feed",)),
-        Case(
-            'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    go = input("continue? ")\n'
-            "EOFError: EOF when reading a line",
-            "1",
-            ("phase load, step 0",),
-        ),
+        Case("wandb: Enter your choice: \nEOFError: EOF when reading a line", "1", ("phase load, step 0",)),
     ),
     near_misses=(
         "EOFError: Ran out of input",
+        Case('go = input("continue? ")\nEOFError: EOF when reading a line', "1", ("phase load, step 0",)),
         Case("", "hang", ("verdict sleeping: sleeps",)),
         Case(
             "wandb: Enter your choice: (30 second timeout)\nwandb: You chose 'Don't visualize my results'\nKeyError: 'text'",

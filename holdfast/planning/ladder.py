@@ -20,8 +20,10 @@ Settle = Callable[[Changes, Mapping[str, object]], Changes]
 DEFAULT_MAX_ATTEMPTS = 12
 _MOST_FACTOR = 10  # attempts in all, for each that may be futile
 _OUTSIDE_TRIES = 3  # kills from outside in a row that bring no progress, before the plan itself is doubted
+_START_SECONDS = 10.0
 _HALVINGS_AT_FIRST, _HALVINGS_IN_ALL = 2, 4  # of one thing, before something else is tried
 _UNNAMED = {"unknown", "segfault-other"}
+_OWN = {"script-deadlock"}  # of the program itself: chance may have had a part in it, no setting has
 _MACHINE_CANNOT = {"arch-mismatch", "disk-full", "illegal-instruction", "native-lib-missing", "torch-cpu-build"}
 # Errors that come again whatever is changed around them.
 _SURE_BUGS = (
@@ -50,10 +52,11 @@ class Tried:
     exit_code: int | None = None
     slug: str = "unknown"
     error: str = ""  # the last exception, "ValueError: ..."
-    place: str = ""  # where that exception was raised
+    place: str = ""  # where that exception was raised, or where it hung
     step_reached: int = 0
     phase: str = ""
     is_outside: bool = False  # ended by somebody else: a kill, a stop, a machine that slept
+    seconds: float = float("inf")  # how long it lived, where that is known
     void: frozenset[str] = field(default_factory=frozenset)  # settings that were seen to reach nothing in this script
 
 
@@ -74,6 +77,8 @@ def choose_rung(
         return _stop(diagnosis, last, f"{len(tried)} attempts were made, the most that are allowed")
     if last.ending == "code" and last.exit_code in ladder.final_codes:
         return _stop(diagnosis, last, "no other plan helps against that", last.exit_code)
+    if last.is_outside and not beaten and _killed_at_the_start(tried) >= _OUTSIDE_TRIES:
+        return _stop(diagnosis, last, f"it was ended {len(tried)} times right after its start, whatever the plan")
     if last.is_outside and (beaten or _outside_in_a_row(tried) <= _OUTSIDE_TRIES):
         return _because(again, "it was ended from outside, which says nothing against the plan")
     if _made_worse(tried):
@@ -89,6 +94,10 @@ def choose_rung(
         return rung
     if beaten:
         return _because(again, f"it got to step {last.step_reached}, further than before")
+    if diagnosis.slug in _OWN:
+        if any(one.slug == diagnosis.slug and one.place == last.place for one in before):
+            return _stop(diagnosis, last, f"the same again{_at(last)}; no remedy changes that")
+        return _because(again, "once more, in case it was chance: no setting changes the program's own locks")
     if rung := _next_rung(diagnosis, tried, ladder, current, allow_changes):
         return rung
     return _stop(diagnosis, last, "nothing is left to try")
@@ -159,7 +168,7 @@ def _after_exception(
         return _stop(diagnosis, last, "it left by the same code again, without an error", last.exit_code)
     kind = last.error.partition(":")[0].rpartition(".")[2]
     if any(one.error and (one.error, one.place) == (last.error, last.place) for one in before):
-        return _stop(diagnosis, last, "the same error came again at the same place")
+        return _stop(diagnosis, last, f"the same error again{_at(last)}; no remedy changes that")
     if kind in _SURE_BUGS:
         return _stop(diagnosis, last, "this error comes again however often it is tried")
     if any(one.slug == "unknown" and one.error for one in before) and not beaten:
@@ -200,6 +209,21 @@ def _futile(tried: Sequence[Tried]) -> int:
         count += one.step_reached <= best
         best = max(best, one.step_reached)
     return count
+
+
+def _killed_at_the_start(tried: Sequence[Tried]) -> int:
+    """How often in a row it was ended from outside within seconds, before it had begun to train."""
+    count = 0
+    for one in reversed(tried):
+        is_early = one.seconds < _START_SECONDS and not one.step_reached and one.phase in ("", "start")
+        if not (one.is_outside and is_early):
+            break
+        count += 1
+    return count
+
+
+def _at(last: Tried) -> str:
+    return f" at {last.place}" if last.place else ""
 
 
 def _outside_in_a_row(tried: Sequence[Tried]) -> int:

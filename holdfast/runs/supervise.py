@@ -34,7 +34,7 @@ from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import MachineError
 from holdfast.core.events import Events
 from holdfast.core.evidence import Decision, Diagnosis
-from holdfast.core.runfolder import DECISION, EVENTS, OUTCOME, RESULT, RUNG, attempt_folder
+from holdfast.core.runfolder import DECISION, EVENTS, OUTCOME, RESULT, RUNG, STACKS, attempt_folder
 from holdfast.core.text import plural
 from holdfast.planning.ladder import DEFAULT_MAX_ATTEMPTS, Changes, Ladder, choose_rung
 from holdfast.runs.awake import kept_awake
@@ -198,7 +198,12 @@ class _Supervision:
         if diagnosis.slug == "unknown" and outcome.error:
             cause = outcome.error.removeprefix("error: ") + (f" ({outcome.place})" if outcome.place else "")
         sentence = f"failed after {plural(outcome.number, 'attempt')}: {cause}; {decision.because}"
-        remedies = tuple(remedy.command or remedy.title for remedy in diagnosis.remedies if not remedy.change)
+        stacks = attempt_folder(self._run, outcome.number) / STACKS
+        remedies = tuple(
+            f"look at the stacks in {stacks}" if "py-spy dump" in remedy.command and stacks.exists() else advice
+            for remedy in diagnosis.remedies
+            if not remedy.change and (advice := remedy.command or remedy.title)
+        )
         return self._end("failed", decision.exit_code, sentence, outcome, remedies, diagnosis.slug)
 
     def _end(

@@ -163,7 +163,8 @@ class _Attempt:
         except OSError as trouble:  # the disk of the run folder is full, or gone
             end_tree(attempt, child, _HUNG_GRACE_SECONDS)
             evidence, diagnosis = Evidence(), _cannot_keep(trouble)
-        error, place = last_error(evidence) if not is_hung else ("", "")
+        error, place = last_error(evidence)
+        error = "" if is_hung else error
         outcome = replace(
             _outcome("hung" if is_hung else "died", look, code),
             diagnosis=diagnosis.slug,

@@ -31,6 +31,7 @@ from holdfast.supervisor.ends import Ends, read_ranks
 from holdfast.supervisor.mac_reports import find_crash_report
 from holdfast.supervisor.members import Identity, read_root
 from holdfast.supervisor.memory_proof import MemoryMark
+from holdfast.supervisor.own_code import own_lines
 from holdfast.supervisor.room import room_lines
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ def collect(
         # Before the dumps: a tool that attaches changes what threads wait in.
         lines += _asked("the processes", lambda: look_closely(root.pid))
         lines += _asked("the stacks", lambda: _dump(attempt, root, look, lines))
+    if root and (ending.is_hung or (ending.returncode or 0) < 0):
+        lines += _asked("the program's own code", lambda: own_lines(attempt, root.pid, is_hung=ending.is_hung))
     ends = Ends(exits, read_ranks(attempt), root.pid if root else 0)
     lines += _asked("the exits", ends.lines)
     lines += _asked("the memory counters", lambda: _memory_lines(ending, mark, pids, ends.killed()))

@@ -24,6 +24,7 @@ OUTSIDE = {"process-killed", "process-stopped", "machine-sleep"}  # named, and n
 _TRAINING = ("first step", "step", "evaluate", "save")  # the phases of a script that has set everything up
 # Variables that say the same as a setting, and reach nothing where it reaches nothing.
 _ECHOES = {"TORCH_COMPILE_DISABLE": "compile", "TORCHDYNAMO_DISABLE": "compile"}
+_OWN_PLACE = r"^(?:waits for a lock of the program's own|stands|crashed|ended itself) at (\S+:\d+)"
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 
 
@@ -69,6 +70,7 @@ class Outcome:
             step_reached=self.step_reached,
             phase=self.phase,
             is_outside=self.is_outside,
+            seconds=self.seconds or float("inf"),
             void=frozenset(self.void),
         )
 
@@ -101,7 +103,9 @@ def weights_words(attempt: Path) -> str:
 
 
 def last_error(evidence: Evidence) -> tuple[str, str]:
-    """The last exception in the output and where it was raised; empty when there is none."""
+    """The last exception in the output and where it was raised; of a hang or a crash only the place, where known."""
+    for match, _ in evidence.samples.search(_OWN_PLACE):
+        return "", match[1]
     errors = [
         error for error in evidence.errors if not error.text.startswith(" ")
     ]  # not what goes on from a line before

@@ -88,7 +88,9 @@ def _proof(diagnosis: Diagnosis, evidence: Evidence) -> str:
 
 
 def _place(diagnosis: Diagnosis, evidence: Evidence) -> str:
-    """Where native code crashed, as far as the stack shows it."""
+    """Where the program hung, or native code crashed, as far as the stack shows it."""
+    if own := evidence.samples.first(r"^(?:stands|crashed) at \S+:\d+"):
+        return own.text
     if diagnosis.slug != "segfault-other":
         return ""
     crashed = [stack.frames[0] for stack in evidence.stacks if stack.crashed and stack.frames]

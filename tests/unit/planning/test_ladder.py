@@ -177,3 +177,31 @@ def test_the_engines_ladder_speaks_the_engines_names():
     tried = climb(UNKNOWN, HUNG, ladder)
     assert tried[-1].changes["device"] == "cpu"
     assert tried[-1].changes["precision"] == "fp32"
+
+
+def test_what_ends_at_once_again_and_again_is_given_up_soon():
+    killed = replace(CRASHED, exit_code=-9, is_outside=True, phase="start", seconds=0.4)
+    assert choose_rung(named("process-killed"), [killed] * 2, LADDER).action == "again"
+    decision = choose_rung(named("process-killed"), [killed] * 3, LADDER)
+    assert (decision.action, "3 times right after its start" in decision.because) == ("stop", True)
+    late = replace(killed, seconds=4000.0, phase="")  # a command that tells nothing of itself
+    assert choose_rung(named("process-killed"), [late] * 3, LADDER).action == "again"
+
+
+def test_a_lock_of_the_programs_own_gets_one_more_try_and_is_named():
+    stuck = replace(HUNG, slug="script-deadlock", place="train.py:4")
+    tried = climb(named("script-deadlock"), stuck)
+    assert len(tried) == 2
+    assert "at train.py:4; no remedy" in choose_rung(named("script-deadlock"), tried, LADDER).because
+    further = [stuck, replace(stuck, step_reached=9)]
+    assert choose_rung(named("script-deadlock"), further, LADDER).action == "again"
+
+
+@pytest.mark.parametrize("slug", ["script-abort", "input-empty"])
+def test_what_the_program_does_to_itself_is_not_tried_again(slug):
+    assert len(climb(named(slug), replace(CRASHED, exit_code=-6, place="train.py:4"))) == 1
+
+
+def test_the_same_error_again_is_named_with_its_place():
+    bug = Tried(changes={}, ending="code", exit_code=1, error="KeyError: 'lr'", place="train.py:9")
+    assert "the same error again at train.py:9" in choose_rung(UNKNOWN, [bug, bug], LADDER).because
