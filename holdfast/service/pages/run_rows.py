@@ -70,7 +70,11 @@ class RunsPage:
 
 def read_runs_page(user: User, asked: QueryDict) -> RunsPage:
     """Find the rows; the number of queries does not depend on theirs."""
-    state, owner, text = asked.get("state", ""), asked.get("owner", ""), asked.get("q", "").strip()[:200]
+    state, owner, text = (
+        asked.get("state", ""),
+        asked.get("owner", ""),
+        asked.get("q", "").replace("\0", "").strip()[:200],
+    )
     state = state if state in _STATES else ""
     visible = Job.objects.visible_to(user)
     by_state = dict(visible.order_by().values_list("state").annotate(Count("pk", distinct=True)))

@@ -100,7 +100,7 @@ def read_sight(job: Job) -> RunSight:
         story = follow_story(job.folder)
     except (RequestError, OSError, ValueError) as error:
         story = Story(folder=job.folder)
-        if job.state not in (*_LIVE, Job.State.STOPPED) or job.attempts:
+        if job.attempts or (job.state not in (*_LIVE, Job.State.STOPPED) and not job.error):
             folder_words = f"Its folder cannot be read: {getattr(error, 'seen', '') or error}"
     events = follow_events(job.folder / EVENTS)
     phase, since = newest_phase(events)
@@ -169,7 +169,8 @@ def _sentence(job: Job, story: Story, phase: str) -> tuple[str, str]:
         return "The plan is ready. Start the training, or change the settings first.", "good"
     said = job.sentence or str(story.result.get("sentence") or "")
     if job.state == Job.State.FINISHED:
-        return _safely(lambda: sentence_of(story), "sentence") or _capital(said or "finished"), "good"
+        told = _safely(lambda: sentence_of(story), "sentence") if story.result.get("state") == "finished" else None
+        return told or _capital(said or "finished, but its result cannot be read"), "good"
     if job.state == Job.State.STOPPED:
         reached = f" at step {job.step:,} of {job.steps:,}" if job.steps else ""
         return f"Stopped{reached}. What was done is saved; it can go on from there.", "warn"

@@ -1,0 +1,391 @@
+"""The pages of runs: who may see and do what, every state of row and folder, nothing in the data becomes markup."""
+
+import itertools
+import re
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from holdfast.core.request import FIELDS
+from holdfast.service.jobs.models import Dataset, Job, TrainedModel, Worker
+from holdfast.service.jobs.requests import OPEN_FIELDS
+from tests.service.folders import EVIL, STATES, write_folder
+
+pytestmark = pytest.mark.django_db
+
+_ROW_STATE = {"missing": "finished", "half-born": "running", "corrupt": "finished", "nonsense": "failed"}
+
+
+@pytest.fixture
+def ada(db):
+    return User.objects.create_user("ada", password="pw")
+
+
+@pytest.fixture
+def page(ada):
+    client = Client()
+    client.force_login(ada)
+    return client
+
+
+@pytest.fixture
+def data(ada):
+    return Dataset.objects.create(owner=ada, name="words", file_name="words.csv", state="ready", facts={"rows": 200})
+
+
+def make_job(owner, folder="", **fields):
+    """A row, with the folder that a run in that state leaves."""
+    row = {"state": _ROW_STATE.get(folder, folder) or "queued", "name": "first run", **fields}
+    if row["state"] not in ("queued",):
+        row.setdefault("started", timezone.now() - timedelta(minutes=2))
+    if row["state"] in ("finished", "failed", "stopped", "planned"):
+        row.setdefault("ended", timezone.now())
+    job = Job.objects.create(owner=owner, request={"model": "minilm"}, **row)
+    if folder:
+        job.folder.parent.mkdir(parents=True, exist_ok=True)
+        write_folder(job.folder, folder)
+    return job
+
+
+@pytest.mark.parametrize("folder", STATES)
+def test_a_run_in_any_state_has_a_page_and_live_parts(home, ada, page, folder):
+    job = make_job(ada, folder)
+    for path in (f"/runs/{job.pk}", f"/runs/{job.pk}/live"):
+        answer = page.get(path)
+        assert answer.status_code == 200
+        assert b"Traceback" not in answer.content
+
+
+@pytest.mark.parametrize("state", Job.State.values)
+def test_a_row_of_any_state_without_a_folder_has_a_page(home, ada, page, state):
+    job = make_job(ada, state=state)
+    assert page.get(f"/runs/{job.pk}").status_code == 200
+    assert page.get("/").status_code == 200
+
+
+def test_a_failed_run_shows_its_cause_its_proof_and_its_evidence(home, ada, page):
+    job = make_job(ada, "failed", sentence="failed after 1 attempt")
+    shown = page.get(f"/runs/{job.pk}").content.decode()
+    for words in ("the main memory ran out", "Cause, proven", "oom_kill +1", "fewer at once", "Stacks", "Memory in GB"):
+        assert words in shown
+    for name in ("stacks/python-7.txt", "output.log", "evidence.json", "diagnosis.json"):
+        there = name != "evidence.json"
+        answer = page.get(f"/runs/{job.pk}/attempts/1/{name}")
+        assert answer.status_code == (200 if there else 404)
+        if there:
+            assert answer["Content-Type"].startswith("text/plain")
+            assert "sandbox" in answer["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize(
+    "name", ["settings.json", "../../request.json", "stacks/../output.log", "stacks/x", "..%2f..%2fplan.json", "beat"]
+)
+def test_only_named_files_of_an_attempt_are_shown(home, ada, page, name):
+    job = make_job(ada, "failed")
+    assert page.get(f"/runs/{job.pk}/attempts/1/{name}").status_code == 404
+
+
+def test_a_planned_run_shows_plan_forecast_findings_and_proof_and_can_be_started(home, ada, page):
+    job = make_job(ada, "planned", goal="plan")
+    shown = page.get(f"/runs/{job.pk}").content.decode()
+    for words in (
+        "3 min 34 s",
+        "1.3 GB",
+        "little memory",
+        "bit-exact",
+        "Start training",
+        "Change settings",
+        "as asked",
+    ):
+        assert words in shown
+    answer = page.post(f"/runs/{job.pk}/start")
+    assert answer.status_code == 302
+    job.refresh_from_db()
+    assert (job.state, job.goal) == ("queued", "model")
+
+
+def test_a_finished_run_gives_its_model_and_its_report(home, ada, page):
+    job = make_job(ada, "finished")
+    model = TrainedModel.objects.create(owner=ada, job=job, name="first run", task="classify")
+    shown = page.get(f"/runs/{job.pk}").content.decode()
+    assert f"/models/{model.pk}" in shown
+    assert "90.0 %" in shown
+    packed = page.get(f"/runs/{job.pk}/model.zip")
+    assert packed["Content-Disposition"].startswith("attachment")
+    assert b"".join(packed).startswith(b"PK")
+    report = page.get(f"/runs/{job.pk}/report")
+    assert report.status_code == 200
+    assert "sandbox" in report["Content-Security-Policy"]
+
+
+def test_a_run_without_model_or_report_says_404(home, ada, page):
+    job = make_job(ada, "failed")
+    assert page.get(f"/runs/{job.pk}/model.zip").status_code == 404
+    assert page.get(f"/runs/{job.pk}/report").status_code == 404
+
+
+def test_nothing_in_names_labels_data_and_logs_becomes_markup(home, ada, page):
+    data = Dataset.objects.create(owner=ada, name=EVIL, file_name="a.csv", state="ready", facts={"rows": 2})
+    worker = Worker.objects.create(name=EVIL, host="h")
+    for folder in STATES:
+        job = make_job(ada, folder, name=EVIL, dataset=data, sentence=EVIL, phase=EVIL[:40], worker=worker)
+        Job.objects.filter(pk=job.pk).update(error={"what": EVIL, "seen": EVIL, "try_next": [EVIL]})
+        for path in (f"/runs/{job.pk}", f"/runs/{job.pk}/live", f"/runs/{job.pk}/delete", f"/runs/new?from={job.pk}"):
+            assert b"<script>alert" not in page.get(path).content
+    for path in ("/", "/runs/live", "/runs/new", f"/?q={EVIL}", "/runs/compare?ids=1,2,3,4,5,6"):
+        assert b"<script>alert" not in page.get(path).content
+
+
+def test_a_log_is_shown_without_secrets_and_terminal_codes(home, ada, page):
+    job = make_job(ada, "failed")
+    for path in (f"/runs/{job.pk}", f"/runs/{job.pk}/attempts/1/output.log"):
+        shown = page.get(path).content.decode()
+        assert "loading" in shown
+        assert "hf_abcdefghijklmnopqrstuvwxyz123456" not in shown
+    assert "\x1b" not in page.get(f"/runs/{job.pk}").content.decode()
+
+
+def test_other_peoples_runs_do_not_exist(home, ada, page):
+    other = User.objects.create_user("bo")
+    job = make_job(other, "finished")
+    paths = ("", "/live", "/delete", "/retry", "/report", "/model.zip", "/attempts/1/output.log")
+    assert {page.get(f"/runs/{job.pk}{path}").status_code for path in paths} == {404}
+    assert {page.post(f"/runs/{job.pk}/{act}").status_code for act in ("start", "stop", "resume", "delete")} == {404}
+    assert "first run" not in page.get("/").content.decode()
+    assert "first run" not in page.get(f"/runs/compare?ids={job.pk}").content.decode()
+    assert "first run" not in page.get(f"/runs/new?from={job.pk}").content.decode()
+
+
+def test_a_team_sees_and_changes_its_runs_and_an_admin_all(home, ada, page):
+    team = Group.objects.create(name="lab")
+    other = User.objects.create_user("bo")
+    job = make_job(other, state="queued", team=team)
+    assert page.get(f"/runs/{job.pk}").status_code == 404
+    ada.groups.add(team)
+    assert page.get(f"/runs/{job.pk}").status_code == 200
+    assert page.post(f"/runs/{job.pk}/stop").status_code == 302
+    job.refresh_from_db()
+    assert job.state == "stopped"
+    ada.groups.clear()
+    User.objects.filter(pk=ada.pk).update(is_superuser=True)
+    assert page.get(f"/runs/{job.pk}").status_code == 200
+
+
+def test_nobody_sees_anything_without_a_login(home, ada):
+    job = make_job(ada, "finished")
+    paths = ("/", "/runs/live", "/runs/new", "/runs/compare", f"/runs/{job.pk}", f"/runs/{job.pk}/live")
+    for path in (*paths, f"/runs/{job.pk}/report", f"/runs/{job.pk}/model.zip", f"/runs/{job.pk}/delete"):
+        answer = Client().get(path)
+        assert answer.status_code == 302, path
+        assert "/login" in answer["Location"]
+
+
+def test_a_change_needs_a_token_of_the_page_and_a_post(home, ada):
+    strict = Client(enforce_csrf_checks=True)
+    strict.force_login(ada)
+    job = make_job(ada, "planned")
+    for action in ("start", "stop", "resume", "delete"):
+        assert strict.post(f"/runs/{job.pk}/{action}").status_code == 403
+    assert strict.post("/runs/new", {}).status_code == 403
+    for action in ("start", "stop", "resume"):
+        assert strict.get(f"/runs/{job.pk}/{action}").status_code == 405
+    job.refresh_from_db()
+    assert job.state == "planned"
+
+
+def test_a_run_that_has_moved_on_is_left_as_it_is_and_that_is_said(home, ada, page):
+    job = make_job(ada, "finished")
+    answer = page.post(f"/runs/{job.pk}/start", follow=True)
+    assert b"Nothing was changed: the run is finished" in answer.content
+
+
+def test_deleting_asks_first_and_takes_the_folder_along(home, ada, page, django_capture_on_commit_callbacks):
+    job = make_job(ada, "failed")
+    folder = job.folder
+    assert b"cannot be undone" in page.get(f"/runs/{job.pk}/delete").content
+    with django_capture_on_commit_callbacks(execute=True):
+        assert page.post(f"/runs/{job.pk}/delete").status_code == 302
+    assert not Job.objects.filter(pk=job.pk).exists()
+    assert not folder.exists()
+
+
+def test_a_running_run_and_one_with_a_model_are_not_deleted(home, ada, page):
+    running, finished = make_job(ada, "running"), make_job(ada, "finished")
+    TrainedModel.objects.create(owner=ada, job=finished, name="m", task="classify")
+    for job in (running, finished):
+        page.post(f"/runs/{job.pk}/delete")
+        assert Job.objects.filter(pk=job.pk).exists()
+
+
+def test_live_parts_come_once_and_stop_when_the_run_has_ended(home, ada, page):
+    job = make_job(ada, "running")
+    first = page.get(f"/runs/{job.pk}/live")
+    assert "X-Live" not in first
+    again = page.get(f"/runs/{job.pk}/live", headers={"If-None-Match": first["ETag"]})
+    assert again.status_code == 304
+    assert not again.content
+    with (job.folder / "attempts" / "01" / "events.jsonl").open("a") as file:
+        file.write('{"event": "step", "time": 1.0, "step": 41, "loss": 0.1}\n')
+    changed = page.get(f"/runs/{job.pk}/live", headers={"If-None-Match": first["ETag"]})
+    assert changed.status_code == 200
+    Job.objects.filter(pk=job.pk).update(state="finished", ended=timezone.now())
+    assert page.get(f"/runs/{job.pk}/live", headers={"If-None-Match": changed["ETag"]})["X-Live"] == "done"
+
+
+def test_live_rows_come_only_when_one_changed(home, ada, page):
+    job = make_job(ada, "running")
+    first = page.get("/runs/live")
+    assert page.get("/runs/live", headers={"If-None-Match": first["ETag"]}).status_code == 304
+    Job.objects.filter(pk=job.pk).update(step=7, steps=9)
+    assert b"7 of 9" in page.get("/runs/live", headers={"If-None-Match": first["ETag"]}).content
+
+
+@pytest.mark.parametrize("path", ["/", "/runs/live", "/?q=run&state=finished"])
+def test_a_list_takes_as_many_queries_for_two_hundred_runs_as_for_one(home, ada, page, data, path):
+    team = Group.objects.create(name="lab")
+    ada.groups.add(team)
+    make_job(ada, state="finished", dataset=data, team=team)
+    few = _queries(page, path)
+    for number in range(199):
+        owner = User.objects.create_user(f"user-{number}")
+        make_job(owner, state="finished", dataset=data, team=team, name=f"run {number}")
+    assert _queries(page, path) == few
+    assert few <= 10
+
+
+def test_a_run_page_takes_few_queries(home, ada, page, data):
+    job = make_job(ada, "finished", dataset=data)
+    assert _queries(page, f"/runs/{job.pk}") <= 6
+    assert _queries(page, f"/runs/{job.pk}/live") <= 6
+
+
+def test_runs_are_found_by_state_owner_and_text_page_by_page(home, ada, page, data):
+    for number in range(60):
+        make_job(ada, state="finished", name=f"sweep {number}", dataset=data)
+    make_job(ada, state="failed", name="odd one", sentence="out of memory")
+    assert b"odd one" in page.get("/?state=failed").content
+    assert b"sweep 3" not in page.get("/?state=failed").content
+    assert b"odd one" in page.get("/?q=out of mem").content
+    assert b"odd one" not in page.get("/?q=sweep").content
+    assert b"51\xe2\x80\x9361 of 61" in page.get("/?page=2").content
+    for odd in ("?page=99999999999999999999", "?page=x", "?owner=99999999999999999999", "?state=nope", "?q=%00"):
+        assert page.get(f"/{odd}").status_code == 200
+    assert b"Nothing matches" in page.get("/?q=zzzz").content
+
+
+def test_an_empty_list_says_what_to_do_next(home, ada, page):
+    assert b"Upload a dataset" in page.get("/").content
+    assert b"Upload a dataset" in page.get("/runs/new").content
+
+
+def test_the_form_has_every_setting_that_people_may_give_and_no_other(home, ada, page, data):
+    shown = page.get("/runs/new").content.decode()
+    named = set(re.findall(r'<(?:input|select)[^>]* name="([a-z_]+)"', shown))
+    assert set(OPEN_FIELDS) <= named
+    closed = {"data", "out", "from_run", "report_to", "chat_template", "offline"}
+    assert not (named & closed)
+    assert named <= set(FIELDS) | {"csrfmiddlewaretoken", "dataset", "name", "team", "from"}
+
+
+def test_a_new_run_is_planned_first(home, ada, page, data):
+    given = {"dataset": data.pk, "name": "mine", "epochs": "3", "lr": "1e-4", "text_column": "title, body", "model": ""}
+    answer = page.post("/runs/new", given)
+    job = Job.objects.get()
+    assert answer["Location"] == f"/runs/{job.pk}"
+    assert (job.goal, job.state, job.name, job.dataset_id) == ("plan", "queued", "mine", data.pk)
+    assert job.request == {"epochs": 3, "lr": 1e-4, "text_column": ["title", "body"]}
+
+
+def test_wrong_settings_are_told_at_once_beside_their_fields_in_trains_own_words(home, ada, page, data):
+    answer = page.post("/runs/new", {"dataset": data.pk, "epochs": "0", "lr": "fast", "model": "/etc/passwd"})
+    shown = answer.content.decode()
+    assert answer.status_code == 422
+    assert "3 things cannot be used" in shown
+    assert "--epochs 0: is out of range; allowed: 1 to 1,000" in shown
+    assert 'id="error-lr"' in shown
+    assert 'value="fast"' in shown
+    assert shown.count('aria-invalid="true"') == 3
+    assert not Job.objects.exists()
+
+
+def test_other_peoples_datasets_cannot_be_trained_on(home, ada, page, data):
+    other = Dataset.objects.create(owner=User.objects.create_user("bo"), name="x", file_name="x.csv", state="ready")
+    assert page.post("/runs/new", {"dataset": other.pk}).status_code == 422
+    assert page.post("/runs/new", {"dataset": "1; drop"}).status_code == 422
+    assert not Job.objects.exists()
+
+
+def test_a_retry_starts_from_the_settings_of_its_run(home, ada, page, data):
+    first = make_job(ada, "failed", dataset=data)
+    Job.objects.filter(pk=first.pk).update(request={"model": "minilm", "epochs": 4})
+    shown = page.get(f"/runs/{first.pk}/retry", follow=True).content.decode()
+    assert re.search(r'name="epochs" value="4"', shown)
+    page.post("/runs/new", {"from": first.pk, "dataset": data.pk, "epochs": "5", "model": "minilm", "name": "again"})
+    second = Job.objects.exclude(pk=first.pk).get()
+    assert (second.parent_id, second.request["epochs"], second.goal) == (first.pk, 5, "plan")
+
+
+def test_runs_are_compared_by_settings_metrics_curves_and_times(home, ada, page, data):
+    first = make_job(ada, "finished", dataset=data, metrics={"test": {"accuracy": 0.5, "loss": 1.0}})
+    second = make_job(ada, "finished", name="second", metrics={"test": {"accuracy": 0.7, "loss": 2.0}})
+    Job.objects.filter(pk=second.pk).update(request={"model": "minilm", "epochs": 9})
+    shown = page.get(f"/runs/compare?ids={first.pk},{second.pk}").content.decode()
+    assert "accuracy, test" in shown
+    assert shown.count("★") == 2
+    assert "epochs" in shown
+    assert shown.count('class="line ') == 2
+    assert "ends at" in shown
+    for ids in ("", "x", f"{first.pk}", "1,2,3,4,5,6,7,8,9", "99999999999999999999999", f"{first.pk},{first.pk}"):
+        assert page.get(f"/runs/compare?ids={ids}").status_code == 200
+
+
+def test_chosen_rows_of_the_list_can_be_compared(home, ada, page):
+    first, second = make_job(ada, "finished"), make_job(ada, "failed", name="second")
+    shown = page.get(f"/runs/compare?ids={first.pk}&ids={second.pk}").content.decode()
+    assert "second" in shown
+    assert "Choose at least two" not in shown
+
+
+def test_a_number_too_large_for_a_row_is_no_error(home, ada, page):
+    assert page.get("/runs/99999999999999999999999").status_code == 404
+    assert page.get("/runs/new?from=99999999999999999999999&dataset=x").status_code == 200
+
+
+def test_pages_hold_no_inline_script_or_style(home, ada, page, data):
+    paths = ["/", "/runs/new", "/runs/compare?ids=1,2,3,4,5,6"]
+    paths += [f"/runs/{make_job(ada, folder, dataset=data).pk}" for folder in STATES]
+    for path in paths:
+        shown = page.get(path).content.decode()
+        assert " style=" not in shown
+        assert "<style" not in shown
+        assert not re.search(r"<script(?![^>]* src=)", shown)
+        assert not re.search(r"\son[a-z]+=", shown)
+
+
+def test_every_control_has_a_name_and_headings_come_in_order(home, ada, page, data):
+    paths = ["/", "/runs/new", "/runs/compare?ids=1,2,3,4,5,6"]
+    paths += [f"/runs/{make_job(ada, folder, dataset=data).pk}" for folder in STATES]
+    for path in paths:
+        shown = page.get(path).content.decode()
+        labels = set(re.findall(r'<label[^>]* for="([^"]+)"', shown))
+        for control in re.findall(r"<(?:input|select|textarea)[^>]*>", shown):
+            named = re.search(r' id="([^"]+)"', control)
+            is_named = (named and named.group(1) in labels) or "aria-label" in control or 'type="hidden"' in control
+            assert is_named or 'type="checkbox"' in control, (path, control)
+        ids = re.findall(r' id="([^"]+)"', shown)
+        assert len(ids) == len(set(ids)), (path, sorted(one for one in ids if ids.count(one) > 1))
+        levels = [int(level) for level in re.findall(r"<h([1-6])", shown)]
+        assert levels[0] == 1
+        assert levels.count(1) == 1
+        assert all(after <= before + 1 for before, after in itertools.pairwise(levels)), (path, levels)
+
+
+def _queries(page, path):
+    with CaptureQueriesContext(connection) as seen:
+        assert page.get(path).status_code == 200
+    return len(seen)
