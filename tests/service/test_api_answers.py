@@ -1,0 +1,327 @@
+"""What the API answers: pages, filters, the run folder, downloads, errors in one shape, and never a secret."""
+
+import asyncio
+import io
+import json
+import zipfile
+
+import pytest
+from django.test import AsyncClient, Client
+
+from holdfast.runs.bundle import pack_run
+from holdfast.service.body_limit import SMALL_BYTES, BodyLimit
+from holdfast.service.jobs import limits
+from holdfast.service.jobs.models import Dataset, Job
+from tests.service.world import HUB_TOKEN, TRACKER_KEY
+
+
+@pytest.fixture
+def ada(world):
+    return world.client("ada")
+
+
+def post(client, path, body=None):
+    return client.post(path, json.dumps(body or {}), content_type="application/json")
+
+
+def test_pages_give_each_row_once_also_while_rows_come(world, ada):
+    for number in range(7):
+        Job.objects.create(owner=world.ada, name=f"run {number}")
+    seen, cursor = [], ""
+    while cursor is not None:
+        page = ada.get(f"/api/jobs?limit=3&cursor={cursor}" if cursor else "/api/jobs?limit=3").json()
+        seen += [item["name"] for item in page["items"]]
+        cursor = page["next"]
+        Job.objects.create(owner=world.ada, name="newer")
+    assert seen == [f"run {number}" for number in reversed(range(7))] + ["bank"]
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("state=finished", ["bank"]),
+        ("state=queued&state=failed", ["news", "mail"]),
+        ("task=causal", ["mail"]),
+        ("owner=bob", ["mail"]),
+        ("contains=AN", ["bank"]),
+        ("goal=plan", ["news"]),
+        ("dataset=999", []),
+    ],
+)
+def test_lists_are_filtered(world, ada, query, names):
+    Job.objects.create(owner=world.bob, team=world.team, name="mail", state="failed", task="causal")
+    Job.objects.create(owner=world.ada, name="news", goal="plan")
+    assert [item["name"] for item in ada.get(f"/api/jobs?{query}").json()["items"]] == names
+
+
+def test_a_list_takes_a_few_queries_however_long_it_is(world, ada, django_assert_max_num_queries):
+    for number in range(30):
+        Job.objects.create(owner=world.ada, team=world.team, name=f"run {number}", worker=world.worker)
+    with django_assert_max_num_queries(5):
+        assert len(ada.get("/api/jobs").json()["items"]) == 31
+
+
+def test_a_run_is_submitted_as_a_plan_and_goes_its_way(world, ada):
+    made = post(ada, "/api/jobs", {"dataset": world.dataset.pk, "settings": {"max_steps": 20, "learning_rate": 1e-4}})
+    assert made.status_code == 201
+    job = made.json()
+    assert (job["state"], job["goal"]) == ("queued", "plan")
+    assert job["settings"] == {"max_steps": 20, "lr": 1e-4}
+    Job.objects.filter(pk=job["id"]).update(state="planned")
+    assert post(ada, f"/api/jobs/{job['id']}/start").json()["goal"] == "model"
+    assert post(ada, f"/api/jobs/{job['id']}/stop").json()["state"] == "stopped"
+    assert post(ada, f"/api/jobs/{job['id']}/resume").json()["state"] == "queued"
+    refused = post(ada, f"/api/jobs/{job['id']}/start")
+    assert refused.status_code == 409
+    assert refused.json()["error"]["seen"] == "its state is queued"
+
+
+def test_all_problems_of_a_request_come_back_at_once_in_the_words_of_train(world, ada):
+    settings = {"epochs": 0, "batch_sise": 3, "out": "/etc", "model": "/etc/passwd"}
+    refused = post(ada, "/api/jobs", {"dataset": world.dataset.pk, "settings": settings})
+    assert refused.status_code == 422
+    for words in ("--epochs 0", "did you mean batch_size?", "--out: not to be set here", "--model"):
+        assert words in refused.json()["error"]["seen"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"{", 400),
+        (b'{"dataset": NaN}', 400),
+        (b'{"name": "\\u0000"}', 400),
+        (b'{"name": "\\ud800"}', 400),
+        (b"[" * 100_000, 400),
+        (b"\xff\xfe", 400),
+        (b'{"dataset": 99999999999999999999999}', 422),
+        (b'{"dateset": 1}', 422),
+        (b"[]", 422),
+        (b"{}", 422),
+    ],
+)
+def test_a_body_that_cannot_be_used_is_refused_in_the_one_shape(ada, body, status):
+    response = ada.post("/api/jobs", body, content_type="application/json")
+    assert response.status_code == status, response.content
+    assert set(response.json()["error"]) == {"what", "seen", "try_next", "slug"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("get", "/api/nothing", 404),
+        ("get", "/api/jobs/0", 422),
+        ("get", "/api/jobs/99999999999999999999", 422),
+        ("get", "/api/jobs/one", 422),
+        ("get", "/api/jobs?limit=100000", 422),
+        ("get", "/api/jobs?contains=%00", 422),
+        ("get", "/api/jobs/compare?ids=1,x", 422),
+        ("patch", "/api/jobs", 405),
+        ("get", "/api/jobs/1/attempts/1/files/../../../request.json", 404),
+        ("get", "/api/jobs/1/attempts/1/files/settings.json", 404),
+    ],
+)
+def test_addresses_that_are_wrong_answer_in_the_one_shape(ada, method, path, status):
+    response = getattr(ada, method)(path)
+    assert response.status_code == status, response.content
+    assert response.json()["error"]["what"]
+
+
+def test_attempts_come_with_their_causes_and_what_was_tried(world, ada):
+    first, second = ada.get(f"/api/jobs/{world.job.pk}/attempts").json()["items"]
+    assert (first["outcome"], first["slug"], first["confidence"]) == ("died", "openmp-duplicate", "proven")
+    assert first["remedies"] == ["one thread"]
+    assert first["proof"][0]["source"] == "stderr"
+    assert "stacks/python-77.txt" in first["files"]
+    assert (second["outcome"], second["rung"], second["step_reached"]) == ("finished", "one thread", 4)
+    stack = ada.get(f"/api/jobs/{world.job.pk}/attempts/1/files/stacks/python-77.txt").json()
+    assert "loop.py" in stack["text"]
+
+
+def test_events_are_given_from_where_the_last_answer_ended(world, ada):
+    path = f"/api/jobs/{world.job.pk}/events?attempt=2"
+    first = ada.get(path).json()
+    assert [event["event"] for event in first["items"]] == ["step"] * 4 + ["evaluated"]
+    file = world.job.folder / "attempts" / "02" / "events.jsonl"
+    with file.open("a") as events:
+        events.write('{"event": "finished", "time": 10}\n{"event": "ha')
+    later = ada.get(f"{path}&since={first['next']}").json()
+    assert [event["event"] for event in later["items"]] == ["finished"]
+    assert ada.get(f"{path}&since={later['next']}").json()["items"] == []
+
+
+def test_curves_and_figures_have_no_nan(world, ada):
+    found = ada.get(f"/api/jobs/{world.job.pk}/metrics").json()
+    assert found["losses"][0] == [1, 1.0]
+    assert found["evaluations"] == {"2": {"f1": 0.5}, "4": {"f1": 0.5}}
+    assert found["metrics"]["validation"] == {"accuracy": None}
+
+
+def test_runs_are_compared_by_what_differs(world, ada):
+    other = Job.objects.create(
+        owner=world.ada, name="b", request={"task": "classify", "epochs": 3}, dataset=world.dataset
+    )
+    found = ada.get(f"/api/jobs/compare?ids={world.job.pk},{other.pk}").json()
+    assert found["settings"] == {"epochs": [1, 3], "lr": [1e-4, None]}
+    assert found["metrics"] == {"test accuracy": [0.9, None]}
+
+
+def test_the_model_comes_as_a_whole_zip_without_links(world, ada):
+    (world.job.folder / "model" / "link").symlink_to("/etc/passwd")
+    response = ada.get(f"/api/jobs/{world.job.pk}/model")
+    assert response["Content-Disposition"] == f'attachment; filename="bank-{world.job.pk}.zip"'
+    with zipfile.ZipFile(io.BytesIO(b"".join(response))) as packed:
+        assert packed.testzip() is None
+        assert packed.namelist() == ["config.json", "model.safetensors"]
+        assert packed.read("model.safetensors") == bytes(range(256)) * 8000
+
+
+def test_a_run_without_a_model_or_a_plan_says_so(world, ada):
+    bare = Job.objects.create(owner=world.ada, name="new")
+    for part in ("model", "plan", "report"):
+        response = ada.get(f"/api/jobs/{bare.pk}/{part}")
+        assert response.status_code == 404
+        assert response.json()["error"]["seen"] == "its state is queued"
+    assert ada.get(f"/api/jobs/{bare.pk}/log").json() == {"attempt": 0, "text": ""}
+    assert ada.get(f"/api/jobs/{bare.pk}/attempts").json() == {"items": []}
+    assert ada.get(f"/api/jobs/{bare.pk}").json()["live"] is None
+
+
+def test_an_upload_becomes_a_dataset_and_one_in_use_stays(world, ada):
+    made = ada.post("/api/datasets", {"file": io.BytesIO(b"a,b\n1,2\n"), "name": "mine", "team": "lab"})
+    assert made.status_code == 201, made.content
+    assert (made.json()["name"], made.json()["team"], made.json()["state"]) == ("mine", "lab", "surveying")
+    assert ada.delete(f"/api/datasets/{made.json()['id']}").status_code == 204
+    assert ada.delete(f"/api/datasets/{world.dataset.pk}").status_code == 409
+
+
+def test_an_upload_that_is_too_large_is_refused_and_leaves_nothing(world, ada, settings, home):
+    settings.UPLOAD_BYTES = 1000
+    response = ada.post("/api/datasets", {"file": io.BytesIO(b"x" * 5000)})
+    assert response.status_code == 413
+    assert "larger" in response.json()["error"]["what"]
+    assert Dataset.objects.count() == 1
+
+
+def test_a_token_made_by_a_token_does_not_outlive_it(world, ada):
+    made = post(ada, "/api/tokens", {"name": "short", "days": 1}).json()
+    short = Client(headers={"Authorization": f"Bearer {made['token']}"})
+    assert post(short, "/api/tokens", {"name": "longer"}).status_code == 403
+    assert post(short, "/api/tokens", {"name": "longer", "days": 30}).status_code == 403
+    assert short.delete(f"/api/tokens/{made['id']}").status_code == 204
+    assert short.get("/api/me").status_code == 401
+
+
+def test_guessing_at_tokens_is_slowed_down_and_right_ones_still_go_through(world, ada):
+    guesser = Client(headers={"Authorization": "Bearer " + world.texts["ada"][:12] + "x" * 32})
+    codes = [guesser.get("/api/me").status_code for _ in range(limits.TRIES + 1)]
+    assert codes == [401] * limits.TRIES + [429]
+    assert int(guesser.get("/api/me")["Retry-After"]) > 0
+    unknown = Client(headers={"Authorization": "Bearer hfk_" + "x" * 40})
+    codes = [unknown.get("/api/me").status_code for _ in range(limits.TRIES_OF_ADDRESS + 1)]
+    assert codes[-2:] == [401, 429]
+    assert world.client("bob").get("/api/me").status_code == 200
+
+
+def test_no_answer_and_no_bundle_holds_a_secret(world, ada, tmp_path):
+    number = world.job.pk
+    paths = [
+        *("/api/me", "/api/tokens", "/api/secrets", "/api/hooks", "/api/workers", "/api/jobs", "/api/models"),
+        *(f"/api/jobs/{number}{part}" for part in ("", "/plan", "/attempts", "/log", "/log?attempt=1", "/events")),
+        *(f"/api/jobs/{number}{part}" for part in ("/metrics", "/events?attempt=1", "/attempts/1/files/output.log")),
+        *(f"/api/jobs/{number}/attempts/1/files/{name}" for name in ("diagnosis.json", "outcome.json", "events.jsonl")),
+        *(f"/api/jobs/compare?ids={number}", f"/api/datasets/{world.dataset.pk}/survey", "/api/openapi.json"),
+    ]
+    for path in paths:
+        response = ada.get(path)
+        assert response.status_code == 200, path
+        for secret in (HUB_TOKEN, TRACKER_KEY, world.hook.key, world.texts["ada"], world.token.sha256):
+            assert secret not in response.content.decode(), path
+    refused = post(ada, "/api/secrets", {"name": "PATH", "value": HUB_TOKEN})
+    assert HUB_TOKEN not in refused.content.decode()
+    refused = ada.put("/api/secrets", json.dumps({"name": "PATH", "value": HUB_TOKEN}), content_type="application/json")
+    assert refused.status_code == 422
+    assert HUB_TOKEN not in refused.content.decode()
+    # The bundle is packed by somebody who does not have the secrets in their environment.
+    bundle = pack_run(world.job.folder, tmp_path / "bundle.zip", variables={})
+    with zipfile.ZipFile(bundle.file) as packed:
+        for name in packed.namelist():
+            assert HUB_TOKEN.encode() not in packed.read(name), name
+            assert TRACKER_KEY.encode() not in packed.read(name), name
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("path", ["/api/openapi.json", "/api/docs", "/api/jobs", "/nothing-here", "/admin/login/"])
+def test_every_answer_carries_its_policies(client, path):
+    headers = client.get(path).headers
+    assert "default-src 'self'" in headers["Content-Security-Policy"]
+    assert "unsafe-inline" not in headers["Content-Security-Policy"] or path == "/api/docs"
+    assert "script-src" not in headers["Content-Security-Policy"]
+    assert "camera=()" in headers["Permissions-Policy"]
+    assert "no-store" in headers["Cache-Control"] or "no-cache" in headers["Cache-Control"]
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["X-Frame-Options"] == "DENY"
+
+
+@pytest.mark.django_db
+def test_the_page_of_the_documents_asks_no_other_server(client):
+    page = client.get("/api/docs").content.decode()
+    assert "swagger-ui-bundle.js" in page
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_a_report_may_do_nothing(world, ada):
+    response = ada.get(f"/api/jobs/{world.job.pk}/report")
+    assert "sandbox" in response["Content-Security-Policy"]
+    assert b"<!doctype html>" in response.content[:20]
+
+
+def bodies(*sizes):
+    """An ASGI receive that gives pieces of these sizes."""
+    pieces = [{"type": "http.request", "body": b"x" * size, "more_body": True} for size in sizes]
+    pieces.append({"type": "http.request", "body": b"", "more_body": False})
+
+    async def receive():
+        return pieces.pop(0)
+
+    return receive
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "sizes", "status"),
+    [
+        ("/api/jobs", [], [SMALL_BYTES // 2, SMALL_BYTES // 2], 200),
+        ("/api/jobs", [], [SMALL_BYTES, 1], 413),
+        ("/api/jobs", [(b"content-length", str(10**12).encode())], [], 413),
+        ("/api/datasets", [], [SMALL_BYTES, 1], 413),
+        ("/api/datasets", [(b"authorization", b"Bearer x")], [SMALL_BYTES, SMALL_BYTES], 200),
+        ("/datasets/new", [(b"cookie", b"sessionid=x")], [SMALL_BYTES, SMALL_BYTES], 200),
+        ("/api/datasets", [(b"authorization", b"x"), (b"content-length", str(10**12).encode())], [], 413),
+        ("/api/datasets/../jobs", [(b"authorization", b"x"), (b"content-length", b"-5")], [1], 200),
+    ],
+)
+def test_a_body_is_bounded_before_anybody_reads_it(path, headers, sizes, status):
+    sent = []
+
+    async def app(scope, receive, send):
+        while (await receive())["more_body"]:
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "path": path, "headers": headers}
+    asyncio.run(BodyLimit(app)(scope, bodies(*sizes), send))
+    assert sent[0]["status"] == status
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_model_is_sent_piece_by_piece_by_an_asynchronous_server(world):
+    async def fetch():
+        shown = {"Authorization": f"Bearer {world.texts['ada']}"}
+        response = await AsyncClient().get(f"/api/jobs/{world.job.pk}/model", headers=shown)
+        return [len(chunk) async for chunk in response.streaming_content]
+
+    sizes = asyncio.run(fetch())
+    assert len(sizes) > 2
+    assert max(sizes) < 1.1 * 2**20
