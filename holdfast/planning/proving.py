@@ -1,5 +1,6 @@
 """What to prove before time is spent, what it may cost, which candidate wins, what a run will take. Pure functions."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -178,13 +179,13 @@ def forecast_seconds(
 ) -> float:
     """What is still to come after `done` steps, from the speed that was measured over the last of them."""
     left = max(0, work.steps - done)
-    share = left / max(1, work.steps)
+    evaluations = math.ceil(work.evaluations * left / max(1, work.steps))  # each stands at the end of its steps
     is_late = work.late_steps >= left  # the steps that were measured had near-misses too
     per_token = step_seconds / max(1.0, work.step_tokens + (work.late_tokens if is_late else 0.0))
     late_tokens = 0.0 if is_late else work.late_steps * work.late_tokens
     minings = work.minings * (left / work.late_steps if is_late and work.late_steps else 1)
-    read_tokens = work.evaluations * share * work.evaluation_tokens + work.report_tokens + minings * work.mining_tokens
-    answers = work.answers * (work.evaluations * share + 1)
+    read_tokens = evaluations * work.evaluation_tokens + work.report_tokens + minings * work.mining_tokens
+    answers = work.answers * (evaluations + 1)
     return (
         left * step_seconds
         + late_tokens * per_token
@@ -194,10 +195,10 @@ def forecast_seconds(
     )
 
 
-def answer_seconds(model: ModelFacts, device: str) -> float:
+def answer_seconds(model: ModelFacts, device: str, share_of_cores: float = 1.0) -> float:
     """About how long a language model takes to write one answer: each token reads all weights once."""
     reading = 4.0 * model.parameters / _BYTES_PER_SECOND.get(device, _BYTES_PER_SECOND["cpu"])
-    return _ANSWER_TOKENS * (reading + _LAYER_SECONDS * max(1, model.layers))
+    return _ANSWER_TOKENS * (reading + _LAYER_SECONDS * max(1, model.layers)) / min(1.0, max(0.05, share_of_cores))
 
 
 def _agrees(reference: Mapping[str, Any], event: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[bool, str]:

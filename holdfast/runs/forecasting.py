@@ -79,8 +79,10 @@ class Forecasting:
 
     def _tell(self, events: list[dict[str, Any]], seconds: float, done: int, start_seconds: float = 0.0) -> None:
         self._has_forecast = True
-        model, device = ModelFacts(**self._plan["model"]), str(self._plan["settings"]["device"])
-        left = start_seconds + forecast_seconds(self._work, done, seconds, answer_seconds(model, device))
+        settings, cores = self._plan["settings"], cores_used(events)
+        model, device = ModelFacts(**self._plan["model"]), str(settings["device"])
+        share = cores / int(settings.get("threads") or 1) if cores else 1.0
+        left = start_seconds + forecast_seconds(self._work, done, seconds, answer_seconds(model, device, share))
         proof = self._plan.get("proof") or {}
         peaks = [int((proof.get(part) or {}).get("peak_bytes") or 0) for part in ("longest", "first_steps")]
         is_on_card = device.startswith("cuda")
@@ -88,7 +90,6 @@ class Forecasting:
         peak = int(max(self._peak, *peaks) * _ROOM) + (0 if is_on_card else more)
         card = max((int(event["card_bytes"]) for event in events if event.get("card_bytes")), default=0)
         card_peak = int(card * _ROOM) + more if is_on_card and card else None
-        cores = cores_used(events)
         assumed = (
             f"if nothing fails and it keeps its {cores:.1f} cores" if cores and not is_on_card else "if nothing fails"
         )

@@ -94,6 +94,11 @@ def test_the_forecast_counts_steps_evaluations_and_the_report():
     assert forecast_seconds(work, 0, 1.0, export_seconds=0) == pytest.approx(100 + 0.4 * 0.001 * 40_000)
 
 
+def test_the_evaluation_at_the_end_counts_whole_however_late_the_forecast_is_made():
+    work = Work(steps=100, step_tokens=1000, evaluations=1, evaluation_tokens=10_000, report_tokens=0)
+    assert forecast_seconds(work, 90, 1.0, export_seconds=0) == pytest.approx(10 + 0.4 * 0.001 * 10_000)
+
+
 def test_the_forecast_counts_mining_and_the_near_misses_it_brings():
     work = Work(steps=100, step_tokens=1000, evaluations=0, evaluation_tokens=0, report_tokens=0)
     mined = replace(work, late_steps=50, late_tokens=500, minings=1, mining_tokens=10_000)
