@@ -17,19 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.artifacts import read_artifact, to_plain, write_artifact
-from holdfast.core.errors import HoldfastError, MachineError, RequestError, RunFailed
 from holdfast.core.events import read_events
 from holdfast.core.request import TrainRequest
 from holdfast.core.runfolder import EVENTS, PLAN
-from holdfast.data.amounts import Amounts, amounts_of
+from holdfast.data.amounts import amounts_of
 from holdfast.data.subset import write_longest
-from holdfast.planning.ladders import engine_ladder
 from holdfast.planning.proving import (
     BUDGET_SHARE,
     COMPARISON,
     SECONDS_EACH,
     Proof,
-    Work,
     candidates_for,
     choose_proof,
     compare_losses,
@@ -37,32 +34,18 @@ from holdfast.planning.proving import (
     rough_seconds,
 )
 from holdfast.runs.engine_child import ENGINE, TRIAL, EngineChildren
-from holdfast.runs.first_steps import FEWEST_STEPS, describe_first_steps, kill_after_steps, peak_of, steps_wanted
+from holdfast.runs.first_steps import FEWEST_STEPS, describe_first_steps, kill_after_steps, steps_wanted
 from holdfast.runs.memory import fingerprint_of
 from holdfast.runs.proven import Proven, recall, remember
-from holdfast.runs.supervise import Job, supervise
+from holdfast.runs.small_run import run_small
 from holdfast.runs.walk import Story, Walked
+from holdfast.runs.work import work_of
 from holdfast.supervisor.attempt import StopRequest, run_attempt
 from holdfast.supervisor.budgets import Budgets
-from holdfast.supervisor.child import Launch
 from holdfast.supervisor.ending import end_tree
 
 _COMPARE_FROM_SECONDS = 30.0  # of proof, from which the folklore's settings are timed too
 _SAVE_SECONDS = 3.0
-
-
-def work_of(settings: Mapping[str, Any], amounts: Amounts) -> Work:
-    """How much there is to compute."""
-    per_epoch = max(1, -(-amounts.examples // int(settings["batch_size"])))
-    steps = int(settings.get("max_steps") or int(settings["epochs"]) * per_epoch)
-    every = int(settings.get("eval_steps") or per_epoch)
-    return Work(
-        steps=steps,
-        step_tokens=amounts.tokens / per_epoch,
-        evaluations=-(-steps // every),
-        evaluation_tokens=amounts.evaluation_tokens,
-        report_tokens=amounts.report_tokens,
-    )
 
 
 def prove(run: Path, request: TrainRequest, walked: Walked, story: Story, children: EngineChildren) -> None:
@@ -195,32 +178,16 @@ class _Proving:
         return count if seconds < 15.0 or self._request.prove == "always" else 2
 
     def _small_run(self, name: str, prepared: Path, changes: Mapping[str, object]) -> dict[str, Any]:
-        """A whole run on few examples; it learns next to nothing, so that its losses can be compared."""
-        run = self._folder / name
-        run.mkdir(parents=True, exist_ok=True)
-        small = {"prepared": str(prepared), "run": str(run), "max_steps": 1, "lr": 1e-8, "keep": "last"}
-        settings = {**self._settings, **small, **changes}
-
-        def launch(attempt: Path, rung: Mapping[str, object], resume: bool) -> Launch:
-            return self._children.launch(attempt, settings, {**self._variables, **rung})
-
-        job = Job(
-            kind="proof", words=f"proof {name}", make_launch=launch, ladder=engine_ladder(settings), max_attempts=6
-        )
+        """A whole run on few examples; another child follows in any case, so a spare is made beside it."""
+        settings = {**self._settings, **changes}
         adapter = self._adapter(f"proving with the {name} examples")
 
         def on_event(event: str, details: Mapping[str, object]) -> None:
             if event == "phase" and details.get("phase") == "load":
-                self._children.warm_up()  # nothing is timed here, and another child follows in any case
+                self._children.warm_up()  # nothing is timed here
             adapter(event, details)
 
-        result = supervise(run, job, on_event=on_event)
-        if result.state != "finished":
-            raise _refused(run, result.exit_code, result.sentence, result.remedies, result.slug)
-        events = [event for file in sorted((run / "attempts").glob(f"*/{EVENTS}")) for event in read_events(file)]
-        losses = [event["metrics"] for event in events if event["event"] == "evaluated"]
-        loss = losses[-1].get("loss") if losses and isinstance(losses[-1], dict) else None
-        return {"loss": loss, "changes": dict(result.changes), "peak_bytes": peak_of(run), "seconds": result.seconds}
+        return run_small(self._folder / name, prepared, settings, self._variables, self._children, on_event)
 
     # Candidates
 
@@ -292,17 +259,6 @@ class _Proving:
 
     def _tell(self, state: str, words: str) -> None:
         self._story.tell("proof", state=state, words=words)
-
-
-def _refused(run: Path, code: int, sentence: str, remedies: tuple[str, ...], slug: str) -> HoldfastError:
-    kinds = {RequestError.exit_code: RequestError, MachineError.exit_code: MachineError}
-    kind = kinds.get(code, RunFailed)
-    return kind(
-        "the run does not even do one step with its longest examples",
-        seen=f"{sentence}; all that was seen is in {run}",
-        try_next=remedies[:3],
-        slug="" if slug == "unknown" else slug,
-    )
 
 
 def _ago(at: float) -> str:
