@@ -1,4 +1,4 @@
-"""PostgreSQL, Redis and RabbitMQ as real processes from the system's packages, on loopback ports, in a folder of their own.
+"""PostgreSQL, Redis and RabbitMQ as real processes from the system's packages, on loopback ports, in their own folders.
 
 PostgreSQL refuses to run as root: then it runs as the user that its package made. Each can be killed and started again.
 """
@@ -23,7 +23,9 @@ _START_SECONDS = 60.0
 class Part:
     """One server, which can be killed and started again."""
 
-    def __init__(self, name: str, url: str, command: list[str], folder: Path, is_up: Callable[[], bool], **popen: object):
+    def __init__(
+        self, name: str, url: str, command: list[str], folder: Path, is_up: Callable[[], bool], **popen: object
+    ):
         self.name, self.url, self._command, self._folder = name, url, command, folder
         self._is_up, self._popen = is_up, popen
         self.process: subprocess.Popen[bytes] | None = None
@@ -107,6 +109,15 @@ def postgres() -> Iterator[Part]:
             yield part.start()
         finally:
             part.kill()
+
+
+def fresh_database(server: Part, name: str) -> str:
+    """The URL of a new, empty database of a running PostgreSQL."""
+    import psycopg
+
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute(f'create database "{name}"')
+    return server.url.rpartition("/")[0] + f"/{name}"
 
 
 @contextlib.contextmanager

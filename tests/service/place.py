@@ -1,4 +1,4 @@
-"""A service of real processes for tests: a home, a database, perhaps a broker; workers, keepers and supervisors to kill."""
+"""A service of real processes: a home, a database, perhaps a broker; workers, keepers and supervisors to kill."""
 
 import contextlib
 import json
@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,9 @@ class Place:
 
     def submit(self, count: int = 1, **given: object) -> list[int]:
         settings = {"max_steps": 6, **given}
-        found: list[int] = json.loads(self.run("tests.service.seed", str(self._model), str(count), json.dumps(settings)))
+        found: list[int] = json.loads(
+            self.run("tests.service.seed", str(self._model), str(count), json.dumps(settings))
+        )
         return found
 
     def start(self, name: str, *arguments: str) -> "subprocess.Popen[bytes]":
@@ -197,5 +199,3 @@ def kill(process: "psutil.Process | subprocess.Popen[bytes]", number: int = sign
 
 def _has(line: list[str], word: str) -> bool:
     return word in line or (os.sep in word and any(part == word or part.startswith(word + os.sep) for part in line))
-
-

@@ -1,18 +1,19 @@
 """Workers with a real database and a real broker: no message, kill or outage loses a job or runs one twice."""
 
-import os
 import signal
 import time
 
+import psutil
 import pytest
 
-from tests.service.parts import postgres, rabbitmq, redis
-from tests.service.place import kill, place
+from tests.service.parts import fresh_database, postgres, rabbitmq, redis
+from tests.service.place import Place, kill, place
 from tests.tiny import tiny_bert
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(300)]
 
-LONG = {"max_steps": 4000, "save_seconds": 2}  # long enough to be killed in the middle
+LONG = {"max_steps": 3000, "save_seconds": 1}  # long enough to be killed in the middle
+ANNOUNCE = "from holdfast.service.jobs.tasks import announce; print([announce({}) for _ in range({})])"
 
 
 @pytest.fixture(scope="module")
@@ -26,30 +27,170 @@ def database():
         yield part
 
 
+@pytest.fixture(scope="module")
+def broker():
+    with redis() as part:
+        yield part
+
+
 @pytest.fixture
-def site(tmp_path, model, database):
-    with redis() as broker, place(tmp_path, model, database_url=database.url, broker_url=broker.url) as made:
-        made.broker, made.database = broker, database
+def urls(database, broker, request):
+    return {"database_url": fresh_database(database, request.node.name[:60]), "broker_url": broker.url}
+
+
+@pytest.fixture
+def site(tmp_path, model, urls):
+    with place(tmp_path, model, **urls) as made:
         yield made
 
 
-def finished_once(site, job_id):
-    """Whether a job is finished, with one model and one end in its folder."""
-    models = site.ask(f"select count(*) as n from jobs_trainedmodel where job_id={job_id}")[0]["n"]
-    return (
-        site.row(job_id)["state"] == "finished"
-        and models == 1
-        and site.result(job_id)["state"] == "finished"
-        and len(site.events(job_id, "finished")) == 1
-    )
+def assert_finished_once(site: Place, job_id: int) -> None:
+    """The job is finished, with one model in the registry and one end in its folder."""
+    assert site.row(job_id)["state"] == "finished", site.told(job_id)
+    assert site.ask(f"select count(*) as n from jobs_trainedmodel where job_id={job_id}")[0]["n"] == 1
+    assert site.result(job_id)["state"] == "finished"
+    assert len(site.events(job_id, "finished")) == 1
+    assert any((site.run_folder(job_id) / "model").glob("*.safetensors"))
 
 
 def test_the_same_message_five_times_runs_a_job_once(site):
     site.worker(slots=2)
     (job_id,) = site.submit()
-    code = f"from holdfast.service.jobs.tasks import announce; print([announce({job_id}) for _ in range(5)])"
-    assert site.run_code(code).strip() == str([True] * 5)
+    assert site.run_code(ANNOUNCE.format(job_id, 5)).strip() == str([True] * 5)
     site.wait(job_id, "finished")
     time.sleep(1)
-    assert finished_once(site, job_id)
+    assert_finished_once(site, job_id)
     assert site.row(job_id)["claims"] == 1
+
+
+@pytest.mark.full
+def test_a_message_that_redis_hands_out_again_and_again_is_harmless(tmp_path, model, urls):
+    with place(tmp_path, model, BROKER_VISIBILITY_SECONDS=1, **urls) as site:
+        site.worker("one")
+        site.worker("two")
+        jobs = site.submit(4, max_steps=40)
+        for job_id in jobs:
+            site.wait(job_id, "finished", seconds=200)
+        for job_id in jobs:
+            assert_finished_once(site, job_id)
+            assert site.row(job_id)["claims"] == 1
+
+
+@pytest.mark.full
+def test_rabbitmq_brings_jobs_too(tmp_path, model, database):
+    with rabbitmq() as broker:
+        url = fresh_database(database, "rabbit")
+        with place(tmp_path, model, database_url=url, broker_url=broker.url) as site:
+            site.worker()
+            jobs = site.submit(2)
+            assert site.run_code(ANNOUNCE.format(jobs[0], 3)).strip() == str([True] * 3)
+            for job_id in jobs:
+                site.wait(job_id, "finished", seconds=120)
+                assert_finished_once(site, job_id)
+
+
+@pytest.mark.full
+def test_a_job_submitted_while_the_broker_is_dead_is_taken_all_the_same(site, broker):
+    site.worker()
+    broker.kill()
+    try:
+        begun = time.monotonic()
+        (job_id,) = site.submit()
+        assert time.monotonic() - begun < 40  # most of it: starting Python twice on a busy machine
+        site.wait(job_id, "finished", seconds=120)
+        assert_finished_once(site, job_id)
+    finally:
+        broker.start()
+    (job_id,) = site.submit()  # and the worker listens again
+    site.wait(job_id, "finished", seconds=120)
+
+
+@pytest.mark.full
+def test_a_killed_worker_does_not_end_its_run_and_its_successor_finds_it(site):
+    worker = site.worker()
+    (job_id,) = site.submit(**LONG)
+    site.wait_for_steps(job_id)
+    kill(worker)
+    worker.wait()
+    claim = site.row(job_id)["claim"]
+    site.worker()
+    site.wait(job_id, "finished", seconds=150)
+    assert_finished_once(site, job_id)
+    assert site.row(job_id)["claims"] == 1
+    assert str(claim) in (site.home / "keepers" / f"{job_id}.log").read_text()
+
+
+def test_a_killed_keeper_ends_its_run_and_another_goes_on_with_it(site):
+    site.worker()
+    (job_id,) = site.submit(**LONG)
+    site.wait_for_steps(job_id, 200)
+    kill(site.keeper(job_id))
+    site.until(lambda: site.row(job_id)["claims"] == 2, 60, lambda: site.told(job_id))
+    site.wait(job_id, "finished", seconds=150)
+    assert_finished_once(site, job_id)
+    resumed = [event for event in site.events(job_id, "resumed") if event.get("step")]
+    assert resumed, site.told(job_id)
+
+
+@pytest.mark.full
+def test_a_killed_supervisor_is_followed_by_another(site):
+    site.worker()
+    (job_id,) = site.submit(**LONG)
+    site.wait_for_steps(job_id, 200)
+    kill(site.supervisor(job_id))
+    site.wait(job_id, "finished", seconds=150)
+    assert_finished_once(site, job_id)
+    assert site.row(job_id)["claims"] == 1
+
+
+@pytest.mark.full
+def test_a_keeper_that_was_frozen_past_its_lease_ends_its_run_and_writes_nothing(site):
+    site.worker("one")
+    (job_id,) = site.submit(**{**LONG, "max_steps": 12_000})
+    site.wait_for_steps(job_id, 200)
+    frozen, supervisor = site.keeper(job_id), site.supervisor(job_id)
+    site.worker("two")
+    kill(frozen, signal.SIGSTOP)
+    kill(site.processes["one"], signal.SIGSTOP)  # with its worker: the whole machine is silent
+    site.until(lambda: site.row(job_id)["claims"] == 2, 90, lambda: site.told(job_id))
+    site.until(lambda: site.supervisor(job_id).pid != supervisor.pid, 90, lambda: site.told(job_id))
+    assert not supervisor.is_running() or supervisor.status() == psutil.STATUS_ZOMBIE  # never two at a time
+    claim = site.row(job_id)["claim"]
+    kill(frozen, signal.SIGCONT)
+    site.until(lambda: frozen.status() == psutil.STATUS_ZOMBIE, 30)  # its worker does not hear of it
+    assert site.row(job_id)["claim"] == claim
+    site.wait(job_id, "finished", seconds=200)
+    kill(site.processes["one"], signal.SIGCONT)
+    assert_finished_once(site, job_id)
+    assert "lost" in (site.home / "keepers" / f"{job_id}.log").read_text()
+
+
+@pytest.mark.full
+def test_a_database_that_comes_back_in_time_is_not_noticed_by_the_run(site, database):
+    site.worker()
+    (job_id,) = site.submit(**LONG)
+    site.wait_for_steps(job_id, 200)
+    database.kill()
+    time.sleep(2)
+    database.start()
+    site.wait(job_id, "finished", seconds=150)
+    assert_finished_once(site, job_id)
+    assert site.row(job_id)["claims"] == 1
+    assert len(list((site.run_folder(job_id) / "attempts").iterdir())) == 1
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+def test_a_run_ends_before_its_lease_does_when_the_database_is_away(site, database, how):
+    site.worker()
+    (job_id,) = site.submit(**{**LONG, "max_steps": 50_000})
+    site.wait_for_steps(job_id, 200)
+    begun = time.monotonic()
+    database.kill() if how == "killed" else database.pause()
+    try:
+        site.until(lambda: not site.engines(job_id), 30, lambda: "the engine still runs")
+        assert time.monotonic() - begun < 12  # the lease
+    finally:
+        database.start() if how == "killed" else database.go_on()
+    site.wait_for_steps(job_id, 400, seconds=120)  # it goes on
+    site.until(lambda: bool(site.engines(job_id)), 60, lambda: site.told(job_id))

@@ -1,0 +1,160 @@
+"""Every change of a job's state is one conditional update: whoever comes second changes nothing."""
+
+import uuid
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from holdfast.service.jobs import leases
+from holdfast.service.jobs.models import Job, Worker
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def owner():
+    return User.objects.create_user("ada")
+
+
+@pytest.fixture
+def worker():
+    return Worker.objects.create(name="box", host="box", devices=["cpu"])
+
+
+def queue(owner, **fields):
+    return leases.submit(owner=owner, name="run", request={"max_steps": 3}, **fields)
+
+
+def let_run_out(job):
+    Job.objects.filter(pk=job.pk).update(lease_until=Now() - timedelta(seconds=1))
+
+
+def state_of(job):
+    return Job.objects.get(pk=job.pk).state
+
+
+def test_a_job_is_claimed_once(owner, worker):
+    job = queue(owner)
+    assert leases.claim(job.pk, worker) is not None
+    assert leases.claim(job.pk, worker) is None
+    row = Job.objects.get(pk=job.pk)
+    assert (row.state, row.claims, row.worker) == ("running", 1, worker)
+    assert 50 < (row.lease_until - timezone.now()).total_seconds() <= 61
+
+
+def test_the_highest_priority_comes_first_then_the_oldest(owner, worker):
+    first, second, urgent = queue(owner), queue(owner), queue(owner, priority=5)
+    taken = [leases.claim_next(worker)[0] for _ in range(3)]
+    assert taken == [urgent.pk, first.pk, second.pk]
+    assert leases.claim_next(worker) is None
+
+
+def test_only_a_worker_that_has_the_device_takes_the_job(owner, worker):
+    job = queue(owner, device="cuda")
+    assert leases.claim_next(worker) is None
+    assert leases.claim(job.pk, worker) is None
+    card = Worker.objects.create(name="card", host="card", devices=["cpu", "cuda"])
+    assert leases.claim_next(card)[0] == job.pk
+
+
+def test_a_lease_that_has_run_out_is_put_back_and_its_holder_can_no_longer_write(owner, worker):
+    job = queue(owner)
+    claimed = leases.claim(job.pk, worker)
+    assert leases.requeue_lost() == []
+    let_run_out(job)
+    assert leases.requeue_lost() == [job.pk]
+    assert leases.requeue_lost() == []
+    assert state_of(job) == "queued"
+    assert not leases.renew(job.pk, claimed, step=7)
+    assert leases.look(job.pk, claimed) is None
+    assert not leases.release(job.pk, claimed, "finished")
+    assert not leases.hand_back(job.pk, claimed)
+    again = leases.claim(job.pk, worker)
+    assert not leases.release(job.pk, claimed, "failed")
+    assert leases.release(job.pk, again, "finished", sentence="finished, 3 steps")
+    assert state_of(job) == "finished"
+
+
+def test_a_renewal_in_time_keeps_the_job(owner, worker):
+    job = queue(owner)
+    claimed = leases.claim(job.pk, worker)
+    let_run_out(job)
+    assert leases.renew(job.pk, claimed, step=4, phase="step")  # nobody has put it back yet
+    assert leases.requeue_lost() == []
+    assert Job.objects.get(pk=job.pk).step == 4
+
+
+def test_a_job_that_loses_its_holder_too_often_has_failed(owner, worker):
+    job = queue(owner)
+    for _ in range(leases.MOST_CLAIMS - 1):
+        assert leases.claim(job.pk, worker)
+        let_run_out(job)
+        assert leases.requeue_lost() == [job.pk]
+    leases.claim(job.pk, worker)
+    let_run_out(job)
+    assert leases.requeue_lost() == []
+    row = Job.objects.get(pk=job.pk)
+    assert row.state == "failed"
+    assert "lost 25 times" in row.sentence
+    assert leases.resume(job)
+    assert Job.objects.get(pk=job.pk).claims == 0
+
+
+def test_handing_back_does_not_count_as_a_loss(owner, worker):
+    job = queue(owner)
+    assert leases.hand_back(job.pk, leases.claim(job.pk, worker))
+    row = Job.objects.get(pk=job.pk)
+    assert (row.state, row.claims, row.claim, row.worker) == ("queued", 0, None, None)
+
+
+def test_a_waiting_job_stops_at_once_and_a_running_one_is_asked(owner, worker):
+    waiting, running = queue(owner), queue(owner)
+    claimed = leases.claim(running.pk, worker)
+    assert leases.ask_stop(waiting)
+    assert state_of(waiting) == "stopped"
+    assert leases.look(running.pk, claimed) is False
+    assert leases.ask_stop(running)
+    assert leases.look(running.pk, claimed) is True
+    assert leases.release(running.pk, claimed, "stopped")
+    assert not leases.ask_stop(running)
+    assert leases.resume(running)
+    row = Job.objects.get(pk=running.pk)
+    assert (row.state, row.stop_asked) == ("queued", False)
+
+
+def test_a_plan_is_started_once_and_only_a_plan(owner, worker):
+    job = queue(owner, goal="plan")
+    assert not leases.start(job)
+    leases.release(job.pk, leases.claim(job.pk, worker), "planned")
+    assert leases.start(job)
+    assert not leases.start(job)
+    row = Job.objects.get(pk=job.pk)
+    assert (row.state, row.goal) == ("queued", "model")
+
+
+def test_a_finished_job_is_neither_resumed_nor_claimed(owner, worker):
+    job = queue(owner)
+    leases.release(job.pk, leases.claim(job.pk, worker), "finished")
+    assert not leases.resume(job)
+    assert not leases.start(job)
+    assert leases.claim(job.pk, worker) is None
+
+
+def test_what_runs_is_not_deleted(owner, worker):
+    job = queue(owner)
+    claimed = leases.claim(job.pk, worker)
+    assert not leases.delete(job)
+    leases.release(job.pk, claimed, "stopped")
+    assert leases.delete(job)
+    assert not Job.objects.filter(pk=job.pk).exists()
+
+
+def test_a_wrong_claim_writes_nothing(owner, worker):
+    job = queue(owner)
+    leases.claim(job.pk, worker)
+    assert not leases.renew(job.pk, uuid.uuid4(), step=9)
+    assert not leases.release(job.pk, uuid.uuid4(), "finished")
+    assert Job.objects.get(pk=job.pk).step == 0
