@@ -31,6 +31,7 @@ COMMANDS = {
     "bundle": "Pack a run for a bug report, without secrets, weights and data.",
     "serve": "Serve a page for runs, datasets and models: the job service.",
     "worker": "Take jobs of the service on this machine.",
+    "jobs": "Submit, watch and stop runs of a job service, from any machine.",
     "explain": "Name the cause in a log or a run, or print what is known of a hazard.",
 }
 

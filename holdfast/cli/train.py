@@ -34,7 +34,8 @@ class Grouped(click.Command):
                 formatter.write_dl(sections.get(title, []))
 
 
-def _option(field: "dataclasses.Field[Any]") -> Callable[[Any], Any]:
+def setting_option(field: "dataclasses.Field[Any]") -> Callable[[Any], Any]:
+    """The option of one setting, with its help."""
     about, name = field.metadata, field.name
     words = about["text"].rstrip(".")
     kind = about["kind"]
@@ -62,7 +63,7 @@ def _option(field: "dataclasses.Field[Any]") -> Callable[[Any], Any]:
 
 def _with_options(command: Callable[..., None]) -> Callable[..., None]:
     for field in reversed([field for field in FIELDS.values() if field.name != "data"]):
-        command = _option(field)(command)
+        command = setting_option(field)(command)
     return command
 
 
@@ -83,7 +84,7 @@ def train(
     Exit code 0: finished. 2: the request is wrong. 3: this machine cannot. 4: every rung was tried.
     """
     settings: dict[str, object] = dict(read_toml(config)) if config else {}
-    asked = {name: value for name, value in given.items() if value is not None and value != () and _is_given(name)}
+    asked = {name: value for name, value in given.items() if value is not None and value != () and is_given(name)}
     request = make_request({**settings, **asked, **({"data": data} if data else {})})
     view = _view(as_json, as_lines, verbose)
     if not as_json and not as_lines:
@@ -148,7 +149,7 @@ def _view(as_json: bool, as_lines: bool, verbose: bool) -> Any:
     return EventLines() if as_lines else TrainView(verbose=verbose, quiet=as_json)
 
 
-def _is_given(name: str) -> bool:
+def is_given(name: str) -> bool:
     """Whether the user wrote it: a default of ours must not hide what a file says."""
     source = click.get_current_context().get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"

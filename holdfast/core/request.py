@@ -202,6 +202,13 @@ class TrainRequest:
 TRACKERS = ("tensorboard", "mlflow", "wandb", "trackio")
 FIELDS: Mapping[str, "dataclasses.Field[Any]"] = {field.name: field for field in dataclasses.fields(TrainRequest)}
 
+# What somebody on another machine may set: no paths, and nothing that reaches outside of the run.
+REMOTE_FIELDS = {
+    name: field
+    for name, field in FIELDS.items()
+    if field.metadata["kind"] != "path" and name not in ("report_to", "offline")
+}
+
 
 def make_request(given: Mapping[str, object]) -> TrainRequest:
     """Check everything that was given, by any of its names; all problems are reported at once."""

@@ -13,13 +13,12 @@ from django.contrib.auth.models import Group, User
 
 from holdfast.core.artifacts import to_plain
 from holdfast.core.errors import RequestError
-from holdfast.core.request import FIELDS, make_request, option
+from holdfast.core.request import FIELDS, REMOTE_FIELDS, make_request, option
 from holdfast.service.jobs import leases
 from holdfast.service.jobs.models import Dataset, Job, TrainedModel
 
-# Paths, and what reaches outside of the run: a tracker's address, a server that is not asked.
-_CLOSED = {name for name, field in FIELDS.items() if field.metadata["kind"] == "path"} | {"report_to", "offline"}
-OPEN_FIELDS = {name: field for name, field in FIELDS.items() if name not in _CLOSED}
+OPEN_FIELDS = REMOTE_FIELDS
+_CLOSED = set(FIELDS) - set(OPEN_FIELDS)
 _NAMES = {other: name for name, field in FIELDS.items() for other in (name, *field.metadata["also"])}
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(?:/[A-Za-z0-9][\w.-]{0,95})?")
 _STAND_IN = "/dataset"  # where the data will be; only that there is some matters here

@@ -45,6 +45,19 @@ def make_token(
     return token, text
 
 
+def make_token_for(user: str | None, name: str, *, may_write: bool, days: int | None) -> str:
+    """Make a token for somebody by name, or for the only user there is; for whoever is at the server's own machine."""
+    people = User.objects.filter(is_active=True, **({"username": user} if user else {})).order_by("username")
+    if len(people) != 1:
+        known = ", ".join(User.objects.values_list("username", flat=True)[:20])
+        what = f"there is no user {user!r}" if user else "it is not clear whose the token is to be"
+        raise RequestError(
+            what, seen=f"users: {known or 'none yet'}", try_next=("--user NAME",) if known else ("holdfast serve",)
+        )
+    expires = timezone.now() + timedelta(days=days) if days else None
+    return make_token(people[0], name, may_write=may_write, expires=expires)[1]
+
+
 def prefix_of(text: str) -> str:
     """What finds the row of a token; empty where the text cannot be one."""
     is_shaped = len(text) == len(_START) + _RANDOM and text.startswith(_START) and text.isascii()

@@ -43,11 +43,12 @@ def list_datasets(
     request: HttpRequest,
     state: Literal["surveying", "ready", "refused"] | None = None,
     contains: Text | None = None,
+    sha256: Text | None = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Any:
     """The datasets that you may see, the newest first."""
-    asked = {"state": state, "name__icontains": contains}
+    asked = {"state": state, "name__icontains": contains, "sha256": sha256}
     rows = datasets_of(person(request)).filter(**{name: value for name, value in asked.items() if value})
     items, following = page_of(rows, cursor, limit)
     return {"items": map(dataset_answer, map(datasets.settle, items)), "next": following}

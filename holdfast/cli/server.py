@@ -1,0 +1,241 @@
+"""Talks to a job service over HTTP: a token in the header, JSON in and out, every failure in words.
+
+Redirects are not followed: the token goes to the address that was given and nowhere else.
+"""
+
+import http.client
+import json
+import ssl
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from holdfast import __version__
+from holdfast.core.env import service_variable
+from holdfast.core.errors import HoldfastError, MachineError, RequestError
+
+DEFAULT_SERVER = "http://127.0.0.1:8420"  # where `holdfast serve` is, on this machine
+_ANSWER_SECONDS = 60.0
+_CHUNK_BYTES = 1 << 20
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_MAKE_TOKEN = "make a token on the account page, or on the server's machine: holdfast jobs token"
+
+Json = dict[str, Any]
+
+
+class Unreachable(MachineError):
+    """The server is not there at the moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A job service and the key to it."""
+
+    url: str
+    token: str
+
+    def get(self, path: str, **query: object) -> Json:
+        """Read something."""
+        return self._json("GET", path + _query(query))
+
+    def post(self, path: str, body: Mapping[str, object] | None = None) -> Json:
+        """Change something."""
+        return self._json("POST", path, json.dumps(dict(body or {})).encode())
+
+    def delete(self, path: str) -> None:
+        """Remove something."""
+        self._json("DELETE", path)
+
+    def upload(self, file: Path, name: str = "") -> Json:
+        """Send a file as it is read; it is never whole in memory."""
+        body = _Form(file, name)
+        headers = {"Content-Type": body.content_type, "Content-Length": str(len(body))}
+        with body, self._open("POST", "/api/datasets", body, headers) as answer:
+            return _object(answer.read(), self.url)
+
+    def download(self, path: str) -> Iterator[bytes]:
+        """Read something large piece by piece; an end that comes too early is an error."""
+        with self._open("GET", path) as answer:
+            while chunk := self._chunk(answer):
+                yield chunk
+
+    def _chunk(self, answer: Any) -> bytes:
+        try:
+            return bytes(answer.read(_CHUNK_BYTES))
+        except (OSError, http.client.HTTPException) as error:
+            raise Unreachable("the download broke off", seen=str(error) or type(error).__name__) from error
+
+    def _json(self, method: str, path: str, body: bytes | None = None) -> Json:
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        with self._open(method, path, body, headers) as answer:
+            return _object(answer.read(), self.url)
+
+    def _open(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Any:
+        known = {"Authorization": f"Bearer {self.token}", "User-Agent": f"holdfast/{__version__}"}
+        request = urllib.request.Request(
+            self.url + path,
+            data=body,
+            headers={**known, "Accept": "application/json", **(headers or {})},
+            method=method,
+        )
+        try:
+            return _opener(self.url).open(request, timeout=_ANSWER_SECONDS)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise _refusal(error, self.url) from None
+        except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
+            raise _unreachable(error, self.url) from error
+
+
+def find_server(url: str | None, token: str | None) -> Server:
+    """The server that was meant: by the options, by HOLDFAST_SERVER and HOLDFAST_TOKEN, or the one on this machine."""
+    address = (url or service_variable("SERVER") or DEFAULT_SERVER).rstrip("/")
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+        raise RequestError(
+            "the server's address cannot be used",
+            seen=f"{address!r}",
+            try_next=("--server https://holdfast.example.org", "or HOLDFAST_SERVER=..."),
+        )
+    key = (token or service_variable("TOKEN")).strip()
+    if not key or not key.isascii() or not key.isprintable():
+        raise RequestError(
+            "the token is missing" if not key else "the token cannot be one",
+            try_next=("HOLDFAST_TOKEN=hfk_...  (or --token, which others on this machine can see)", _MAKE_TOKEN),
+        )
+    return Server(address, key)
+
+
+def is_in_the_open(server: Server) -> bool:
+    """Whether the token travels where others can read it."""
+    parts = urlsplit(server.url)
+    return parts.scheme == "http" and parts.hostname not in _LOOPBACK
+
+
+def patiently(ask: Any, tell: Any, wait_seconds: float = 2.0) -> Any:
+    """Ask until the server answers: it may be restarted while somebody watches."""
+    told = False
+    while True:
+        try:
+            answer = ask()
+        except Unreachable as error:
+            if not told:
+                tell(f"{error.what} ({error.seen}); the run goes on, asking again")
+                told = True
+            time.sleep(wait_seconds)
+        else:
+            return answer
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+def _opener(url: str) -> urllib.request.OpenerDirector:
+    handlers: list[Any] = [_NoRedirects()]
+    if urlsplit(url).hostname in _LOOPBACK:
+        handlers.append(urllib.request.ProxyHandler({}))  # no proxy can reach this machine for us
+    return urllib.request.build_opener(*handlers)
+
+
+def _refusal(error: urllib.error.HTTPError, url: str) -> HoldfastError:
+    """What the server said, in its own words."""
+    if 300 <= error.code < 400:
+        target = error.headers.get("Location", "")
+        raise RequestError(
+            f"{url} sends callers elsewhere",
+            seen=f"to {target}",
+            try_next=(f"--server {target.partition('/api/')[0]}",),
+        )
+    try:
+        said = json.loads(error.read(100_000))["error"]
+        what, seen = str(said["what"]), str(said["seen"])
+        advice, slug = tuple(map(str, said["try_next"])), str(said["slug"])
+    except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
+        return RequestError(f"{url} is no Holdfast server", seen=f"it answered {error.code} {error.reason}")
+    if error.code == 401:
+        return RequestError(
+            "the token was refused",
+            seen=f"by {url}; it may be mistyped, expired or taken back",
+            try_next=(_MAKE_TOKEN,),
+        )
+    if error.code >= 500:
+        return Unreachable(f"{url} is in trouble", seen=f"it answered {error.code}: {what}")
+    return RequestError(what, seen=seen.replace("\n", "\n         "), try_next=advice, slug=slug)
+
+
+def _unreachable(error: Exception, url: str) -> HoldfastError:
+    reason = getattr(error, "reason", error)
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return RequestError(
+            f"the certificate of {url} is not trusted",
+            seen=reason.verify_message,
+            try_next=("SSL_CERT_FILE=FILE, with the certificate of the authority that signed it",),
+        )
+    if isinstance(reason, ssl.SSLError):
+        return RequestError(f"{url} does not speak TLS", seen=str(reason), try_next=("--server http://...",))
+    words = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+    return Unreachable(f"{url} does not answer", seen=str(words), try_next=("holdfast serve", "--server URL"))
+
+
+def _object(text: bytes, url: str) -> Json:
+    if not text:
+        return {}
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise RequestError(f"{url} is no Holdfast server", seen=f"it answered {text[:60]!r}")
+    return found
+
+
+def _query(query: Mapping[str, object]) -> str:
+    given = {name: value for name, value in query.items() if value not in (None, "", ())}
+    return f"?{urlencode(given, doseq=True)}" if given else ""
+
+
+class _Form:
+    """A form with one file, as a stream of known length."""
+
+    def __init__(self, file: Path, name: str):
+        boundary = uuid.uuid4().hex
+        self.content_type = f"multipart/form-data; boundary={boundary}"
+        field = f'--{boundary}\r\nContent-Disposition: form-data; name="name"\r\n\r\n{name}\r\n' if name else ""
+        file_name = quote(file.name, safe=" .()[]+,=@~!$&'")
+        about = f'Content-Disposition: form-data; name="file"; filename="{file_name}"\r\n'
+        self._head = f"{field}--{boundary}\r\n{about}Content-Type: application/octet-stream\r\n\r\n".encode()
+        self._tail = f"\r\n--{boundary}--\r\n".encode()
+        self._file: IO[bytes] = file.open("rb")
+        self._left_bytes = file.stat().st_size  # a file that grows meanwhile is sent as it was
+        self._length = len(self._head) + self._left_bytes + len(self._tail)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __enter__(self) -> "_Form":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def read(self, size: int = -1) -> bytes:
+        """The next piece."""
+        if self._head:
+            head, self._head = self._head, b""
+            return head
+        if self._left_bytes:
+            chunk = self._file.read(min(self._left_bytes, _CHUNK_BYTES))
+            if not chunk:
+                raise OSError("the file became shorter while it was sent")
+            self._left_bytes -= len(chunk)
+            return chunk
+        tail, self._tail = self._tail, b""
+        return tail
