@@ -89,16 +89,18 @@ class Figures:
     told_evaluations: set[int] = field(default_factory=set)
 
     def new(self, story: Story) -> Iterator[tuple[int, float, dict[str, float]]]:
-        """Step, time and figures, in the order of the steps."""
+        """Step, time and figures, in the order of the steps: W&B drops what comes for an earlier one."""
+        found: list[tuple[int, float, dict[str, float]]] = []
         for step, event in story.steps.items():
             if step > self.told_step:
                 self.told_step = step
-                found = {f"train/{_NAMES[key]}": float(event[key]) for key in _NAMES if _is_number(event.get(key))}
-                yield step, _time(event), found
+                values = {f"train/{_NAMES[key]}": float(event[key]) for key in _NAMES if _is_number(event.get(key))}
+                found.append((step, _time(event), values))
         for step, metrics in story.evaluations.items():
             if step not in self.told_evaluations:
                 self.told_evaluations.add(step)
-                yield step, time.time(), {f"eval/{name}": value for name, value in metrics.items()}
+                found.append((step, time.time(), {f"eval/{name}": value for name, value in metrics.items()}))
+        yield from sorted(found, key=lambda one: one[0])
 
 
 def follow(run: Path, names: Sequence[str], is_over: Callable[[], bool], every_seconds: float) -> None:

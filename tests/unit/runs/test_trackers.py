@@ -72,6 +72,12 @@ def test_a_tracker_that_breaks_is_left_alone_and_the_others_go_on(run, capsys):
     assert "ConnectionError: no route" in capsys.readouterr().err
 
 
+def test_an_evaluation_between_steps_is_told_between_them(run):
+    Events(attempt_folder(run, 2) / EVENTS).write("evaluated", step=3, metrics={"accuracy": 0.4})
+    told = [step for step, _, _ in Figures().new(read_story(run))]
+    assert told == sorted(told) == [1, 2, 3, 3, 4, 5, 6, 6]
+
+
 def test_nothing_is_told_twice(run):
     figures = Figures()
     assert len(list(figures.new(read_story(run)))) == 7
