@@ -5,7 +5,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CORPUS ?= ../shared/corpus/cases.jsonl  # real failures with confirmed causes; skipped when there are none
 
-.PHONY: demo test check lab lab-all bench corpus hazard hazards clean
+PARTS := postgresql redis-server rabbitmq-server chromium
+
+.PHONY: demo test check lab lab-all service service-all parts chaos bench corpus hazard hazards clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 ...")'
@@ -18,7 +20,7 @@ demo: $(READY)
 	$(BIN)/holdfast doctor || test $$? -eq 3  # a blocker is an answer too
 	$(BIN)/python tools/demo.py
 
-test: check lab
+test: check lab service
 
 check: $(READY)
 	$(BIN)/ruff format --check .
@@ -31,6 +33,21 @@ lab: $(READY)  # the quick half, three at a time since most of them wait; prints
 
 lab-all: $(READY)  # HOLDFAST_LAB_PYTHON names an interpreter with lightning, trl and sentence-transformers
 	HOLDFAST_LAB_TABLE=docs/lab.md $(BIN)/pytest tests/lab -n 3 -m "not wheels"
+
+service: $(READY) parts  # the quick half: pages, API, leases, one run through each kind of queue
+	$(BIN)/pytest tests/service $(wildcard tests/browser) -m "not full and not wheels"
+
+service-all: $(READY) parts
+	$(BIN)/pytest tests/service $(wildcard tests/browser) -m "not wheels"
+
+parts:  # real databases, brokers and a browser; what cannot be installed is skipped by the tests, with the reason
+	@missing=""; for part in $(PARTS); do dpkg -s $$part >/dev/null 2>&1 || missing="$$missing $$part"; done; \
+	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  (apt-get update -qq && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -qq --no-install-recommends $$missing) \
+	  >/dev/null 2>&1 || echo "could not install:$$missing"; fi
+
+chaos: $(READY) parts  # about an hour
+	$(BIN)/python -m tests.service.chaos --jobs 200 --workers 4
 
 bench: $(READY)
 	$(BIN)/python perf/cold_start.py

@@ -116,7 +116,8 @@ class Keeper:
         write_artifact(
             this_home().keepers, f"{self._job_id}.json", {**describe_process(os.getpid()), "claim": str(self._claim)}
         )
-        if not self._renew():
+        self._await_database()
+        if self._why == "lost":
             return
         job: Job = Job.objects.select_related("owner", "dataset").get(pk=self._job_id)
         if job.stop_asked:
@@ -238,7 +239,7 @@ class Keeper:
         self._turn()
 
     def _await_database(self) -> None:
-        """Nothing runs; wait until it is known whether the job is still ours."""
+        """While nothing runs: wait until it is known whether the job is still ours."""
         deadline = time.monotonic() + _WRITE_SECONDS
         while time.monotonic() < deadline:
             try:
