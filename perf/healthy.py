@@ -2,7 +2,8 @@
 
 Each kind is a script that is slow or quiet in one way that a hang could be taken for: importing, loading, a long first
 step, compiling, evaluating, saving, resuming, a worker that sleeps, a step that sleeps, a child that works. A run that
-ends in anything but success was killed, and its words are printed. `--rounds 10` gives 220 runs.
+ends in anything but success was killed, and its words are printed. `--rounds 10` gives 220 runs; `--minutes 10` begins
+none after that time.
 """
 
 import argparse
@@ -48,6 +49,7 @@ def main() -> None:
     """Run every kind so often, print what was seen and add it to the ledger."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--kinds", default=",".join(KINDS), help="only these, divided by commas")
     parser.add_argument("--no-ledger", action="store_true")
     parser.add_argument("--work", nargs=2, metavar=("KIND", "FOLDER"), help=argparse.SUPPRESS)
@@ -56,23 +58,30 @@ def main() -> None:
         KINDS[options.work[0]](Path(options.work[1]))
         return
     with tempfile.TemporaryDirectory() as name:
-        seen = measure(Path(name), options.kinds.split(","), options.rounds)
+        seen = measure(Path(name), options.kinds.split(","), options.rounds, time.monotonic() + 60 * options.minutes)
     show(seen)
     if not options.no_ledger:
         write(seen)
     raise SystemExit(any(one.outcome != "finished" for one in seen))
 
 
-def measure(folder: Path, kinds: list[str], rounds: int) -> list[Seen]:
+def measure(folder: Path, kinds: list[str], rounds: int, deadline: float) -> list[Seen]:
     """Run each kind in each round, first alone, then with both cores taken."""
     seen: list[Seen] = []
     for number in range(rounds):
         for is_crowded in (False, True):
-            with hogs(is_crowded), ThreadPoolExecutor(AT_ONCE) as pool:
-                places = {kind: folder / f"{number}-{is_crowded:d}-{kind.replace(' ', '-')}" for kind in kinds}
-                seen += pool.map(lambda kind: run(kind, places[kind], is_crowded), kinds)  # noqa: B023
+            seen += _batch(folder, kinds, number, is_crowded, deadline)
         print(f"round {number + 1}: {len(seen)} runs, {killed(seen)} false kills", flush=True)
     return seen
+
+
+def _batch(folder: Path, kinds: list[str], number: int, is_crowded: bool, deadline: float) -> list[Seen]:
+    def begin(kind: str) -> Seen | None:
+        place = folder / f"{number}-{is_crowded:d}-{kind.replace(' ', '-')}"
+        return run(kind, place, is_crowded) if time.monotonic() < deadline else None
+
+    with hogs(is_crowded), ThreadPoolExecutor(AT_ONCE) as pool:
+        return [one for one in pool.map(begin, kinds) if one]
 
 
 def run(kind: str, attempt: Path, is_crowded: bool) -> Seen:
