@@ -1,0 +1,128 @@
+"""The dispatcher: slots, dead keepers, leases of others. Keepers are stand-ins."""
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.db.models.functions import Now
+
+from holdfast.service import dispatcher as dispatchers
+from holdfast.service.dispatcher import Dispatcher
+from holdfast.service.jobs import leases, workers
+from holdfast.service.jobs.models import Job, Worker
+
+pytestmark = pytest.mark.django_db
+
+
+class Process:
+    """A keeper that lives until it is told otherwise."""
+
+    code = None
+
+    def poll(self):
+        return self.code
+
+
+@pytest.fixture
+def started(monkeypatch):
+    found = {}
+
+    def start(job_id, claimed):
+        found[job_id] = Process()
+        return found[job_id]
+
+    monkeypatch.setattr(dispatchers, "start_keeper", start)
+    return found
+
+
+@pytest.fixture
+def worker():
+    return workers.register(2, "box")
+
+
+def queue(count):
+    owner, _ = User.objects.get_or_create(username="ada")
+    return [leases.submit(owner=owner, name="run", request={}) for _ in range(count)]
+
+
+def states():
+    return list(Job.objects.order_by("pk").values_list("state", flat=True))
+
+
+def test_it_takes_as_many_jobs_as_it_has_slots(started, worker):
+    queue(3)
+    turning = Dispatcher(worker)
+    turning.turn()
+    turning.turn()
+    assert states() == ["running", "running", "queued"]
+    assert len(started) == 2
+
+
+def test_a_successor_counts_the_keepers_that_live_on(started, worker):
+    queue(3)
+    Dispatcher(worker).turn()
+    Dispatcher(workers.register(2, "box")).turn()
+    assert states() == ["running", "running", "queued"]
+
+
+def test_the_job_of_a_dead_keeper_is_taken_again_at_once(started, worker):
+    (job,) = queue(1)
+    turning = Dispatcher(worker)
+    turning.turn()
+    started[job.pk].code = -9
+    turning.turn()
+    assert Job.objects.get(pk=job.pk).claims == 2
+
+
+def test_the_job_of_a_dead_keeper_waits_while_its_supervisor_lives(started, worker, monkeypatch):
+    (job,) = queue(1)
+    turning = Dispatcher(worker)
+    turning.turn()
+    started[job.pk].code = -9
+    monkeypatch.setattr(dispatchers, "holder", lambda run: object())
+    turning.turn()
+    assert Job.objects.get(pk=job.pk).claims == 1
+    monkeypatch.setattr(dispatchers, "holder", lambda run: None)
+    turning.turn()
+    assert Job.objects.get(pk=job.pk).claims == 2
+
+
+def test_a_keeper_that_has_written_its_end_is_forgotten(started, worker):
+    (job,) = queue(1)
+    turning = Dispatcher(worker)
+    turning.turn()
+    leases.release(job.pk, Job.objects.get(pk=job.pk).claim, "finished")
+    started[job.pk].code = 0
+    turning.turn()
+    assert states() == ["finished"]
+    assert not turning._keepers
+
+
+def test_leases_of_other_machines_are_looked_after_too(started, worker):
+    (job,) = queue(1)
+    gone = Worker.objects.create(name="gone", host="gone", devices=["cpu"])
+    leases.claim(job.pk, gone)
+    Job.objects.filter(pk=job.pk).update(lease_until=Now() - timedelta(seconds=1))
+    Dispatcher(worker).turn()
+    row = Job.objects.get(pk=job.pk)
+    assert (row.state, row.worker) == ("running", worker)
+
+
+def test_with_no_slots_nothing_is_taken(started):
+    queue(1)
+    Dispatcher(workers.register(0, "page")).turn()
+    assert states() == ["queued"]
+
+
+def test_who_leaves_takes_nothing_more(started, worker):
+    queue(1)
+    turning = Dispatcher(worker)
+    turning._leave()
+    turning.turn()
+    assert states() == ["queued"]
+
+
+@pytest.mark.parametrize(("kind", "devices"), [("cuda", ["cpu", "cuda"]), ("rocm", ["cpu", "cuda"]), ("xpu", ["cpu"])])
+def test_devices_are_those_that_doctor_found(kind, devices):
+    assert workers.devices_of({"facts": {"gpus": [{"name": "x", "kind": kind}]}}) == devices
+    assert workers.devices_of({"error": "doctor did not answer"}) == ["cpu"]

@@ -1,0 +1,212 @@
+"""What a keeper makes of how its supervisors end; the supervisors are stand-ins that leave files."""
+
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from django.contrib.auth.models import User
+
+from holdfast.core.artifacts import write_artifact
+from holdfast.core.runfolder import PLAN, REFUSED, RESULT, SUPERVISOR_LOG
+from holdfast.runs.held import HELD_BY_OTHER
+from holdfast.service import keeper as keepers
+from holdfast.service.jobs import leases
+from holdfast.service.jobs.models import Job, TrainedModel, Worker
+from holdfast.service.keeper import Keeper, Leash
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Stage:
+    """A claimed job with a folder, and a script of what each of its supervisors does."""
+
+    def __init__(self, folder: Path, goal: str = "model"):
+        owner, _ = User.objects.get_or_create(username="ada")
+        self.worker, _ = Worker.objects.get_or_create(name="box", host="box", devices=["cpu"])
+        self.job = leases.submit(owner=owner, name="run", request={"data": "x.csv"}, goal=goal)
+        self.claim = leases.claim(self.job.pk, self.worker)
+        self.folder, self.acts, self.played = folder, [], 0
+        folder.mkdir(exist_ok=True)
+        write_artifact(folder, "request.json", {"kind": "train", "data": "x.csv"})
+        (folder / SUPERVISOR_LOG).write_text("Traceback\nKeyError: 'x'\n")
+
+    def keep(self) -> Job:
+        keeper = Keeper(self.job.pk, self.claim)
+        keeper._run = self.folder
+        keeper._run_child = lambda job: self._play(keeper)
+        keeper.keep()
+        return Job.objects.get(pk=self.job.pk)
+
+    def _play(self, keeper):
+        act = self.acts[min(self.played, len(self.acts) - 1)]
+        self.played += 1
+        return act(keeper)
+
+    def ends(self, state: str, code: int = 0, **more):
+        def act(keeper):
+            write_artifact(
+                self.folder, RESULT, {"state": state, "exit_code": code, "sentence": f"{state}, 3 steps", **more}
+            )
+            return code
+
+        return act
+
+
+@pytest.fixture
+def stage(tmp_path, monkeypatch, settings):
+    settings.LEASE_SECONDS = 60.0
+    monkeypatch.setattr(keepers, "make_folder", lambda job: tmp_path / "run")
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    (tmp_path / "keepers").mkdir()
+    monkeypatch.setattr(keepers, "this_home", lambda: type("Home", (), {"keepers": tmp_path / "keepers"}))
+    return Stage(tmp_path / "run")
+
+
+def test_a_finished_run_is_written_down_with_its_model(stage):
+    stage.acts = [stage.ends("finished")]
+    job = stage.keep()
+    assert (job.state, job.sentence, job.claim, job.lease_until) == ("finished", "finished, 3 steps", None, None)
+    assert TrainedModel.objects.get(job=job).version == 1
+
+
+def test_an_end_that_an_earlier_keeper_could_not_write_is_found_in_the_folder(stage):
+    stage.ends("finished")(None)
+    assert stage.keep().state == "finished"
+    assert stage.played == 0
+
+
+def test_a_second_model_of_the_same_name_gets_the_next_version(stage, tmp_path):
+    stage.acts = [stage.ends("finished")]
+    stage.keep()
+    second = Stage(stage.folder)
+    second.acts = [second.ends("finished")]
+    assert TrainedModel.objects.get(job=second.keep()).version == 2
+
+
+def test_a_supervisor_that_died_is_followed_by_another(stage):
+    stage.acts = [lambda keeper: -9, lambda keeper: 1, stage.ends("finished")]
+    assert stage.keep().state == "finished"
+    assert stage.played == 3
+
+
+def test_supervisors_that_keep_dying_are_given_up_with_their_last_words(stage):
+    stage.acts = [lambda keeper: 1]
+    job = stage.keep()
+    assert job.state == "failed"
+    assert "KeyError: 'x'" in job.sentence
+
+
+def test_a_failed_run_says_why(stage):
+    stage.acts = [stage.ends("failed", 4)]
+    job = stage.keep()
+    assert (job.state, job.sentence) == ("failed", "failed, 3 steps")
+    assert not TrainedModel.objects.exists()
+
+
+def test_a_refused_request_is_shown_with_its_four_parts(stage):
+    def refuse(keeper):
+        write_artifact(
+            stage.folder, REFUSED, {"what": "no text column", "seen": "a, b", "try_next": ["--text-column a"]}
+        )
+        return 2
+
+    stage.acts = [refuse]
+    job = stage.keep()
+    assert (job.state, job.error["seen"], job.sentence) == ("failed", "a, b", "no text column")
+
+
+def test_a_plan_waits_for_a_person(tmp_path, stage):
+    planned = Stage(stage.folder, goal="plan")
+
+    def plan(keeper):
+        write_artifact(stage.folder, PLAN, {"task": "classify", "proof": {"state": "skipped"}})
+        return 0
+
+    planned.acts = [plan]
+    job = planned.keep()
+    assert (job.state, job.task) == ("planned", "classify")
+
+
+def test_a_wish_to_stop_ends_in_stopped(stage):
+    def stop(keeper):
+        keeper._ask("stop")
+        return stage.ends("stopped", 143)(keeper)
+
+    stage.acts = [stop]
+    assert stage.keep().state == "stopped"
+
+
+def test_a_wish_before_the_start_stops_it_too(stage):
+    leases.ask_stop(stage.job)
+    assert stage.keep().state == "stopped"
+    assert stage.played == 0
+
+
+def test_a_job_that_is_handed_back_waits_again(stage):
+    def hand_back(keeper):
+        keeper._ask("hand back")
+        return stage.ends("stopped", 143)(keeper)
+
+    stage.acts = [hand_back]
+    job = stage.keep()
+    assert (job.state, job.claim, job.claims) == ("queued", None, 0)
+
+
+def test_a_run_that_finishes_while_it_is_handed_back_has_finished(stage):
+    def hand_back(keeper):
+        keeper._ask("hand back")
+        return stage.ends("finished")(keeper)
+
+    stage.acts = [hand_back]
+    assert stage.keep().state == "finished"
+
+
+def test_who_lost_the_claim_writes_nothing(stage):
+    other = uuid.uuid4()
+
+    def lose(keeper):
+        Job.objects.filter(pk=stage.job.pk).update(claim=other)
+        keeper._renewed_at = float("-inf")
+        keeper._turn()
+        return stage.ends("finished")(keeper)
+
+    stage.acts = [lose]
+    job = stage.keep()
+    assert (job.state, job.claim, job.sentence) == ("running", other, "")
+    assert not TrainedModel.objects.exists()
+
+
+def test_a_run_that_the_leash_stopped_goes_on(stage):
+    def pulled(keeper):
+        keeper._leash.has_pulled = True
+        return stage.ends("stopped", 143)(keeper)
+
+    def finish(keeper):
+        keeper._leash.has_pulled = False
+        return stage.ends("finished")(keeper)
+
+    stage.acts = [pulled, finish]
+    assert stage.keep().state == "finished"
+    assert stage.played == 2
+
+
+def test_a_run_that_somebody_else_holds_is_tried_again(stage):
+    stage.acts = [lambda keeper: HELD_BY_OTHER] * 8 + [stage.ends("finished")]
+    assert stage.keep().state == "finished"
+
+
+@pytest.mark.service
+def test_the_leash_asks_at_half_of_the_lease_and_kills_at_three_quarters(tmp_path):
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+    child = subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE)
+    child.stdout.readline()
+    leash = Leash(tmp_path, lease_seconds=4.0)
+    leash.hold(child)
+    begun = time.monotonic()
+    assert child.wait(10) == -signal.SIGKILL
+    assert leash.has_pulled
+    assert 2.5 < time.monotonic() - begun < 4.5
