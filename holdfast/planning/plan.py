@@ -187,7 +187,6 @@ class _Fitting:
             task=self._task,
             lora=lora,
             gradient_checkpointing=checkpointing,
-            precision=self._precision,
             on_card=self._device == "cuda",
             longest_tokens=self._longest,
         )
