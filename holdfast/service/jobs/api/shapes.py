@@ -206,7 +206,7 @@ class EventsAnswer(Schema):
 class MetricsAnswer(Schema):
     """The curves and the final figures."""
 
-    losses: list[tuple[int, float]]
+    losses: list[list[float]]  # step and loss
     evaluations: dict[str, dict[str, float]]
     metrics: Json
 

@@ -1,0 +1,239 @@
+"""`holdfast jobs` against a small server on the loopback: what is sent, what is printed, and every failure in words."""
+
+import io
+import json
+import ssl
+import subprocess
+import sys
+import threading
+import zipfile
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from click.testing import CliRunner
+
+from holdfast.cli import jobs_view, server
+from holdfast.cli.jobs import jobs
+from holdfast.core.errors import HoldfastError, RequestError
+
+JOB = {
+    "id": 7, "name": "bank", "owner": "ada", "team": None, "dataset": 3, "parent": None, "model": None, "settings": {},
+    "goal": "model", "device": "", "priority": 0, "state": "running", "stop_asked": False, "worker": "studio",
+    "task": "classify", "phase": "step", "step": 4, "steps": 20, "loss": 0.51234, "eta_seconds": 12.0, "attempts": 1,
+    "metrics": {}, "sentence": "", "error": None, "live": None,
+}  # fmt: skip
+ATTEMPT = {
+    "number": 1, "rung": "", "outcome": "died", "sentence": "two OpenMP runtimes", "slug": "openmp-duplicate",
+    "noticed_after_seconds": 2.0, "step_reached": 4,
+}  # fmt: skip
+
+
+class Fake:
+    """Answers each address with what was put there, in turn; remembers what was asked."""
+
+    def __init__(self):
+        self.answers, self.heard = {}, []
+        fake = self
+
+        class Listener(BaseHTTPRequestHandler):
+            def answer(self):
+                length = int(self.headers.get("Content-Length") or 0)
+                fake.heard.append((self.command, self.path, dict(self.headers), self.rfile.read(length)))
+                found = fake.answers.get((self.command, self.path.partition("?")[0]), (404, {"error": PROBLEM}))
+                status, body = (found.pop(0) if len(found) > 1 else found[0]) if isinstance(found, list) else found
+                body = body if isinstance(body, bytes) else json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.send_header("Location", "https://elsewhere.example/api/jobs")
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_GET = do_POST = do_DELETE = do_PUT = answer  # noqa: N815
+
+            def log_message(self, *_):
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Listener)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def run(self, *arguments):
+        return CliRunner().invoke(jobs, [*arguments], env={"HOLDFAST_SERVER": self.url, "HOLDFAST_TOKEN": "hfk_x"})
+
+
+PROBLEM = {"what": "there is no run 7", "seen": "", "try_next": [], "slug": ""}
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    monkeypatch.setattr(jobs_view, "_ASK_SECONDS", 0.01)
+    monkeypatch.setattr("holdfast.cli.jobs._LOOK_SECONDS", 0.01)
+    made = Fake()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+def failed(result):
+    assert isinstance(result.exception, HoldfastError), result.exception
+    return result.exception
+
+
+def dataset(state, **more):
+    return {"id": 3, "name": "bank", "state": state, "choices": {}, "problem": None, **more}
+
+
+def test_a_file_is_sent_surveyed_and_trained_on_with_only_the_settings_that_were_given(fake, tmp_path):
+    file = tmp_path / 'odd "name".csv'
+    file.write_bytes(b"a,b\n" * 1000)
+    fake.answers = {
+        ("GET", "/api/datasets"): (200, {"items": [], "next": None}),
+        ("POST", "/api/datasets"): (201, dataset("surveying")),
+        ("GET", "/api/datasets/3"): [(200, dataset("surveying")), (200, dataset("ready"))],
+        ("POST", "/api/jobs"): (201, {**JOB, "state": "queued"}),
+    }
+    result = fake.run("submit", str(file), "--max-steps", "20", "--learning-rate", "1e-4", "--mining")
+    assert result.exit_code == 0, result.output
+    assert "next: holdfast jobs watch 7" in result.output
+    _, _, headers, body = next(heard for heard in fake.heard if heard[:2] == ("POST", "/api/datasets"))
+    assert headers["Authorization"] == "Bearer hfk_x"
+    assert b"a,b\n" * 1000 in body
+    assert b'filename="odd %22name%22.csv"' in body
+    asked = json.loads(fake.heard[-1][3])
+    assert asked["settings"] == {"max_steps": "20", "lr": "1e-4", "mining": True}
+    assert (asked["dataset"], asked["goal"]) == (3, "model")
+
+
+def test_a_file_that_was_sent_before_is_not_sent_again(fake, tmp_path):
+    (tmp_path / "bank.csv").write_text("a,b\n")
+    fake.answers = {
+        ("GET", "/api/datasets"): (200, {"items": [dataset("ready")], "next": None}),
+        ("POST", "/api/jobs"): (201, JOB),
+    }
+    result = fake.run("submit", str(tmp_path / "bank.csv"), "--json")
+    assert json.loads(result.output)["id"] == 7
+    assert not [heard for heard in fake.heard if heard[:2] == ("POST", "/api/datasets")]
+
+
+def test_a_file_that_is_refused_is_refused_in_the_surveys_words(fake, tmp_path):
+    (tmp_path / "x.png").write_bytes(b"\x89PNG")
+    problem = {"what": "this is an image", "seen": "PNG", "try_next": ["a table"]}
+    fake.answers = {
+        ("GET", "/api/datasets"): (200, {"items": [], "next": None}),
+        ("POST", "/api/datasets"): (201, dataset("refused", problem=problem)),
+    }
+    error = failed(fake.run("submit", str(tmp_path / "x.png")))
+    assert (error.what, error.seen, error.try_next) == ("this is an image", "PNG", ("a table",))
+
+
+def test_watching_prints_a_line_for_each_change_and_the_cause_at_the_end(fake):
+    states = [JOB, JOB, {**JOB, "step": 9}, {**JOB, "state": "failed", "sentence": "every rung was tried"}]
+    fake.answers = {
+        ("GET", "/api/jobs/7"): [(200, state) for state in states],
+        ("GET", "/api/jobs/7/attempts"): (200, {"items": [ATTEMPT]}),
+    }
+    result = fake.run("watch", "7")
+    assert result.output.splitlines() == [
+        "running, step, step 4/20, loss 0.5123, 1 attempt",
+        "running, step, step 9/20, loss 0.5123, 1 attempt",
+        "failed, step 4/20, loss 0.5123, 1 attempt",
+        "[x] attempt 1; died at step 4, noticed after 2.0 s",
+        "     two OpenMP runtimes [openmp-duplicate]",
+        "every rung was tried",
+        "next: holdfast jobs logs 7",
+    ]
+    assert result.exit_code == 4
+
+
+def test_watching_outlives_a_restart_of_the_server(fake, monkeypatch):
+    monkeypatch.setattr(server.time, "sleep", lambda seconds: None)
+    down = (503, {"error": {**PROBLEM, "what": "down"}})
+    fake.answers = {
+        ("GET", "/api/jobs/7"): [(200, JOB), down, down, (200, {**JOB, "state": "finished"})],
+        ("GET", "/api/jobs/7/attempts"): (200, {"items": []}),
+    }
+    result = fake.run("watch", "7")
+    assert result.exit_code == 0
+    assert result.stderr.count("asking again") == 1
+    assert "next: holdfast jobs download 7" in result.stdout
+
+
+def test_a_model_is_unpacked_and_a_broken_download_leaves_nothing(fake, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as made:
+        made.writestr("config.json", "{}")
+        made.writestr("../outside", "no")
+    fake.answers = {
+        ("GET", "/api/jobs/7"): (200, {**JOB, "state": "finished"}),
+        ("GET", "/api/jobs/7/model"): [(200, packed.getvalue()[:-30]), (200, packed.getvalue())],
+    }
+    assert "not whole" in failed(fake.run("download", "7", "--to", "mine/model")).what
+    assert sorted(tmp_path.rglob("*")) in ([], [tmp_path / "mine"])
+    assert fake.run("download", "7", "--to", "mine/model").exit_code == 0
+    assert (tmp_path / "mine" / "model" / "config.json").read_text() == "{}"
+    assert not (tmp_path / "mine" / "outside").exists()
+    assert not list(tmp_path.rglob(".*"))
+    assert "is there already" in failed(fake.run("download", "7", "--to", "mine/model")).what
+
+
+def test_the_servers_own_words_come_through(fake):
+    problem = {"what": "2 things cannot be used", "seen": "--epochs 0\n--lr 5", "try_next": ["x"], "slug": ""}
+    fake.answers = {("POST", "/api/jobs/7/resume"): (409, {"error": problem})}
+    error = failed(fake.run("resume", "7"))
+    assert (error.what, error.try_next) == ("2 things cannot be used", ("x",))
+    assert failed(fake.run("show", "7")).what == "there is no run 7"
+
+
+def test_a_wrong_token_a_redirect_and_a_strange_server_are_told_apart(fake):
+    fake.answers = {("GET", "/api/jobs"): (401, {"error": PROBLEM})}
+    assert failed(fake.run("list")).what == "the token was refused"
+    fake.answers = {("GET", "/api/jobs"): (302, b"")}
+    error = failed(fake.run("list"))
+    assert error.try_next == ("--server https://elsewhere.example",)
+    assert len(fake.heard) == 2, "the token was not sent elsewhere"
+    for strange in ((200, b"<html>"), (200, b"[]"), (500, b"<html>")):
+        fake.answers = {("GET", "/api/jobs"): strange}
+        assert "is no Holdfast server" in failed(fake.run("list")).what
+
+
+def test_nobody_there_is_said_with_what_to_do():
+    result = CliRunner().invoke(jobs, ["list", "--server", "http://127.0.0.1:9", "--token", "hfk_x"])
+    error = failed(result)
+    assert "does not answer" in error.what
+    assert "holdfast serve" in error.try_next
+    assert error.exit_code == 3
+
+
+def test_a_certificate_that_is_not_trusted_is_said(monkeypatch):
+    reason = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    reason.verify_message = "self-signed certificate"
+    error = server._unreachable(server.urllib.error.URLError(reason), "https://lab")
+    assert (error.what, error.seen) == ("the certificate of https://lab is not trusted", "self-signed certificate")
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "holdfast.lab", "http://", "https://user:pw@lab"])
+def test_an_address_that_is_none_is_refused(url):
+    with pytest.raises(RequestError):
+        server.find_server(url, "hfk_x")
+
+
+def test_without_a_token_it_is_said_where_to_get_one(monkeypatch):
+    monkeypatch.delenv("HOLDFAST_TOKEN", raising=False)
+    with pytest.raises(RequestError) as caught:
+        server.find_server("http://127.0.0.1:1", None)
+    assert "holdfast jobs token" in caught.value.try_next[1]
+
+
+def test_paths_are_no_options_of_submit():
+    text = CliRunner().invoke(jobs, ["submit", "--help"]).output
+    assert "--max-steps" in text
+    for name in ("--out ", "--from ", "--validation ", "--chat-template", "--report-to", "--offline"):
+        assert name not in text
+
+
+def test_the_command_line_loads_neither_django_nor_ninja():
+    code = (
+        "import sys, holdfast.cli.jobs; print([name for name in ('django', 'ninja', 'torch') if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
