@@ -60,7 +60,7 @@ def table(
         class_="scroll",
         tabindex="0",
         role="region",
-        aria_label=caption or "table",
+        aria_label=caption or "Table of " + ", ".join(str(cell) for cell in head if cell),
     )
 
 

@@ -1,0 +1,124 @@
+"""Pages for everybody: no serious fault by axe, no wider than a phone, keys alone are enough, live parts keep calm."""
+
+import json
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from holdfast.service.jobs.models import Dataset, Job, Worker
+from tests.service.folders import write_folder
+from tests.service.test_run_pages import make_job
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
+
+_FOLDERS = ("planned", "running", "finished", "failed", "stopped")
+_AXE = "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']})"
+
+
+@pytest.fixture
+def places(home):
+    """One of everything, and the paths of its pages."""
+    ada = User.objects.create_superuser("ada", "ada@example.org", "a long enough one")
+    facts = {"rows": 200, "task": "classify"}
+    data = Dataset.objects.create(owner=ada, name="words", file_name="words.csv", state="ready", facts=facts)
+    Worker.objects.create(name="studio", host="studio", devices=["cpu"])
+    jobs = {folder: make_job(ada, folder, name=f"{folder} run", dataset=data) for folder in _FOLDERS}
+    paths = ["/", "/runs/new", f"/runs/compare?ids={jobs['finished'].pk},{jobs['failed'].pk}", "/?q=nothing"]
+    paths += [f"/runs/{job.pk}" for job in jobs.values()] + [f"/runs/{jobs['failed'].pk}/delete"]
+    paths += ["/datasets/", "/datasets/new", f"/datasets/{data.pk}", "/models/", "/machines/", "/account/"]
+    return ada, paths, jobs
+
+
+def open_page(browser, live_server, user, **how):
+    """A page in which somebody is logged in."""
+    client = Client()
+    client.force_login(user)
+    context = browser.new_context(bypass_csp=True, **how)
+    value = client.cookies["sessionid"].value
+    context.add_cookies([{"name": "sessionid", "value": value, "url": live_server.url}])
+    return context.new_page()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark"), (390, "light"), (1280, "dark")])
+def test_no_page_has_a_serious_fault_or_is_wider_than_its_window(browser, live_server, places, width, scheme):
+    axe = pytest.importorskip("axe_playwright_python.base", reason="axe is not installed").AXE_FILE_PATH.read_text()
+    user, paths, _ = places
+    viewport = {"width": width, "height": 900}
+    page = open_page(browser, live_server, user, viewport=viewport, color_scheme=scheme)
+    faults = []
+    for path in paths:
+        page.goto(live_server.url + path)
+        page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        page.evaluate(axe)
+        for fault in page.evaluate(_AXE)["violations"]:
+            if fault["impact"] in ("serious", "critical"):
+                faults.append((path, fault["id"], fault["nodes"][0]["html"][:200]))
+        if page.evaluate("document.documentElement.scrollWidth") > width:
+            faults.append((path, "wider than the window", ""))
+    assert faults == []
+    page.context.close()
+
+
+def test_the_first_key_leads_past_the_menu_and_every_control_shows_its_focus(browser, live_server, places):
+    user, _, jobs = places
+    page = open_page(browser, live_server, user)
+    page.goto(f"{live_server.url}/runs/{jobs['planned'].pk}")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    page.keyboard.press("Enter")
+    assert page.evaluate("location.hash") == "#content"
+    seen = set()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        seen.add(page.evaluate("document.activeElement.textContent.trim()"))
+        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline != "none" or page.evaluate("document.activeElement === document.body")
+    assert {"Start training", "Change settings", "Delete"} <= seen
+    page.context.close()
+
+
+def test_live_parts_change_without_a_reload_and_leave_alone_what_a_reader_does(browser, live_server, places):
+    user, _, jobs = places
+    job = jobs["running"]
+    page = open_page(browser, live_server, user)
+    page.goto(f"{live_server.url}/runs/{job.pk}")
+    page.evaluate("window.notReloaded = true")
+    page.locator("#files-1 summary").click()
+    with (job.folder / "attempts" / "01" / "output.log").open("a") as file:
+        file.write("a fresh line of output\n")
+    page.get_by_text("a fresh line of output").wait_for(timeout=20_000)
+    write_folder(job.folder.with_name("other"), "failed")
+    (job.folder.with_name("other") / "attempts" / "01").rename(job.folder / "attempts" / "02")
+    page.get_by_role("heading", name="Attempt 2").wait_for(timeout=20_000)
+    assert page.locator("#files-1").evaluate("one => one.open")
+    Job.objects.filter(pk=job.pk).update(state="stopped", step=30, steps=40)
+    page.get_by_role("button", name="Resume").wait_for(timeout=20_000)
+    assert page.evaluate("window.notReloaded") is True
+    page.context.close()
+
+
+def test_ticks_of_the_list_outlive_fresh_rows(browser, live_server, places):
+    user, _, jobs = places
+    page = open_page(browser, live_server, user)
+    page.goto(live_server.url)
+    page.get_by_role("checkbox", name="Compare failed run").check()
+    Job.objects.filter(pk=jobs["running"].pk).update(step=17, steps=99)
+    page.get_by_text("17 of 99").wait_for(timeout=20_000)
+    assert page.get_by_role("checkbox", name="Compare failed run").is_checked()
+    page.context.close()
+
+
+def test_pages_break_no_rule_of_their_own_policy(browser, live_server, places):
+    user, paths, _ = places
+    client = Client()
+    client.force_login(user)
+    context = browser.new_context()
+    context.add_cookies([{"name": "sessionid", "value": client.cookies["sessionid"].value, "url": live_server.url}])
+    page = context.new_page()
+    said = []
+    page.on("console", lambda line: said.append(line.text) if line.type in ("error", "warning") else None)
+    for path in paths:
+        assert page.goto(live_server.url + path).status == 200, path
+    assert said == [], json.dumps(said)
+    context.close()
