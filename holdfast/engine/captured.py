@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from holdfast.engine.settings import Settings
+
 Arrays = Mapping[str, NDArray[np.int64]]
 
 _BUCKET_TOKENS = 512
@@ -28,6 +30,15 @@ class StepResult:
     step: int
     loss: float
     norm: float
+
+
+def make_captured(task: Any, settings: Settings, optimizer: torch.optim.Optimizer) -> "CapturedSteps | None":
+    """Steps as graphs, on a card, for tasks that offer them."""
+    step_loss = getattr(task, "step_loss", None) if getattr(task, "is_packed", True) else None
+    if not settings.card_draws or not step_loss:
+        return None
+    torch.use_deterministic_algorithms(True)
+    return CapturedSteps(step_loss, optimizer, settings.max_grad_norm, settings.device)
 
 
 class CapturedSteps:

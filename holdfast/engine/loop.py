@@ -19,7 +19,7 @@ from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.runfolder import METRICS, MISJUDGED, checkpoints_folder, model_folder
 from holdfast.engine.about_model import write_about
 from holdfast.engine.cadence import SaveCost, is_time_to_save, share_over_budget
-from holdfast.engine.captured import CapturedSteps, StepResult
+from holdfast.engine.captured import StepResult, make_captured
 from holdfast.engine.card import write_card
 from holdfast.engine.checkpoint import Checkpoints, Loaded, is_full
 from holdfast.engine.identity import identity_of, require_same
@@ -54,7 +54,7 @@ class Loop:
         self._eval_steps = settings.eval_steps or self._order.steps_per_epoch
         self._optimizer = make_optimizer(task.model, settings)
         self._checkpoints = Checkpoints(checkpoints_folder(self._run), events)
-        self._captured = self._make_captured()
+        self._captured = make_captured(task, settings, self._optimizer)
         self._identity = identity_of(settings)
         self._stopping = Stopping()
         self._best: float | None = None
@@ -92,14 +92,6 @@ class Loop:
         self._beat.enter(phase, step, self.steps)
         self._step(step, self._order.examples(step))
         self._step_seconds = time.monotonic() - begun
-
-    def _make_captured(self) -> CapturedSteps | None:
-        """Steps as graphs, on a card, for tasks that offer them."""
-        step_loss = getattr(self._task, "step_loss", None) if getattr(self._task, "is_packed", True) else None
-        if not self._settings.card_draws or not step_loss:
-            return None
-        torch.use_deterministic_algorithms(True)
-        return CapturedSteps(step_loss, self._optimizer, self._settings.max_grad_norm, self._settings.device)
 
     def _begin_epoch(self, step: int) -> bool:
         """Let the task make what the epoch needs; say whether it made something that a checkpoint would keep."""

@@ -12,6 +12,7 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.runfolder import BEAT, EVENTS
 from holdfast.engine.process import prepare_process
 
-_FEWEST_STEPS, _MOST_STEPS = 2, 12
+_FEWEST_STEPS, _MOST_STEPS, _MOST_CARD_STEPS = 2, 12, 600
 
 
 def main(folder: Path) -> int:
@@ -65,15 +66,20 @@ def _time(settings: Any, seconds: float, beat: BeatWriter) -> dict[str, object]:
     loss = float(task.forward_backward(0, first))
     norm = float(clip_gradients(task.model.parameters(), 0.0))
     task.model.zero_grad(set_to_none=True)
+    step_once, wait = _stepper(task, settings)
+    if settings.is_on_card:  # the first step of each size chooses kernels and captures a graph
+        for step in range(steps):
+            beat.enter("step", step, steps)
+            step_once(step, order.examples(step))
+        wait()
     texts, tokens, done, begun = 0, 0, 0, time.perf_counter()
-    while done < steps and (done < _FEWEST_STEPS or time.perf_counter() - begun < seconds):
-        beat.enter("step", done, steps)
-        examples = order.examples(done % order.steps_per_epoch)
-        loss_again = task.forward_backward(done, examples)
-        task.model.zero_grad(set_to_none=True)
-        if settings.device != "cpu":
-            float(loss_again)  # waits for the device
+    most = _MOST_CARD_STEPS if settings.is_on_card else steps
+    while done < most and (done < _FEWEST_STEPS or time.perf_counter() - begun < seconds):
+        beat.enter("step", done, most)
+        examples = order.examples(done % steps)
+        step_once(done % steps, examples)
         texts, tokens, done = texts + len(examples), tokens + int(task.lengths[examples].sum()), done + 1
+    wait()
     taken = time.perf_counter() - begun
     peak = torch.cuda.max_memory_allocated() if settings.is_on_card else _peak_bytes()
     is_packed = bool(getattr(task, "is_packed", True))
@@ -89,6 +95,36 @@ def _time(settings: Any, seconds: float, beat: BeatWriter) -> dict[str, object]:
         "peak_bytes": peak,
         "is_packed": is_packed,
     }
+
+
+def _stepper(task: Any, settings: Any) -> tuple[Callable[[int, Any], None], Callable[[], None]]:
+    """What does one step as a run would, and what waits until all are done."""
+    from holdfast.engine.captured import make_captured
+    from holdfast.engine.optim import make_optimizer
+    from holdfast.engine.order import step_seed
+
+    optimizer = make_optimizer(task.model, settings) if settings.is_on_card else None
+    captured = make_captured(task, settings, optimizer) if optimizer else None
+    for group in optimizer.param_groups if optimizer else ():
+        group["lr"].fill_(0.0)
+
+    def step_once(step: int, examples: Any) -> None:
+        arrays = task.step_arrays(step, examples) if captured else None
+        if captured and arrays:
+            task.model.train()
+            for _ in captured.run(step, arrays, step_seed(settings.seed, step)):
+                pass
+            return
+        loss = task.forward_backward(step, examples)
+        task.model.zero_grad(set_to_none=True)
+        if settings.device != "cpu":
+            float(loss)  # waits for the device
+
+    def wait() -> None:
+        for _ in captured.drain() if captured else ():
+            pass
+
+    return step_once, wait
 
 
 def _forget_peak() -> None:
