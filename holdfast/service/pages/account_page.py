@@ -95,7 +95,7 @@ def _hook(hook: Hook) -> HookRow:
     both = {(True, True): "finish and trouble", (True, False): "finish", (False, True): "trouble"}
     return HookRow(
         pk=hook.pk,
-        kind=hook.get_kind_display(),
+        kind="e-mail" if hook.kind == Hook.Kind.EMAIL else hook.kind,
         target=hook.target,
         when=both.get((hook.on_finish, hook.on_trouble), "nothing"),
         said=getattr(hook, "said", None) or "",

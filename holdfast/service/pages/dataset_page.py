@@ -11,15 +11,21 @@ from django.core.paginator import Page, Paginator
 from django.db.models import Count, Q
 from django.utils.safestring import SafeString, mark_safe
 
-from holdfast.core.text import plural
+from holdfast.core.text import human_bytes
 from holdfast.runs.page.charts import bar_chart, meter
-from holdfast.runs.page.html import Html, table
+from holdfast.runs.page.html import Html, table, tag
 from holdfast.service.jobs import datasets
 from holdfast.service.jobs.models import Dataset
 
 _ON_A_PAGE = 25
 _SHOWN_LABELS = 20
 _TASK_WORDS = {"classify": "classify texts", "causal": "language model", "two-tower": "search (two-tower)"}
+_MODELS = {"classify": "a classifier of texts", "causal": "a language model", "two-tower": "a search model (two-tower)"}
+_SPLITS = ("train", "validation", "test")
+_ROLES = ("text", "prompt", "answer", "query", "passage")
+_CHOICES = (
+    *("task", "form", "text_column", "label_column", "labels", "splits", "format", "encoding", "delimiter", "header"),
+)
 # What the reader advises for the command line, in the words of the page.
 _ON_PAGE = (
     ("--text-column", "choose the text column below, and survey again"),
@@ -99,7 +105,7 @@ class DatasetPage:
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
     left_out_columns: int = 0
-    charts: SafeString = SafeString()
+    charts: Sequence[SafeString] = ()
     labels: SafeString = SafeString()
     fields: Sequence[Field] = ()
     runs: Sequence[tuple[int, str, str]] = ()
@@ -133,7 +139,7 @@ def read_dataset(dataset: Dataset) -> DatasetPage:
         owner=dataset.owner.get_username(),
         team=dataset.team.name if dataset.team else "",
         state=dataset.state,
-        doing=doing,
+        doing=_doing(doing, done, whole),
         share=min(1.0, done / whole) if whole else None,
         lead=_lead(facts),
         tiles=tuple(_tiles(facts)),
@@ -177,46 +183,72 @@ def _row(dataset: Dataset, runs: int) -> Row:
 def _lead(facts: Mapping[str, Any]) -> str:
     if not facts.get("task"):
         return ""
-    parts = [f"{_TASK_WORDS.get(facts['task'], facts['task'])}, {facts.get('form', '')}"]
-    if facts.get("text_column"):
-        parts.append(f"text from {facts['text_column']}")
-    if facts.get("label_column"):
-        parts.append(f"labels from {facts['label_column']}")
-    return "Good to " + ("train a " if facts["task"] == "causal" else "") + "; ".join(parts) + "."
+    said = [f"It can train {_MODELS.get(facts['task'], facts['task'])} ({facts.get('form', '')})."]
+    columns = [(name, facts.get(f"{name}_column")) for name in ("text", "label")]
+    said += [f"The {name} is in the column “{column}”." for name, column in columns if column]
+    return " ".join(said)
 
 
 def _tiles(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if not facts:
         return
     yield f"{facts.get('rows', 0):,}", "rows"
-    for split, rows in facts.get("splits", {}).items():
-        yield f"{rows:,}", f"for {split}"
+    splits = facts.get("splits", {})
+    for split in _in_order(splits, _SPLITS):
+        yield f"{splits[split]:,}", "to train on" if split == "train" else f"for {split}"
     if count := facts.get("label_count"):
         yield f"{count:,}", "labels"
-    for role, found in list(facts.get("lengths", {}).items())[:2]:
-        yield f"{found['median']:g}", f"{found['unit']} in the middle {role}"
+    lengths = facts.get("lengths", {})
+    for role in _in_order(lengths, _ROLES)[:2]:
+        found = lengths[role]
+        yield f"{found['median']:g}", f"{found['unit']}, median {role}"
     if facts.get("bad_row_count"):
         yield f"{facts['bad_row_count']:,}", "bad rows, left out"
 
 
 def _chosen(facts: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    for name, choice in facts.get("choices", {}).items():
+    choices = facts.get("choices", {})
+    for name in _in_order(choices, _CHOICES):
+        choice = choices[name]
         yield name.replace("_", " "), str(choice.get("value")), _on_page(str(choice.get("because")))
 
 
-def _charts(facts: Mapping[str, Any]) -> SafeString:
-    drawn = []
-    for role, bars in facts.get("histograms", {}).items():
-        found = facts["lengths"][role]
-        width = bars[1][0] - bars[0][0] if len(bars) > 1 else 1
-        named = [(_range(low, width, at == len(bars) - 1), float(count)) for at, (low, count) in enumerate(bars)]
-        about = f"Median {found['median']:g}, 95 of 100 within {found['p95']:,}, longest {found['longest']:,}."
-        drawn.append(bar_chart(f"Length of each {role}", about, named, found["unit"]))
-    return mark_safe("".join(drawn))
+def _charts(facts: Mapping[str, Any]) -> tuple[SafeString, ...]:
+    drawn, lengths = facts.get("histograms", {}), facts.get("lengths", {})
+    roles = [role for role in _in_order(drawn, _ROLES) if drawn[role] and role in lengths]
+    return tuple(mark_safe(_length_chart(role, drawn[role], lengths[role])) for role in roles)
 
 
-def _range(low: int, width: int, is_last: bool) -> str:
-    return f"{low:,}+" if is_last else f"{low:,}" if width == 1 else f"{low:,}-{low + width - 1:,}"
+def _in_order(found: Mapping[str, Any], known: Sequence[str]) -> list[str]:
+    """What is known in its usual order, then the rest."""
+    return sorted(found, key=lambda name: known.index(name) if name in known else len(known))
+
+
+def _doing(what: str, done: int, whole: int | None) -> str:
+    """What the survey is at, with how much of it is done."""
+    if not done:
+        return what
+    is_bytes = what.startswith("reading ")
+    if is_bytes:
+        return f"{what}, {human_bytes(done)}" + (f" of {human_bytes(whole)}" if whole else "")
+    return f"{what}, {done:,}" + (f" of {whole:,} rows" if whole else " rows so far")
+
+
+def _length_chart(role: str, bars: Sequence[tuple[int, int]], lengths: Mapping[str, Any]) -> Html:
+    """How long the texts of a role are; from the shortest on, and in words where all are about the same."""
+    width = bars[1][0] - bars[0][0] if len(bars) > 1 else 1
+    first = next((at for at, (_, count) in enumerate(bars) if count), 0)
+    shown, title, unit = bars[first:], f"Length of each {role}", lengths["unit"]
+    has_more = lengths["longest"] >= bars[-1][0] + width
+    if len(shown) == 1:
+        return tag("p", f"Every {role} has {_range(shown[0][0], width, has_more)} {unit}.")
+    named = [(_range(low, width, has_more and low == bars[-1][0]), float(count)) for low, count in shown]
+    about = f"Median {lengths['median']:g}, 95 of 100 within {lengths['p95']:,}, longest {lengths['longest']:,}."
+    return bar_chart(title, about, named, unit)
+
+
+def _range(low: int, width: int, has_more: bool) -> str:
+    return f"{low:,}+" if has_more else f"{low:,}" if width == 1 else f"{low:,}-{low + width - 1:,}"
 
 
 def _labels(facts: Mapping[str, Any]) -> SafeString:
@@ -228,9 +260,8 @@ def _labels(facts: Mapping[str, Any]) -> SafeString:
         [name, meter(count / highest, f"{count / whole:.1%}"), f"{count:,}"] for name, count in labels[:_SHOWN_LABELS]
     ]
     more = facts.get("label_count", len(labels)) - len(rows)
-    caption = f"The {_SHOWN_LABELS} commonest; {more:,} more" if more > 0 else ""
-    found: Html = table(["label", "share", "rows"], rows, caption=caption or "Labels", numbers=[2])
-    return mark_safe(found)
+    caption = f"The {_SHOWN_LABELS} commonest of {len(rows) + more:,}" if more > 0 else ""
+    return mark_safe(table(["label", "share", "rows"], rows, caption=caption, numbers=[2]))
 
 
 def _fields(dataset: Dataset) -> Iterator[Field]:
@@ -294,8 +325,3 @@ def _advice(line: str) -> str:
 def _on_page(text: str) -> str:
     """A sentence of the reader without what only the command line has."""
     return re.sub(r"; --(?:no-)?[a-z-]+ (?:changes it|reads them)$", "", text)
-
-
-def count_words(page: DatasetPage) -> str:
-    """How many runs use it."""
-    return plural(page.run_count, "run")

@@ -176,7 +176,7 @@ def headline(model: TrainedModel) -> str:
         for name in _DECIDING.get(model.task, ()):
             value = found.get(name) if isinstance(found, dict) else None
             if isinstance(value, int | float):
-                return f"{metric_name(name)} {value:.4g} ({split})"
+                return f"{metric_name(name)} {_short(name, value)} ({split})"
     return ""
 
 
@@ -201,7 +201,12 @@ def _tiles(task: str, splits: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple
         for name in _DECIDING.get(task, ()):
             value = found.get(name)
             if isinstance(value, int | float) and not (name == "micro_f1" and "accuracy" in found):
-                yield f"{value:.4g}", f"{metric_name(name)}, {split}"
+                yield _short(name, value), f"{metric_name(name)}, {split}"
+
+
+def _short(name: str, value: float) -> str:
+    """Shares with three digits, other numbers as they are."""
+    return f"{value:.4g}" if name in ("perplexity", "loss") else f"{value:.3f}"
 
 
 def _metrics(splits: Mapping[str, Mapping[str, Any]]) -> SafeString:
@@ -209,10 +214,13 @@ def _metrics(splits: Mapping[str, Mapping[str, Any]]) -> SafeString:
         name
         for found in splits.values()
         for name, value in found.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and name != "negative_loss"
+        if isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and name != "negative_loss"
+        and not (name == "micro_f1" and "accuracy" in found)
     )
     rows = [[metric_name(name), *(_number(found.get(name)) for found in splits.values())] for name in names]
-    drawn = table(["metric", *splits], rows, caption="Every metric", numbers=range(1, len(splits) + 1))
+    drawn = table(["metric", *splits], rows, numbers=range(1, len(splits) + 1))
     return mark_safe(drawn if rows else "")
 
 
@@ -234,5 +242,5 @@ def _classes(splits: Mapping[str, Mapping[str, Any]]) -> SafeString:
             for row in sorted(classes, key=lambda row: -row.get("support", 0))[:100]
         ]
         head = ["label", "precision", "recall", "F1", "texts"]
-        return mark_safe(table(head, rows, caption=f"By label, {split}", numbers=(4,)))
+        return mark_safe(table(head, rows, caption=f"On the rows kept for {split}", numbers=(4,)))
     return mark_safe("")
