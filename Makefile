@@ -7,7 +7,7 @@ CORPUS ?= ../shared/corpus/cases.jsonl  # real failures with confirmed causes; s
 
 PARTS := postgresql redis-server rabbitmq-server chromium
 
-.PHONY: demo test check lab lab-all service service-all parts chaos bench corpus hazard hazards clean
+.PHONY: demo test check lab lab-all service service-all parts chaos bench numbers docs corpus hazard hazards clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 ...")'
@@ -53,6 +53,13 @@ bench: $(READY)
 	$(BIN)/python perf/cold_start.py
 	$(BIN)/python perf/classify_cpu.py --rounds 3
 	$(BIN)/python perf/causal_cpu.py --rounds 3
+
+numbers: $(READY)  # docs/numbers.md and its charts, from the ledger
+	$(BIN)/python tools/numbers.py
+
+docs: $(READY)  # pages that need no network, in build/docs; a link that leads nowhere is an error
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[docs]' -c constraints.txt
+	$(BIN)/properdocs build --strict --config-file properdocs.yml --site-dir build/docs
 
 corpus: $(READY)
 	$(BIN)/python tools/score_corpus.py $(CORPUS)

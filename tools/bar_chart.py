@@ -1,0 +1,60 @@
+"""Draws bars as one static SVG picture: no script, no font from elsewhere, readable in the light and in the dark."""
+
+from dataclasses import dataclass
+from xml.sax.saxutils import escape
+
+WIDTH, LABEL, ROW, GAP = 760, 300, 24, 20
+_STYLE = """<style>
+text{font:13px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif;fill:#1f2933}
+.head{font-weight:600;font-size:14px}.where{font-size:12px;fill:#52606d}.page{fill:#ffffff}
+.bar{fill:#b8c0cc}.ours{fill:#2f9e6e}
+@media (prefers-color-scheme:dark){text{fill:#e4e7eb}.where{fill:#b0bac5}.page{fill:#161b22}
+.bar{fill:#56616f}.ours{fill:#3fb27f}}
+</style>"""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar with its words."""
+
+    label: str
+    value: float
+    figure: str
+    is_ours: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Bars that share a scale."""
+
+    title: str
+    where: str
+    bars: tuple[Bar, ...]
+
+
+def chart(title: str, panels: list[Panel]) -> str:
+    """The panels under each other, each with a scale of its own that begins at nothing."""
+    parts, top = [], GAP
+    for panel in panels:
+        parts.append(_text("head", GAP, top + 14, panel.title))
+        parts.append(_text("where", GAP, top + 31, panel.where))
+        top += 40
+        most = max(bar.value for bar in panel.bars) or 1
+        for bar in panel.bars:
+            length = round((WIDTH - LABEL - 110) * bar.value / most, 1)
+            parts.append(_text("label", LABEL - 10, top + 16, bar.label, anchor="end"))
+            kind = "ours" if bar.is_ours else "bar"
+            parts.append(
+                f'<rect class="{kind}" x="{LABEL}" y="{top + 3}" width="{max(length, 1)}" height="{ROW - 6}" rx="2"/>'
+            )
+            parts.append(_text("figure", LABEL + max(length, 1) + 8, top + 16, bar.figure))
+            top += ROW
+        top += GAP
+    size = f'viewBox="0 0 {WIDTH} {top}" width="{WIDTH}" height="{top}"'
+    page = f'<rect class="page" width="{WIDTH}" height="{top}" rx="8"/>'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{escape(title)}">'
+    return "\n".join([head, f"<title>{escape(title)}</title>", _STYLE, page, *parts, "</svg>", ""])
+
+
+def _text(kind: str, x: float, y: float, words: str, anchor: str = "start") -> str:
+    return f'<text class="{kind}" x="{x}" y="{y}" text-anchor="{anchor}">{escape(words)}</text>'

@@ -1,0 +1,25 @@
+"""Lets the site hold CONTRIBUTING.md and CHANGELOG.md, which lie beside docs/ and not in it."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from properdocs.structure.files import File
+
+ROOT = Path(__file__).parents[1]
+OUTSIDE = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages from outside, their links turned to where the site has them."""
+    for name, page in OUTSIDE.items():
+        text = (ROOT / name).read_text(encoding="utf-8")
+        files.append(File.generated(config, page, content=re.sub(r"\]\(docs/", "](", text)))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Turn links out of docs/ to the pages that were added."""
+    for name, page in OUTSIDE.items():
+        markdown = markdown.replace(f"](../{name}", f"]({page}")
+    return markdown
