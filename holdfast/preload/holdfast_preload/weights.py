@@ -20,6 +20,7 @@ from holdfast_preload.wraps import Function
 _COST_SECONDS_A_STEP = 0.5e-6
 _MOST_STEPS = 10_000  # between two looks, however dear one is
 _SEEN = 4  # of the smallest weights
+_DEVICES = ("cpu", "cuda", "mps")  # on others (xla) a question may make the whole graph run
 
 optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -54,7 +55,7 @@ class Weights:
         wait_steps = int((perf_counter() - begun) / _COST_SECONDS_A_STEP)
         self.next_step = BEAT.step + min(wait_steps, _MOST_STEPS)
 
-    def look_now(self, may_wait: bool = False, only: tuple[str, ...] = ()) -> None:
+    def look_now(self, may_wait: bool = False, only: tuple[str, ...] = _DEVICES) -> None:
         """Look, and tell when it is news. A CUDA device's answer comes with a later look, unless it is waited for."""
         torch: Any = sys.modules.get("torch")
         step = self._looked_at = BEAT.step
@@ -75,7 +76,7 @@ class Weights:
         for optimizer in list(optimizers):
             for weight in self._choose(optimizer):
                 local = weight.to_local() if hasattr(weight, "to_local") else weight  # a sharded one answers for itself
-                if not only or local.device.type in only:
+                if local.device.type in only:
                     by_device.setdefault(local.device, []).append(torch.isnan(local.detach()).any())
         return [flags[0] if len(flags) == 1 else torch.stack(flags).any() for flags in by_device.values()]
 
