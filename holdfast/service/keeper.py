@@ -116,8 +116,7 @@ class Keeper:
         write_artifact(
             this_home().keepers, f"{self._job_id}.json", {**describe_process(os.getpid()), "claim": str(self._claim)}
         )
-        self._await_database()
-        if self._why == "lost":
+        if not self._await_database():
             return
         job: Job = Job.objects.select_related("owner", "dataset").get(pk=self._job_id)
         if job.stop_asked:
@@ -238,17 +237,18 @@ class Keeper:
             end_process(found, min(_LEFTOVER_SECONDS, settings.LEASE_SECONDS / 4))
         self._turn()
 
-    def _await_database(self) -> None:
+    def _await_database(self) -> bool:
         """While nothing runs: wait until it is known whether the job is still ours."""
         deadline = time.monotonic() + _WRITE_SECONDS
         while time.monotonic() < deadline:
             try:
-                self._renew()
-                return
-            except DatabaseError:
+                return self._renew()
+            except DatabaseError as error:
+                _log(f"the database did not answer: {error}")
                 connections.close_all()
                 time.sleep(1.0)
-        self._why = "lost"
+        self._ask("lost")
+        return False
 
     def _end(self, job: Job, code: int) -> bool:
         """Write how the run ended; False when it has not ended."""

@@ -1,0 +1,45 @@
+"""Does by hand what the reapers do by themselves: puts back lost jobs, ends what runs and is held by nobody."""
+
+import shutil
+
+from django.db.models.functions import Now
+
+from holdfast.core.artifacts import read_artifact
+from holdfast.runs.holder import holder
+from holdfast.runs.identity import end_process, find_process
+from holdfast.service.home import this_home
+from holdfast.service.jobs import leases
+from holdfast.service.jobs.models import Job
+
+_SAVE_SECONDS = 60.0
+
+
+def clean_up() -> list[str]:
+    """Put things right on this machine and in the table; say what was done, a line each."""
+    said = [f"job {job_id}: its holder is gone; it waits again" for job_id in leases.requeue_lost()]
+    home = this_home()
+    for folder in sorted(home.runs.glob("[0-9]*"), key=lambda path: int(path.name)):
+        job_id = int(folder.name)
+        if (found := holder(folder)) and not _is_held(job_id):
+            end_process(found, _SAVE_SECONDS)
+            said.append(f"job {job_id}: supervisor {found.pid} was ended; nobody held its job")
+        if not _is_known(job_id):
+            shutil.rmtree(folder, ignore_errors=True)
+            said.append(f"job {job_id}: its folder was removed; its row is gone")
+    for file in sorted(home.keepers.glob("[0-9]*.json")):
+        job_id = int(file.stem)
+        if (keeper := find_process(read_artifact(file))) and not _is_held(job_id):
+            end_process(keeper, _SAVE_SECONDS)
+            said.append(f"job {job_id}: keeper {keeper.pid} was ended; its claim is gone")
+        if not _is_known(job_id):
+            file.unlink(missing_ok=True)
+            file.with_suffix(".log").unlink(missing_ok=True)
+    return said
+
+
+def _is_held(job_id: int) -> bool:
+    return Job.objects.filter(pk=job_id, state=Job.State.RUNNING, lease_until__gte=Now()).exists()
+
+
+def _is_known(job_id: int) -> bool:
+    return Job.objects.filter(pk=job_id).exists()

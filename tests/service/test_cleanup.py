@@ -1,0 +1,33 @@
+"""`holdfast jobs cleanup`: lost jobs wait again, folders without a row go, everything else stays."""
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.db.models.functions import Now
+
+from holdfast.service.home import this_home
+from holdfast.service.jobs import leases
+from holdfast.service.jobs.cleanup import clean_up
+from holdfast.service.jobs.models import Job, Worker
+
+pytestmark = pytest.mark.django_db
+
+
+def test_what_is_lost_is_put_back_and_what_is_held_stays():
+    owner = User.objects.create_user("ada")
+    worker = Worker.objects.create(name="box", host="box", devices=["cpu"])
+    lost, held = (leases.submit(owner=owner, name="run", request={}) for _ in range(2))
+    for job in (lost, held):
+        leases.claim(job.pk, worker)
+        job.folder.mkdir(parents=True)
+    Job.objects.filter(pk=lost.pk).update(lease_until=Now() - timedelta(seconds=1))
+    stray = this_home().runs / "987654"
+    stray.mkdir()
+    said = clean_up()
+    assert f"job {lost.pk}: its holder is gone; it waits again" in said
+    assert "job 987654: its folder was removed; its row is gone" in said
+    assert not stray.exists()
+    assert held.folder.exists()
+    assert Job.objects.get(pk=held.pk).state == "running"
+    assert Job.objects.get(pk=lost.pk).state == "queued"
