@@ -15,5 +15,9 @@ def stop(folder: Path, at_once: bool, as_json: bool) -> None:
     """Ask RUN to save and end; `holdfast resume RUN` goes on from there."""
     from holdfast.runs.resume import ask_to_stop
 
-    words = ask_to_stop(folder.resolve(), at_once=at_once, wait_seconds=90)
+    def say(words: str) -> None:
+        if not as_json:
+            click.echo(f"holdfast: {words}")
+
+    words = ask_to_stop(folder.resolve(), at_once=at_once, wait_seconds=90, say=say)
     click.echo(to_json({"run": folder.resolve(), "said": words}) if as_json else f"holdfast: {words}")

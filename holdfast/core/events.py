@@ -20,6 +20,8 @@ from holdfast.core.artifacts import to_plain
 class Events:
     """Appends to one file of events."""
 
+    _file = -1
+
     def __init__(self, path: Path):
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         size = os.fstat(self._file).st_size
@@ -33,6 +35,16 @@ class Events:
         with contextlib.suppress(OSError):
             if not self._append(line):
                 print(line, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+    def __del__(self) -> None:
+        """Let go of the file also where nobody says so: a service holds many runs, one after the other."""
+        self.close()
 
     def _append(self, line: str) -> bool:
         """Write a whole line; a part of it that still fitted on the disk is closed off before the next one."""

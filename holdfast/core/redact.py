@@ -73,6 +73,14 @@ def is_secret_name(name: str) -> bool:
     return bool(_SECRET_NAME.search(name)) and not _NOT_SECRET_NAME.search(name)
 
 
+def is_secret(name: str, value: str) -> bool:
+    """True for a variable that is not to be written down: by its name, or because a password or key is in its value."""
+    if is_secret_name(name) or re.search(r"(?i)session", name):
+        return True
+    shapes = (shape for kind, shape in _SHAPES if kind in ("private key", "token", "key", "password"))
+    return any(re.search(shape, value) for shape in shapes)
+
+
 class Redactor:
     """Takes secrets and names out of texts, and counts what it took."""
 

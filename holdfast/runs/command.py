@@ -17,10 +17,11 @@ from pathlib import Path
 import holdfast
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.redact import is_secret
 from holdfast.core.runfolder import REQUEST, SETTINGS, checkpoints_folder
 from holdfast.planning.ladder import DEFAULT_MAX_ATTEMPTS, Changes
 from holdfast.planning.ladders import command_ladder
-from holdfast.runs.folders import RUNS, make_free_folder
+from holdfast.runs.folders import RUNS, make_free_folder, take_folder
 from holdfast.runs.memory import Memory, key_of
 from holdfast.runs.supervise import Job
 from holdfast.supervisor.child import Launch
@@ -28,7 +29,6 @@ from holdfast.supervisor.members import start_ticks_of
 
 PRELOAD = Path(holdfast.__file__).parent / "preload"
 
-_SECRET = re.compile(r"(?i)key|token|secret|passw|credential|auth|cookie|session")
 _OWN = re.compile(r"HOLDFAST_|PWD$|OLDPWD$|SHLVL$|_$|TMUX|STY$|WINDOWID$|TERM_SESSION")
 
 
@@ -66,7 +66,7 @@ def make_request(command: tuple[str, ...], **options: object) -> CommandRequest:
     script = _script_of(command)
     if script and not Path(script).exists():
         raise RequestError(f"there is no file {script!r}", seen=f"looked in {Path.cwd()}")
-    kept = {name: value for name, value in os.environ.items() if not _SECRET.search(name) and not _OWN.match(name)}
+    kept = {name: value for name, value in os.environ.items() if not _OWN.match(name) and not is_secret(name, value)}
     return CommandRequest(command=command, cwd=str(Path.cwd()), environment=kept, **options)  # type: ignore[arg-type]
 
 
@@ -74,14 +74,8 @@ def make_folder(request: CommandRequest, folder: Path | None, name: str = "") ->
     """Make the run's folder with its request in it; refuse one that holds a run already."""
     if name and (name in (".", "..") or Path(name).name != name):
         raise RequestError(f"{name!r} is no name for a folder under {RUNS}/", try_next=("--run FOLDER, for any place",))
-    if folder and (folder / REQUEST).exists():
-        raise RequestError(
-            f"{folder} already holds a run", try_next=(f"holdfast resume {folder}", "give another folder with --run")
-        )
     try:
-        if folder is None:
-            folder = make_free_folder(name or _name_of(request.command))
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = take_folder(folder, "--run") if folder else make_free_folder(name or _name_of(request.command))
         write_artifact(folder, REQUEST, {"kind": "command", **asdict(request)})
         (folder / REQUEST).chmod(0o600)  # it holds the environment
     except OSError as error:

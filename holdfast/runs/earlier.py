@@ -4,15 +4,19 @@ An attempt without an outcome was cut off with its supervisor: by a kill, a cras
 nothing against its plan. A run that was stopped or had failed is a new question, with the plan it last had.
 """
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from holdfast.core.artifacts import read_artifact, write_artifact
+from holdfast.core.plan import Rung
 from holdfast.core.runfolder import DECISION, OUTCOME, RUNG, attempt_folders
 from holdfast.planning.ladder import Changes
 from holdfast.supervisor.ending import end_tree
+from holdfast.supervisor.members import find_member, read_root
 from holdfast.supervisor.outcome import Outcome, newest_beat, read_outcome
 
 
@@ -22,6 +26,7 @@ class Earlier:
 
     next_number: int = 1
     counted: tuple[Outcome, ...] = ()  # attempts of the same question, which the ladder counts
+    rung: Rung | None = None  # what was decided and not yet tried
     changes: Changes = field(default_factory=dict)
     because: str = ""
 
@@ -31,24 +36,34 @@ def read_earlier(run: Path, on_leftover: Callable[[str], None]) -> Earlier:
     folders = attempt_folders(run)
     if not folders:
         return Earlier()
-    if not read_outcome(folders[-1]):
-        _close_cut_off(folders[-1], on_leftover)
-    outcomes = [outcome for folder in folders if (outcome := read_outcome(folder))]
-    next_number, last = int(folders[-1].name) + 1, outcomes[-1]
+    ended = [(folder, outcome) for folder in folders[:-1] if (outcome := read_outcome(folder))]
+    last = read_outcome(folders[-1]) or _close_cut_off(folders[-1], on_leftover)
+    next_number = int(folders[-1].name) + 1
     if last.outcome in ("stopped", "finished"):
         because = f"{last.outcome} before; it goes on where it stood"
         return Earlier(next_number=next_number, changes=last.changes, because=because)
-    counted = _since_asked(outcomes)
+    counted = (*_since_asked(ended), last)
     decision = read_artifact(folders[-1] / DECISION)
     if decision.get("action") == "stop":
         furthest = max(counted, key=lambda outcome: outcome.step_reached)
         because = "it had failed before; once more with the plan that got furthest"
         return Earlier(next_number=next_number, changes=furthest.changes, because=because)
     changes = decision.get("changes", last.changes)
-    because = str(decision.get("because") or "its supervisor was gone; it goes on where it stood")
     return Earlier(
-        next_number=next_number, counted=counted, changes=changes if isinstance(changes, dict) else {}, because=because
+        next_number=next_number,
+        counted=counted,
+        rung=_rung_of(decision),
+        changes=changes if isinstance(changes, dict) else {},
+        because=str(decision.get("because") or "its supervisor was gone; it goes on where it stood"),
     )
+
+
+def is_left_running(run: Path) -> bool:
+    """Say whether the newest attempt's process lives although it has no outcome, as when its supervisor was killed."""
+    folders = attempt_folders(run)
+    root = read_root(folders[-1]) if folders and not read_outcome(folders[-1]) else None
+    found = find_member(root.pid) if root else None
+    return found is not None and found.identity == root and not found.is_gone
 
 
 def end_leftovers(run: Path) -> str:
@@ -60,35 +75,53 @@ def end_leftovers(run: Path) -> str:
     return "".join(said)
 
 
-def _close_cut_off(attempt: Path, on_leftover: Callable[[str], None]) -> None:
+def _close_cut_off(attempt: Path, on_leftover: Callable[[str], None]) -> Outcome:
     """End what still runs of an attempt whose supervisor is gone, and write down that it was cut off."""
     ended = end_tree(attempt, None)
     if ended.asked or ended.killed:
-        on_leftover(f"ended {len({*ended.asked, *ended.killed})} processes that an earlier supervisor had left")
+        count = len({*ended.asked, *ended.killed})
+        on_leftover(f"ended {count} {'process' if count == 1 else 'processes'} that an earlier supervisor had left")
     phase, step, steps = newest_beat(attempt)
     rung = read_artifact(attempt / RUNG)
-    write_artifact(
-        attempt,
-        OUTCOME,
-        Outcome(
-            number=int(attempt.name),
-            outcome="interrupted",
-            rung=str(rung.get("rung", "")),
-            rung_change=rung.get("rung_change", {}),
-            changes=rung.get("changes", {}),
-            sentence=f"cut off with its supervisor at step {step}" + (f" in phase {phase}" if phase else ""),
-            phase=phase,
-            step_reached=step,
-            steps=steps,
-            is_outside=True,
-            started=attempt.stat().st_mtime or time.time(),
-        ),
+    outcome = Outcome(
+        number=int(attempt.name),
+        outcome="interrupted",
+        rung=str(rung.get("rung", "")),
+        rung_change=rung.get("rung_change", {}),
+        changes=rung.get("changes", {}),
+        sentence=f"cut off with its supervisor at step {step}" + (f" in phase {phase}" if phase else ""),
+        phase=phase,
+        step_reached=step,
+        steps=steps,
+        is_outside=True,
+        started=float(rung.get("started") or _written_at(attempt / RUNG)),
+    )
+    with contextlib.suppress(OSError):  # a full disk: it is closed again the next time
+        write_artifact(attempt, OUTCOME, outcome)
+    return outcome
+
+
+def _since_asked(ended: list[tuple[Path, Outcome]]) -> tuple[Outcome, ...]:
+    """The attempts since a person last had a word: after a stop, or once nothing was left, the count begins anew."""
+    for at in range(len(ended) - 1, -1, -1):
+        folder, outcome = ended[at]
+        if outcome.outcome in ("stopped", "finished") or read_artifact(folder / DECISION).get("action") == "stop":
+            return tuple(one for _, one in ended[at + 1 :])
+    return tuple(one for _, one in ended)
+
+
+def _rung_of(decision: Mapping[str, Any]) -> Rung | None:
+    """The rung of a decision as it was written down."""
+    rung = decision.get("rung")
+    if decision.get("action") != "rung" or not isinstance(rung, dict):
+        return None
+    return Rung(
+        str(rung.get("title", "")), rung.get("change") or {}, str(rung.get("cost", "")), bool(rung.get("keeps", True))
     )
 
 
-def _since_asked(outcomes: list[Outcome]) -> tuple[Outcome, ...]:
-    """The attempts since a person last had a word: after a stop the count begins anew."""
-    for at in range(len(outcomes) - 1, -1, -1):
-        if outcomes[at].outcome in ("stopped", "finished"):
-            return tuple(outcomes[at + 1 :])
-    return tuple(outcomes)
+def _written_at(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return time.time()

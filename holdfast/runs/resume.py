@@ -2,13 +2,14 @@
 
 import signal
 import time
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.runfolder import RESULT
 from holdfast.runs.command import command_job, read_command_request
-from holdfast.runs.earlier import end_leftovers
+from holdfast.runs.earlier import end_leftovers, is_left_running
 from holdfast.runs.holder import holder
 from holdfast.runs.status import read_request
 from holdfast.runs.supervise import Job
@@ -30,17 +31,22 @@ def job_of(run: Path) -> Job:
     raise RequestError(f"{run}/request.json is of a kind that cannot be resumed", seen=f"kind {kind!r}")
 
 
-def ask_to_stop(run: Path, *, at_once: bool, wait_seconds: float) -> str:
-    """Ask the run's supervisor to stop it with a checkpoint; say what came of it."""
+def ask_to_stop(
+    run: Path, *, at_once: bool, wait_seconds: float, say: Callable[[str], None] = lambda words: None
+) -> str:
+    """Ask the run's supervisor to stop it with a checkpoint; `say` hears what is waited for. Say what came of it."""
     read_request(run)
     found = holder(run)
     if found is None:
+        if is_left_running(run):
+            say("its supervisor is gone; ending what it left running")
         ended = end_leftovers(run)
         if ended:
             return ended
         state = "has ended" if (run / RESULT).exists() else "is not running"
         return f"nothing to stop: the run {state}"
     send(found, signal.SIGTERM)
+    say("asked to end at once" if at_once else "asked to save and end; that may take a minute")
     if at_once:
         time.sleep(0.5)
         send(found, signal.SIGTERM)

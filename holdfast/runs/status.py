@@ -15,9 +15,13 @@ from holdfast.core.errors import RequestError
 from holdfast.core.events import find_last_event, read_events, read_last_events
 from holdfast.core.runfolder import EVENTS, METRICS, REQUEST, RESULT, RUNG, SAMPLES, attempt_folders
 from holdfast.core.text import closest
+from holdfast.runs.earlier import is_left_running
 from holdfast.runs.holder import holder
 from holdfast.supervisor.outcome import newest_beat, read_outcome, weights_words
 
+_ALONE = (
+    "it trains on, but its supervisor is gone: `holdfast resume {run}` ends it and goes on from its last checkpoint"
+)
 _RATE_SAMPLES = 24  # about two minutes: the speed of now, not of the first epoch
 
 
@@ -72,13 +76,14 @@ def read_glance(run: Path) -> Glance:
     request = read_request(run)
     result = read_artifact(run / RESULT)
     is_watched = holder(run) is not None
+    is_left = not is_watched and is_left_running(run)
     folders = attempt_folders(run)
-    attempts = tuple(_attempt_status(folder, is_watched) for folder in folders)
+    attempts = tuple(_attempt_status(folder, is_watched or is_left) for folder in folders)
     newest = folders[-1] if folders else None
     phase, step, steps = newest_beat(newest) if newest else ("", 0, 0)
     samples: list[dict[str, Any]] = read_last_events(newest / SAMPLES)[-_RATE_SAMPLES:] if newest else []
     losses, metrics = _learned(newest) if newest else ((), {})
-    state = _state(result, is_watched, newest is not None, run)
+    state = _state(result, is_watched or is_left, newest is not None, run)
     rate = _rate(samples)
     is_going = state == "training"
     last = samples[-1] if samples else {}
@@ -95,7 +100,7 @@ def read_glance(run: Path) -> Glance:
     return Glance(
         status=status,
         words=_words(request),
-        sentence=str(result.get("sentence", "")),
+        sentence=_ALONE.format(run=run) if is_left else str(result.get("sentence", "")),
         doing=str(last.get("words", "")) if is_going else "",
         resident_bytes=last.get("resident_bytes") if is_going else None,
         steps_per_second=rate if is_going else None,

@@ -135,7 +135,8 @@ class _Supervision:
     def _first(self, earlier: Earlier) -> Decision:
         """The plan of the first attempt: as before, as remembered, or as asked."""
         if earlier.changes or earlier.counted or earlier.next_number > 1:
-            return Decision(action="again", because=earlier.because, changes=earlier.changes)
+            action: Literal["rung", "again"] = "rung" if earlier.rung else "again"
+            return Decision(action=action, because=earlier.because, rung=earlier.rung, changes=earlier.changes)
         known = self._known
         if known and known.changes:
             self._tell("remembered", changes=known.changes, words=known.words)
@@ -146,9 +147,10 @@ class _Supervision:
         attempt = attempt_folder(self._run, number)
         because, changes = decision.because, decision.changes
         rung = {"rung": _title(decision), "rung_change": decision.rung.change if decision.rung else {}}
+        began = {"because": because, "started": round(time.time(), 3)}
         try:
             attempt.mkdir(parents=True, exist_ok=True)
-            write_artifact(attempt, RUNG, {"number": number, **rung, "changes": changes, "because": because})
+            write_artifact(attempt, RUNG, {"number": number, **rung, "changes": changes, **began})
             cost = decision.rung.cost if decision.rung else ""
             told = {"rung": _title(decision), "because": because, "cost": cost, "changes": changes, "resume": resume}
             self._tell("attempt", {"number": number, **told})

@@ -25,7 +25,7 @@ from holdfast.planning.ladder import Changes
 from holdfast.planning.ladders import engine_ladder
 from holdfast.planning.presets import with_preset
 from holdfast.runs.engine_child import EngineChildren
-from holdfast.runs.folders import RUNS, make_free_folder
+from holdfast.runs.folders import RUNS, make_free_folder, take_folder
 from holdfast.runs.forecasting import Forecasting
 from holdfast.runs.holder import hold
 from holdfast.runs.memory import Memory, fingerprint_of, key_of
@@ -192,7 +192,7 @@ def memory_key(request: TrainRequest, plan: Mapping[str, Any]) -> str:
 def make_run_folder(request: TrainRequest) -> Path:
     """A folder of its own for the run, with the request in it."""
     try:
-        run = _asked_folder(Path(request.out)) if request.out else make_free_folder(_name_of(request.data))
+        run = take_folder(Path(request.out), "--out") if request.out else make_free_folder(_name_of(request.data))
         write_artifact(run, REQUEST, to_saved(replace(request, out=str(run))))
     except OSError as error:
         raise MachineError(
@@ -202,20 +202,6 @@ def make_run_folder(request: TrainRequest) -> Path:
             slug="disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "permission-denied",
         ) from error
     return run
-
-
-def _asked_folder(folder: Path) -> Path:
-    if folder.exists() and not folder.is_dir():
-        raise RequestError(f"--out {folder} is a file", try_next=("name a folder that is not there yet",))
-    if folder.is_dir() and any(folder.iterdir()):
-        known = (folder / REQUEST).is_file()
-        raise RequestError(
-            f"--out {folder} is not empty",
-            seen="a run is in it" if known else ", ".join(sorted(path.name for path in folder.iterdir())[:5]),
-            try_next=(f"holdfast resume {folder}" if known else "name a folder that is not there yet",),
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder.absolute()
 
 
 def _name_of(data: str) -> str:

@@ -23,7 +23,7 @@ from holdfast.supervisor.child_exits import ChildExit
 from holdfast.supervisor.collect import Ending, collect, read_attempt_evidence
 from holdfast.supervisor.diagnose import diagnose
 from holdfast.supervisor.ending import end_tree, send
-from holdfast.supervisor.members import find_members
+from holdfast.supervisor.members import Member, find_members
 from holdfast.supervisor.memory_proof import MemoryMark
 from holdfast.supervisor.outcome import (
     OUTSIDE,
@@ -207,10 +207,15 @@ class _Attempt:
 
     def _end_stragglers(self, child: Child) -> None:
         """Give helpers that outlive a finished child, such as an upload, a moment; then end them."""
-        deadline = time.monotonic() + _STRAGGLER_SECONDS
-        while find_members(self._launch.attempt, child.identity) and time.monotonic() < deadline:
+        attempt, deadline = self._launch.attempt, time.monotonic() + _STRAGGLER_SECONDS
+        while (left := _alive(attempt, child)) and time.monotonic() < deadline:
             time.sleep(_TURN_SECONDS)
-        end_tree(self._launch.attempt, child, _HUNG_GRACE_SECONDS)
+        end_tree(attempt, child, _HUNG_GRACE_SECONDS)
+        if left:
+            who = ", ".join(f"pid {member.pid} ({member.name})" for member in left[:4]) + (" ..." if left[4:] else "")
+            self._on_event(
+                "leftovers ended", {"words": f"the command has finished; what it left running was ended: {who}"}
+            )
 
     def _ask_to_stop(self, child: Child) -> None:
         """Ask the tree to save and end, in a thread of its own, so that a second wish can still be heard."""
@@ -243,6 +248,10 @@ class _Attempt:
 def _wait(child: Child, deadline: float) -> None:
     while child.poll() is None and time.monotonic() < deadline:
         time.sleep(_TURN_SECONDS)
+
+
+def _alive(attempt: Path, child: Child) -> list[Member]:
+    return [member for member in find_members(attempt, child.identity) if not member.is_gone]
 
 
 def _touch(file: Path) -> bool:

@@ -1,13 +1,20 @@
 """What no setting can cure is not tried for long: faults of the program itself end the run soon, with file and line."""
 
+import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.lab.supervised import Supervised, supervise
+from holdfast.core.runfolder import CHILD, OUTPUT
+from holdfast.runs.status import read_status
+from holdfast.supervisor.members import find_member
+from tests.lab.supervised import Supervised, start, supervise
 
 pytestmark = pytest.mark.lab
-PYTHON = __import__("sys").executable
+PYTHON = sys.executable
 PROGRAMS = {
     "value": "def read():\n    raise ValueError('lr is missing')\n\n\nread()\n",
     "lock": "import threading\nlock = threading.Lock()\n\n\ndef save():\n    with lock:\n        pass\n\n\n"
@@ -46,3 +53,34 @@ def test_a_command_that_kills_itself_at_once_is_given_up_soon(tmp_path):
     assert ended.exit_code == 4
     assert len(ended.outcomes) == 3
     assert "3 times right after its start" in ended.result["sentence"]
+
+
+def test_what_a_finished_command_leaves_running_is_ended_and_said(tmp_path):
+    ended = supervise(tmp_path / "run", "bash", "-c", "sleep 987 & echo done")
+    assert ended.exit_code == 0
+    assert "what it left running was ended: pid" in ended.output
+    assert "(sleep)" in ended.output
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a child is left running only where it can ignore the signal")
+def test_a_child_that_outlives_its_supervisor_is_shown_and_can_be_stopped(tmp_path):
+    run, script = tmp_path / "run", tmp_path / "deaf.py"
+    deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\ntime.sleep(600)\n"
+    script.write_text(f"import signal, time\n{deaf}")
+    supervisor = start(run, PYTHON, script)
+    output = run / "attempts" / "01" / OUTPUT
+    deadline = time.monotonic() + 60
+    while not (output.exists() and "deaf" in output.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    pid = json.loads((run / "attempts" / "01" / CHILD).read_text())["pid"]
+    supervisor.kill()
+    supervisor.wait()
+    assert read_status(run).state == "training"
+    stopping = [PYTHON, "-m", "holdfast", "stop", str(run)]
+    said = subprocess.run(stopping, capture_output=True, text=True, timeout=60).stdout.splitlines()
+    assert "its supervisor is gone" in said[0]
+    assert "ended 1 process" in said[1]
+    left = find_member(pid)  # an entry in the table, where nobody reaps it
+    assert left is None or left.is_gone
+    assert read_status(run).state == "stopped"

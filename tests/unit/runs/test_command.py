@@ -42,6 +42,8 @@ def test_a_script_alone_is_refused_with_the_right_words():
 
 def test_secrets_are_not_written_down_and_only_the_owner_reads_the_rest(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setenv("DATABASE_URL", "postgresql://me:hf_secret@db.example/train")
+    monkeypatch.setenv("TRACKER", "https://t.example/?api_key=hf_secret&x=1")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     run = make_folder(make_request((sys.executable, "-V")), None)
     text = (run / REQUEST).read_text()
@@ -60,7 +62,7 @@ def test_folders_are_numbered_and_never_shared():
     Path("train.py").touch()
     request = make_request((sys.executable, "train.py"))
     assert [make_folder(request, None).name for _ in range(2)] == ["train-1", "train-2"]
-    with pytest.raises(RequestError, match="already holds a run"):
+    with pytest.raises(RequestError, match="not empty"):
         make_folder(request, Path("runs/train-1"))
 
 
@@ -70,10 +72,28 @@ def test_a_name_stays_under_runs(name):
         make_folder(CommandRequest(command=("true",), cwd="."), None, name)
 
 
-def test_a_place_that_cannot_be_written_is_the_machines_fault():
-    Path("file").touch()
+def test_a_place_that_cannot_be_written_is_the_machines_fault(monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
     with pytest.raises(MachineError):
-        make_folder(CommandRequest(command=("true",), cwd="."), Path("file/run"))
+        make_folder(CommandRequest(command=("true",), cwd="."), Path("run"))
+
+
+@pytest.mark.parametrize("place", ["file", "file/run", "full"])
+def test_a_file_or_a_folder_with_other_things_in_it_is_no_place_for_a_run(place):
+    Path("file").touch()
+    Path("full").mkdir()
+    Path("full/notes.txt").touch()
+    with pytest.raises(RequestError):
+        make_folder(CommandRequest(command=("true",), cwd="."), Path(place))
+    assert [path.name for path in Path("full").iterdir()] == ["notes.txt"]
+
+
+def test_a_folder_that_is_empty_is_taken():
+    Path("empty").mkdir()
+    assert (make_folder(CommandRequest(command=("true",), cwd="."), Path("empty")) / REQUEST).exists()
 
 
 def test_changes_become_settings_variables_and_factors(tmp_path):

@@ -11,8 +11,10 @@ from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.events import Events, find_last_event, read_last_events
 from holdfast.core.heartbeat import BeatWriter
+from holdfast.core.plan import Rung
 from holdfast.core.runfolder import (
     BEAT,
+    CHILD,
     DECISION,
     EVENTS,
     LOCK,
@@ -26,7 +28,8 @@ from holdfast.core.runfolder import (
 )
 from holdfast.runs.earlier import read_earlier
 from holdfast.runs.holder import hold, is_held
-from holdfast.runs.status import read_request, read_status
+from holdfast.runs.status import read_glance, read_request, read_status
+from holdfast.supervisor.members import boot_id, start_ticks_of
 from holdfast.supervisor.outcome import Outcome
 
 
@@ -115,6 +118,51 @@ def test_a_supervisor_killed_between_two_attempts_goes_on_with_what_was_decided(
     earlier = read_earlier(run, on_leftover=lambda words: None)
     assert earlier.changes == {"loader_workers": 0}
     assert len(earlier.counted) == 1
+
+
+def test_a_rung_that_was_decided_and_not_yet_tried_is_tried(run):
+    end_attempt(run, 1, "hung")
+    rung = {"title": "load data in the main process", "change": {"loader_workers": 0}, "cost": "slower", "keeps": True}
+    decision = {"action": "rung", "because": "of it", "rung": rung, "changes": {"loader_workers": 0}}
+    write_artifact(attempt_folder(run, 1), DECISION, decision)
+    earlier = read_earlier(run, on_leftover=lambda words: None)
+    assert earlier.rung == Rung("load data in the main process", {"loader_workers": 0}, "slower")
+
+
+def test_attempts_before_the_ladder_gave_up_are_not_counted_again(run):
+    for number in (1, 2):
+        end_attempt(run, number, "died", action="rung")
+    end_attempt(run, 3, "died", action="stop")
+    end_attempt(run, 4, "died", action="rung")
+    earlier = read_earlier(run, on_leftover=lambda words: None)
+    assert [one.number for one in earlier.counted] == [4]
+
+
+def test_an_attempt_that_was_cut_off_began_when_its_rung_was_written(run):
+    attempt = begin_attempt(run)
+    write_artifact(attempt, RUNG, {"changes": {}, "started": 1000.5})
+    (attempt / "late").touch()
+    assert read_earlier(run, on_leftover=lambda words: None).counted[0].started == 1000.5
+
+
+def test_a_full_disk_does_not_keep_a_run_from_being_taken_up(run, monkeypatch):
+    begin_attempt(run)
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("holdfast.runs.earlier.write_artifact", refuse)
+    earlier = read_earlier(run, on_leftover=lambda words: None)
+    assert (earlier.next_number, earlier.counted[0].outcome) == (2, "interrupted")
+
+
+def test_a_process_that_outlived_its_supervisor_is_not_called_stopped(run):
+    attempt = begin_attempt(run)
+    pid = os.getppid()  # any process that lives
+    write_artifact(attempt, CHILD, {"pid": pid, "start_ticks": start_ticks_of(pid), "boot_id": boot_id()})
+    glance = read_glance(run)
+    assert (glance.status.state, glance.status.attempts[0].outcome, glance.is_watched) == ("training", "running", False)
+    assert "its supervisor is gone" in glance.sentence
 
 
 def test_a_run_that_had_failed_starts_its_count_anew_with_the_plan_that_got_furthest(run):
