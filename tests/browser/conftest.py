@@ -17,7 +17,7 @@ _ARGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
-_START_SECONDS, _STOP_SECONDS = 120, 60
+_START_SECONDS, _STOP_SECONDS = 600, 120  # on a crowded machine torch alone takes minutes to import
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ class Stage:
     """One station on the way to a model."""
 
     name: str
-    look: str  # "done" | "now" | "next" | "ended" | "todo"
+    look: str  # "done" | "now" | "next" | "paused" | "ended" | "todo"
     said: str  # for those who cannot see the look
 
 
@@ -36,8 +36,17 @@ class StoryLine:
 def stages_of(job: Job, events: Sequence[Json]) -> tuple[Stage, ...]:
     """Which stations lie behind, which one it is at."""
     here = _stage(job, events)
-    now = {"running": "now", "queued": "now", "planned": "next"}.get(job.state, "ended")
-    said = {"done": "done", "now": "now", "next": "next", "ended": "ended here", "todo": "to come"}
+    now = {"running": "now", "queued": "next" if here else "now", "planned": "next"}.get(
+        job.state, "paused" if job.state == Job.State.STOPPED else "ended"
+    )
+    said = {
+        "done": "done",
+        "now": "now",
+        "next": "next",
+        "ended": "failed here",
+        "paused": "stopped here",
+        "todo": "to come",
+    }
     looks = ["done" if at < here else now if at == here else "todo" for at in range(len(STAGES))]
     return tuple(Stage(name, look, said[look]) for name, look in zip(STAGES, looks, strict=True))
 

@@ -6,6 +6,8 @@
    form[data-changes]    a form that is sent when one of its choices changes. */
 "use strict";
 
+const TOKEN = /(?<=name="csrfmiddlewaretoken" value=")[^"]*/g; // written anew each time, and as good as the one before
+
 const UNITS = [[86400, "d", 3600, "h"], [3600, "h", 60, "min"], [60, "min", 1, "s"]];
 
 function lasted(seconds) {
@@ -65,16 +67,17 @@ function keepFresh(place) {
     try {
       const answer = await fetch(place.dataset.live, {
         headers: { "X-Requested-With": "live", ...(mark && { "If-None-Match": mark }) },
-        cache: "no-store", redirect: "error", credentials: "same-origin",
+        cache: "no-store", redirect: "manual", credentials: "same-origin",
       });
-      if (answer.status === 404) { location.reload(); return; }
+      // Gone, or the login has run out: the page itself says so.
+      if (answer.status === 404 || answer.type === "opaqueredirect") { location.reload(); return; }
       if (answer.status !== 304 && !answer.ok) throw new Error(String(answer.status));
       if (answer.status === 200) {
         mark = answer.headers.get("ETag") || "";
         const fresh = document.createElement("template");
         fresh.innerHTML = await answer.text();
         for (const part of fresh.content.querySelectorAll("[data-part]")) {
-          const text = part.outerHTML, old = document.getElementById(part.id);
+          const text = part.outerHTML.replace(TOKEN, ""), old = document.getElementById(part.id);
           if (old && seen.get(part.id) !== text) swap(old, part);
           seen.set(part.id, text);
         }
