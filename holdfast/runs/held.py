@@ -18,11 +18,10 @@ from pathlib import Path
 from holdfast.core.artifacts import to_json, write_artifact
 from holdfast.core.errors import HoldfastError
 from holdfast.core.runfolder import REFUSED
-from holdfast.runs.holder import AlreadyHeld
+from holdfast.runs.holder import HELD_BY_OTHER, AlreadyHeld
 from holdfast.runs.train import plan_train, resume_train
 from holdfast.supervisor.attempt import StopRequest
 
-HELD_BY_OTHER = 75  # exit code: somebody else supervises this run; sysexits calls it "try again later"
 STOPPED = 128 + signal.SIGTERM
 _LOOK_SECONDS = 1.0
 

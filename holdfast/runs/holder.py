@@ -17,6 +17,7 @@ from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.runfolder import LOCK, SUPERVISOR
 from holdfast.supervisor.members import Identity, boot_id, find_member, start_ticks_of
 
+HELD_BY_OTHER = 75  # exit code of a supervisor that was refused; sysexits calls it "try again later"
 _TRIES, _TRY_SECONDS = 5, 0.02
 
 

@@ -63,8 +63,17 @@ class Dispatcher:
         if self._is_due("reap", settings.LEASE_SECONDS / 6):
             for job_id in leases.requeue_lost():
                 print(f"job {job_id}: its holder is gone; it waits again", flush=True)
+        if self._is_due("hold", settings.LEASE_SECONDS / 12):
+            self._hold_for_starting()
         self._reap()
         self._claim_free()
+
+    def _hold_for_starting(self) -> None:
+        """Renew the claims of keepers that have not come up yet: on a busy machine that may outlast a lease."""
+        for (job_id, claimed), keeper in list(self._keepers.items()):
+            known = read_artifact(this_home().keepers / f"{job_id}.json")
+            if keeper.poll() is None and known.get("claim") != str(claimed):
+                leases.renew(job_id, claimed)
 
     def _claim_free(self) -> None:
         while self._claim(leases.claimable(self._worker)):

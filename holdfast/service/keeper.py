@@ -25,8 +25,7 @@ from django.db import connections
 from holdfast.core.artifacts import read_artifact, to_plain, write_artifact
 from holdfast.core.errors import HoldfastError
 from holdfast.core.runfolder import PLAN, REFUSED, RESULT, SUPERVISOR_LOG
-from holdfast.runs.held import HELD_BY_OTHER
-from holdfast.runs.holder import holder
+from holdfast.runs.holder import HELD_BY_OTHER, holder
 from holdfast.runs.identity import describe_process, end_process, kill_run
 from holdfast.runs.status import read_status
 from holdfast.service.home import this_home
@@ -43,7 +42,7 @@ Why = Literal["", "stop", "hand back", "lost"]
 STOP_SHARE, KILL_SHARE = 0.5, 0.75  # of a lease without renewal: ask the run to save and stop; kill it
 _TURN_SECONDS, _LOOK_SECONDS, _RENEW_SECONDS = 0.2, 2.0, 5.0
 _LEFTOVER_SECONDS = 20.0  # for a supervisor of an earlier claim to save
-_MOST_DEATHS = 5  # of supervisors, without a step between them
+_MOST_DEATHS, _MOST_KILLS = 3, 20  # of supervisors without a step between: by a fault of their own, by a signal
 _WRITE_SECONDS = 600.0  # for the database to come back; after that the next holder finds in the folder how it ended
 
 
@@ -155,7 +154,7 @@ class Keeper:
                 step = int(str(read_copied(self._run).get("step") or 0))
                 deaths, furthest = (0, step) if step > furthest else (deaths + 1, furthest)
                 _log(f"the supervisor ended with {code} at step {step}")
-                if deaths >= _MOST_DEATHS:
+                if deaths >= (_MOST_KILLS if code < 0 else _MOST_DEATHS):
                     words = f"the supervisor died {deaths + 1} times without a step between: {_last_line(self._run)}"
                     self._release("failed", sentence=words)
                     return

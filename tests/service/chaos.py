@@ -129,7 +129,7 @@ def chaos(
     make = rabbitmq if broker == "rabbitmq" else redis
     with postgres() as database, make() as hub:
         url = fresh_database(database, "chaos")
-        with place(folder, model, database_url=url, broker_url=hub.url, LEASE_SECONDS=20) as site:
+        with place(folder, model, database_url=url, broker_url=hub.url, LEASE_SECONDS=30) as site:
             ids = site.submit(jobs, max_steps=3)
             fire = Chaos(site, database, hub, workers=workers, seed=seed, every_seconds=every)
             begun = time.monotonic()

@@ -31,7 +31,6 @@ class Place:
             "HOLDFAST_LEASE_SECONDS": "12",
             "XDG_STATE_HOME": str(folder / "state"),
             "XDG_CACHE_HOME": str(folder / "cache"),
-            "DJANGO_SETTINGS_MODULE": "holdfast.service.settings",
             **given,
         }
         self.processes: dict[str, subprocess.Popen[bytes]] = {}

@@ -98,6 +98,15 @@ def test_a_keeper_that_has_written_its_end_is_forgotten(started, worker):
     assert not turning._keepers
 
 
+def test_a_claim_is_held_for_a_keeper_that_is_slow_to_start(started, worker):
+    (job,) = queue(1)
+    turning = Dispatcher(worker)
+    turning.turn()
+    Job.objects.filter(pk=job.pk).update(lease_until=Now() - timedelta(seconds=1))
+    turning._hold_for_starting()
+    assert leases.requeue_lost() == []
+
+
 def test_leases_of_other_machines_are_looked_after_too(started, worker):
     (job,) = queue(1)
     gone = Worker.objects.create(name="gone", host="gone", devices=["cpu"])

@@ -12,7 +12,7 @@ from django.contrib.auth.models import User
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.runfolder import PLAN, REFUSED, RESULT, SUPERVISOR_LOG
-from holdfast.runs.held import HELD_BY_OTHER
+from holdfast.runs.holder import HELD_BY_OTHER
 from holdfast.service import keeper as keepers
 from holdfast.service.jobs import leases
 from holdfast.service.jobs.models import Job, TrainedModel, Worker

@@ -9,7 +9,6 @@ from pathlib import Path
 from holdfast.core.errors import RequestError
 from holdfast.core.request import make_request
 from holdfast.core.runfolder import REQUEST
-from holdfast.runs.train import start_train
 from holdfast.service.jobs.models import Dataset, Job
 
 _DATASETS = ("validation", "test", "negatives")  # in a row: the id of another dataset
@@ -30,6 +29,8 @@ def make_folder(job: Job) -> Path:
         settings["from_run"] = str(Job(pk=int(str(settings["from_run"]))).folder)
     if job.dataset:
         settings["data"] = str(job.dataset.path)
+    from holdfast.runs.train import start_train  # slow to import, and mostly the folder is there
+
     return start_train(make_request({**settings, "out": str(folder)}))
 
 

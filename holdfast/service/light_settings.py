@@ -1,0 +1,7 @@
+"""The settings of processes that serve no pages: keepers and dispatchers start sooner without their parts."""
+
+from holdfast.service.settings import *  # noqa: F403
+
+INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "holdfast.service.jobs"]
+MIDDLEWARE: list[str] = []
+TEMPLATES: list[dict[str, object]] = []
