@@ -71,6 +71,8 @@ def measure(folder: Path, kinds: list[str], rounds: int, deadline: float) -> lis
     for number in range(rounds):
         for is_crowded in (False, True):
             seen += _batch(folder, kinds, number, is_crowded, deadline)
+        if time.monotonic() >= deadline:
+            break
         print(f"round {number + 1}: {len(seen)} runs, {killed(seen)} false kills", flush=True)
     return seen
 
@@ -139,7 +141,7 @@ def write(seen: list[Seen]) -> None:
     """Add the counts to the ledger."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    machine = f"{platform.system()} {platform.machine()} {os.cpu_count()} cores"
+    machine = f"{platform.system()} {platform.machine()} {os.cpu_count()} cores, load {os.getloadavg()[2]:.0f}"
     lines = [
         ("healthy runs", "runs", len(seen)),
         ("looks at healthy runs", "looks", sum(one.looks for one in seen)),
