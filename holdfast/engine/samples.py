@@ -32,7 +32,7 @@ def sample_answer(
         pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
     )
     return {
-        "prompt": tokenizer.decode(text[:asked]),
+        "prompt": tokenizer.decode(text[:asked], skip_special_tokens=True).strip(),
         "answer": tokenizer.decode(found_1T[0, asked:], skip_special_tokens=True),
         "wanted": tokenizer.decode(text[asked:][learn[asked:] > 0], skip_special_tokens=True),
     }

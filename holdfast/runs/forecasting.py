@@ -91,7 +91,9 @@ class Forecasting:
         card = max((int(event["card_bytes"]) for event in events if event.get("card_bytes")), default=0)
         card_peak = int(card * _ROOM) + more if is_on_card and card else None
         assumed = (
-            f"if nothing fails and it keeps its {cores:.1f} cores" if cores and not is_on_card else "if nothing fails"
+            f"if nothing fails and it keeps its {cores_words(cores)} cores"
+            if cores and not is_on_card
+            else "if nothing fails"
         )
         count = sum(event["event"] == "step" for event in events)
         because = f"measured over {count} steps of {human_seconds(seconds)}; {assumed}"
@@ -160,6 +162,11 @@ def cores_used(events: Sequence[Mapping[str, Any]], since: float = 0.0) -> float
         return None
     seconds = float(told[-1]["time"]) - float(told[0]["time"])
     return round((told[-1]["cpu_seconds"] - told[0]["cpu_seconds"]) / seconds, 2) if seconds > 0 else None
+
+
+def cores_words(cores: float) -> str:
+    """A number of cores, small ones too."""
+    return f"{cores:.1f}" if cores >= 1 else f"{cores:.2f}"
 
 
 def _has_evaluated(events: list[dict[str, Any]]) -> bool:

@@ -10,9 +10,10 @@ from holdfast.core.artifacts import read_artifact
 from holdfast.core.events import read_events
 from holdfast.core.runfolder import EVENTS, METRICS, REPORT, RESULT, SAMPLES, attempt_folders, model_folder
 from holdfast.core.text import human_bytes, human_seconds
-from holdfast.runs.forecasting import cores_used
+from holdfast.runs.forecasting import cores_used, cores_words
 from holdfast.runs.supervise import Result
 
+NO_LABEL = "it gives no label at all yet: it has learned too little"
 _DISTURBED = 0.1  # share of the cores that came or went
 _BEST_FIRST = (
     *("accuracy", "macro_f1", "micro_f1", "negative_loss", "loss", "perplexity"),
@@ -82,7 +83,7 @@ def excuse(clock: Mapping[str, Any]) -> str:
     if before and after and abs(after / before - 1) > _DISTURBED:
         free = clock["actual"] - (lost or 0.0)
         said.append(
-            f"the processor had other work: {after:.1f} cores in place of {before:.1f}, "
+            f"the processor had other work: {cores_words(after)} cores in place of {cores_words(before)}, "
             f"{free * after / before / clock['forecast'] - 1:+.0%} with the same"
         )
     return "".join(f"; {words}" for words in said)
@@ -116,6 +117,8 @@ def closing_lines(run: Path, result: Result) -> Iterator[tuple[str, str, str]]:
     for split in ("validation", "test"):
         if metrics := (found.get("metrics") or {}).get(split):
             yield "[ok]", split, _metric_words(metrics)
+            if metrics.get("micro_f1") == 0:
+                yield "[!]", split, f"{NO_LABEL}; more --epochs or a higher --lr"
     yield from _forecast_lines(found.get("forecast") or {})
     yield "[ok]", "", f"{result.sentence}, {human_seconds(result.seconds)}; the model is in {shown}/model"
     yield "", "use it", f'holdfast predict {shown} "..."'

@@ -48,7 +48,10 @@ def line_chart(chart: Chart) -> Html:
     xs, ys = [x for x, _ in points], [y for _, y in points]
     x_low, x_high = chart.x_range or (min(xs), max(xs))
     x_high = max(x_high, x_low + 1)
-    ticks = nice_ticks(0 if chart.zero else min(ys), max(ys))
+    low, high = 0 if chart.zero else min(ys), max(ys)
+    if chart.percent and low == high:  # a share is never below nothing or above all
+        low, high = max(0.0, low - 0.1), min(1.0, high + 0.1)
+    ticks = nice_ticks(low, high)
     y_low, y_high = ticks[0], ticks[-1]
 
     def place(x: float, y: float) -> Point:

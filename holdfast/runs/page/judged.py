@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from holdfast.runs.page.charts import meter
 from holdfast.runs.page.html import Content, Html, breakable, details, join, section, table, tag
 from holdfast.runs.page.outcome import metric_name
+from holdfast.runs.result import NO_LABEL
 from holdfast.runs.story import Json, Story
 
 _SHOWN_CASES, _MORE_CASES = 8, 32
@@ -27,6 +28,7 @@ def result_section(story: Story) -> Html:
         "How good it is",
         tag("p", note, class_="meta") if note else None,
         _metrics(splits),
+        tag("p", f"{NO_LABEL[0].upper()}{NO_LABEL[1:]}.") if splits[shown].get("micro_f1") == 0 else None,
         _classes(splits[shown].get("classes"), shown),
         _confusion(splits[shown].get("confusion"), _names(splits[shown].get("classes")), shown),
         id_="result",

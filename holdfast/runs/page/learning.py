@@ -121,11 +121,8 @@ def _perplexity(story: Story) -> Html:
     points = _points(story, "perplexity")
     series = [Series(name="perplexity", points=points, look="b", dots=True)]
     about = _about(points, "Perplexity")
-    return (
-        line_chart(Chart(title="Validation perplexity", about=about, series=series, x_name="step"))
-        if points
-        else Html("")
-    )
+    chart = Chart(title="Validation perplexity", about=about, series=series, x_name="step", x_range=_range(story))
+    return line_chart(chart) if points else Html("")
 
 
 def _points(story: Story, name: str) -> list[Point]:

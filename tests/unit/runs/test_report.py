@@ -12,7 +12,7 @@ import pytest
 from holdfast.core.errors import RequestError
 from holdfast.core.events import Events
 from holdfast.core.runfolder import EVENTS, attempt_folder
-from holdfast.runs.page.charts import nice_ticks, smoothed, thinned
+from holdfast.runs.page.charts import Chart, Series, line_chart, nice_ticks, smoothed, thinned
 from holdfast.runs.page.given import histogram
 from holdfast.runs.page.html import Html, tag
 from holdfast.runs.page.judged import worst_confusions
@@ -238,3 +238,15 @@ def test_the_histogram_counts_every_text_and_names_round_ranges():
 
 def test_the_worst_confusions_come_first():
     assert worst_confusions([[5, 1, 0], [3, 2, 0], [0, 0, 4]], ["a", "b", "c"]) == [("b", "a", 3, 5), ("a", "b", 1, 6)]
+
+
+def test_a_share_that_stays_the_same_is_drawn_between_nothing_and_all():
+    series = [Series(name="micro F1", points=[(32.0, 0.0)], dots=True)]
+    page = line_chart(Chart(title="Validation", about="", series=series, x_name="step", percent=True))
+    assert "-" not in re.sub(r"<[^>]*>", "", page)
+
+
+def test_a_model_that_gives_no_label_is_said_to_have_learned_too_little(tmp_path):
+    run = classify_run(tmp_path / "run")
+    write(run, "metrics.json", {"step": 20, "steps": 20, "test": {"micro_f1": 0.0, "macro_f1": 0.0}})
+    assert "gives no label at all yet" in render_report(read_story(run))
