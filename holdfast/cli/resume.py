@@ -6,6 +6,7 @@ import click
 
 from holdfast.cli.run import foreground, shown
 from holdfast.core.artifacts import to_json
+from holdfast.core.runfolder import REPORT
 
 
 @click.command()
@@ -25,6 +26,10 @@ def resume(folder: Path, detach: bool, quiet: bool, as_json: bool, verbose: bool
     run = folder.resolve()
     glance = read_glance(run)
     if glance.status.state == "finished":
+        if read_request(run).get("kind") == "train" and not (run / REPORT).exists():
+            from holdfast.runs.report import write_report
+
+            write_report(run)  # it was killed between its result and its report
         click.echo(to_json({"run": run, "state": "finished"}) if as_json else f"holdfast: {shown(run)} has finished")
         return
     is_train = read_request(run).get("kind") == "train"  # it may not be planned yet, so there is no job to ask for

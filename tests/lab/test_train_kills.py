@@ -1,5 +1,6 @@
 """`holdfast train` on tiny models: it finishes, and after a kill of child, parent or both it is the same model."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -13,8 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from holdfast.core.artifacts import read_artifact
 from holdfast.core.events import read_events
 from holdfast.core.runfolder import CHILD, EVENTS, attempt_folder
+from holdfast.supervisor.outcome import newest_beat
 from tests.tiny import tiny_bert
 
 pytestmark = pytest.mark.lab
@@ -65,7 +68,7 @@ def wait_until(is_true, process: "subprocess.Popen[bytes]") -> None:
     while not is_true():
         assert process.poll() is None, process.communicate()[0].decode()
         assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.01)
+        time.sleep(0.001)
 
 
 def has_event(path: Path, name: str, **wanted: object) -> bool:
@@ -78,14 +81,6 @@ def has_event(path: Path, name: str, **wanted: object) -> bool:
 def steps_done(run: Path, number: int = 1) -> int:
     events = read_events(attempt_folder(run, number) / EVENTS)
     return max((int(str(event["step"])) + 1 for event in events if event["event"] == "step"), default=0)
-
-
-def kill_all(process: "subprocess.Popen[bytes]") -> None:
-    """End the parent and everything below it at once, as a power cut would."""
-    tree = [process.pid, *(child.pid for child in psutil.Process(process.pid).children(recursive=True))]
-    for pid in tree:
-        os.kill(pid, signal.SIGKILL)
-    process.communicate(timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +127,19 @@ def test_a_killed_parent_takes_its_child_along_and_resume_gives_the_same_model(w
     assert weights(run) == weights(unbroken)
 
 
+def is_in(run: Path, phase: str, after_step: int = 0) -> bool:
+    """Whether the newest beat is of this phase; the process is stopped for a moment, so that it stays there."""
+    child = read_artifact(attempt_folder(run, 1) / CHILD).get("pid")
+    if newest_beat(attempt_folder(run, 1))[0] != phase or not child or steps_done(run) <= after_step:
+        return False
+    os.kill(int(child), signal.SIGSTOP)
+    time.sleep(0.005)
+    if newest_beat(attempt_folder(run, 1))[0] == phase:
+        return True
+    os.kill(int(child), signal.SIGCONT)
+    return False
+
+
 PHASES = {
     "survey": lambda run: has_event(run / EVENTS, "phase", phase="survey"),
     "prepare": lambda run: has_event(run / EVENTS, "phase", phase="prepare"),
@@ -139,19 +147,43 @@ PHASES = {
     "prove, first steps": lambda run: has_event(run / "proof" / "first-steps" / EVENTS, "step", step=5),
     "load": lambda run: (attempt_folder(run, 1) / CHILD).exists(),
     "train": lambda run: steps_done(run) >= 50,
+    "evaluate": lambda run: is_in(run, "evaluate"),
+    "save": lambda run: is_in(run, "save", after_step=10),
     "export": lambda run: (run / "metrics.json").exists(),
+    "report": lambda run: (run / "result.json").exists(),
 }
+VICTIMS = ("child", "parent", "both")
+
+
+def kill(process: "subprocess.Popen[bytes]", victim: str) -> None:
+    """Kill without warning: all that works for the command, the command itself, or both."""
+    below = psutil.Process(process.pid).children(recursive=True)
+    for pid in ([process.pid] if victim != "child" else []) + (
+        [one.pid for one in below] if victim != "parent" else []
+    ):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for one in below if victim == "parent" else ():
+        with contextlib.suppress(psutil.Error):  # it may have been stopped, to be caught in its phase
+            one.resume()
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("victim", VICTIMS)
 @pytest.mark.parametrize("phase", PHASES)
-def test_everything_killed_at_once_in_any_phase_resumes_to_the_same_model(world, unbroken, tmp_path, phase):
+def test_a_kill_in_any_phase_ends_in_the_same_model(world, unbroken, tmp_path, phase, victim):
     run = tmp_path / "run"
     process = train(world, run, "--prove", "always" if phase.startswith("prove") else "never")
     wait_until(lambda: PHASES[phase](run), process)
-    kill_all(process)
-    finish(start(world, "resume", str(run)))
+    kill(process, victim)
+    if victim == "child":
+        finish(process)  # by itself
+    else:
+        process.communicate(timeout=60)
+        finish(start(world, "resume", str(run)))
     assert weights(run) == weights(unbroken)
+    assert json.loads((run / "result.json").read_text())["state"] == "finished"
+    assert (run / "report.html").is_file()
 
 
 @pytest.mark.full
