@@ -10,7 +10,7 @@ from holdfast.models.from_hub import cached_names
 from holdfast.models.resolve import resolve
 from holdfast.models.store import ModelFolder, all_stored, models_folder, stored
 
-__all__ = ("ModelFolder", "get_model", "list_models", "render_models")
+__all__ = ("ModelFolder", "get_model", "known_names", "list_models", "render_models")
 
 
 def list_models() -> dict[str, object]:
@@ -24,6 +24,11 @@ def list_models() -> dict[str, object]:
             {"name": m.name, "hub": m.hub, "package": m.package, "is_stored": bool(stored(m.name))} for m in KNOWN
         ],
     }
+
+
+def known_names() -> tuple[str, ...]:
+    """The models that have a short name."""
+    return tuple(model.name for model in KNOWN)
 
 
 def render_models() -> str:

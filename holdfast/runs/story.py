@@ -37,6 +37,7 @@ from holdfast.core.runfolder import (
     model_folder,
 )
 from holdfast.runs.holder import holder
+from holdfast.supervisor.outcome import newest_beat
 
 Json = dict[str, Any]
 
@@ -89,6 +90,11 @@ class AttemptStory:
     def samples(self) -> list[Json]:
         """Memory and verdicts over time."""
         return _events(self.folder / SAMPLES)
+
+    @property
+    def beat(self) -> tuple[str, int, int]:
+        """Phase, step and steps, as the process last beat them."""
+        return newest_beat(self.folder)
 
     def named(self, *names: str) -> list[Json]:
         """Its events of some names."""

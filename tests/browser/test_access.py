@@ -40,7 +40,7 @@ def open_page(browser, live_server, user, **how):
     return context.new_page()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark"), (390, "light"), (1280, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_no_page_has_a_serious_fault_or_is_wider_than_its_window(browser, live_server, places, width, scheme):
     axe = pytest.importorskip("axe_playwright_python.base", reason="axe is not installed").AXE_FILE_PATH.read_text()
     user, paths, _ = places

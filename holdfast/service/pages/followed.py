@@ -11,8 +11,7 @@ from typing import Any
 
 from holdfast.core.events import NewEvents
 from holdfast.core.runfolder import EVENTS, SAMPLES, attempt_folders
-from holdfast.runs.story import Story, read_story
-from holdfast.supervisor.outcome import newest_beat
+from holdfast.runs.story import AttemptStory, Story, read_story
 
 Json = dict[str, Any]
 
@@ -101,7 +100,7 @@ def marks_of(run: Path) -> tuple[object, ...]:
         tuple(_marks(run)),
         len(folders),
         tuple(_marks(newest)) if newest else (),
-        newest_beat(newest) if newest else None,
+        AttemptStory(newest, len(folders)).beat if newest else None,
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import Field, dataclass
 from typing import Any
 
 from holdfast.core.request import FIELDS, allowed_words, option
-from holdfast.models.catalog import KNOWN
+from holdfast.runs.models import known_names
 from holdfast.service.jobs.requests import OPEN_FIELDS
 
 COMMON = ("task", "preset", "model", "epochs", "batch_size", "lr", "max_length", "device")
@@ -121,7 +121,7 @@ def _field(name: str, field: "Field[Any]", values: Mapping[str, str], errors: Ma
         value=value,
         options=options,
         hint="" if choices else hint,
-        suggestions=tuple(model.name for model in KNOWN) if name == "model" else (),
+        suggestions=known_names() if name == "model" else (),
         error=errors.get(name, ""),
         is_number=kind in ("whole", "number"),
     )
@@ -130,7 +130,7 @@ def _field(name: str, field: "Field[Any]", values: Mapping[str, str], errors: Ma
 def _help(name: str, text: str) -> str:
     """The setting's own help, without what only a command line can take."""
     if name == "model":
-        return "Model to start from: " + ", ".join(model.name for model in KNOWN) + ", or a name on the hub."
+        return "Model to start from: " + ", ".join(known_names()) + ", or a name on the hub."
     return text.replace(" (--single-label)", "")
 
 

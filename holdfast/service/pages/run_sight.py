@@ -27,7 +27,6 @@ from holdfast.service.pages.phases import phase_words
 from holdfast.service.pages.run_attempts import AttemptSight, attempts_of
 from holdfast.service.pages.run_rows import score_words, state_words
 from holdfast.service.pages.run_words import Stage, StoryLine, newest_phase, stages_of, story_lines
-from holdfast.supervisor.outcome import newest_beat
 
 _LOG_LINES = 60
 _LIVE = (Job.State.QUEUED, Job.State.RUNNING)
@@ -147,7 +146,7 @@ def seen_of(job: Job) -> tuple[object, ...]:
 
 
 def _steps(job: Job, story: Story) -> tuple[int, int]:
-    beat = newest_beat(story.attempts[-1].folder) if story.attempts else ("", 0, 0)
+    beat = story.attempts[-1].beat if story.attempts else ("", 0, 0)
     step, steps = (beat[1], beat[2]) if beat[2] else (job.step, job.steps)
     return max(0, step), max(step, steps, 0)
 
