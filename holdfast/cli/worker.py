@@ -36,7 +36,7 @@ def worker(slots: int, queues: str, name: str, home: Path | None) -> None:
         )
     from holdfast.service.process import set_up
 
-    set_up(is_light=True)
+    set_up()
     from holdfast.service.worker import work
 
     work(
