@@ -149,7 +149,10 @@ def _error(name: str, answer: dict[str, Any]) -> HoldfastError:
         return HubUnreachable(
             f"the hub cannot be reached, and {name} is not cached",
             seen=f"{text}; on this machine: {cached}",
-            try_next=("--model FOLDER, with a model you have", "holdfast models, for what can be had without a hub"),
+            try_next=(
+                f"where there is a network: hf download {name} --local-dir FOLDER; then here: --model FOLDER",
+                "--model minilm (classify, two-tower) or smollm2 (causal), which need no hub",
+            ),
             slug="hub-offline",
         )
     if kind == "disk":
