@@ -2,8 +2,7 @@
    [data-live="URL"]     asks URL every [data-every] seconds (2) for its parts, pauses while the tab is hidden, stops at
                          the header X-Live: done. Elements with data-part are replaced only when they changed, and
                          what a reader has opened, ticked, focused or scrolled there stays as it was.
-   time[data-ago]        "3 min ago", counted on.     time[data-since]   a clock that counts up.
-   form[data-changes]    a form that is sent when one of its choices changes. */
+   time[data-ago]        "3 min ago", counted on.     time[data-since]   a clock that counts up. */
 "use strict";
 
 const TOKEN = /(?<=name="csrfmiddlewaretoken" value=")[^"]*/g; // written anew each time, and as good as the one before
@@ -108,7 +107,3 @@ function keepFresh(place) {
 setInterval(tick, 1000);
 document.querySelectorAll("[data-live]").forEach(keepFresh);
 document.querySelectorAll("pre.log").forEach((log) => { log.scrollTop = log.scrollHeight; });
-document.addEventListener("change", (event) => {
-  const form = event.target.closest("form[data-changes]");
-  if (form && event.target.matches("select")) form.requestSubmit();
-});
