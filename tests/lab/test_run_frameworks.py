@@ -32,14 +32,17 @@ class Framework:
 
 
 LAUNCH = (PYTHON, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1")
+TORCHRUN = (PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+TWO_RANKS = (EPOCHS, "use_cpu=true", 'ddp_backend="gloo"')
 FRAMEWORKS = {
     "Trainer": Framework("transformers", "hf_classify.py", tiny_bert, (EPOCHS,)),
     "accelerate launch": Framework("accelerate", "hf_classify.py", tiny_bert, (EPOCHS,), LAUNCH),
+    "torchrun": Framework("accelerate", "hf_classify.py", tiny_bert, TWO_RANKS, TORCHRUN),
     "Lightning": Framework("lightning.pytorch", "lightning_classify.py", None, ("max_epochs=6",)),
     "SFTTrainer": Framework("trl", "trl_sft.py", tiny_llama, (EPOCHS,)),
     "SentenceTransformerTrainer": Framework("sentence_transformers", "st_retrieval.py", tiny_bert, (EPOCHS,)),
 }
-WORKERS = {"Lightning": "workers=2"}
+WORKERS = {"Lightning": "workers=2", "torchrun": "dataloader_num_workers=1"}
 _UNBROKEN: dict[str, str] = {}
 
 
