@@ -3,7 +3,7 @@
 What a secret, a token or a link is made of is never shown; how a job stands is changed by leases alone.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin
@@ -14,16 +14,11 @@ from django.http import HttpRequest
 from holdfast.service.first_user import LINK_HOURS, make_link
 from holdfast.service.jobs.models import ApiToken, Dataset, Hook, Job, Notice, Secret, TrainedModel, Worker
 
-if TYPE_CHECKING:
-    _Admin, _UserAdmin = admin.ModelAdmin[Any], UserAdmin[User]
-else:
-    _Admin, _UserAdmin = admin.ModelAdmin, UserAdmin
-
 admin.site.site_header = admin.site.site_title = "Holdfast"
 admin.site.index_title = "People, teams and records"
 
 
-class LookOnly(_Admin):
+class LookOnly(admin.ModelAdmin):  # type: ignore[type-arg]
     """Rows that are looked at here and changed elsewhere."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -47,7 +42,7 @@ class MayEnd(LookOnly):
         return bool(getattr(request.user, "is_superuser", False))
 
 
-class People(_UserAdmin):
+class People(UserAdmin):  # type: ignore[type-arg]
     """Django's own page of people, with a link for who has forgotten the password."""
 
     list_display = ("username", "email", "is_active", "is_superuser", "last_login")

@@ -78,7 +78,7 @@ class Incoming:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class Received(UploadedFile):
+class Received(UploadedFile):  # type: ignore[type-arg]
     """What request.FILES holds: a file in HOME/incoming that goes when the request ends, unless it was kept."""
 
     def __init__(self, incoming: Incoming, **about: Any):
@@ -130,7 +130,7 @@ class ToHome(FileUploadHandler):
         raise StopUpload(connection_reset=False)
 
 
-def receive(owner: User, file: UploadedFile, name: str = "", team: Group | None = None) -> Dataset:
+def receive(owner: User, file: "UploadedFile[Any]", name: str = "", team: Group | None = None) -> Dataset:
     """Make a dataset of an upload and begin its survey."""
     incoming = file.incoming if isinstance(file, Received) else _copied(file.chunks(), file.size)
     try:
