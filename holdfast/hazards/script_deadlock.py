@@ -8,13 +8,19 @@ What we do: try once more in case it was chance, then stop and name file and lin
 """
 
 from holdfast.core.plan import Remedy
-from holdfast.hazards import Case, Hazard, proves
+from holdfast.hazards import Case, Hazard, proves, seen
 
 HAZARD = Hazard(
     slug="script-deadlock",
     title="the program waits for a lock of its own that nobody will release",
     kind="hang",
-    signs=(proves("sample", r"^waits for a lock of the program's own at \S+:\d+"),),
+    signs=(
+        proves(
+            "sample",
+            r"^waits for a lock of the program's own at \S+:\d+",
+            also=(seen("sample", r"^verdict deadlock: "),),
+        ),
+    ),
     over=("thread-deadlock",),
     remedies=(
         Remedy(
@@ -36,6 +42,11 @@ HAZARD = Hazard(
     near_misses=(
         Case("", "hang", ("verdict deadlock: process 41 (python) waits for a lock that nobody can release",)),
         Case("", "hang", ("stands at train.py:12 in save",)),
+        Case(
+            "",
+            "hang",
+            ("verdict sleeping: sleeps", "waits for a lock of the program's own at train.py:12 in save: thread.join()"),
+        ),
     ),
     reproduced_by="tests/lab/test_run_manners.py",
 )

@@ -3,6 +3,7 @@
 Leaves: lock, supervisor.json.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -31,7 +32,7 @@ def hold(run: Path) -> Iterator[None]:
     try:
         file = os.open(run / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise MachineError("the run's folder cannot be written", seen=f"{error.strerror} ({run})") from error
+        raise _cannot_write(run, error) from error
     try:
         try:
             _lock(file)
@@ -43,7 +44,10 @@ def hold(run: Path) -> Iterator[None]:
             ) from None
         pid = os.getpid()
         known = {"pid": pid, "start_ticks": start_ticks_of(pid), "boot_id": boot_id(), "host": socket.gethostname()}
-        write_artifact(run, SUPERVISOR, {**known, "started": round(time.time(), 3)})
+        try:
+            write_artifact(run, SUPERVISOR, {**known, "started": round(time.time(), 3)})
+        except OSError as error:
+            raise _cannot_write(run, error) from error
         yield
     finally:
         os.close(file)  # which frees the lock
@@ -87,6 +91,16 @@ def _lock(file: int) -> None:
             if not tries_left:
                 raise
             time.sleep(_TRY_SECONDS)
+
+
+def _cannot_write(run: Path, error: OSError) -> MachineError:
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return MachineError(
+        "the run's folder cannot be written",
+        seen=f"{error.strerror} ({run})",
+        try_next=(f"make room, then: holdfast resume {run}",) if is_full else (),
+        slug="disk-full" if is_full else "",
+    )
 
 
 def _words(run: Path) -> str:

@@ -60,7 +60,9 @@ def _hang_lines(attempt: Path, root_pid: int) -> Iterator[str]:
         return
     is_alone = not any(file.stem.partition("-")[2] != str(root_pid) for file in folder.glob("spy-*.txt"))
     innermost = next((frame["file"] for frame in frames if not frame["file"].endswith(_THREADING)), "")
-    if is_alone and innermost.endswith(Path(place.file).name) and _PYTHON_LOCK.search(_main_thread(native)):
+    is_own_lock = innermost.endswith(Path(place.file).name) and bool(_main_thread(native))
+    # A thread that waits elsewhere, in a library or for the network, may be the one that settings reach.
+    if is_alone and is_own_lock and all(_PYTHON_LOCK.search(thread) for thread in native.split("\nThread ")[1:]):
         yield f"waits for a lock of the program's own at {place.words}: {place.source}"
     else:
         yield f"stands at {place.words}"

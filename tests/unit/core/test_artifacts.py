@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -58,3 +59,13 @@ def test_a_full_disk_loses_events_and_nothing_else(tmp_path, monkeypatch, capsys
 
 def _full(*args: object) -> int:
     raise OSError(28, "No space left on device")
+
+
+def test_a_file_of_events_is_let_go_with_its_writer(tmp_path):
+    before = len(list(Path("/dev/fd").iterdir()))
+    for _ in range(3):
+        Events(tmp_path / "events.jsonl").write("step", step=1)
+    assert len(list(Path("/dev/fd").iterdir())) == before
+    writer = Events(tmp_path / "events.jsonl")
+    writer.close()
+    writer.close()

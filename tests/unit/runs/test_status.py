@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from holdfast.core.artifacts import write_artifact
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.events import Events, find_last_event, read_last_events
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.plan import Rung
@@ -197,3 +197,14 @@ def test_a_file_is_not_the_folder_of_a_run(tmp_path):
     (tmp_path / "train.py").touch()
     with pytest.raises(RequestError, match="is a file"):
         read_request(tmp_path / "train.py")
+
+
+def test_a_full_disk_is_said_when_a_run_is_taken_up(run, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("holdfast.runs.holder.write_artifact", refuse)
+    with pytest.raises(MachineError) as refused, hold(run):
+        pass
+    assert refused.value.slug == "disk-full"
+    assert not is_held(run)

@@ -4,7 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from holdfast.core import runfolder
+from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.request import make_request
+from holdfast.runs import train
 from holdfast.runs.train import make_job, memory_key
 
 PLAN = {"task": "classify", "settings": {"task": "classify", "device": "cpu"}, "model": {"folder": "/models/minilm"}}
@@ -30,3 +33,15 @@ def test_what_made_a_run_finish_is_remembered_for_the_next_of_its_kind(request_o
 @pytest.mark.parametrize("wish", [{"threads": 2}, {"device": "cpu"}, {"allow_changes": True}, {"data": "other.csv"}])
 def test_other_wishes_are_another_kind_of_run(request_of_train, wish):
     assert memory_key(request_of_train, PLAN) != memory_key(replace(request_of_train, **wish), PLAN)
+
+
+def test_what_was_proven_here_outlives_a_plan_made_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "fingerprint_of", lambda: "here")
+    earlier = {"settings": {"threads": 2}, "variables": {"MKL_X": "1"}}
+    anew = {"settings": {"threads": 1}, "task": "classify"}
+    for machine, threads in (("here", 2), ("elsewhere", 1)):
+        write_artifact(tmp_path, runfolder.PLAN, anew)
+        train._keep_proven(tmp_path, {**earlier, "proof": {"machine": machine}})
+        plan = read_artifact(tmp_path / runfolder.PLAN)
+        assert (plan["settings"]["threads"], plan["task"]) == (threads, "classify")
+        assert ("variables" in plan) == (machine == "here")

@@ -40,6 +40,15 @@ def test_through_the_standard_library_it_is_still_ones_own(attempt):
     assert hang(attempt, LOCK + own) == ["waits for a lock of the program's own at train.py:4: with lock:"]
 
 
+def test_another_thread_that_waits_elsewhere_may_be_to_blame(attempt):
+    own = LOCK + "    <module> (train.py:4)\n"
+    assert hang(attempt, own + '\nThread 44 (idle): "Thread-1"\n' + LOCK + "    run (train.py:6)\n")[0].startswith(
+        "waits"
+    )
+    stuck = '\nThread 44 (idle): "Thread-1"\n    GOMP_parallel (libgomp.so.1)\n    run (train.py:6)\n'
+    assert hang(attempt, own + stuck) == ["stands at train.py:4"]
+
+
 def test_a_lock_inside_a_library_is_not(attempt):
     library = "    forward (torch/nn/functional.py:12)\n    <module> (train.py:6)\n"
     assert hang(attempt, LOCK + library) == ["stands at train.py:6"]
