@@ -106,7 +106,8 @@ def _parse(words: list[str]) -> None:
     types = {param.name: param.type for param in command.params}
     for key, value in values.items():
         if isinstance(types[key], click.Choice | click.types.IntRange | click.types.FloatRange) and value is not None:
-            types[key].convert(value, None, context)
+            for one in value if isinstance(value, list) else [value]:
+                types[key].convert(one, None, context)
 
 
 def _check_options(words: list[str]) -> None:
