@@ -135,12 +135,12 @@ class Place:
                     found.append(process)
         return sorted(found, key=lambda process: process.create_time())
 
-    def wait(self, job_id: int, *states: str, seconds: float = 90) -> dict[str, Any]:
+    def wait(self, job_id: int, *states: str, seconds: float = 150) -> dict[str, Any]:
         """Wait until a job is in one of these states."""
         self.until(lambda: self.row(job_id)["state"] in states, seconds, lambda: self.told(job_id))
         return self.row(job_id)
 
-    def wait_for_steps(self, job_id: int, step: int = 1, seconds: float = 90) -> None:
+    def wait_for_steps(self, job_id: int, step: int = 20, seconds: float = 150) -> None:
         """Wait until the run's folder shows that it trains."""
 
         def trains() -> bool:
@@ -148,6 +148,24 @@ class Place:
             return any(f'"step": {step}' in file.read_text() for file in files)
 
         self.until(trains, seconds, lambda: self.told(job_id))
+
+    def first_steps(self, job_id: int) -> list[int]:
+        """The step at which each attempt began to train."""
+        found = []
+        for file in sorted(self.run_folder(job_id).glob("attempts/*/events.jsonl")):
+            events = [json.loads(line) for line in file.read_text().splitlines()]
+            found += [int(event["first_step"]) for event in events if event["event"] == "training"]
+        return found
+
+    def wait_for_resume(self, job_id: int, seconds: float = 150) -> None:
+        """Wait until the run has gone on from a checkpoint."""
+        self.until(lambda: any(self.first_steps(job_id)[1:]), seconds, lambda: self.told(job_id))
+
+    def stop(self, job_id: int) -> None:
+        """Ask a job to stop and see that it does."""
+        code = "from holdfast.service.jobs import leases; from holdfast.service.jobs.models import Job; "
+        self.run_code(f"{code}assert leases.ask_stop(Job.objects.get(pk={job_id}))")
+        self.wait(job_id, "stopped", seconds=150)
 
     def until(self, is_so: Callable[[], bool], seconds: float, told: Callable[[], str] = lambda: "") -> None:
         deadline = time.monotonic() + seconds
