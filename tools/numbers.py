@@ -199,7 +199,7 @@ def files_of(lines: Iterable[Line]) -> dict[Path, str]:
             continue
         lab = " [The whole table](lab.md)." if group.name == "finish" and LAB.exists() else ""
         parts.append(f"## {group.title}\n\n{group.says}{lab}".rstrip() + "\n")
-        panels = [_panel(name, run) for name, run in found.items() if _benchmark(name).is_drawn]
+        panels = [_panel(name, run) for name, run in found.items() if _is_drawn(name)]
         if panels:
             files[CHARTS / f"{group.name}.svg"] = chart(group.title, panels)
             parts.append(f"![{group.title}, as a chart of the table below](charts/{group.name}.svg)\n")
@@ -218,6 +218,10 @@ def _benchmark(name: str) -> Benchmark:
     group = next((group.name for group in GROUPS if word in group.wanted), "other")
     command = f"python {script}" if (ROOT / script).exists() else ""
     return Benchmark(group, word.replace("_", " ").capitalize(), command, is_drawn=group != "other")
+
+
+def _is_drawn(name: str) -> bool:
+    return _benchmark(name).is_drawn and " mini " not in name  # the same once more, in smaller parts
 
 
 def _word(name: str) -> str:

@@ -1,4 +1,7 @@
-"""The blocks of commands that the documentation marks as runnable, run as a reader would, page by page."""
+"""The blocks of commands that the documentation marks as runnable, run as a reader would, page by page.
+
+The folder has what the pages speak of: examples/, a script train.py, and in the slow half a finished run named RUN.
+"""
 
 import os
 import shutil
@@ -10,6 +13,18 @@ import pytest
 
 from tests.docs_text import ROOT, Block, all_pages, blocks_of, name_of
 
+TRAIN_PY = """
+import torch
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(30):
+    loss = model(torch.randn(8, 4)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print(loss.item())
+"""
+TRAIN = "holdfast train examples/bank_questions.csv --out RUN --max-steps 4 --prove never"
 RUNNABLE = {page: [block for block in blocks_of(page) if block.is_run] for page in all_pages()}
 QUICK = [page for page, blocks in RUNNABLE.items() if any(not block.is_slow for block in blocks)]
 SLOW = [page for page, blocks in RUNNABLE.items() if any(block.is_slow for block in blocks)]
@@ -31,8 +46,14 @@ def test_all_commands_of_a_page_work(page, tmp_path):
 def follow(blocks: list[Block], folder: Path) -> None:
     """Type the blocks' commands one after the other, in a folder that has the examples."""
     shutil.copytree(ROOT / "examples", folder / "examples")
+    shutil.copy(ROOT / "examples" / "bank_questions.csv", folder / "reviews.csv")
+    shutil.copy(ROOT / "examples" / "bank_questions.csv", folder / "new.csv")
+    (folder / "texts.txt").write_text("where is my card\nwhat is the rate\n")
+    (folder / "train.py").write_text(TRAIN_PY)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = os.environ | {"PATH": path, "COLUMNS": "100", "XDG_STATE_HOME": str(folder / "state")}
+    if any("RUN" in command.split() for block in blocks for command in block.commands):
+        subprocess.run(["bash", "-c", TRAIN], cwd=folder, env=env, check=True, capture_output=True)
     for block in blocks:
         printed = ""
         for command in block.commands:
