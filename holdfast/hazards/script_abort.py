@@ -2,7 +2,7 @@
 
 What you see: "Aborted" or another signal, with a Python stack whose innermost line calls `os.abort()`.
 Why: the program, or somebody who looked for a fault in it, wrote it so. It is no crash of native code.
-What we do: stop and name file and line.
+What we do: try once more in case it was chance, then stop and name file and line.
 """
 
 from holdfast.core.plan import Remedy

@@ -23,7 +23,7 @@ _OUTSIDE_TRIES = 3  # kills from outside in a row that bring no progress, before
 _START_SECONDS = 10.0
 _HALVINGS_AT_FIRST, _HALVINGS_IN_ALL = 2, 4  # of one thing, before something else is tried
 _UNNAMED = {"unknown", "segfault-other"}
-_OWN = {"script-deadlock"}  # of the program itself: chance may have had a part in it, no setting has
+_OWN = {"script-deadlock", "script-abort"}  # of the program itself: chance may have had a part in it, no setting has
 _MACHINE_CANNOT = {"arch-mismatch", "disk-full", "illegal-instruction", "native-lib-missing", "torch-cpu-build"}
 # Errors that come again whatever is changed around them.
 _SURE_BUGS = (
@@ -97,7 +97,7 @@ def choose_rung(
     if diagnosis.slug in _OWN:
         if any(one.slug == diagnosis.slug and one.place == last.place for one in before):
             return _stop(diagnosis, last, f"the same again{_at(last)}; no remedy changes that")
-        return _because(again, "once more, in case it was chance: no setting changes the program's own locks")
+        return _because(again, "once more, in case it was chance: no setting changes what the program does by itself")
     if rung := _next_rung(diagnosis, tried, ladder, current, allow_changes):
         return rung
     return _stop(diagnosis, last, "nothing is left to try")

@@ -35,7 +35,7 @@ def run_program(folder: Path, name: str) -> Supervised:
     [
         ("value", 2, "unknown", "the same error again at {folder}/value.py:2; no remedy changes that"),
         ("lock", 2, "script-deadlock", "the same again at lock.py:6; no remedy changes that"),
-        ("abort", 1, "script-abort", "ended itself at abort.py:2: os.abort()"),
+        ("abort", 2, "script-abort", "ended itself at abort.py:2: os.abort()"),
         ("input", 1, "input-empty", "its input is /dev/null"),
     ],
 )

@@ -55,7 +55,7 @@ class Faults(TrainerCallback):
         if fault == "segfault" and once("segfault"):
             ctypes.string_at(0)
         if fault == "abort" and once("abort"):
-            os.abort()
+            ctypes.CDLL(None).abort()
         if fault == "nan" and once("nan"):
             with torch.no_grad():
                 next(model.parameters()).fill_(float("nan"))
