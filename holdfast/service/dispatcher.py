@@ -97,10 +97,10 @@ class Dispatcher:
         while time.monotonic() < deadline:
             try:
                 waiting = hand_back_all(self._worker, asked)
+                self._reap()
             except DatabaseError:
                 connections.close_all()
                 waiting = -1
-            self._reap()
             if waiting == 0:
                 return
             time.sleep(_TURN_SECONDS)

@@ -112,11 +112,10 @@ class Keeper:
     def keep(self) -> None:
         """Bring the job to its goal, or give it up."""
         signal.signal(signal.SIGTERM, lambda *_: self._ask("hand back"))
-        write_artifact(
-            this_home().keepers, f"{self._job_id}.json", {**describe_process(os.getpid()), "claim": str(self._claim)}
-        )
         if not self._await_database():
             return
+        known = {**describe_process(os.getpid()), "claim": str(self._claim)}
+        write_artifact(this_home().keepers, f"{self._job_id}.json", known)
         job: Job = Job.objects.select_related("owner", "dataset").get(pk=self._job_id)
         if job.stop_asked:
             self._release(Job.State.STOPPED, sentence="stopped before it began")

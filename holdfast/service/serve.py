@@ -21,6 +21,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.text import plural
 from holdfast.service.first_user import LINK_HOURS, first_user, has_password_user, make_link
 from holdfast.service.home import Home, this_home
 from holdfast.service.process import command_of
@@ -75,7 +76,8 @@ def _welcome(address: Address, path: str, home: Home, say: Say, open_page: Calla
     if path != "/":
         say(f"     first login: {address.url}{path}")
         say(f"     (this link works once, for {LINK_HOURS} hours; a new one is printed at each start until a password is set)")  # noqa: E501  # fmt: skip
-    say(f"     everything is kept in {home.folder}; {settings.RUNS_AT_ONCE} at a time; Ctrl-C stops")
+    runs = f"{plural(settings.RUNS_AT_ONCE, 'run')} at a time" if settings.RUNS_AT_ONCE else "workers run the jobs"
+    say(f"     everything is kept in {home.folder}; {runs}; Ctrl-C stops")
     if open_page:
         open_page(address.url + path)
 

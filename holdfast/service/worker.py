@@ -51,6 +51,7 @@ class _Worker(Dispatcher):
     def __init__(self, worker: Worker, queues: tuple[str, ...], say: Callable[[str], None]):
         super().__init__(worker)
         self._queues, self._say = queues, say
+        self._has_left = threading.Event()
 
     def run(self) -> None:
         """Listen for hints, and turn beside that."""
@@ -78,16 +79,19 @@ class _Worker(Dispatcher):
                 connections.close_all()
             time.sleep(_TURN_SECONDS)
         self._say("     runs save and go back into the queue")
-        self.hand_back()
-        connections.close_all()
+        try:
+            self.hand_back()
+        finally:
+            self._has_left.set()
+            connections.close_all()
 
     def _take(self, job_id: int) -> None:
         """Answer a hint: take the next job that waits, and stay until its keeper has ended."""
         if self._is_leaving:
             return
         taken = self._claim(leases.claimable(self._worker))
-        while taken in self._keepers:
-            time.sleep(_TURN_SECONDS / 2)
+        while taken in self._keepers and not self._has_left.wait(_TURN_SECONDS / 2):
+            pass
 
     def _claim_free(self) -> None:
         stale = leases.claimable(self._worker).filter(queued__lt=Now() - timedelta(seconds=_STALE_SECONDS))
