@@ -3,6 +3,9 @@
 import asyncio
 import io
 import json
+import os
+import subprocess
+import sys
 import zipfile
 
 import pytest
@@ -325,3 +328,12 @@ def test_a_model_is_sent_piece_by_piece_by_an_asynchronous_server(world):
     sizes = asyncio.run(fetch())
     assert len(sizes) > 2
     assert max(sizes) < 1.1 * 2**20
+
+
+@pytest.mark.parametrize("tls", ["0", "1"])
+def test_djangos_own_check_for_a_deployment_has_nothing_to_say(tls, tmp_path):
+    environment = {**os.environ, "HOLDFAST_TLS": tls, "HOLDFAST_HOME": str(tmp_path)}
+    environment["DJANGO_SETTINGS_MODULE"] = "holdfast.service.settings"
+    command = [sys.executable, "-m", "holdfast.service", "check", "--deploy", "--fail-level", "INFO"]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert result.returncode == 0, result.stderr

@@ -1,14 +1,17 @@
 """Keys to the API: shown once, kept as a hash, refused when they are over."""
 
+import json
 from datetime import timedelta
 
 import pytest
+from click.testing import CliRunner
 from django.utils import timezone
 
+from holdfast.cli.jobs import jobs
 from holdfast.core.errors import RequestError
 from holdfast.core.redact import Redactor
-from holdfast.service.jobs.models import ApiToken
-from holdfast.service.jobs.tokens import find_token, make_token
+from holdfast.service.jobs.models import ApiToken, Job
+from holdfast.service.jobs.tokens import find_token, make_token, make_token_for
 
 pytestmark = pytest.mark.django_db
 
@@ -59,3 +62,27 @@ def test_a_token_without_a_name_or_in_the_past_is_not_made(ada):
 def test_a_token_in_a_text_is_taken_out_by_its_shape(ada):
     _, text = make_token(ada, "laptop")
     assert text not in Redactor()(f"curl -H 'Authorization: {text}'")
+
+
+def test_at_the_servers_own_machine_a_token_is_made_for_the_only_user_or_by_name(ada, django_user_model):
+    assert find_token(make_token_for(None, "laptop", may_write=False, days=3)).may_write is False
+    django_user_model.objects.create_user("bob", password="a long enough one")
+    with pytest.raises(RequestError, match="not clear whose"):
+        make_token_for(None, "laptop", may_write=True, days=None)
+    with pytest.raises(RequestError) as caught:
+        make_token_for("eve", "laptop", may_write=True, days=None)
+    assert "ada, bob" in caught.value.seen
+    assert find_token(make_token_for("bob", "laptop", may_write=True, days=None)).owner.username == "bob"
+
+
+def test_the_command_line_prints_it_once(ada, home):
+    result = CliRunner().invoke(jobs, ["token", "laptop", "--json"])
+    assert find_token(json.loads(result.output)["token"]).owner == ada
+
+
+def test_cleaning_up_by_hand_puts_lost_runs_back(ada, home):
+    lost = Job.objects.create(owner=ada, name="lost", state="running", lease_until=timezone.now() - timedelta(hours=1))
+    result = CliRunner().invoke(jobs, ["cleanup"])
+    assert result.exit_code == 0, result.exception
+    assert f"job {lost.pk}: its holder is gone; it waits again" in result.output
+    assert json.loads(CliRunner().invoke(jobs, ["cleanup", "--json"]).output) == {"done": []}

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib.auth.backends import ModelBackend
-from django.contrib.auth.base_user import AbstractBaseUser
+from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q
 from django.http import HttpRequest
@@ -30,7 +30,7 @@ class LimitedBackend(ModelBackend):
 
     def authenticate(
         self, request: HttpRequest | None, username: str | None = None, password: str | None = None, **more: Any
-    ) -> AbstractBaseUser | None:
+    ) -> User | None:
         """The user whose name and password these are; nobody while there were too many wrong tries."""
         if request is None or username is None or password is None:
             return super().authenticate(request, username, password, **more)

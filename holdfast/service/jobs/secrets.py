@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.utils.encoding import force_bytes
 
 from holdfast.core.errors import RequestError
 from holdfast.core.redact import Redactor
@@ -72,6 +73,6 @@ def _box() -> MultiFernet:
     return MultiFernet([Fernet(_derived(key)) for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)])
 
 
-def _derived(key: str) -> bytes:
-    derived = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"holdfast kept secrets 1").derive(key.encode())
+def _derived(key: str | bytes) -> bytes:
+    derived = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"holdfast kept secrets 1").derive(force_bytes(key))
     return base64.urlsafe_b64encode(derived)
