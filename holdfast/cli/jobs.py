@@ -317,7 +317,7 @@ def _dataset(server: Server, data: str, *, as_json: bool) -> Json:
     if data.isascii() and data.isdecimal():
         return server.get(f"/api/datasets/{data}")
     known = server.get("/api/datasets", contains=data, limit=200)["items"]
-    named = [one for one in known if one["name"] == data]
+    named: list[Json] = [one for one in known if one["name"] == data]
     if named:
         return named[0]
     names = [one["name"] for one in server.get("/api/datasets", limit=200)["items"]]
@@ -333,7 +333,7 @@ def _uploaded(server: Server, path: Path, *, as_json: bool) -> Json:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     same = server.get("/api/datasets", sha256=digest, state="ready")["items"]
-    dataset = next((one for one in same if not one["choices"]), None)
+    dataset: Json | None = next((one for one in same if not one["choices"]), None)
     if dataset:
         say(f"[ok] dataset {dataset['id']}, {dataset['name']}: sent before")
         return dataset
