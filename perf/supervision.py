@@ -239,7 +239,7 @@ def _cpu_seconds(process: psutil.Process) -> float:
 def _write(lines: list[tuple[str, str, float, int]]) -> None:
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    machine = f"{platform.system()} {platform.machine()} {os.cpu_count()} cores"
+    machine = f"{platform.system()} {platform.machine()} {os.cpu_count()} cores, load {os.getloadavg()[2]:.0f}"
     with LEDGER.open("a", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         for subject, unit, value, rounds in lines:
