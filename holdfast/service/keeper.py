@@ -145,7 +145,7 @@ class Keeper:
             if self._why:
                 break
             code = self._run_child(job)
-            if self._why != "lost" and self._end(job, code):
+            if self._is_ours() and self._end(job, code):
                 return
             if self._leash.has_pulled:
                 self._await_database()
@@ -220,6 +220,9 @@ class Keeper:
         _log(f"ending the run: {why}")
         self._why = why
         self._pull()
+
+    def _is_ours(self) -> bool:
+        return self._why != "lost"
 
     def _pull(self) -> None:
         if self._why and self._child and self._child.poll() is None:

@@ -3,5 +3,5 @@
 from holdfast.service.settings import *  # noqa: F403
 
 INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "holdfast.service.jobs"]
-MIDDLEWARE: list[str] = []
-TEMPLATES: list[dict[str, object]] = []
+MIDDLEWARE = []
+TEMPLATES = []
