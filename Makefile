@@ -43,7 +43,7 @@ service-all: $(READY) parts
 parts:  # real databases, brokers and a browser; what cannot be installed is skipped by the tests, with the reason
 	@missing=""; for part in $(PARTS); do dpkg -s $$part >/dev/null 2>&1 || missing="$$missing $$part"; done; \
 	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  (apt-get update -qq && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -qq --no-install-recommends $$missing) \
+	  (timeout 120 apt-get update -qq && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 timeout 600 apt-get install -qq --no-install-recommends $$missing) \
 	  >/dev/null 2>&1 || echo "could not install:$$missing"; fi
 
 chaos: $(READY) parts  # about an hour
