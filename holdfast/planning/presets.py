@@ -12,7 +12,6 @@ PRESETS: Mapping[str, Mapping[str, object]] = {
         "epochs": 4,
         "batch_size": 16,
         "lr": 3e-5,
-        "max_length": 512,
         "overlong": "window",
     },
     "instruct": {
@@ -27,7 +26,7 @@ PRESETS: Mapping[str, Mapping[str, object]] = {
         "lr_scheduler_type": "cosine",
         "max_length": 1024,
     },
-    "retriever": {"task": "two-tower", "epochs": 3, "batch_size": 64, "lr": 5e-5, "mining": True, "max_length": 256},
+    "retriever": {"task": "two-tower", "epochs": 3, "batch_size": 64, "lr": 5e-5, "mining": True},
 }
 
 
@@ -38,3 +37,9 @@ def with_preset(request: TrainRequest) -> TrainRequest:
         defaults = {name: value for name, value in defaults.items() if not name.startswith("lora")}
     open_ones = {name: value for name, value in defaults.items() if getattr(request, name) is None}
     return dataclasses.replace(request, **open_ones) if open_ones else request  # type: ignore[arg-type]
+
+
+def is_of_preset(request: TrainRequest, name: str) -> bool:
+    """Whether a setting has the preset's value: that gives way where the model cannot have it."""
+    defaults = PRESETS.get(request.preset or "", {})
+    return name in defaults and getattr(request, name) == defaults[name]

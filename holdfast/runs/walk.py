@@ -32,6 +32,7 @@ from holdfast.models.catalog import DEFAULT_FOR
 from holdfast.models.resolve import require_model, resolve
 from holdfast.models.shape import read_shape
 from holdfast.planning.plan import TrainPlan, make_plan
+from holdfast.planning.presets import is_of_preset
 
 OnEvent = Callable[[str, Mapping[str, object]], None]
 
@@ -225,16 +226,17 @@ def _blocked(finding: Finding) -> MachineError:
 
 def _prepare(run: Path, request: TrainRequest, surveyed: Survey, model: ModelFacts, story: Story) -> Prepared:
     begun = time.monotonic()
+    tokens = Tokens(Path(model.folder)) if model.folder and not isinstance(surveyed, VectorSurvey) else None
+    length = request.max_length
+    if length and tokens and tokens.limit and is_of_preset(request, "max_length"):
+        length = min(length, tokens.limit)
     options = PrepareOptions(
-        max_length=request.max_length,
+        max_length=length,
         overlong=request.overlong or "auto",  # type: ignore[arg-type]
         chat_template=_template(request),
         query_prefix=request.query_prefix,
         passage_prefix=request.passage_prefix,
     )
-    tokens = Tokens(Path(model.folder)) if model.folder else None
-    if isinstance(surveyed, VectorSurvey):
-        tokens = None
     found = prepare(
         surveyed, tokens, run / "prepared", options=options, cache=_prepared_cache(), on_progress=story.working
     )

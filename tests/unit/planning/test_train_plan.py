@@ -8,7 +8,7 @@ from holdfast.core.request import make_request
 from holdfast.planning.choices import class_weights
 from holdfast.planning.memory_model import need_of
 from holdfast.planning.plan import make_plan
-from holdfast.planning.presets import PRESETS, with_preset
+from holdfast.planning.presets import PRESETS, is_of_preset, with_preset
 
 MINILM = ModelFacts(
     name="minilm",
@@ -133,3 +133,9 @@ def test_a_preset_fills_only_what_was_left_open(preset):
     filled = with_preset(make_request({"data": "x", "preset": preset, "epochs": 9}))
     assert filled.epochs == 9
     assert filled.lr == PRESETS[preset]["lr"]
+
+
+def test_a_length_of_the_preset_is_known_from_one_that_was_asked_for():
+    asked = make_request({"data": "x.csv", "preset": "instruct", "max_length": 512})
+    assert not is_of_preset(with_preset(asked), "max_length")
+    assert is_of_preset(with_preset(make_request({"data": "x.csv", "preset": "instruct"})), "max_length")
