@@ -34,7 +34,7 @@ from holdfast.service.jobs.ends import write_end
 from holdfast.service.jobs.folders import make_folder
 from holdfast.service.jobs.models import Job
 from holdfast.service.jobs.notices import file_notices
-from holdfast.service.jobs.secrets import open_secrets
+from holdfast.service.jobs.secrets import run_environment
 from holdfast.service.process import command_of
 
 Why = Literal["", "stop", "hand back", "lost"]
@@ -170,7 +170,7 @@ class Keeper:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **open_secrets(job.owner)},
+                env=run_environment(job.owner, os.environ),
                 start_new_session=True,
             )
         finally:

@@ -6,7 +6,7 @@ from django.test import override_settings
 from holdfast.core.errors import RequestError
 from holdfast.core.redact import is_secret_name
 from holdfast.service.jobs.models import Secret
-from holdfast.service.jobs.secrets import keep_secret, open_secrets, without_secrets
+from holdfast.service.jobs.secrets import keep_secret, open_secrets, run_environment, without_secrets
 
 pytestmark = pytest.mark.django_db
 VALUE = "wandb-0123456789-abcdef"
@@ -64,6 +64,17 @@ def test_a_value_that_cannot_be_a_secret_is_refused_and_not_repeated(people, val
     with pytest.raises(RequestError) as caught:
         keep_secret(people[0], "HF_TOKEN", value)
     assert not value or value not in caught.value.seen
+
+
+def test_a_run_gets_its_owners_secrets_and_none_of_the_services_own(people):
+    keep_secret(people[0], "HF_TOKEN", VALUE)
+    own = {
+        "HOLDFAST_SECRET_KEY": "k",
+        "HOLDFAST_DATABASE_URL": "postgresql://a:b@c/d",
+        "HOLDFAST_BROKER_URL": "redis://",
+    }
+    given = {"PATH": "/bin", "HOLDFAST_HOME": "/h", "HF_TOKEN": "of the machine", **own}
+    assert run_environment(people[0], given) == {"PATH": "/bin", "HOLDFAST_HOME": "/h", "HF_TOKEN": VALUE}
 
 
 def test_every_allowed_name_is_one_that_bundles_keep_back():

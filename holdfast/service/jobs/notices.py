@@ -20,7 +20,7 @@ from holdfast.runs.view import clean
 from holdfast.service.jobs.models import Hook, Job, Notice
 from holdfast.service.jobs.webhooks import Delivery, check_address, deliver
 
-FINISH = ("finished", "planned")  # every other event is trouble
+FINISH = "finished"  # every other event is trouble
 WAITS_SECONDS = (10, 60, 300, 1800, 7200, 21_600)  # after the first try, the second, ...; then it is given up
 MOST_TRIES = len(WAITS_SECONDS) + 1
 _MOST_HOOKS = 20
@@ -51,7 +51,7 @@ def make_hook(owner: User, kind: str, target: str, *, on_finish: bool = True, on
 
 def file_notices(job: Job, event: str) -> int:
     """Note down that the job's owner is to hear of an event; a keeper that does it twice does it once."""
-    wanted = {"on_finish": True} if event in FINISH else {"on_trouble": True}
+    wanted = {"on_finish": True} if event == FINISH else {"on_trouble": True}
     occasion = f"{event}, attempt {job.attempts}, asked for at {job.queued.isoformat()}"
     filed = 0
     for hook in Hook.objects.filter(owner=job.owner_id, **wanted):
@@ -132,7 +132,6 @@ def _mail(hook: Hook, event: str, body: dict[str, Any]) -> Delivery:
 
 _WORDS = {
     "finished": "the model is finished",
-    "planned": "the plan is ready",
     "failed": "the run failed",
     "trouble": "an attempt failed, the run goes on",
 }
