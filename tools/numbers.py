@@ -1,7 +1,7 @@
 """Writes docs/numbers.md and its charts from the ledgers in perf/: every figure with date, machine, commit and command.
 
-Reads: perf/ledger.csv. Leaves: docs/numbers.md, docs/charts/*.svg. Of each benchmark and subject the newest line
-counts; the ledger keeps the older ones. A group without figures says so.
+Reads: perf/ledger.csv. Leaves: docs/numbers.md, docs/charts/*.svg. Of each benchmark the lines of the commit
+that was measured last count; the ledger keeps the older ones. A group without figures says so.
 """
 
 import csv
@@ -117,7 +117,7 @@ GROUPS = (
 )
 
 BENCHMARKS = {
-    "healthy": Benchmark("finish", "Healthy runs", "python perf/healthy.py --rounds 10", is_drawn=False),
+    "healthy": Benchmark("finish", "Healthy runs", "python perf/healthy.py", is_drawn=False),
     "diagnosis": Benchmark("diagnosis", "Real failures", "make corpus"),
     "classify_cpu": Benchmark(
         "speed",
@@ -188,10 +188,7 @@ def read_ledger(path: Path) -> list[Line]:
 
 def files_of(lines: Iterable[Line]) -> dict[Path, str]:
     """The page and its charts, by path."""
-    newest = {(line.benchmark, line.subject, line.unit): line for line in lines}
-    runs: dict[str, list[Line]] = {}
-    for line in newest.values():
-        runs.setdefault(line.benchmark, []).append(line)
+    runs = _newest_runs(list(lines))
     files, parts = {}, [HEAD]
     for group in GROUPS:
         found = {name: run for name, run in runs.items() if _benchmark(name).group == group.name}
@@ -208,6 +205,16 @@ def files_of(lines: Iterable[Line]) -> dict[Path, str]:
         if missing:
             parts.append(f"Not measured yet: {'; '.join(missing)}.\n")
     return {PAGE: "\n".join(parts), **files}
+
+
+def _newest_runs(lines: list[Line]) -> dict[str, list[Line]]:
+    """Of each benchmark the lines of the commit that was measured last, each subject once."""
+    last = {line.benchmark: line.commit for line in lines}
+    found: dict[str, dict[tuple[str, str], Line]] = {}
+    for line in lines:
+        if line.commit == last[line.benchmark]:
+            found.setdefault(line.benchmark, {})[line.subject, line.unit] = line
+    return {name: list(run.values()) for name, run in found.items()}
 
 
 def _benchmark(name: str) -> Benchmark:
@@ -258,6 +265,8 @@ def _figure(line: Line) -> str:
     value = line.value
     if value == int(value):
         return f"{value:,.0f}"
+    if abs(value) < 0.001:
+        return f"{value:.7f}".rstrip("0")
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 

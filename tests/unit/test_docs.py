@@ -86,14 +86,17 @@ def test_a_group_without_figures_says_so():
     assert "charts/" not in text
 
 
-def test_a_newer_line_takes_the_place_of_an_older_one():
-    old = Line("2026-01-01", "aaaaaaa", "a machine", "classify_cpu", "holdfast", "examples/s", 10.0, 3)
-    peer = Line("2026-01-01", "aaaaaaa", "a machine", "classify_cpu", "HF Trainer", "examples/s", 5.0, 3)
-    new = Line("2026-02-01", "bbbbbbb", "a machine", "classify_cpu", "holdfast", "examples/s", 20.0, 3)
-    text = files_of([old, peer, new])[PAGE]
+def test_a_newer_run_takes_the_place_of_an_older_one():
+    old = [_line("aaaaaaa", "holdfast", 10.0), _line("aaaaaaa", "an old peer", 9.0)]
+    new = [_line("bbbbbbb", "holdfast", 20.0), _line("bbbbbbb", "HF Trainer", 5.0)]
+    text = files_of([*old, *new])[PAGE]
     assert "| holdfast | 20 | examples/s | 3 |" in text
     assert "| HF Trainer | 5 | examples/s | 3 | 4.00 times that |" in text
-    assert "| 10 |" not in text
+    assert "an old peer" not in text
+
+
+def _line(commit: str, subject: str, value: float) -> Line:
+    return Line("2026-01-01", commit, "a machine", "classify_cpu", subject, "examples/s", value, 3)
 
 
 def _parse(words: list[str]) -> None:
