@@ -5,6 +5,7 @@ import hmac
 import json
 import socket
 import threading
+import uuid
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -12,8 +13,9 @@ import pytest
 from django.utils import timezone
 
 from holdfast.core.errors import RequestError
-from holdfast.service.jobs import notices, webhooks
-from holdfast.service.jobs.models import Hook, Job, Notice
+from holdfast.service.jobs import leases, notices, webhooks
+from holdfast.service.jobs.ends import write_end
+from holdfast.service.jobs.models import Hook, Job, Notice, Worker
 from holdfast.service.jobs.notices import MOST_TRIES, file_notices, make_hook, send_due, send_test
 
 pytestmark = pytest.mark.django_db
@@ -163,6 +165,19 @@ def test_nobody_there_and_a_server_that_never_ends_its_answer_hold_nobody_up(ada
         stop.set()
     assert (timezone.now() - begun).total_seconds() < 5
     assert all(Notice.objects.values_list("said", flat=True))
+
+
+def test_the_end_of_a_claimed_run_is_told_once_and_only_by_its_holder(ada, ear, local, tmp_path, home):
+    make_hook(ada, "webhook", ear.url)
+    worker = Worker.objects.create(name="studio", host="studio", devices=["cpu"])
+    job = leases.submit(owner=ada, name="bank", request={})
+    claim = leases.claim(job.pk, worker)
+    assert not write_end(job.pk, uuid.uuid4(), "failed", tmp_path, {"sentence": "by somebody else"})
+    assert write_end(job.pk, claim, "failed", tmp_path, {"sentence": "every rung was tried"})
+    assert not write_end(job.pk, claim, "failed", tmp_path, {"sentence": "again"})
+    assert send_due() == 1
+    told = json.loads(ear.heard[0][2])
+    assert (told["event"], told["run"]["sentence"]) == ("failed", "every rung was tried")
 
 
 def test_two_senders_send_once(ada, job, ear, local):

@@ -60,7 +60,7 @@ def open_secrets(owner: User) -> dict[str, str]:
 
 
 def run_environment(owner: User, variables: Mapping[str, str]) -> dict[str, str]:
-    """What a run of this person gets: the keeper's variables without the service's own keys, and the person's secrets."""
+    """What a run of this person gets: these variables without the service's own keys, and the person's secrets."""
     return {**{name: value for name, value in variables.items() if name not in _SERVICES_OWN}, **open_secrets(owner)}
 
 
