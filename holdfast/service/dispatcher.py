@@ -20,7 +20,7 @@ from holdfast.core.artifacts import read_artifact
 from holdfast.runs.holder import holder
 from holdfast.runs.identity import find_process, signal_process
 from holdfast.service.home import this_home
-from holdfast.service.jobs import leases, limits, notices, workers
+from holdfast.service.jobs import datasets, leases, limits, notices, workers
 from holdfast.service.jobs.models import Job, Shared, Worker
 from holdfast.service.keeper import start_keeper
 
@@ -152,11 +152,12 @@ def hand_back_all(worker: Worker, asked: set[int]) -> int:
 
 
 def send_notices() -> None:
-    """Send what is due to hooks, for ever; a dead hook holds up nothing else."""
+    """Send what is due to hooks and take up lost surveys, for ever; a dead hook holds up nothing else."""
     forgotten_at = float("-inf")
     while True:
         try:
             notices.send_due()
+            datasets.settle_all()
             if time.monotonic() - forgotten_at > _FORGET_SECONDS:
                 forgotten_at = time.monotonic()
                 limits.forget_old()

@@ -138,7 +138,7 @@ def test_an_upload_by_the_plain_form_and_by_the_script(world, as_person, surveye
     assert "the meal number 1 was good" in shown
     assert "The same content was uploaded before" in shown
     assert "<svg" in shown
-    assert list(this_home().incoming.iterdir()) == []
+    assert list(this_home().incoming.glob("*")) == []
 
 
 def test_an_upload_that_is_refused_says_why_both_ways(world, as_person, settings):
@@ -150,13 +150,13 @@ def test_an_upload_that_is_refused_says_why_both_ways(world, as_person, settings
         assert answer.status_code == 400
         assert "larger than the 500 bytes" in answer.content.decode()
     assert ada.post("/datasets/new", {}).status_code == 400
-    assert list(this_home().incoming.iterdir()) == []
+    assert list(this_home().incoming.glob("*")) == []
     assert Dataset.objects.count() == 1
 
 
 def test_a_file_sent_elsewhere_is_not_kept(world, as_person):
     as_person("ada").post("/account/tokens", {"file": SimpleUploadedFile("a.csv", b"x" * 1000), "name": ""})
-    assert list(this_home().incoming.iterdir()) == []
+    assert list(this_home().incoming.glob("*")) == []
 
 
 def test_data_is_shown_as_text(world, as_person, surveyed):

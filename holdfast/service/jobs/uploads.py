@@ -94,12 +94,17 @@ class ToHome(FileUploadHandler):
     """Django's upload handler that writes to the home; a refusal is kept at the request as `upload_refused`."""
 
     incoming: Incoming | None = None
+    _whole_bytes = 0
+
+    def handle_raw_input(self, *given: Any, **named: Any) -> None:
+        """Remember how much is to come, for the look at the disk."""
+        self._whole_bytes = int(given[2] or 0)
 
     def new_file(self, *args: Any, **more: Any) -> None:
         """Begin a file; an earlier one of the same request that was never asked for goes with the request."""
         super().new_file(*args, **more)
         try:
-            self.incoming = Incoming(self.content_length)
+            self.incoming = Incoming(self._whole_bytes)
         except HoldfastError as error:
             self._refuse(error)
 
