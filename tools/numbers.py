@@ -72,7 +72,8 @@ GROUPS = (
         "Faults in real processes and what came of them, and healthy work that must be left alone. `make lab` prints "
         "the table of its faults.",
         {
-            "faults": "the whole fault matrix, with Holdfast and without, over four kinds of scripts (`make lab-all`)",
+            "faults": "the whole fault matrix (`make lab-all`)",
+            "bare": "the same faults without Holdfast",
             "healthy": "kills of healthy runs (`python perf/healthy.py`)",
         },
     ),
@@ -117,7 +118,8 @@ GROUPS = (
 )
 
 BENCHMARKS = {
-    "healthy": Benchmark("finish", "Healthy runs", "python perf/healthy.py", is_drawn=False),
+    "faults": Benchmark("finish", "Faults of the lab", "make lab-all"),
+    "healthy": Benchmark("finish", "Healthy runs", "python perf/healthy.py"),
     "diagnosis": Benchmark("diagnosis", "Real failures", "make corpus"),
     "classify_cpu": Benchmark(
         "speed",
@@ -236,9 +238,10 @@ def _word(name: str) -> str:
 
 
 def _panel(name: str, run: list[Line]) -> Panel:
-    bars = [Bar(line.subject, line.value, _figure(line), is_ours=_is_ours(line)) for line in run]
+    unit = run[0].unit  # bars of one panel share it; the others are in the table
+    bars = [Bar(line.subject, line.value, _figure(line), _is_ours(line)) for line in run if line.unit == unit]
     title = _benchmark(name).title + _details(name)
-    return Panel(f"{title}, {run[-1].unit}", f"{run[-1].machine}, {run[-1].date}", tuple(bars))
+    return Panel(f"{title}, {unit}", f"{run[-1].machine}, {run[-1].date}", tuple(bars))
 
 
 def _table(name: str, run: list[Line]) -> str:
@@ -271,7 +274,7 @@ def _figure(line: Line) -> str:
 
 
 def _is_ours(line: Line) -> bool:
-    return line.subject.startswith(("holdfast", "ours", "spare", "right"))
+    return line.subject.startswith(("holdfast", "ours", "spare", "right", "finished", "weights", "healthy"))
 
 
 if __name__ == "__main__":

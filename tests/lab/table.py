@@ -81,6 +81,23 @@ def page_of(rows: list[Row]) -> str:
     )
 
 
+def ledger_lines(rows: list[Row]) -> list[list[str]]:
+    """The rates as lines of perf/ledger.csv, for docs/numbers.md."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    machine = f"{platform.system()} {platform.machine()} {os.cpu_count()} cores"
+    compared = [bool(row.identical) for row in rows if row.identical is not None]
+    shares = {"finished": [row.finished for row in rows], "weights identical": compared}
+    found = [
+        (what, "% of n", 100 * sum(truths) / len(truths), len(truths)) for what, truths in shares.items() if truths
+    ]
+    noticed = sorted(row.noticed_after_seconds for row in rows if row.noticed_after_seconds is not None)
+    if noticed:
+        found += [("hangs noticed after, median", "seconds", noticed[len(noticed) // 2], len(noticed))]
+        found += [("hangs noticed after, worst", "seconds", noticed[-1], len(noticed))]
+    return [[today, commit, machine, "faults", what, unit, f"{value:.1f}", str(n)] for what, unit, value, n in found]
+
+
 def _rate(what: str, truths: list[bool]) -> str:
     return f"{what}: {sum(truths)} of {len(truths)}" + (f" ({sum(truths) / len(truths):.0%})" if truths else "")
 
