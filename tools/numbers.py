@@ -193,7 +193,8 @@ def files_of(lines: Iterable[Line]) -> dict[Path, str]:
     runs = _newest_runs(list(lines))
     files, parts = {}, [HEAD]
     for group in GROUPS:
-        found = {name: run for name, run in runs.items() if _benchmark(name).group == group.name}
+        names = sorted((name for name in runs if _benchmark(name).group == group.name), key=_place)
+        found = {name: runs[name] for name in names}
         if not found and group.name == "other":
             continue
         lab = " [The whole table](lab.md)." if group.name == "finish" and LAB.exists() else ""
@@ -227,6 +228,10 @@ def _benchmark(name: str) -> Benchmark:
     group = next((group.name for group in GROUPS if word in group.wanted), "other")
     command = f"python {script}" if (ROOT / script).exists() else ""
     return Benchmark(group, word.replace("_", " ").capitalize(), command, is_drawn=group != "other")
+
+
+def _place(name: str) -> int:
+    return list(BENCHMARKS).index(_word(name)) if _word(name) in BENCHMARKS else len(BENCHMARKS)
 
 
 def _is_drawn(name: str) -> bool:
