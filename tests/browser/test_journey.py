@@ -9,7 +9,7 @@ import pytest
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(1500)]
 
 _SOON, _LONG = 60_000, 600_000  # milliseconds
-_STEPS = 1200
+_STEPS = 600
 
 
 def test_first_login_upload_survey_start_crash_finish_try_and_compare(browser, service, tmp_path):
