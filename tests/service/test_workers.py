@@ -2,6 +2,7 @@
 
 import signal
 import time
+import uuid
 
 import psutil
 import pytest
@@ -34,8 +35,8 @@ def broker():
 
 
 @pytest.fixture
-def urls(database, broker, request):
-    return {"database_url": fresh_database(database, request.node.name[:60]), "broker_url": broker.url}
+def urls(database, broker):
+    return {"database_url": fresh_database(database, f"test_{uuid.uuid4().hex[:12]}"), "broker_url": broker.url}
 
 
 @pytest.fixture
