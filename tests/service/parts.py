@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 _START_SECONDS = 60.0
@@ -53,12 +54,17 @@ class Part:
             self.process.wait()
 
     def pause(self) -> None:
-        assert self.process
-        os.killpg(self.process.pid, signal.SIGSTOP)
+        """Freeze it with all its processes; PostgreSQL gives each of them a session of its own."""
+        self._send_all(signal.SIGSTOP)
 
     def go_on(self) -> None:
+        self._send_all(signal.SIGCONT)
+
+    def _send_all(self, number: int) -> None:
         assert self.process
-        os.killpg(self.process.pid, signal.SIGCONT)
+        root = psutil.Process(self.process.pid)
+        for process in (root, *root.children(recursive=True)):
+            process.send_signal(number)
 
 
 def free_port() -> int:
