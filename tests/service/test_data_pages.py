@@ -460,3 +460,23 @@ def test_the_survey_is_followed_until_it_is_done(world, as_person):
     answer = ada.get(f"/datasets/{made.pk}/live")
     assert answer["X-Live"] == "done"
     assert json.loads(job.read_text())["limits"]["rows"] == 5_000_000
+
+
+def test_what_is_shared_names_nothing_that_is_not(world, as_person):
+    private = Job.objects.create(owner=world.ada, name="a quiet plan", dataset=world.dataset, state="finished")
+    twin = Dataset.objects.create(
+        owner=world.ada, name="a quiet copy", file_name="b.csv", state="ready", sha256="a" * 64
+    )
+    Dataset.objects.filter(pk=world.dataset.pk).update(sha256=twin.sha256)
+    TrainedModel.objects.create(
+        owner=world.ada, job=private, name=world.model.name, version=77, task="classify", stage="promoted"
+    )
+    pages = f"/datasets/{world.dataset.pk}", f"/datasets/{world.dataset.pk}/live", f"/models/{world.model.pk}"
+    own = "".join(as_person("ada").get(path).content.decode() for path in pages)
+    assert own.count("a quiet plan") == 2
+    assert own.count("a quiet copy") == 2
+    assert "77" in own
+    shared = "".join(as_person("bob").get(path).content.decode() for path in pages)
+    assert "a quiet" not in shared
+    assert "v77" not in shared
+    assert shared.count("1 of other people") == 2

@@ -248,13 +248,25 @@ def test_a_dataset_in_use_is_not_deleted(ada):
     found = send(ada, ROWS)
     job = Job.objects.create(owner=ada, name="first run", dataset=found)
     with pytest.raises(RequestError, match="used by 1 run"):
-        datasets.remove(found)
+        datasets.remove(found, ada)
     assert found.path.is_file()
     job.delete()
     folder = found.path.parent
-    datasets.remove(Dataset.objects.get(pk=found.pk))
+    datasets.remove(Dataset.objects.get(pk=found.pk), ada)
     assert not folder.exists()
     assert not Dataset.objects.exists()
+
+
+def test_who_may_not_delete_a_dataset_reads_no_names_of_runs_that_are_not_theirs(ada):
+    found, bob = send(ada, ROWS), User.objects.create_user("bob")
+    for number in range(5):
+        Job.objects.create(owner=bob, name=f"secret {number}", request={"validation": found.pk})
+    with pytest.raises(RequestError, match="used by 5 runs") as refused:
+        datasets.remove(found, ada)
+    assert refused.value.seen == "of other people"
+    with pytest.raises(RequestError) as refused:
+        datasets.remove(found, bob)
+    assert refused.value.seen == "secret 4, secret 3, secret 2"
 
 
 def test_half_uploads_and_folders_without_a_row_are_swept(ada):
@@ -307,4 +319,4 @@ def test_uploads_at_the_same_time_do_not_meet():
 
 def test_the_same_content_twice_is_noticed(ada):
     first, second = send(ada, ROWS), send(ada, ROWS)
-    assert [twin.pk for twin in datasets.twins(second)] == [first.pk]
+    assert [twin.pk for twin in datasets.twins(second, ada)] == [first.pk]

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -26,6 +26,7 @@ from holdfast.core.text import closest, plural
 from holdfast.runs.survey_watch import PLACE, is_watched, progress_of
 from holdfast.service.jobs.models import Dataset, Job, Shared
 
+Person = AbstractBaseUser | AnonymousUser
 TASKS = ("classify", "causal", "two-tower")
 ENCODINGS = (
     "utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "cp1250", "cp1251", "cp1252", "latin-1", "iso-8859-2",
@@ -97,12 +98,6 @@ def settle_all() -> int:
     return len(waiting)
 
 
-def ready_for(user: AbstractBaseUser | AnonymousUser) -> Shared:
-    """The datasets that this person may train on."""
-    settle_all()
-    return Dataset.objects.visible_to(user).filter(state=Dataset.State.READY)
-
-
 def start_survey(dataset: Dataset) -> None:
     """Begin the survey in a process of its own, which outlives this one."""
     place = _place(dataset)
@@ -135,33 +130,35 @@ def progress(dataset: Dataset) -> tuple[str, int, int | None]:
     return str(said.get("what") or "waiting to be read"), int(said.get("done") or 0), int(whole) if whole else None
 
 
-def twins(dataset: Dataset) -> list[Dataset]:
-    """The owner's other datasets with the same content."""
-    same = Dataset.objects.filter(owner=dataset.owner_id, sha256=dataset.sha256).exclude(sha256="")
+def twins(dataset: Dataset, user: Person) -> list[Dataset]:
+    """The owner's other datasets with the same content, as far as this person may see them."""
+    same = Dataset.objects.visible_to(user).filter(owner=dataset.owner_id, sha256=dataset.sha256).exclude(sha256="")
     return list(same.exclude(pk=dataset.pk).only("pk", "name", "file_name")[:3])
 
 
-def remove(dataset: Dataset) -> None:
+def remove(dataset: Dataset, user: Person) -> None:
     """Delete a dataset that no run uses, and its files."""
     folder = dataset.path.parent
     beside = Q(request__validation=dataset.pk) | Q(request__test=dataset.pk) | Q(request__negatives=dataset.pk)
-    if names := list(Job.objects.filter(beside).values_list("name", flat=True)[:4]):
-        raise _in_use(dataset, names)
+    using = Job.objects.filter(Q(dataset=dataset.pk) | beside)
+    if using.exists():
+        raise _in_use(dataset, using, user)
     gone = folder.with_name(f".gone-{uuid4().hex}")
     try:
         with transaction.atomic():
             dataset.delete()
             if folder.exists():
                 folder.rename(gone)
-    except ProtectedError as error:
-        raise _in_use(dataset, sorted(map(str, error.protected_objects))) from error
+    except ProtectedError as error:  # by a run that came this moment
+        raise _in_use(dataset, using, user) from error
     shutil.rmtree(gone, ignore_errors=True)
 
 
-def _in_use(dataset: Dataset, runs: Sequence[str]) -> RequestError:
+def _in_use(dataset: Dataset, using: Shared, user: Person) -> RequestError:
+    names = list(using.visible_to(user).order_by("-pk").values_list("name", flat=True)[:3])
     return RequestError(
-        f"{dataset.name} is used by {plural(len(runs), 'run')}",
-        seen=", ".join(runs[:3]),
+        f"{dataset.name} is used by {plural(using.count(), 'run')}",
+        seen=", ".join(names) or "of other people",
         try_next=("delete those runs first",),
     )
 

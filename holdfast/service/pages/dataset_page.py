@@ -15,7 +15,7 @@ from holdfast.core.text import human_bytes
 from holdfast.runs.page.charts import bar_chart, meter
 from holdfast.runs.page.html import Html, table, tag
 from holdfast.service.jobs import datasets
-from holdfast.service.jobs.models import Dataset
+from holdfast.service.jobs.models import Dataset, Job
 
 _ON_A_PAGE = 25
 _SHOWN_LABELS = 20
@@ -110,6 +110,7 @@ class DatasetPage:
     fields: Sequence[Field] = ()
     runs: Sequence[tuple[int, str, str]] = ()
     run_count: int = 0
+    others: int = 0  # runs that this person may not see
     twins: Sequence[tuple[int, str]] = ()
 
 
@@ -124,12 +125,14 @@ def read_list(user: User, text: str, number: str) -> ListPage:
     return ListPage(rows=rows, page=page, text=text, has_any=bool(rows) or seen.exists())
 
 
-def read_dataset(dataset: Dataset) -> DatasetPage:
-    """Everything that the page of a dataset shows."""
+def read_dataset(dataset: Dataset, user: datasets.Person) -> DatasetPage:
+    """Everything that the page of a dataset shows this person; of runs that are not theirs to see, how many."""
     dataset = datasets.settle(dataset)
     facts, preview, problem = dataset.facts, dataset.preview, dataset.problem
     doing, done, whole = datasets.progress(dataset) if dataset.state == "surveying" else ("", 0, None)
-    jobs = list(dataset.jobs.order_by("-pk").values_list("pk", "name", "state")[:6])
+    jobs = Job.objects.filter(dataset=dataset)
+    seen = jobs.visible_to(user)
+    run_count = jobs.count()
     return DatasetPage(
         pk=dataset.pk,
         name=dataset.name,
@@ -155,9 +158,10 @@ def read_dataset(dataset: Dataset) -> DatasetPage:
         charts=_charts(facts),
         labels=_labels(facts),
         fields=tuple(_fields(dataset)),
-        runs=jobs[:5],
-        run_count=len(jobs) if len(jobs) < 6 else dataset.jobs.count(),
-        twins=[(twin.pk, twin.name) for twin in datasets.twins(dataset)],
+        runs=list(seen.order_by("-pk").values_list("pk", "name", "state")[:5]),
+        run_count=run_count,
+        others=run_count - seen.count(),
+        twins=[(twin.pk, twin.name) for twin in datasets.twins(dataset, user)],
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django.contrib.auth.models import User
+from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, User
 from django.core.paginator import Page, Paginator
 from django.db.models import Q
 from django.utils.safestring import SafeString, mark_safe
@@ -114,14 +114,15 @@ def read_list(user: User, text: str, stage: str, number: str) -> ListPage:
     return ListPage(rows=rows, page=page, text=text, stage=stage, has_any=bool(rows) or seen.exists())
 
 
-def read_model(model: TrainedModel, answer: Answer | None = None) -> ModelPage:
+def read_model(model: TrainedModel, user: AbstractBaseUser | AnonymousUser, answer: Answer | None = None) -> ModelPage:
     """Everything that the page of a model shows; tables by label come from the run's folder."""
     run = model.job.folder
     about = read_artifact(model_folder(run) / ABOUT_MODEL)
     measured = read_artifact(run / METRICS)
     splits = {name: found for name in ("test", "validation") if isinstance(found := measured.get(name), dict)}
     splits = splits or {name: found for name, found in model.metrics.items() if isinstance(found, dict)}
-    same = TrainedModel.objects.filter(owner=model.owner_id, name=model.name).order_by("-version")
+    seen = TrainedModel.objects.visible_to(user)
+    same = seen.filter(owner=model.owner_id, name=model.name).order_by("-version")
     versions = [(one.pk, one.version, one.stage, headline(one)) for one in same[:10]]
     others = [one for one in versions if one[0] != model.pk and one[2] == TrainedModel.Stage.PROMOTED]
     dataset = model.job.dataset

@@ -82,7 +82,7 @@ def choose(request: HttpRequest, dataset_id: Id, payload: ChoicesGiven) -> Any:
 def delete_dataset(request: HttpRequest, dataset_id: Id) -> Any:
     """Delete a dataset that no run uses, and its file."""
     try:
-        datasets.remove(find_dataset(person(request), dataset_id))
+        datasets.remove(find_dataset(person(request), dataset_id), person(request))
     except NotFound:
         raise
     except RequestError as error:

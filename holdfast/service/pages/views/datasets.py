@@ -54,14 +54,14 @@ def new_dataset(request: HttpRequest) -> HttpResponse:
 @login_required
 def show_dataset(request: HttpRequest, pk: int) -> HttpResponse:
     """One dataset."""
-    return render(request, "pages/dataset.html", {"page": read_dataset(_visible(request, pk))})
+    return render(request, "pages/dataset.html", {"page": read_dataset(_visible(request, pk), request.user)})
 
 
 @require_safe
 @login_required
 def live_dataset(request: HttpRequest, pk: int) -> HttpResponse:
     """How far the survey is; the whole page's parts once it is done."""
-    page = read_dataset(_visible(request, pk))
+    page = read_dataset(_visible(request, pk), request.user)
     is_done = page.state != "surveying"
     return live_answer(
         request,
@@ -91,7 +91,7 @@ def delete(request: HttpRequest, pk: int) -> HttpResponse:
     """Delete a dataset that no run uses."""
     dataset = _visible(request, pk)
     try:
-        datasets.remove(dataset)
+        datasets.remove(dataset, request.user)
     except HoldfastError as error:
         messages.error(request, f"{error.what}: {error.seen}. {'; '.join(error.try_next)}")
         return redirect("dataset", pk)

@@ -28,7 +28,7 @@ def show_models(request: HttpRequest) -> HttpResponse:
 @login_required
 def show_model(request: HttpRequest, pk: int) -> HttpResponse:
     """One model."""
-    return render(request, "pages/model.html", {"page": read_model(_visible(request, pk))})
+    return render(request, "pages/model.html", {"page": read_model(_visible(request, pk), request.user)})
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -46,7 +46,7 @@ def try_model(request: HttpRequest, pk: int) -> HttpResponse:
         answer = Answer(asked=asked, problem=problem)
     if request.headers.get("X-Requested-With") == "try":
         return render(request, "pages/model_answer.html", {"answer": answer})
-    return render(request, "pages/model.html", {"page": read_model(model, answer)})
+    return render(request, "pages/model.html", {"page": read_model(model, request.user, answer)})
 
 
 @require_POST
