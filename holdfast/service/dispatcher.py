@@ -7,9 +7,11 @@ SIGTERM: every run on this machine saves, stops and goes back into the queue.
 
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
+import traceback
 import uuid
 
 from django.conf import settings
@@ -48,13 +50,19 @@ class Dispatcher:
         while not self._is_leaving:
             if os.getppid() != parent:  # killed; the keepers live on and are found by the next one
                 return
-            try:
-                self.turn()
-            except DatabaseError as error:
-                print(f"the database did not answer: {error}", flush=True)
-                connections.close_all()
+            self.turn_safely()
             time.sleep(_TURN_SECONDS)
         self.hand_back()
+
+    def turn_safely(self) -> None:
+        """Look once at everything; what fails, such as a full disk, is told and tried again at the next turn."""
+        try:
+            self.turn()
+        except DatabaseError as error:
+            print(f"the database did not answer: {error}", flush=True)
+            connections.close_all()
+        except Exception:
+            traceback.print_exc()
 
     def turn(self) -> None:
         """Look once at everything."""
@@ -87,7 +95,11 @@ class Dispatcher:
             taken = leases.claim_next(self._worker, waiting)
             if taken is not None:
                 print(f"job {taken[0]}: taken", flush=True)
-                self._keepers[taken] = start_keeper(*taken)
+                try:
+                    self._keepers[taken] = start_keeper(*taken)
+                except OSError:  # no memory or no disk for it: others may have them
+                    leases.hand_back(*taken)
+                    raise
             return taken
 
     def hand_back(self) -> None:
@@ -169,6 +181,8 @@ def send_notices() -> None:
 
 def main() -> None:
     """Register this machine and take jobs."""
-    worker = workers.register_patiently(settings.RUNS_AT_ONCE)
+    # Beside a broker this machine may have a `holdfast worker` too, whose runs are not ours to hand back.
+    name = f"{socket.gethostname()}-serve" if settings.BROKER_URL else ""
+    worker = workers.register_patiently(settings.RUNS_AT_ONCE, name)
     workers.check_up(worker)
     Dispatcher(worker).run()

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from celery import signals
-from django.db import Error as DatabaseError
 from django.db import connections
 from django.db.models.functions import Now
 
@@ -72,11 +71,7 @@ class _Worker(Dispatcher):
 
     def _turn_until_left(self) -> None:
         while not self._is_leaving:
-            try:
-                self.turn()
-            except DatabaseError as error:
-                print(f"the database did not answer: {error}", flush=True)
-                connections.close_all()
+            self.turn_safely()
             time.sleep(_TURN_SECONDS)
         self._say("     runs save and go back into the queue")
         try:

@@ -1,5 +1,6 @@
 """The dispatcher: slots, dead keepers, leases of others. Keepers are stand-ins."""
 
+import socket
 from datetime import timedelta
 
 import pytest
@@ -135,3 +136,30 @@ def test_who_leaves_takes_nothing_more(started, worker):
 def test_devices_are_those_that_doctor_found(kind, devices):
     assert workers.devices_of({"facts": {"gpus": [{"name": "x", "kind": kind}]}}) == devices
     assert workers.devices_of({"error": "doctor did not answer"}) == ["cpu"]
+
+
+def test_a_keeper_that_cannot_be_started_costs_neither_its_job_nor_the_dispatcher(worker, started, monkeypatch):
+    (job,) = queue(1)
+
+    def refuse(*_):
+        raise OSError("no memory for another process")
+
+    turning = Dispatcher(worker)
+    monkeypatch.setattr(dispatchers, "start_keeper", refuse)
+    turning.turn_safely()
+    row = Job.objects.get(pk=job.pk)
+    assert (row.state, row.claims) == ("queued", 0)
+    monkeypatch.setattr(dispatchers, "start_keeper", lambda *_: Process())
+    turning.turn_safely()
+    assert states() == ["running"]
+
+
+@pytest.mark.parametrize(("broker", "is_one"), [("", True), ("redis://broker", False)])
+def test_beside_a_broker_serve_is_not_taken_for_the_worker_of_its_machine(monkeypatch, settings, broker, is_one):
+    settings.BROKER_URL, settings.RUNS_AT_ONCE = broker, 0
+    monkeypatch.setattr(workers, "check_up", lambda worker: None)
+    monkeypatch.setattr(Dispatcher, "run", lambda self: None)
+    workers.register(4)
+    dispatchers.main()
+    assert (Worker.objects.count() == 1) == is_one
+    assert Worker.objects.get(name=socket.gethostname()).slots == (0 if is_one else 4)
