@@ -1,10 +1,12 @@
 """Notices get through, signed, to where they may go; what does not get through is tried again, later and later."""
 
+import contextlib
 import hashlib
 import hmac
 import json
 import socket
 import threading
+import time
 import uuid
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -264,3 +266,26 @@ def test_what_is_no_e_mail_address_is_refused(ada, target):
     with pytest.raises(RequestError):
         make_hook(ada, "email", target)
     assert not Hook.objects.exists()
+
+
+def test_a_server_that_shakes_hands_letter_by_letter_holds_nobody_up(ada, local, monkeypatch):
+    monkeypatch.setattr(webhooks, "_WHOLE_SECONDS", 0.5)
+    has_ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip():
+            line, _ = server.accept()
+            with line, contextlib.suppress(OSError):
+                line.sendall(b"\x16\x03\x03\x40\x00")  # a record of 16,384 bytes is to come
+                while not has_ended.wait(0.05):
+                    line.sendall(b"\0")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        began = time.monotonic()
+        delivery = send_test(make_hook(ada, "webhook", f"https://127.0.0.1:{server.getsockname()[1]}/"))
+        lasted = time.monotonic() - began
+        has_ended.set()
+        thread.join()
+    assert not delivery.arrived
+    assert lasted < 5

@@ -130,7 +130,9 @@ class _PinnedTls(http.client.HTTPSConnection):
 
     def connect(self) -> None:
         plain = socket.create_connection((self._address, self.port), _ANSWER_SECONDS)
-        self.sock = self._seal.wrap_socket(plain, server_hostname=self.host)
+        # Known before the handshake, which can be as slow as the rest: `_end` must find it.
+        self.sock = sealed = self._seal.wrap_socket(plain, server_hostname=self.host, do_handshake_on_connect=False)
+        sealed.do_handshake()
 
 
 def _end(connection: http.client.HTTPConnection) -> None:
