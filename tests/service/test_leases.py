@@ -8,8 +8,9 @@ from django.contrib.auth.models import User
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from holdfast.service.jobs import leases
-from holdfast.service.jobs.models import Job, Worker
+from holdfast.service.jobs import leases, tasks
+from holdfast.service.jobs.models import Job, Notice, Worker
+from holdfast.service.jobs.notices import make_hook
 
 pytestmark = pytest.mark.django_db
 
@@ -88,7 +89,7 @@ def test_a_renewal_in_time_keeps_the_job(owner, worker):
 
 
 def test_a_job_that_loses_its_holder_too_often_has_failed(owner, worker):
-    job = queue(owner)
+    job, hook = queue(owner), make_hook(owner, "email", "ada@example.org")
     for _ in range(leases.MOST_CLAIMS - 1):
         assert leases.claim(job.pk, worker)
         let_run_out(job)
@@ -99,6 +100,7 @@ def test_a_job_that_loses_its_holder_too_often_has_failed(owner, worker):
     row = Job.objects.get(pk=job.pk)
     assert row.state == "failed"
     assert "lost 25 times" in row.sentence
+    assert Notice.objects.get(hook=hook).event == "failed"
     assert leases.resume(job)
     assert Job.objects.get(pk=job.pk).claims == 0
 
@@ -158,3 +160,19 @@ def test_a_wrong_claim_writes_nothing(owner, worker):
     assert not leases.renew(job.pk, uuid.uuid4(), step=9)
     assert not leases.release(job.pk, uuid.uuid4(), "finished")
     assert Job.objects.get(pk=job.pk).step == 0
+
+
+def test_a_job_that_needs_a_device_is_announced_to_those_that_have_it_every_time(
+    owner, settings, monkeypatch, django_capture_on_commit_callbacks
+):
+    told = []
+    settings.BROKER_URL = "redis://broker"
+    monkeypatch.setattr(tasks, "announce", lambda job_id, device: told.append(device))
+    card = Worker.objects.create(name="card", host="card", devices=["cpu", "cuda"])
+    with django_capture_on_commit_callbacks(execute=True):
+        job = queue(owner, device="cuda")
+        leases.hand_back(job.pk, leases.claim(job.pk, card))
+        leases.lose(job.pk, leases.claim(job.pk, card))
+        leases.release(job.pk, leases.claim(job.pk, card), "stopped")
+        leases.resume(job)
+    assert told == ["cuda"] * 4

@@ -18,6 +18,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Coalesce, Now
 
 from holdfast.service.jobs.models import Dataset, Job, Shared, Worker
+from holdfast.service.jobs.notices import file_notices
 
 MOST_CLAIMS = 25  # lost so often, a job is what kills its holders
 ENDED = (Job.State.PLANNED, Job.State.FINISHED, Job.State.FAILED, Job.State.STOPPED)
@@ -52,7 +53,7 @@ def submit(
             parent=parent,
             task=str(request.get("task") or ""),
         )
-        _announce(job.pk, device)
+        _announce(job.pk)
     return job
 
 
@@ -152,9 +153,10 @@ def lose(job_id: int, claimed: uuid.UUID | None) -> bool:
     one = _held(job_id, claimed)
     words = f"its worker was lost {MOST_CLAIMS} times; it may be what ends them"
     failed = {"state": Job.State.FAILED, "ended": Now(), "sentence": words}
-    if _change(one.filter(claims__gte=MOST_CLAIMS), **failed, eta_seconds=None, **_FREE):
-        return False
     with transaction.atomic():
+        if _change(one.filter(claims__gte=MOST_CLAIMS), **failed, eta_seconds=None, **_FREE):
+            file_notices(Job.objects.get(pk=job_id), Job.State.FAILED)
+            return False
         done = _change(one, state=Job.State.QUEUED, eta_seconds=None, **_FREE)
         if done:
             _announce(job_id)
@@ -178,7 +180,7 @@ def _queue(job: Job, states: tuple[str, ...], **fields: object) -> bool:
     with transaction.atomic():
         done = _change(Job.objects.filter(pk=job.pk, state__in=states), state=Job.State.QUEUED, **fresh, **fields)
         if done:
-            _announce(job.pk, job.device)
+            _announce(job.pk)
     return done
 
 
@@ -194,9 +196,10 @@ def _lease_end() -> Any:
     return Now() + timedelta(seconds=settings.LEASE_SECONDS)
 
 
-def _announce(job_id: int, device: str = "") -> None:
+def _announce(job_id: int) -> None:
     """Tell the workers once the row is there for all to see; the row alone is enough where nobody listens."""
     if settings.BROKER_URL:
         from holdfast.service.jobs.tasks import announce
 
+        device = Job.objects.values_list("device", flat=True).get(pk=job_id)
         transaction.on_commit(lambda: announce(job_id, device))
