@@ -45,7 +45,7 @@ def _first_tokens(layer: Any, hidden_1NH: Tensor) -> Tensor:
         return layer.feed_forward_chunk(attended_1BH)  # type: ignore[no-any-return]
     layout = now.layout(heads, first_only=True)
     dropout = own.dropout.p if own.training and now.draws else 0.0
-    keep = dropped_weights(own, layout, dropout)
+    keep = dropped_weights(own, layout, dropout, asked.device)
     rows = [x.view(-1, d) for x in (asked, *told)]
     seen_Rd = Attend.apply(*rows, layout, own.scaling, Sight(), keep, 1 / (1 - dropout))
     with now.rows_are_texts():

@@ -128,13 +128,13 @@ def pack_base(model: nn.Module, *, is_narrow: bool = False) -> None:
     base.forward = forward
 
 
-def dropped_weights(module: nn.Module, layout: Layout, dropout: float) -> list[Tensor] | None:
+def dropped_weights(module: nn.Module, layout: Layout, dropout: float, device: torch.device) -> list[Tensor] | None:
     """For each block what stays of its attention weights; None when nothing is dropped."""
     if not dropout or now.draws is None:
         return None
     site = int(module.draw_site)  # type: ignore[arg-type]  # given by replace_dropout
     shapes = [(block.texts, (layout.heads, block.asking, block.tokens)) for block in layout.blocks]
-    return [now.draws.keep_block(site, texts, shape, dropout) for texts, shape in shapes]
+    return [now.draws.keep_block(site, texts, shape, dropout).to(device) for texts, shape in shapes]
 
 
 def _attend(
@@ -158,7 +158,7 @@ def _attend(
             k_1hNd, v_1hNd = k_1hNd.repeat_interleave(gqa, 1), v_1hNd.repeat_interleave(gqa, 1)
         heads, d = q_1hNd.shape[1], q_1hNd.shape[3]
         layout = now.layout(heads)
-        keep = dropped_weights(module, layout, dropout)
+        keep = dropped_weights(module, layout, dropout, q_1hNd.device)
         rows = [x_1hNd.transpose(1, 2).reshape(-1, d) for x_1hNd in (q_1hNd, k_1hNd, v_1hNd)]
         seen_Rd = Attend.apply(*rows, layout, scale, sight, keep, 1 / (1 - dropout))
         return seen_Rd.view(1, -1, heads, d), None

@@ -31,14 +31,32 @@ def parts(tmp_path_factory):
     return tiny_bert(folder / "model"), tiny_prepared(folder / "prepared")
 
 
-def test_the_card_learns_what_the_cpu_learns(parts, tmp_path):
+@pytest.fixture
+def without_dropout(parts):
     config = parts[0] / "config.json"
-    plain = json.loads(config.read_text())
-    config.write_text(json.dumps(plain | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}))
+    plain = config.read_text()
+    config.write_text(json.dumps(json.loads(plain) | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}))
+    yield
+    config.write_text(plain)
+
+
+@pytest.mark.usefixtures("without_dropout")
+def test_the_card_learns_what_the_cpu_learns(parts, tmp_path):
     on_cpu = train(tiny_attempt(tmp_path / "cpu", *parts))
     on_card = train(tiny_attempt(tmp_path / "card", *parts, **CARD))
-    config.write_text(json.dumps(plain))
     assert on_card == pytest.approx(on_cpu, rel=0.05)
+
+
+def test_in_whole_numbers_the_card_drops_what_the_cpu_drops(parts, tmp_path):
+    on_cpu = train(tiny_attempt(tmp_path / "cpu", *parts))
+    on_card = train(tiny_attempt(tmp_path / "card", *parts, device="cuda", precision="fp32"))
+    assert on_card == pytest.approx(on_cpu, rel=2e-3)
+
+
+def test_captured_steps_drop_values_too(parts, tmp_path, request):
+    dropped = train(tiny_attempt(tmp_path / "dropped", *parts, **CARD))
+    request.getfixturevalue("without_dropout")
+    assert dropped != pytest.approx(train(tiny_attempt(tmp_path / "whole", *parts, **CARD)), rel=1e-4)
 
 
 def test_a_run_cut_in_two_ends_with_the_same_weights(parts, tmp_path):
