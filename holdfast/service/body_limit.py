@@ -1,20 +1,27 @@
 """Bounds what anybody can send: Django's ASGI handler puts a body on the disk before it looks at who sent it.
 
-Uploads may be as large as the settings say, if the sender at least shows a token or a session; all else is small.
+Uploads may be as large as the settings say, if the sender's token or session is a living one and there is room on the
+disk; all else is small.
 """
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
+from importlib import import_module
 from typing import Any
 
 from django.conf import settings
+from django.db import Error as DatabaseError
+from django.db import connections
+from django.http import HttpRequest, parse_cookie
 
+from holdfast.core.errors import HoldfastError, RequestError
 from holdfast.core.text import human_bytes
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+App = Callable[[Any, Receive, Send], Awaitable[None]]
 
 SMALL_BYTES = 2 * 1024**2
 _FORM_BYTES = 1024**2  # what a form adds around its file
@@ -37,10 +44,20 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         headers = dict(scope.get("headers") or ())
-        most = _most_bytes(scope["path"], headers)
-        declared = headers.get(b"content-length", b"0")
-        if declared.isdigit() and int(declared) > most:
-            await _refuse(send, most)
+        declared = headers.get(b"content-length", b"")
+        size = int(declared) if declared.isdigit() else None
+        most = SMALL_BYTES
+        if _is_upload(scope) and (size is None or size > SMALL_BYTES):
+            is_known = await asyncio.to_thread(_is_somebody, headers)
+            most = settings.UPLOAD_BYTES + _FORM_BYTES if is_known else SMALL_BYTES
+            if not is_known and size:
+                await _refuse(send, 401, _STRANGER)
+                return
+        if size is not None and size > most:
+            await _refuse(send, 413, _too_large(most))
+            return
+        if size is not None and size > SMALL_BYTES and (problem := await asyncio.to_thread(_no_room, size)):
+            await _refuse(send, 413, problem)
             return
         received = 0
         is_answered = False
@@ -62,18 +79,58 @@ class BodyLimit:
             await self._app(scope, counted, watched)
         except _TooLarge:
             if not is_answered:
-                await _refuse(send, most)
+                await _refuse(send, 413, _too_large(most))
 
 
-def _most_bytes(path: str, headers: dict[bytes, bytes]) -> int:
-    is_upload = path.rstrip("/").startswith(_UPLOADS)
-    is_known = b"authorization" in headers or settings.SESSION_COOKIE_NAME.encode() in headers.get(b"cookie", b"")
-    return settings.UPLOAD_BYTES + _FORM_BYTES if is_upload and is_known else SMALL_BYTES
+def _is_upload(scope: MutableMapping[str, Any]) -> bool:
+    return scope["method"] == "POST" and scope["path"].startswith(_UPLOADS)
 
 
-async def _refuse(send: Send, most: int) -> None:
-    what = {"what": "the request is too large", "seen": f"{human_bytes(most)} at the most", "try_next": [], "slug": ""}
+def _is_somebody(headers: dict[bytes, bytes]) -> bool:
+    """Whether the token or the session that is shown is a living one."""
+    from django.contrib.auth import get_user
+
+    from holdfast.service.jobs.tokens import find_token
+
+    shown = {name: headers.get(name, b"").decode("latin-1") for name in (b"authorization", b"cookie")}
+    try:
+        if shown[b"authorization"]:
+            token = find_token(shown[b"authorization"].partition(" ")[2].strip())
+            return token is not None and token.may_write
+        request = HttpRequest()
+        key = parse_cookie(shown[b"cookie"]).get(settings.SESSION_COOKIE_NAME)
+        request.session = import_module(settings.SESSION_ENGINE).SessionStore(key)
+        return bool(get_user(request).is_authenticated)
+    except DatabaseError:
+        return False
+    finally:
+        connections.close_all()
+
+
+def _no_room(size: int) -> HoldfastError | None:
+    from holdfast.service.jobs.uploads import check_room
+
+    try:
+        check_room(size)
+    except HoldfastError as error:
+        return error
+    return None
+
+
+def _too_large(most: int) -> HoldfastError:
+    return RequestError("the request is too large", seen=f"{human_bytes(most)} at the most")
+
+
+_STRANGER = RequestError(
+    "the upload was not taken",
+    seen=f"nobody is logged in; without that {human_bytes(SMALL_BYTES)} at the most",
+    try_next=("log in again, then send the file again",),
+)
+
+
+async def _refuse(send: Send, status: int, error: HoldfastError) -> None:
+    what = {"what": error.what, "seen": error.seen, "try_next": list(error.try_next), "slug": error.slug}
     body = json.dumps({"error": what}).encode()
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": 413, "headers": headers})
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -3,10 +3,15 @@
 from ninja import NinjaAPI, Swagger
 
 from holdfast import __version__
-from holdfast.service.jobs.api import account, datasets, jobs, machines, models, runs
+from holdfast.service.jobs.api.account import router as account
 from holdfast.service.jobs.api.auth import SessionAuth, TokenAuth
+from holdfast.service.jobs.api.datasets import router as datasets
 from holdfast.service.jobs.api.errors import answer_errors
+from holdfast.service.jobs.api.jobs import router as jobs
 from holdfast.service.jobs.api.json_text import PlainRenderer, StrictParser
+from holdfast.service.jobs.api.machines import router as machines
+from holdfast.service.jobs.api.models import router as models
+from holdfast.service.jobs.api.runs import router as runs
 
 api = NinjaAPI(
     title="Holdfast",
@@ -19,7 +24,7 @@ api = NinjaAPI(
     urls_namespace="api",
 )
 answer_errors(api)
-for place, part in (
+for place, router in (
     ("/datasets", datasets),
     ("/jobs", jobs),
     ("/jobs", runs),
@@ -27,4 +32,4 @@ for place, part in (
     ("/workers", machines),
     ("", account),
 ):
-    api.add_router(place, part.router)
+    api.add_router(place, router)
