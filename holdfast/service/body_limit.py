@@ -21,7 +21,7 @@ from holdfast.core.text import human_bytes
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Any, Receive, Send], Awaitable[None]]
+App = Callable[[Any, Any, Any], Awaitable[None]]
 
 SMALL_BYTES = 2 * 1024**2
 _FORM_BYTES = 1024**2  # what a form adds around its file
@@ -83,7 +83,7 @@ class BodyLimit:
 
 
 def _is_upload(scope: MutableMapping[str, Any]) -> bool:
-    return scope["method"] == "POST" and scope["path"].startswith(_UPLOADS)
+    return bool(scope["method"] == "POST" and scope["path"].startswith(_UPLOADS))
 
 
 def _is_somebody(headers: dict[bytes, bytes]) -> bool:

@@ -132,8 +132,6 @@ class _Service:
                 stdout=log,
                 stderr=log,
                 process_group=0,  # Ctrl-C is ours to hear
-                # What comes in is spooled on the home's disk: /tmp may be memory.
-                env={**os.environ, "TMPDIR": str(self._home.incoming)} if name == "web" else None,
             )
         finally:
             os.close(log)

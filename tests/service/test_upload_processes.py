@@ -108,7 +108,6 @@ def server(tmp_path):
     env = {
         **os.environ,
         "HOLDFAST_HOME": str(home),
-        "TMPDIR": str(home / "incoming"),
         "HOLDFAST_UPLOAD_BYTES": "5000000",
         "DJANGO_SETTINGS_MODULE": "holdfast.service.settings",
     }
@@ -167,11 +166,12 @@ def test_half_an_upload_leaves_nothing(server):
 
 def test_too_much_is_refused_before_it_is_stored(server):
     port, cookie, home, _ = server
-    for given, length in ((cookie, 50_000_000), ("", 4_000_000)):
+    refused = [(cookie, 50_000_000, "413", "too large"), ("", 4_000_000, "401", "log in again")]
+    for given, length, status, words in (*refused, ("made-up", 4_000_000, "401", "log in again")):
         with begin_upload(port, given, length) as line:
-            answer = line.recv(4000).decode()
-        assert answer.startswith("HTTP/1.1 413"), answer
-        assert "too large" in answer or "larger" in answer
+            answer = line.makefile("rb").read().decode()
+        assert answer.startswith(f"HTTP/1.1 {status}"), answer
+        assert words in answer
     assert list((home / "incoming").iterdir()) == []
 
 
