@@ -25,6 +25,7 @@ def database_settings(url: str, embedded: Path) -> dict[str, Any]:
             seen=f"it begins with {parts.scheme or 'no scheme'}://",
             try_next=("HOLDFAST_DATABASE_URL=postgresql://USER:PASSWORD@HOST:5432/NAME",),
         )
+    # No CONN_MAX_AGE: under ASGI each request has a thread of its own, whose connection nobody would use again.
     return {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": unquote(parts.path.strip("/")),
@@ -32,7 +33,5 @@ def database_settings(url: str, embedded: Path) -> dict[str, Any]:
         "PASSWORD": unquote(parts.password or ""),
         "HOST": parts.hostname or "",
         "PORT": str(parts.port or ""),
-        "CONN_MAX_AGE": 60,
-        "CONN_HEALTH_CHECKS": True,
         "OPTIONS": {"connect_timeout": 5, **dict(parse_qsl(parts.query))},
     }

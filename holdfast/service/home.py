@@ -5,6 +5,7 @@ A row of the database points into it; what a path is made of never comes from a 
 
 import os
 import secrets
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,12 +57,19 @@ class Home:
         """The key behind sessions and kept secrets; made at the first start and never shown."""
         self.make()
         path = self.folder / "secret.key"
-        try:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except FileExistsError:
-            return path.read_text(encoding="utf-8").strip()
-        with os.fdopen(file, "w", encoding="utf-8") as draft:
-            draft.write(secrets.token_urlsafe(50))
+        if not path.exists():
+            file, draft = tempfile.mkstemp(prefix=".secret.key.", dir=self.folder)  # for its owner only
+            with os.fdopen(file, "w", encoding="utf-8") as opened:
+                opened.write(secrets.token_urlsafe(50))
+            # Whole or not at all, and never over another's: several processes may start at once.
+            try:
+                os.link(draft, path)
+            except FileExistsError:
+                pass
+            except OSError:  # a file system without links
+                if not path.exists():
+                    Path(draft).replace(path)
+            Path(draft).unlink(missing_ok=True)
         return path.read_text(encoding="utf-8").strip()
 
 

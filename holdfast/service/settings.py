@@ -80,6 +80,21 @@ STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
 }
+# Faults are written to standard error, which `serve` keeps as web.log; Django by itself would mail them to nobody.
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
+    "handlers": {
+        "stderr": {"class": "logging.StreamHandler", "formatter": "line"},
+        "nowhere": {"class": "logging.NullHandler"},
+    },
+    "loggers": {
+        "django": {"handlers": ["stderr"], "level": "ERROR"},
+        "django.security.DisallowedHost": {"handlers": ["nowhere"], "propagate": False},  # anybody can cause these
+        "holdfast": {"handlers": ["stderr"], "level": "WARNING"},
+    },
+}
 USE_TZ = True
 TIME_ZONE = "UTC"
 LANGUAGE_CODE = "en"
