@@ -53,6 +53,11 @@ class Home:
         for folder in (self.folder, self.runs, self.datasets, self.incoming, self.keepers):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
+    def kept(self) -> int:
+        """How many datasets and runs lie here."""
+        places = [place for place in (self.datasets, self.runs) if place.is_dir()]
+        return sum(folder.name.isdigit() for place in places for folder in place.iterdir())
+
     def secret_key(self) -> str:
         """The key behind sessions and kept secrets; made at the first start and never shown."""
         self.make()

@@ -55,7 +55,7 @@ def serve(address: Address, *, user: str, say: Say, open_page: Callable[[str], N
     lock = _only_one(home)
     try:
         _require_free(address)
-        _bring_up_to_date()
+        _bring_up_to_date(home)
         if address.host not in LOOPBACK and not has_password_user():
             raise RequestError(
                 f"on {address.host} others could reach this service, and nobody has a password yet",
@@ -88,7 +88,9 @@ class _Service:
     def __init__(self, address: Address, home: Home, say: Say):
         self._home, self._say, self._asked, self._address = home, say, 0, address
         log_level = ("--log-level", "warning", "--no-access-log", "--no-server-header")
-        web = ("uvicorn", "holdfast.service.asgi:application", "--host", address.host, "--port", str(address.port))
+        web = ["uvicorn", "holdfast.service.asgi:application", "--host", address.host, "--port", str(address.port)]
+        if not settings.TLS and "FORWARDED_ALLOW_IPS" not in os.environ:
+            web.append("--no-proxy-headers")  # no proxy is before it: whoever says so only wants to look like others
         self._commands = {
             "web": [sys.executable, "-m", *web, *log_level, "--timeout-graceful-shutdown", "3"],
             "dispatcher": command_of("dispatcher"),
@@ -225,10 +227,16 @@ def _require_free(address: Address) -> None:
             ) from error
 
 
-def _bring_up_to_date() -> None:
-    """Bring the tables to what this version knows; refuse those of a later one."""
+def _bring_up_to_date(home: Home) -> None:
+    """Bring the tables to what this version knows; refuse those of a later one, and fresh ones for an old home."""
     try:
         executor = MigrationExecutor(connection)
+        if not executor.loader.applied_migrations and (kept := home.kept()):
+            raise RequestError(
+                f"{home.folder} belongs to another database",
+                seen=f"it holds {plural(kept, 'folder')} of datasets and runs, and the database knows none of them",
+                try_next=("HOLDFAST_DATABASE_URL, as it was", "holdfast serve --home FOLDER, for a fresh one"),
+            )
         unknown = [key for key in executor.loader.applied_migrations if key not in executor.loader.disk_migrations]
         if unknown:
             app, name = sorted(unknown)[-1]

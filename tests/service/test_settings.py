@@ -1,4 +1,4 @@
-"""What the settings promise: faults are written down, connections are not left behind, the key is whole."""
+"""What `serve` and its settings promise: faults are written down, the key is whole, no home gets a wrong database."""
 
 import io
 import logging
@@ -7,6 +7,8 @@ import threading
 import pytest
 from django.test import Client
 
+from holdfast.core.errors import RequestError
+from holdfast.service import serve
 from holdfast.service.databases import database_settings
 from holdfast.service.home import Home
 from holdfast.service.pages.views import entry
@@ -55,3 +57,40 @@ def test_of_many_that_start_at_once_all_get_the_same_whole_key(tmp_path):
     assert len(found[0]) > 50
     assert (home.folder / "secret.key").stat().st_mode & 0o777 == 0o600
     assert [path.name for path in home.folder.glob(".secret*")] == []
+
+
+class _Fresh:
+    """A database without tables."""
+
+    def __init__(self, connection):
+        self.loader = self
+        self.applied_migrations, self.disk_migrations = {}, {}
+
+
+def test_a_fresh_database_is_not_laid_over_the_home_of_another(home, monkeypatch):
+    migrated = []
+    monkeypatch.setattr(serve, "MigrationExecutor", _Fresh)
+    monkeypatch.setattr(serve, "call_command", lambda name, **_: migrated.append(name))
+    folder = Home(home)
+    serve._bring_up_to_date(folder)
+    folder.make()
+    serve._bring_up_to_date(folder)
+    assert migrated == ["migrate", "migrate"]
+    (folder.runs / "1").mkdir()
+    with pytest.raises(RequestError, match="another database"):
+        serve._bring_up_to_date(folder)
+    assert migrated == ["migrate", "migrate"]
+
+
+@pytest.mark.parametrize(
+    ("tls", "proxies", "is_believed"), [(False, "", False), (False, "10.0.0.1", True), (True, "", True)]
+)
+def test_only_behind_a_proxy_a_callers_word_on_its_address_counts(
+    home, settings, monkeypatch, tls, proxies, is_believed
+):
+    settings.TLS = tls
+    monkeypatch.delenv("FORWARDED_ALLOW_IPS", raising=False)
+    if proxies:
+        monkeypatch.setenv("FORWARDED_ALLOW_IPS", proxies)
+    made = serve._Service(serve.Address(host="127.0.0.1", port=8420), Home(home), print)
+    assert ("--no-proxy-headers" not in made._commands["web"]) == is_believed
