@@ -11,6 +11,7 @@ import zipfile
 import pytest
 from django.test import AsyncClient, Client
 
+from holdfast.runs import story
 from holdfast.runs.bundle import pack_run
 from holdfast.service.body_limit import SMALL_BYTES, BodyLimit
 from holdfast.service.jobs import limits
@@ -270,6 +271,13 @@ def test_the_page_of_the_documents_asks_no_other_server(client):
     page = client.get("/api/docs").content.decode()
     assert "swagger-ui-bundle.js" in page
     assert "http" not in page.replace("http-equiv", "")
+
+
+@pytest.mark.parametrize("part", ["attempts", "metrics", "log", "report"])
+def test_a_long_story_is_not_read_whole_each_time(world, ada, monkeypatch, part):
+    monkeypatch.setattr(story, "read_events", lambda path: pytest.fail(f"{path} is read from its beginning"))
+    for _ in range(2):
+        assert ada.get(f"/api/jobs/{world.job.pk}/{part}").status_code == 200
 
 
 def test_a_report_may_do_nothing(world, ada):

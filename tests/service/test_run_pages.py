@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from holdfast.core.request import FIELDS
+from holdfast.service.jobs import leases
 from holdfast.service.jobs.models import Dataset, Job, TrainedModel, Worker
 from holdfast.service.jobs.requests import OPEN_FIELDS
 from tests.service.folders import EVIL, STATES, write_folder
@@ -389,3 +390,31 @@ def _queries(page, path):
     with CaptureQueriesContext(connection) as seen:
         assert page.get(path).status_code == 200
     return len(seen)
+
+
+@pytest.mark.parametrize("number", ["9" * 12, "9" * 300, "9" * 5000])
+def test_a_number_beyond_all_numbers_is_no_fault_of_the_server(home, ada, page, data, number):
+    job = make_job(ada, "finished")
+    assert page.get(f"/runs/{number}").status_code == 404
+    assert page.get(f"/runs/{job.pk}/attempts/{number}/outcome.json").status_code == 404
+    for name in ("owner", "q", "page", "state"):
+        assert page.get(f"/?{name}={number}").status_code == 200
+    assert page.get(f"/runs/new?from={number}&from_model={number}&dataset={number}").status_code == 200
+    answer = page.post("/runs/new", {"dataset": data.pk, "team": number, "validation": number})
+    assert answer.status_code == 302
+
+
+def test_a_run_that_finishes_while_it_is_deleted_stays(home, ada, page, monkeypatch):
+    job = make_job(ada, "stopped")
+    really = leases.delete
+
+    def finish_first(found):
+        TrainedModel.objects.create(owner=ada, job=job, name="first", task="classify")
+        return really(found)
+
+    monkeypatch.setattr(leases, "delete", finish_first)
+    answer = page.post(f"/runs/{job.pk}/delete", follow=True)
+    assert answer.status_code == 200
+    assert "Delete the model first" in answer.content.decode()
+    assert Job.objects.filter(pk=job.pk).exists()
+    assert job.folder.is_dir()

@@ -20,6 +20,9 @@ _FILES = (EVIDENCE, DIAGNOSIS, DECISION, OUTCOME, RUNG, EVENTS, SAMPLES, OUTPUT)
 _STACK_NAME = re.compile(r"[a-z]{1,20}-[0-9]{1,10}\.txt")
 _MOST_STACKS = 12
 _MOST_BYTES = 256 * 1024
+_MOST_ATTEMPTS = 9999
+# A report carries its style inside itself and shows data as text; should mark-up slip through, it may still do nothing.
+REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
 
 
 def evidence_names(run: Path, number: int) -> list[str]:
@@ -38,7 +41,7 @@ def evidence_names(run: Path, number: int) -> list[str]:
 def evidence_file(run: Path, number: int, name: str) -> Path | None:
     """Where such a file lies; None for a name that is not among them, or one that leads out of the run."""
     is_stack = name.startswith(f"{STACKS}/") and _STACK_NAME.fullmatch(name.removeprefix(f"{STACKS}/"))
-    if name not in _FILES and not is_stack:
+    if (name not in _FILES and not is_stack) or number > _MOST_ATTEMPTS:
         return None
     path = attempt_folder(run, number) / name
     return path if path.is_file() and path.resolve().is_relative_to(run.resolve()) else None

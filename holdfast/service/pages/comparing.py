@@ -12,8 +12,8 @@ from holdfast.runs.page.charts import Chart, Series, line_chart, smoothed
 from holdfast.runs.page.outcome import metric_name
 from holdfast.runs.story import Story
 from holdfast.service.jobs.compare import compare_runs
+from holdfast.service.jobs.followed import follow_story
 from holdfast.service.jobs.models import Job
-from holdfast.service.pages.followed import follow_story
 from holdfast.service.pages.run_rows import state_words
 
 MOST_RUNS = 6

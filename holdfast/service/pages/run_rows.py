@@ -77,9 +77,9 @@ def read_runs_page(user: User, asked: QueryDict) -> RunsPage:
     )
     state = state if state in _STATES else ""
     visible = Job.objects.visible_to(user)
-    by_state = dict(visible.order_by().values_list("state").annotate(Count("pk", distinct=True)))
+    by_state = dict(visible.order_by().values_list("state").annotate(Count("pk")))
     owners = dict(visible.order_by().values_list("owner_id", "owner__username").distinct())
-    owner_id = int(owner) if owner.isdecimal() and int(owner) in owners else None
+    owner_id = next((key for key in owners if str(key) == owner), None)
     paginator = Paginator(_found(visible, state, owner_id, text), PAGE_ROWS)
     page = paginator.get_page(asked.get("page"))
     kept = QueryDict(mutable=True)

@@ -20,9 +20,9 @@ from holdfast.runs.page.learning import loss_chart, memory_chart, metric_chart, 
 from holdfast.runs.page.outcome import sentence_of
 from holdfast.runs.page.planned import forecast_section, machine_section, plan_section
 from holdfast.runs.story import Story
+from holdfast.service.jobs.followed import follow_events, follow_story, marks_of
 from holdfast.service.jobs.models import Job
 from holdfast.service.jobs.secrets import without_secrets
-from holdfast.service.pages.followed import follow_events, follow_story, marks_of
 from holdfast.service.pages.phases import phase_words
 from holdfast.service.pages.run_attempts import AttemptSight, attempts_of
 from holdfast.service.pages.run_rows import score_words, state_words

@@ -20,7 +20,8 @@ from holdfast.service.jobs.api.errors import REFUSALS, NotFound, Refusal
 from holdfast.service.jobs.api.rows import find_job
 from holdfast.service.jobs.api.shapes import AttemptsAnswer, EventsAnswer, Id, Json, LogAnswer, MetricsAnswer, Text
 from holdfast.service.jobs.downloads import model_zip
-from holdfast.service.jobs.evidence import evidence_file, evidence_names, read_end
+from holdfast.service.jobs.evidence import REPORT_POLICY, evidence_file, evidence_names, read_end
+from holdfast.service.jobs.followed import follow_story
 from holdfast.service.jobs.models import Job
 from holdfast.service.jobs.secrets import without_secrets
 
@@ -28,8 +29,6 @@ router = Router(tags=["runs"])
 Number = Annotated[int, Field(ge=1, le=9999)]
 _EVENT_BYTES = 1 << 18
 _MOST_POINTS = 2000
-# A report shows data as text; should a mark-up slip through, it may still do nothing.
-REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
 
 
 @router.get("/{job_id}/plan", response={200: Json, REFUSALS: Refusal})
@@ -69,7 +68,7 @@ def get_log(
 ) -> Any:
     """The end of what an attempt printed; of the newest where none is named."""
     job = find_job(person(request), job_id)
-    story = _story(job)
+    story = _story(job, read_story)  # which reads no events
     found = [one for one in (story.attempts if story else ()) if attempt in (None, one.number)]
     if not found:
         if attempt is not None:
@@ -132,9 +131,9 @@ def get_report(request: HttpRequest, job_id: Id) -> HttpResponse:
     return HttpResponse(render_report(story), headers={"Content-Security-Policy": REPORT_POLICY})
 
 
-def _story(job: Job) -> Story | None:
+def _story(job: Job, read: Callable[[Path], Story] = follow_story) -> Story | None:
     try:
-        return read_story(job.folder)
+        return read(job.folder)
     except RequestError:
         return None  # nobody has begun with it
 

@@ -6,12 +6,13 @@ from typing import Any, cast
 
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.models import Group, User
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
 from holdfast.core.errors import RequestError
-from holdfast.service.jobs.models import Dataset, Job, Shared, TrainedModel
+from holdfast.service.jobs.models import Dataset, Job, TrainedModel
 from holdfast.service.jobs.requests import submit_run
 from holdfast.service.pages.run_form import (
     FormField,
@@ -60,9 +61,8 @@ def new_run(request: HttpRequest) -> HttpResponse:
     """Show the form; with a POST, ask for the plan."""
     user = cast(User, request.user)
     given = request.POST if request.method == "POST" else request.GET
-    datasets = list(
-        Dataset.objects.visible_to(user).filter(state=Dataset.State.READY).order_by("-created", "-pk")[:_MOST_DATASETS]
-    )
+    ready = Dataset.objects.visible_to(user).filter(state=Dataset.State.READY).defer("preview")
+    datasets = list(ready.order_by("-created", "-pk")[:_MOST_DATASETS])
     parent = _visible(Job.objects.visible_to(user).select_related("dataset", "team"), given.get("from"))
     earlier = given.get("from_model")
     from_model = _visible(TrainedModel.objects.visible_to(user), earlier)
@@ -99,7 +99,7 @@ def _submit(
         raise RequestError("the request cannot be used", seen="a dataset is missing: choose the one to train on")
     settings = read_settings(values)
     others = {role: by_id[values[role]] for role, _ in _OTHERS if values.get(role) in by_id}
-    team = user.groups.filter(pk=int(values["team"])).first() if values.get("team", "").isdecimal() else None
+    team = _visible(user.groups.all(), values.get("team"))
     return submit_run(
         user,
         settings,
@@ -156,5 +156,5 @@ def _dataset_words(dataset: Dataset) -> str:
     return f"{dataset.name} ({said})" if said else dataset.name
 
 
-def _visible(rows: Shared, pk: str | None) -> Any:
+def _visible(rows: QuerySet[Any], pk: str | None) -> Any:
     return rows.filter(pk=int(pk)).first() if pk and pk.isdecimal() and len(pk) < 19 else None

@@ -6,6 +6,7 @@ from urllib.parse import quote
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.models import User
+from django.db.models import ProtectedError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
@@ -15,15 +16,12 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from holdfast.core.runfolder import REPORT
 from holdfast.service.jobs import leases
 from holdfast.service.jobs.downloads import NoModel, model_zip
-from holdfast.service.jobs.evidence import evidence_file, read_end
+from holdfast.service.jobs.evidence import REPORT_POLICY, evidence_file, read_end
 from holdfast.service.jobs.models import Job
 from holdfast.service.jobs.secrets import without_secrets
 from holdfast.service.pages.answers import live_answer
 from holdfast.service.pages.run_sight import read_sight, seen_of
 
-# A report carries its style inside itself; nothing else of it may do anything.
-_REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
-_ENDED = (Job.State.PLANNED, Job.State.FINISHED, Job.State.FAILED, Job.State.STOPPED)
 _DONE = {
     "start": "The training is in the queue.",
     "stop": "The run was asked to stop.",
@@ -56,7 +54,7 @@ def live_run(request: HttpRequest, job_id: int) -> HttpResponse:
         request,
         seen_of(job),
         lambda: render_to_string("pages/run_parts.html", {"run": read_sight(job)}, request),
-        is_done=job.state in _ENDED,
+        is_done=job.state in leases.ENDED,
     )
 
 
@@ -84,9 +82,12 @@ def delete_run(request: HttpRequest, job_id: int) -> HttpResponse:
         return redirect("run", job_id)
     if request.method != "POST":
         return render(request, "pages/run_delete.html", {"job": job})
-    if leases.delete(job):
-        messages.success(request, f"{job.name} was deleted.")
-        return redirect("runs")
+    try:
+        if leases.delete(job):
+            messages.success(request, f"{job.name} was deleted.")
+            return redirect("runs")
+    except ProtectedError:  # it finished this moment
+        return redirect("run-delete", job_id)
     job.refresh_from_db()
     messages.warning(request, f"Nothing was deleted: the run is {job.state}. Stop it first.")
     return redirect("run", job_id)
@@ -109,7 +110,7 @@ def show_report(request: HttpRequest, job_id: int) -> HttpResponse:
         answer = HttpResponse(path.read_bytes(), content_type="text/html; charset=utf-8")
     except OSError:
         raise Http404("this run has left no report") from None
-    answer["Content-Security-Policy"] = _REPORT_POLICY
+    answer["Content-Security-Policy"] = REPORT_POLICY
     return answer
 
 

@@ -1,4 +1,4 @@
-"""Reads run folders for pages that look again every two seconds: what was read before is not read again.
+"""Reads run folders for those who look again every two seconds: what was read before is not read again.
 
 A file of events is followed from where the last look ended, and long ones are thinned: of a million steps a page shows
 a few thousand. Files that are missing, half or strange are as if they were absent.
