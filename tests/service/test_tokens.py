@@ -86,3 +86,9 @@ def test_cleaning_up_by_hand_puts_lost_runs_back(ada, home):
     assert result.exit_code == 0, result.exception
     assert f"job {lost.pk}: its holder is gone; it waits again" in result.output
     assert json.loads(CliRunner().invoke(jobs, ["cleanup", "--json"]).output) == {"done": []}
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\0b", "a\u202eb", "x" * 101])
+def test_a_name_that_cannot_be_kept_or_shown_is_refused(django_user_model, name):
+    with pytest.raises(RequestError, match="cannot be made"):
+        make_token(django_user_model.objects.create_user("ada"), name)

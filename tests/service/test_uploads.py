@@ -293,6 +293,12 @@ def test_a_team_must_be_ones_own(ada):
     assert left_over() == []
 
 
+def test_an_administrator_may_give_to_every_team(ada):
+    User.objects.filter(pk=ada.pk).update(is_superuser=True)
+    team = Group.objects.create(name="others")
+    assert send(User.objects.get(pk=ada.pk), ROWS, team=team).team == team
+
+
 @pytest.mark.django_db(transaction=True)
 def test_uploads_at_the_same_time_do_not_meet():
     ada = User.objects.create_user("ada", password="a long password")

@@ -30,8 +30,8 @@ def make_token(
     """Make a token; the text is given here and never again."""
     name = " ".join(name.split())
     problems = []
-    if not 1 <= len(name) <= 100:
-        problems.append("the name needs 1 to 100 characters")
+    if not 1 <= len(name) <= 100 or not name.isprintable():
+        problems.append("the name needs 1 to 100 printable characters")
     if expires is not None and expires <= timezone.now():
         problems.append("it would have expired already")
     if ApiToken.objects.filter(owner=owner).count() >= _MOST_TOKENS:

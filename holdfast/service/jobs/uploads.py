@@ -141,7 +141,7 @@ def receive(owner: User, file: "UploadedFile[Any]", name: str = "", team: Group 
     try:
         if not incoming.size_bytes:
             raise RequestError("the file is empty", seen="0 bytes", try_next=("choose a file with a header and rows",))
-        if team is not None and not owner.groups.filter(pk=team.pk).exists():
+        if team is not None and not owner.is_superuser and not owner.groups.filter(pk=team.pk).exists():
             raise RequestError("the dataset cannot be given to that team", seen="you are not in it")
         file_name = safe_name(file.name or "")
         with transaction.atomic():
