@@ -5,6 +5,7 @@ back jobs whose lease has run out, beats this machine's row and sends what is du
 SIGTERM: every run on this machine saves, stops and goes back into the queue.
 """
 
+import contextlib
 import os
 import signal
 import socket
@@ -62,7 +63,8 @@ class Dispatcher:
             print(f"the database did not answer: {error}", flush=True)
             connections.close_all()
         except Exception:
-            traceback.print_exc()
+            with contextlib.suppress(OSError):  # there may be no room for words either
+                traceback.print_exc()
 
     def turn(self) -> None:
         """Look once at everything."""
@@ -94,12 +96,12 @@ class Dispatcher:
                 return None
             taken = leases.claim_next(self._worker, waiting)
             if taken is not None:
-                print(f"job {taken[0]}: taken", flush=True)
                 try:
                     self._keepers[taken] = start_keeper(*taken)
                 except OSError:  # no memory or no disk for it: others may have them
                     leases.hand_back(*taken)
                     raise
+                print(f"job {taken[0]}: taken", flush=True)
             return taken
 
     def hand_back(self) -> None:

@@ -5,6 +5,7 @@ copies what lists show, passes on the wish to stop, and writes the end. SIGTERM 
 the queue. Whoever loses its claim, or cannot renew it in time, ends its run and writes nothing any more.
 """
 
+import contextlib
 import math
 import os
 import signal
@@ -31,6 +32,7 @@ from holdfast.runs.status import read_status
 from holdfast.service.home import this_home
 from holdfast.service.jobs import leases
 from holdfast.service.jobs.ends import write_end
+from holdfast.service.jobs.evidence import read_end
 from holdfast.service.jobs.folders import make_folder
 from holdfast.service.jobs.models import Job
 from holdfast.service.jobs.notices import file_notices
@@ -43,6 +45,7 @@ STOP_SHARE, KILL_SHARE = 0.5, 0.75  # of a lease without renewal: ask the run to
 _TURN_SECONDS, _LOOK_SECONDS, _RENEW_SECONDS = 0.2, 2.0, 5.0
 _LEFTOVER_SECONDS = 20.0  # for a supervisor of an earlier claim to save
 _MOST_DEATHS, _MOST_KILLS = 3, 20  # of supervisors without a step between: by a fault of their own, by a signal
+_REST_SECONDS = 20.0
 _WRITE_SECONDS = 600.0  # for the database to come back; after that the next holder finds in the folder how it ended
 
 
@@ -127,6 +130,13 @@ class Keeper:
             return
         if not self._ended_before(job):
             self._supervise(job)
+
+    def rest(self) -> None:
+        """Hold the claim for a while after a fault: met again and again it would use up all claims within a minute."""
+        deadline = time.monotonic() + _REST_SECONDS
+        while time.monotonic() < deadline and not self._why:
+            time.sleep(_TURN_SECONDS)
+            self._turn()
 
     def _ended_before(self, job: Job) -> bool:
         """Whether the run came to its end under an earlier claim that could not write it down."""
@@ -320,7 +330,7 @@ def _said(error: HoldfastError) -> dict[str, object]:
 
 
 def _last_line(run: Path) -> str:
-    lines = (run / SUPERVISOR_LOG).read_text(errors="replace").strip().splitlines()
+    lines = read_end(run / SUPERVISOR_LOG).strip().splitlines()
     return lines[-1][:300] if lines else "it said nothing"
 
 
@@ -330,14 +340,17 @@ def _now() -> float:
 
 
 def _log(words: str) -> None:
-    print(time.strftime("%F %T"), words, flush=True)
+    with contextlib.suppress(OSError):  # a disk that has no room for a line must not end a run
+        print(time.strftime("%F %T"), words, flush=True)
 
 
 def main(job_id: str, claimed: str) -> None:
-    """Keep a claim; whatever goes wrong, the lease runs out and somebody else takes the job."""
+    """Keep a claim; whatever goes wrong, the job goes back, and not at once: a full disk needs a while."""
     _log(f"keeper {os.getpid()} of job {job_id}, claim {claimed}")
+    keeper = Keeper(int(job_id), uuid.UUID(claimed))
     try:
-        Keeper(int(job_id), uuid.UUID(claimed)).keep()
+        keeper.keep()
     except Exception:
-        traceback.print_exc()
+        _log(traceback.format_exc())
+        keeper.rest()
         raise SystemExit(1) from None

@@ -24,10 +24,14 @@ def test_what_is_lost_is_put_back_and_what_is_held_stays():
     Job.objects.filter(pk=lost.pk).update(lease_until=Now() - timedelta(seconds=1))
     stray = this_home().runs / "987654"
     stray.mkdir()
+    copies = [this_home().runs / name for name in ("12-copy", "12.old")]
+    for copy in copies:
+        copy.mkdir()
     said = clean_up()
     assert f"job {lost.pk}: its holder is gone; it waits again" in said
     assert "job 987654: its folder was removed; its row is gone" in said
     assert not stray.exists()
+    assert all(copy.exists() for copy in copies)
     assert held.folder.exists()
     assert Job.objects.get(pk=held.pk).state == "running"
     assert Job.objects.get(pk=lost.pk).state == "queued"

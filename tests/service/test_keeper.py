@@ -210,3 +210,25 @@ def test_the_leash_asks_at_half_of_the_lease_and_kills_at_three_quarters(tmp_pat
     assert child.wait(10) == -signal.SIGKILL
     assert leash.has_pulled
     assert 2.5 < time.monotonic() - begun < 4.5
+
+
+def test_after_a_fault_the_claim_is_held_for_a_while_so_that_claims_are_not_used_up(stage, monkeypatch):
+    def full(job):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(keepers, "make_folder", full)
+    monkeypatch.setattr(keepers, "_REST_SECONDS", 0.5)
+    begun = time.monotonic()
+    with pytest.raises(SystemExit):
+        keepers.main(str(stage.job.pk), str(stage.claim))
+    assert time.monotonic() - begun >= 0.5
+    assert leases.look(stage.job.pk, stage.claim) is False, "the job is still held, for the dispatcher to put back"
+
+
+def test_a_log_that_cannot_be_written_ends_nothing(stage, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("builtins.print", full)
+    stage.acts = [lambda keeper: 1, stage.ends("finished")]
+    assert stage.keep().state == "finished"

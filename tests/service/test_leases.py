@@ -8,6 +8,7 @@ from django.contrib.auth.models import User
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from holdfast.service.home import this_home
 from holdfast.service.jobs import leases, tasks
 from holdfast.service.jobs.models import Job, Notice, Worker
 from holdfast.service.jobs.notices import make_hook
@@ -145,13 +146,21 @@ def test_a_finished_job_is_neither_resumed_nor_claimed(owner, worker):
     assert leases.claim(job.pk, worker) is None
 
 
-def test_what_runs_is_not_deleted(owner, worker):
+def test_what_runs_is_not_deleted_and_of_what_is_nothing_stays(owner, worker, home, django_capture_on_commit_callbacks):
     job = queue(owner)
     claimed = leases.claim(job.pk, worker)
     assert not leases.delete(job)
     leases.release(job.pk, claimed, "stopped")
-    assert leases.delete(job)
+    keepers = this_home().keepers
+    keepers.mkdir(parents=True)
+    left = [job.folder / "request.json", keepers / f"{job.pk}.json", keepers / f"{job.pk}.log"]
+    job.folder.mkdir(parents=True)
+    for file in left:
+        file.write_text("{}")
+    with django_capture_on_commit_callbacks(execute=True):
+        assert leases.delete(job)
     assert not Job.objects.filter(pk=job.pk).exists()
+    assert not any(file.exists() for file in left)
 
 
 def test_a_wrong_claim_writes_nothing(owner, worker):

@@ -1,6 +1,8 @@
 """Does by hand what the reapers do by themselves: puts back lost jobs, ends what runs and is held by nobody."""
 
 import shutil
+from collections.abc import Iterable
+from pathlib import Path
 
 from django.db.models.functions import Now
 
@@ -18,16 +20,14 @@ def clean_up() -> list[str]:
     """Put things right on this machine and in the table; say what was done, a line each."""
     said = [f"job {job_id}: its holder is gone; it waits again" for job_id in leases.requeue_lost()]
     home = this_home()
-    for folder in sorted(home.runs.glob("[0-9]*"), key=lambda path: int(path.name)):
-        job_id = int(folder.name)
+    for job_id, folder in _numbered(home.runs.glob("[0-9]*")):
         if (found := holder(folder)) and not _is_held(job_id):
             end_process(found, _SAVE_SECONDS)
             said.append(f"job {job_id}: supervisor {found.pid} was ended; nobody held its job")
         if not _is_known(job_id):
             shutil.rmtree(folder, ignore_errors=True)
             said.append(f"job {job_id}: its folder was removed; its row is gone")
-    for file in sorted(home.keepers.glob("[0-9]*.json")):
-        job_id = int(file.stem)
+    for job_id, file in _numbered(home.keepers.glob("[0-9]*.json")):
         if (keeper := find_process(read_artifact(file))) and not _is_held(job_id):
             end_process(keeper, _SAVE_SECONDS)
             said.append(f"job {job_id}: keeper {keeper.pid} was ended; its claim is gone")
@@ -35,6 +35,11 @@ def clean_up() -> list[str]:
             file.unlink(missing_ok=True)
             file.with_suffix(".log").unlink(missing_ok=True)
     return said
+
+
+def _numbered(found: Iterable[Path]) -> list[tuple[int, Path]]:
+    """Those that are named by a job's number alone; a copy that somebody put beside them is theirs."""
+    return sorted((int(path.stem), path) for path in found if path.stem.isdecimal() and path.suffix in ("", ".json"))
 
 
 def _is_held(job_id: int) -> bool:

@@ -5,10 +5,12 @@ matter. A holder renews it about every twelfth of that time, begins to stop its 
 a renewal, and has killed it at three quarters; only a lease that has run out whole is given to somebody else.
 """
 
+import contextlib
 import shutil
 import uuid
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -17,6 +19,7 @@ from django.db import transaction
 from django.db.models import F, Q
 from django.db.models.functions import Coalesce, Now
 
+from holdfast.service.home import this_home
 from holdfast.service.jobs.models import Dataset, Job, Shared, Worker
 from holdfast.service.jobs.notices import file_notices
 
@@ -80,9 +83,9 @@ def delete(job: Job) -> bool:
         found = Job.objects.select_for_update().filter(pk=job.pk).exclude(state=Job.State.RUNNING).first()
         if found is None:
             return False
-        folder = found.folder
+        folder, keepers = found.folder, this_home().keepers
         found.delete()
-        transaction.on_commit(lambda: shutil.rmtree(folder, ignore_errors=True))
+        transaction.on_commit(lambda: _remove(folder, keepers / f"{job.pk}.json", keepers / f"{job.pk}.log"))
     return True
 
 
@@ -194,6 +197,13 @@ def _change(rows: Shared, **fields: Any) -> bool:
 
 def _lease_end() -> Any:
     return Now() + timedelta(seconds=settings.LEASE_SECONDS)
+
+
+def _remove(folder: Path, *files: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    for file in files:
+        with contextlib.suppress(OSError):
+            file.unlink()
 
 
 def _announce(job_id: int) -> None:
