@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth.models import Group
 
 from holdfast.core.errors import RequestError
-from holdfast.service.jobs.models import Dataset
+from holdfast.service.jobs.models import Dataset, Job, TrainedModel
 from holdfast.service.jobs.requests import OPEN_FIELDS, check_settings, retry_run, submit_run
 
 
@@ -104,6 +104,26 @@ def test_a_team_takes_runs_of_its_members_only(people, dataset):
 
 def test_a_retry_keeps_what_is_not_changed_and_knows_where_it_comes_from(people, dataset):
     job = submit_run(people[0], {"epochs": 3, "lr": 1e-4}, dataset=dataset, goal="model")
+    dataset.team = Group.objects.create(name="lab")
+    dataset.save()
+    people[1].groups.add(dataset.team)
     again = retry_run(people[1], job, {"learning_rate": 5e-5, "epochs": None})
     assert again.request == {"task": "classify", "label_column": "intent", "lr": 5e-5}
     assert (again.parent, again.owner, again.goal, again.dataset) == (job, people[1], "model", dataset)
+
+
+@pytest.mark.parametrize("role", ["dataset", "validation", "from_run"])
+def test_who_sees_a_run_but_not_what_it_was_made_of_trains_nothing_else_on_that(people, dataset, role):
+    team = Group.objects.create(name="lab")
+    for person in people:
+        person.groups.add(team)
+    shared = Dataset.objects.create(owner=people[0], team=team, name="open", file_name="a.csv", state="ready")
+    job = submit_run(people[0], {}, dataset=dataset if role == "dataset" else shared, team=team)
+    if role != "dataset":
+        number = dataset.pk if role == "validation" else job.pk
+        Job.objects.filter(pk=job.pk).update(request={**job.request, role: number})
+        job.refresh_from_db()
+    TrainedModel.objects.create(owner=people[0], job=job, name="bank", task="classify")
+    with pytest.raises(RequestError, match="cannot be asked for again"):
+        retry_run(people[1], job, {"epochs": 2})
+    assert retry_run(people[0], job, {"epochs": 2}).parent == job

@@ -11,7 +11,7 @@ from holdfast.core.request import make_request
 from holdfast.core.runfolder import REQUEST
 from holdfast.service.jobs.models import Dataset, Job
 
-_DATASETS = ("validation", "test", "negatives")  # in a row: the id of another dataset
+ROLES = ("validation", "test", "negatives")  # in a row: the number of another dataset
 
 
 def make_folder(job: Job) -> Path:
@@ -22,7 +22,7 @@ def make_folder(job: Job) -> Path:
     if folder.exists():  # cut off while it was made
         shutil.rmtree(folder)
     settings: dict[str, object] = dict(job.request)
-    for name in _DATASETS:
+    for name in ROLES:
         if settings.get(name):
             settings[name] = str(_dataset(settings[name]).path)
     if settings.get("from_run"):

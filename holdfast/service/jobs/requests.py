@@ -15,6 +15,7 @@ from holdfast.core.artifacts import to_plain
 from holdfast.core.errors import RequestError
 from holdfast.core.request import FIELDS, REMOTE_FIELDS, make_request, option
 from holdfast.service.jobs import leases
+from holdfast.service.jobs.folders import ROLES
 from holdfast.service.jobs.models import Dataset, Job, TrainedModel
 
 OPEN_FIELDS = REMOTE_FIELDS
@@ -46,7 +47,7 @@ def submit_run(
     *,
     dataset: Dataset | None = None,
     from_model: TrainedModel | None = None,
-    others: Mapping[str, Dataset] | None = None,  # "validation", "test", "negatives"
+    others: Mapping[str, Dataset] | None = None,  # by their role
     name: str = "",
     goal: str = Job.Goal.PLAN,
     team: Group | None = None,
@@ -84,6 +85,7 @@ def retry_run(owner: User, job: Job, changes: Mapping[str, object], *, name: str
     _check_ready(job.dataset)
     kept = {key: value for key, value in job.request.items() if key in OPEN_FIELDS}
     referred = {key: value for key, value in job.request.items() if key not in OPEN_FIELDS}
+    _check_visible(owner, job.dataset_id, referred)
     new = {_NAMES.get(_plain_name(key), key): value for key, value in changes.items()}
     asked = check_settings({key: value for key, value in {**kept, **new}.items() if value is not None})
     return leases.submit(
@@ -133,6 +135,20 @@ def _check_ready(dataset: Dataset | None) -> None:
             try_next=tuple(why.get("try_next") or ()),
         )
     raise RequestError(f"the dataset {dataset.name} is not ready", seen=f"its state is {dataset.state}")
+
+
+def _check_visible(owner: User, dataset_id: int | None, referred: Mapping[str, object]) -> None:
+    """A run may be shared with a team while its data is not: then the team sees it, and trains nothing else on that."""
+    wanted = {number for number in (dataset_id, *(referred.get(role) for role in ROLES)) if number}
+    if Dataset.objects.visible_to(owner).filter(pk__in=wanted).count() < len(wanted):
+        raise RequestError(
+            "the run cannot be asked for again", seen="its data is not shared with you", try_next=("choose other data",)
+        )
+    earlier = referred.get("from_run")
+    if earlier and not TrainedModel.objects.visible_to(owner).filter(job_id=earlier).exists():
+        raise RequestError(
+            "the run cannot be asked for again", seen="the model that it goes on from is gone, or not shared with you"
+        )
 
 
 def _run_name(name: str) -> str:
