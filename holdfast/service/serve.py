@@ -134,6 +134,8 @@ class _Service:
                 stdout=log,
                 stderr=log,
                 process_group=0,  # Ctrl-C is ours to hear
+                # Django spools what comes in with `tempfile`: on the home's disk, since /tmp may be memory.
+                env={**os.environ, "TMPDIR": str(self._home.incoming)} if name == "web" else None,
             )
         finally:
             os.close(log)

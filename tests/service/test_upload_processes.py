@@ -108,6 +108,7 @@ def server(tmp_path):
     env = {
         **os.environ,
         "HOLDFAST_HOME": str(home),
+        "TMPDIR": str(home / "incoming"),
         "HOLDFAST_UPLOAD_BYTES": "5000000",
         "DJANGO_SETTINGS_MODULE": "holdfast.service.settings",
     }
