@@ -7,6 +7,7 @@ import secrets
 from datetime import timedelta
 
 from django.contrib.auth.models import User
+from django.db.models import Q
 from django.utils import timezone
 
 from holdfast.service.jobs.models import OneTimeLink
@@ -19,9 +20,10 @@ def first_user(name: str = "") -> User:
     if found := User.objects.filter(is_superuser=True, is_active=True).order_by("pk").first():
         return found
     wanted = re.sub(r"[^\w.@+-]", "", name or _system_name())[:150] or "admin"
-    user, _ = User.objects.get_or_create(username=wanted, defaults={"is_staff": True, "is_superuser": True})
-    user.is_staff = user.is_superuser = True
-    user.set_unusable_password()
+    user, is_new = User.objects.get_or_create(username=wanted)
+    user.is_staff = user.is_superuser = user.is_active = True  # where no admin is left, whoever runs the service is one
+    if is_new:
+        user.set_unusable_password()
     user.save()
     return user
 
@@ -34,7 +36,7 @@ def has_password_user() -> bool:
 def make_link(user: User) -> str:
     """A fresh one-time link's path for this user; only its hash is kept, and older ones end."""
     token = secrets.token_urlsafe(24)
-    OneTimeLink.objects.filter(owner=user).delete()
+    OneTimeLink.objects.filter(Q(owner=user) | Q(expires__lt=timezone.now())).delete()
     OneTimeLink.objects.create(
         owner=user,
         sha256=hashlib.sha256(token.encode()).hexdigest(),

@@ -63,6 +63,7 @@ def serve(address: Address, *, user: str, say: Say, open_page: Callable[[str], N
                           "python -m holdfast.service createsuperuser"),
             )  # fmt: skip
         call_command("collectstatic", interactive=False, verbosity=0)
+        call_command("clearsessions")  # or those that have run out would stay for ever
         owner = first_user(user)
         path = "/" if has_password_user() else make_link(owner)
         write_artifact(home.folder, "serve.json", {"url": address.url, "pid": os.getpid()})

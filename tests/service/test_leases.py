@@ -89,6 +89,21 @@ def test_a_renewal_in_time_keeps_the_job(owner, worker):
     assert Job.objects.get(pk=job.pk).step == 4
 
 
+def test_a_renewal_that_comes_between_a_reapers_look_and_its_hand_keeps_the_job(owner, worker, monkeypatch):
+    job = queue(owner)
+    claimed = leases.claim(job.pk, worker)
+    let_run_out(job)
+    really = leases.lose
+
+    def renew_first(*given, **how):
+        assert leases.renew(job.pk, claimed)
+        return really(*given, **how)
+
+    monkeypatch.setattr(leases, "lose", renew_first)
+    assert leases.requeue_lost() == []
+    assert leases.look(job.pk, claimed) is False
+
+
 def test_a_job_that_loses_its_holder_too_often_has_failed(owner, worker):
     job, hook = queue(owner), make_hook(owner, "email", "ada@example.org")
     for _ in range(leases.MOST_CLAIMS - 1):

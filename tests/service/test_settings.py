@@ -10,7 +10,9 @@ from django.test import Client
 from holdfast.core.errors import RequestError
 from holdfast.service import serve
 from holdfast.service.databases import database_settings
+from holdfast.service.first_user import first_user, make_link
 from holdfast.service.home import Home
+from holdfast.service.jobs.links import use_link
 from holdfast.service.pages.views import entry
 
 
@@ -94,3 +96,20 @@ def test_only_behind_a_proxy_a_callers_word_on_its_address_counts(
         monkeypatch.setenv("FORWARDED_ALLOW_IPS", proxies)
     made = serve._Service(serve.Address(host="127.0.0.1", port=8420), Home(home), print)
     assert ("--no-proxy-headers" not in made._commands["web"]) == is_believed
+
+
+@pytest.mark.django_db
+def test_where_no_admin_is_left_whoever_starts_the_service_is_one_and_keeps_their_password(django_user_model):
+    first = first_user("ada")
+    assert first.is_superuser
+    assert not first.has_usable_password()
+    assert first_user("bob") == first
+    first.set_password("a long enough one")
+    first.is_active = False
+    first.save()
+    again = first_user("ada")
+    assert (again, again.is_active, again.is_superuser) == (first, True, True)
+    assert again.check_password("a long enough one")
+    link = make_link(again).rpartition("/")[2]
+    assert use_link(link) == again
+    assert use_link(link) is None

@@ -151,9 +151,11 @@ def hand_back(job_id: int, claimed: uuid.UUID) -> bool:
     return done
 
 
-def lose(job_id: int, claimed: uuid.UUID | None) -> bool:
-    """Put back a job whose holder is dead for certain; one that was lost too often has failed."""
+def lose(job_id: int, claimed: uuid.UUID | None, *, only_late: bool = False) -> bool:
+    """Put back a job whose holder is dead for certain, or late; one that was lost too often has failed."""
     one = _held(job_id, claimed)
+    if only_late:  # a holder may have renewed since somebody looked
+        one = one.filter(lease_until__lt=Now())
     words = f"its worker was lost {MOST_CLAIMS} times; it may be what ends them"
     failed = {"state": Job.State.FAILED, "ended": Now(), "sentence": words}
     with transaction.atomic():
@@ -169,7 +171,7 @@ def lose(job_id: int, claimed: uuid.UUID | None) -> bool:
 def requeue_lost() -> list[int]:
     """Put back the jobs whose lease has run out; of two reapers that see the same one, one does it."""
     lost = Job.objects.filter(state=Job.State.RUNNING, lease_until__lt=Now()).values_list("pk", "claim")
-    return [job_id for job_id, claimed in lost if lose(job_id, claimed)]
+    return [job_id for job_id, claimed in lost if lose(job_id, claimed, only_late=True)]
 
 
 def running_on(worker: Worker) -> list[tuple[int, uuid.UUID]]:
