@@ -280,7 +280,14 @@ class Keeper:
         return True
 
     def _refuse(self, said: Mapping[str, object]) -> None:
-        self._release("failed", error=dict(said), sentence=str(said["what"]))
+        home = f"{self._run.parent.parent}/"  # where the service keeps things is nobody's business
+        error = {
+            name: [str(one).replace(home, "") for one in value]
+            if isinstance(value, list)
+            else str(value).replace(home, "")
+            for name, value in said.items()
+        }
+        self._release("failed", error=error, sentence=error["what"])
 
     def _give_up(self) -> None:
         if self._why == "stop":

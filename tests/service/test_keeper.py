@@ -11,6 +11,7 @@ import pytest
 from django.contrib.auth.models import User
 
 from holdfast.core.artifacts import write_artifact
+from holdfast.core.errors import RequestError
 from holdfast.core.runfolder import PLAN, REFUSED, RESULT, SUPERVISOR_LOG
 from holdfast.runs.holder import HELD_BY_OTHER
 from holdfast.service import keeper as keepers
@@ -232,3 +233,14 @@ def test_a_log_that_cannot_be_written_ends_nothing(stage, monkeypatch):
     monkeypatch.setattr("builtins.print", full)
     stage.acts = [lambda keeper: 1, stage.ends("finished")]
     assert stage.keep().state == "finished"
+
+
+def test_a_refusal_does_not_say_where_the_service_keeps_things(stage, tmp_path, monkeypatch):
+    def refuse(job):
+        raise RequestError(f"there is no {tmp_path}/data.csv", seen=str(tmp_path), try_next=(f"look at {tmp_path}/x",))
+
+    monkeypatch.setattr(keepers, "make_folder", refuse)
+    job = stage.keep()
+    assert job.sentence == f"there is no {tmp_path.name}/data.csv"
+    assert str(tmp_path.parent) + "/" not in str(job.error)
+    assert job.error["try_next"] == [f"look at {tmp_path.name}/x"]
