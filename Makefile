@@ -36,10 +36,12 @@ lab-all: $(READY)  # HOLDFAST_LAB_PYTHON names an interpreter with lightning, tr
 	$(BIN)/python tools/numbers.py
 
 service: $(READY) parts  # the quick half: pages, API, leases, one run through each kind of queue
-	$(BIN)/pytest tests/service $(wildcard tests/browser) -m "not full and not wheels"
+	$(BIN)/pytest tests/service -m "not full and not wheels"
+	$(BIN)/pytest tests/browser -m "not full and not wheels"
 
 service-all: $(READY) parts
-	$(BIN)/pytest tests/service $(wildcard tests/browser) -m "not wheels"
+	$(BIN)/pytest tests/service -m "not wheels"
+	$(BIN)/pytest tests/browser -m "not wheels"
 
 parts:  # real databases, brokers and a browser; what cannot be installed is skipped by the tests, with the reason
 	@missing=""; for part in $(PARTS); do dpkg -s $$part >/dev/null 2>&1 || missing="$$missing $$part"; done; \
