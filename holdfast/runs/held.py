@@ -1,26 +1,29 @@
 """Supervises one training run for somebody who answers for it, and ends with them: `python -m holdfast.runs.held`.
 
-    python -m holdfast.runs.held RUN plan|model KEEPER_PID
+    python -m holdfast.runs.held RUN plan|model KEEPER_PID SAVE_SECONDS
 
-SIGTERM saves and stops, as does the death of the keeper. Imports neither torch nor Django.
+SIGTERM saves and stops, as does the death of the keeper; what has not ended SAVE_SECONDS after that death is killed:
+nobody renews the claim, and when it has run out the run may begin elsewhere. Imports neither torch nor Django.
 Reads: request.json. Leaves: what every run leaves; refused.json where the request cannot be done.
 """
 
+import contextlib
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.core.artifacts import to_json, write_artifact
 from holdfast.core.errors import HoldfastError
 from holdfast.core.runfolder import REFUSED
 from holdfast.runs.holder import HELD_BY_OTHER, AlreadyHeld
+from holdfast.runs.identity import kill_run
 from holdfast.runs.train import plan_train, resume_train
 from holdfast.supervisor.attempt import StopRequest
+from holdfast.supervisor.clocks import read_clocks
 
 STOPPED = 128 + signal.SIGTERM
 _LOOK_SECONDS = 1.0
@@ -30,10 +33,10 @@ class _Stopped(BaseException):
     """Asked to stop before anything is trained: there is nothing to save."""
 
 
-def main(run: Path, goal: str, keeper_pid: int) -> int:
+def main(run: Path, goal: str, keeper_pid: int, save_seconds: float) -> int:
     """Bring the run to its goal; the exit code says how it went."""
     signal.signal(signal.SIGTERM, _leave)
-    threading.Thread(target=_watch, args=(keeper_pid,), daemon=True).start()
+    threading.Thread(target=_watch, args=(run, keeper_pid, save_seconds), daemon=True).start()
     (run / REFUSED).unlink(missing_ok=True)
     try:
         if goal == "plan":
@@ -51,7 +54,7 @@ def main(run: Path, goal: str, keeper_pid: int) -> int:
         return error.exit_code
 
 
-@contextmanager
+@contextlib.contextmanager
 def _asked_by_signal(stop: StopRequest) -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, lambda asked, _: stop.ask(asked))
     try:
@@ -64,12 +67,23 @@ def _leave(number: int, frame: object) -> None:
     raise _Stopped
 
 
-def _watch(keeper_pid: int) -> None:
-    """Stop when the keeper is gone: nobody renews the claim on this run any more."""
+def _watch(run: Path, keeper_pid: int, save_seconds: float) -> None:
+    """Stop when the keeper is gone, and kill what takes longer than it may."""
     while os.getppid() == keeper_pid:
         time.sleep(_LOOK_SECONDS)
-    print("the keeper is gone; saving and stopping", flush=True)
+    deadline = read_clocks().boot_seconds + save_seconds  # a lease runs out while the machine sleeps, too
     os.kill(os.getpid(), signal.SIGTERM)
+    _tell(f"the keeper is gone; saving and stopping within {save_seconds:g} s")
+    while read_clocks().boot_seconds < deadline:
+        time.sleep(min(_LOOK_SECONDS, save_seconds / 4))
+    _tell("it has not stopped in time; the run is killed")
+    kill_run(run, os.getpid())  # which spares who calls it
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _tell(words: str) -> None:
+    with contextlib.suppress(OSError):  # a full disk must not keep the run alive
+        print(words, flush=True)
 
 
 def _say(event: str, details: Mapping[str, object]) -> None:
@@ -78,4 +92,4 @@ def _say(event: str, details: Mapping[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))
+    raise SystemExit(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])))

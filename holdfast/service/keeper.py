@@ -42,6 +42,7 @@ from holdfast.service.process import command_of
 Why = Literal["", "stop", "hand back", "lost"]
 
 STOP_SHARE, KILL_SHARE = 0.5, 0.75  # of a lease without renewal: ask the run to save and stop; kill it
+ORPHAN_SHARE = 0.25  # of a lease, for a run to save whose keeper died: with the half before it, still no whole one
 _TURN_SECONDS, _LOOK_SECONDS, _RENEW_SECONDS = 0.2, 2.0, 5.0
 _LEFTOVER_SECONDS = 20.0  # for a supervisor of an earlier claim to save
 _MOST_DEATHS, _MOST_KILLS = 3, 20  # of supervisors without a step between: by a fault of their own, by a signal
@@ -173,10 +174,11 @@ class Keeper:
         """Run a supervisor to its end, and hold the claim meanwhile."""
         for name in (RESULT, REFUSED):  # of an earlier claim
             (self._run / name).unlink(missing_ok=True)
+        whose = (str(self._run), str(job.goal), str(os.getpid()), str(ORPHAN_SHARE * settings.LEASE_SECONDS))
         log = os.open(self._run / SUPERVISOR_LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "holdfast.runs.held", str(self._run), str(job.goal), str(os.getpid())],
+                [sys.executable, "-m", "holdfast.runs.held", *whose],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
