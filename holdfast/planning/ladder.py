@@ -25,6 +25,7 @@ _HALVINGS_AT_FIRST, _HALVINGS_IN_ALL = 2, 4  # of one thing, before something el
 _UNNAMED = {"unknown", "segfault-other"}
 _OWN = {"script-deadlock", "script-abort"}  # of the program itself: chance may have had a part in it, no setting has
 _MACHINE_CANNOT = {"arch-mismatch", "disk-full", "illegal-instruction", "native-lib-missing", "torch-cpu-build"}
+_ARITHMETIC = {"precision", "device", "compile", "packing"}  # settings that change how numbers are computed
 # Errors that come again whatever is changed around them.
 _SURE_BUGS = (
     *("SyntaxError", "IndentationError", "TabError", "ImportError", "ModuleNotFoundError"),
@@ -120,14 +121,22 @@ def _next_rung(
         return rung
     changing = [_of(remedy) for remedy in diagnosis.remedies if remedy.change and not remedy.keeps]
     hazard = find_hazard(diagnosis.slug)
-    # An error that has a name is an error of program or data: no safer setting cures it.
-    generic = () if hazard and hazard.kind == "error" else ladder.rungs
+    generic = _generic(hazard.kind if hazard else "", ladder)
     taken = {one.rung.title for one in tried if one.rung}
     offered = [(rung, "the next safer rung") for rung in generic if rung.title not in taken]
     offered += [(rung, f"once more, {_named(diagnosis)}") for rung in _keeping(diagnosis, ladder, tried[-1].phase)]
     if allow_changes:
         offered += [(rung, f"{_named(diagnosis)}; changes what is learned, which was allowed") for rung in changing]
     return _first_that_changes(offered, tried, ladder, current)
+
+
+def _generic(kind: str, ladder: Ladder) -> tuple[Rung, ...]:
+    """The safer rungs that can have to do with a hazard of this kind."""
+    if kind == "error":  # one that has a name is of program or data: no safer setting cures it
+        return ()
+    if kind == "wrong-results":  # where processes start and who loads data does not change a number
+        return tuple(rung for rung in ladder.rungs if _ARITHMETIC & rung.change.keys())
+    return ladder.rungs
 
 
 def _first_that_changes(

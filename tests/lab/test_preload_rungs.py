@@ -94,6 +94,22 @@ def test_a_trainer_in_halves_ends_close_to_the_whole(model, tmp_path):
 
 
 @pytest.mark.full
+def test_weights_stored_in_half_are_trained_whole(model, tmp_path):
+    from transformers import AutoModelForSequenceClassification
+
+    AutoModelForSequenceClassification.from_pretrained(model, num_labels=3).half().save_pretrained(tmp_path / "half")
+    options = ("num_train_epochs=1", "learning_rate=1e-4")
+    attempt = Preloaded(
+        tmp_path, 1, CLASSIFY, tmp_path / "half", "out", *options, changes={"precision": "fp32"}
+    ).finish()
+    assert applied(attempt) == {"precision": "fp32"}
+    from safetensors.torch import load_file
+
+    kept = load_file(tmp_path / "out/final/model.safetensors")
+    assert {str(value.dtype) for value in kept.values()} == {"torch.float32"}
+
+
+@pytest.mark.full
 @pytest.mark.skipif(not can_mount(), reason="needs to mount a small disk")
 @pytest.mark.parametrize("rung", [{}, {"save_on_full_disk": "skip"}], ids=["as it is", "saves skipped"])
 def test_a_full_disk_ends_a_trainer_unless_saves_may_be_skipped(model, tmp_path, rung):

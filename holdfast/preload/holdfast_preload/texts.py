@@ -88,6 +88,17 @@ def _changed_model(from_pretrained: Function) -> Function:
             if name in kwargs and "32" not in str(kwargs[name]):
                 events.applied("precision", "fp32", f"from_pretrained({name}={kwargs[name]})")
                 kwargs[name] = "float32"
-        return phased(cls, *args, **kwargs)
+        found = phased(cls, *args, **kwargs)
+        if precision == "fp32" and not kwargs.get("quantization_config"):
+            _widen(found[0] if isinstance(found, tuple) else found)
+        return found
 
     return changed
+
+
+def _widen(model: Any) -> None:
+    """Make whole numbers of weights that were stored as half ones, which a library loads as they are."""
+    dtype = str(model.dtype)
+    if dtype in ("torch.float16", "torch.bfloat16") and not getattr(model, "is_quantized", False):
+        model.float()
+        events.applied("precision", "fp32", f"weights stored as {dtype}")

@@ -205,3 +205,10 @@ def test_what_the_program_does_to_itself_is_not_tried_for_long(slug, attempts):
 def test_the_same_error_again_is_named_with_its_place():
     bug = Tried(changes={}, ending="code", exit_code=1, error="KeyError: 'lr'", place="train.py:9")
     assert "the same error again at train.py:9" in choose_rung(UNKNOWN, [bug, bug], LADDER).because
+
+
+def test_numbers_that_went_wrong_are_not_answered_by_other_processes():
+    failed = Tried(changes={}, ending="code", exit_code=1, slug="nan-loss", step_reached=8)
+    taken = [one.rung.title for one in climb(named("nan-loss"), failed) if one.rung]
+    assert taken[0].startswith("train in float32")
+    assert not {"start worker processes by spawn", "compute on one thread"} & set(taken)
