@@ -2,7 +2,7 @@
 
 PostgreSQL, Redis or RabbitMQ, workers, a dispatcher and the web server are real processes. Every few seconds one of
 them, or a keeper, a supervisor or an engine, gets SIGKILL; what a service manager would start again is started again
-after a moment. In the end every job must have finished exactly once.
+after a moment. In the end every job must have finished exactly once, and never two engines have worked on one.
 """
 
 import argparse
@@ -14,12 +14,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from tests.service.overlaps import OverlapWatch
 from tests.service.parts import Part, fresh_database, postgres, rabbitmq, redis
 from tests.service.place import Place, kill, place
 from tests.tiny import tiny_bert
@@ -96,8 +97,8 @@ class Chaos:
             self.killed[kind] += 1
 
 
-def verdict(site: Place, jobs: list[int]) -> dict[str, Any]:
-    """What became of every job."""
+def verdict(site: Place, jobs: list[int], overlaps: Mapping[int, str]) -> dict[str, Any]:
+    """What became of every job; one that two engines worked on at once is bad, however it ended."""
     rows = {row["id"]: row for row in site.rows("id,state,claims,claim,lease_until,sentence")}
     models = Counter(row["job_id"] for row in site.ask("select job_id from jobs_trainedmodel"))
     bad: dict[int, str] = {}
@@ -110,11 +111,14 @@ def verdict(site: Place, jobs: list[int]) -> dict[str, Any]:
         is_whole = result["state"] == "finished" and ends == 1 and row["claim"] is None and row["lease_until"] is None
         if row["state"] != "finished" or models[job_id] != 1 or not is_whole:
             bad[job_id] = f"{row['state']}, {models[job_id]} models, {result['state']}, {ends} ends, {row['sentence']}"
+        if job_id in overlaps:
+            bad[job_id] = "; ".join(filter(None, (bad.get(job_id), overlaps[job_id])))
     attempts = [len(list((site.run_folder(job_id) / "attempts").glob("*"))) for job_id in jobs]
     return {
         "jobs": len(jobs),
         "finished_once": len(jobs) - len(bad),
         "bad": bad,
+        "overlaps": len(overlaps),
         "claims": sum(row["claims"] for row in rows.values()),
         "attempts": sum(attempts),
         "left_running": len(site.find("holdfast.engine")),
@@ -133,11 +137,13 @@ def chaos(
             ids = site.submit(jobs, max_steps=3)
             fire = Chaos(site, database, hub, workers=workers, seed=seed, every_seconds=every)
             begun = time.monotonic()
-            fire.run(ids, seconds)
-            found = verdict(site, ids)
+            with OverlapWatch(site.home / "runs") as watch:
+                fire.run(ids, seconds)
+            looked = {"looks": watch.looks, "longest_gap_seconds": round(watch.longest_gap_seconds, 1)}
+            found = verdict(site, ids, watch.seen)
             for job_id in list(found["bad"])[:5]:
                 print(site.told(job_id), flush=True)
-            return {**found, "killed": dict(fire.killed), "seconds": round(time.monotonic() - begun)}
+            return {**found, **looked, "killed": dict(fire.killed), "seconds": round(time.monotonic() - begun)}
 
 
 if __name__ == "__main__":
