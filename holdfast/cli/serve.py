@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from holdfast.core.env import service_variable
 from holdfast.core.errors import MachineError
 
 PORT = 8420
@@ -31,12 +32,12 @@ def serve(host: str, port: int, runs_at_once: int | None, home: Path | None, use
         os.environ["HOLDFAST_HOME"] = str(home.expanduser().absolute())
     if runs_at_once is not None:
         os.environ["HOLDFAST_RUNS_AT_ONCE"] = str(runs_at_once)
-    if host not in ("127.0.0.1", "localhost", "::1") and "HOLDFAST_HOSTS" not in os.environ:
-        os.environ["HOLDFAST_HOSTS"] = "*" if host in ("0.0.0.0", "::") else f"{host},localhost,127.0.0.1"
     require_packages()
 
+    from holdfast.service.hosts import hosts_of
     from holdfast.service.process import set_up
 
+    os.environ["HOLDFAST_HOSTS"] = ",".join(hosts_of(host, service_variable("HOSTS").split(",")))
     set_up()
     from holdfast.service.serve import Address
     from holdfast.service.serve import serve as serve_pages

@@ -2,16 +2,19 @@
 
 import io
 import logging
+import socket
 import threading
+from collections import namedtuple
 
 import pytest
 from django.test import Client
 
 from holdfast.core.errors import RequestError
-from holdfast.service import serve
+from holdfast.service import hosts, serve
 from holdfast.service.databases import database_settings
 from holdfast.service.first_user import first_user, make_link
 from holdfast.service.home import Home
+from holdfast.service.hosts import hosts_of
 from holdfast.service.jobs.links import use_link
 from holdfast.service.pages.views import entry
 
@@ -39,6 +42,30 @@ def test_strangers_cannot_fill_the_log(written):
         assert Client(raise_request_exception=False).get(path, headers={"Host": "evil.example"}).status_code == 400
         Client().get(path)
     assert written.getvalue() == ""
+
+
+@pytest.mark.django_db
+def test_a_name_that_is_not_ours_is_refused_in_words(settings):
+    settings.ALLOWED_HOSTS = list(hosts_of("0.0.0.0", ["train.example.org"]))
+    assert Client().get("/login", headers={"Host": "train.example.org"}).status_code == 200
+    assert Client().get("/login", headers={"Host": f"{socket.gethostname()}:8420"}).status_code == 200
+    answer = Client(raise_request_exception=False).get("/login", headers={"Host": "evil.example"})
+    assert answer.status_code == 400
+    assert "HOLDFAST_HOSTS" in answer.content.decode()
+
+
+def test_served_everywhere_the_page_answers_to_this_machines_own_names_and_addresses(monkeypatch):
+    address = namedtuple("address", "family address")
+    own = [address(socket.AF_INET, "10.1.2.3"), address(socket.AF_INET6, "2001:db8::7")]
+    other = [address(socket.AF_INET6, "fe80::1%eth0"), address(socket.AF_PACKET, "02:00:00:00:00:01")]
+    monkeypatch.setattr(hosts.psutil, "net_if_addrs", lambda: {"eth0": own + other})
+    monkeypatch.setattr(socket, "gethostname", lambda: "Box")
+    monkeypatch.setattr(socket, "getfqdn", lambda: "box.example.org")
+    expected = ("localhost", "127.0.0.1", "[::1]", "box", "box.example.org", "10.1.2.3", "[2001:db8::7]", "more")
+    assert hosts_of("0.0.0.0", ["more", " "]) == hosts_of("::", ["more"]) == expected
+    assert hosts_of("127.0.0.1", ["more"]) == ("localhost", "127.0.0.1", "[::1]", "more")
+    assert hosts_of("2001:db8::7") == ("localhost", "127.0.0.1", "[::1]", "[2001:db8::7]")
+    assert hosts_of("box.lan") == ("localhost", "127.0.0.1", "[::1]", "box.lan")
 
 
 def test_no_connection_outlives_the_thread_of_its_request(tmp_path):

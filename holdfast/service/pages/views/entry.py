@@ -6,6 +6,7 @@ from django.contrib import messages
 from django.contrib.auth import login
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.views import LoginView
+from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
@@ -57,6 +58,9 @@ def enter_once(request: HttpRequest, token: str) -> HttpResponse:
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     """400."""
+    if isinstance(exception, DisallowedHost):
+        words = "This service does not answer to that name. Who runs it can add names: HOLDFAST_HOSTS."
+        return _problem(request, 400, "The name in the address is not known here", words)
     return _problem(request, 400, "This request makes no sense", "The server could not read what was sent.")
 
 
