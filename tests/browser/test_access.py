@@ -6,6 +6,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
+from holdfast.service.first_user import make_link
 from holdfast.service.jobs.models import Dataset, Job, Worker
 from tests.service.folders import write_folder
 from tests.service.test_run_pages import make_job
@@ -26,7 +27,15 @@ def places(home):
     jobs = {folder: make_job(ada, folder, name=f"{folder} run", dataset=data) for folder in _FOLDERS}
     paths = ["/", "/runs/new", f"/runs/compare?ids={jobs['finished'].pk},{jobs['failed'].pk}", "/?q=nothing"]
     paths += [f"/runs/{job.pk}" for job in jobs.values()] + [f"/runs/{jobs['failed'].pk}/delete"]
-    paths += ["/datasets/", "/datasets/new", f"/datasets/{data.pk}", "/models/", "/machines/", "/account/"]
+    paths += [
+        "/datasets/",
+        "/datasets/new",
+        f"/datasets/{data.pk}",
+        "/models/",
+        "/machines/",
+        "/account/",
+        make_link(ada),
+    ]
     return ada, paths, jobs
 
 

@@ -20,6 +20,8 @@ def test_first_login_upload_survey_start_crash_finish_try_and_compare(browser, s
     page.set_default_timeout(_SOON)
 
     page.goto(service.link)
+    page.get_by_role("button", name="Log in as").click()
+    page.get_by_role("heading", name="Choose a password").wait_for()
     page.goto(service.url)
     page.get_by_role("link", name="Upload a dataset").click()
 

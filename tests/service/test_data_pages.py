@@ -266,13 +266,21 @@ def test_what_is_tried_is_bounded(tmp_path):
 
 
 def test_a_link_lets_in_once_and_asks_for_a_password(world):
-    link, client = make_link(world.bob), Client()
-    answer = client.get(link, follow=True)
+    link, client = make_link(world.bob), Client(enforce_csrf_checks=True)
+    for _ in range(2):  # a preview of the link, then its owner
+        shown = client.get(link)
+        assert "Log in as bob" in shown.content.decode()
+        assert Client().head(link).status_code == 200
+        assert client.get("/account/")["Location"].startswith("/login")
+    assert client.post(link).status_code == 403, "no other page logs anybody in by it"
+    answer = client.post(link, {"csrfmiddlewaretoken": client.cookies["csrftoken"].value}, follow=True)
     assert answer.redirect_chain == [("/account/password", 302)]
+    client.handler.enforce_csrf_checks = False
     assert "Choose a password" in answer.content.decode()
     new = {"new_password1": "correct horse 9", "new_password2": "correct horse 9"}
     assert client.post("/account/password", new)["Location"] == "/"
     assert client.get("/account/").status_code == 200
+    assert Client().post(link).status_code == 410
     again = Client().get(link)
     assert again.status_code == 410
     assert "no longer works" in again.content.decode()
@@ -286,11 +294,11 @@ def test_a_link_lets_in_once_and_asks_for_a_password(world):
 def test_a_link_that_is_old_unknown_or_of_somebody_gone_lets_nobody_in(world):
     link = make_link(world.bob)
     OneTimeLink.objects.update(expires=timezone.now() - timedelta(seconds=1))
-    assert Client().get(link).status_code == 410
-    assert Client().get("/once/guess").status_code == 410
+    for path in (link, "/once/guess"):
+        assert [Client().get(path).status_code, Client().post(path).status_code] == [410, 410]
     link = make_link(world.bob)
     User.objects.filter(pk=world.bob.pk).update(is_active=False)
-    assert Client().get(link).status_code == 410
+    assert [Client().get(link).status_code, Client().post(link).status_code] == [410, 410]
     assert OneTimeLink.objects.filter(sha256=hashlib.sha256(link.removeprefix("/once/").encode()).hexdigest()).exists()
 
 
@@ -364,7 +372,7 @@ def test_the_admin_pages_show_no_secret(world, as_person):
             assert hidden not in shown
     answer = root.post("/admin/auth/user/", {"action": "let_in", "_selected_action": [str(world.bob.pk)]}, follow=True)
     link = re.search(r"/once/[\w-]+", answer.content.decode())[0]
-    assert Client().get(link)["Location"] == "/account/password"
+    assert Client().post(link)["Location"] == "/account/password"
     assert as_person("ada").get("/admin/").status_code == 302
 
 

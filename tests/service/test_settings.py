@@ -30,7 +30,7 @@ def written(monkeypatch):
 
 @pytest.mark.django_db
 def test_a_page_that_breaks_leaves_its_trace_in_the_log(written, monkeypatch):
-    monkeypatch.setattr(entry, "use_link", lambda token: 1 / 0)
+    monkeypatch.setattr(entry, "owner_of_link", lambda token: 1 / 0)
     assert Client(raise_request_exception=False).get("/once/a").status_code == 500
     assert "ZeroDivisionError" in written.getvalue()
     assert "Traceback" in written.getvalue()

@@ -10,11 +10,11 @@ from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_http_methods
 
 from holdfast.core.text import human_seconds
 from holdfast.service.jobs.limits import address_of, login_wait_seconds
-from holdfast.service.jobs.links import use_link
+from holdfast.service.jobs.links import owner_of_link, use_link
 from holdfast.service.pages.views.account import CAME_BY_LINK
 
 
@@ -42,12 +42,18 @@ class LogIn(LoginView):
 
 
 @never_cache
-@require_GET
+@require_http_methods(("GET", "HEAD", "POST"))
 def enter_once(request: HttpRequest, token: str) -> HttpResponse:
-    """Let the owner of a link in, once, and ask for a password."""
-    user = use_link(token)
+    """Let the owner of a link in, once and by a button, and ask for a password.
+
+    Opening alone uses nothing up: chats and mail programs open links that pass through them.
+    """
+    is_entering = request.method == "POST"
+    user = use_link(token) if is_entering else owner_of_link(token)
     if user is None:
         return render(request, "pages/once_used.html", status=410)
+    if not is_entering:
+        return render(request, "pages/once.html", {"name": user.get_username()})
     login(request, user, backend="holdfast.service.jobs.limits.LimitedBackend")
     request.session[CAME_BY_LINK] = True
     messages.success(
