@@ -17,7 +17,8 @@ from django.utils import timezone
 from holdfast.core.errors import RequestError
 from holdfast.service.jobs import leases, notices, webhooks
 from holdfast.service.jobs.ends import write_end
-from holdfast.service.jobs.models import Hook, Job, Notice, Worker
+from holdfast.service.jobs.limits import TESTS, WINDOW_SECONDS, TooMany
+from holdfast.service.jobs.models import Hook, Job, LoginFailure, Notice, Worker
 from holdfast.service.jobs.notices import MOST_TRIES, file_notices, make_hook, send_due, send_test
 
 pytestmark = pytest.mark.django_db
@@ -95,6 +96,25 @@ def test_a_test_arrives_without_a_run(ada, ear, local, mailoutbox):
     assert send_test(make_hook(ada, "email", "ada@example.org")).arrived
     assert mailoutbox[0].subject == "a test: test"
     assert not Notice.objects.exists()
+
+
+def test_tests_are_bounded_for_each_person_whatever_the_hook(ada, client, django_user_model, mailoutbox):
+    hooks = [make_hook(ada, "email", f"ada{at}@example.org") for at in range(2)]
+    for at in range(TESTS):
+        assert send_test(hooks[at % 2]).arrived
+    with pytest.raises(TooMany, match="5 tests of hooks"):
+        send_test(hooks[0])
+    client.force_login(ada)
+    answer = client.post(f"/api/hooks/{hooks[1].pk}/test")
+    assert answer.status_code == 429
+    assert 0 < int(answer["Retry-After"]) <= WINDOW_SECONDS
+    shown = client.post(f"/account/hooks/{hooks[1].pk}/test", follow=True).content.decode()
+    assert "5 tests of hooks were sent within 15 minutes" in shown
+    assert len(mailoutbox) == TESTS
+    bob = django_user_model.objects.create_user("bob")
+    assert send_test(make_hook(bob, "email", "bob@example.org")).arrived
+    LoginFailure.objects.update(at=timezone.now() - timedelta(seconds=WINDOW_SECONDS + 1))
+    assert send_test(hooks[0]).arrived
 
 
 def test_the_same_event_is_told_once_and_a_later_one_again(ada, job, ear, local):

@@ -1,4 +1,5 @@
-"""Slows down whoever guesses: passwords by name and address, tokens by their beginning and address.
+"""Slows down whoever guesses: passwords by name and address, tokens by their beginning and address; and who sends many
+tests of hooks, which go to any address.
 
 A try is counted in the database before it is looked at, so that several web processes, or several tries at once, do not
 have more of them than one. What is right takes its own count away.
@@ -16,13 +17,25 @@ from django.db.models import Q
 from django.http import HttpRequest
 from django.utils import timezone
 
+from holdfast.core.errors import RequestError
 from holdfast.service.jobs.models import LoginFailure
 
 WINDOW_SECONDS = 900
 TRIES = 8  # for one name from one address
 TRIES_OF_ADDRESS = 60  # for all names from one address
+TESTS = 5  # of hooks, for one person
 
 _Keys = tuple[tuple[str, int], ...]  # each with how many tries it has
+
+
+class TooMany(RequestError):
+    """Wait."""
+
+    status = 429
+
+    def __init__(self, what: str, *, wait_seconds: float):
+        super().__init__(what, seen=f"wait {wait_seconds:.0f} s")
+        self.wait_seconds = wait_seconds
 
 
 class LimitedBackend(ModelBackend):
@@ -58,6 +71,14 @@ def token_wait_seconds(prefix: str, address: str) -> float:
 def count_wrong_token(prefix: str, address: str) -> None:
     """Remember a wrong token; an unknown beginning counts for all of them."""
     _count(_token_keys(prefix, address))
+
+
+def count_test(person: User) -> None:
+    """Count a test of a hook; refuse it where this person has sent too many."""
+    keys = ((_key("test", str(person.pk)), TESTS),)
+    if _count(keys) is None:
+        what = f"{TESTS} tests of hooks were sent within {WINDOW_SECONDS // 60} minutes"
+        raise TooMany(what, wait_seconds=max(1.0, _wait_seconds(keys)))
 
 
 def forget_old() -> int:

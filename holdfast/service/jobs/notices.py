@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from holdfast.core.errors import RequestError
 from holdfast.runs.view import clean
+from holdfast.service.jobs.limits import count_test
 from holdfast.service.jobs.models import Hook, Job, Notice
 from holdfast.service.jobs.webhooks import Delivery, check_address, deliver
 
@@ -72,7 +73,8 @@ def send_due(most: int = 20) -> int:
 
 
 def send_test(hook: Hook) -> Delivery:
-    """Send an example now, so that somebody can see whether it arrives."""
+    """Send an example now, so that somebody can see whether it arrives; so many, and no more for a while."""
+    count_test(hook.owner)
     job = Job(pk=0, owner=hook.owner, name="a test", state=Job.State.FINISHED, sentence="This is only a test.")
     return _deliver(hook, "test", 0, _body(job, "test", "test"))
 

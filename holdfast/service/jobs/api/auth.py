@@ -9,7 +9,7 @@ from ninja.security import APIKeyCookie, HttpBearer
 from ninja.utils import check_csrf
 
 from holdfast.service.jobs import limits
-from holdfast.service.jobs.api.errors import Forbidden, TooMany
+from holdfast.service.jobs.api.errors import Forbidden
 from holdfast.service.jobs.models import ApiToken
 from holdfast.service.jobs.tokens import find_token, prefix_of
 
@@ -24,7 +24,7 @@ class TokenAuth(HttpBearer):
         prefix, address = _known_prefix(token), limits.address_of(request)
         wait_seconds = limits.token_wait_seconds(prefix, address)
         if wait_seconds:
-            raise TooMany("too many wrong tokens came from this address", wait_seconds=wait_seconds)
+            raise limits.TooMany("too many wrong tokens came from this address", wait_seconds=wait_seconds)
         found = find_token(token)
         if found is None:
             limits.count_wrong_token(prefix, address)

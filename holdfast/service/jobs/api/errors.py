@@ -9,6 +9,7 @@ from ninja.errors import AuthenticationError, HttpError, ValidationError
 from pydantic import Field
 
 from holdfast.core.errors import HoldfastError, RequestError
+from holdfast.service.jobs.limits import TooMany
 
 # What each operation may answer beside what it gives.
 REFUSALS = frozenset({400, 401, 403, 404, 409, 413, 422, 429})
@@ -19,7 +20,7 @@ _WORDS = {
     404: "there is no such thing here",
     405: "this address does not take that method",
     413: "the request is too large",
-    429: "too many wrong tries",
+    429: "too many tries",
     500: "this is a bug in Holdfast",
 }
 
@@ -55,16 +56,6 @@ class Forbidden(RequestError):
     """This token may not."""
 
     status = 403
-
-
-class TooMany(RequestError):
-    """Wait."""
-
-    status = 429
-
-    def __init__(self, what: str, *, wait_seconds: float):
-        super().__init__(what, seen=f"wait {wait_seconds:.0f} s")
-        self.wait_seconds = wait_seconds
 
 
 def problem_of(error: HoldfastError) -> dict[str, Any]:

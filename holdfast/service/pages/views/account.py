@@ -117,7 +117,11 @@ def remove_hook(request: HttpRequest, pk: int) -> HttpResponse:
 def test_hook(request: HttpRequest, pk: int) -> HttpResponse:
     """Send an example to a hook."""
     hook = get_object_or_404(Hook, pk=pk, owner=_me(request))
-    delivery = notices.send_test(hook)
+    try:
+        delivery = notices.send_test(hook)
+    except HoldfastError as error:
+        messages.error(request, f"{hook.target}: {_words(error)}")
+        return redirect("account")
     say = messages.success if delivery.arrived else messages.error
     say(request, f"{hook.target}: {delivery.said or ('it arrived' if delivery.arrived else 'it did not arrive')}")
     return redirect("account")
