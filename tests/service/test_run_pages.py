@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from holdfast.core.request import FIELDS
 from holdfast.service.jobs import leases
+from holdfast.service.jobs.compare import MOST_RUNS
 from holdfast.service.jobs.models import Dataset, Job, TrainedModel, Worker
 from holdfast.service.jobs.requests import OPEN_FIELDS
 from tests.service.folders import EVIL, STATES, write_folder
@@ -343,6 +344,38 @@ def test_runs_are_compared_by_settings_metrics_curves_and_times(home, ada, page,
     assert "ends at" in shown
     for ids in ("", "x", f"{first.pk}", "1,2,3,4,5,6,7,8,9", "99999999999999999999999", f"{first.pk},{first.pk}"):
         assert page.get(f"/runs/compare?ids={ids}").status_code == 200
+
+
+def test_page_and_api_compare_the_same_number_of_runs(home, ada, page):
+    made = [str(make_job(ada, "finished", name=f"run {at}").pk) for at in range(MOST_RUNS + 1)]
+    for count, is_taken in ((MOST_RUNS, True), (MOST_RUNS + 1, False)):
+        ids = ",".join(made[:count])
+        shown = page.get(f"/runs/compare?ids={ids}").content.decode()
+        assert (shown.count('<li class="card">'), "cannot be shown here" in shown) == (MOST_RUNS, not is_taken)
+        assert page.get(f"/api/jobs/compare?ids={ids}").status_code == (200 if is_taken else 422)
+
+
+def test_a_retry_whose_earlier_model_is_gone_says_so(home, ada, page, data):
+    base = make_job(ada, "finished")
+    model = TrainedModel.objects.create(owner=ada, job=base, name="base", task="classify")
+    first = make_job(ada, "finished", name="second", dataset=data)
+    Job.objects.filter(pk=first.pk).update(request={"from_run": base.pk, "epochs": 2})
+    path, words = f"/runs/new?from={first.pk}", "is gone, or not shared with you"
+    shown = page.get(path).content.decode()
+    assert "Goes on from the model" in shown
+    assert words not in shown
+
+    form = {"from": first.pk, "from_model": model.pk, "dataset": data.pk, "name": "third", "epochs": "2"}
+    model.delete()  # while somebody fills in the form
+    refused = page.post("/runs/new", form)
+    assert refused.status_code == 422
+    assert words in refused.content.decode()
+    assert 'name="from_model"' not in refused.content.decode()
+    shown = page.get(path).content.decode()
+    assert words in shown
+    assert "Goes on from the model" not in shown
+    assert page.post("/runs/new", {**form, "from_model": ""}).status_code == 302, "it was said, and is asked for so"
+    assert "from_run" not in Job.objects.get(name="third").request
 
 
 def test_chosen_rows_of_the_list_can_be_compared(home, ada, page):

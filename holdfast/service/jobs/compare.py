@@ -7,6 +7,7 @@ from holdfast.core.artifacts import read_artifact
 from holdfast.core.runfolder import PLAN
 from holdfast.service.jobs.models import Job
 
+MOST_RUNS = 6  # at once; curves over each other can hardly be told apart beyond that
 _SPLITS = ("test", "validation")
 
 

@@ -16,8 +16,7 @@ from holdfast.service.jobs.followed import follow_story
 from holdfast.service.jobs.models import Job
 from holdfast.service.pages.run_rows import state_words
 
-MOST_RUNS = 6
-_LOOKS = "abcdef"
+_LOOKS = "abcdef"  # one for each
 _SMOOTH_FROM = 12  # points
 
 

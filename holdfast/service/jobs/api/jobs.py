@@ -26,12 +26,11 @@ from holdfast.service.jobs.api.shapes import (
     SubmitGiven,
     Text,
 )
-from holdfast.service.jobs.compare import compare_runs
+from holdfast.service.jobs.compare import MOST_RUNS, compare_runs
 from holdfast.service.jobs.models import Job
 from holdfast.service.jobs.requests import retry_run, submit_run
 
 router = Router(tags=["jobs"])
-_MOST_COMPARED = 8
 
 
 @router.post("", response={201: JobAnswer, REFUSALS: Refusal})
@@ -83,12 +82,12 @@ def list_jobs(
 
 @router.get("/compare", response={200: CompareAnswer, REFUSALS: Refusal})
 def compare_jobs(request: HttpRequest, ids: Text) -> Any:
-    """Runs side by side: `ids=3,5`."""
+    """Up to six runs side by side: `ids=3,5`."""
     numbers = ids.split(",")
     if not all(number.isascii() and number.isdecimal() and len(number) < 19 for number in numbers):
         raise RequestError("the request cannot be used", seen="ids: numbers with commas between are wanted, as in 3,5")
-    if len(set(numbers)) > _MOST_COMPARED:
-        raise RequestError("the request cannot be used", seen=f"ids: {_MOST_COMPARED} runs at the most")
+    if len(set(numbers)) > MOST_RUNS:
+        raise RequestError("the request cannot be used", seen=f"ids: {MOST_RUNS} runs at the most")
     jobs = [find_job(person(request), int(number)) for number in dict.fromkeys(numbers)]
     return {"items": map(job_answer, jobs), **compare_runs(jobs)}
 

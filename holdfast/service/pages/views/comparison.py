@@ -8,8 +8,9 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
+from holdfast.service.jobs.compare import MOST_RUNS
 from holdfast.service.jobs.models import Job
-from holdfast.service.pages.comparing import MOST_RUNS, compare
+from holdfast.service.pages.comparing import compare
 
 
 @require_safe

@@ -26,6 +26,7 @@ from holdfast.service.pages.run_form import (
 )
 
 _MOST_DATASETS = 500
+_LOST = "the model that it was to go on from is gone, or not shared with you"
 _OTHERS = (("validation", "validation data"), ("test", "test data"), ("negatives", "near-misses of queries"))
 
 
@@ -49,6 +50,7 @@ class NewRunPage:
     groups: tuple[FormGroup, ...]
     parent: Job | None
     from_model: TrainedModel | None
+    is_model_lost: bool  # it was to go on from one that is gone, or not shared
     problem: str
     lines: tuple[Line, ...]
     try_next: tuple[str, ...]
@@ -66,21 +68,30 @@ def new_run(request: HttpRequest) -> HttpResponse:
     parent = _visible(Job.objects.visible_to(user).select_related("dataset", "team"), given.get("from"))
     earlier = given.get("from_model")
     from_model = _visible(TrainedModel.objects.visible_to(user), earlier)
-    if parent and not earlier and parent.request.get("from_run"):
-        from_model = TrainedModel.objects.visible_to(user).filter(job_id=parent.request["from_run"]).first()
+    before = parent.request.get("from_run") if parent and not earlier else None
+    if before:
+        from_model = TrainedModel.objects.visible_to(user).filter(job_id=before).first()
+    is_lost = bool(earlier or before) and from_model is None
     if request.method != "POST":
         values = read_values(parent.request) if parent else {name: given[name] for name in given}
         chosen = str(parent.dataset_id or "") if parent else given.get("dataset", "")
         extra = {role: str(parent.request.get(role) or "") for role, _ in _OTHERS} if parent else {}
-        page = _page(user, datasets, parent, from_model, values, chosen, extra, name=parent.name if parent else "")
+        page = _page(
+            user, datasets, parent, from_model, values, chosen, extra, name=parent.name if parent else "",
+            is_lost=is_lost,
+        )  # fmt: skip
         return render(request, "pages/run_new.html", {"page": page})
     values = {name: given[name] for name in given}
     try:
+        if earlier and is_lost:  # it was there when the form was shown
+            raise RequestError(
+                "the request cannot be used", seen=_LOST, try_next=("send it again, to begin without it",)
+            )
         job = _submit(user, values, datasets, parent, from_model)
     except RequestError as error:
         page = _page(
             user, datasets, parent, from_model, values, values.get("dataset", ""), values, name=values.get("name", ""),
-            error=error,
+            is_lost=is_lost, error=error,
         )  # fmt: skip
         return render(request, "pages/run_new.html", {"page": page}, status=422)
     return redirect("run", job.pk)
@@ -123,6 +134,7 @@ def _page(
     extra: Mapping[str, str],
     *,
     name: str,
+    is_lost: bool,
     error: RequestError | None = None,
 ) -> NewRunPage:
     said = [line.strip() for line in error.seen.split("\n") if line.strip()] if error else []
@@ -142,6 +154,7 @@ def _page(
         groups=make_groups(values, errors),
         parent=parent,
         from_model=from_model,
+        is_model_lost=is_lost,
         problem=error.what if error else "",
         lines=tuple(Line(line, fields_of.get(line, "")) for line in said),
         try_next=tuple(error.try_next) if error else (),
