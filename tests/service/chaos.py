@@ -139,7 +139,8 @@ def chaos(
             begun = time.monotonic()
             with OverlapWatch(site.home / "runs") as watch:
                 fire.run(ids, seconds)
-            looked = {"looks": watch.looks, "longest_gap_seconds": round(watch.longest_gap_seconds, 1)}
+            gap = round(watch.longest_gap_seconds, 1)
+            looked = {"looks": watch.looks, "engines_met": len(watch.attempts), "longest_gap_seconds": gap}
             found = verdict(site, ids, watch.seen)
             for job_id in list(found["bad"])[:5]:
                 print(site.told(job_id), flush=True)

@@ -32,12 +32,14 @@ class OverlapWatch:
     def __init__(self, runs: Path):
         self._runs, self._is_over = runs.resolve(), threading.Event()
         self.seen: dict[int, str] = {}
+        self.attempts: set[str] = set()  # that it met at work: one that meets none is blind
         self.looks, self.longest_gap_seconds = 0, 0.0
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def look(self) -> None:
         """Look once. Two looks must agree: a process that has just been killed takes a moment to go."""
         for job, engines in engines_at_work(self._runs).items():
+            self.attempts.update(engines.values())
             if len(engines) > 1 and job not in self.seen:
                 time.sleep(_LOOK_SECONDS / 5)
                 again = engines_at_work(self._runs).get(job, {})
