@@ -14,6 +14,7 @@ from holdfast.cli.jobs_view import attempt_lines, follow, run_line, show_run
 from holdfast.cli.server import Json, Server, find_server, is_in_the_open
 from holdfast.cli.train import Grouped, is_given, setting_option
 from holdfast.core.artifacts import to_json
+from holdfast.core.env import service_home, service_variable
 from holdfast.core.errors import RequestError, RunFailed
 from holdfast.core.request import REMOTE_FIELDS, read_toml
 from holdfast.core.text import closest, human_bytes, plural
@@ -34,7 +35,8 @@ class InOrder(click.Group):
 def jobs() -> None:
     """Submit, watch and stop runs of a job service, from any machine.
 
-    The server is --server or HOLDFAST_SERVER, otherwise the one on this machine; the key is HOLDFAST_TOKEN.
+    The server is HOLDFAST_SERVER, or --server after a command, otherwise the one on this machine; the key is
+    HOLDFAST_TOKEN.
     """
 
 
@@ -151,7 +153,8 @@ def stop(number: int, wait: bool, url: str | None, token: str | None, as_json: b
         job = server.get(f"/api/jobs/{number}")
     is_saving = job["state"] == "running"
     words = f"run {number} was asked to save and end" if is_saving else f"run {number} is {job['state']}"
-    _told(job, as_json, f"{words}; next: holdfast jobs resume {number}")
+    next_command = "download" if job["state"] == "finished" else "resume"
+    _told(job, as_json, f"{words}; next: holdfast jobs {next_command} {number}")
 
 
 @jobs.command(short_help="Go on with a run that was stopped or has failed.")
@@ -285,6 +288,12 @@ def _on_this_machine(home: Path | None) -> None:
     if home:
         os.environ["HOLDFAST_HOME"] = str(home.expanduser().absolute())
     require_packages()
+    kept = service_home()
+    if not service_variable("DATABASE_URL") and not (kept / "service.sqlite3").exists():
+        raise RequestError(
+            f"no job service is kept in {kept}",
+            try_next=("--home FOLDER, the one that holdfast serve was given", "holdfast serve, which makes one"),
+        )
     from holdfast.service.process import set_up
 
     set_up()

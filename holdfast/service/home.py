@@ -6,10 +6,13 @@ A row of the database points into it; what a path is made of never comes from a 
 import os
 import secrets
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.env import service_home
+from holdfast.core.errors import MachineError
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,10 @@ class Home:
 
     def secret_key(self) -> str:
         """The key behind sessions and kept secrets; made at the first start and never shown."""
+        with _words(self.folder):
+            return self._secret_key()
+
+    def _secret_key(self) -> str:
         self.make()
         path = self.folder / "secret.key"
         if not path.exists():
@@ -81,3 +88,16 @@ class Home:
 def this_home() -> Home:
     """The folder this process serves from."""
     return Home(service_home())
+
+
+@contextmanager
+def _words(folder: Path) -> Iterator[None]:
+    """Say it in words where the home cannot be made or read."""
+    try:
+        yield
+    except OSError as error:
+        raise MachineError(
+            f"the service cannot keep its things in {folder}",
+            seen=error.strerror or str(error),
+            try_next=("--home FOLDER, at a place with room that you may write to",),
+        ) from error

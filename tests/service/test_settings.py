@@ -9,7 +9,7 @@ from collections import namedtuple
 import pytest
 from django.test import Client
 
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import MachineError, RequestError
 from holdfast.service import hosts, serve
 from holdfast.service.databases import database_settings
 from holdfast.service.first_user import first_user, make_link
@@ -140,3 +140,10 @@ def test_where_no_admin_is_left_whoever_starts_the_service_is_one_and_keeps_thei
     link = make_link(again).rpartition("/")[2]
     assert use_link(link) == again
     assert use_link(link) is None
+
+
+def test_a_home_that_cannot_be_made_is_said_in_words(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MachineError, match="cannot keep its things") as refused:
+        Home(tmp_path / "file").secret_key()
+    assert refused.value.try_next[0].startswith("--home FOLDER")

@@ -237,3 +237,13 @@ def test_the_command_line_loads_neither_django_nor_ninja():
         "import sys, holdfast.cli.jobs; print([name for name in ('django', 'ninja', 'torch') if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("words", [["token", "mine"], ["cleanup"]])
+def test_where_no_service_is_kept_it_is_said_and_nothing_is_made(words, tmp_path, monkeypatch):
+    monkeypatch.delenv("HOLDFAST_DATABASE_URL", raising=False)
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    with pytest.raises(RequestError, match="no job service is kept in") as refused:
+        jobs.main([*words], standalone_mode=False)
+    assert "--home FOLDER" in refused.value.try_next[0]
+    assert not (tmp_path / "home").exists()
