@@ -270,7 +270,7 @@ class Keeper:
         if refused:
             self._refuse(refused)
         elif job.goal == "plan" and code == 0 and read_artifact(self._run / PLAN).get("proof"):
-            self._release("planned", **{**copied, "phase": "planned"})
+            self._release("planned", **copied)
         elif result.get("state") == "finished":
             self._release("finished", **copied, sentence=str(result.get("sentence", "")))
         elif result.get("state") == "failed" and code == int(result.get("exit_code", 4)):
@@ -322,8 +322,9 @@ def read_copied(run: Path) -> dict[str, object]:
     except Exception as error:  # a reader that stumbles must not end the run
         _log(f"the folder could not be read: {error!r}")
         return {}
+    is_going = bool(status.attempts) and status.attempts[-1].outcome == "running"  # else it is the phase of a dead one
     found: dict[str, object] = {
-        "phase": (status.phase or status.state)[:40],
+        "phase": status.phase[:40] if is_going else "",
         "step": status.step,
         "steps": status.steps,
         "loss": status.loss if status.loss is not None and math.isfinite(status.loss) else None,

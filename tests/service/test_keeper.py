@@ -129,7 +129,7 @@ def test_a_plan_waits_for_a_person(tmp_path, stage):
 
     planned.acts = [plan]
     job = planned.keep()
-    assert (job.state, job.task) == ("planned", "classify")
+    assert (job.state, job.task, job.phase) == ("planned", "classify", "")
 
 
 def test_a_wish_to_stop_ends_in_stopped(stage):

@@ -121,6 +121,23 @@ def test_a_job_that_loses_its_holder_too_often_has_failed(owner, worker):
     assert Job.objects.get(pk=job.pk).claims == 0
 
 
+def test_a_job_that_waits_again_shows_nothing_of_the_phase_it_was_in(owner, worker):
+    job = queue(owner)
+    for put_back in (
+        lambda claimed: leases.hand_back(job.pk, claimed),
+        lambda claimed: leases.lose(job.pk, claimed),
+        lambda claimed: leases.release(job.pk, claimed, "stopped") and leases.resume(job),
+    ):
+        claimed = leases.claim(job.pk, worker)
+        assert leases.renew(job.pk, claimed, step=4, steps=9, phase="save", eta_seconds=3.0)
+        assert put_back(claimed)
+        row = Job.objects.get(pk=job.pk)
+        assert (row.state, row.phase, row.eta_seconds, row.step) == ("queued", "", None, 4)
+    Job.objects.filter(pk=job.pk).update(phase="stopped")  # as earlier versions left it
+    assert leases.claim(job.pk, worker)
+    assert Job.objects.get(pk=job.pk).phase == ""
+
+
 def test_handing_back_does_not_count_as_a_loss(owner, worker):
     job = queue(owner)
     assert leases.hand_back(job.pk, leases.claim(job.pk, worker))

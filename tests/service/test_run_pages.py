@@ -70,6 +70,25 @@ def test_a_row_of_any_state_without_a_folder_has_a_page(home, ada, page, state):
     assert page.get("/").status_code == 200
 
 
+def badge_and_sentence(page, job):
+    shown = page.get(f"/runs/{job.pk}").content.decode()
+    return re.search(r'class="state \w+">([^<]*)<', shown)[1], re.search(r'id="run-sentence"[^>]*>([^<]*)<', shown)[1]
+
+
+def test_the_badge_says_what_the_sentence_says(home, ada, page):
+    job = make_job(ada, "running", phase="save")
+    assert badge_and_sentence(page, job) == ("reads the data", "It reads the data.")
+    Job.objects.filter(pk=job.pk).update(started=timezone.now(), phase="")  # claimed again; the folder is as it was
+    assert badge_and_sentence(page, job) == ("running", "It begins.")
+
+
+def test_between_two_attempts_no_phase_is_shown(home, ada, page):
+    job = make_job(ada, "running", phase="save")
+    with (job.folder / "events.jsonl").open("a") as events:
+        events.write('{"event": "ended", "time": 1.0, "number": 1, "outcome": "died"}\n')
+    assert badge_and_sentence(page, job) == ("running", "It begins.")
+
+
 def test_a_failed_run_shows_its_cause_its_proof_and_its_evidence(home, ada, page):
     job = make_job(ada, "failed", sentence="failed after 1 attempt")
     shown = page.get(f"/runs/{job.pk}").content.decode()

@@ -28,6 +28,7 @@ ENDED = (Job.State.PLANNED, Job.State.FINISHED, Job.State.FAILED, Job.State.STOP
 _TRIES = 20  # at claiming something: each failure means that somebody else got a job
 
 _FREE: dict[str, Any] = {"claim": None, "worker": None, "lease_until": None}
+_AT_REST: dict[str, Any] = {"phase": "", "eta_seconds": None}  # what an earlier holder copied is over
 
 
 def submit(
@@ -120,6 +121,7 @@ def claim(job_id: int, worker: Worker) -> uuid.UUID | None:
         ended=None,
         sentence="",
         error={},
+        **_AT_REST,
     )
     return fresh if taken else None
 
@@ -143,9 +145,7 @@ def release(job_id: int, claimed: uuid.UUID, state: str, **fields: object) -> bo
 def hand_back(job_id: int, claimed: uuid.UUID) -> bool:
     """Put our job back into the queue: nobody works on it any more, and it is not done."""
     with transaction.atomic():
-        done = _change(
-            _held(job_id, claimed), state=Job.State.QUEUED, claims=F("claims") - 1, eta_seconds=None, **_FREE
-        )
+        done = _change(_held(job_id, claimed), state=Job.State.QUEUED, claims=F("claims") - 1, **_AT_REST, **_FREE)
         if done:
             _announce(job_id)
     return done
@@ -162,7 +162,7 @@ def lose(job_id: int, claimed: uuid.UUID | None, *, only_late: bool = False) -> 
         if _change(one.filter(claims__gte=MOST_CLAIMS), **failed, eta_seconds=None, **_FREE):
             file_notices(Job.objects.get(pk=job_id), Job.State.FAILED)
             return False
-        done = _change(one, state=Job.State.QUEUED, eta_seconds=None, **_FREE)
+        done = _change(one, state=Job.State.QUEUED, **_AT_REST, **_FREE)
         if done:
             _announce(job_id)
     return done
@@ -183,7 +183,8 @@ def running_on(worker: Worker) -> list[tuple[int, uuid.UUID]]:
 def _queue(job: Job, states: tuple[str, ...], **fields: object) -> bool:
     fresh = {"stop_asked": False, "queued": Now(), "ended": None, "claims": 0, "sentence": "", "error": {}}
     with transaction.atomic():
-        done = _change(Job.objects.filter(pk=job.pk, state__in=states), state=Job.State.QUEUED, **fresh, **fields)
+        one = Job.objects.filter(pk=job.pk, state__in=states)
+        done = _change(one, state=Job.State.QUEUED, **fresh, **_AT_REST, **fields)
         if done:
             _announce(job.pk)
     return done

@@ -11,6 +11,7 @@ from django.utils import timezone
 from holdfast.core.text import human_bytes, plural
 from holdfast.hazards import find_hazard
 from holdfast.service.jobs.models import Job, Worker
+from holdfast.service.pages.phases import phase_words
 
 GONE_SECONDS = 60.0
 _ORDER = {"blocker": 0, "warning": 1, "note": 2}
@@ -45,7 +46,7 @@ class Machine:
     devices: str
     version: str
     about: Sequence[tuple[str, str]]
-    jobs: Sequence[tuple[int, str, str, int, int]]  # pk, name, phase, step, steps
+    jobs: Sequence[tuple[int, str, str, int, int]]  # pk, name, what it does, step, steps
     others: int  # jobs that this person may not see
     checked: datetime | None
     verdict: str
@@ -103,7 +104,7 @@ def _machine(worker: Worker, jobs: Sequence[Job], visible: set[int], since: date
         devices=", ".join(map(str, worker.devices)) or "not known yet",
         version=worker.version,
         about=_about(checkup.get("facts") or {}),
-        jobs=[(job.pk, job.name, job.phase, job.step, job.steps) for job in shown],
+        jobs=[(job.pk, job.name, phase_words(job.phase), job.step, job.steps) for job in shown],
         others=len(jobs) - len(shown),
         checked=worker.checked,
         verdict=", ".join(counts) or "no problems found",

@@ -133,12 +133,13 @@ def row_of(job: Job) -> RunRow:
     )
 
 
-def state_words(job: Job) -> str:
-    """The state as a person would say it."""
+def state_words(job: Job, phase: str | None = None) -> str:
+    """The state as a person would say it; in a phase that somebody knows better than the row."""
     if job.state == Job.State.RUNNING:
         if job.stop_asked:
             return "stopping"
-        return phase_words(job.phase) if job.phase else "planning" if job.goal == Job.Goal.PLAN else "running"
+        phase = job.phase if phase is None else phase
+        return phase_words(phase) if phase else "planning" if job.goal == Job.Goal.PLAN else "running"
     if job.state == Job.State.QUEUED and job.goal == Job.Goal.PLAN:
         return "waits to be planned"
     return {"queued": "waits for a machine", "planned": "planned, ready to start"}.get(job.state, job.state)

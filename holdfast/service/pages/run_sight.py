@@ -103,6 +103,8 @@ def read_sight(job: Job) -> RunSight:
             folder_words = f"Its folder cannot be read: {getattr(error, 'seen', '') or error}"
     events = follow_events(job.folder / EVENTS)
     phase, since = newest_phase(events)
+    if since and job.started and since < job.started:  # of an earlier claim
+        phase, since = job.phase, None
     step, steps = _steps(job, story)
     is_running = job.state == Job.State.RUNNING
     samples = story.attempts[-1].samples if story.attempts else []
@@ -112,7 +114,7 @@ def read_sight(job: Job) -> RunSight:
     model = getattr(job, "trained_model", None)
     return RunSight(
         job=job,
-        words=state_words(job),
+        words=state_words(job, phase),
         sentence=without_secrets(sentence),
         look=look,
         is_live=job.state in _LIVE,

@@ -52,8 +52,10 @@ def stages_of(job: Job, events: Sequence[Json]) -> tuple[Stage, ...]:
 
 
 def newest_phase(events: Sequence[Json]) -> tuple[str, datetime.datetime | None]:
-    """The phase it is in, and since when."""
+    """The phase it is in, and since when; none between two attempts."""
     for event in reversed(events):
+        if event.get("event") in ("attempt", "ended"):
+            break
         if event.get("event") == "phase":
             return str(event.get("phase") or ""), moment(event.get("time"))
     return "", None
