@@ -138,6 +138,21 @@ def test_a_job_that_waits_again_shows_nothing_of_the_phase_it_was_in(owner, work
     assert Job.objects.get(pk=job.pk).phase == ""
 
 
+@pytest.mark.parametrize(("state", "go_on"), [("planned", leases.start), ("stopped", leases.resume)])
+def test_the_time_before_a_person_goes_on_is_not_the_runs(owner, worker, state, go_on):
+    job = queue(owner)
+    leases.release(job.pk, leases.claim(job.pk, worker), state)
+    Job.objects.filter(pk=job.pk).update(started=timezone.now() - timedelta(hours=1))
+    assert go_on(job)
+    assert Job.objects.get(pk=job.pk).started is None
+    claimed = leases.claim(job.pk, worker)
+    began = Job.objects.get(pk=job.pk).started
+    assert timezone.now() - began < timedelta(minutes=1)
+    leases.lose(job.pk, claimed)
+    leases.claim(job.pk, worker)
+    assert Job.objects.get(pk=job.pk).started == began  # a lost holder's time is the run's
+
+
 def test_handing_back_does_not_count_as_a_loss(owner, worker):
     job = queue(owner)
     assert leases.hand_back(job.pk, leases.claim(job.pk, worker))

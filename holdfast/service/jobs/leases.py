@@ -181,7 +181,8 @@ def running_on(worker: Worker) -> list[tuple[int, uuid.UUID]]:
 
 
 def _queue(job: Job, states: tuple[str, ...], **fields: object) -> bool:
-    fresh = {"stop_asked": False, "queued": Now(), "ended": None, "claims": 0, "sentence": "", "error": {}}
+    times = {"queued": Now(), "started": None, "ended": None}  # what a person took to decide is not the run's time
+    fresh: dict[str, Any] = {**times, "stop_asked": False, "claims": 0, "sentence": "", "error": {}}
     with transaction.atomic():
         one = Job.objects.filter(pk=job.pk, state__in=states)
         done = _change(one, state=Job.State.QUEUED, **fresh, **_AT_REST, **fields)

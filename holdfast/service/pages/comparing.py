@@ -15,6 +15,7 @@ from holdfast.service.jobs.compare import compare_runs
 from holdfast.service.jobs.followed import follow_story
 from holdfast.service.jobs.models import Job
 from holdfast.service.pages.run_rows import state_words
+from holdfast.service.pages.run_words import run_seconds
 
 _LOOKS = "abcdef"  # one for each
 _SMOOTH_FROM = 12  # points
@@ -114,7 +115,7 @@ def _metrics(jobs: Sequence[Job], found: Mapping[str, Sequence[float | None]]) -
 
 
 def _times(jobs: Sequence[Job], stories: Sequence[Story]) -> Iterator[Row]:
-    lasted = [(job.ended - job.started).total_seconds() if job.ended and job.started else None for job in jobs]
+    lasted = [run_seconds(job, story) for job, story in _both(jobs, stories)]
     yield Row("from start to end", _cells(jobs, [human_seconds(one) if one else "" for one in lasted]))
     forecasts = [_of(story.plan, "forecast") for story in stories]
     yield Row("time forecast", _cells(jobs, [_words(one.get("seconds"), human_seconds) for one in forecasts]))

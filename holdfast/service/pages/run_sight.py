@@ -26,7 +26,7 @@ from holdfast.service.jobs.secrets import without_secrets
 from holdfast.service.pages.phases import phase_words
 from holdfast.service.pages.run_attempts import AttemptSight, attempts_of
 from holdfast.service.pages.run_rows import score_words, state_words
-from holdfast.service.pages.run_words import Stage, StoryLine, newest_phase, stages_of, story_lines
+from holdfast.service.pages.run_words import Stage, StoryLine, newest_phase, run_seconds, stages_of, story_lines
 
 _LOG_LINES = 60
 _LIVE = (Job.State.QUEUED, Job.State.RUNNING)
@@ -192,8 +192,8 @@ def _figures(job: Job, story: Story, step: int, steps: int, resident: object) ->
         found.append(Figure("loss", f"{loss:.4g}"))
     if isinstance(resident, int | float) and resident > 0:
         found.append(Figure("memory", human_bytes(resident)))
-    if job.started and job.ended and job.ended > job.started:
-        found.append(Figure("from start to end", human_seconds((job.ended - job.started).total_seconds())))
+    if lasted := run_seconds(job, story):
+        found.append(Figure("from start to end", human_seconds(lasted)))
     if len(story.attempts) > 1:
         found.append(Figure(plural(len(story.attempts), "attempt").split(" ", 1)[1], str(len(story.attempts))))
     return found

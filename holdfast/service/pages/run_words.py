@@ -1,11 +1,13 @@
 """A run in words: the stages it goes through, the sentence that says where it stands, and its story line by line."""
 
 import datetime
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.core.text import human_bytes, human_seconds, plural
+from holdfast.runs.story import Story
 from holdfast.runs.view import clean
 from holdfast.service.jobs.models import Job
 
@@ -59,6 +61,18 @@ def newest_phase(events: Sequence[Json]) -> tuple[str, datetime.datetime | None]
         if event.get("event") == "phase":
             return str(event.get("phase") or ""), moment(event.get("time"))
     return "", None
+
+
+def run_seconds(job: Job, story: Story) -> float | None:
+    """How long a run that has ended took: what its own result says, as its report does; else by its row."""
+    if job.state in (Job.State.QUEUED, Job.State.RUNNING):
+        return None
+    said = story.result.get("seconds")
+    if isinstance(said, int | float) and not isinstance(said, bool) and 0 < said < math.inf:
+        return float(said)
+    if job.started and job.ended and job.ended > job.started:
+        return (job.ended - job.started).total_seconds()
+    return None
 
 
 def story_lines(events: Sequence[Json]) -> tuple[StoryLine, ...]:
