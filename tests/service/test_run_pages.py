@@ -93,6 +93,16 @@ def test_tile_sentence_and_compare_name_the_same_time(home, ada, page):
     assert "1 min 35 s" in compared
 
 
+def test_what_a_click_did_and_a_server_that_is_gone_are_told_at_the_top(home, ada, page):
+    job = make_job(ada, "planned", goal="plan")
+    shown = page.post(f"/runs/{job.pk}/start", follow=True).content.decode()
+    assert re.search(r'role="status" data-flash><p>The training is in the queue', shown)  # live.js takes it away
+    assert 'data-state="waits for a machine"' in shown
+    assert shown.index("</h1>") < shown.index("data-live-note") < shown.index('id="run-state"')
+    listed = page.get("/").content.decode()
+    assert listed.index("</h1>") < listed.index("data-live-note") < listed.index('id="rows"')
+
+
 def test_between_two_attempts_no_phase_is_shown(home, ada, page):
     job = make_job(ada, "running", phase="save")
     with (job.folder / "events.jsonl").open("a") as events:

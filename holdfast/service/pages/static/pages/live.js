@@ -1,11 +1,15 @@
 /* Keeps a page fresh without reloading it. Works on:
    [data-live="URL"]     asks URL every [data-every] seconds (2) for its parts, pauses while the tab is hidden, stops at
-                         the header X-Live: done. Elements with data-part are replaced only when they changed, and
+                         the header X-Live: done. While nobody answers it asks every 2 to 5 seconds, and shows
+                         [data-live-note]. Elements with data-part are replaced only when they changed, and
                          what a reader has opened, ticked, focused or scrolled there stays as it was.
+   [data-flash]          what the last click did: it goes when the [data-state] of a part is no longer what it was.
    time[data-ago]        "3 min ago", counted on.     time[data-since]   a clock that counts up. */
 "use strict";
 
 const TOKEN = /(?<=name="csrfmiddlewaretoken" value=")[^"]*/g; // written anew each time, and as good as the one before
+
+const PATIENCE = 15000; // milliseconds: a server that takes a question and never answers is down as well
 
 const UNITS = [[86400, "d", 3600, "h"], [3600, "h", 60, "min"], [60, "min", 1, "s"]];
 
@@ -55,6 +59,10 @@ function swap(old, fresh) {
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
 }
 
+function stateOf(parts) {
+  return parts.querySelector("[data-state]")?.dataset.state;
+}
+
 function keepFresh(place) {
   const every = Number(place.dataset.every || 2) * 1000;
   const note = document.querySelector("[data-live-note]");
@@ -66,7 +74,7 @@ function keepFresh(place) {
     try {
       const answer = await fetch(place.dataset.live, {
         headers: { "X-Requested-With": "live", ...(mark && { "If-None-Match": mark }) },
-        cache: "no-store", redirect: "manual", credentials: "same-origin",
+        cache: "no-store", redirect: "manual", credentials: "same-origin", signal: AbortSignal.timeout(PATIENCE),
       });
       // Gone, or the login has run out: the page itself says so.
       if (answer.status === 404 || answer.type === "opaqueredirect") { location.reload(); return; }
@@ -75,6 +83,9 @@ function keepFresh(place) {
         mark = answer.headers.get("ETag") || "";
         const fresh = document.createElement("template");
         fresh.innerHTML = await answer.text();
+        if (stateOf(fresh.content) !== stateOf(place)) {
+          document.querySelectorAll("[data-flash]").forEach((one) => one.remove());
+        }
         for (const part of fresh.content.querySelectorAll("[data-part]")) {
           const text = part.outerHTML.replace(TOKEN, ""), old = document.getElementById(part.id);
           if (old && seen.get(part.id) !== text) swap(old, part);
@@ -93,7 +104,7 @@ function keepFresh(place) {
 
   function plan() {
     if (isDone || timer || document.hidden) return;
-    timer = setTimeout(ask, Math.min(30000, every * 2 ** Math.min(failures, 4)));
+    timer = setTimeout(ask, failures ? Math.min(5000, Math.max(2000, every)) : every);
   }
 
   document.addEventListener("visibilitychange", () => {
