@@ -12,12 +12,14 @@ from django.contrib.auth.models import User
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import RequestError
-from holdfast.core.runfolder import PLAN, REFUSED, RESULT, SUPERVISOR_LOG
-from holdfast.runs.holder import HELD_BY_OTHER
+from holdfast.core.heartbeat import BeatWriter
+from holdfast.core.runfolder import BEAT, OUTCOME, PLAN, REFUSED, RESULT, SUPERVISOR_LOG, attempt_folder
+from holdfast.runs.holder import HELD_BY_OTHER, hold
 from holdfast.service import keeper as keepers
 from holdfast.service.jobs import leases
 from holdfast.service.jobs.models import Job, TrainedModel, Worker
-from holdfast.service.keeper import Keeper, Leash
+from holdfast.service.keeper import Keeper, Leash, read_copied
+from holdfast.supervisor.outcome import Outcome
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -130,6 +132,19 @@ def test_a_plan_waits_for_a_person(tmp_path, stage):
     planned.acts = [plan]
     job = planned.keep()
     assert (job.state, job.task, job.phase) == ("planned", "classify", "")
+
+
+def test_only_the_phase_of_an_attempt_that_runs_is_copied(stage):
+    assert read_copied(stage.folder)["phase"] == ""  # nobody works on it yet
+    with hold(stage.folder):
+        assert read_copied(stage.folder)["phase"] == ""  # being prepared
+        attempt = attempt_folder(stage.folder, 1)
+        attempt.mkdir(parents=True)
+        BeatWriter(attempt / BEAT).enter("save", 2, 9)
+        assert read_copied(stage.folder)["phase"] == "save"
+        write_artifact(attempt, OUTCOME, Outcome(number=1, outcome="died"))
+        assert (read_copied(stage.folder)["phase"], read_copied(stage.folder)["step"]) == ("", 2)
+    assert read_copied(stage.folder)["phase"] == ""
 
 
 def test_a_wish_to_stop_ends_in_stopped(stage):
