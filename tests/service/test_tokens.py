@@ -10,6 +10,7 @@ from django.utils import timezone
 from holdfast.cli.jobs import jobs
 from holdfast.core.errors import RequestError
 from holdfast.core.redact import Redactor
+from holdfast.service.home import this_home
 from holdfast.service.jobs.models import ApiToken, Job
 from holdfast.service.jobs.tokens import find_token, make_token, make_token_for
 
@@ -75,12 +76,21 @@ def test_at_the_servers_own_machine_a_token_is_made_for_the_only_user_or_by_name
     assert find_token(make_token_for("bob", "laptop", may_write=True, days=None)).owner.username == "bob"
 
 
-def test_the_command_line_prints_it_once(ada, home):
+@pytest.fixture
+def served(home):
+    """A home that a service was started in; the rows themselves are in the tests' own database."""
+    this_home().make()
+    this_home().database.touch()
+
+
+@pytest.mark.usefixtures("served")
+def test_the_command_line_prints_it_once(ada):
     result = CliRunner().invoke(jobs, ["token", "laptop", "--json"])
     assert find_token(json.loads(result.output)["token"]).owner == ada
 
 
-def test_cleaning_up_by_hand_puts_lost_runs_back(ada, home):
+@pytest.mark.usefixtures("served")
+def test_cleaning_up_by_hand_puts_lost_runs_back(ada):
     lost = Job.objects.create(owner=ada, name="lost", state="running", lease_until=timezone.now() - timedelta(hours=1))
     result = CliRunner().invoke(jobs, ["cleanup"])
     assert result.exit_code == 0, result.exception
