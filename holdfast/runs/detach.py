@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from holdfast.core.errors import RequestError
@@ -15,17 +16,7 @@ _START_SECONDS = 30.0
 
 def detach_run(run: Path) -> int:
     """Start a supervisor that outlives this terminal; give its pid once it holds the run."""
-    log = os.open(run / SUPERVISOR_LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", "resume", str(run), "--quiet"],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    finally:
-        os.close(log)
+    process = start_apart([sys.executable, "-m", "holdfast", "resume", str(run), "--quiet"], run / SUPERVISOR_LOG)
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
         found = holder(run)
@@ -36,3 +27,16 @@ def detach_run(run: Path) -> int:
         time.sleep(0.05)
     said = (run / SUPERVISOR_LOG).read_text(errors="replace").strip().splitlines()
     raise RequestError("the supervisor did not start", seen=said[-1] if said else "it said nothing")
+
+
+def start_apart(
+    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+) -> "subprocess.Popen[bytes]":
+    """Start a process in a session of its own, with nothing to read and its lines added to a file."""
+    file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True, env=environment
+        )
+    finally:
+        os.close(file)

@@ -1,7 +1,9 @@
 """When each attempt began and ended, and how, as far as its folder tells."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from holdfast.core.text import human_bytes, human_seconds
 from holdfast.runs.story import AttemptStory, Story
 
 _STOPPED = 143
@@ -76,3 +78,18 @@ def reached_step(attempt: AttemptStory) -> int | None:
     """The last step it did, counted from 1."""
     steps = [event["step"] for event in attempt.named("step", "log") if isinstance(event.get("step"), int)]
     return max(steps) + (1 if attempt.named("step") else 0) if steps else None
+
+
+def progress_words(attempt: AttemptStory) -> Iterator[str]:
+    """How far it came, when a fault was noticed, and how much memory it took."""
+    for event in attempt.named("resumed")[:1]:
+        yield f"went on from step {event.get('step')}"
+    reached = reached_step(attempt)
+    if reached:
+        yield f"reached step {reached:,}"
+    noticed = attempt.outcome.get("noticed_after_seconds")
+    if isinstance(noticed, int | float):
+        yield f"noticed after {human_seconds(noticed)}"
+    peaks = [sample["resident_bytes"] for sample in attempt.samples if isinstance(sample.get("resident_bytes"), int)]
+    if peaks:
+        yield f"at most {human_bytes(max(peaks))} of memory"

@@ -26,6 +26,7 @@ from django.db import connections
 from holdfast.core.artifacts import read_artifact, to_plain, write_artifact
 from holdfast.core.errors import HoldfastError
 from holdfast.core.runfolder import PLAN, REFUSED, RESULT, SUPERVISOR_LOG
+from holdfast.runs.detach import start_apart
 from holdfast.runs.holder import HELD_BY_OTHER, holder
 from holdfast.runs.identity import describe_process, end_process, kill_run
 from holdfast.runs.status import read_status
@@ -54,17 +55,7 @@ def start_keeper(job_id: int, claimed: uuid.UUID) -> "subprocess.Popen[bytes]":
     """Start the keeper of a claim; it lives on when this process ends."""
     folder = this_home().keepers
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    log = os.open(folder / f"{job_id}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        return subprocess.Popen(
-            command_of("keeper", str(job_id), str(claimed)),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    finally:
-        os.close(log)
+    return start_apart(command_of("keeper", str(job_id), str(claimed)), folder / f"{job_id}.log")
 
 
 class Leash:
@@ -175,18 +166,11 @@ class Keeper:
         for name in (RESULT, REFUSED):  # of an earlier claim
             (self._run / name).unlink(missing_ok=True)
         whose = (str(self._run), str(job.goal), str(os.getpid()), str(ORPHAN_SHARE * settings.LEASE_SECONDS))
-        log = os.open(self._run / SUPERVISOR_LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            self._child = subprocess.Popen(
-                [sys.executable, "-m", "holdfast.runs.held", *whose],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=run_environment(job.owner, os.environ),
-                start_new_session=True,
-            )
-        finally:
-            os.close(log)
+        self._child = start_apart(
+            [sys.executable, "-m", "holdfast.runs.held", *whose],
+            self._run / SUPERVISOR_LOG,
+            run_environment(job.owner, os.environ),
+        )
         self._leash.hold(self._child)
         self._pull()  # asked while it was being started
         while self._child.poll() is None:

@@ -76,7 +76,8 @@ def _welcome(address: Address, path: str, home: Home, say: Say, open_page: Calla
     say(f"[ok] Holdfast serves at {address.url}")
     if path != "/":
         say(f"     first login: {address.url}{path}")
-        say(f"     (this link works once, for {LINK_HOURS} hours; a new one is printed at each start until a password is set)")  # noqa: E501  # fmt: skip
+        say(f"     it works once, within {LINK_HOURS} hours; until a password is set")
+        say("     each start prints a new one")
     runs = f"{plural(settings.RUNS_AT_ONCE, 'run')} at a time" if settings.RUNS_AT_ONCE else "workers run the jobs"
     say(f"     everything is kept in {home.folder}; {runs}; Ctrl-C stops")
     if open_page:

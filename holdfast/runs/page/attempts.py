@@ -4,11 +4,11 @@ import datetime
 import json
 from collections.abc import Iterator
 
-from holdfast.core.text import human_bytes, human_seconds
+from holdfast.core.text import human_seconds
 from holdfast.runs.page.html import Content, Html, details, join, section, tag
 from holdfast.runs.page.learning import memory_chart
 from holdfast.runs.story import AttemptStory, Story
-from holdfast.runs.timeline import outcome_of, reached_step, span_of
+from holdfast.runs.timeline import outcome_of, progress_words, span_of
 
 _LOOKS = {"finished": "good", "failed": "bad", "stopped": "warn", "open": "warn"}
 _SHOWN_PROOF = 4
@@ -52,20 +52,11 @@ def attempts_section(story: Story) -> Html:
 
 
 def _facts(attempt: AttemptStory) -> Iterator[str]:
-    span, reached = span_of(attempt), reached_step(attempt)
+    span = span_of(attempt)
     if span:
         began = datetime.datetime.fromtimestamp(span.start).astimezone()
         yield f"began {began:%Y-%m-%d %H:%M:%S}, {human_seconds(span.end - span.start)}"
-    for event in attempt.named("resumed")[:1]:
-        yield f"went on from step {event.get('step')}"
-    if reached:
-        yield f"reached step {reached:,}"
-    noticed = attempt.outcome.get("noticed_after_seconds")
-    if isinstance(noticed, int | float):
-        yield f"noticed after {human_seconds(noticed)}"
-    peaks = [sample["resident_bytes"] for sample in attempt.samples if isinstance(sample.get("resident_bytes"), int)]
-    if peaks:
-        yield f"at most {human_bytes(max(peaks))} of memory"
+    yield from progress_words(attempt)
 
 
 def _told(attempt: AttemptStory) -> Html:

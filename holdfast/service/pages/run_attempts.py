@@ -7,10 +7,10 @@ from pathlib import Path
 from django.utils.safestring import SafeString, mark_safe
 
 from holdfast.core.runfolder import STACKS
-from holdfast.core.text import human_bytes, human_seconds
+from holdfast.core.text import human_seconds
 from holdfast.runs.page.learning import memory_chart
 from holdfast.runs.story import AttemptStory, Story
-from holdfast.runs.timeline import outcome_of, reached_step, span_of
+from holdfast.runs.timeline import outcome_of, progress_words, span_of
 from holdfast.runs.view import changes_words
 from holdfast.service.jobs.evidence import evidence_names
 from holdfast.service.jobs.secrets import without_secrets
@@ -92,19 +92,10 @@ def _sight(story: Story, attempt: AttemptStory, *, is_running: bool) -> AttemptS
 
 
 def _facts(attempt: AttemptStory) -> Iterator[str]:
-    span, reached = span_of(attempt), reached_step(attempt)
+    span = span_of(attempt)
     if span:
         yield f"ran {human_seconds(span.end - span.start)}"
-    for event in attempt.named("resumed")[:1]:
-        yield f"went on from step {event.get('step')}"
-    if reached:
-        yield f"reached step {reached:,}"
-    noticed = attempt.outcome.get("noticed_after_seconds")
-    if isinstance(noticed, int | float):
-        yield f"noticed after {human_seconds(noticed)}"
-    peaks = [sample["resident_bytes"] for sample in attempt.samples if isinstance(sample.get("resident_bytes"), int)]
-    if peaks:
-        yield f"at most {human_bytes(max(peaks))} of memory"
+    yield from progress_words(attempt)
 
 
 def _remedy(attempt: AttemptStory) -> str:
