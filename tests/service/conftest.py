@@ -1,8 +1,11 @@
 """What tests of the service share."""
 
 import pytest
+from django.contrib.auth.models import User
+from django.test import Client
 
 from holdfast.service.jobs import datasets, registry, webhooks
+from holdfast.service.jobs.models import Dataset
 from tests.service.world import World, make_world
 
 
@@ -31,3 +34,32 @@ class FakeChild:
 
 def unreachable(host, port):
     raise OSError(f"{host} is not asked in a test")
+
+
+@pytest.fixture
+def ada(db):
+    return User.objects.create_user("ada", password="pw")
+
+
+@pytest.fixture
+def page(ada):
+    client = Client()
+    client.force_login(ada)
+    return client
+
+
+@pytest.fixture
+def data(ada):
+    return Dataset.objects.create(owner=ada, name="words", file_name="words.csv", state="ready", facts={"rows": 200})
+
+
+@pytest.fixture
+def as_person(world):
+    """A browser in which somebody is logged in."""
+
+    def enter(name):
+        client = Client()
+        client.force_login(getattr(world, name))
+        return client
+
+    return enter

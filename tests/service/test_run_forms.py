@@ -1,0 +1,119 @@
+"""A run asked for, asked for again with changes, and set beside others."""
+
+import re
+
+import pytest
+from django.contrib.auth.models import User
+
+from holdfast.core.request import FIELDS
+from holdfast.service.jobs.compare import MOST_RUNS
+from holdfast.service.jobs.models import Dataset, Job, TrainedModel
+from holdfast.service.jobs.requests import OPEN_FIELDS
+from tests.service.folders import make_job
+
+pytestmark = pytest.mark.django_db
+
+
+def test_the_form_has_every_setting_that_people_may_give_and_no_other(home, ada, page, data):
+    shown = page.get("/runs/new").content.decode()
+    named = set(re.findall(r'<(?:input|select)[^>]* name="([a-z_]+)"', shown))
+    assert set(OPEN_FIELDS) <= named
+    closed = {"data", "out", "from_run", "report_to", "chat_template", "offline"}
+    assert not (named & closed)
+    assert named <= set(FIELDS) | {"csrfmiddlewaretoken", "dataset", "name", "team", "from"}
+
+
+def test_a_new_run_is_planned_first(home, ada, page, data):
+    given = {"dataset": data.pk, "name": "mine", "epochs": "3", "lr": "1e-4", "text_column": "title, body", "model": ""}
+    answer = page.post("/runs/new", given)
+    job = Job.objects.get()
+    assert answer["Location"] == f"/runs/{job.pk}"
+    assert (job.goal, job.state, job.name, job.dataset_id) == ("plan", "queued", "mine", data.pk)
+    assert job.request == {"epochs": 3, "lr": 1e-4, "text_column": ["title", "body"]}
+
+
+def test_wrong_settings_are_told_at_once_beside_their_fields_in_trains_own_words(home, ada, page, data):
+    answer = page.post("/runs/new", {"dataset": data.pk, "epochs": "0", "lr": "fast", "model": "/etc/passwd"})
+    shown = answer.content.decode()
+    assert answer.status_code == 422
+    assert "3 things cannot be used" in shown
+    assert "--epochs 0: is out of range; allowed: 1 to 1,000" in shown
+    assert 'id="error-lr"' in shown
+    assert 'value="fast"' in shown
+    assert shown.count('aria-invalid="true"') == 3
+    assert not Job.objects.exists()
+
+
+def test_other_peoples_datasets_cannot_be_trained_on(home, ada, page, data):
+    other = Dataset.objects.create(owner=User.objects.create_user("bo"), name="x", file_name="x.csv", state="ready")
+    assert page.post("/runs/new", {"dataset": other.pk}).status_code == 422
+    assert page.post("/runs/new", {"dataset": "1; drop"}).status_code == 422
+    assert not Job.objects.exists()
+
+
+def test_a_retry_starts_from_the_settings_of_its_run(home, ada, page, data):
+    first = make_job(ada, "failed", dataset=data)
+    Job.objects.filter(pk=first.pk).update(request={"model": "minilm", "epochs": 4})
+    shown = page.get(f"/runs/{first.pk}/retry", follow=True).content.decode()
+    assert re.search(r'name="epochs" value="4"', shown)
+    page.post("/runs/new", {"from": first.pk, "dataset": data.pk, "epochs": "5", "model": "minilm", "name": "again"})
+    second = Job.objects.exclude(pk=first.pk).get()
+    assert (second.parent_id, second.request["epochs"], second.goal) == (first.pk, 5, "plan")
+
+
+def test_a_retry_whose_earlier_model_is_gone_says_so(home, ada, page, data):
+    base = make_job(ada, "finished")
+    model = TrainedModel.objects.create(owner=ada, job=base, name="base", task="classify")
+    first = make_job(ada, "finished", name="second", dataset=data)
+    Job.objects.filter(pk=first.pk).update(request={"from_run": base.pk, "epochs": 2})
+    path, words = f"/runs/new?from={first.pk}", "is gone, or not shared with you"
+    shown = page.get(path).content.decode()
+    assert "Goes on from the model" in shown
+    assert words not in shown
+
+    form = {"from": first.pk, "from_model": model.pk, "dataset": data.pk, "name": "third", "epochs": "2"}
+    model.delete()  # while somebody fills in the form
+    refused = page.post("/runs/new", form)
+    assert refused.status_code == 422
+    assert words in refused.content.decode()
+    assert 'name="from_model"' not in refused.content.decode()
+    shown = page.get(path).content.decode()
+    assert words in shown
+    assert "Goes on from the model" not in shown
+    assert page.post("/runs/new", {**form, "from_model": ""}).status_code == 302, "it was said, and is asked for so"
+    assert "from_run" not in Job.objects.get(name="third").request
+
+
+def test_runs_are_compared_by_settings_metrics_curves_and_times(home, ada, page, data):
+    first = make_job(ada, "finished", dataset=data, metrics={"test": {"accuracy": 0.5, "loss": 1.0}})
+    second = make_job(ada, "finished", name="second", metrics={"test": {"accuracy": 0.7, "loss": 2.0}})
+    Job.objects.filter(pk=second.pk).update(request={"model": "minilm", "epochs": 9})
+    shown = page.get(f"/runs/compare?ids={first.pk},{second.pk}").content.decode()
+    assert "accuracy, test" in shown
+    assert shown.count("★") == 2
+    assert "epochs" in shown
+    assert shown.count('class="line ') == 2
+    assert "ends at" in shown
+    for ids in ("", "x", f"{first.pk}", "1,2,3,4,5,6,7,8,9", "99999999999999999999999", f"{first.pk},{first.pk}"):
+        assert page.get(f"/runs/compare?ids={ids}").status_code == 200
+
+
+def test_page_and_api_compare_the_same_number_of_runs(home, ada, page):
+    made = [str(make_job(ada, "finished", name=f"run {at}").pk) for at in range(MOST_RUNS + 1)]
+    for count, is_taken in ((MOST_RUNS, True), (MOST_RUNS + 1, False)):
+        ids = ",".join(made[:count])
+        shown = page.get(f"/runs/compare?ids={ids}").content.decode()
+        assert (shown.count('<li class="card">'), "cannot be shown here" in shown) == (MOST_RUNS, not is_taken)
+        assert page.get(f"/api/jobs/compare?ids={ids}").status_code == (200 if is_taken else 422)
+
+
+def test_chosen_rows_of_the_list_can_be_compared(home, ada, page):
+    first, second = make_job(ada, "finished"), make_job(ada, "failed", name="second")
+    shown = page.get(f"/runs/compare?ids={first.pk}&ids={second.pk}").content.decode()
+    assert "second" in shown
+    assert "Choose at least two" not in shown
+
+
+def test_a_number_too_large_for_a_row_is_no_error(home, ada, page):
+    assert page.get("/runs/99999999999999999999999").status_code == 404
+    assert page.get("/runs/new?from=99999999999999999999999&dataset=x").status_code == 200
