@@ -82,7 +82,7 @@ def choose_proof(mode: str, run_seconds: float, candidate_count: int, start_seco
     """Prove what fits into five percent of the run, most telling first."""
     start = start_seconds or _START_SECONDS
     if mode == "never":
-        return Proof(longest=False, candidates=False, first_steps=False, budget_seconds=0, because="--prove never")
+        return Proof(longest=False, candidates=False, first_steps=False, budget_seconds=0, because="as asked for")
     if mode == "always":
         return Proof(
             longest=True, candidates=True, first_steps=True, budget_seconds=max(60.0, BUDGET_SHARE * run_seconds)

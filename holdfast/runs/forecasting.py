@@ -31,7 +31,8 @@ class Forecasting:
     def __init__(self, run: Path, work: Work, on_event: OnEvent):
         self._run, self._work, self._on_event = run, work, on_event
         self._plan = read_artifact(run / PLAN)
-        self._has_forecast = bool((self._plan.get("forecast") or {}).get("seconds"))
+        # One without its time was made for a run that waited to be started: it is made again.
+        self._has_forecast = bool((self._plan.get("forecast") or {}).get("made_at"))
         self._repeated = _to_repeat(run, self._plan)
         self._attempt, self._peak, self._looked_at = 0, 0, 0.0
 
@@ -40,8 +41,8 @@ class Forecasting:
         self._on_event(event, details)
         if event == "attempt":
             self._attempt = int(str(details["number"]))
-            if self._attempt == 1 and not self._has_forecast:
-                self._forecast_from_proof()
+            if self._attempt == 1:
+                self.forecast_from_proof()
         if event != "progress" or (self._has_forecast and not self._repeated):
             return
         self._peak = max(self._peak, int(str(details.get("resident_bytes") or 0)))
@@ -64,20 +65,32 @@ class Forecasting:
         done = int(steps[-1]["step"]) + 1
         enough = len(steps) > max(_FEWEST_STEPS, _SHARE * self._work.steps)
         if enough and seconds is not None and len(steps) * seconds >= _LEAST_SECONDS and done < self._work.steps:
-            self._tell(events, seconds, done)
+            self._tell(events, seconds, done, made_at=time.time())
 
-    def _forecast_from_proof(self) -> None:
-        """From the first steps, which the proof has timed: then there is a forecast before the run begins."""
+    def forecast_from_proof(self, *, is_waiting: bool = False) -> None:
+        """From the first steps, which the proof has timed: then there is a forecast before the run begins.
+
+        A run that waits to be started keeps it without a time: what the forecast is measured against has not begun.
+        """
         proof = (self._plan.get("proof") or {}).get("first_steps") or {}
         folder = self._run / "proof" / "first-steps"
         events = list(read_events(folder / EVENTS))
         seconds = _step_seconds(events)
-        if proof.get("state") == "killed" and seconds is not None:
+        if proof.get("state") == "killed" and seconds is not None and not self._has_forecast:
             begun = next((float(str(event["time"])) for event in events if event["event"] == "training"), 0.0)
             start = max(0.0, begun - (folder / SETTINGS).stat().st_mtime)
-            self._tell(events, seconds, int(proof["saved_step"]), start)
+            made_at = None if is_waiting else time.time()
+            self._tell(events, seconds, int(proof["saved_step"]), start, made_at=made_at)
 
-    def _tell(self, events: list[dict[str, Any]], seconds: float, done: int, start_seconds: float = 0.0) -> None:
+    def _tell(
+        self,
+        events: list[dict[str, Any]],
+        seconds: float,
+        done: int,
+        start_seconds: float = 0.0,
+        *,
+        made_at: float | None,
+    ) -> None:
         self._has_forecast = True
         settings, cores = self._plan["settings"], cores_used(events)
         model, device = ModelFacts(**self._plan["model"]), str(settings["device"])
@@ -102,7 +115,7 @@ class Forecasting:
             "peak_bytes": peak or None,
             "card_peak_bytes": card_peak,
             "because": because,
-            "made_at": time.time(),
+            "made_at": made_at,
             "cores": cores,
         }
         self._write("forecast", forecast)

@@ -71,6 +71,9 @@ class _Proving:
         """Do the parts that are worth their time."""
         known = recall(self._settings, self._plan["model"]) if self._request.prove == "auto" else None
         seconds = self._reckoned(known)
+        self._plan["forecast"] = {**(self._plan.get("forecast") or {}), "rough_seconds": round(seconds, 1)}
+        if known and known.tokens_per_second:
+            self._plan["forecast"]["because"] = "reckoned from the speed of an earlier run here"
         offered = self._candidates(seconds)
         proof = choose_proof(self._request.prove, seconds, len(offered), known.start_seconds if known else None)
         if known:

@@ -24,6 +24,7 @@ from holdfast.data.shards import read_manifest
 from holdfast.planning.ladder import Changes
 from holdfast.planning.ladders import engine_ladder
 from holdfast.planning.presets import with_preset
+from holdfast.planning.proving import Work
 from holdfast.runs.engine_child import EngineChildren
 from holdfast.runs.folders import RUNS, make_free_folder, take_folder
 from holdfast.runs.forecasting import Forecasting
@@ -77,7 +78,8 @@ def plan_train(run: Path, *, on_event: OnEvent) -> None:
     """Walk to the plan and prove it; `resume_train` goes on from there."""
     on_event("run", {"folder": str(run)})
     with EngineChildren(run) as children:
-        _plan(run, read_saved(run / REQUEST), on_event, children)
+        plan = _plan(run, read_saved(run / REQUEST), on_event, children)
+    Forecasting(run, _work(plan), on_event).forecast_from_proof(is_waiting=True)
 
 
 def resume_train(run: Path, *, on_event: OnEvent, guard: Guard = lambda stop: nullcontext()) -> Result:
@@ -87,10 +89,8 @@ def resume_train(run: Path, *, on_event: OnEvent, guard: Guard = lambda stop: nu
     with EngineChildren(run) as children:
         plan = _plan(run, request, on_event, children)
         stop = StopRequest()
-        amounts = amounts_of(Path(plan["settings"]["prepared"]), int(plan["settings"]["batch_size"]))
-        work = work_of(plan["settings"], amounts)
         with guard(stop), following(run, request.report_to):
-            listening = children.listening(Forecasting(run, work, on_event))
+            listening = children.listening(Forecasting(run, _work(plan), on_event))
             result = supervise(run, make_job(run, request, plan, children), on_event=listening, stop=stop)
     _report(run, on_event)
     return result
@@ -115,6 +115,11 @@ def _plan(run: Path, request: TrainRequest, on_event: OnEvent, children: EngineC
         else:
             prove(run, request, walked, Story(run, on_event), children)
     return read_plan(run)
+
+
+def _work(plan: Mapping[str, Any]) -> Work:
+    settings = plan["settings"]
+    return work_of(settings, amounts_of(Path(settings["prepared"]), int(settings["batch_size"])))
 
 
 def _keep_proven(run: Path, earlier: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """The pages of runs: who may see and do what, every state of row and folder, nothing in the data becomes markup."""
 
+import json
 import re
 from datetime import timedelta
 
@@ -65,6 +66,39 @@ def test_what_a_click_did_and_a_server_that_is_gone_are_told_at_the_top(home, ad
     assert shown.index("</h1>") < shown.index("data-live-note") < shown.index('id="run-state"')
     listed = page.get("/").content.decode()
     assert listed.index("</h1>") < listed.index("data-live-note") < listed.index('id="rows"')
+
+
+def change_plan(job, **parts):
+    plan = json.loads((job.folder / "plan.json").read_text())
+    (job.folder / "plan.json").write_text(json.dumps({**plan, **parts}))
+
+
+def test_a_plan_without_a_proof_says_what_its_time_rests_on_and_does_not_tick_the_proof(home, ada, page):
+    job = make_job(ada, "planned", goal="plan")
+    proof = {"state": "skipped", "because": "the proof would take longer"}
+    reckoned = {"seconds": None, "because": "reckoned from the model's size; nothing was measured yet"}
+    change_plan(job, proof=proof, forecast={**reckoned, "rough_seconds": 24.0})
+    shown = page.get(f"/runs/{job.pk}").content.decode()
+    assert "<b>~ 24 s</b> <span>of training, a rough guess</span>" in shown
+    assert "The time is reckoned from the model&#x27;s size" in shown
+    assert '<li class="skipped">Proof<span class="hidden-words">, skipped</span></li>' in shown
+    change_plan(job, forecast=reckoned)
+    assert "There is no forecast of the time: the proof was skipped" in page.get(f"/runs/{job.pk}").content.decode()
+    change_plan(job, proof={"state": "done"}, forecast={"seconds": 90.0, "because": "measured over 9 steps"})
+    shown = page.get(f"/runs/{job.pk}").content.decode()
+    assert "<b>1 min 30 s</b> <span>of training, forecast</span>" in shown
+    assert "Forecast: measured over 9 steps." in shown
+    assert '<li class="done">Proof' in shown
+
+
+def test_a_plan_that_ends_after_so_many_steps_does_not_speak_of_epochs(home, ada, page):
+    job = make_job(ada, "planned", goal="plan")
+    assert "<b>2</b> <span>epochs</span>" in page.get(f"/runs/{job.pk}").content.decode()
+    epochs = {"value": 3, "because": "not used: max_steps says where the run ends"}
+    change_plan(job, choices={"epochs": epochs, "max_steps": {"value": 40, "because": "as asked"}})
+    shown = page.get(f"/runs/{job.pk}").content.decode()
+    assert "<b>40</b> <span>steps, as asked</span>" in shown
+    assert "<span>epochs</span>" not in shown
 
 
 def test_between_two_attempts_no_phase_is_shown(home, ada, page):

@@ -81,7 +81,7 @@ class RunSight:
     problem: Problem | None
     findings: tuple[Finding, ...]
     forecast: tuple[Figure, ...]
-    proof: str
+    forecast_words: str
     parts: dict[str, SafeString]  # drawn ones, by name; empty where there is nothing to draw
     attempts: tuple[AttemptSight, ...]
     story: tuple[StoryLine, ...]
@@ -119,7 +119,7 @@ def read_sight(job: Job) -> RunSight:
         look=look,
         is_live=job.state in _LIVE,
         is_planned=job.state == Job.State.PLANNED,
-        stages=stages_of(job, events),
+        stages=stages_of(job, events, _proof_state(story)),
         step=step,
         steps=steps,
         left=human_seconds(job.eta_seconds) if is_running and job.eta_seconds else "",
@@ -129,7 +129,7 @@ def read_sight(job: Job) -> RunSight:
         problem=_problem(job.error),
         findings=_safely(lambda: _findings(story), "findings") or (),
         forecast=_safely(lambda: _forecast(story), "forecast") or (),
-        proof=_safely(lambda: _proof(story), "proof") or "",
+        forecast_words=_safely(lambda: _forecast_words(story), "forecast") or "",
         parts={name: _drawn(name, draw, story) for name, draw in _PARTS.items()},
         attempts=attempts,
         story=story_lines(events),
@@ -232,24 +232,36 @@ def _forecast(story: Story) -> tuple[Figure, ...]:
     found = []
     if isinstance(forecast.get("seconds"), int | float):
         found.append(Figure("of training, forecast", human_seconds(forecast["seconds"])))
+    elif isinstance(forecast.get("rough_seconds"), int | float):
+        found.append(Figure("of training, a rough guess", f"~ {human_seconds(forecast['rough_seconds'])}"))
     if isinstance(forecast.get("peak_bytes"), int | float):
         free = (story.plan.get("memory") or {}).get("free_bytes")
         of = f" of {human_bytes(free)} free" if isinstance(free, int | float) else ""
         found.append(Figure(f"of memory at the most{of}", human_bytes(forecast["peak_bytes"])))
-    for name in ("epochs", "batch_size", "device"):
-        choice = (story.plan.get("choices") or {}).get(name)
-        if isinstance(choice, dict) and choice.get("value") is not None:
-            found.append(Figure(name.replace("_", " "), str(choice["value"])))
+    choices = story.plan.get("choices") or {}
+    chosen = {name: one.get("value") for name, one in choices.items() if isinstance(one, dict)}
+    until = "max_steps" if chosen.get("max_steps") else "epochs"  # whatever the epochs, the steps end it
+    for name, words in ((until, _UNTIL[until]), ("batch_size", "examples a step"), ("device", "device")):
+        if chosen.get(name) is not None:
+            found.append(Figure(words, str(chosen[name])))
     return tuple(found)
 
 
-def _proof(story: Story) -> str:
-    proof = story.plan.get("proof") or {}
-    state = proof.get("state")
-    if not state:
-        return ""
-    because = f": {proof['because']}" if proof.get("because") else ""
-    return _capital(f"proof before spending: {state}{because}")
+def _forecast_words(story: Story) -> str:
+    """What the forecast rests on; where there is none, why."""
+    forecast = story.plan.get("forecast") or {}
+    if isinstance(forecast.get("seconds"), int | float):
+        return _capital(f"forecast: {forecast.get('because') or 'measured on this machine'}")
+    if isinstance(forecast.get("rough_seconds"), int | float):
+        because = forecast.get("because") or "reckoned from the model's size; nothing was measured yet"
+        return f"The time is {because}. It may be off threefold; a few steps into the training it is measured."
+    why = {"skipped": "the proof was skipped, so no step was timed"}.get(_proof_state(story), "no step was timed")
+    return f"There is no forecast of the time: {why}. It comes a few steps into the training."
+
+
+def _proof_state(story: Story) -> str:
+    proof = story.plan.get("proof")
+    return str(proof.get("state") or "") if isinstance(proof, dict) else ""
 
 
 def _log_text(story: Story) -> str:
@@ -260,6 +272,7 @@ def _capital(words: str) -> str:
     return words[0].upper() + words[1:].rstrip(".") + "." if words else ""
 
 
+_UNTIL = {"max_steps": "steps, as asked", "epochs": "epochs"}
 _PARTS: dict[str, Callable[[Story], Html]] = {
     "loss": loss_chart,
     "metric": metric_chart,

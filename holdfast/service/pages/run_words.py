@@ -22,7 +22,7 @@ class Stage:
     """One station on the way to a model."""
 
     name: str
-    look: str  # "done" | "now" | "next" | "paused" | "ended" | "todo"
+    look: str  # "done" | "skipped" | "now" | "next" | "paused" | "ended" | "todo"
     said: str  # for those who cannot see the look
 
 
@@ -35,8 +35,8 @@ class StoryLine:
     look: str = ""  # "good", "bad", "warn" or nothing
 
 
-def stages_of(job: Job, events: Sequence[Json]) -> tuple[Stage, ...]:
-    """Which stations lie behind, which one it is at."""
+def stages_of(job: Job, events: Sequence[Json], proof: str) -> tuple[Stage, ...]:
+    """Which stations lie behind, which one it is at; a proof is behind it only where one was made."""
     here = _stage(job, events)
     now = {"running": "now", "queued": "next" if here else "now", "planned": "next"}.get(
         job.state, "paused" if job.state == Job.State.STOPPED else "ended"
@@ -48,8 +48,11 @@ def stages_of(job: Job, events: Sequence[Json]) -> tuple[Stage, ...]:
         "ended": "failed here",
         "paused": "stopped here",
         "todo": "to come",
+        "skipped": "skipped",
     }
     looks = ["done" if at < here else now if at == here else "todo" for at in range(len(STAGES))]
+    if proof == "skipped" and here > STAGES.index("Proof"):
+        looks[STAGES.index("Proof")] = "skipped"
     return tuple(Stage(name, look, said[look]) for name, look in zip(STAGES, looks, strict=True))
 
 

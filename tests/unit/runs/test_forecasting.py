@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from holdfast.core.artifacts import write_artifact
+from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.runfolder import EVENTS, PLAN, attempt_folder
 from holdfast.data.amounts import Amounts
 from holdfast.engine.mining import Mining
@@ -119,3 +119,28 @@ def test_a_proof_that_timed_the_first_steps_gives_a_forecast_before_the_run_begi
     assert told["forecast"]["peak_bytes"] == pytest.approx(2e9, rel=0.05)
     assert told["forecast"]["card_peak_bytes"] == pytest.approx(1.15e9, rel=0.05)
     assert "of the card's" in told["forecast"]["words"]
+    assert read_artifact(tmp_path / PLAN)["forecast"]["made_at"]
+
+
+def test_a_run_that_waits_after_its_proof_has_a_forecast_whose_time_has_not_begun(tmp_path):
+    proof = {"first_steps": {"state": "killed", "saved_step": 8, "steps": 12, "peak_bytes": 2 * 10**9}}
+    write_artifact(tmp_path, PLAN, {"settings": {**SETTINGS, "precision": "fp32"}, "model": MODEL, "proof": proof})
+    folder = tmp_path / "proof" / "first-steps"
+    folder.mkdir(parents=True)
+    write_artifact(folder, "settings.json", SETTINGS)
+    (folder / EVENTS).write_text("".join(json.dumps(event) + "\n" for event in timed(12)))
+
+    def forecast():
+        return read_artifact(tmp_path / PLAN)["forecast"]
+
+    def listening():
+        return Forecasting(tmp_path, work_of(SETTINGS, CLASSIFY), lambda event, details: None)
+
+    listening().forecast_from_proof(is_waiting=True)
+    assert forecast()["seconds"] > 100
+    assert forecast()["made_at"] is None
+    listening()("attempt", {"number": 1})  # somebody has started it, however much later
+    begun = forecast()["made_at"]
+    assert begun
+    listening().forecast_from_proof(is_waiting=True)
+    assert forecast()["made_at"] == begun, "a run that has begun is not forecast again from its proof"
