@@ -45,7 +45,8 @@ def warnings_of(
     is_cut: bool,
 ) -> Iterator[str]:
     """Say what to look at before training."""
-    if len(tally) < _FEW_ROWS:
+    yield from _unmeasured(tally)
+    if len(tally) < _FEW_ROWS and any(tally.splits):
         yield f"only {len(tally)} rows: the figures of an evaluation will say little"
     if bad.count:
         reasons = ", ".join(f"{reason} ({count:,})" for reason, count in bad.reasons.most_common(3))
@@ -67,6 +68,14 @@ def warnings_of(
                 f"{one.over_limit / one.measured:.1%} of the {role}s are over-long: more than the {one.limit:,} tokens "
                 f"the model takes (longest {one.longest:,})"
             )
+
+
+def _unmeasured(tally: Tally) -> Iterator[str]:
+    """Say that an evaluation will be missing."""
+    if not any(tally.splits):
+        yield f"no rows for validation or test (all {len(tally):,} are for training): nothing will be measured"
+    elif 1 not in tally.splits:
+        yield "no rows for validation: the last step is kept, whether or not it is the best"
 
 
 def _check_classes(layout: Layout, tally: Tally) -> None:

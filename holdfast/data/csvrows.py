@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.errors import RequestError
-from holdfast.data.badrows import BadRows
+from holdfast.data.badrows import BadRows, shortened
 from holdfast.data.rawfile import LINE_CHARACTERS, RawFile, open_text, reading, text_lines
 from holdfast.data.sniff import Dialect
 
@@ -53,6 +53,9 @@ def csv_rows(raw: RawFile, dialect: Dialect, columns: tuple[str, ...], bad: BadR
     for line, end, cells in _records(raw, dialect, bad):
         if end - line >= _MANY_LINES and (inside := _swallowed(cells, width, dialect)):
             words = f"a quote opens here and closes on line {end}; {inside} lines between read like rows of their own"
+            bad.doubt(raw.path, line, words)
+        if not dialect.quoting and (opened := _opened(cells)):
+            words = f"a quote opens and never closes; it is taken as a letter of the text, found {shortened(opened)}"
             bad.doubt(raw.path, line, words)
         if dialect.has_header.value and header is None:
             header = cells
@@ -102,6 +105,11 @@ def _swallowed(cells: list[str], width: int, dialect: Dialect) -> int:
     inside = [line for cell in cells for line in cell.split("\n")[1:-1] if line.strip()]
     alike = sum(line.count(dialect.delimiter.value) == width - 1 for line in inside)
     return alike if width > 1 and alike >= _MANY_LINES - 1 and alike >= _ALIKE * len(inside) else 0
+
+
+def _opened(cells: list[str]) -> str:
+    """The cell that begins with a quote without its other half; empty where there is none."""
+    return next((cell for cell in cells if cell[:1] == '"' and cell.count('"') % 2), "")
 
 
 def _note_broken(path: Path, start: int, end: int, error: str, bad: BadRows) -> None:

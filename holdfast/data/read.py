@@ -160,7 +160,7 @@ def _refuse_code(raw: RawFile, sample: str, extension: str) -> None:
         raise RequestError(
             f"{name} is {_CODE[extension]}, not a dataset",
             seen=f"its name ends in {extension}",
-            try_next=(*((advice,) if advice else ()), "data in such a file: save it as .txt or .csv"),
+            try_next=(*((advice,) if advice else ()), "to learn to write text like it: name it .txt"),
         )
 
 

@@ -27,6 +27,11 @@ class Dialect:
     has_header: Choice[bool]
     hint_line: bool = False  # the file opens with Excel's "sep=;"
 
+    @property
+    def cuts(self) -> bool:
+        """False where no delimiter cuts the lines evenly, so that each is one cell."""
+        return self.delimiter.value != _NO_DELIMITER
+
 
 def kind_of_text(sample: str, extension: str) -> Choice[str]:
     """Say what a text file holds: "csv", "json", "jsonl" or "text". The extension only settles doubts."""
@@ -110,13 +115,17 @@ class _Reading:
     @property
     def is_even(self) -> bool:
         """True when several columns come out in most rows."""
-        return self.width > 1 and self.share >= _CONSISTENT
+        return self.width > 1 and self.clean_share >= _CONSISTENT
+
+    @property
+    def clean_share(self) -> float:
+        """The share of even rows, less those that are broken."""
+        return self.share - self.broken / max(1, self.rows)
 
     @property
     def rank(self) -> tuple[int, bool, float, bool, int]:
         """Higher is better: known names, an even cut, few broken rows, quotes that group, many columns."""
-        clean = self.share - self.broken / max(1, self.rows)
-        return (self.named_columns, self.is_even, round(clean, 2), self.quoting, self.width)
+        return (self.named_columns, self.is_even, round(self.clean_share, 2), self.quoting, self.width)
 
 
 def _best(sample: str, is_whole: bool, delimiters: tuple[str, ...]) -> _Reading:
@@ -149,8 +158,8 @@ def _cut(lines: list[str], delimiter: str, quoting: bool) -> _Reading:
             continue
         if any(row):
             table.append(row)
-    if not quoting:  # cells in quotes from end to end speak against leaving quotes alone
-        broken = sum(any(len(cell) > 1 and cell[0] == cell[-1] == '"' for cell in row) for row in table)
+    if not quoting:  # pieces in quotes from end to end, of one cell or several, speak against leaving quotes alone
+        broken = sum(_is_quoted(row) for row in table)
     widths = Counter(len(row) for row in table)
     width, count = widths.most_common(1)[0] if widths else (0, 0)
     known = sum(is_known(cell) for cell in table[0]) if table else 0
@@ -164,6 +173,15 @@ def _cut(lines: list[str], delimiter: str, quoting: bool) -> _Reading:
         named_columns=known if table and len(table[0]) > 1 else 0,
         broken=broken,
     )
+
+
+def _is_quoted(row: list[str]) -> bool:
+    """Say whether a row that was cut without regard to quotes has a cell, or several in a row, inside of them."""
+    opens = next((at for at, cell in enumerate(row) if cell[:1] == '"'), None)
+    if opens is None:
+        return False
+    whole = len(row[opens]) > 1 and row[opens][-1] == '"'
+    return whole or any(cell[-1:] == '"' for cell in row[opens + 1 :])
 
 
 def _is_table(sample: str) -> bool:

@@ -12,7 +12,7 @@ from holdfast.core.errors import RequestError
 from holdfast.core.facts import DatasetFacts
 from holdfast.core.plan import Choice
 from holdfast.data import names
-from holdfast.data.badrows import BadRows, BadValue
+from holdfast.data.badrows import BadRows, BadValue, describe, shortened
 from holdfast.data.checks import check_trainable, warnings_of
 from holdfast.data.csvrows import Row
 from holdfast.data.detect import detect
@@ -21,6 +21,7 @@ from holdfast.data.formats import Example, reader_for
 from holdfast.data.labels import in_order
 from holdfast.data.layout import Layout
 from holdfast.data.profile import ColumnProfile, profile_columns
+from holdfast.data.rawfile import open_text, reading
 from holdfast.data.read import Source, open_source
 from holdfast.data.request import DataRequest, Progress, no_progress
 from holdfast.data.split import MOST_ROWS, SPLITS, cut
@@ -69,6 +70,7 @@ def survey_table(
     profiles, whole = _profile(request, sources, on_progress)
     layout = _with_split_column(detect(request, profiles, sources[0][1].repeated), profiles, files)
     _check_columns(layout, sources)
+    _check_is_table(request, layout, sources[0][1])
     _check_scores(request, layout, profiles)
     bad, tally, left_out = BadRows(request.max_bad_share), Tally(keep_sample=tokens is not None), 0
     for split, _, row, example in _examples(request, layout, sources, bad):
@@ -110,7 +112,7 @@ def _profile(
     request: DataRequest, sources: tuple[tuple[str, Source], ...], on_progress: Progress
 ) -> tuple[Mapping[str, ColumnProfile], int]:
     """What the columns of the training files hold, and how many rows there are."""
-    ignored, counter = BadRows(1.0), count()
+    ignored, counter = BadRows(request.max_bad_share), count()
     training = [source for split, source in sources if split == "train"]
     if any(source.kind == "npz" for source in training):
         raise RequestError("vectors and rows cannot be mixed", seen=", ".join(one.path.name for one in training))
@@ -257,6 +259,27 @@ def _check_columns(layout: Layout, sources: tuple[tuple[str, Source], ...]) -> N
             )
 
 
+def _check_is_table(request: DataRequest, layout: Layout, source: Source) -> None:
+    """Refuse lines that are no table, such as a program or a log, where only a guess would train on them as text."""
+    dialect = source.dialect
+    is_asked = request.task or request.text_columns or request.delimiter or request.header is not None
+    if dialect is None or is_asked or layout.form != "text" or names.find(names.TEXT, source.columns):
+        return
+    if dialect.has_header.value and dialect.cuts:
+        return
+    with open_text(source.raw) as file, reading(source.path):
+        first = next((line.strip() for line in file if line.strip()), "")
+    why = "it has no header" if dialect.cuts else "no delimiter cuts its lines evenly"
+    raise RequestError(
+        f"{source.path.name} is no table whose columns say what to learn",
+        seen=f"{why}; it begins with {shortened(first)}",
+        try_next=(
+            "--task causal, to learn to write text like it",
+            "a first row that names the columns, such as text and label, or instruction and output",
+        ),
+    )
+
+
 def _check_scores(request: DataRequest, layout: Layout, profiles: Mapping[str, ColumnProfile]) -> None:
     column = layout.column("score")
     if not column or request.min_score is not None:
@@ -272,5 +295,6 @@ def _check_scores(request: DataRequest, layout: Layout, profiles: Mapping[str, C
 def _no_rows(source: Source, bad: BadRows) -> RequestError:
     if bad.count:
         bad.refuse_many(0)
+        return RequestError(f"{source.path.name} has no row that can be used", seen=describe(bad.listed[0]))
     seen = f"a header ({', '.join(source.columns)}) and nothing below it" if source.columns else "empty lines only"
     return RequestError(f"{source.path.name} has no rows", seen=seen, try_next=("add rows to the file",))

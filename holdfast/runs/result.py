@@ -8,12 +8,13 @@ from typing import Any
 
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.events import read_events
-from holdfast.core.runfolder import EVENTS, METRICS, REPORT, RESULT, SAMPLES, attempt_folders, model_folder
+from holdfast.core.runfolder import DATASET, EVENTS, METRICS, REPORT, RESULT, SAMPLES, attempt_folders, model_folder
 from holdfast.core.text import human_bytes, human_seconds
 from holdfast.runs.forecasting import cores_used, cores_words
 from holdfast.runs.supervise import Result
 
 NO_LABEL = "it gives no label at all yet: it has learned too little"
+MEASURE = "to measure it: --validation FILE, or --validation-share 0.2 cuts rows from the data"
 _DISTURBED = 0.1  # share of the cores that came or went
 _BEST_FIRST = (
     *("accuracy", "macro_f1", "micro_f1", "negative_loss", "loss", "perplexity"),
@@ -42,13 +43,14 @@ def forecast_against(
 ) -> dict[str, object]:
     """What was forecast beside what happened, with the error as a share, and what the forecast could not know."""
     forecast = plan.get("forecast") or {}
+    processes = int((plan.get("settings") or {}).get("processes") or 1)
     made_at = forecast.get("made_at")
     clock = _beside(forecast.get("seconds"), time.time() - made_at if made_at else None)
     if made_at:
         clock["lost_seconds"] = round(lost_seconds(attempts, made_at), 1)
         clock["cores"] = {
             "forecast": forecast.get("cores"),
-            "actual": cores_used(attempts[-1], made_at) if attempts else None,
+            "actual": cores_used(attempts[-1], made_at, processes=processes) if attempts else None,
         }
     card = max((int(event.get("card_bytes") or 0) for events in attempts for event in events), default=0)
     return {
@@ -73,20 +75,34 @@ def lost_seconds(attempts: Sequence[Sequence[Mapping[str, Any]]], since: float =
     return lost
 
 
-def excuse(clock: Mapping[str, Any]) -> str:
-    """What the forecast had assumed otherwise, with its part of the error."""
+def excuses(clock: Mapping[str, Any]) -> list[str]:
+    """What the forecast had assumed otherwise, each in a sentence, with its part of the error."""
     said = []
     if lost := clock.get("lost_seconds"):
-        said.append(f"{human_seconds(lost)} went into failed attempts")
+        said.append(f"{human_seconds(lost)} of it went into failed attempts")
     cores = clock.get("cores") or {}
     before, after = cores.get("forecast"), cores.get("actual")
     if before and after and abs(after / before - 1) > _DISTURBED:
-        free = clock["actual"] - (lost or 0.0)
+        with_as_much = (clock["actual"] - (lost or 0.0)) * after / before
+        whose = "other programs kept the processor busy" if after < before else "other programs left more of it"
         said.append(
-            f"the processor had other work: {cores_words(after)} cores in place of {cores_words(before)}, "
-            f"{free * after / before / clock['forecast'] - 1:+.0%} with the same"
+            f"{whose}: this run computed with {cores_words(after)}, and with {cores_words(before)} when the forecast "
+            f"was made; with as much as then: about {human_seconds(with_as_much)}, "
+            f"{_off_by(with_as_much / clock['forecast'] - 1, 'longer', 'shorter')}"
         )
-    return "".join(f"; {words}" for words in said)
+    return said
+
+
+def gives_no_label(metrics: Mapping[str, Any]) -> bool:
+    """True where texts may have any number of labels and got none; one label each is always given, if a wrong one."""
+    return metrics.get("micro_f1") == 0 and "accuracy" not in metrics
+
+
+def nothing_measured(dataset: Mapping[str, Any]) -> str:
+    """Say that a finished model was measured on nothing, and why."""
+    train = (dataset.get("splits") or {}).get("train")
+    all_rows = f" (all {train:,} are for training)" if train else ""
+    return f"how good the model is was not measured: there are no rows for validation or test{all_rows}"
 
 
 def read_attempts(run: Path) -> list[list[dict[str, Any]]]:
@@ -117,8 +133,10 @@ def closing_lines(run: Path, result: Result) -> Iterator[tuple[str, str, str]]:
     for split in ("validation", "test"):
         if metrics := (found.get("metrics") or {}).get(split):
             yield "[ok]", split, _metric_words(metrics)
-            if metrics.get("micro_f1") == 0:
+            if gives_no_label(metrics):
                 yield "[!]", split, f"{NO_LABEL}; more --epochs or a higher --lr"
+    if not found.get("metrics"):
+        yield "[!]", "", f"{nothing_measured(read_artifact(run / DATASET))}; {MEASURE}"
     yield from _forecast_lines(found.get("forecast") or {})
     yield "[ok]", "", f"{result.sentence}, {human_seconds(result.seconds)}; the model is in {shown}/model"
     yield "", "use it", f'holdfast predict {shown} "..."'
@@ -131,15 +149,23 @@ def _forecast_lines(forecast: Mapping[str, Any]) -> Iterator[tuple[str, str, str
     clock = forecast.get("seconds") or {}
     said = []
     if clock.get("forecast") and clock.get("actual"):
-        actual, wanted = human_seconds(clock["actual"]), human_seconds(clock["forecast"])
-        said.append(f"{actual} against {wanted} ({clock['error']:+.0%}{excuse(clock)})")
+        off = _off_by(clock["error"], "longer", "shorter")
+        said.append(f"took {human_seconds(clock['actual'])}, {off} ({human_seconds(clock['forecast'])})")
     for name, whose in (("peak_bytes", "memory"), ("card_peak_bytes", "the card's memory")):
         memory = forecast.get(name) or {}
         if memory.get("forecast") and memory.get("actual"):
-            actual, wanted = human_bytes(memory["actual"]), human_bytes(memory["forecast"])
-            said.append(f"{actual} of {whose} against {wanted} ({memory['error']:+.0%})")
+            off = _off_by(memory["error"], "more", "less")
+            said.append(f"{human_bytes(memory['actual'])} of {whose}, {off} ({human_bytes(memory['forecast'])})")
     if said:
-        yield "[ok]", "forecast", "took " + ", ".join(said)
+        yield "[ok]", "forecast", "; ".join(said)
+        for words in excuses(clock):
+            yield "", "", words
+
+
+def _off_by(error: float, more: str, less: str) -> str:
+    """How far off a forecast was: `12% longer than forecast`."""
+    share = f"{abs(error):.0%}"
+    return "as forecast" if share == "0%" else f"{share} {more if error > 0 else less} than forecast"
 
 
 def _metric_words(metrics: Mapping[str, float]) -> str:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from holdfast.runs.page.charts import meter
 from holdfast.runs.page.html import Content, Html, breakable, details, join, section, table, tag
-from holdfast.runs.page.outcome import metric_name
-from holdfast.runs.result import NO_LABEL
+from holdfast.runs.page.outcome import metric_name, state_of
+from holdfast.runs.result import NO_LABEL, gives_no_label, nothing_measured
 from holdfast.runs.story import Json, Story
 
 _SHOWN_CASES, _MORE_CASES = 8, 32
@@ -20,7 +20,9 @@ def result_section(story: Story) -> Html:
     """The figures of the finished model."""
     splits = _splits(story)
     if not splits:
-        return Html("")
+        is_trained = state_of(story) == "finished" and not story.is_command
+        said = nothing_measured(story.dataset) if is_trained else ""
+        return section("How good it is", tag("p", f"{said[0].upper()}{said[1:]}."), id_="result") if said else Html("")
     shown = "test" if "test" in splits else "validation"
     kept, steps = story.metrics.get("step"), story.metrics.get("steps")
     note = f"The weights of step {kept:,} of {steps:,}." if isinstance(kept, int) and isinstance(steps, int) else ""
@@ -28,7 +30,7 @@ def result_section(story: Story) -> Html:
         "How good it is",
         tag("p", note, class_="meta") if note else None,
         _metrics(splits),
-        tag("p", f"{NO_LABEL[0].upper()}{NO_LABEL[1:]}.") if splits[shown].get("micro_f1") == 0 else None,
+        tag("p", f"{NO_LABEL[0].upper()}{NO_LABEL[1:]}.") if gives_no_label(splits[shown]) else None,
         _classes(splits[shown].get("classes"), shown),
         _confusion(splits[shown].get("confusion"), _names(splits[shown].get("classes")), shown),
         id_="result",

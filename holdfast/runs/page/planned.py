@@ -7,7 +7,7 @@ from typing import TypeGuard
 from holdfast.core.text import human_bytes, human_seconds
 from holdfast.runs.page.charts import meter
 from holdfast.runs.page.html import Html, details, join, section, table, tag
-from holdfast.runs.result import excuse
+from holdfast.runs.result import excuses
 from holdfast.runs.story import Json, Story
 
 _NOT_SHOWN = {"run", "prepared"}
@@ -52,7 +52,7 @@ def forecast_section(story: Story) -> Html:
         if isinstance(found, dict) and _is_number(found.get("forecast")) and _is_number(found.get("actual")):
             error = found["actual"] / found["forecast"] - 1 if found["forecast"] else 0.0
             rows.append([words, write(found["forecast"]), write(found["actual"]), f"{error:+.0%}"])
-            reasons.append(excuse(found).removeprefix("; "))
+            reasons += excuses(found)
         elif _is_number(planned):
             rows.append([words, write(planned), "", ""])
     if not rows:

@@ -258,6 +258,15 @@ class TestDoubts:
             "a.csv, row 21: a quote opens here and closes on line 31; 9 lines between read like rows of their own"
         ]
 
+    def test_a_quote_that_never_closes_is_told_of_where_quotes_are_letters(self, write):
+        lines = csv_text(ROWS).replace('"', "").splitlines(keepends=True)
+        lines[5], lines[6], lines[7] = '"it opens,neg\n', 'a 12" pipe,pos\n', '"both" here,pos\n'
+        _, rows, bad = read(write("a.csv", "".join(lines)))
+        assert len(rows) == len(ROWS)
+        assert list(bad.doubts) == [
+            "a.csv, row 6: a quote opens and never closes; it is taken as a letter of the text, found '\"it opens'"
+        ]
+
     @pytest.mark.parametrize("text", ["one\ntwo\nthree\nfour\nfive", "a, b, c\nd, e\nf\ng, h, i\nj\nk", "a,b\nc,d"])
     def test_texts_of_several_lines_are_left_alone(self, write, text):
         _, _, bad = read(write("a.csv", f'text,label\n"{text}",pos\nmore,neg\n'))

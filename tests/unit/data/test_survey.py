@@ -281,3 +281,42 @@ class TestRetrieval:
         with pytest.raises(RequestError) as caught:
             facts_of(tmp_path / "a.npz")
         assert words in caught.value.what
+
+
+class TestWhatIsNoTable:
+    PROGRAM = "import os\n" + "".join(f"def f{at}(path, mode):\n    return {at}\n" for at in range(20))
+    LOG = "".join(f"2026-01-01 10:00:{at:02d},123 INFO worker {at % 3} did step {at}\n" for at in range(60))
+    PROSE = "# Notes\n\n" + "".join(f"Some {at} words, and more.\nOthers; they follow {at}.\n" for at in range(20))
+
+    @pytest.mark.parametrize(
+        ("name", "content"), [("a.csv", PROGRAM), ("b.csv", LOG), ("c.csv", PROSE), ("d.log", LOG)]
+    )
+    def test_a_program_a_log_or_prose_is_not_taken_for_one(self, tmp_path, name, content):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(RequestError, match=f"{name} is no table") as refused:
+            facts_of(tmp_path / name)
+        assert content.split("\n")[0] in refused.value.seen
+        assert any("--task causal" in advice for advice in refused.value.try_next)
+        assert facts_of(tmp_path / name, task="causal").task == "causal"
+
+    @pytest.mark.parametrize("head", ["text", "lyrics"])
+    def test_one_column_of_texts_with_a_name_is_one(self, tmp_path, head):
+        (tmp_path / "a.csv").write_text(f"{head}\n" + "".join(f'"line {at}, and on"\n' for at in range(60)))
+        facts = facts_of(tmp_path / "a.csv")
+        assert (facts.task, facts.rows) == ("causal", 60)
+
+    def test_rows_of_which_none_can_be_used_are_not_called_missing(self, tmp_path):
+        (tmp_path / "a.csv").write_text("text;label\n" + "one;two;three\n" * 30)
+        with pytest.raises(RequestError, match="30 of 30 rows cannot be used"):
+            facts_of(tmp_path / "a.csv")
+
+
+class TestNothingToMeasureOn:
+    def test_no_rows_beside_those_for_training_are_told_of(self, write):
+        facts = facts_of(write("a.csv", labelled(21)), validation_share=0.0, test_share=0.0)
+        assert said(facts, "all 21 are for training): nothing will be measured")
+        assert not said(facts, "the figures of an evaluation")
+
+    def test_no_rows_for_validation_alone_are_told_of(self, write):
+        assert said(facts_of(write("a.csv", ROWS), validation_share=0.0), "the last step is kept")
+        assert not said(facts_of(write("a.csv", ROWS)), "no rows for")

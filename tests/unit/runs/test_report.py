@@ -250,3 +250,11 @@ def test_a_model_that_gives_no_label_is_said_to_have_learned_too_little(tmp_path
     run = classify_run(tmp_path / "run")
     write(run, "metrics.json", {"step": 20, "steps": 20, "test": {"micro_f1": 0.0, "macro_f1": 0.0}})
     assert "gives no label at all yet" in render_report(read_story(run))
+
+
+def test_a_model_that_nothing_was_measured_on_is_said_to_be_unmeasured(tmp_path):
+    run = classify_run(tmp_path / "run")
+    write(run, "metrics.json", {"step": 20, "steps": 20})
+    write(run, "result.json", {"state": "finished", "sentence": "finished, 20 steps"})
+    write(run, "dataset.json", {"splits": {"train": 21}})
+    assert "How good the model is was not measured" in render_report(read_story(run))

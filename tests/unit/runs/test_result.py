@@ -4,7 +4,7 @@ import json
 import time
 
 from holdfast.core.runfolder import attempt_folder
-from holdfast.runs.result import closing_lines, describe_result, excuse, lost_seconds
+from holdfast.runs.result import closing_lines, describe_result, excuses, lost_seconds
 from holdfast.runs.supervise import Result
 
 
@@ -68,8 +68,41 @@ def test_what_a_failure_cost_is_counted_from_the_last_step_that_was_kept():
 
 def test_a_disturbed_machine_and_failed_attempts_are_named_beside_the_error():
     clock = {"forecast": 100.0, "actual": 220.0, "error": 1.2, "lost_seconds": 20.0}
-    said = excuse({**clock, "cores": {"forecast": 2.0, "actual": 1.0}})
-    assert "20 s went into failed attempts" in said
-    assert "1.0 cores in place of 2.0, +0% with the same" in said
-    assert excuse({**clock, "lost_seconds": 0.0, "cores": {"forecast": 2.0, "actual": 1.9}}) == ""
-    assert excuse({"forecast": 1, "actual": 2}) == ""
+    failed, busy = excuses({**clock, "cores": {"forecast": 2.0, "actual": 1.0}})
+    assert failed == "20 s of it went into failed attempts"
+    assert "other programs kept the processor busy: this run computed with 1.0 cores, and with 2.0 cores when" in busy
+    assert busy.endswith("about 1 min 40 s, as forecast")
+    assert excuses({**clock, "lost_seconds": 0.0, "cores": {"forecast": 2.0, "actual": 1.9}}) == []
+    assert excuses({"forecast": 1, "actual": 2}) == []
+
+
+def test_a_processor_that_became_freer_is_not_called_busy():
+    clock = {"forecast": 100.0, "actual": 80.0, "error": -0.2, "cores": {"forecast": 0.5, "actual": 0.58}}
+    (said,) = excuses(clock)
+    assert said.startswith("other programs left more of it: this run computed with 0.58 of a core, and with 0.50 of")
+
+
+def test_the_forecast_is_said_in_words(tmp_path):
+    clock = {"forecast": 220.0, "actual": 487.0, "error": 1.2136, "cores": {"forecast": 0.2, "actual": 0.11}}
+    memory = {"forecast": 452e6, "actual": 394e6, "error": -0.1283}
+    found = {"metrics": {"test": {"accuracy": 1.0}}, "forecast": {"seconds": clock, "peak_bytes": memory}}
+    (tmp_path / "result.json").write_text(json.dumps(found))
+    lines = [text for _, name, text in closing_lines(tmp_path, result()) if name == "forecast"]
+    assert lines == [
+        "took 8 min 7 s, 121% longer than forecast (3 min 40 s); 394.0 MB of memory, 13% less than forecast (452.0 MB)"
+    ]
+
+
+def test_a_model_that_nothing_was_measured_on_is_said_to_be_unmeasured(tmp_path):
+    (tmp_path / "result.json").write_text(json.dumps({"metrics": {}}))
+    (tmp_path / "dataset.json").write_text(json.dumps({"splits": {"train": 21}}))
+    said = "\n".join(text for _, _, text in closing_lines(tmp_path, result()))
+    assert "not measured: there are no rows for validation or test (all 21 are for training)" in said
+    assert "--validation-share 0.2" in said
+
+
+def test_a_wrong_label_for_every_text_is_not_called_no_label(tmp_path):
+    for metrics, is_said in (({"micro_f1": 0.0}, True), ({"micro_f1": 0.0, "accuracy": 0.0}, False)):
+        (tmp_path / "result.json").write_text(json.dumps({"metrics": {"test": metrics}}))
+        said = "\n".join(text for _, _, text in closing_lines(tmp_path, result()))
+        assert ("no label at all" in said) is is_said
