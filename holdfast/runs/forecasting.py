@@ -104,7 +104,7 @@ class Forecasting:
         card = max((int(event["card_bytes"]) for event in events if event.get("card_bytes")), default=0)
         card_peak = int(card * _ROOM) + more if is_on_card and card else None
         assumed = (
-            f"if nothing fails and it keeps its {cores_words(cores)} cores"
+            f"if nothing fails and other programs leave it {cores_words(cores)}, as now"
             if cores and not is_on_card
             else "if nothing fails"
         )
@@ -178,8 +178,8 @@ def cores_used(events: Sequence[Mapping[str, Any]], since: float = 0.0) -> float
 
 
 def cores_words(cores: float) -> str:
-    """A number of cores, small ones too."""
-    return f"{cores:.1f}" if cores >= 1 else f"{cores:.2f}"
+    """A number of cores, small ones too: `1.8 cores`, `0.55 of a core`."""
+    return f"{cores:.1f} cores" if cores >= 1 else f"{cores:.2f} of a core"
 
 
 def _has_evaluated(events: list[dict[str, Any]]) -> bool:

@@ -95,7 +95,7 @@ def test_steps_beside_a_save_do_not_count(forecast):
 
 
 def test_a_forecast_says_what_it_assumes(forecast):
-    assert "if nothing fails and it keeps its 1.5 cores" in forecast(timed(12))["because"]
+    assert "if nothing fails and other programs leave it 1.5 cores, as now" in forecast(timed(12))["because"]
 
 
 def test_cores_are_counted_from_a_time_on():
