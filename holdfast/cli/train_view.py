@@ -17,9 +17,11 @@ import click
 
 from holdfast.core.artifacts import to_plain
 from holdfast.core.env import wants_color
-from holdfast.core.text import human_bytes, human_seconds, plural
+from holdfast.core.runfolder import attempt_folder
+from holdfast.core.text import human_bytes, human_seconds, plural, processes_words
 from holdfast.runs.follow import Follow, Followed
 from holdfast.runs.live import spark_line
+from holdfast.runs.status import processes_of
 from holdfast.runs.view import changes_words, clean
 
 _MOVES_EVERY_SECONDS = 0.2
@@ -44,9 +46,9 @@ class TrainView:
         self._drawn, self._drawn_at, self._told_at = 0, 0.0, time.monotonic()
         self._working: tuple[str, int, int | None] = ("", 0, None)
         self._working_begun = time.monotonic()
-        self._attempt, self._peak_bytes = 0, 0
+        self._attempt, self._peak_bytes, self._processes = 0, 0, 0
         self._state: dict[str, Any] = {}
-        self._metrics_step, self._is_quiet = 0, False
+        self._metrics_step, self._told_first_step, self._is_quiet = 0, 0, False
         self._lock, self._closed = threading.RLock(), threading.Event()
         if not quiet:
             # Clocks move also while nothing is heard; daemonic, so that it never keeps the command from ending.
@@ -142,7 +144,8 @@ class TrainView:
     def _on_planned(self, details: Mapping[str, Any]) -> None:
         choices = details["choices"]
         self.say(_plan_words(choices), name="plan")
-        shown = {*_SHOWN_CHOICES, *_DEVICE, "micro_tokens", "lora", "max_steps"}
+        shown = {*_SHOWN_CHOICES, *_DEVICE, "micro_tokens", "lora", "max_steps", "processes"}
+        shown |= {"shard"} if (choices.get("shard") or {}).get("value") else set()
         shown -= {"epochs"} if "max_steps" in choices else set()
         for name, choice in choices.items():
             if self._verbose or name in shown:
@@ -162,6 +165,7 @@ class TrainView:
         self._attempt = int(details["number"])
         if self._follow:
             self._follow.attempt(self._attempt)
+        self._processes = 0
         if self._attempt > 1:
             rung = f"{details['rung']}; " if details.get("rung") else ""
             self.say(f"attempt {self._attempt}: {rung}{details['because']}", "[..]", "train")
@@ -170,9 +174,13 @@ class TrainView:
         if details.get("step") != self._state.get("step") or details.get("phase") != self._state.get("phase"):
             self._is_quiet = False
         self._state = dict(details)
+        if self._run and self._attempt and not self._processes:
+            self._processes = processes_of(attempt_folder(self._run, self._attempt))
         self._peak_bytes = max(self._peak_bytes, int(details.get("resident_bytes") or 0))
         if self._follow:
-            self._tell_metrics(self._follow.look())
+            now = self._follow.look()
+            self._tell_first_step(now)
+            self._tell_metrics(now)
 
     def _on_remembered(self, details: Mapping[str, Any]) -> None:
         words = changes_words(details["changes"])
@@ -203,6 +211,13 @@ class TrainView:
 
     def _on_leftovers_ended(self, details: Mapping[str, Any]) -> None:
         self.say(str(details["words"]), "[..]", "train")
+
+    def _tell_first_step(self, now: Followed) -> None:
+        if self._attempt > 1 and now.first_step is not None and self._told_first_step != self._attempt:
+            self._told_first_step = self._attempt
+            of = f"step {now.first_step:,} of {now.steps:,}"
+            words = f"goes on from {of}" if now.first_step else "nothing had been saved: it goes on from the beginning"
+            self.say(words, "[..]", "train")
 
     def _tell_metrics(self, now: Followed) -> None:
         if now.metrics and now.metrics_step > self._metrics_step:
@@ -270,6 +285,8 @@ class TrainView:
             parts.append(f"{human_seconds(left)} left")
         if self._state.get("resident_bytes"):
             parts.append(human_bytes(float(self._state["resident_bytes"])))
+        if many := processes_words(self._processes):
+            parts.append(many)
         lines = [", ".join([head, *parts])]
         if len(lines[0]) > width:
             lines = [head, "     " + ", ".join(parts)]
@@ -320,9 +337,13 @@ def metrics_words(metrics: Mapping[str, float]) -> str:
 
 def _plan_words(choices: Mapping[str, Any]) -> str:
     value = {name: choice["value"] for name, choice in choices.items()}
-    how = f"{value['device']}, {value['precision']}" + (
-        f", {value['threads']} threads" if value["device"] == "cpu" else ""
-    )
+    threads = plural(int(value["threads"] or 1), "thread")
+    parts = [str(value["device"]), str(value["precision"])]
+    if many := processes_words(int(value.get("processes") or 1)):
+        parts.append(f"{many} of {threads}" if value["device"] == "cpu" else many)
+    elif value["device"] == "cpu":
+        parts.append(threads)
+    how = ", ".join(parts)
     lora = ", LoRA" if value.get("lora") else ""
     long = plural(int(value["max_steps"]), "step") if value.get("max_steps") else plural(int(value["epochs"]), "epoch")
     return f"{long}, batch {value['batch_size']}, lr {value['lr']:g}{lora}, on {how}"

@@ -169,7 +169,18 @@ class TrainRequest:
 
     device: str | None = setting(None, "Where to train.", group="machine", allowed=("cpu", "cuda", "mps"))
     precision: str | None = setting(None, "Of the computation.", group="machine", allowed=("fp32", "bf16"))
-    threads: int | None = setting(None, "Threads of the CPU.", kind="whole", group="machine", low=1, high=1024)
+    processes: int | None = setting(
+        None,
+        "Processes that share each step, on cards one for each; otherwise one.",
+        kind="whole",
+        group="machine",
+        low=1,
+        high=1024,
+        also=("nproc_per_node", "num_processes"),
+    )
+    threads: int | None = setting(
+        None, "Threads of the CPU, of each process.", kind="whole", group="machine", low=1, high=1024
+    )
     micro_tokens: int | None = setting(
         None, "Tokens of one backward pass at the most.", kind="whole", group="machine", low=8, high=10**7
     )

@@ -26,8 +26,13 @@ def human_seconds(seconds: float) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """Write a count with its noun: `1 finding`, `3 findings`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    """Write a count with its noun: `1 finding`, `3 findings`, `2 processes`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def processes_words(count: int) -> str:
+    """A number of processes in words; empty for one, which goes without saying."""
+    return plural(count, "process") if count > 1 else ""
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:

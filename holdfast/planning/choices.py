@@ -6,6 +6,7 @@ from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.facts import DatasetFacts, MachineFacts, ModelFacts
 from holdfast.core.plan import Choice
 from holdfast.core.request import TrainRequest
+from holdfast.planning.processes import cores_of
 
 _ASKED = "as asked"
 _ENCODERS = (
@@ -71,12 +72,13 @@ def choose_precision(request: TrainRequest, facts: MachineFacts, device: str) ->
     return Choice("fp32", "the reference on a CPU" if device == "cpu" else "the safe one on this device")
 
 
-def choose_threads(request: TrainRequest, facts: MachineFacts) -> Choice[int]:
+def choose_threads(request: TrainRequest, facts: MachineFacts, processes: int = 1) -> Choice[int]:
     """One thread for each core that this process may use."""
     if request.threads:
         return Choice(request.threads, _ASKED)
-    allowed = facts.cpu_count or 1
-    cores = min(allowed, facts.cpu_count_physical or allowed)
+    cores = cores_of(facts)
+    if processes > 1:
+        return Choice(max(1, cores // processes), f"{cores} cores are shared by {processes} processes")
     return Choice(cores, f"{cores} cores may be used here" if cores > 1 else "one core may be used here")
 
 

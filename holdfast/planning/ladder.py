@@ -24,6 +24,7 @@ _START_SECONDS = 10.0
 _HALVINGS_AT_FIRST, _HALVINGS_IN_ALL = 2, 4  # of one thing, before something else is tried
 _UNNAMED = {"unknown", "segfault-other"}
 _OWN = {"script-deadlock", "script-abort"}  # of the program itself: chance may have had a part in it, no setting has
+OF_RANKS = frozenset({"rank-lost", "rank-stuck"})  # one process of several: that may have been chance, the first time
 _MACHINE_CANNOT = {"arch-mismatch", "disk-full", "illegal-instruction", "native-lib-missing", "torch-cpu-build"}
 _ARITHMETIC = {"precision", "device", "compile", "packing"}  # settings that change how numbers are computed
 # Errors that come again whatever is changed around them.
@@ -91,6 +92,8 @@ def choose_rung(
         return _stop(diagnosis, last, "it ended by its own decision, with a code and no error", last.exit_code)
     if diagnosis.slug == "unknown" and last.ending == "code":
         return _after_exception(diagnosis, tried, beaten, again, ladder, allow_changes)
+    if diagnosis.slug in OF_RANKS and not any(one.slug in OF_RANKS for one in before):
+        return _because(again, "one process of several failed, which may have been chance")
     if diagnosis.slug not in _UNNAMED and (rung := _named_rung(diagnosis, tried, ladder, current)):
         return rung
     if beaten:

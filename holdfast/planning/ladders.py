@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.plan import Rung
-from holdfast.planning.ladder import Changes, Ladder
+from holdfast.planning.ladder import OF_RANKS, Changes, Ladder
+from holdfast.planning.processes import fewer_processes
 
 _MOST_HALVINGS = 10
 # The preload does these in any case.
@@ -23,6 +24,9 @@ _FEWER_SAVES = Rung(
     "go on without the checkpoints that do not fit", {"save_on_full_disk": "skip"}, "more work is lost after a crash"
 )
 _ON_CPU = Rung("train on the CPU", {"device": "cpu"}, "much slower")
+_FEWER_PROCESSES = Rung(
+    "train in half as many processes", {"processes": "halve"}, "slower where each had a core or a card"
+)
 
 
 def command_ladder(*, has_accelerator: bool) -> Ladder:
@@ -43,13 +47,19 @@ def engine_ladder(settings: Mapping[str, object]) -> Ladder:
         Rung("compute in fp32", {"precision": "fp32"}, "slower, more memory"),
         Rung("smaller micro-batches, same effective batch", {"micro_batch": "halve"}, "a little slower"),
         Rung("compute on one thread", {"threads": 1}, "slower on the CPU"),
+        _FEWER_PROCESSES,
         _ON_CPU,
     )
 
     def settle(current: Changes, change: Mapping[str, object]) -> Changes:
         return _settle_engine(settings, current, change)
 
-    return Ladder(rungs=rungs, settle=settle, final_codes=frozenset({RequestError.exit_code, MachineError.exit_code}))
+    return Ladder(
+        rungs=rungs,
+        remedies=dict.fromkeys(OF_RANKS, (_FEWER_PROCESSES,)),
+        settle=settle,
+        final_codes=frozenset({RequestError.exit_code, MachineError.exit_code}),
+    )
 
 
 def _settle_command(current: Changes, change: Mapping[str, object], has_accelerator: bool) -> Changes:
@@ -78,6 +88,8 @@ def _settle_engine(settings: Mapping[str, object], current: Changes, change: Map
             changes["micro_tokens"] = max(tokens // 2, min(tokens, _FEWEST_MICRO_TOKENS))
         elif name == "attention":
             changes["packing"] = False
+        elif name == "processes":
+            changes |= fewer_processes(settings, changes)
         elif name == "offline" and value:
             changes["HF_HUB_OFFLINE"] = "1"
         elif name.isupper() or name in _ENGINE_OWN:
@@ -88,6 +100,7 @@ def _settle_engine(settings: Mapping[str, object], current: Changes, change: Map
         "packing": True,
         "compile": False,
         "gradient_checkpointing": False,
+        "processes": 1,
     }
     return {
         name: value

@@ -9,6 +9,7 @@ _WEIGHT, _GRADIENT, _ADAM = 4, 4, 8  # bytes of one weight in training
 _ROOM = 0.85  # of what is free; the rest is for the system and for what this arithmetic leaves out
 _LOGIT_ROWS = 1024  # that the engine computes at once
 _ADAPTED_SHARE = 0.03  # of the weights, that LoRA of rank 16 adds
+_LAUNCHER_BYTES = 250_000_000  # torchrun, which looks after several processes and computes nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +18,7 @@ class MemoryNeed:
 
     libraries: int
     weights: int  # with gradients, Adam's moments and the copy a save makes
-    activations: int  # of one micro-batch
+    activations: int  # of one micro-batch in each process
     logits: int = 0
 
     @property
@@ -35,8 +36,13 @@ def need_of(
     gradient_checkpointing: bool = False,
     on_card: bool = False,
     longest_tokens: int = 512,
+    processes: int = 1,
+    shard: bool = False,
 ) -> MemoryNeed:
-    """Forecast the peak of one process, or of a card's memory."""
+    """Forecast the peak of all processes of the machine together, or of one card's memory: there each has its own.
+
+    Sharded, each process keeps its part of the weights, and gathers one layer at a time to compute with it.
+    """
     trained = int(model.parameters * _ADAPTED_SHARE) if lora else model.parameters
     state = trained * (_WEIGHT + _GRADIENT + _ADAM)
     if lora:
@@ -48,8 +54,16 @@ def need_of(
     per_token = each * (kept_layers * width + (model.layers * model.hidden if gradient_checkpointing else 0))
     tokens = max(micro_tokens, longest_tokens)
     logits = 3 * 4 * min(_LOGIT_ROWS, tokens) * model.vocabulary if task == "causal" else 0
-    libraries = 600_000_000 if on_card else _LIBRARIES_BYTES
-    return MemoryNeed(libraries=libraries, weights=state + copy, activations=tokens * per_token, logits=logits)
+    here = 1 if on_card else processes  # of the processes, that share this memory
+    if shard:
+        gathered = 2 * _WEIGHT * (model.parameters // max(1, model.layers) + model.vocabulary * model.hidden)
+        state = state * here // processes + here * gathered
+    else:
+        state *= here
+    libraries = 600_000_000 if on_card else here * _LIBRARIES_BYTES + (_LAUNCHER_BYTES if processes > 1 else 0)
+    return MemoryNeed(
+        libraries=libraries, weights=state + copy, activations=here * tokens * per_token, logits=here * logits
+    )
 
 
 def reading_bytes(model: ModelFacts, tokens: int, precision: str = "fp32") -> int:

@@ -16,6 +16,7 @@ from holdfast.core.request import TrainRequest
 from holdfast.core.text import human_bytes
 from holdfast.planning import choices
 from holdfast.planning.memory_model import MemoryNeed, fits, need_of
+from holdfast.planning.processes import cards_of, choose_processes
 
 _USUAL_LENGTH = {"classify": 512, "causal": 2048, "two-tower": 256}
 _MOST_MICRO_TOKENS = 16_384
@@ -70,6 +71,7 @@ class TrainPlan:
 _SETTINGS = (
     *("epochs", "batch_size", "lr", "schedule", "warmup_ratio", "weight_decay", "max_grad_norm"),
     *("device", "precision", "threads", "micro_tokens", "packing", "compile", "gradient_checkpointing"),
+    *("processes", "shard"),  # where there is more than one
 )
 
 
@@ -88,11 +90,12 @@ def make_plan(
     device = choices.choose_device(request, machine)
     precision = choices.choose_precision(request, machine, device.value)
     batch_size = choices.choose_batch_size(request, dataset, device.value)
-    free = free_memory(machine, device.value)
+    processes = choose_processes(request, machine, device.value, batch_size.value)
+    free = free_memory(machine, device.value, processes.value)
     longest = longest_tokens or longest_text(request, dataset, model)
-    fitting = _Fitting(request, model, task, device.value, precision.value, longest, free, largest_step_tokens)
+    fitting = _Fitting(request, model, task, device.value, processes.value, longest, free, largest_step_tokens)
     lora = choices.choose_lora(request, task, model, fitting.smallest_fits(lora=False))
-    micro, checkpointing, need = fitting.choose(lora.value)
+    micro, checkpointing, shard, need = fitting.choose(lora.value)
     options: dict[str, object] = {}
     if task == "causal" and lora.value:
         options["lora"] = choices.lora_options(request)
@@ -111,12 +114,14 @@ def make_plan(
         "max_grad_norm": _given(request.max_grad_norm, 1.0, "HF's default"),
         "device": device,
         "precision": precision,
-        "threads": choices.choose_threads(request, machine),
+        "threads": choices.choose_threads(request, machine, processes.value),
         "micro_tokens": micro,
         "gradient_checkpointing": checkpointing,
         "packing": Choice(True, "no work on padding, where the model's attention allows"),
         "compile": _given(request.torch_compile, False, "not proven to be faster here"),
     }
+    if processes.value > 1:
+        chosen |= {"processes": processes, "shard": shard}
     if task == "causal":
         chosen["lora"] = lora
     if request.max_steps:
@@ -125,11 +130,11 @@ def make_plan(
     return TrainPlan(task=task, model=model, choices=chosen, options=options, need=need, free_bytes=free)
 
 
-def free_memory(machine: MachineFacts, device: str) -> int | None:
-    """What the run may take: of the card, or of the machine."""
+def free_memory(machine: MachineFacts, device: str, processes: int = 1) -> int | None:
+    """What the run may take: of each card, or of the machine."""
     if device == "cuda":
-        gpu = next((gpu for gpu in machine.gpus if gpu.kind in ("cuda", "rocm")), None)
-        return (gpu.free_bytes or gpu.memory_bytes) if gpu else None
+        sizes = [gpu.free_bytes or gpu.memory_bytes for gpu in cards_of(machine)[:processes]]
+        return min((size for size in sizes if size), default=None)
     known = [size for size in (machine.memory_free_bytes, machine.memory_bytes) if size]
     return min(known, default=None)
 
@@ -153,42 +158,62 @@ class _Fitting:
         model: ModelFacts,
         task: str,
         device: str,
-        precision: str,
+        processes: int,
         longest: int,
         free: int | None,
         largest_step: int | None,
     ):
         self._request, self._model, self._task, self._device = request, model, task, device
-        self._precision, self._longest, self._free = precision, longest, free
-        self._largest_step = largest_step
+        self._processes, self._longest, self._free = processes, longest, free
+        self._largest_part = -(-largest_step // processes) if largest_step else None
+        self._sharded = (False, True) if processes > 1 else (False,)
 
     def smallest_fits(self, *, lora: bool) -> bool:
         """Whether it fits at all, with every means that keeps what is learned."""
-        return fits(self._need(_FEWEST_MICRO_TOKENS, lora, checkpointing=True).bytes, self._free)
+        need = self._need(_FEWEST_MICRO_TOKENS, lora, checkpointing=True, shard=self._sharded[-1])
+        return fits(need.bytes, self._free)
 
-    def choose(self, lora: bool) -> tuple[Choice[int], Choice[bool], MemoryNeed]:
-        """The largest micro-batch that fits; activations computed twice only where they must be."""
+    def choose(self, lora: bool) -> tuple[Choice[int], Choice[bool], Choice[bool], MemoryNeed]:
+        """The largest micro-batch that fits; activations computed twice, and weights parted, only where they must be.
+
+        Gives the tokens of a micro-batch, whether activations are computed twice, whether weights are parted, the need.
+        """
         asked = self._request.gradient_checkpointing
-        for checkpointing in (asked,) if asked is not None else (False, True):
+        again = (asked,) if asked is not None else (False, True)
+        for shard, checkpointing in ((shard, twice) for shard in self._sharded for twice in again):
             tokens = self._request.micro_tokens or _MOST_MICRO_TOKENS
             while tokens >= min(_FEWEST_MICRO_TOKENS, self._request.micro_tokens or _FEWEST_MICRO_TOKENS):
-                need = self._need(tokens, lora, checkpointing)
+                need = self._need(tokens, lora, checkpointing, shard)
                 if fits(need.bytes, self._free):
-                    return self._micro(tokens, need), self._checkpointing(checkpointing), need
+                    sharing = self._sharing(shard, lora)
+                    return self._micro(tokens, need), self._checkpointing(checkpointing), sharing, need
                 if self._request.micro_tokens:
                     break
                 tokens //= 2
         raise self._refusal(lora)
 
-    def _need(self, tokens: int, lora: bool, checkpointing: bool) -> MemoryNeed:
+    def _need(self, tokens: int, lora: bool, checkpointing: bool, shard: bool) -> MemoryNeed:
         return need_of(
             self._model,
-            min(tokens, self._largest_step or tokens),  # a step may hold less than a micro-batch could
+            min(tokens, self._largest_part or tokens),  # a step may hold less than a micro-batch could
             task=self._task,
             lora=lora,
             gradient_checkpointing=checkpointing,
             on_card=self._device == "cuda",
             longest_tokens=self._longest,
+            processes=self._processes,
+            shard=shard,
+        )
+
+    def _sharing(self, shard: bool, lora: bool) -> Choice[bool]:
+        if not shard:
+            return Choice(False, "each process has room for all weights")
+        whole = self._need(_FEWEST_MICRO_TOKENS, lora, checkpointing=True, shard=False)
+        where = "a card has" if self._device == "cuda" else f"is free for {self._processes} processes"
+        return Choice(
+            True,
+            f"all weights in each process would need {human_bytes(whole.bytes)}, more than {where} "
+            f"({human_bytes(self._free or 0)}): each keeps a part of them (FSDP2)",
         )
 
     def _micro(self, tokens: int, need: MemoryNeed) -> Choice[int]:
@@ -204,11 +229,13 @@ class _Fitting:
         return Choice(value, "without it the activations would not fit" if value else "the activations fit")
 
     def _refusal(self, lora: bool) -> MachineError:
-        least = self._need(_FEWEST_MICRO_TOKENS, lora, checkpointing=True)
+        least = self._need(_FEWEST_MICRO_TOKENS, lora, checkpointing=True, shard=self._sharded[-1])
         place = "the card" if self._device == "cuda" else "this machine"
         advice = ["--max-length " + str(max(8, self._longest // 2)), "a smaller --model"]
         if self._task == "causal" and not lora:
             advice.insert(0, "--lora, which trains a few adapters in place of all weights")
+        if self._processes > 1 and self._device == "cpu":
+            advice.insert(0, "fewer --processes, which need less together")
         if self._device == "cuda":
             advice.append("--device cpu, which has more memory and is slower")
         return MachineError(

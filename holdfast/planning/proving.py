@@ -69,18 +69,25 @@ class Measured:
     because: str = ""
 
 
-def rough_seconds(work: Work, model: ModelFacts, machine: MachineFacts, device: str, task: str) -> float:
+def rough_seconds(
+    work: Work, model: ModelFacts, machine: MachineFacts, device: str, task: str, processes: int = 1
+) -> float:
     """How long a run will take, from the size of the model alone; right within a factor of three or so."""
     inner = max(1, model.parameters - (0 if task == "causal" else model.vocabulary * model.hidden))
-    flops = _FLOPS.get(device, _CORE_FLOPS * min(machine.cpu_count or 1, machine.cpu_count_physical or 10**6))
+    cores = min(machine.cpu_count or 1, machine.cpu_count_physical or 10**6)
+    flops = _FLOPS[device] * processes if device in _FLOPS else _CORE_FLOPS * cores
     trained = 6.0 * inner * work.steps * work.step_tokens
     read = 2.0 * inner * (work.evaluations * work.evaluation_tokens + work.report_tokens)
-    return _START_SECONDS + (trained + read) / flops + 0.02 * work.steps
+    return start_seconds(processes) + (trained + read) / flops + 0.02 * work.steps
 
 
-def choose_proof(mode: str, run_seconds: float, candidate_count: int, start_seconds: float | None = None) -> Proof:
+def start_seconds(processes: int) -> float:
+    """How long an attempt takes to begin, until something is known better; several load torch after torchrun has."""
+    return _START_SECONDS if processes == 1 else 2 * _START_SECONDS
+
+
+def choose_proof(mode: str, run_seconds: float, candidate_count: int, start: float = _START_SECONDS) -> Proof:
     """Prove what fits into five percent of the run, most telling first."""
-    start = start_seconds or _START_SECONDS
     if mode == "never":
         return Proof(longest=False, candidates=False, first_steps=False, budget_seconds=0, because="as asked for")
     if mode == "always":
@@ -107,7 +114,7 @@ def candidates_for(
 ) -> tuple[dict[str, object], ...]:
     """The plan itself, then other ways to compute the same thing that may be faster here."""
     found: list[dict[str, object]] = [{}]
-    if settings["device"] != "cpu":
+    if settings["device"] != "cpu" or int(settings.get("processes") or 1) > 1:  # how they share cores is asked for
         return tuple(found)
     threads = int(settings["threads"] or 1)
     allowed = machine.cpu_count or threads

@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.core.events import NewEvents, read_events
 from holdfast.core.runfolder import EVENTS, SAMPLES
 from holdfast.supervisor.ending import send
-from holdfast.supervisor.members import read_root
+from holdfast.supervisor.members import find_members, read_root
 
 MOST_STEPS, FEWEST_STEPS = 100, 8
 _REPEATED_STEPS = 2
@@ -81,6 +81,11 @@ def _kill_after(folder: Path, wanted: int, ended: threading.Event) -> None:
         for event in news.read():
             progress.take(event)
             if progress.is_enough:  # right after a step: a save that follows it would leave nothing to repeat
-                if child := read_root(folder):
-                    send(child, signal.SIGKILL)
+                _kill(folder)
                 return
+
+
+def _kill(folder: Path) -> None:
+    """Kill every process at once, those that compute before the one that looks after them."""
+    for member in reversed(find_members(folder, read_root(folder))):
+        send(member.identity, signal.SIGKILL)

@@ -19,6 +19,7 @@ class Followed:
     """What is known of a training in progress."""
 
     step: int = 0  # done
+    first_step: int | None = None  # of this attempt; None until it trains
     steps: int = 0
     epoch_steps: int = 0
     loss: float | None = None  # smoothed
@@ -54,6 +55,7 @@ class Follow:
         """Follow this attempt from here on; what was learned before it stays."""
         self._path, self._offset, self._rest = attempt_folder(self._run, number) / EVENTS, 0, b""
         self._times.clear()
+        self.now.first_step = None
 
     def look(self) -> Followed:
         """Read on, and give what is known now."""
@@ -88,7 +90,7 @@ class Follow:
         name = event.get("event")
         if name == "training":
             now.steps, now.epoch_steps = int(event["steps"]), int(event.get("epoch_steps", 0))
-            now.step = int(event["first_step"])
+            now.step = now.first_step = int(event["first_step"])
         elif name == "step":
             now.step = int(event["step"]) + 1
             loss = event.get("loss")

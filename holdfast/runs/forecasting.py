@@ -92,15 +92,17 @@ class Forecasting:
         made_at: float | None,
     ) -> None:
         self._has_forecast = True
-        settings, cores = self._plan["settings"], cores_used(events)
+        settings = self._plan["settings"]
+        processes = int(settings.get("processes") or 1)
+        cores = cores_used(events, processes=processes)
         model, device = ModelFacts(**self._plan["model"]), str(settings["device"])
-        share = cores / int(settings.get("threads") or 1) if cores else 1.0
+        share = cores / (processes * int(settings.get("threads") or 1)) if cores else 1.0
         left = start_seconds + forecast_seconds(self._work, done, seconds, answer_seconds(model, device, share))
         proof = self._plan.get("proof") or {}
         peaks = [int((proof.get(part) or {}).get("peak_bytes") or 0) for part in ("longest", "first_steps")]
         is_on_card = device.startswith("cuda")
         more = 0 if _has_evaluated(events) else self._evaluation_bytes()
-        peak = int(max(self._peak, *peaks) * _ROOM) + (0 if is_on_card else more)
+        peak = int(max(self._peak, *peaks) * _ROOM) + (0 if is_on_card else processes * more)
         card = max((int(event["card_bytes"]) for event in events if event.get("card_bytes")), default=0)
         card_peak = int(card * _ROOM) + more if is_on_card and card else None
         assumed = (
@@ -137,6 +139,8 @@ class Forecasting:
         if not wanted.keys() <= found.keys() and max(found) <= max(wanted):
             return
         self._repeated = {}
+        if self._has_other_processes():  # sums in another order: the same within rounding, not bit for bit
+            return
         common = sorted(wanted.keys() & found.keys())
         other = [step for step in common if wanted[step] != found[step]]
         if not common:
@@ -153,6 +157,11 @@ class Forecasting:
         self._write("proof", proof)
         self._on_event("proof", {"state": "failed" if other else "done", "words": words})
 
+    def _has_other_processes(self) -> bool:
+        proven = read_artifact(self._run / "proof" / "first-steps" / SETTINGS)
+        trained = read_artifact(attempt_folder(self._run, self._attempt) / SETTINGS)
+        return proven.get("processes") != trained.get("processes")
+
     def _write(self, name: str, value: Mapping[str, object]) -> None:
         self._plan[name] = value
         write_artifact(self._run, PLAN, self._plan)
@@ -168,13 +177,17 @@ def _to_repeat(run: Path, plan: Mapping[str, Any]) -> dict[int, tuple[Any, Any]]
     return {step: gave for step, gave in steps.items() if step >= int(first["saved_step"])}
 
 
-def cores_used(events: Sequence[Mapping[str, Any]], since: float = 0.0) -> float | None:
-    """How many cores the engine computed with, on average, from its first step after a time to the end."""
+def cores_used(events: Sequence[Mapping[str, Any]], since: float = 0.0, *, processes: int = 1) -> float | None:
+    """How many cores the engine computed with, on average, from its first step after a time to the end.
+
+    Of several processes the first tells of itself; the others have as much to do.
+    """
     told = [event for event in events if "cpu_seconds" in event and float(event["time"]) >= since]
     if len(told) < 2:
         return None
     seconds = float(told[-1]["time"]) - float(told[0]["time"])
-    return round((told[-1]["cpu_seconds"] - told[0]["cpu_seconds"]) / seconds, 2) if seconds > 0 else None
+    used = processes * (float(told[-1]["cpu_seconds"]) - float(told[0]["cpu_seconds"]))
+    return round(used / seconds, 2) if seconds > 0 else None
 
 
 def cores_words(cores: float) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from holdfast.core.artifacts import to_plain
 from holdfast.core.env import wants_color
-from holdfast.core.text import human_bytes, human_seconds, plural
+from holdfast.core.text import human_bytes, human_seconds, plural, processes_words
 from holdfast.runs.status import AttemptStatus, Glance, read_glance
 from holdfast.runs.view import clean
 
@@ -138,6 +138,8 @@ def _speed(glance: Glance) -> str:
         parts.append(f"{human_seconds(glance.status.eta_seconds)} left")
     if glance.resident_bytes:
         parts.append(f"memory {human_bytes(glance.resident_bytes)}")
+    if many := processes_words(glance.status.processes):
+        parts.append(many)
     return ", ".join(parts)
 
 

@@ -20,6 +20,7 @@ from holdfast.core.artifacts import read_artifact, to_plain, write_artifact
 from holdfast.core.events import read_events
 from holdfast.core.request import TrainRequest
 from holdfast.core.runfolder import EVENTS, PLAN
+from holdfast.core.text import processes_words
 from holdfast.data.amounts import amounts_of
 from holdfast.data.subset import write_longest
 from holdfast.planning.proving import (
@@ -27,11 +28,13 @@ from holdfast.planning.proving import (
     COMPARISON,
     SECONDS_EACH,
     Proof,
+    Work,
     candidates_for,
     choose_proof,
     compare_losses,
     judge,
     rough_seconds,
+    start_seconds,
 )
 from holdfast.runs.engine_child import ENGINE, TRIAL, EngineChildren
 from holdfast.runs.first_steps import FEWEST_STEPS, describe_first_steps, kill_after_steps, steps_wanted
@@ -46,6 +49,7 @@ from holdfast.supervisor.ending import end_tree
 
 _COMPARE_FROM_SECONDS = 30.0  # of proof, from which the folklore's settings are timed too
 _SAVE_SECONDS = 3.0
+_CHEAP_SECONDS = 15.0
 
 
 def prove(run: Path, request: TrainRequest, walked: Walked, story: Story, children: EngineChildren) -> None:
@@ -75,7 +79,9 @@ class _Proving:
         if known and known.tokens_per_second:
             self._plan["forecast"]["because"] = "reckoned from the speed of an earlier run here"
         offered = self._candidates(seconds)
-        proof = choose_proof(self._request.prove, seconds, len(offered), known.start_seconds if known else None)
+        start = (known.start_seconds if known else None) or start_seconds(self._processes)
+        proof = choose_proof(self._request.prove, seconds, len(offered), start)
+        proof = replace(proof, candidates=proof.candidates and self._processes == 1)
         if known:
             proof = replace(proof, longest=proof.longest and not known.longest, candidates=False)
             self._settings |= known.candidate
@@ -103,9 +109,16 @@ class _Proving:
     def _reckoned(self, known: Proven | None) -> float:
         if known and known.tokens_per_second:
             tokens = self._work.steps * self._work.step_tokens
-            return (known.start_seconds or 8.0) + tokens / known.tokens_per_second
-        device = str(self._settings["device"])
-        return rough_seconds(self._work, self._walked.plan.model, self._walked.machine, device, self._walked.plan.task)
+            return (known.start_seconds or start_seconds(self._processes)) + tokens / known.tokens_per_second
+        return self._rough_seconds(self._work)
+
+    def _rough_seconds(self, work: Work) -> float:
+        plan, device = self._walked.plan, str(self._settings["device"])
+        return rough_seconds(work, plan.model, self._walked.machine, device, plan.task, self._processes)
+
+    @property
+    def _processes(self) -> int:
+        return int(self._settings.get("processes") or 1)
 
     def _candidates(self, run_seconds: float) -> tuple[dict[str, object], ...]:
         asked = self._request
@@ -149,36 +162,45 @@ class _Proving:
         )
         self._tell("done", f"{words}, export in {time.monotonic() - begun:.0f} s{kept}")
         self._plan["proof"] = {"longest": {"examples": count, **found}}
+        if self._processes > 1 and not self._settings.get("shard"):
+            self._prove_parity(prepared, found, "longest-alone", self._alone(), "one process")
         if self._settings["device"] != "cpu":
-            self._prove_parity(prepared, found)
+            reference = {**self._alone(), "device": "cpu", "precision": "fp32"}
+            self._prove_parity(prepared, found, "longest-cpu", reference, "the CPU")
 
-    def _prove_parity(self, prepared: Path, found: Mapping[str, Any]) -> None:
-        """The same small run on the CPU must give the same loss."""
-        reference = self._small_run("longest-cpu", prepared, {"device": "cpu", "precision": "fp32"})
-        here, there = found.get("loss"), reference.get("loss")
+    def _alone(self) -> dict[str, object]:
+        """The same settings for one process, where there are several."""
+        count, threads = self._processes, int(self._settings["threads"] or 1)
+        return {"processes": 1, "shard": False, "threads": count * threads} if count > 1 else {}
+
+    def _prove_parity(
+        self, prepared: Path, found: Mapping[str, Any], name: str, reference: Mapping[str, object], whose: str
+    ) -> None:
+        """The same small run done otherwise must give the same loss; otherwise that other way is taken."""
+        here, there = found.get("loss"), self._small_run(name, prepared, reference).get("loss")
         if here is None or there is None:
             return
-        device, precision = self._settings["device"], str(self._settings["precision"])
-        off, agrees = compare_losses(there, here, precision)
-        self._plan["proof"]["parity"] = {"device": here, "cpu": there, "off": off}
+        is_alone = self._processes > 1 and "device" not in reference
+        who = processes_words(self._processes) if is_alone else str(self._settings["device"])
+        off, agrees = compare_losses(there, here, str(self._settings["precision"]))
+        key = "processes_parity" if is_alone else "parity"
+        self._plan["proof"][key] = {"device": here, "alone" if is_alone else "cpu": there, "off": off}
+        verb = "compute" if is_alone else "computes"
         if not agrees:
-            self._settings |= {"device": "cpu", "precision": "fp32"}
-            self._tell(
-                "failed", f"{device} computes another loss than the CPU ({here:.4g}, {there:.4g}); the CPU trains"
-            )
+            self._settings |= reference
+            self._tell("failed", f"{who} {verb} another loss than {whose} ({here:.4g}, {there:.4g}); {whose} trains")
         else:
-            self._tell("done", f"{device} computes the CPU's loss ({here:.4g}, {there:.4g})")
+            self._tell("done", f"{who} {verb} {_of_whom(whose)} loss ({here:.4g}, {there:.4g})")
 
     def _enough_for_a_micro_batch(self) -> int:
         """The two longest; where that is cheap, enough of them to fill the largest micro-batch of the run."""
         tokens = min(int(self._settings["micro_tokens"]), self._amounts.largest_step_tokens)
-        count = max(2, min(int(self._settings["batch_size"]), -(-tokens // max(1, self._amounts.longest_tokens)) + 1))
+        least = max(2, self._processes)  # each process has one at least
+        each = -(-tokens // max(1, self._amounts.longest_tokens)) + 1
+        count = max(least, min(int(self._settings["batch_size"]), self._processes * each))
         work = replace(self._work, steps=1, step_tokens=float(tokens), evaluations=1, evaluation_tokens=tokens)
-        model, machine = self._walked.plan.model, self._walked.machine
-        seconds = rough_seconds(
-            replace(work, report_tokens=tokens), model, machine, str(self._settings["device"]), self._walked.plan.task
-        )
-        return count if seconds < 15.0 or self._request.prove == "always" else 2
+        seconds = self._rough_seconds(replace(work, report_tokens=tokens))
+        return count if seconds < _CHEAP_SECONDS or self._request.prove == "always" else least
 
     def _small_run(self, name: str, prepared: Path, changes: Mapping[str, object]) -> dict[str, Any]:
         """A whole run on few examples; another child follows in any case, so a spare is made beside it."""
@@ -262,6 +284,10 @@ class _Proving:
 
     def _tell(self, state: str, words: str) -> None:
         self._story.tell("proof", state=state, words=words)
+
+
+def _of_whom(whose: str) -> str:
+    return f"{whose}'" if whose.endswith("s") else f"{whose}'s"
 
 
 def _ago(at: float) -> str:

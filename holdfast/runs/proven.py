@@ -71,6 +71,7 @@ def _key(settings: Mapping[str, Any], model: Mapping[str, Any]) -> str:
         *(str(settings.get(name)) for name in ("task", "device", "batch_size", "gradient_checkpointing")),
         *(str(model.get(name)) for name in ("kind", "parameters", "layers", "hidden")),
         "lora" if (settings.get("options") or {}).get("lora") else "full",
+        *((str(settings["processes"]),) if settings.get("processes") else ()),
     )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
+from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import MachineError, RequestError
-from holdfast.core.runfolder import RESULT
+from holdfast.core.request import make_request
+from holdfast.core.runfolder import REQUEST, RESULT
 from holdfast.runs.command import command_job, read_command_request
 from holdfast.runs.earlier import end_leftovers, is_left_running
 from holdfast.runs.holder import holder
@@ -29,6 +31,23 @@ def job_of(run: Path) -> Job:
         job: Job = import_module("holdfast.runs.train").train_job(run)
         return job
     raise RequestError(f"{run}/request.json is of a kind that cannot be resumed", seen=f"kind {kind!r}")
+
+
+def ask_for_processes(run: Path, processes: str) -> None:
+    """Let a training run go on with another number of processes: what it learns does not depend on it."""
+    request = read_request(run)
+    if request.get("kind") != "train":
+        raise RequestError(
+            "--processes is for runs of holdfast train",
+            seen=f"{run} supervises a command, which says itself how many it starts",
+        )
+    if found := holder(run):
+        raise RequestError(
+            f"{run} is running, with supervisor {found.pid}",
+            try_next=(f"holdfast stop {run}", f"then: holdfast resume {run} --processes {processes}"),
+        )
+    asked = make_request({"data": "-", "processes": processes}).processes
+    write_artifact(run, REQUEST, {**request, "processes": asked})
 
 
 def ask_to_stop(

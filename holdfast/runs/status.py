@@ -13,10 +13,11 @@ from typing import Any
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.events import find_last_event, read_events, read_last_events
-from holdfast.core.runfolder import EVENTS, METRICS, REQUEST, RESULT, RUNG, SAMPLES, attempt_folders
+from holdfast.core.runfolder import EVENTS, METRICS, REQUEST, RESULT, RUNG, SAMPLES, SETTINGS, attempt_folders
 from holdfast.core.text import closest
-from holdfast.runs.earlier import is_left_running
+from holdfast.runs.earlier import is_left_running, newest_step
 from holdfast.runs.holder import holder
+from holdfast.supervisor.ends import read_ranks
 from holdfast.supervisor.outcome import newest_beat, read_outcome, weights_words
 
 _ALONE = (
@@ -48,6 +49,7 @@ class Status:
     metrics: Mapping[str, Any]
     eta_seconds: float | None
     attempts: tuple[AttemptStatus, ...]
+    processes: int = 1  # that share each step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,7 @@ def read_glance(run: Path) -> Glance:
     attempts = tuple(_attempt_status(folder, is_watched or is_left) for folder in folders)
     newest = folders[-1] if folders else None
     phase, step, steps = newest_beat(newest) if newest else ("", 0, 0)
+    step = step or newest_step(reversed(folders))  # while it loads, the run stands where it stood
     samples: list[dict[str, Any]] = read_last_events(newest / SAMPLES)[-_RATE_SAMPLES:] if newest else []
     losses, metrics = _learned(newest) if newest else ((), {})
     state = _state(result, is_watched or is_left, newest is not None, run)
@@ -96,6 +99,7 @@ def read_glance(run: Path) -> Glance:
         metrics=read_artifact(run / METRICS) or metrics,
         eta_seconds=round((steps - step) / rate, 1) if is_going and rate and steps > step else None,
         attempts=attempts,
+        processes=processes_of(newest) if newest else int(request.get("processes") or 1),
     )
     return Glance(
         status=status,
@@ -108,6 +112,12 @@ def read_glance(run: Path) -> Glance:
         is_watched=is_watched,
         seconds=_age_seconds(newest / RUNG) if newest and is_going else 0.0,
     )
+
+
+def processes_of(attempt: Path) -> int:
+    """How many processes share each step of an attempt: as its settings say, or as many ranks as a command has."""
+    asked = read_artifact(attempt / SETTINGS).get("processes")
+    return asked if isinstance(asked, int) else len(read_ranks(attempt)) or 1
 
 
 def read_request(run: Path) -> dict[str, Any]:

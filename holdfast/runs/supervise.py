@@ -66,6 +66,7 @@ class Job:
     step_timeout_seconds: float | None = None  # None: learned
     memory: Memory | None = None  # None: nothing is remembered
     memory_key: str = ""  # what worked is remembered under it
+    set_aside: frozenset[str] = frozenset()  # changes of earlier attempts that count no more: they were asked for anew
     describe_result: Callable[["Result"], Mapping[str, object]] | None = None  # more fields for result.json
     clean_up: Callable[[Path], None] | None = None  # called with the run's folder once it has finished
 
@@ -136,7 +137,8 @@ class _Supervision:
         """The plan of the first attempt: as before, as remembered, or as asked."""
         if earlier.changes or earlier.counted or earlier.next_number > 1:
             action: Literal["rung", "again"] = "rung" if earlier.rung else "again"
-            return Decision(action=action, because=earlier.because, rung=earlier.rung, changes=earlier.changes)
+            changes = {name: value for name, value in earlier.changes.items() if name not in self._job.set_aside}
+            return Decision(action=action, because=earlier.because, rung=earlier.rung, changes=changes)
         known = self._known
         if known and known.changes:
             self._tell("remembered", changes=known.changes, words=known.words)

@@ -17,13 +17,14 @@ from typing import Any
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.request import KIND, TrainRequest, read_saved, to_saved
-from holdfast.core.runfolder import PLAN, REQUEST, model_folder
+from holdfast.core.runfolder import PLAN, REQUEST, attempt_folders, model_folder
 from holdfast.core.text import human_bytes
 from holdfast.data.amounts import amounts_of
 from holdfast.data.shards import read_manifest
 from holdfast.planning.ladder import Changes
 from holdfast.planning.ladders import engine_ladder
 from holdfast.planning.presets import with_preset
+from holdfast.planning.processes import SHARED_SETTINGS
 from holdfast.planning.proving import Work
 from holdfast.runs.engine_child import EngineChildren
 from holdfast.runs.folders import RUNS, make_free_folder, take_folder
@@ -77,8 +78,9 @@ def discard(run: Path) -> None:
 def plan_train(run: Path, *, on_event: OnEvent) -> None:
     """Walk to the plan and prove it; `resume_train` goes on from there."""
     on_event("run", {"folder": str(run)})
-    with EngineChildren(run) as children:
-        plan = _plan(run, read_saved(run / REQUEST), on_event, children)
+    request = read_saved(run / REQUEST)
+    with EngineChildren(run, processes=request.processes or 1) as children:
+        plan = _plan(run, request, on_event, children)
     Forecasting(run, _work(plan), on_event).forecast_from_proof(is_waiting=True)
 
 
@@ -86,7 +88,7 @@ def resume_train(run: Path, *, on_event: OnEvent, guard: Guard = lambda stop: nu
     """Bring a training run to its end, from wherever it stands; `guard` lets a stop be asked for while it trains."""
     request = read_saved(run / REQUEST)
     on_event("run", {"folder": str(run)})
-    with EngineChildren(run) as children:
+    with EngineChildren(run, processes=request.processes or 1) as children:
         plan = _plan(run, request, on_event, children)
         stop = StopRequest()
         with guard(stop), following(run, request.report_to):
@@ -105,7 +107,8 @@ def _plan(run: Path, request: TrainRequest, on_event: OnEvent, children: EngineC
     is_moved = settings and Path(settings["run"]) != run  # the folder was copied or renamed
     is_of_here = proof.get("machine") in (None, fingerprint_of())
     has_begun = any((run / "attempts").glob("*"))
-    if is_prepared and is_of_here and not is_moved and (proof or has_begun):
+    is_as_asked = not plan or _planned_processes(plan) == (request.processes or 1)
+    if is_prepared and is_of_here and is_as_asked and not is_moved and (proof or has_begun):
         return plan
     children.warm_up()  # beside the reading of the data
     with hold(run), _room(run):
@@ -123,13 +126,34 @@ def _work(plan: Mapping[str, Any]) -> Work:
 
 
 def _keep_proven(run: Path, earlier: Mapping[str, Any]) -> None:
-    """Take what was proven on this machine into a plan that was made anew, as when the prepared data was removed."""
-    proof = earlier.get("proof") or {}
-    if earlier.get("settings") and proof.get("machine") == fingerprint_of():
-        names = ("settings", "variables", "choices", "measured", "proof", "forecast")
-        kept = {name: earlier[name] for name in names if name in earlier}
-        kept["settings"] = {**earlier["settings"], "run": str(run), "prepared": str(run / "prepared")}
-        write_artifact(run, PLAN, {**read_plan(run), **kept})
+    """Take what was proven on this machine into a plan that was made anew, as when the prepared data was removed.
+
+    Where another number of processes was asked for since, what depends on that number is taken from the new plan.
+    """
+    proof, anew = earlier.get("proof") or {}, read_plan(run)
+    if not earlier.get("settings") or proof.get("machine") != fingerprint_of():
+        return
+    names = ("settings", "variables", "choices", "measured", "proof", "forecast")
+    kept = {name: earlier[name] for name in names if name in earlier}
+    kept["settings"] = {**earlier["settings"], "run": str(run), "prepared": str(run / "prepared")}
+    if _planned_processes(earlier) != _planned_processes(anew):
+        for part in ("settings", "choices"):
+            kept[part] = {name: value for name, value in kept[part].items() if name not in SHARED_SETTINGS}
+            kept[part] |= {name: value for name, value in anew[part].items() if name in SHARED_SETTINGS}
+        kept["forecast"] = anew["forecast"]
+        kept["processes_asked_after"] = int(attempt_folders(run)[-1].name)
+    write_artifact(run, PLAN, {**anew, **kept})
+
+
+def _planned_processes(plan: Mapping[str, Any]) -> int:
+    return int(((plan.get("choices") or {}).get("processes") or {}).get("value") or 1)
+
+
+def _set_aside(run: Path, plan: Mapping[str, Any]) -> frozenset[str]:
+    """What earlier attempts changed and a person has asked for anew since."""
+    attempts = attempt_folders(run)
+    is_asked = attempts and plan.get("processes_asked_after") == int(attempts[-1].name)
+    return frozenset(("processes", "threads", "shard")) if is_asked else frozenset()
 
 
 def _report(run: Path, on_event: OnEvent) -> None:
@@ -183,6 +207,7 @@ def make_job(run: Path, request: TrainRequest, plan: Mapping[str, Any], children
         step_timeout_seconds=request.step_timeout,
         memory=Memory.open(),
         memory_key=memory_key(request, plan),
+        set_aside=_set_aside(run, plan),
         describe_result=lambda result: describe_result(run, read_plan(run), result),
     )
 
@@ -190,6 +215,8 @@ def make_job(run: Path, request: TrainRequest, plan: Mapping[str, Any], children
 def memory_key(request: TrainRequest, plan: Mapping[str, Any]) -> str:
     """Under which it is remembered what made a run finish: the same data, model and wishes about how to compute."""
     wishes = {name: getattr(request, name) for name in _WISHES}
+    if (request.processes or 1) > 1:
+        wishes["processes"] = request.processes
     model = str((plan.get("model") or {}).get("folder") or plan["settings"].get("model"))
     return key_of("train", str(Path(request.data).absolute()), model, str(plan.get("task")), repr(wishes))
 

@@ -34,6 +34,7 @@ class Launch:
     attempt: Path
     takes_interrupts: bool = False  # Ctrl-C reaches it as it would without us
     spare: Spare | None = None  # a process that may be waiting to become it
+    is_of_ranks: bool = False  # a launcher of our own engine's processes: their ends tell more than its own
 
 
 class Child:

@@ -61,3 +61,30 @@ def test_no_spare_on_other_systems_or_where_memory_is_short(tmp_path, made, monk
     monkeypatch.setattr(engine_child, "_has_room", lambda: has_room)
     EngineChildren(tmp_path).warm_up()
     assert made == []
+
+
+def test_several_processes_are_a_torchrun_job_at_a_free_port_that_starts_nothing_again(tmp_path, made, monkeypatch):
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.setenv("RANK", "3")
+    launch = EngineChildren(tmp_path).launch(tmp_path, {"device": "cpu", "processes": 2, "threads": 4}, {})
+    words = " ".join(launch.command[1:])
+    assert words.startswith("-m torch.distributed.run --nnodes 1 --nproc-per-node 2 --rdzv-backend c10d")
+    assert "--rdzv-endpoint 127.0.0.1:0 --local-addr 127.0.0.1 --max-restarts 0" in words
+    assert words.endswith(f"-m {ENGINE} {tmp_path}")
+    assert (launch.environment["OMP_NUM_THREADS"], launch.environment["GLOO_SOCKET_IFNAME"]) == ("4", "lo")
+    assert "RANK" not in launch.environment
+    assert (launch.spare, launch.is_of_ranks, made) == (None, True, ["closed"])
+
+
+def test_no_spare_waits_for_several_processes_and_one_does_again_after_they_became_one(tmp_path, made):
+    children = EngineChildren(tmp_path, processes=2)
+    children.warm_up()
+    assert made == []
+    children.launch(tmp_path, {"device": "cpu", "processes": 2}, {"processes": 1, "threads": 2})
+    children.warm_up()
+    assert made == ["made"]
+
+
+def test_a_variable_that_a_remedy_set_stays(tmp_path):
+    launch = EngineChildren(tmp_path).launch(tmp_path, {"processes": 2, "threads": 4}, {"OMP_NUM_THREADS": "1"})
+    assert launch.environment["OMP_NUM_THREADS"] == "1"

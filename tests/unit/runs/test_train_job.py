@@ -45,3 +45,33 @@ def test_what_was_proven_here_outlives_a_plan_made_anew(tmp_path, monkeypatch):
         plan = read_artifact(tmp_path / runfolder.PLAN)
         assert (plan["settings"]["threads"], plan["task"]) == (threads, "classify")
         assert ("variables" in plan) == (machine == "here")
+
+
+def test_a_run_that_goes_on_with_other_processes_keeps_all_that_is_learned(tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "fingerprint_of", lambda: "here")
+    (tmp_path / "attempts" / "03").mkdir(parents=True)
+    earlier = {
+        "settings": {"threads": 2, "precision": "bf16", "options": {"lora": {}}},
+        "choices": {"threads": {"value": 2, "because": "x"}, "lr": {"value": 1e-4, "because": "x"}},
+        "forecast": {"seconds": 60, "made_at": 1.0},
+        "proof": {"machine": "here"},
+    }
+    anew = {
+        "settings": {"threads": 1, "processes": 2, "shard": False, "precision": "fp32", "options": {}},
+        "choices": {"processes": {"value": 2, "because": "as asked"}, "lr": {"value": 9.0, "because": "x"}},
+        "forecast": {"seconds": None},
+    }
+    write_artifact(tmp_path, runfolder.PLAN, anew)
+    train._keep_proven(tmp_path, earlier)
+    plan = read_artifact(tmp_path / runfolder.PLAN)
+    assert {name: plan["settings"][name] for name in ("threads", "processes", "precision", "options")} == {
+        "threads": 1,
+        "processes": 2,
+        "precision": "bf16",
+        "options": {"lora": {}},
+    }
+    assert plan["choices"]["lr"]["value"] == 1e-4
+    assert plan["forecast"] == {"seconds": None}  # it is measured again
+    assert train._set_aside(tmp_path, plan) == {"processes", "threads", "shard"}
+    (tmp_path / "attempts" / "04").mkdir()
+    assert train._set_aside(tmp_path, plan) == frozenset()  # what the ladder changed since counts

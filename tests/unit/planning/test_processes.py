@@ -1,0 +1,152 @@
+"""More than one process: what a machine can have, how cores and memory are shared, and how the ladder steps down."""
+
+from dataclasses import replace
+
+import pytest
+
+from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.facts import DatasetFacts, DeviceTrial, Gpu, Lengths, MachineFacts, ModelFacts
+from holdfast.core.plan import Rung
+from holdfast.core.request import make_request
+from holdfast.planning.ladder import Tried, choose_rung
+from holdfast.planning.ladders import engine_ladder
+from holdfast.planning.memory_model import need_of
+from holdfast.planning.plan import TrainPlan, make_plan
+from tests.unit.planning.test_ladder import named
+from tests.unit.planning.test_train_plan import LAPTOP, LLAMA, MINILM, plan
+
+SMOLLM = ModelFacts(
+    name="smollm",
+    folder="/s",
+    kind="llama",
+    parameters=134_515_008,
+    layers=30,
+    hidden=576,
+    inner=1536,
+    vocabulary=49_152,
+)
+STUCK = Tried(changes={}, ending="hang", slug="rank-stuck", step_reached=7)
+
+
+def cards(count: int, memory_bytes: int = 24_000_000_000) -> MachineFacts:
+    gpus = tuple(Gpu(name="Fast 1", kind="cuda", has_bf16=True, memory_bytes=memory_bytes) for _ in range(count))
+    trial = DeviceTrial(device="cuda:0", outcome="agrees", detail="", seconds=1)
+    return MachineFacts(os="linux", cpu_count=8, memory_bytes=64_000_000_000, gpus=gpus, trials=(trial,))
+
+
+def language_plan(machine: MachineFacts, model: ModelFacts = SMOLLM, **asked: object) -> TrainPlan:
+    words = Lengths(unit="words", median=10, mean=12, p95=29, p99=43, longest=79, measured=100)
+    facts = DatasetFacts(
+        task="causal", form="x", rows=1000, columns=(), splits={"train": 1000}, lengths={"text": words}
+    )
+    return make_plan(make_request({"data": "x.jsonl", **asked}), machine, facts, model)
+
+
+def test_one_process_is_not_worth_a_word():
+    assert not {"processes", "shard"} & plan().choices.keys()
+    assert not {"processes", "shard"} & plan(processes=1).settings(make_request({"data": "x"}), "p", "r").keys()
+
+
+def test_cores_are_shared_and_it_is_said():
+    made = plan(processes=2)
+    settings = made.settings(make_request({"data": "x"}), "p", "r")
+    assert (settings["processes"], settings["threads"], settings["shard"]) == (2, 2, False)
+    assert made.choices["threads"].because == "4 cores are shared by 2 processes"
+    assert plan(processes=3).choices["threads"].value == 1
+
+
+def test_threads_that_were_asked_for_are_those_of_each_process():
+    assert plan(processes=2, threads=4).choices["threads"].value == 4
+
+
+@pytest.mark.parametrize(("asked", "seen"), [(0, "out of range"), (1.5, "whole number"), ("two", "is no number")])
+def test_a_number_that_is_none_is_refused_with_what_is_allowed(asked, seen):
+    with pytest.raises(RequestError) as refused:
+        make_request({"data": "x.csv", "processes": asked})
+    assert seen in refused.value.seen
+    assert "1 to 1,024" in refused.value.seen
+
+
+def test_more_processes_than_cores_are_refused_with_their_number():
+    with pytest.raises(MachineError, match="more than this machine has cores") as refused:
+        plan(processes=9)
+    assert "8 cores" in refused.value.seen
+    assert refused.value.try_next == ("--processes 8",)
+
+
+def test_more_processes_than_cards_are_refused_with_their_number():
+    with pytest.raises(MachineError, match="more than this machine has cards") as refused:
+        plan(machine=cards(2), processes=4)
+    assert "2 cards" in refused.value.seen
+    assert refused.value.try_next == ("--processes 2", "--device cpu")
+
+
+def test_more_processes_than_examples_of_a_step_are_refused():
+    with pytest.raises(RequestError, match="more than there are examples in a step") as refused:
+        plan(processes=4, batch_size=3)
+    assert "a batch of 3 examples" in refused.value.seen
+
+
+def test_apples_gpu_is_refused_with_the_reason():
+    trial = DeviceTrial(device="mps", outcome="agrees", detail="", seconds=1)
+    mac = MachineFacts(os="macos", cpu_count=8, gpus=(Gpu(name="M2", kind="mps"),), trials=(trial,))
+    with pytest.raises(MachineError, match="Apple's GPU") as refused:
+        plan(machine=mac, processes=2)
+    assert "no collective backend for MPS" in refused.value.seen
+    assert plan(machine=mac, processes=2, device="cpu").choices["processes"].value == 2
+
+
+def test_other_systems_are_refused():
+    with pytest.raises(MachineError, match="windows"):
+        plan(machine=replace(LAPTOP, os="windows"), processes=2)
+
+
+def test_processes_of_one_machine_need_memory_each_and_cards_have_their_own():
+    one, two = (need_of(MINILM, 4096, task="classify", processes=count) for count in (1, 2))
+    assert two.activations == 2 * one.activations
+    assert two.weights < 2 * one.weights  # one of them makes the copy that is saved
+    card = need_of(MINILM, 4096, task="classify", on_card=True)
+    assert need_of(MINILM, 4096, task="classify", on_card=True, processes=2).weights == card.weights
+
+
+def test_weights_are_parted_only_where_all_of_them_do_not_fit():
+    assert not language_plan(cards(2), processes=2, lora=False).choices["shard"].value
+    made = language_plan(cards(8, 40_000_000_000), LLAMA, processes=8, lora=False)
+    assert made.choices["shard"].value
+    assert "FSDP2" in made.choices["shard"].because
+    assert "more than a card has (40.0 GB)" in made.choices["shard"].because
+
+
+def test_on_one_machine_parted_weights_let_more_processes_fit():
+    small = replace(LAPTOP, memory_bytes=7_500_000_000, memory_free_bytes=7_500_000_000)
+    made = language_plan(small, processes=2, lora=False, batch_size=4)
+    assert made.choices["shard"].value
+    assert "free for 2 processes" in made.choices["shard"].because
+
+
+def test_what_fits_in_no_way_names_fewer_processes():
+    with pytest.raises(MachineError, match="would not fit") as refused:
+        plan(machine=replace(LAPTOP, memory_bytes=1_000_000_000, memory_free_bytes=1_000_000_000), processes=4)
+    assert "fewer --processes" in refused.value.try_next[0]
+
+
+def test_a_rank_that_is_stuck_once_may_be_chance_and_twice_there_are_fewer():
+    ladder = engine_ladder({"processes": 4, "threads": 1})
+    first = choose_rung(named("rank-stuck"), [STUCK], ladder)
+    assert (first.action, first.changes) == ("again", {})
+    second = choose_rung(named("rank-stuck"), [STUCK, STUCK], ladder)
+    assert second.changes == {"processes": 2, "threads": 2}
+    half = replace(STUCK, changes=second.changes, rung=Rung(second.rung.title, second.rung.change))
+    third = choose_rung(named("rank-stuck"), [STUCK, STUCK, half], ladder)
+    assert third.changes == {"processes": 1, "threads": 4}
+
+
+def test_one_process_and_parted_weights_leave_nothing_to_halve():
+    for settings in ({"processes": 1}, {}, {"processes": 2, "shard": True}):
+        ladder = engine_ladder(settings)
+        assert ladder.settle({}, {"processes": "halve"}) == {}
+
+
+def test_one_thread_as_a_remedy_outlives_fewer_processes():
+    ladder = engine_ladder({"processes": 4, "threads": 2})
+    assert ladder.settle({"threads": 1}, {"processes": "halve"}) == {"threads": 1, "processes": 2}
