@@ -1,25 +1,81 @@
-"""Put on the engine's path: sends it a signal as it enters a phase. STRIKE says which, in which phase, from which step.
+"""Put on the path of what trains: brings a fault about in it. STRIKE says which, in which phase, from which step.
 
-From outside a short phase of a starved process could be missed.
+The fault is a signal that the process gets, or "deadlock", "livelock", "nan" (in the weights, only in a script). Our
+engine is struck as it enters the phase: from outside a short phase of a starved process could be missed. A script is
+struck as torch loads ("import"), or after that step of its optimizer. In phase "call" the process waits for SIGUSR2.
+STRIKE_ONCE names a file that is made at the strike; where it is there nothing more happens.
 """
 
 import os
 import signal
+import sys
 import threading
-
-from holdfast.core.heartbeat import PHASES, BeatWriter
+from pathlib import Path
 
 NAME, PHASE, STEP = os.environ["STRIKE"].split(":")
+ONCE = os.environ.get("STRIKE_ONCE")
 DELAY_SECONDS = 0.003 if PHASE == "save" else 0.0  # in the middle of the writing
-beat = BeatWriter.beat
 
 
-def beat_and_strike(self, step):
-    beat(self, step)
-    if PHASES[self._phase] == PHASE and step >= int(STEP):
-        BeatWriter.beat = beat
-        strike = threading.Timer(DELAY_SECONDS, os.kill, (os.getpid(), signal.Signals[NAME]))
-        strike.start() if DELAY_SECONDS else strike.function(*strike.args)
+def strike(weights=()):
+    if ONCE:
+        try:
+            Path(ONCE).touch(exist_ok=False)
+        except FileExistsError:
+            return
+    if NAME == "deadlock":
+        lock = threading.Lock()
+        lock.acquire()
+        lock.acquire()
+    while NAME == "livelock":
+        pass
+    if NAME == "nan":
+        for weight in weights:
+            weight.detach().fill_(float("nan"))
+    if NAME.startswith("SIG"):
+        os.kill(os.getpid(), signal.Signals[NAME])
 
 
-BeatWriter.beat = beat_and_strike
+def strike_engine():
+    from holdfast.core.heartbeat import PHASES, BeatWriter
+
+    beat = BeatWriter.beat
+
+    def beat_and_strike(self, step):
+        beat(self, step)
+        if PHASES[self._phase] == PHASE and step >= int(STEP):
+            BeatWriter.beat = beat
+            threading.Timer(DELAY_SECONDS, strike).start() if DELAY_SECONDS else strike()
+
+    BeatWriter.beat = beat_and_strike
+
+
+class StrikeScript:
+    """Waits for torch's optimizers to be imported, and counts their steps."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "torch.optim.optimizer":
+            return None
+        sys.meta_path.remove(self)
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in sys.meta_path)))
+        load, done = spec.loader.exec_module, [0]
+
+        def count(optimizer, arguments, options):
+            done[0] += 1
+            if done[0] == int(STEP):
+                strike([weight for group in optimizer.param_groups for weight in group["params"]])
+
+        def load_and_strike(module):
+            load(module)
+            strike() if PHASE == "import" else module.register_optimizer_step_post_hook(count)
+
+        spec.loader.exec_module = load_and_strike
+        return spec
+
+
+if PHASE == "call":
+    signal.signal(signal.SIGUSR2, lambda number, frame: strike())
+elif any(word.startswith("holdfast.engine") for word in sys.orig_argv):
+    strike_engine()
+elif len(sys.orig_argv) > 1 and sys.orig_argv[1].endswith(".py"):
+    sys.meta_path.insert(0, StrikeScript())

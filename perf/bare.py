@@ -1,0 +1,145 @@
+"""Measures what becomes of the same faults without Holdfast: a training alone, in a shell loop, and with Holdfast.
+
+Each fault is brought about by the lab's own files (tests/lab/faults) in three runs of the same training:
+
+    bare         the command alone
+    shell loop   what people write: `until COMMAND; do sleep 1; done` around a script that saves every ten steps and
+                 resumes from its newest checkpoint (trainer.train(resume_from_checkpoint=...), ckpt_path="last"). Its
+                 first round is the bare run. `torchrun --max-restarts` does the same; none of them looks at a process
+                 that is still there
+    holdfast     `holdfast run -- COMMAND` with the script as it is; our engine under its supervisor
+
+A run has finished when it ended by itself with exit code 0 and left a model; its weights are compared with those of an
+unbroken run. It hangs when it is still there a minute after it was struck. HOLDFAST_LAB_PYTHON names an interpreter
+with lightning and sentence-transformers; what it lacks is left out. `--results FILE` keeps what was seen, and cells
+that are in it are not run again.
+"""
+
+import argparse
+import datetime
+import json
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from perf.bare_subjects import ENGINE, LOADER, SCRIPTS, Seen, Subject, make_subjects
+from perf.figures import Figure, commit_and_machine, write_figures
+
+AT_ONCE = 3  # most of them wait
+FAULTS = (
+    *((name, phase) for phase in ("import", "first step", "step") for name in ("SIGKILL", "SIGSTOP")),
+    *((name, "step") for name in ("SIGSEGV", "SIGABRT", "deadlock", "livelock", "nan", LOADER)),
+)
+WAYS = ("bare", "shell loop", "holdfast")
+
+
+def main() -> None:
+    """Run every cell that is not known yet, print the table, write page and ledger."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, help="JSON lines; kept and gone on with")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no cell after that time")
+    parser.add_argument("--subjects", default=",".join((ENGINE, *SCRIPTS)), help="divided by commas")
+    parser.add_argument("--page", type=Path, help="write the table here, as a page of the documentation")
+    parser.add_argument("--no-ledger", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        results = Results(options.results or Path(name) / "results.jsonl")
+        subjects = make_subjects(Path(name), options.subjects.split(","))
+        deadline = time.monotonic() + 60 * options.minutes
+        cells = [(subject, fault) for fault in FAULTS for subject in subjects if not results.has(subject.name, *fault)]
+
+        def measure(cell: tuple["Subject", tuple[str, str]]) -> None:
+            if time.monotonic() < deadline:
+                results.add(cell[0].measure(*cell[1]))
+
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(measure, cells))
+    print("\n".join(table(results.seen)))
+    if options.page:
+        options.page.write_text(page(results.seen), encoding="utf-8")
+    if not options.no_ledger:
+        write_figures("bare", summary(results.seen))
+
+
+class Results:
+    """What was seen, in a file as well."""
+
+    def __init__(self, path: Path):
+        self._path, self._lock = path, threading.Lock()
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        self.seen = [Seen(**json.loads(line)) for line in lines]
+
+    def has(self, subject: str, fault: str, phase: str) -> bool:
+        """Whether this cell was measured."""
+        return any((one.subject, one.fault, one.phase) == (subject, fault, phase) for one in self.seen)
+
+    def add(self, seen: list[Seen]) -> None:
+        """Keep what a cell showed."""
+        with self._lock, self._path.open("a", encoding="utf-8") as file:
+            for one in seen:
+                self.seen.append(one)
+                print(json.dumps(asdict(one)), file=file)
+                print(f"{one.subject:<22} {one.fault:<16} {one.phase:<11} {one.way:<11} {_words(one)}", flush=True)
+
+
+def table(seen: list[Seen]) -> list[str]:
+    """One line for each fault and training, as Markdown, and the rates."""
+    lines = ["| fault | phase | training | " + " | ".join(WAYS) + " |", "| --- " * (3 + len(WAYS)) + "|"]
+    cells = {(one.fault, one.phase, one.subject, one.way): one for one in seen}
+    for fault, phase, subject in dict.fromkeys(key[:3] for key in cells):
+        told = [_words(cells[fault, phase, subject, way]) for way in WAYS]
+        lines.append(f"| {fault} | {phase} | {subject} | {' | '.join(told)} |")
+    return lines
+
+
+def summary(seen: list[Seen]) -> list[Figure]:
+    """The rates of each way, and how soon Holdfast noticed what hung."""
+    figures = []
+    for what in ("finished", "same weights"):
+        for way in reversed(WAYS):
+            truths = [one.finished if what == "finished" else one.same for one in seen if one.way == way]
+            figures.append(Figure(f"{way}: {what}", "% of n", 100 * sum(truths) / len(truths), len(truths)))
+    noticed = sorted(one.noticed_after_seconds for one in seen if one.noticed_after_seconds is not None)
+    if noticed:
+        figures.append(
+            Figure("holdfast: hangs noticed after, median", "seconds", statistics.median(noticed), len(noticed))
+        )
+        figures.append(Figure("holdfast: hangs noticed after, worst", "seconds", noticed[-1], len(noticed)))
+    return figures
+
+
+def page(seen: list[Seen]) -> str:
+    """The table as a page of the documentation."""
+    commit, machine = commit_and_machine()
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    rates = [f"- {one.subject}: {one.value:.3g} {one.unit}, n = {one.rounds}" for one in summary(seen)]
+    head = (
+        "# The same faults without Holdfast",
+        "",
+        f"Written by `python perf/bare.py --page docs/bare.md` on {today}, commit {commit}, {machine}.",
+        "*Bare* is the command alone. *Shell loop* starts a script that saves every ten steps again until it ends well",
+        "and resumes from its newest checkpoint; it sees an exit and nothing else. *Holdfast* runs the script as it is",
+        "without a line for checkpoints. All run the same tiny training, and the same files bring the faults about.",
+        "",
+        *rates,
+        "",
+    )
+    return "\n".join([*head, *table(seen), ""])
+
+
+def _words(one: Seen) -> str:
+    if not one.finished:
+        return f"no ({one.how})"
+    noticed = "" if one.noticed_after_seconds is None else f", noticed after {one.noticed_after_seconds:.1f} s"
+    return ("same weights" if one.same else "finished, other weights") + noticed
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Adds figures to the ledger: the day, the commit, the machine with its load, then what was measured."""
+
+import csv
+import datetime
+import os
+import platform
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+LEDGER = Path(__file__).parent / "ledger.csv"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure; a median where `rounds` is more than one."""
+
+    subject: str
+    unit: str
+    value: float
+    rounds: int
+
+
+def commit_and_machine() -> tuple[str, str]:
+    """What was measured, and where."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    return commit, f"{platform.system()} {platform.machine()} {os.cpu_count()} cores, load {os.getloadavg()[1]:.0f}"
+
+
+def write_figures(benchmark: str, figures: list[Figure]) -> None:
+    """Print the figures and add them to the ledger."""
+    commit, machine = commit_and_machine()
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    with LEDGER.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        for one in figures:
+            print(f"{benchmark:<20} {one.subject:<58} {one.value:10.4g} {one.unit}")
+            row = [today, commit, machine, benchmark, one.subject, one.unit, f"{one.value:.6g}", one.rounds]
+            writer.writerow(row)

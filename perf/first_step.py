@@ -1,0 +1,106 @@
+"""Measures how soon training begins: from the command to the end of the first step, ours against a Trainer script.
+
+The same file and model. The script is the one of the Trainer's tutorial: load_dataset, map with the tokenizer, a split,
+train. Ours is `holdfast train`, which also surveys the data, looks at the machine and, the first time, proves its plan
+by a few steps; the first step counted is the first of the run itself. *Cold*: nothing of the data was prepared before
+and nothing is remembered of the machine. *Warm*: the same command once more; both then use what they prepared. They
+take turns.
+"""
+
+import argparse
+import contextlib
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from holdfast.core.events import read_events
+from holdfast.core.runfolder import EVENTS
+from perf.figures import Figure, write_figures
+from perf.first_step_peer import BATCH_SIZE, EPOCHS
+from perf.peers import peer_python
+
+LIMIT_SECONDS = 600.0
+PACKAGES = ("transformers==5.22.2", "accelerate", "datasets")
+
+
+def main() -> None:
+    """Let both begin several times, cold and warm; print medians and add them to the ledger."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="a folder")
+    parser.add_argument("--data", type=Path, required=True, help="a CSV file with the columns text and label")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--no-ledger", action="store_true")
+    options = parser.parse_args()
+    found: dict[str, list[float]] = {}
+    for number in range(options.rounds):
+        with tempfile.TemporaryDirectory() as name:
+            for state in ("cold", "warm"):
+                for who, measure in (("holdfast", ours), ("HF Trainer script", peer)):
+                    seconds = measure(Path(name), state, options)
+                    found.setdefault(f"{who}, {state}", []).append(seconds)
+                    print(f"round {number + 1}: {who}, {state}: {seconds:.1f} s", flush=True)
+    figures = [Figure(who, "seconds", statistics.median(times), len(times)) for who, times in sorted(found.items())]
+    if options.no_ledger:
+        print(*figures, sep="\n")
+    else:
+        write_figures("first_step", figures)
+
+
+def ours(folder: Path, state: str, options: argparse.Namespace) -> float:
+    """Seconds until the run has done a step that counts."""
+    run = folder / f"run-{state}"
+    command = [sys.executable, "-m", "holdfast", "train", str(options.data), "--model", str(options.model)]
+    command += ["--text-column", "text", "--label-column", "label", "--out", str(run), "--offline"]
+    command += ["--epochs", str(EPOCHS), "--batch-size", str(BATCH_SIZE)]
+    homes = {"XDG_CACHE_HOME": str(folder / "cache"), "XDG_STATE_HOME": str(folder / "state")}
+    return _until_step(command, homes, run / "attempts" / "01" / EVENTS, folder / f"ours-{state}.txt")
+
+
+def peer(folder: Path, state: str, options: argparse.Namespace) -> float:
+    """Seconds until the script has done a step."""
+    told = folder / f"peer-{state}.jsonl"
+    script = Path(__file__).with_name("first_step_peer.py")
+    command = [peer_python("trainer", *PACKAGES), str(script), str(options.model), str(options.data), str(told)]
+    homes = {"HF_DATASETS_CACHE": str(folder / "datasets"), "HF_HUB_OFFLINE": "1"}
+    return _until_step(command, homes, told, folder / f"peer-{state}.txt")
+
+
+def _until_step(command: list[str], variables: dict[str, str], told: Path, output: Path) -> float:
+    begun = time.time()
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            command,
+            env=os.environ | variables,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+    try:
+        while time.time() < begun + LIMIT_SECONDS:
+            for event in read_events(told):
+                if event["event"] == "step":
+                    return float(str(event["time"])) - begun
+            if process.poll() is not None:
+                break
+            time.sleep(0.05)
+        raise RuntimeError(f"no step came: {output.read_text(errors='replace')[-3000:]}")
+    finally:
+        process.terminate()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+if __name__ == "__main__":
+    main()
