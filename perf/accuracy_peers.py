@@ -164,9 +164,9 @@ def instructions(settings: Settings, split: str) -> list[dict]:
     return [{"input_ids": texts[at], "labels": np.where(flags[at], texts[at], -100)} for at in range(len(texts))]
 
 
-def labelled(rows: list[dict]) -> dict[str, torch.Tensor]:
+def labelled(rows: list[dict], unit: int = 1) -> dict[str, torch.Tensor]:
     """Padded texts with a label or a row of labels each."""
-    return padded(rows) | {"labels": torch.from_numpy(np.stack([row["labels"] for row in rows]))}
+    return padded(rows, unit) | {"labels": torch.from_numpy(np.stack([row["labels"] for row in rows]))}
 
 
 def learned(rows: list[dict], unit: int = 1) -> dict[str, torch.Tensor]:

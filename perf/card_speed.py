@@ -1,16 +1,17 @@
-"""Times language models and two towers on a CUDA card: the engine and its peers, in turns of many steps.
+"""Times the three tasks on a CUDA card: the engine and its peers, each in a process of its own, in turns of many steps.
 
-causal: SmolLM2-135M, --batch texts a step, LoRA or full; HF Trainer (with peft) as people run it and tuned (grouped by
-length, padded to 64, fused optimizer, tf32). two-tower: MiniLM-L6, --batch pairs a step; the model and loss of
-sentence-transformers in a plain loop, which is quicker than its trainer, and tuned the same way. bf16 for all. Random
-weights of a language model without --model; prepared data must be given. Each is a process of its own, and one of them
-works at a time.
+classify: BERT-base shape, texts of log-normal lengths (mean 92 tokens); HF Trainer and Lightning. causal: SmolLM2-135M,
+LoRA or full; HF Trainer (with peft). two-tower: MiniLM-L6; the model and loss of sentence-transformers in a plain loop,
+which is quicker than its trainer. Peers run as people run them, and tuned: texts of like length together, padded to a
+few lengths, fused optimizer, tf32, compiled where that is quicker for them. bf16 for all. Weights are random without
+--model and texts without --prepared (which two-tower needs); neither changes the time of a step.
 """
 
 import argparse
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 OURS, COMPILED = "holdfast", "holdfast, compiled"
 LORA = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}
@@ -20,23 +21,46 @@ def main() -> None:
     """Let everyone take turns."""
     options = _options()
     if options.worker:
-        return {"ours": work_ours, "hf": work_hf, "st": work_st}[options.worker](options)
+        return WORKERS[options.worker](options)
     from contest import Contestant, contest, report
+    from matrix_rate import PRODUCTS, shares
 
     with tempfile.TemporaryDirectory() as name:
-        model = options.model or make_model(Path(name) / "model")
-        given = [__file__, options.task, "--model", str(model), "--prepared", str(options.prepared)]
+        model = options.model or make_model(options.task, Path(name) / "model")
+        prepared = options.prepared or make_texts(options.task, Path(name) / "prepared")
+        given = [__file__, options.task, "--model", str(model), "--prepared", str(prepared)]
         given += ["--batch", str(options.batch), *(["--lora"] if options.lora else [])]
-        peer, kind = ("HF Trainer", "hf") if options.task == "causal" else ("sentence-transformers", "st")
-        contestants = [
-            Contestant(OURS, [*given, "--worker", "ours"]),
-            *([Contestant(COMPILED, [*given, "--worker", "ours", "--compile"])] if options.compile else []),
-            Contestant(peer, [*given, "--worker", kind]),
-            Contestant(f"{peer}, tuned", [*given, "--worker", kind, "--tuned"]),
-        ]
+        contestants = [Contestant(OURS, [*given, "--worker", "ours"])]
+        if options.compile:
+            contestants.append(Contestant(COMPILED, [*given, "--worker", "ours", "--compile"]))
+        for peer, more in PEERS[options.task].items():
+            contestants.append(Contestant(peer, [*given, "--worker", *more]))
+        contestants.append(Contestant(PRODUCTS, [*given, "--worker", "products"]))
         turns = contest(contestants, options.rounds, options.steps, warm_up=options.warm_up)
-    kind = {"causal": "causal_cuda lora" if options.lora else "causal_cuda full", "two-tower": "two_tower_cuda"}
-    report(f"{kind[options.task]} batch {options.batch}", turns, OURS, "cuda")
+        tokens, gflop = needed(options, model, prepared)
+        used = shares(turns, gflop)
+    kind = " lora" if options.lora else " full" if options.task == "causal" else ""
+    name = f"{options.task.replace('-', '_')}_cuda{kind} batch {options.batch}"
+    ours = COMPILED if options.compile else OURS
+    report(name, turns, ours, "cuda", tokens=tokens, shares=used)
+
+
+def needed(options: argparse.Namespace, model: Path, prepared: Path) -> tuple[float, float]:
+    """Tokens of an example in the mean, and the GFLOP of its products."""
+    from causal_cpu import lengths
+    from matrix_rate import classifier_gflop, encoder_gflop, language_gflop
+
+    from holdfast.data.shards import open_array, open_tokens
+
+    if options.task == "causal":
+        tokens, learned = lengths(prepared)
+        return tokens, language_gflop(model, tokens, learned, is_lora=options.lora)
+    texts = open_tokens(prepared, "train").lengths
+    if options.task == "classify":
+        return float(texts.mean()), classifier_gflop(model, float(texts.mean()))
+    pairs = open_array(prepared, "train.qrels")
+    both = float((texts[pairs[:, 0]] + open_tokens(prepared, "corpus").lengths[pairs[:, 1]]).mean())
+    return both, encoder_gflop(model, both)
 
 
 def work_ours(options: argparse.Namespace) -> None:
@@ -44,9 +68,8 @@ def work_ours(options: argparse.Namespace) -> None:
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     from contest import run_engine
 
-    more = {"options": {"same_article": "negative"} if options.task == "two-tower" else {"samples": 0}}
-    if options.lora:
-        more["options"]["lora"] = LORA  # type: ignore[assignment]
+    own = {"classify": {}, "causal": {"samples": 0}, "two-tower": {"same_article": "negative"}}
+    more = {"options": own[options.task] | ({"lora": LORA} if options.lora else {})}
     run_engine(
         options.task,
         options.model,
@@ -60,23 +83,26 @@ def work_ours(options: argparse.Namespace) -> None:
     )
 
 
+def work_products_alone(options: argparse.Namespace) -> None:
+    """Nothing but products of matrices."""
+    from matrix_rate import work_products
+
+    work_products("cuda", None)
+
+
+def work_lightning(options: argparse.Namespace) -> None:
+    """Lightning on the same texts."""
+    from lightning_peer import train
+
+    train(options.model, options.prepared, options.batch, device="cuda", threads=None)
+
+
 def work_hf(options: argparse.Namespace) -> None:
     """HF Trainer on the same texts."""
-    import torch
-    from accuracy_peers import instructions, learned
     from contest import paced_trainer
-    from transformers import AutoModelForCausalLM, TrainingArguments
+    from transformers import TrainingArguments
 
-    from holdfast.engine.settings import Settings
-
-    place = {"model": str(options.model), "prepared": str(options.prepared), "run": "."}
-    rows = instructions(Settings(task="causal", **place), "train")
-    dtype = torch.bfloat16 if options.lora else torch.float32
-    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype)
-    if options.lora:
-        from peft import LoraConfig, get_peft_model
-
-        model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **LORA))
+    model, rows, collate = classifier_of(options) if options.task == "classify" else language_model_of(options)
     tuned = {"tf32": True, "optim": "adamw_torch_fused", "train_sampling_strategy": "group_by_length"}
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
@@ -90,11 +116,46 @@ def work_hf(options: argparse.Namespace) -> None:
             report_to="none",
             logging_steps=10**6,
             disable_tqdm=True,
+            torch_compile=options.compile,
             **(tuned if options.tuned else {}),
         )
         unit = 64 if options.tuned else 1
         make = paced_trainer(options.batch)
-        make(model=model, args=arguments, train_dataset=rows, data_collator=lambda part: learned(part, unit)).train()
+        make(model=model, args=arguments, train_dataset=rows, data_collator=lambda part: collate(part, unit)).train()
+
+
+def classifier_of(options: argparse.Namespace) -> tuple[Any, list[dict], Any]:
+    """A classifier as people load it, its rows, and how they are padded."""
+    import json
+
+    from accuracy_peers import labelled
+    from transformers import AutoModelForSequenceClassification
+
+    from holdfast.data.shards import open_array, open_tokens
+
+    texts, labels = open_tokens(options.prepared, "train"), open_array(options.prepared, "train.labels")
+    rows = [{"input_ids": texts[at], "labels": labels[at]} for at in range(len(texts))]
+    classes = len(json.loads((options.prepared / "manifest.json").read_text())["labels"])
+    return AutoModelForSequenceClassification.from_pretrained(options.model, num_labels=classes), rows, labelled
+
+
+def language_model_of(options: argparse.Namespace) -> tuple[Any, list[dict], Any]:
+    """A language model as people load it, its rows, and how they are padded."""
+    import torch
+    from accuracy_peers import instructions, learned
+    from transformers import AutoModelForCausalLM
+
+    from holdfast.engine.settings import Settings
+
+    place = {"model": str(options.model), "prepared": str(options.prepared), "run": "."}
+    rows = instructions(Settings(task="causal", **place), "train")
+    dtype = torch.bfloat16 if options.lora else torch.float32
+    model: Any = AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype)
+    if options.lora:
+        from peft import LoraConfig, get_peft_model
+
+        model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **LORA))
+    return model, rows, learned
 
 
 def work_st(options: argparse.Namespace) -> None:
@@ -134,22 +195,42 @@ def work_st(options: argparse.Namespace) -> None:
         pace.step(len(rows))
 
 
-def make_model(folder: Path) -> Path:
-    """The shape of SmolLM2-135M with random weights, kept in bf16 as the real ones are."""
+def make_model(task: str, folder: Path) -> Path:
+    """The shape that the task is timed with and random weights; a language model's are in bf16, as real ones are."""
     import torch
-    from causal_cpu import make_model as make_whole
-    from transformers import AutoModelForCausalLM
+    from causal_cpu import make_model as make_language_model
+    from transformers import AutoModelForCausalLM, BertConfig, BertModel
+    from two_tower import make_model as make_encoder
 
-    make_whole(folder)
+    if task == "two-tower":
+        return make_encoder(folder)
+    if task == "classify":
+        BertModel(BertConfig()).save_pretrained(folder)
+        return folder
+    make_language_model(folder)
     AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(folder)
+    return folder
+
+
+def make_texts(task: str, folder: Path) -> Path:
+    """Random texts of lengths as people have them."""
+    import causal_cpu
+    import classify_cpu
+
+    if task == "two-tower":
+        raise SystemExit("two-tower needs --prepared FOLDER, a folder that `holdfast train` has prepared")
+    if task == "classify":
+        classify_cpu.make_texts(folder, count=6400, center=4.28, spread=0.71, longest=512)
+    else:
+        causal_cpu.make_texts(folder, count=4000)
     return folder
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("task", choices=["causal", "two-tower"])
+    parser.add_argument("task", choices=list(PEERS))
     parser.add_argument("--model", type=Path)
-    parser.add_argument("--prepared", type=Path, required=True)
+    parser.add_argument("--prepared", type=Path)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--lora", action="store_true")
     parser.add_argument("--compile", action="store_true")
@@ -160,6 +241,23 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tuned", action="store_true")
     return parser.parse_args()
 
+
+WORKERS = {
+    "ours": work_ours,
+    "hf": work_hf,
+    "lightning": work_lightning,
+    "st": work_st,
+    "products": work_products_alone,
+}
+PEERS = {
+    "classify": {
+        "HF Trainer": ["hf"],
+        "HF Trainer, tuned": ["hf", "--tuned", "--compile"],
+        "Lightning": ["lightning"],
+    },
+    "causal": {"HF Trainer": ["hf"], "HF Trainer, tuned": ["hf", "--tuned"]},
+    "two-tower": {"sentence-transformers": ["st"], "sentence-transformers, tuned": ["st", "--tuned"]},
+}
 
 if __name__ == "__main__":
     main()

@@ -23,8 +23,9 @@ def main() -> None:
     """Let the engine and HF Trainer take turns."""
     options = _options()
     if options.worker:
-        return {OURS: work_ours, "hf": work_hf, TRL: work_trl}[options.worker](options)
+        return {OURS: work_ours, "hf": work_hf, TRL: work_trl, "products": work_products_alone}[options.worker](options)
     from contest import Contestant, contest, report
+    from matrix_rate import PRODUCTS, language_gflop, shares
     from peers import peer_python
 
     trl_python = peer_python("trl", "trl==1.16.0", "transformers==5.22.2", "peft", "accelerate", "datasets")
@@ -41,7 +42,18 @@ def main() -> None:
             for peer, more in PEERS.items():
                 contestants.append(Contestant(peer, [*given, "--worker", "hf", *more], CALM))
             contestants.append(Contestant(TRL, [*given, "--worker", TRL], CALM, trl_python))
-            report(f"causal_cpu {kind}", contest(contestants, options.rounds, options.steps, warm_up=1), OURS)
+            contestants.append(Contestant(PRODUCTS, [*given, "--worker", "products"]))
+            turns = contest(contestants, options.rounds, options.steps, warm_up=1)
+            tokens, learned = lengths(prepared)
+            used = shares(turns, language_gflop(model, tokens, learned, is_lora=kind == "lora"))
+            report(f"causal_cpu {kind}", turns, OURS, tokens=tokens, shares=used)
+
+
+def work_products_alone(options: argparse.Namespace) -> None:
+    """Nothing but products of matrices."""
+    from matrix_rate import work_products
+
+    work_products("cpu", options.threads)
 
 
 def work_ours(options: argparse.Namespace) -> None:
@@ -114,6 +126,14 @@ def work_trl(options: argparse.Namespace) -> None:
             callbacks=[paced_callback(BATCH)],
             **more,
         ).train()
+
+
+def lengths(prepared: Path) -> tuple[float, float]:
+    """Tokens of a text, and how many of them are learned, in the mean."""
+    from holdfast.data.shards import open_array, open_tokens
+
+    texts = open_tokens(prepared, "train")
+    return float(texts.lengths.mean()), float(open_array(prepared, "train.learn").sum() / len(texts))
 
 
 def labelled(prepared: Path) -> list[dict]:

@@ -1,4 +1,4 @@
-"""Times classifiers of MiniLM-L6 shape on the CPU, 16 sentences a step: the engine and HF Trainer in its best settings.
+"""Times classifiers of MiniLM-L6 shape on the CPU, 16 sentences a step: the engine, HF Trainer and Lightning.
 
 Without --model the weights are random, and without --prepared the texts are too, with the lengths of sentences from
 medical abstracts (median 34 tokens): neither changes the time of a step. fp32, AdamW, dropout 0.1, clipping at 1.
@@ -23,15 +23,21 @@ MORE_PEERS = {
     "HF Trainer, grouped, 2 processes": ["--grouped", "--threads", "1", "--processes", "2"],
     "HF Trainer, grouped, compiled": ["--grouped", "--compile"],
 }
-OURS, PRODUCTS = "holdfast", "products of matrices alone"
+OURS, LIGHTNING = "holdfast", "Lightning, dynamic padding"
 
 
 def main() -> None:
-    """Let the engine and HF Trainer take turns."""
+    """Let the engine and its peers take turns."""
     options = _options()
     if options.worker:
-        return {OURS: work_ours, PRODUCTS: work_products}.get(options.worker, work_hf)(options)
+        return WORKERS[options.worker](options)
     from contest import Contestant, contest, report
+    from matrix_rate import PRODUCTS, classifier_gflop, shares
+    from peers import peer_python
+
+    from holdfast.data.shards import open_tokens
+
+    lightning_python = peer_python("lightning", "lightning==2.6.6", "transformers==5.22.2", "msgspec", "psutil")
 
     with tempfile.TemporaryDirectory() as name:
         model, prepared = options.model or Path(name) / "model", options.prepared or Path(name) / "prepared"
@@ -40,51 +46,34 @@ def main() -> None:
         if not options.prepared:
             make_texts(prepared)
         given = [__file__, "--model", str(model), "--prepared", str(prepared)]
-        contestants = [Contestant(name, [*given, "--worker", name]) for name in (OURS, PRODUCTS)]
+        contestants = [
+            Contestant(OURS, [*given, "--worker", "ours"]),
+            Contestant(PRODUCTS, [*given, "--worker", "products"]),
+        ]
         # As good for them on a busy machine as for us; see engine.process.
         calm = {"GOMP_SPINCOUNT": "1000"}
         for peer, more in (PEERS | (MORE_PEERS if options.all else {})).items():
             start = ["-m", "torch.distributed.run", "--nproc-per-node", "2"] if "--processes" in more else []
             contestants.append(Contestant(peer, [*start, *given, "--worker", "hf", *more], calm))
+        contestants.append(Contestant(LIGHTNING, [*given, "--worker", "lightning"], calm, lightning_python))
         turns = contest(contestants, options.rounds, options.steps, warm_up=12 if options.all else 3)
-        needed = needed_gflop(model, prepared)
-    products = turns.pop(PRODUCTS)
-    report("classify_cpu", turns, OURS)
-    report_share(turns, products, needed)
+        tokens = float(open_tokens(prepared, "train").lengths.mean())
+        used = shares(turns, classifier_gflop(model, tokens))
+    report("classify_cpu", turns, OURS, tokens=tokens, shares=used)
 
 
-def report_share(turns: dict, products: list, needed: float) -> None:
-    """Say how much of what the machine can multiply, in the same rounds, went into products that had to be made."""
-    rates = [turn.examples / turn.seconds for turn in products]  # an example is a GFLOP here
-    print(f"the machine multiplies {statistics.median(rates):.0f} GFLOP/s; a text needs {needed:.2f} GFLOP, so of that")
-    for name, found in turns.items():
-        shares = [needed * turn.examples / turn.seconds / rate for turn, rate in zip(found, rates, strict=True) if rate]
-        print(f"  {name:<34} {100 * statistics.median(shares):5.1f} % is used")
+def work_products_alone(options: argparse.Namespace) -> None:
+    """Nothing but products of matrices."""
+    from matrix_rate import work_products
+
+    work_products("cpu", options.threads)
 
 
-def needed_gflop(model: Path, prepared: Path) -> float:
-    """Products of a text of mean length, forth and back: of the last layer only keys and values of all tokens."""
-    from holdfast.data.shards import open_tokens
+def work_lightning(options: argparse.Namespace) -> None:
+    """Lightning on the same texts."""
+    from lightning_peer import train
 
-    config = json.loads((model / "config.json").read_text())
-    hidden, inside = config["hidden_size"], config["intermediate_size"]
-    layer, last = 4 * hidden**2 + 2 * hidden * inside, 2 * hidden**2
-    tokens = float(open_tokens(prepared, "train").lengths.mean())
-    return 6 * tokens * ((config["num_hidden_layers"] - 1) * layer + last) / 1e9
-
-
-def work_products(options: argparse.Namespace) -> None:
-    """Nothing but the largest product of a layer, on all cores; each counts as its GFLOP."""
-    import torch
-    from contest import Pace
-
-    torch.set_num_threads(options.threads)
-    rows, weights, pace = torch.randn(576, 384), torch.randn(1536, 384), Pace()
-    pace.start()
-    while True:
-        for _ in range(50):
-            torch.mm(rows, weights.t())
-        pace.step(50 * 2 * 576 * 384 * 1536 / 1e9)  # type: ignore[arg-type]
+    train(options.model, options.prepared, BATCH, device="cpu", threads=options.threads)
 
 
 def work_ours(options: argparse.Namespace) -> None:
@@ -139,7 +128,7 @@ def make_model(folder: Path) -> None:
     BertModel(BertConfig(vocab_size=30_522, **shape)).save_pretrained(folder)
 
 
-def make_texts(folder: Path, count: int = 4000) -> None:
+def make_texts(folder: Path, count: int = 4000, center: float = 3.5, spread: float = 0.46, longest: int = 200) -> None:
     """Random texts with the lengths and about the vocabulary of so many sentences."""
     import numpy as np
 
@@ -147,7 +136,7 @@ def make_texts(folder: Path, count: int = 4000) -> None:
 
     folder.mkdir(parents=True)
     draws = np.random.default_rng(0)
-    lengths = np.clip(np.exp(draws.normal(3.5, 0.46, count)).astype(int), 6, 200)
+    lengths = np.clip(np.exp(draws.normal(center, spread, count)).astype(int), 6, longest)
     write_tokens(folder, "train", [(1000 + draws.integers(0, 9000, length)).tolist() for length in lengths])
     np.save(folder / "train.labels.npy", draws.integers(0, LABELS, count))
     manifest = {"task": "classify", "labels": list("abcde"), "multi_label": False, "splits": ["train"]}
@@ -169,6 +158,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--all", action="store_true", help="also HF Trainer's settings that were found to be slower")
     return parser.parse_args()
 
+
+WORKERS = {"ours": work_ours, "products": work_products_alone, "hf": work_hf, "lightning": work_lightning}
 
 if __name__ == "__main__":
     main()

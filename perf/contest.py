@@ -26,7 +26,7 @@ LEDGER = Path(__file__).parent / "ledger.csv"
 class Turn:
     """What one trainer did in its turn."""
 
-    examples: int
+    examples: float
     seconds: float
     cpu_seconds: float
 
@@ -64,14 +64,14 @@ class Pace:
     """The contestant's side: call `step` after each step."""
 
     def __init__(self) -> None:
-        self._left, self._examples = 0, 0
+        self._left, self._examples = 0, 0.0
         self._begun = self._cpu_begun = 0.0
 
     def start(self) -> None:
         """Wait for the first turn."""
         self._take_turn()
 
-    def step(self, examples: int) -> None:
+    def step(self, examples: float) -> None:
         """Count one step; at the end of a turn report it and wait for the next."""
         self._examples += examples
         self._left -= 1
@@ -89,7 +89,7 @@ class Pace:
         line = sys.stdin.readline()
         if not line:
             os._exit(0)
-        self._left, self._examples = int(line), 0
+        self._left, self._examples = int(line), 0.0
         self._begun, self._cpu_begun = time.perf_counter(), time.process_time()
 
 
@@ -110,17 +110,35 @@ def contest(contestants: list[Contestant], rounds: int, steps: int, warm_up: int
     return turns
 
 
-def report(benchmark: str, turns: dict[str, list[Turn]], ours: str, device: str = "cpu") -> None:
-    """Print medians and ratios; add a line for each to the ledger."""
+def report(
+    benchmark: str,
+    turns: dict[str, list[Turn]],
+    ours: str,
+    device: str = "cpu",
+    *,
+    tokens: float = 0.0,
+    shares: dict[str, tuple[float, int]] | None = None,
+) -> None:
+    """Print medians and ratios; add a line for each to the ledger.
+
+    `tokens` is the mean length of an example, `shares` what each used of the rate at which the machine multiplies.
+    """
     medians = {name: statistics.median(map(_rate, found)) for name, found in turns.items()}
     load = " ".join(f"{value:.1f}" for value in os.getloadavg())
     print(f"{benchmark} (load {load})")
     for name, found in turns.items():
         cpu = 1000 * statistics.median(turn.cpu_seconds / turn.examples for turn in found)
         ratio = medians[ours] / medians[name]
-        print(f"  {name:<34} {medians[name]:7.2f} examples/s   ours {ratio:5.2f}x   {cpu:6.1f} ms CPU an example")
+        used = f"   {shares[name][0]:4.1f} % of the matrix rate" if shares else ""
+        rate = f"{medians[name]:7.2f} examples/s {medians[name] * tokens:8.0f} tokens/s"
+        print(f"  {name:<34} {rate}   ours {ratio:5.2f}x   {cpu:6.1f} ms CPU an example{used}")
     medians_of = {name: (medians[name], len(found)) for name, found in turns.items()}
     write_ledger(benchmark, "examples/s", medians_of, device)
+    if tokens:
+        in_tokens = {name: (tokens * rate, rounds) for name, (rate, rounds) in medians_of.items()}
+        write_ledger(benchmark, "tokens/s", in_tokens, device)
+    if shares:
+        write_ledger(benchmark, "% of the matrix rate", shares, device)
 
 
 def write_ledger(benchmark: str, unit: str, found: dict[str, tuple[float, int]], device: str = "cpu") -> None:

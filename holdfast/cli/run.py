@@ -34,6 +34,21 @@ _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     metavar="SECONDS",
     help="The longest that one step may take; learned by default.",
 )
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    help="Run on N machines that share --run FOLDER; each starts this same command, and joins.",
+)
+@click.option(
+    "--nodes-wait",
+    "nodes_wait_seconds",
+    type=click.FloatRange(min=1),
+    default=900.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long machines that are missing are waited for.",
+)
 @click.option("--detach", is_flag=True, help="Go on in the background, also when this terminal closes.")
 @click.option("--quiet", is_flag=True, help="Do not show the command's own output.")
 @click.option("--no-memory", is_flag=True, help="Neither use nor keep what worked on this machine.")
@@ -47,6 +62,8 @@ def run(
     allow_changes: bool,
     max_attempts: int,
     step_timeout_seconds: float | None,
+    nodes: int | None,
+    nodes_wait_seconds: float,
     detach: bool,
     quiet: bool,
     no_memory: bool,
@@ -59,7 +76,7 @@ def run(
     Exit code 0: finished. 2: the request is wrong. 3: this machine cannot. 4: every rung was tried. A command that
     leaves by a code of its own, without an error, passes that code on.
     """
-    from holdfast.runs.command import command_job, make_folder, make_request
+    from holdfast.runs.command import command_job, join_folder, make_folder, make_request
 
     request = make_request(
         command,
@@ -68,8 +85,15 @@ def run(
         max_attempts=max_attempts,
         step_timeout_seconds=step_timeout_seconds,
         remembers=not no_memory,
+        nodes=nodes or 1,
+        nodes_wait_seconds=nodes_wait_seconds,
     )
-    place = make_folder(request, folder, name)
+    place = join_folder(request, folder) if nodes else make_folder(request, folder, name)
+    if nodes and has_finished(place):
+        click.echo(
+            to_json({"run": place, "state": "finished"}) if as_json else f"holdfast: {shown(place)} has finished"
+        )
+        return
     if detach:
         from holdfast.runs.detach import detach_run
 
@@ -85,6 +109,7 @@ def run(
 
 def foreground(run_folder: Path, job: "Job", *, as_json: bool, quiet: bool, verbose: bool) -> None:
     """Supervise here, show what happens, and leave with the run's exit code."""
+    from holdfast.runs.follower import take_part
     from holdfast.runs.supervise import StopRequest, supervise
     from holdfast.runs.view import Foreground, clean
 
@@ -93,7 +118,8 @@ def foreground(run_folder: Path, job: "Job", *, as_json: bool, quiet: bool, verb
         view.say(f"{clean(job.words)}, in {shown(run_folder)}")
     stop = StopRequest()
     with asked_by_signals(stop):
-        result = supervise(run_folder, job, on_event=None if as_json else view, stop=stop)
+        bring_to_its_end = take_part if job.nodes > 1 else supervise
+        result = bring_to_its_end(run_folder, job, on_event=None if as_json else view, stop=stop)
     if as_json:
         click.echo(to_json({"run": run_folder, **_plain(result)}))
     else:
@@ -116,6 +142,14 @@ def asked_by_signals(stop: "StopRequest") -> Iterator[None]:
     finally:
         for number, handler in before:
             signal.signal(number, handler)
+
+
+def has_finished(run_folder: Path) -> bool:
+    """Say whether a run that is to be joined is over already, as when a batch system starts its job once more."""
+    from holdfast.core.artifacts import read_artifact
+    from holdfast.core.runfolder import RESULT
+
+    return read_artifact(run_folder / RESULT).get("state") == "finished"
 
 
 def shown(path: Path) -> str:

@@ -1,6 +1,7 @@
 """The one reader of Holdfast's own environment variables."""
 
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -27,6 +28,19 @@ def state_folder() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Application Support" / "holdfast"
     return Path.home() / ".local" / "state" / "holdfast"
+
+
+def node_name() -> str:
+    """What this machine is called among those of a run (HOLDFAST_NODE); its host name by default."""
+    return os.environ.get("HOLDFAST_NODE") or socket.gethostname()
+
+
+def lease_seconds() -> float:
+    """How long a supervisor may be silent before another machine takes its run over (HOLDFAST_NODE_LEASE_SECONDS)."""
+    try:
+        return max(5.0, float(os.environ.get("HOLDFAST_NODE_LEASE_SECONDS", "60")))
+    except ValueError:
+        return 60.0
 
 
 def service_home() -> Path:

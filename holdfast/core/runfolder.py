@@ -13,12 +13,23 @@ SAMPLES, EVIDENCE, DIAGNOSIS, DECISION = "samples.jsonl", "evidence.json", "diag
 RUNG, OUTCOME = "rung.json", "outcome.json"  # what an attempt changed, written first; how it went, written last
 STOP = "stop"  # in an attempt: made when it is to save and end
 LOCK, SUPERVISOR_LOG = "lock", "supervisor.log"  # held, and written, by the one supervisor of a run
+LEASES, NODES, NOTICE = "leases", "nodes", "notice"  # who leads a run, which machines take part, what each last said
 REFUSED = "refused.json"  # why nothing can come of the request: what, seen, try_next, slug
 
 
 def attempt_folder(run: Path, number: int) -> Path:
     """The folder of one attempt, counted from 1."""
     return run / "attempts" / f"{number:02d}"
+
+
+def part_folder(attempt: Path, node: str) -> Path:
+    """Where another machine than the one that leads keeps its part of an attempt; the same names are in it."""
+    return attempt / NODES / node
+
+
+def run_of(attempt: Path) -> Path:
+    """The run that an attempt's folder, or one machine's part of it, belongs to."""
+    return attempt.parents[3] if attempt.parent.name == NODES else attempt.parents[1]
 
 
 def attempt_folders(run: Path) -> list[Path]:

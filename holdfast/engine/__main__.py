@@ -5,44 +5,84 @@ import faulthandler
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from holdfast.core.errors import HoldfastError, MachineError, render_error
 from holdfast.core.events import Events
 from holdfast.core.heartbeat import BeatWriter
-from holdfast.core.runfolder import BEAT, EVENTS, STACKS
-from holdfast.engine.process import prepare_process
+from holdfast.core.runfolder import BEAT, BEATS, EVENTS, STACKS, STOP
+from holdfast.engine.place import Place, read_place
+from holdfast.engine.process import end_with_parent, prepare_process
+from holdfast.engine.silence import Silence
 
 
 def main(attempt: Path) -> int:
     """Train what the attempt's settings say; give the exit code."""
     faulthandler.enable()  # before anything heavy is loaded
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS may add in another order
+    place = read_place(os.environ)
     try:
-        beat, events = BeatWriter(attempt / BEAT), Events(attempt / EVENTS)
+        beat, events = BeatWriter(_beat_path(attempt, place)), Events(attempt / EVENTS)
     except OSError as error:
         print(render_error(_cannot_write(attempt, error)), file=sys.stderr)
         return MachineError.exit_code
     _show_stacks_when_asked(attempt)
+    if place:
+        events.write("rank", pid=os.getpid(), rank=place.rank, world_size=place.size)
+        end_with_parent()
     beat.enter("import")
     prepare_process()
     # Imported here, so that the beat and the stack dumps are armed before torch loads.
-    from holdfast.engine.loop import BadNumbers, Loop, use_threads
+    from holdfast.engine.loop import BadNumbers
+
+    told = Silence() if place and place.rank else events
+    try:
+        return _train(attempt, place, beat, told)
+    except HoldfastError as error:
+        print(render_error(error), file=sys.stderr)
+        if place:
+            # The launcher ends with 1 whatever its ranks end with.
+            about = {"rank": place.rank, "exit_code": error.exit_code, "what": error.what}
+            events.write("rank ended", pid=os.getpid(), **about)
+        return error.exit_code
+    except BadNumbers as error:
+        told.write("bad numbers", reason=str(error))
+        if not place or not place.rank:
+            print(error, file=sys.stderr)
+        return 1
+
+
+def _train(attempt: Path, place: Place | None, beat: BeatWriter, events: Events) -> int:
+    from holdfast.engine.loop import Loop, use_threads
     from holdfast.engine.settings import read_settings
     from holdfast.engine.tasks import load_task
 
-    try:
-        settings = read_settings(attempt)
+    settings = read_settings(attempt)
+    if place is None:
         use_threads(settings)
         beat.enter("load")
         return Loop(load_task(settings), settings, beat, events).train()
-    except HoldfastError as error:
-        print(render_error(error), file=sys.stderr)
-        return error.exit_code
-    except BadNumbers as error:
-        events.write("bad numbers", reason=str(error))
-        print(error, file=sys.stderr)
-        return 1
+    from holdfast.engine.ranks import JoinedRanks, own_device, require_enough
+
+    require_enough(settings.batch_size, place.size)
+    device, threads = own_device(settings.device, place), place.threads(settings.threads)
+    settings = replace(settings, device=device, threads=threads)
+    use_threads(settings)
+    ranks = JoinedRanks(place, device, attempt / STOP, in_lockstep=settings.shard)
+    beat.enter("load")
+    task = ranks.in_turns(lambda: load_task(settings, ranks)) if settings.shard else load_task(settings, ranks)
+    code = Loop(task, settings, beat, events, ranks).train()
+    ranks.leave()
+    return code
+
+
+def _beat_path(attempt: Path, place: Place | None) -> Path:
+    """One page for one process; ranks have one each."""
+    if place is None:
+        return attempt / BEAT
+    (attempt / BEATS).mkdir(exist_ok=True)
+    return attempt / BEATS / str(os.getpid())
 
 
 def _show_stacks_when_asked(attempt: Path) -> None:

@@ -1,4 +1,7 @@
-"""Splits the examples of one step into micro-batches: it changes what fits and how fast, never what is learned."""
+"""Splits the examples of one step among ranks and into micro-batches.
+
+It changes what fits and how fast, never what is learned.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.engine.order import Indices
+from holdfast.engine.ranks import ALONE, Ranks
 
 _FAIR = 0.75  # the most of a micro-batch that one of its parts may be; otherwise all hands work on one part
 
@@ -18,6 +22,7 @@ class Part:
     examples: Indices
     places: Indices
     first_tokens: Indices
+    is_idle: bool = False  # computed to keep step with other ranks; its loss counts nothing
 
 
 def first_text() -> Part:
@@ -29,38 +34,59 @@ def first_text() -> Part:
 def micro_batches(examples: Indices, lengths: NDArray[np.integer], most_tokens: int) -> Iterator[Indices]:
     """Sort by length, the same way whatever the split, and cut where the next text would be one too many."""
     ordered = examples[np.argsort(lengths[examples], kind="stable")]
-    first, tokens = 0, 0
-    for at, length in enumerate(lengths[ordered]):
-        if at > first and tokens + length > most_tokens:
-            yield ordered[first:at]
-            first, tokens = at, 0
-        tokens += int(length)
-    yield ordered[first:]
+    for some in _cut(lengths[ordered], most_tokens):
+        yield ordered[some]
 
 
 def shared_out(
-    examples: Indices, lengths: NDArray[np.integer], most_tokens: int, hands: int = 1
+    examples: Indices, lengths: NDArray[np.integer], most_tokens: int, hands: int = 1, ranks: Ranks = ALONE
 ) -> Iterator[list[Part]]:
-    """Micro-batches, each in parts of about as many tokens for so many hands, or whole where that cannot be."""
-    first_place, first_token = 0, 0
-    for micro in micro_batches(examples, lengths, most_tokens):
-        costs = lengths[micro]
-        starts = first_token + np.cumsum(costs) - costs
-        yield [Part(micro[some], first_place + some, starts[some]) for some in share(costs, hands)]
-        first_place += len(micro)
-        first_token += int(costs.sum())
+    """This rank's micro-batches, each in parts of about as many tokens for so many hands, or whole where not fair.
+
+    A rank may have none, in the last step of an epoch; in lockstep it has as many as the others, some of them idle.
+    """
+    ordered = examples[np.argsort(lengths[examples], kind="stable")]
+    costs = lengths[ordered]
+    starts = np.cumsum(costs) - costs
+    shares = share_among(costs, ranks.size)
+    counts = [sum(1 for _ in _cut(costs[own], most_tokens)) for own in shares] if ranks.in_lockstep else []
+    own, done = shares[ranks.rank], 0
+    for micro in _cut(costs[own], most_tokens):
+        places = own[micro]
+        yield [Part(ordered[at], at, starts[at]) for some in share(costs[places], hands) for at in (places[some],)]
+        done += 1
+    for _ in range(done, max(counts, default=0)):
+        yield [Part(ordered[:1], np.zeros(1, dtype=np.int64), starts[:1], is_idle=True)]
 
 
 def share(costs: NDArray[np.integer], hands: int) -> list[Indices]:
-    """Numbers of the items for each hand, about equal in cost; most neighbours stay together."""
+    """Numbers of the items for each hand, about equal in cost; all to one where a part would be far too large."""
+    shares = [some for some in share_among(costs, hands) if len(some)]
+    is_fair = max(costs[some].sum() for some in shares) <= _FAIR * costs.sum()
+    return shares if is_fair else [np.arange(len(costs))]
+
+
+def share_among(costs: NDArray[np.integer], many: int) -> list[Indices]:
+    """Numbers of the items for each of so many, about equal in cost; most neighbours stay together."""
     left, shares = np.arange(len(costs)), []
-    for others in range(min(hands, len(costs)) - 1, 0, -1):
+    for others in range(min(many, len(costs)) - 1, 0, -1):
         first, end = _window(costs[left], others)
         shares.append(left[first:end])
         left = np.delete(left, slice(first, end))
     shares.append(left)
-    is_fair = max(costs[some].sum() for some in shares) <= _FAIR * costs.sum()
-    return shares if is_fair else [np.arange(len(costs))]
+    return shares + [left[:0]] * (many - len(shares))
+
+
+def _cut(costs: NDArray[np.integer], most_tokens: int) -> Iterator[Indices]:
+    """Neighbours that fit together, by number; one that fits nowhere is alone."""
+    first, tokens = 0, 0
+    for at, cost in enumerate(costs):
+        if at > first and tokens + cost > most_tokens:
+            yield np.arange(first, at)
+            first, tokens = at, 0
+        tokens += int(cost)
+    if len(costs):
+        yield np.arange(first, len(costs))
 
 
 def _window(costs: NDArray[np.integer], others: int) -> tuple[int, int]:

@@ -32,6 +32,7 @@ Tensors = dict[str, Tensor]
 _FORMAT = 1
 _KEEP_NEWEST = 2
 _BEST = "best.json"
+_BEGUN = "-begun"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -40,6 +41,7 @@ class Loaded:
     """A verified checkpoint. Its tensors are mapped from the file: copied when used, never held twice."""
 
     step: int
+    is_begun: bool  # the step's epoch had begun
     parts: dict[str, Tensors]  # "weights", "optimizer"
     facts: Mapping[str, object]  # small values that belong to the run, such as the best metric
 
@@ -87,7 +89,7 @@ class Checkpoints:
         at the same step does not.
         """
         self.wait()
-        target = self._path(step, is_begun)
+        target = checkpoint_path(self._folder, step, is_begun)
         if target.exists():  # never touch one that is whole
             if best:
                 self._mark_best(step)
@@ -171,9 +173,6 @@ class Checkpoints:
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
-    def _path(self, step: int, is_begun: bool = False) -> Path:
-        return self._folder / (f"step-{step:09d}-begun" if is_begun else f"step-{step:09d}")
-
     def _newest_first(self) -> list[Path]:
         return sorted((path for path in self._folder.glob("step-*") if path.is_dir()), reverse=True)
 
@@ -185,9 +184,10 @@ class Checkpoints:
 
     def _best_folder(self) -> Path | None:
         try:
-            folder = self._path(json.loads((self._folder / _BEST).read_text(encoding="utf-8"))["step"])
+            step = json.loads((self._folder / _BEST).read_text(encoding="utf-8"))["step"]
         except (OSError, ValueError, KeyError):
             return None
+        folder = checkpoint_path(self._folder, step)
         return folder if folder.exists() else None
 
     def _drop_old(self, keep_newest: int = _KEEP_NEWEST) -> None:
@@ -197,6 +197,11 @@ class Checkpoints:
                 # Renamed first: what is half deleted must not look like a checkpoint.
                 gone = folder.rename(folder.with_name(f".dropped-{folder.name}"))
                 shutil.rmtree(gone, ignore_errors=True)
+
+
+def checkpoint_path(folder: Path, step: int, is_begun: bool = False) -> Path:
+    """Where the checkpoint of a step lies."""
+    return folder / (f"step-{step:09d}{_BEGUN}" if is_begun else f"step-{step:09d}")
 
 
 def read_checkpoint(folder: Path) -> Loaded:
@@ -209,7 +214,8 @@ def read_checkpoint(folder: Path) -> Loaded:
         if _checksum(folder / name) != expected:
             raise ValueError(f"{name} is not what was saved: its checksum differs")
         parts[name.removesuffix(".safetensors")] = load_file(folder / name)
-    return Loaded(step=manifest["step"], parts=parts, facts=manifest["facts"])
+    is_begun = folder.name.endswith(_BEGUN)
+    return Loaded(step=manifest["step"], is_begun=is_begun, parts=parts, facts=manifest["facts"])
 
 
 def is_full(error: Exception) -> bool:

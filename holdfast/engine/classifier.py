@@ -22,6 +22,7 @@ from holdfast.engine.encoder_layer import write_out_layers
 from holdfast.engine.last_layer import narrow_last_layer
 from holdfast.engine.order import Indices
 from holdfast.engine.packing import ATTENTION, pack, pack_base, packed
+from holdfast.engine.ranks import ALONE, Ranks
 from holdfast.engine.settings import Settings
 from holdfast.engine.vocabulary import RowEmbedding, keep_used_rows
 
@@ -80,14 +81,22 @@ class Classifier:
         return logits_BL.float()
 
     @torch.no_grad()
-    def scores(self, texts: TokenArray) -> NDArray[np.float64]:
+    def scores(self, texts: TokenArray, ranks: Ranks = ALONE) -> NDArray[np.float64]:
         """The model's scores for every text, in their order; texts of like length are worked on together."""
         self.model.eval()
         found = np.zeros((len(texts), self.model.config.num_labels))
-        for micro in micro_batches(np.arange(len(texts)), texts.lengths, self._settings.micro_tokens):
-            held, inputs = self.take(texts, micro, None)
-            with held:
-                found[micro] = self.logits(inputs).cpu().numpy()
+        micros = list(micro_batches(np.arange(len(texts)), texts.lengths, self._settings.micro_tokens))
+
+        def score() -> None:
+            for micro, counts in ranks.deal(micros):
+                held, inputs = self.take(texts, micro, None)
+                with held:
+                    scores_BL = self.logits(inputs).cpu().numpy()
+                if counts:
+                    found[micro] = scores_BL
+
+        ranks.apart(score)
+        ranks.add(torch.from_numpy(found))
         return found
 
     def whole_model(self) -> nn.Module:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from holdfast.engine.crew import Crew
+from holdfast.engine.ranks import ALONE, Ranks
 
 Part = TypeVar("Part")
 
@@ -42,19 +43,23 @@ def cached_backward(
     batches: Sequence[Sequence[Part]],
     embed: Callable[[Part], Tensor],
     loss_of: Callable[[Tensor], Tensor],
+    ranks: Ranks = ALONE,
 ) -> Tensor:
     """Add the gradient of a loss over the embeddings of all batches, each in parts for the crew; give the loss.
 
     `embed` must give the same each time it is called with a part, dropout included. The last batch keeps its graph
-    from the first pass, so a step that fits in one is embedded once.
+    from the first pass, so a step that fits in one is embedded once. Of several ranks each has batches of its own, and
+    `loss_of` sees to it that the loss is taken over the embeddings of all.
     """
 
     def embed_plainly(part: Part) -> Tensor:
         with torch.no_grad():
             return embed(part)
 
-    found = [crew.map(embed_plainly, parts) for parts in batches[:-1]]
-    last = crew.map(embed, batches[-1])
+    def embed_own() -> tuple[list[list[Tensor]], list[Tensor]]:
+        return [crew.map(embed_plainly, parts) for parts in batches[:-1]], crew.map(embed, batches[-1])
+
+    found, last = ranks.apart(embed_own)
     whole = torch.cat([part.detach() for parts in (*found, last) for part in parts]).requires_grad_()
     loss = loss_of(whole)
     loss.backward()

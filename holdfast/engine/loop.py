@@ -1,11 +1,13 @@
 """The training loop, the same for every task: order, step, clip, update, evaluate, save.
 
 Step *s* depends on the weights before it, the data and (seed, s), and on nothing else; so a run that was killed goes
-on from its newest checkpoint exactly as if nothing had happened.
+on from its newest checkpoint exactly as if nothing had happened. Several ranks each do their part of a step and meet
+before it counts (`engine.meeting`); the first of them tells and writes.
 """
 
 import math
 import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
@@ -21,8 +23,9 @@ from holdfast.engine.about_model import write_about
 from holdfast.engine.cadence import SaveCost, is_time_to_save, share_over_budget
 from holdfast.engine.captured import StepResult, make_captured
 from holdfast.engine.card import write_card
-from holdfast.engine.checkpoint import Checkpoints, Loaded, is_full
+from holdfast.engine.checkpoint import Loaded, is_full
 from holdfast.engine.identity import identity_of, require_same
+from holdfast.engine.meeting import Meeting
 from holdfast.engine.optim import (
     clip_gradients,
     clip_in_step,
@@ -33,6 +36,8 @@ from holdfast.engine.optim import (
     optimizer_tensors,
 )
 from holdfast.engine.order import Indices, Order, step_seed
+from holdfast.engine.rank_saves import make_checkpoints
+from holdfast.engine.ranks import ALONE, Ranks
 from holdfast.engine.settings import Settings
 from holdfast.engine.shared_adamw import SharedAdamW
 from holdfast.engine.stopping import STOPPED, Interrupted, Stopping
@@ -46,21 +51,25 @@ class BadNumbers(Exception):
 class Loop:
     """One attempt at one run."""
 
-    def __init__(self, task: Task, settings: Settings, beat: BeatWriter, events: Events):
+    def __init__(self, task: Task, settings: Settings, beat: BeatWriter, events: Events, ranks: Ranks = ALONE):
         self._task, self._settings, self._beat, self._events = task, settings, beat, events
+        self._ranks = ranks
         self._run = Path(settings.run)
         self._order = Order(task.lengths, settings.batch_size, settings.seed, settings.pool_batches)
         self.steps = settings.max_steps or settings.epochs * self._order.steps_per_epoch
         self._eval_steps = settings.eval_steps or self._order.steps_per_epoch
         self._optimizer = make_optimizer(task.model, settings)
-        self._checkpoints = Checkpoints(checkpoints_folder(self._run), events)
-        self._captured = make_captured(task, settings, self._optimizer)
+        self._checkpoints = make_checkpoints(checkpoints_folder(self._run), events, ranks)
+        self._captured = None if ranks.are_many else make_captured(task, settings, self._optimizer)
+        self._meeting = Meeting(ranks, task.model) if ranks.are_many else None
         self._identity = identity_of(settings)
-        self._stopping = Stopping()
+        self._stopping = ranks.stopping or Stopping()
         self._best: float | None = None
         self._best_step, self._evaluated_step = -1, 0
         self._saved_at, self._saved_step, self._step_seconds = time.monotonic(), -1, 0.0
         self._has_said_saving_is_dear = False
+        self._is_stopping, self._is_save_due = False, False  # as ranks agreed in the last step
+        self._others_cpu_seconds = 0.0
 
     def train(self) -> int:
         """Train from the newest checkpoint to the end; give the exit code."""
@@ -73,21 +82,23 @@ class Loop:
                 for step in range(first, self.steps):
                     self._train_one(step, "first step" if step == first else "step")
                     done = step + 1
-                    if done < self.steps and self._is_time_to_save():
+                    if self._is_stopping:
+                        raise Interrupted
+                    if done < self.steps and (self._is_save_due if self._meeting else self._is_time_to_save()):
                         self._save(done)
                     self._evaluate_if_due(done)
+                self._finish()
             except Interrupted:
                 return self._stop(done)
-            self._finish()
             return 0
 
     def _train_one(self, step: int, phase: str) -> None:
         begun = time.monotonic()
         is_new = False
-        with self._stopping.interruptible():
+        with self._interruptible():
             if step % self._order.steps_per_epoch == 0:
                 is_new = self._begin_epoch(step)
-        if is_new and self._is_time_to_save():
+        if is_new and self._ranks.tell(self._is_time_to_save()):
             self._save(step, is_begun=True)
         self._beat.enter(phase, step, self.steps)
         self._step(step, self._order.examples(step))
@@ -113,12 +124,43 @@ class Loop:
                 self._record(result)
             return
         self._catch_up()
-        with self._stopping.interruptible():
-            loss = float(self._task.forward_backward(step, examples))
+        loss = self._meet(step, examples) if self._meeting else self._loss(step, examples)
         norm = float(self._clip())
         self._record(StepResult(step, loss, norm))
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
+
+    def _loss(self, step: int, examples: Indices) -> float:
+        """This process's part of the step, and of its loss."""
+        is_apart = not (self._task.meets_within_steps or self._ranks.in_lockstep)
+        with self._stopping.interruptible() if is_apart else self._interruptible():
+            return float(self._task.forward_backward(step, examples))
+
+    def _meet(self, step: int, examples: Indices) -> float:
+        """The step together with the other ranks: the whole loss, and the whole gradient in the weights."""
+        assert self._meeting is not None
+        loss, has_left = 0.0, False
+        try:
+            loss = self._loss(step, examples)
+        except Interrupted:
+            has_left = True
+        met = self._meeting.hold(
+            loss,
+            has_left=has_left,
+            is_stopping=self._ranks.is_asked_to_stop(),
+            is_time_to_save=self._is_time_to_save(),
+        )
+        if met.has_left:
+            self._optimizer.zero_grad(set_to_none=True)
+            raise Interrupted
+        self._meeting.add_gradients()
+        self._is_stopping, self._is_save_due = met.is_stopping, met.is_time_to_save
+        self._others_cpu_seconds = met.cpu_seconds - time.process_time()
+        return met.loss
+
+    def _interruptible(self) -> AbstractContextManager[None]:
+        """Let a signal interrupt what this process does alone; ranks that work together are asked by `Ranks.apart`."""
+        return nullcontext() if self._meeting else self._stopping.interruptible()
 
     def _clip(self) -> Tensor:
         most = self._settings.max_grad_norm
@@ -136,7 +178,7 @@ class Loop:
 
     def _cost(self) -> dict[str, object]:
         """What it took so far: beside the clock, CPU time tells whether others took the processor."""
-        found: dict[str, object] = {"cpu_seconds": round(time.process_time(), 2)}
+        found: dict[str, object] = {"cpu_seconds": round(time.process_time() + self._others_cpu_seconds, 2)}
         if self._settings.is_on_card:
             found["card_bytes"] = torch.cuda.max_memory_reserved()
         return found
@@ -153,7 +195,9 @@ class Loop:
         batch = self._task.show(examples)
         kept = f"its batch is in {self._run / name}"
         try:
-            write_artifact(self._run, name, {"step": step, "loss": str(loss), "norm": str(norm), "batch": batch})
+            if self._ranks.is_first:
+                content = {"step": step, "loss": str(loss), "norm": str(norm), "batch": batch}
+                write_artifact(self._run, name, content)
         except OSError as error:
             kept = f"its batch could not be kept: {error}"
         raise BadNumbers(f"nan-loss: step {step} gave loss {loss} and gradient norm {norm}; {kept}")
@@ -164,18 +208,20 @@ class Loop:
             return
         self._catch_up()
         self._beat.enter("evaluate", done, self.steps)
-        with self._stopping.interruptible():
+        with self._interruptible():
             metrics = self._task.evaluate("validation")
         self._evaluated_step = done
         self._events.write("evaluated", step=done, metrics=metrics, **self._cost())
         score = metrics.get(self._task.metric)
+        if score is not None:
+            score = self._ranks.tell(score)  # all must call the same step the best
         if score is not None and (self._best is None or score > self._best):
             self._best, self._best_step = score, done
             self._save(done, best=True)
         if samples := getattr(self._task, "samples", None):
             self._beat.enter("evaluate", done, self.steps)
-            with self._stopping.interruptible():
-                self._events.write("samples", step=done, samples=samples())
+            with self._interruptible():
+                self._events.write("samples", step=done, samples=self._ranks.apart(samples))
 
     def _save(self, done: int, *, best: bool = False, is_begun: bool = False) -> None:
         self._catch_up()
@@ -191,6 +237,8 @@ class Loop:
         self._saved_at, self._saved_step = time.monotonic(), done
 
     def _is_time_to_save(self) -> bool:
+        if not self._ranks.is_first:
+            return False
         made, at_stake = self._checkpoints, self._settings.save_seconds
         cost = SaveCost(
             stall_seconds=made.stall_seconds, cpu_seconds=made.cpu_seconds, write_seconds=made.write_seconds
@@ -231,11 +279,12 @@ class Loop:
         if done != self._saved_step:
             self._save(done)
         self._checkpoints.wait()
+        self._ranks.wait()  # the first rank that ends takes the others down
         self._events.write("stopped", step=done)
         return STOPPED
 
     def _finish(self) -> None:
-        if self._saved_step != self.steps or self._checkpoints.has_failed:
+        if self._ranks.tell(self._saved_step != self.steps or self._checkpoints.has_failed):
             self._save(self.steps)
         self._checkpoints.wait()
         self._beat.enter("export", self.steps, self.steps)
@@ -250,10 +299,13 @@ class Loop:
                 try_next=("make room and start the run again: it goes on from its last checkpoint",),
                 slug="disk-full",
             ) from error
+        self._ranks.wait()
 
     def _export(self) -> None:
         kept = self._take_kept()
         reports = {split: self._task.report(split) for split in ("validation", "test")}
+        if not self._ranks.is_first:
+            return
         metrics = {"step": kept, "steps": self.steps, **{split: found for split, found in reports.items() if found}}
         write_artifact(self._run, METRICS, metrics)
         split = "test" if reports["test"] else "validation"

@@ -2,10 +2,12 @@
 
 import ctypes
 import os
+import signal
 import sys
 
 # From <malloc.h>.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
+_PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
 def prepare_process() -> None:
@@ -23,3 +25,13 @@ def prepare_process() -> None:
     mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
     mallopt(_TOP_PAD, 64 << 20)
     mallopt(_ARENA_MAX, 1)  # the same for what threads other than the first take
+
+
+def end_with_parent() -> None:
+    """Be asked to stop when the launcher dies, however it dies: its ranks lead sessions of their own."""
+    if sys.platform != "linux":
+        return
+    launcher = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != launcher:  # it died before the kernel was told
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -42,6 +42,8 @@ class Settings:
     packing: bool = True  # work on real tokens only, where the model's attention allows
     compile: bool = False
     gradient_checkpointing: bool = False
+    processes: int = 1  # how many train together; torchrun has the say (see engine.ranks)
+    shard: bool = False  # each process keeps a part of the weights, for models that do not fit one
     save_seconds: float = 60.0  # work at stake, at the most
 
     @property

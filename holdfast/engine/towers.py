@@ -17,6 +17,7 @@ from holdfast.engine.batches import micro_batches
 from holdfast.engine.draws import Draws
 from holdfast.engine.order import Indices
 from holdfast.engine.packing import Pack, pack, packed
+from holdfast.engine.ranks import ALONE, Ranks
 from holdfast.engine.settings import Settings
 
 Item = NDArray[Any]  # the tokens of a text, or a vector
@@ -93,18 +94,24 @@ def _means(hidden_NH: Tensor, row: Pack) -> Tensor:
 
 
 @torch.no_grad()
-def embed_all(tower: nn.Module, items: Items, settings: Settings) -> Tensor:
+def embed_all(tower: nn.Module, items: Items, settings: Settings, ranks: Ranks = ALONE) -> Tensor:
     """Embeddings of many items, in their order; items of like length are worked on together."""
     tower.eval()
-    found_BH: Tensor | None = None
-    for micro in micro_batches(np.arange(len(items)), costs(items), settings.micro_tokens):
-        with settings.autocast():
-            part_BH: Tensor = tower([items[int(at)] for at in micro])
-        if found_BH is None:
-            found_BH = part_BH.new_empty((len(items), part_BH.shape[1]))
-        found_BH[torch.from_numpy(micro).to(part_BH.device)] = part_BH
-    assert found_BH is not None
-    return found_BH
+    micros = list(micro_batches(np.arange(len(items)), costs(items), settings.micro_tokens))
+
+    def embed_own() -> Tensor:
+        found_BH: Tensor | None = None
+        for micro, counts in ranks.deal(micros):
+            with settings.autocast():
+                part_BH: Tensor = tower([items[int(at)] for at in micro])
+            if found_BH is None:
+                found_BH = part_BH.new_zeros((len(items), part_BH.shape[1]))
+            if counts:
+                found_BH[torch.from_numpy(micro).to(part_BH.device)] = part_BH
+        assert found_BH is not None
+        return found_BH
+
+    return ranks.add(ranks.apart(embed_own))
 
 
 def costs(items: Items) -> Indices:

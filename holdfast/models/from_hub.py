@@ -13,8 +13,9 @@ from typing import Any
 
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import HoldfastError, MachineError, RequestError
-from holdfast.core.text import human_bytes
+from holdfast.core.text import closest, human_bytes
 from holdfast.machine.hub import cached_models, hub_cache_folder
+from holdfast.models.catalog import KNOWN
 from holdfast.models.store import ModelFolder, all_stored
 
 Progress = Callable[[str, int, int | None], None]
@@ -142,7 +143,11 @@ def _error(name: str, answer: dict[str, Any]) -> HoldfastError:
         return RequestError(
             f"there is no model {name} on the hub, or it is private",
             seen=text,
-            try_next=("check the spelling; names look like google-bert/bert-base-uncased", "hf auth login, if private"),
+            try_next=(
+                *_guess(name),
+                "check the spelling; names look like google-bert/bert-base-uncased",
+                "hf auth login, if private",
+            ),
         )
     cached = ", ".join(cached_names()[:8]) or "none"
     if kind in ("unreachable", "stalled"):
@@ -150,6 +155,7 @@ def _error(name: str, answer: dict[str, Any]) -> HoldfastError:
             f"the hub cannot be reached, and {name} is not cached",
             seen=f"{text}; on this machine: {cached}",
             try_next=(
+                *_guess(name),
                 f"where there is a network: hf download {name} --local-dir FOLDER; then here: --model FOLDER",
                 "--model minilm (classify, two-tower) or smollm2 (causal), which need no hub",
             ),
@@ -158,6 +164,11 @@ def _error(name: str, answer: dict[str, Any]) -> HoldfastError:
     if kind == "disk":
         return MachineError(f"the disk is full: {name} did not fit", seen=text, slug="disk-full")
     return MachineError(f"{name} could not be had from the hub", seen=text)
+
+
+def _guess(name: str) -> tuple[str, ...]:
+    guess = closest(name, [*(model.name for model in KNOWN), *cached_names()])
+    return (f"did you mean {guess}?",) if guess else ()
 
 
 def _bytes_in(folder: Path) -> int:

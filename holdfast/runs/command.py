@@ -15,12 +15,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import holdfast
-from holdfast.core.artifacts import write_artifact
+from holdfast.core.artifacts import read_artifact, write_artifact
+from holdfast.core.env import node_name
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.redact import is_secret
-from holdfast.core.runfolder import REQUEST, SETTINGS, checkpoints_folder
+from holdfast.core.runfolder import NODES, REQUEST, SETTINGS, checkpoints_folder, run_of
+from holdfast.core.text import plural
 from holdfast.planning.ladder import DEFAULT_MAX_ATTEMPTS, Changes
 from holdfast.planning.ladders import command_ladder
+from holdfast.runs.crew import WAIT_SECONDS
 from holdfast.runs.folders import RUNS, make_free_folder, take_folder
 from holdfast.runs.memory import Memory, key_of
 from holdfast.runs.supervise import Job
@@ -46,6 +49,8 @@ class CommandRequest:
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     step_timeout_seconds: float | None = None
     remembers: bool = True
+    nodes: int = 1  # machines that run it together, each with a command of its own
+    nodes_wait_seconds: float = WAIT_SECONDS
 
     @property
     def words(self) -> str:
@@ -87,6 +92,37 @@ def make_folder(request: CommandRequest, folder: Path | None, name: str = "") ->
     return folder.resolve()
 
 
+def join_folder(request: CommandRequest, folder: Path | None) -> Path:
+    """Make the folder of a run of several machines, or join the run that one of the others has begun there."""
+    if folder is None:
+        raise RequestError(
+            "--nodes needs --run FOLDER", seen="the machines meet there", try_next=("--run /shared/FOLDER --nodes 2",)
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder = folder.resolve()
+        mine = folder / NODES / node_name()
+        mine.mkdir(parents=True, exist_ok=True)
+        write_artifact(mine, REQUEST, {"kind": "command", **asdict(request)})
+        (mine / REQUEST).chmod(0o600)  # it holds the environment
+        with contextlib.suppress(FileExistsError):
+            os.link(mine / REQUEST, folder / REQUEST)  # the first machine's; never half of it, never two
+    except OSError as error:
+        raise MachineError(
+            f"the run folder {folder} cannot be written",
+            seen=error.strerror or str(error),
+            try_next=("--run FOLDER, on storage that all machines share",),
+        ) from error
+    begun = read_artifact(folder / REQUEST)
+    if begun.get("kind") != "command" or begun.get("nodes", 1) != request.nodes:
+        raise RequestError(
+            f"--run {folder} holds another run",
+            seen=f"kind {begun.get('kind')!r}, for {plural(int(begun.get('nodes', 1)), 'machine')}",
+            try_next=(f"--nodes {begun.get('nodes', 1)}", "name a folder that is not there yet"),
+        )
+    return folder
+
+
 def command_job(request: CommandRequest) -> Job:
     """Say how the command is started and what may be changed about it."""
 
@@ -100,6 +136,8 @@ def command_job(request: CommandRequest) -> Job:
         ladder=command_ladder(has_accelerator=has_accelerator()),
         allow_changes=request.allow_changes,
         max_attempts=request.max_attempts,
+        nodes=request.nodes,
+        nodes_wait_seconds=request.nodes_wait_seconds,
         step_timeout_seconds=request.step_timeout_seconds,
         clean_up=remove_own_checkpoints,
         memory=Memory.open(request.command) if request.remembers else None,
@@ -139,6 +177,7 @@ def _launch(request: CommandRequest, attempt: Path, changes: Changes, resume: bo
     settings = {name: value for name, value in changes.items() if not name.isupper() and name not in factors}
     given = {"changes": settings, "environment": variables, "resume": resume, "supervisor": os.getpid()}
     given["supervisor_start_ticks"] = start_ticks_of(os.getpid())
+    given["run"] = str(run_of(attempt))
     write_artifact(attempt, SETTINGS, {**given, "micro_batch_factor": 1, "eval_micro_batch_factor": 1, **factors})
     environment = {**os.environ, **request.environment, **variables}
     path = [str(PRELOAD), *filter(None, [environment.get("PYTHONPATH")])]

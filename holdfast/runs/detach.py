@@ -30,13 +30,19 @@ def detach_run(run: Path) -> int:
 
 
 def start_apart(
-    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> "subprocess.Popen[bytes]":
-    """Start a process in a session of its own, with nothing to read and its lines added to a file."""
+    """Start a process in a session of its own and in that folder, with nothing to read, its lines added to a file."""
     file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True, env=environment
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            env=environment,
+            cwd=folder,
         )
     finally:
         os.close(file)

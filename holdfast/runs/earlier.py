@@ -6,14 +6,14 @@ nothing against its plan. A run that was stopped or had failed is a new question
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.plan import Rung
-from holdfast.core.runfolder import DECISION, OUTCOME, RUNG, attempt_folders
+from holdfast.core.runfolder import DECISION, OUTCOME, RUNG, attempt_folder, attempt_folders
 from holdfast.planning.ladder import Changes
 from holdfast.supervisor.ending import end_tree
 from holdfast.supervisor.members import find_member, read_root
@@ -40,7 +40,7 @@ def read_earlier(run: Path, on_leftover: Callable[[str], None]) -> Earlier:
     last = read_outcome(folders[-1]) or _close_cut_off(folders[-1], on_leftover)
     next_number = int(folders[-1].name) + 1
     if last.outcome in ("stopped", "finished"):
-        because = f"{last.outcome} before; it goes on where it stood"
+        because = "it was stopped" if last.outcome == "stopped" else "it had finished"
         return Earlier(next_number=next_number, changes=last.changes, because=because)
     counted = (*_since_asked(ended), last)
     decision = read_artifact(folders[-1] / DECISION)
@@ -54,7 +54,7 @@ def read_earlier(run: Path, on_leftover: Callable[[str], None]) -> Earlier:
         counted=counted,
         rung=_rung_of(decision),
         changes=changes if isinstance(changes, dict) else {},
-        because=str(decision.get("because") or "its supervisor was gone; it goes on where it stood"),
+        because=str(decision.get("because") or "its supervisor was gone"),
     )
 
 
@@ -73,6 +73,22 @@ def end_leftovers(run: Path) -> str:
     if folders and not read_outcome(folders[-1]):
         _close_cut_off(folders[-1], said.append)
     return "".join(said)
+
+
+def stopped_words(run: Path, outcome: Outcome) -> str:
+    """Say where the run was stopped: an attempt that was still loading says nothing of how far earlier ones came."""
+    if outcome.step_reached:
+        return f"stopped as asked at step {outcome.step_reached}"
+    before = newest_step(attempt_folder(run, number) for number in range(outcome.number - 1, 0, -1))
+    phase = f" in phase {outcome.phase}" if outcome.phase else ""
+    stood = f"; the attempt before had got to step {before}" if before else ""
+    return f"stopped as asked{phase}, before the first step of attempt {outcome.number}{stood}"
+
+
+def newest_step(attempts: Iterable[Path]) -> int:
+    """The step that the first of these attempts with any step had reached."""
+    reached = (newest_beat(attempt)[1] for attempt in attempts)
+    return next((step for step in reached if step), 0)
 
 
 def _close_cut_off(attempt: Path, on_leftover: Callable[[str], None]) -> Outcome:

@@ -1,6 +1,6 @@
-"""Who supervises a run: one process at a time, held by a lock that its death frees.
+"""Who supervises a run: one process at a time, held by a lock that its death frees and a lease for other machines.
 
-Leaves: lock, supervisor.json.
+Leaves: lock, supervisor.json, leases/.
 """
 
 import errno
@@ -9,26 +9,33 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.core.artifacts import write_artifact
-from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.errors import HoldfastError, MachineError
 from holdfast.core.runfolder import LOCK, SUPERVISOR
+from holdfast.runs.lease import AlreadyHeld, Lease, Say, take_lease
 from holdfast.supervisor.members import Identity, boot_id, find_member, start_ticks_of
+
+__all__ = ["HELD_BY_OTHER", "AlreadyHeld", "hold", "holder", "is_held"]
 
 HELD_BY_OTHER = 75  # exit code of a supervisor that was refused; sysexits calls it "try again later"
 _TRIES, _TRY_SECONDS = 5, 0.02
 
 
-class AlreadyHeld(RequestError):
-    """Somebody else supervises this run."""
+_held: dict[Path, Lease] = {}  # by this process
 
 
 @contextmanager
-def hold(run: Path) -> Iterator[None]:
-    """Be the run's only supervisor, or refuse."""
+def hold(
+    run: Path, *, say: Say = lambda words: None, is_stopped: Callable[[], bool] = lambda: False
+) -> Iterator[Lease]:
+    """Be the run's only supervisor, or refuse. Who holds it already may take it again."""
+    if (known := _held.get(run.resolve())) is not None:
+        yield known
+        return
     try:
         file = os.open(run / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
@@ -43,14 +50,31 @@ def hold(run: Path) -> Iterator[None]:
                 try_next=(f"holdfast watch {run}", f"holdfast stop {run}"),
             ) from None
         pid = os.getpid()
-        known = {"pid": pid, "start_ticks": start_ticks_of(pid), "boot_id": boot_id(), "host": socket.gethostname()}
+        known_by = {"pid": pid, "start_ticks": start_ticks_of(pid), "boot_id": boot_id(), "host": socket.gethostname()}
         try:
-            write_artifact(run, SUPERVISOR, {**known, "started": round(time.time(), 3)})
+            lease = take_lease(run, say=say, is_stopped=is_stopped)
+            write_artifact(run, SUPERVISOR, {**known_by, "started": round(time.time(), 3)})
         except OSError as error:
             raise _cannot_write(run, error) from error
-        yield
+        with _leading(run.resolve(), lease):
+            yield lease
     finally:
         os.close(file)  # which frees the lock
+
+
+@contextmanager
+def _leading(run: Path, lease: Lease) -> Iterator[None]:
+    """Keep the lease while the run is held; other machines learn with its end why it was given back."""
+    _held[run] = lease
+    last: dict[str, object] = {}
+    try:
+        yield
+    except HoldfastError as error:
+        last = {"exit_code": error.exit_code, "sentence": error.what + (f": {error.seen}" if error.seen else "")}
+        raise
+    finally:
+        del _held[run]
+        lease.close(**last)
 
 
 def holder(run: Path) -> Identity | None:

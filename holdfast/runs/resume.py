@@ -6,10 +6,11 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-from holdfast.core.artifacts import write_artifact
+from holdfast.core.artifacts import read_artifact, write_artifact
+from holdfast.core.env import node_name
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.request import make_request
-from holdfast.core.runfolder import REQUEST, RESULT
+from holdfast.core.runfolder import NODES, REQUEST, RESULT
 from holdfast.runs.command import command_job, read_command_request
 from holdfast.runs.earlier import end_leftovers, is_left_running
 from holdfast.runs.holder import holder
@@ -24,7 +25,9 @@ def job_of(run: Path) -> Job:
     kind = request.get("kind")
     if kind == "command":
         try:
-            return command_job(read_command_request(request))
+            # Of several machines each has a command of its own.
+            mine = read_artifact(run / NODES / node_name() / REQUEST) if request.get("nodes", 1) > 1 else {}
+            return command_job(read_command_request(mine or request))
         except TypeError as error:
             raise RequestError(f"{run}/request.json is not understood", seen=str(error)) from None
     if kind == "train":

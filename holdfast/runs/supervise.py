@@ -38,10 +38,12 @@ from holdfast.core.runfolder import DECISION, EVENTS, OUTCOME, RESULT, RUNG, STA
 from holdfast.core.text import plural
 from holdfast.planning.ladder import DEFAULT_MAX_ATTEMPTS, Changes, Ladder, choose_rung
 from holdfast.runs.awake import kept_awake
-from holdfast.runs.earlier import Earlier, read_earlier
+from holdfast.runs.crew import Crew
+from holdfast.runs.earlier import Earlier, read_earlier, stopped_words
 from holdfast.runs.holder import hold
+from holdfast.runs.lease import Lease, LostLease
 from holdfast.runs.memory import Memory
-from holdfast.supervisor.attempt import OnEvent, StopRequest, run_attempt
+from holdfast.supervisor.attempt import CallOff, OnEvent, StopRequest, run_attempt
 from holdfast.supervisor.budgets import STEP_FLOOR_SECONDS, Budgets
 from holdfast.supervisor.child import Launch
 from holdfast.supervisor.outcome import Outcome, void_changes
@@ -63,6 +65,8 @@ class Job:
     ladder: Ladder
     allow_changes: bool = False
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    nodes: int = 1  # machines that run each attempt together
+    nodes_wait_seconds: float = 900.0  # for machines that have not come yet
     step_timeout_seconds: float | None = None  # None: learned
     memory: Memory | None = None  # None: nothing is remembered
     memory_key: str = ""  # what worked is remembered under it
@@ -88,15 +92,18 @@ class Result:
 
 def supervise(run: Path, job: Job, *, on_event: OnEvent | None = None, stop: StopRequest | None = None) -> Result:
     """Bring a run to its end and say how it ended; refuse when somebody else already looks after it."""
-    with hold(run), kept_awake():
-        return _Supervision(run, job, on_event, stop or StopRequest()).run()
+    stop = stop or StopRequest()
+    say = (lambda words: on_event("waiting", {"words": words})) if on_event else (lambda words: None)
+    with hold(run, say=say, is_stopped=lambda: stop.is_asked) as lease, kept_awake():
+        return _Supervision(run, job, on_event, stop, lease).run()
 
 
 class _Supervision:
     """The loop over attempts."""
 
-    def __init__(self, run: Path, job: Job, on_event: OnEvent | None, stop: StopRequest):
-        self._run, self._job, self._stop = run, job, stop
+    def __init__(self, run: Path, job: Job, on_event: OnEvent | None, stop: StopRequest, lease: Lease):
+        self._run, self._job, self._stop, self._lease = run, job, stop, lease
+        self._crew = Crew(run, job.nodes, lease, job.nodes_wait_seconds) if job.nodes > 1 else None
         self._events, self._on_event = Events(run / EVENTS), on_event
         self._begun = time.monotonic()
         self._memory = job.memory
@@ -113,6 +120,9 @@ class _Supervision:
         decision = self._first(earlier)
         while True:
             number = earlier.next_number if not history else max(earlier.next_number, history[-1].number + 1)
+            if self._crew and not self._crew.gather(self._tell, self._stop):
+                self._require_lease()
+                return self._stopped(replace(history[-1], number=number - 1) if history else _nothing_yet(number - 1))
             outcome, diagnosis = self._attempt(number, decision, resume=number > 1)
             history.append(outcome)
             if outcome.outcome == "finished":
@@ -165,7 +175,7 @@ class _Supervision:
                 slug="disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "",
             ) from error
         budgets = Budgets(self._job.step_timeout_seconds, self._phases, step_floor_seconds(self._history))
-        outcome, diagnosis = run_attempt(launch, budgets, self._tell, self._stop)
+        outcome, diagnosis = self._run_attempt(number, decision, resume, launch, budgets)
         self._learnt = budgets.learnt()
         outcome = replace(
             outcome,
@@ -179,6 +189,33 @@ class _Supervision:
         if outcome.outcome in ("died", "hung"):
             self._tell("ended", _told(outcome))
         return outcome, diagnosis
+
+    def _run_attempt(
+        self, number: int, decision: Decision, resume: bool, launch: Launch, budgets: Budgets
+    ) -> tuple[Outcome, Diagnosis]:
+        """Run the attempt here, and with the other machines where there are any."""
+        if self._crew:
+            launch, part_stop = self._crew.call(number, decision.changes, resume, launch), StopRequest()
+            called_off = self._crew.listen(self._stop, part_stop)
+        else:
+            part_stop, called_off = self._stop, self._is_called_off
+        outcome, diagnosis = run_attempt(launch, budgets, self._tell, part_stop, called_off)
+        if self._crew:
+            outcome, diagnosis = self._crew.settle(outcome, diagnosis, self._tell, self._stop)
+        self._require_lease()
+        return outcome, diagnosis
+
+    def _is_called_off(self) -> CallOff:
+        return "end" if self._lease.is_lost else ""
+
+    def _require_lease(self) -> None:
+        """Write nothing more into a run that another machine leads by now."""
+        if self._lease.is_lost:
+            raise LostLease(
+                "another machine has taken this run over",
+                seen="this one could not write to the run's folder for longer than its lease",
+                try_next=(f"holdfast watch {self._run}",),
+            )
 
     def _finished(self, outcome: Outcome) -> Result:
         tries = f" in {plural(outcome.number, 'attempt')}" if outcome.number > 1 else ""
@@ -195,7 +232,7 @@ class _Supervision:
 
     def _stopped(self, outcome: Outcome) -> Result:
         code = 128 + self._stop.signal if self._stop.signal else 130
-        return self._end("stopped", code, f"stopped as asked at step {outcome.step_reached}", outcome)
+        return self._end("stopped", code, stopped_words(self._run, outcome), outcome)
 
     def _failed(self, outcome: Outcome, diagnosis: Diagnosis, decision: Decision) -> Result:
         cause = outcome.sentence
@@ -232,6 +269,7 @@ class _Supervision:
         )
         more = dict(self._job.describe_result(result)) if self._job.describe_result else {}
         self._tell(state, sentence=sentence, exit_code=exit_code)
+        self._lease.say(result=state, exit_code=exit_code, sentence=sentence)  # for the other machines
         _keep(self._run, RESULT, {**asdict(result), **more})
         return result
 
@@ -239,6 +277,8 @@ class _Supervision:
         said = {name: value for name, value in {**(details or {}), **more}.items() if name not in ("event", "time")}
         if event not in ("progress", "turn"):
             self._events.write(event, **said)
+        elif words := self._lease.new_trouble():
+            self._tell("storage", words=words)
         if self._on_event:
             self._on_event(event, said)
 
@@ -247,6 +287,10 @@ def _keep(folder: Path, name: str, value: object) -> None:
     """Write a file of the run; what has happened has happened, also when the disk is full."""
     with contextlib.suppress(OSError):
         write_artifact(folder, name, value)
+
+
+def _nothing_yet(number: int) -> Outcome:
+    return Outcome(number=number, outcome="stopped")
 
 
 def step_floor_seconds(history: Sequence[Outcome]) -> float:

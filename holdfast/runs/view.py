@@ -29,7 +29,8 @@ class Foreground:
     def __call__(self, event: str, details: Mapping[str, object]) -> None:
         """Show one event."""
         if event == "attempt":
-            self._follow(attempt_folder(self._run, int(str(details["number"]))))
+            part = details.get("folder")  # on a machine that does not lead
+            self._follow(Path(str(part)) if part else attempt_folder(self._run, int(str(details["number"]))))
         self.pump()
         for line in _lines(event, details, self._verbose):
             self.say(line)
@@ -121,6 +122,10 @@ def _resumed(details: Mapping[str, object], verbose: bool) -> str:
     return f"resumed{where}, step {details.get('step', '?')}"
 
 
+def _from_the_beginning(details: Mapping[str, object], verbose: bool) -> str:
+    return "no checkpoint of this run was found: it goes on from the beginning"
+
+
 def _skipped(details: Mapping[str, object], verbose: bool) -> str:
     path = details.get("path") or details.get("folder") or "a checkpoint"
     return f"{Path(str(path)).name} is not whole and was passed over: {clean(details.get('reason', ''))}"
@@ -150,8 +155,12 @@ _SHOWN: dict[str, Callable[[Mapping[str, object], bool], str | list[str]]] = {
     "phase": _phase,
     "leftovers ended": _told,
     "left behind": _told,
+    "waiting": _told,
+    "leader gone": _told,
+    "storage": _told,
     "stopping": _stopping,
     "resumed": _resumed,
+    "from the beginning": _from_the_beginning,
     "skipped checkpoint": _skipped,
     "checkpoint damaged": _skipped,
     "applied": _applied,

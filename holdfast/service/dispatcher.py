@@ -89,8 +89,8 @@ class Dispatcher:
         while self._claim(leases.claimable(self._worker)):
             pass
 
-    def _claim(self, waiting: Shared) -> tuple[int, uuid.UUID] | None:
-        """Take the next of these jobs and start its keeper, where there is room."""
+    def _claim(self, waiting: Shared, why: str = "") -> tuple[int, uuid.UUID] | None:
+        """Take the next of these jobs and start its keeper, where there is room; the log says why."""
         with self._claiming:
             if self._is_leaving or self._worker.slots <= len(leases.running_on(self._worker)):
                 return None
@@ -101,7 +101,7 @@ class Dispatcher:
                 except OSError:  # no memory or no disk for it: others may have them
                     leases.hand_back(*taken)
                     raise
-                print(f"job {taken[0]}: taken", flush=True)
+                print(f"job {taken[0]}: taken{why}", flush=True)
             return taken
 
     def hand_back(self) -> None:

@@ -33,17 +33,18 @@ from holdfast.runs.status import read_status
 from holdfast.service.home import this_home
 from holdfast.service.jobs import leases
 from holdfast.service.jobs.ends import write_end
+from holdfast.service.jobs.environment import run_environment
 from holdfast.service.jobs.evidence import read_end
 from holdfast.service.jobs.folders import make_folder
 from holdfast.service.jobs.models import Job
 from holdfast.service.jobs.notices import file_notices
-from holdfast.service.jobs.secrets import run_environment
 from holdfast.service.process import command_of
 
 Why = Literal["", "stop", "hand back", "lost"]
 
 STOP_SHARE, KILL_SHARE = 0.5, 0.75  # of a lease without renewal: ask the run to save and stop; kill it
 ORPHAN_SHARE = 0.25  # of a lease, for a run to save whose keeper died: with the half before it, still no whole one
+ASKED = "asked.json"  # in the run folder: which request its result answers, by the database's time and no other clock
 _TURN_SECONDS, _LOOK_SECONDS, _RENEW_SECONDS = 0.2, 2.0, 5.0
 _LEFTOVER_SECONDS = 20.0  # for a supervisor of an earlier claim to save
 _MOST_DEATHS, _MOST_KILLS = 3, 20  # of supervisors without a step between: by a fault of their own, by a signal
@@ -135,9 +136,8 @@ class Keeper:
         result = read_artifact(self._run / RESULT)
         if result.get("state") == "finished":
             return self._end(job, 0)
-        if result.get("state") == "failed" and (self._run / RESULT).stat().st_mtime > job.queued.timestamp():
-            return self._end(job, 4)
-        return False
+        is_of_now = read_artifact(self._run / ASKED).get("queued") == job.queued.isoformat()
+        return result.get("state") == "failed" and is_of_now and self._end(job, 4)
 
     def _supervise(self, job: Job) -> None:
         """Start supervisors until one has brought the run to its end; one that died is followed by another."""
@@ -165,11 +165,13 @@ class Keeper:
         """Run a supervisor to its end, and hold the claim meanwhile."""
         for name in (RESULT, REFUSED):  # of an earlier claim
             (self._run / name).unlink(missing_ok=True)
+        write_artifact(self._run, ASKED, {"queued": job.queued.isoformat()})  # a result from here on answers this
         whose = (str(self._run), str(job.goal), str(os.getpid()), str(ORPHAN_SHARE * settings.LEASE_SECONDS))
         self._child = start_apart(
-            [sys.executable, "-m", "holdfast.runs.held", *whose],
+            [sys.executable, "-P", "-m", "holdfast.runs.held", *whose],
             self._run / SUPERVISOR_LOG,
             run_environment(job.owner, os.environ),
+            this_home().keepers,  # where no folder lies that the name of a model could be taken for
         )
         self._leash.hold(self._child)
         self._pull()  # asked while it was being started

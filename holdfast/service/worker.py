@@ -84,13 +84,13 @@ class _Worker(Dispatcher):
         """Answer a hint: take the next job that waits, and stay until its keeper has ended."""
         if self._is_leaving:
             return
-        taken = self._claim(leases.claimable(self._worker))
+        taken = self._claim(leases.claimable(self._worker), f" at the message of job {job_id}")
         while taken in self._keepers and not self._has_left.wait(_TURN_SECONDS / 2):
             pass
 
     def _claim_free(self) -> None:
         stale = leases.claimable(self._worker).filter(queued__lt=Now() - timedelta(seconds=_STALE_SECONDS))
-        while self._claim(stale):
+        while self._claim(stale, " from the table, where it had waited"):
             pass
 
     def _leave(self, *_: object, **__: object) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.events import Events
@@ -23,6 +24,7 @@ from holdfast.supervisor.child_exits import ChildExit
 from holdfast.supervisor.collect import Ending, collect, read_attempt_evidence
 from holdfast.supervisor.diagnose import diagnose
 from holdfast.supervisor.ending import end_tree, send
+from holdfast.supervisor.ends import rank_exit_code
 from holdfast.supervisor.members import Member, find_members
 from holdfast.supervisor.memory_proof import MemoryMark
 from holdfast.supervisor.outcome import (
@@ -40,6 +42,7 @@ from holdfast.supervisor.verdict import Verdict
 from holdfast.supervisor.watch import Look, Watch
 
 OnEvent = Callable[[str, Mapping[str, object]], None]
+CallOff = Literal["", "end", "look"]  # go on; end, because it failed elsewhere; look first, because it hangs somewhere
 NAN = "nan-loss"
 NOTHING = Diagnosis(slug="unknown", confidence="unknown", title="nothing failed")
 
@@ -71,16 +74,35 @@ class StopRequest:
         return self.count > 0
 
 
-def run_attempt(launch: Launch, budgets: Budgets, on_event: OnEvent, stop: StopRequest) -> tuple[Outcome, Diagnosis]:
-    """Run one attempt to its end; the outcome holds no number and no rung yet."""
-    return _Attempt(launch, budgets, on_event, stop).run()
+def run_attempt(
+    launch: Launch,
+    budgets: Budgets,
+    on_event: OnEvent,
+    stop: StopRequest,
+    called_off: Callable[[], CallOff] = lambda: "",
+) -> tuple[Outcome, Diagnosis]:
+    """Run one attempt to its end; the outcome holds no number and no rung yet.
+
+    `called_off` is asked many times a second whether the other machines of the run still go on; an attempt that is
+    called off is "interrupted", or "hung" where it was to be looked at first.
+    """
+    return _Attempt(launch, budgets, on_event, stop, called_off).run()
 
 
 class _Attempt:
     """One attempt while it runs."""
 
-    def __init__(self, launch: Launch, budgets: Budgets, on_event: OnEvent, stop: StopRequest):
+    def __init__(
+        self,
+        launch: Launch,
+        budgets: Budgets,
+        on_event: OnEvent,
+        stop: StopRequest,
+        called_off: Callable[[], CallOff],
+    ):
         self._launch, self._budgets, self._on_event, self._stop = launch, budgets, on_event, stop
+        self._called_off = called_off
+        self._call_off: CallOff = ""
         self._samples, self._told = Events(launch.attempt / SAMPLES), Told(launch.attempt / EVENTS)
         self._sampled_at, self._verdict = float("-inf"), ""
         self._phase, self._can_stop = "", False
@@ -105,12 +127,17 @@ class _Attempt:
         code = child.poll()
         watch.close()
         self._pass_on()
+        if self._launch.is_of_ranks and code is not None and code > 0:  # torchrun says 1, whatever has happened
+            code = rank_exit_code(watch.exits.seen, self._launch.attempt, child.pid) or code
         if self._stop.is_asked:
             self._wait_for_ender()
             # Asked for just as it hung or ended, there was no ender.
             end_tree(self._launch.attempt, child, 0 if self._stop.count > 1 else _HUNG_GRACE_SECONDS)
             has_finished = code == 0 and look.step >= look.steps > 0
             outcome, diagnosis = _outcome("finished" if has_finished else "stopped", look, code), NOTHING
+        elif code is None and self._call_off == "end":
+            end_tree(self._launch.attempt, child, _HUNG_GRACE_SECONDS)
+            outcome, diagnosis = replace(_outcome("interrupted", look, None), is_outside=True), NOTHING
         elif code == 0:
             self._end_stragglers(child)
             outcome, diagnosis = self._finished(look, code), NOTHING
@@ -134,9 +161,13 @@ class _Attempt:
                 mark.see_all(child.pid, look.pids)
                 next_look = now + watch.next_look_seconds
                 self._report(look, now)
+            call_off = self._called_off()  # which may also pass on a wish to stop
             if self._stop.is_asked:
                 self._ask_to_stop(child)
             elif look.is_hung:
+                return look
+            elif call_off:
+                self._call_off = call_off
                 return look
             self._pass_on()
             self._on_event("turn", {})

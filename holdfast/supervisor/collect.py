@@ -27,11 +27,12 @@ from holdfast.supervisor.child_exits import signal_name
 from holdfast.supervisor.closeup import look_closely
 from holdfast.supervisor.curve import last_resident_bytes, resident_lines
 from holdfast.supervisor.dumps import dump_stacks
-from holdfast.supervisor.ends import Ends, read_ranks
+from holdfast.supervisor.ends import Ends, read_places, read_ranks
 from holdfast.supervisor.mac_reports import find_crash_report
 from holdfast.supervisor.members import Identity, read_root
 from holdfast.supervisor.memory_proof import MemoryMark
 from holdfast.supervisor.own_code import own_lines
+from holdfast.supervisor.rank_stacks import rank_lines
 from holdfast.supervisor.room import room_lines
 
 if TYPE_CHECKING:
@@ -78,9 +79,10 @@ def collect(
         # Before the dumps: a tool that attaches changes what threads wait in.
         lines += _asked("the processes", lambda: look_closely(root.pid))
         lines += _asked("the stacks", lambda: _dump(attempt, root, look, lines))
+        lines += _asked("the ranks", lambda: rank_lines(attempt, read_ranks(attempt), _culprits(look)))
     if root and (ending.is_hung or (ending.returncode or 0) < 0):
         lines += _asked("the program's own code", lambda: own_lines(attempt, root.pid, is_hung=ending.is_hung))
-    ends = Ends(exits, read_ranks(attempt), root.pid if root else 0)
+    ends = Ends(exits, read_ranks(attempt), root.pid if root else 0, read_places(attempt))
     lines += _asked("the exits", ends.lines)
     lines += _asked("the memory counters", lambda: _memory_lines(ending, mark, pids, ends.killed()))
     lines += _asked("the memory samples", lambda: resident_lines(attempt))
@@ -105,6 +107,8 @@ def collect(
 def read_attempt_evidence(attempt: Path) -> Evidence:
     """What was seen of an attempt: its output, its stacks, and the lines that were collected."""
     seen = read_collected(attempt)
+    if part := seen.get("part"):  # of several machines, the one that is to blame
+        return read_attempt_evidence(attempt / str(part))
     said = seen.get("lines")
     lines = [str(line) for line in said] if isinstance(said, list) else []
     output = attempt / OUTPUT
@@ -146,10 +150,15 @@ def _asked(what: str, ask: Callable[[], Iterable[str]]) -> list[str]:
 def _dump(attempt: Path, root: Identity, look: "Look | None", seen: Sequence[str]) -> list[str]:
     """Take stacks: first of forked children that wait for a lock, for there may not be time for all."""
     forked = (_FORKED_AND_WAITING.match(line) for line in seen)
-    judged = look.judged.pids if look and look.judged else ()
-    first = [*(int(match[1]) for match in forked if match), *judged]
+    first = [*(int(match[1]) for match in forked if match), *_culprits(look)]
     dump_stacks(attempt, root, native=_is_stuck(look), first=first)
     return []
+
+
+def _culprits(look: "Look | None") -> list[int]:
+    """The processes that show the verdict, and the training ones in the order of who holds up whom."""
+    judged = look.judged if look else None
+    return [*judged.pids, *(one.pid for one in judged.standings)] if judged else []
 
 
 def _keep_crash_report(attempt: Path, pids: set[int], since: float) -> list[str]:

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from holdfast.core.events import read_events
-from holdfast.core.runfolder import EVENTS
+from holdfast.core.heartbeat import read_beat
+from holdfast.core.runfolder import BEATS, EVENTS
 from holdfast.supervisor.child_exits import ChildExit
 
 _MOST_LINES = 40
@@ -26,18 +27,45 @@ def read_ranks(attempt: Path) -> dict[int, int]:
     return ranks
 
 
+def read_places(attempt: Path) -> dict[int, str]:
+    """Where each process of an attempt was when it last beat: `in phase step at step 12`."""
+    places: dict[int, str] = {}
+    for page in (attempt / BEATS).glob("[0-9]*"):
+        if beat := read_beat(page):
+            places[int(page.name)] = f"in phase {beat.phase}" + (f" at step {beat.step}" if beat.step else "")
+    return places
+
+
+def rank_exit_code(exits: Sequence[ChildExit], attempt: Path, root_pid: int) -> int | None:
+    """How the rank that left first ended: its code, or minus its signal; None where nobody saw it.
+
+    A launcher says 1 for whatever happened to the processes it looks after.
+    """
+    first = Ends(exits, read_ranks(attempt), root_pid).first
+    if first is None:
+        told = (event.get("exit_code") for event in read_events(attempt / EVENTS) if event["event"] == "rank ended")
+        return next((code for code in told if isinstance(code, int)), None)
+    return first.code if first.signal is None else -first.signal
+
+
 class Ends:
     """How the processes of one attempt ended, but for its root."""
 
-    def __init__(self, exits: Sequence[ChildExit], ranks: Mapping[int, int], root_pid: int):
+    def __init__(
+        self,
+        exits: Sequence[ChildExit],
+        ranks: Mapping[int, int],
+        root_pid: int,
+        places: Mapping[int, str] | None = None,
+    ):
         self._exits = [end for end in exits if end.pid != root_pid]
-        self._ranks = ranks
-        self._first = self._first_rank()
+        self._ranks, self._places = ranks, places or {}
+        self.first = self._first_rank()
 
     def lines(self) -> Iterator[str]:
         """One line for each end that may matter, the first rank before others."""
-        failed = [end for end in self._exits if end.is_failure and end is not self._first]
-        shown = [*([self._first] if self._first else []), *failed]
+        failed = [end for end in self._exits if end.is_failure and end is not self.first]
+        shown = [*([self.first] if self.first else []), *failed]
         for end in shown[:_MOST_LINES]:
             yield f"{self._who(end)} ended by {_how(end)} (pidfd){self._when(end)}"
         if len(shown) > _MOST_LINES:
@@ -45,7 +73,7 @@ class Ends:
 
     def killed(self) -> str:
         """The process whose SIGKILL took the run down; empty when none did. A loader's worker has a name of its own."""
-        first = self._first or next((end for end in self._exits if end.is_failure), None)
+        first = self.first or next((end for end in self._exits if end.is_failure), None)
         is_it = first is not None and first.signal == signal.SIGKILL and first.name != _LOADER_WORKER
         return self._who(first) if first and is_it else ""
 
@@ -63,9 +91,10 @@ class Ends:
         return f"worker pid {end.pid} ({end.name})" if rank is None else f"rank {rank} (pid {end.pid})"
 
     def _when(self, end: ChildExit) -> str:
-        if end is not self._first:
+        if end is not self.first:
             return ""
-        return ", while other ranks were at work" if end.code == 0 else ", before the other ranks"
+        where = f", {self._places[end.pid]}" if end.pid in self._places else ""
+        return (", while other ranks were at work" if end.code == 0 else ", before the other ranks") + where
 
 
 def _lateness(end: ChildExit) -> int:

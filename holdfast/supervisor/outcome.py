@@ -1,7 +1,6 @@
 """How one attempt went: the value, its file, and what the ladder needs to know of it."""
 
 import dataclasses
-import json
 import re
 import signal
 import sys
@@ -10,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from holdfast.core.artifacts import read_artifact
 from holdfast.core.events import find_last_event, read_events
 from holdfast.core.evidence import Evidence
 from holdfast.core.heartbeat import read_beat
 from holdfast.core.plan import Rung
-from holdfast.core.runfolder import BEAT, BEATS, EVENTS, OUTCOME
+from holdfast.core.runfolder import BEAT, BEATS, CHILD, EVENTS, OUTCOME
 from holdfast.planning.ladder import Tried
 
 How = Literal["finished", "died", "hung", "stopped", "interrupted"]
@@ -77,11 +77,17 @@ class Outcome:
 
 def read_outcome(attempt: Path) -> Outcome | None:
     """How an attempt went; None while it runs, or when its supervisor was killed."""
+    return outcome_of(read_artifact(attempt / OUTCOME))
+
+
+def outcome_of(known: object) -> Outcome | None:
+    """The outcome that was written down as a plain object; None where that holds none."""
+    if not isinstance(known, Mapping):
+        return None
+    names = {one.name for one in dataclasses.fields(Outcome)}
     try:
-        known = json.loads((attempt / OUTCOME).read_text(encoding="utf-8"))
-        names = {one.name for one in dataclasses.fields(Outcome)}
         return Outcome(**{name: value for name, value in known.items() if name in names})
-    except (OSError, ValueError, TypeError):
+    except TypeError:
         return None
 
 
@@ -119,7 +125,7 @@ def last_error(evidence: Evidence) -> tuple[str, str]:
 def void_changes(attempt: Path, changes: Mapping[str, object], outcome: Outcome) -> tuple[str, ...]:
     """The settings that were seen to reach nothing in this script; empty before it trains, when nobody knows."""
     has_begun = outcome.step_reached or outcome.phase in _TRAINING
-    if not has_begun or (attempt / BEAT).exists():
+    if not has_begun or is_of_engine(attempt):
         return ()  # the engine's own ladder knows its settings
     told = list(read_events(attempt / EVENTS))
     applied = {str(event.get("change")) for event in told if event["event"] == "applied"}
@@ -127,6 +133,12 @@ def void_changes(attempt: Path, changes: Mapping[str, object], outcome: Outcome)
     settings = {name for name in changes if not name.isupper()} | _not_used(uses)
     settings -= applied | {f"{name}_factor" for name in applied}
     return tuple(sorted(settings | {name for name, setting in _ECHOES.items() if setting in settings}))
+
+
+def is_of_engine(attempt: Path) -> bool:
+    """Whether our own engine trains in an attempt, alone or in several processes."""
+    command = read_artifact(attempt / CHILD).get("command")
+    return (attempt / BEAT).exists() or (isinstance(command, list) and "holdfast.engine" in command)
 
 
 def _not_used(uses: set[str]) -> set[str]:

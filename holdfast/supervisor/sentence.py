@@ -89,7 +89,7 @@ def _proof(diagnosis: Diagnosis, evidence: Evidence) -> str:
 
 def _place(diagnosis: Diagnosis, evidence: Evidence) -> str:
     """Where the program hung, or native code crashed, as far as the stack shows it."""
-    if own := evidence.samples.first(r"^(?:stands|crashed) at \S+:\d+"):
+    if own := evidence.samples.first(r"^(?:rank \d+ \(pid \d+\) stands|stands|crashed) at \S+:\d+"):
         return own.text
     if diagnosis.slug != "segfault-other":
         return ""

@@ -161,6 +161,14 @@ class Place:
         """Wait until the run has gone on from a checkpoint."""
         self.until(lambda: any(self.first_steps(job_id)[1:]), seconds, lambda: self.told(job_id))
 
+    def said(self, name: str) -> str:
+        """What one of our processes printed, in all its lives."""
+        return (self.home / f"test-{name}.log").read_text()
+
+    def wait_for_words(self, name: str, words: str, *, times: int = 1) -> None:
+        """Wait until one of our processes has said so, so many times."""
+        self.until(lambda: self.said(name).count(words) >= times, 120, lambda: self.said(name))
+
     def stop(self, job_id: int) -> None:
         """Ask a job to stop and see that it does."""
         code = "from holdfast.service.jobs import leases; from holdfast.service.jobs.models import Job; "

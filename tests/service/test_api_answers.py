@@ -80,12 +80,27 @@ def test_a_run_is_submitted_as_a_plan_and_goes_its_way(world, ada):
     assert refused.json()["error"]["seen"] == "its state is queued"
 
 
-def test_all_problems_of_a_request_come_back_at_once_in_the_words_of_train(world, ada):
+def test_all_problems_of_a_request_come_back_at_once_by_the_keys_of_its_settings(world, ada):
     settings = {"epochs": 0, "batch_sise": 3, "out": "/etc", "model": "/etc/passwd"}
     refused = post(ada, "/api/jobs", {"dataset": world.dataset.pk, "settings": settings})
     assert refused.status_code == 422
-    for words in ("--epochs 0", "did you mean batch_size?", "--out: not to be set here", "--model"):
-        assert words in refused.json()["error"]["seen"]
+    seen = refused.json()["error"]["seen"]
+    for words in ("epochs 0: is out of range", "did you mean batch_size?", "out: not to be set here", "model '/etc"):
+        assert words in seen
+    assert "--" not in seen
+
+
+def test_a_retry_whose_data_is_gone_says_which_and_takes_another_or_none(world, ada):
+    lost = Dataset.objects.create(owner=world.bob, name="held out", file_name="x.csv", state="ready")
+    Job.objects.filter(pk=world.job.pk).update(request={"epochs": 1, "validation": lost.pk})
+    path = f"/api/jobs/{world.job.pk}/retry"
+    refused = post(ada, path)
+    assert refused.status_code == 422
+    assert refused.json()["error"]["seen"] == f"validation {lost.pk}: it is gone, or not shared with you"
+    assert post(ada, path, {"validation": lost.pk}).status_code == 404
+    other = post(ada, path, {"validation": world.dataset.pk})
+    assert other.json()["settings"] == {"epochs": 1, "validation": world.dataset.pk}
+    assert post(ada, path, {"validation": None}).json()["settings"] == {"epochs": 1}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What a keeper makes of how its supervisors end; the supervisors are stand-ins that leave files."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from django.contrib.auth.models import User
 
-from holdfast.core.artifacts import write_artifact
+from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.runfolder import BEAT, OUTCOME, PLAN, REFUSED, RESULT, SUPERVISOR_LOG, attempt_folder
@@ -18,7 +19,7 @@ from holdfast.runs.holder import HELD_BY_OTHER, hold
 from holdfast.service import keeper as keepers
 from holdfast.service.jobs import leases
 from holdfast.service.jobs.models import Job, TrainedModel, Worker
-from holdfast.service.keeper import Keeper, Leash, read_copied
+from holdfast.service.keeper import ASKED, Keeper, Leash, read_copied
 from holdfast.supervisor.outcome import Outcome
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -80,6 +81,42 @@ def test_an_end_that_an_earlier_keeper_could_not_write_is_found_in_the_folder(st
     stage.ends("finished")(None)
     assert stage.keep().state == "finished"
     assert stage.played == 0
+
+
+@pytest.mark.parametrize("clock_seconds", [-3600, 3600])
+def test_whether_a_failed_result_is_of_this_request_is_told_by_no_clock(stage, clock_seconds):
+    stage.ends("failed", 4)(None)
+    os.utime(stage.folder / RESULT, (time.time() + clock_seconds,) * 2)  # written where clocks go wrong
+    queued = Job.objects.get(pk=stage.job.pk).queued
+    write_artifact(stage.folder, ASKED, {"queued": queued.isoformat()})
+    assert stage.keep().state == "failed"
+    assert stage.played == 0, "the keeper before could not write it down"
+
+    assert leases.resume(stage.job)
+    stage.claim = leases.claim(stage.job.pk, stage.worker)
+    stage.acts = [stage.ends("finished")]
+    assert stage.keep().state == "finished"
+    assert stage.played == 1, "what failed before somebody resumed it is no answer to that"
+
+
+def test_a_supervisor_begins_where_no_folder_can_be_taken_for_a_model_and_without_the_services_keys(stage, monkeypatch):
+    begun = {}
+
+    def start(command, log, environment, folder):
+        begun.update(environment=environment, folder=folder, asked=read_artifact(stage.folder / ASKED))
+        return subprocess.Popen(["true"])
+
+    monkeypatch.setattr(keepers, "start_apart", start)
+    monkeypatch.setenv("HOLDFAST_DATABASE_URL", "postgresql://a:b@c/d")
+    keeper = Keeper(stage.job.pk, stage.claim)
+    keeper._run = stage.folder
+    job = Job.objects.get(pk=stage.job.pk)
+    stage.ends("failed", 4)(None)
+    assert keeper._run_child(job) == 0
+    assert not (stage.folder / RESULT).exists()
+    assert begun["asked"] == {"queued": job.queued.isoformat()}
+    assert not any(one.is_dir() for one in begun["folder"].iterdir())
+    assert "HOLDFAST_DATABASE_URL" not in begun["environment"]
 
 
 def test_a_second_model_of_the_same_name_gets_the_next_version(stage, tmp_path):

@@ -32,16 +32,66 @@ def test_a_new_run_is_planned_first(home, ada, page, data):
     assert job.request == {"epochs": 3, "lr": 1e-4, "text_column": ["title", "body"]}
 
 
-def test_wrong_settings_are_told_at_once_beside_their_fields_in_trains_own_words(home, ada, page, data):
+def test_wrong_settings_are_told_at_once_beside_their_fields_by_their_labels(home, ada, page, data):
     answer = page.post("/runs/new", {"dataset": data.pk, "epochs": "0", "lr": "fast", "model": "/etc/passwd"})
     shown = answer.content.decode()
     assert answer.status_code == 422
     assert "3 things cannot be used" in shown
-    assert "--epochs 0: is out of range; allowed: 1 to 1,000" in shown
+    assert '<span class="error" id="error-epochs">epochs 0: is out of range; allowed: 1 to 1,000</span>' in shown
+    assert '<a href="#field-lr">Learning rate fast: is no number' in shown
+    assert "--" not in re.sub(r"<!--.*?-->", "", shown)
     assert 'id="error-lr"' in shown
     assert 'value="fast"' in shown
     assert shown.count('aria-invalid="true"') == 3
     assert not Job.objects.exists()
+
+
+def test_a_dataset_that_was_not_chosen_is_marked_at_its_field_with_everything_else_that_is_wrong(home, page, data):
+    answer = page.post("/runs/new", {"epochs": "0"})
+    shown = answer.content.decode()
+    assert answer.status_code == 422
+    assert "2 things cannot be used" in shown
+    marked = re.search(r'<select id="field-dataset"[^>]*>', shown)[0]
+    assert 'aria-describedby="help-dataset error-dataset" aria-invalid="true"' in marked
+    assert 'id="error-dataset">dataset is missing: choose the one to train on' in shown
+
+
+def test_a_column_that_the_data_has_not_is_named_at_its_field_with_those_that_there_are(home, page, data):
+    Dataset.objects.filter(pk=data.pk).update(facts={"rows": 200, "columns": ["title", "body", "intent"]})
+    asked = {"dataset": data.pk, "text_column": "titel, body", "label_column": "topic"}
+    answer = page.post("/runs/new", asked)
+    shown = answer.content.decode()
+    assert answer.status_code == 422
+    there_are = "there is no such column; there are title, body, intent"
+    assert f"text column &#x27;titel&#x27;: {there_are}; did you mean title?" in shown
+    assert f'id="error-label_column">label column &#x27;topic&#x27;: {there_are}' in shown
+    assert page.post("/runs/new", {**asked, "text_column": "title", "label_column": "intent"}).status_code == 302
+    otherwise = {**asked, "delimiter": ";"}  # the columns may be others then: the plan will tell
+    assert page.post("/runs/new", otherwise).status_code == 302
+
+
+@pytest.mark.parametrize("role", ["dataset", "validation", "test", "negatives"])
+def test_a_retry_whose_data_is_gone_says_so_at_its_field_and_lets_a_person_choose(home, ada, page, data, role):
+    lost = Dataset.objects.create(owner=ada, name="held out", file_name="x.csv", state="ready")
+    first = make_job(ada, "finished", dataset=lost if role == "dataset" else data)
+    beside = {} if role == "dataset" else {role: lost.pk}
+    Job.objects.filter(pk=first.pk).update(request={"epochs": 2, **beside})
+    path, words = f"/runs/new?from={first.pk}", "is gone, not shared with you, or no longer ready"
+    assert words not in page.get(path).content.decode()
+    form = {"from": first.pk, "dataset": data.pk, "name": "again", "epochs": "2", role: lost.pk}
+
+    Dataset.objects.filter(pk=lost.pk).update(state="refused")
+    answer = page.get(path)
+    assert answer.status_code == 200
+    marked = re.search(rf'<select id="field-{role}"[^>]*>', answer.content.decode())[0]
+    assert f'error-{role}" aria-invalid="true"' in marked
+    assert words in answer.content.decode()
+    refused = page.post("/runs/new", form)
+    assert refused.status_code == 422
+    assert words in refused.content.decode()
+    assert page.post("/runs/new", {**form, role: data.pk}).status_code == 302, "another one was chosen"
+    again = Job.objects.get(name="again")
+    assert (again.dataset if role == "dataset" else again.request[role]) in (data, data.pk)
 
 
 def test_other_peoples_datasets_cannot_be_trained_on(home, ada, page, data):

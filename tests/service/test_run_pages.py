@@ -349,7 +349,7 @@ def test_a_number_beyond_all_numbers_is_no_fault_of_the_server(home, ada, page, 
         assert page.get(f"/?{name}={number}").status_code == 200
     assert page.get(f"/runs/new?from={number}&from_model={number}&dataset={number}").status_code == 200
     answer = page.post("/runs/new", {"dataset": data.pk, "team": number, "validation": number})
-    assert answer.status_code == 302
+    assert answer.status_code == 422
 
 
 def test_a_run_that_finishes_while_it_is_deleted_stays(home, ada, page, monkeypatch):

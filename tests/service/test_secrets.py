@@ -5,8 +5,9 @@ from django.test import override_settings
 
 from holdfast.core.errors import RequestError
 from holdfast.core.redact import is_secret_name
+from holdfast.service.jobs.environment import run_environment
 from holdfast.service.jobs.models import Secret
-from holdfast.service.jobs.secrets import keep_secret, open_secrets, run_environment, without_secrets
+from holdfast.service.jobs.secrets import keep_secret, open_secrets, without_secrets
 
 pytestmark = pytest.mark.django_db
 VALUE = "wandb-0123456789-abcdef"
@@ -66,15 +67,37 @@ def test_a_value_that_cannot_be_a_secret_is_refused_and_not_repeated(people, val
     assert not value or value not in caught.value.seen
 
 
-def test_a_run_gets_its_owners_secrets_and_none_of_the_services_own(people):
+def test_a_run_gets_its_owners_secrets_what_its_machine_needs_and_nothing_else(people):
     keep_secret(people[0], "HF_TOKEN", VALUE)
-    own = {
-        "HOLDFAST_SECRET_KEY": "k",
-        "HOLDFAST_DATABASE_URL": "postgresql://a:b@c/d",
-        "HOLDFAST_BROKER_URL": "redis://",
+    own = dict.fromkeys(
+        (
+            *("HOLDFAST_SECRET_KEY", "HOLDFAST_DATABASE_URL", "HOLDFAST_BROKER_URL", "HOLDFAST_EMAIL_PASSWORD"),
+            *("HOLDFAST_STORE", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "FSSPEC_S3_KEY", "PGPASSWORD", "KUBECONFIG"),
+            *(
+                "SSH_AUTH_SOCK",
+                "GITHUB_TOKEN",
+                "HF_HUB_TOKEN",
+                "PIP_PASSWORD",
+                "WANDB_API_KEY",
+                "DJANGO_SETTINGS_MODULE",
+            ),
+        ),
+        "x",
+    )
+    needed = {
+        **{"PATH": "/bin", "HOLDFAST_HOME": "/h", "LD_LIBRARY_PATH": "/cuda", "CUDA_VISIBLE_DEVICES": "1"},
+        **{
+            "OMP_NUM_THREADS": "2",
+            "HF_HOME": "/cache",
+            "HTTPS_PROXY": "http://p",
+            "XDG_CACHE_HOME": "/c",
+            "LC_ALL": "C",
+        },
+        **{"PYTHONPATH": "/x", "PIP_INDEX_URL": "https://mirror"},
     }
-    given = {"PATH": "/bin", "HOLDFAST_HOME": "/h", "HF_TOKEN": "of the machine", **own}
-    assert run_environment(people[0], given) == {"PATH": "/bin", "HOLDFAST_HOME": "/h", "HF_TOKEN": VALUE}
+    given = {**needed, "HF_TOKEN": "of the machine", **own}
+    assert run_environment(people[0], given) == {**needed, "HF_TOKEN": VALUE}
+    assert "HF_TOKEN" not in run_environment(people[1], given), "the machine's own token is no other person's"
 
 
 def test_every_allowed_name_is_one_that_bundles_keep_back():

@@ -77,17 +77,18 @@ def test_a_message_that_redis_hands_out_again_and_again_is_harmless(tmp_path, mo
             assert site.row(job_id)["claims"] == 1
 
 
-@pytest.mark.full
 def test_rabbitmq_brings_jobs_too(tmp_path, model, database):
     with rabbitmq() as broker:
         url = fresh_database(database, "rabbit")
         with place(tmp_path, model, database_url=url, broker_url=broker.url) as site:
             site.worker()
-            jobs = site.submit(2)
-            assert site.run_code(ANNOUNCE.format(jobs[0], 3)).strip() == str([True] * 3)
-            for job_id in jobs:
-                site.wait(job_id, "finished", seconds=120)
-                assert_finished_once(site, job_id)
+            site.wait_for_words("one", "listening to any, cpu")
+            (job_id,) = site.submit(max_steps=2)
+            assert site.run_code(ANNOUNCE.format(job_id, 3)).strip() == str([True] * 3)
+            site.wait(job_id, "finished", seconds=120)
+            assert_finished_once(site, job_id)
+            assert f"job {job_id}: taken at the message of job {job_id}" in site.said("one")
+            assert site.row(job_id)["claims"] == 1
 
 
 @pytest.mark.full
@@ -115,7 +116,7 @@ def test_a_killed_worker_does_not_end_its_run_and_its_successor_finds_it(site):
     worker.wait()
     keeper, claim = site.keeper(job_id), site.row(job_id)["claim"]
     site.worker()
-    site.until(lambda: "listening" in (site.home / "test-one.log").read_text().partition("holdfast worker")[2], 60)
+    site.wait_for_words("one", "listening", times=2)
     site.stop(job_id)
     assert site.row(job_id)["claims"] == 1
     assert site.first_steps(job_id) == [0]
@@ -139,7 +140,7 @@ def test_a_killed_supervisor_is_followed_by_another(site):
     site.wait_for_steps(job_id)
     kill(site.supervisor(job_id))
     site.wait_for_resume(job_id)
-    assert site.row(job_id)["claims"] == 1
+    assert site.row(job_id)["claims"] == 1, site.told(job_id)
 
 
 @pytest.mark.full

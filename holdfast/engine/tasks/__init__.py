@@ -11,6 +11,7 @@ from torch.nn import Module
 
 from holdfast.core.errors import RequestError
 from holdfast.engine.order import Indices
+from holdfast.engine.ranks import ALONE, Ranks
 from holdfast.engine.settings import Settings
 
 TASKS = {"classify": "classify", "causal": "causal", "two-tower": "two_tower"}
@@ -21,6 +22,7 @@ class Task(Protocol):
 
     model: Module
     lengths: NDArray[np.int64]  # tokens of each training example
+    meets_within_steps: bool  # ranks need each other before their parts of a step are done
     metric: str  # the one that decides which checkpoint is best; larger is better
 
     def begin_epoch(self, epoch: int) -> dict[str, object]:
@@ -31,7 +33,10 @@ class Task(Protocol):
         """
 
     def forward_backward(self, step: int, examples: Indices) -> Tensor:
-        """Add the gradient of one optimizer step, normalised over all its examples; give the loss, on the device."""
+        """Add the gradient of one optimizer step, normalised over all its examples; give the loss, on the device.
+
+        Of several ranks each adds its part, and gives its part of the loss.
+        """
 
     def evaluate(self, split: str) -> dict[str, float]:
         """Metrics on a split; empty where there is no such split."""
@@ -55,9 +60,9 @@ class Task(Protocol):
         """Write the model the way the ecosystem expects it."""
 
 
-def load_task(settings: Settings) -> Task:
+def load_task(settings: Settings, ranks: Ranks = ALONE) -> Task:
     """Load the model and open the data of the task that was asked for."""
     if settings.task not in TASKS:
         raise RequestError(f"there is no task {settings.task!r}", seen=f"tasks: {', '.join(TASKS)}")
-    task: Task = import_module(f"holdfast.engine.tasks.{TASKS[settings.task]}").load(settings)
+    task: Task = import_module(f"holdfast.engine.tasks.{TASKS[settings.task]}").load(settings, ranks)
     return task

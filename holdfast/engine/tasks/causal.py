@@ -27,6 +27,7 @@ from holdfast.engine.draws import Draws, replace_dropout
 from holdfast.engine.language_model import load_language_model, plain_model
 from holdfast.engine.order import Indices, step_seed
 from holdfast.engine.packing import Pack, pack, packed
+from holdfast.engine.ranks import ALONE, Ranks
 from holdfast.engine.samples import ready_to_answer, sample_answer
 from holdfast.engine.settings import Settings
 from holdfast.engine.step_row import row_pack, step_row
@@ -37,7 +38,7 @@ _LEARNED_BUCKET = 256  # a captured step learns a multiple of so many tokens, so
 _LOGITS_AT_ONCE = 1024  # rows of vocabulary size: 200 MB at 49,152 tokens, in place of gigabytes
 
 
-def load(settings: Settings) -> "Causal":
+def load(settings: Settings, ranks: Ranks = ALONE) -> "Causal":
     """Load the model, with adapters where asked, and open the prepared texts."""
     if unknown := sorted(set(settings.options) - set(_OPTIONS)):
         raise RequestError(
@@ -46,16 +47,24 @@ def load(settings: Settings) -> "Causal":
     manifest = json.loads((settings.prepared_path / MANIFEST).read_text(encoding="utf-8"))
     if settings.is_on_card:
         torch.use_deterministic_algorithms(True)
-    return Causal(settings, *load_language_model(settings), manifest)
+    return Causal(settings, *load_language_model(settings), manifest, ranks)
 
 
 class Causal:
     """A language model in training."""
 
     metric = "negative_loss"
+    meets_within_steps = False
 
-    def __init__(self, settings: Settings, model: nn.Module, offset: int | None, manifest: dict[str, Any]):
-        self._settings, self.model = settings, model
+    def __init__(
+        self,
+        settings: Settings,
+        model: nn.Module,
+        offset: int | None,
+        manifest: dict[str, Any],
+        ranks: Ranks = ALONE,
+    ):
+        self._settings, self.model, self._ranks = settings, model, ranks
         self.is_packed, self._offset = offset is not None, offset or 0
         # A model that cannot be packed takes one text at a time: what is learned stays the same.
         self._micro_tokens = settings.micro_tokens if self.is_packed else 1
@@ -84,7 +93,7 @@ class Causal:
         self.model.train()
         learned = sum(int(self._flags("train", int(at)).sum()) for at in examples)
         step_loss = torch.zeros((), device=self._settings.device)
-        for parts in shared_out(examples, self.lengths, self._micro_tokens, self._crew.hands):
+        for parts in shared_out(examples, self.lengths, self._micro_tokens, self._crew.hands, self._ranks):
             step_loss += self._crew.backward(parts, lambda part: self._loss_of(step, part, max(1, learned)))
         return step_loss
 
@@ -114,13 +123,20 @@ class Causal:
         if split not in self._texts:
             return {}
         self.model.eval()
-        total, learned = 0.0, 0
         texts = self._texts[split]
-        for micro in micro_batches(np.arange(len(texts)), texts.lengths, self._micro_tokens):
-            row, targets_N = self._pack(split, micro)
-            with packed(row):
-                total += float(self._summed_loss(row, targets_N))
-            learned += int((targets_N >= 0).sum())
+        micros = list(enumerate(micro_batches(np.arange(len(texts)), texts.lengths, self._micro_tokens)))
+        found = torch.zeros(len(micros), 2, dtype=torch.float64)  # summed loss, learned tokens
+
+        def score() -> None:
+            for (at, micro), counts in self._ranks.deal(micros):
+                row, targets_N = self._pack(split, micro)
+                with packed(row):
+                    loss = float(self._summed_loss(row, targets_N))
+                if counts:
+                    found[at] = torch.tensor([loss, int((targets_N >= 0).sum())])
+
+        self._ranks.apart(score)
+        total, learned = (sum(column) for column in zip(*self._ranks.add(found).tolist(), strict=True))
         loss = total / max(1, learned)
         return {"loss": loss, "negative_loss": -loss, "perplexity": math.exp(min(loss, 50.0))}
 
@@ -214,7 +230,7 @@ class Causal:
             torch.manual_seed(step_seed(self._settings.seed, step) + int(part.places[0]))
         texts, targets_N = self._pack("train", part.examples)
         with packed(texts, self._draws):
-            yield self._summed_loss(texts, targets_N) / learned
+            yield self._summed_loss(texts, targets_N) / (math.inf if part.is_idle else learned)
 
     def _flags(self, split: str, at: int) -> NDArray[Any]:
         starts = self._texts[split].starts

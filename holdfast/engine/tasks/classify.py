@@ -4,6 +4,7 @@ B texts of a micro-batch, L labels.
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,12 +36,13 @@ from holdfast.engine.metrics import (
 from holdfast.engine.misjudged import Words, where, wrong_labels
 from holdfast.engine.order import Indices, step_seed
 from holdfast.engine.packing import Pack, packed
+from holdfast.engine.ranks import ALONE, Ranks
 from holdfast.engine.settings import Settings
 
 CALIBRATION = "calibration.json"  # in the model's folder
 
 
-def load(settings: Settings) -> "Classify":
+def load(settings: Settings, ranks: Ranks = ALONE) -> "Classify":
     """Load the encoder with a fresh head, and open the prepared texts."""
     manifest = json.loads((settings.prepared_path / MANIFEST).read_text(encoding="utf-8"))
     texts = {split: open_tokens(settings.prepared_path, split) for split in manifest["splits"]}
@@ -48,11 +50,13 @@ def load(settings: Settings) -> "Classify":
     if settings.compile:
         for layer in classifier.model.base_model.encoder.layer[:-1]:
             layer.compile(dynamic=True)
-    return Classify(settings, classifier, texts, manifest)
+    return Classify(settings, classifier, texts, manifest, ranks)
 
 
 class Classify:
     """A classifier in training."""
+
+    meets_within_steps = False
 
     def __init__(
         self,
@@ -60,7 +64,9 @@ class Classify:
         classifier: Classifier,
         texts: dict[str, TokenArray],
         manifest: Mapping[str, Any],
+        ranks: Ranks = ALONE,
     ):
+        self._ranks = ranks
         self._settings, self._classifier, self.model = settings, classifier, classifier.model
         self._texts, self._names, self._is_multi = texts, manifest["labels"], bool(manifest["multi_label"])
         self.metric = "micro_f1" if self._is_multi else "accuracy"
@@ -88,7 +94,7 @@ class Classify:
         self.model.train()
         whole = self._weight_of(examples)
         step_loss = torch.zeros((), device=self._settings.device)
-        for parts in shared_out(examples, self.lengths, self._settings.micro_tokens, self._crew.hands):
+        for parts in shared_out(examples, self.lengths, self._settings.micro_tokens, self._crew.hands, self._ranks):
             step_loss += self._crew.backward(parts, lambda part: self._loss_of(step, part, whole))
         return step_loss
 
@@ -173,7 +179,7 @@ class Classify:
 
     def predict(self, split: str) -> NDArray[np.float64]:
         """The model's scores for every row of a split; those of a long text's windows are averaged."""
-        scores = self._classifier.scores(self._texts[split])
+        scores = self._classifier.scores(self._texts[split], self._ranks)
         return averaged(scores, self._windows(split)) if self._has_windows else scores
 
     def state(self) -> dict[str, Tensor]:
@@ -215,7 +221,8 @@ class Classify:
             self._draws.at_part(step, part.places, part.first_tokens, self.lengths[part.examples])
         held, inputs = self._classifier.take(self._texts["train"], part.examples, self._draws)
         with held:
-            yield self._summed_loss(self._classifier.logits(inputs), part.examples) / whole
+            share = self._summed_loss(self._classifier.logits(inputs), part.examples)
+            yield share / (math.inf if part.is_idle else whole)
 
     def _summed_loss(self, logits_BL: Tensor, examples: Indices) -> Tensor:
         truth = torch.from_numpy(np.asarray(self._labels["train"][examples])).to(logits_BL.device)

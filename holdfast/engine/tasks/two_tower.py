@@ -7,7 +7,7 @@ B examples of a step, P passages of a step, H size of an embedding.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from holdfast.engine.mining import Mining, mine, nothing_mined
 from holdfast.engine.misjudged import Words, missed_queries, where
 from holdfast.engine.order import Indices, generator
 from holdfast.engine.pairs import Pairs, StepPassages
+from holdfast.engine.ranks import ALONE, Ranks
 from holdfast.engine.retrieval import DEEPEST, retrieval_metrics, search
 from holdfast.engine.settings import Settings
 from holdfast.engine.step_row import row_pack, step_row
@@ -37,7 +38,7 @@ from holdfast.engine.towers import Items, embed_all
 _STEEPEST = 100.0  # limit of a learned scale, as in CLIP
 
 
-def load(settings: Settings) -> "TwoTower":
+def load(settings: Settings, ranks: Ranks = ALONE) -> "TwoTower":
     """Load the towers and open the prepared queries and passages."""
     manifest = json.loads((settings.prepared_path / MANIFEST).read_text(encoding="utf-8"))
     options = read_options(settings.options)
@@ -48,7 +49,7 @@ def load(settings: Settings) -> "TwoTower":
     draws = None if settings.card_draws else Draws(settings.seed)
     towers, temperature = load_towers(settings, options, pairs, draws)
     model = TowerModel(towers, temperature, options.learn_temperature)
-    return TwoTower(settings, manifest, options, model, pairs, draws)
+    return TwoTower(settings, manifest, options, model, pairs, draws, ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class ItemPart:
     items: Indices  # numbers of queries and, after them, passages
     places: Indices  # in the step's order
     first_tokens: Indices
+    is_idle: bool = False  # embedded to keep step with other ranks; it counts nothing
 
 
 class TowerModel(nn.Module):
@@ -83,6 +85,7 @@ class TwoTower:
     """Towers in training."""
 
     metric = "ndcg@10"
+    meets_within_steps = True
 
     def __init__(
         self,
@@ -92,8 +95,9 @@ class TwoTower:
         model: TowerModel,
         pairs: Pairs,
         draws: Draws | None,
+        ranks: Ranks = ALONE,
     ):
-        self._settings, self._manifest = settings, manifest
+        self._settings, self._manifest, self._ranks = settings, manifest, ranks
         self._options, self._pairs, self._draws = options, pairs, draws
         self.model: nn.Module = model.to(settings.device)
         self._model = model
@@ -119,8 +123,10 @@ class TwoTower:
         pairs = self._pairs
         hidden = [pairs.judged["train"].hidden(query) for query in range(len(pairs.queries["train"]))]
         queries_QH, corpus_PH = self._embed_all(pairs.queries["train"], 0), self._corpus()
-        seed = self._settings.seed
-        self._mined = mine(queries_QH, corpus_PH, pairs.query_E, pairs.answer_E, hidden, how, seed, epoch)
+        if self._ranks.is_first:
+            seed = self._settings.seed
+            self._mined = mine(queries_QH, corpus_PH, pairs.query_E, pairs.answer_E, hidden, how, seed, epoch)
+        self._ranks.spread(self._mined)
         self._mined_epoch = epoch
         found = self._mined >= 0
         return {"near_misses": int(found.sum()), "examples_without": int((~found.any(1)).sum())}
@@ -132,14 +138,20 @@ class TwoTower:
         passages = self._passages(step, examples)
         items, item_costs = self._pairs.step_items(examples, passages.rows_P)
         batches = self._split(len(examples), item_costs)
-        order = np.concatenate([part.items for parts in batches for part in parts])
-        back = torch.from_numpy(np.argsort(order)).to(self._settings.device)
 
         def embed(part: ItemPart) -> Tensor:
             self._go_to(step, part, item_costs)
             return self._embed(part.tower, [items[int(at)] for at in part.items])
 
-        return cached_backward(self._crew, batches, embed, lambda whole: self._loss(whole[back], passages))
+        def loss_of(own: Tensor) -> Tensor:
+            return self._loss(self._all_items(own, [part for parts in batches for part in parts], items), passages)
+
+        loss = cached_backward(self._crew, batches, embed, loss_of, self._ranks)
+        if self._ranks.is_first:
+            return loss
+        # Every rank takes the whole loss, so one of them says it, and what it does to the scale.
+        self._model.log_scale.grad = None
+        return torch.zeros_like(loss)
 
     def step_arrays(self, step: int, examples: Indices) -> dict[str, NDArray[np.int64]] | None:
         """One step for `engine.captured`; None where it is too large to be computed at once."""
@@ -250,13 +262,30 @@ class TwoTower:
             sides = [np.arange(queries), np.arange(queries, len(item_costs))]
         found, tokens, items = [], 0, 0
         for tower, side in enumerate(sides):
-            for parts in shared_out(side, item_costs, self._settings.micro_tokens, self._crew.hands):
+            for parts in shared_out(side, item_costs, self._settings.micro_tokens, self._crew.hands, self._ranks):
                 found.append(
-                    [ItemPart(tower, part.examples, items + part.places, tokens + part.first_tokens) for part in parts]
+                    [
+                        ItemPart(
+                            tower, part.examples, items + part.places, tokens + part.first_tokens, is_idle=part.is_idle
+                        )
+                        for part in parts
+                    ]
                 )
             tokens += int(item_costs[side].sum())
             items += len(side)
-        return found
+        one = np.zeros(1, dtype=np.int64)
+        return found or [[ItemPart(0, one, one, one, is_idle=True)]]
+
+    def _all_items(self, own: Tensor, parts: list[ItemPart], items: Sequence[object]) -> Tensor:
+        """The embeddings of all items of the step, in their order, whichever rank made them; the gradient is our own's."""
+        if not self._ranks.are_many:
+            order = np.concatenate([part.items for part in parts])
+            return own[torch.from_numpy(np.argsort(order)).to(own.device)]
+        counted = np.concatenate([np.full(len(part.items), not part.is_idle) for part in parts])
+        rows = torch.from_numpy(np.concatenate([part.items for part in parts])[counted]).to(own.device)
+        own = own[torch.from_numpy(np.flatnonzero(counted)).to(own.device)]
+        known = own.new_zeros((len(items), own.shape[1])).index_copy(0, rows, own.detach())
+        return self._ranks.add(known).index_copy(0, rows, own)
 
     def _loss(self, whole: Tensor, passages: StepPassages) -> Tensor:
         queries_BH, passages_PH = whole.split([len(passages.target_B), len(passages.rows_P)])
@@ -286,7 +315,7 @@ class TwoTower:
 
     def _embed_all(self, items: Items, tower: int) -> Tensor:
         """Embeddings of many items, in their order."""
-        return embed_all(self._model.towers[tower], items, self._settings)
+        return embed_all(self._model.towers[tower], items, self._settings, self._ranks)
 
     def _corpus(self) -> Tensor:
         """Embeddings of all passages. Kept until the weights change: evaluation and mining often follow each other."""

@@ -55,6 +55,8 @@ class Fit:
         if self.resumed_from:
             self.numbers.last_finite_step = step
             events.write("resumed", checkpoint=self.resumed_from, step=step, train=self.number)
+        elif settings.get("resume") and self.number == 1:
+            events.write("from the beginning", train=self.number)
 
     def after_batch(self, outputs: Any, batch_at: int) -> None:
         """Look at the loss and the clock after a batch; only between steps, and not at the end of an epoch."""

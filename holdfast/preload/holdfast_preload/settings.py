@@ -9,6 +9,7 @@ micro_batch_factor      split each training batch by this, with as much more acc
 eval_micro_batch_factor split each evaluation batch by this
 save_seconds            most seconds between cheap checkpoints; 60, 0 for every step
 may_save                make checkpoints of our own beside the script's; true
+run                     folder of the run, where it is not the one two above the attempt's
 supervisor              pid of the supervisor; the script ends when it is gone
 """
 
@@ -56,4 +57,6 @@ def change(name: str) -> Any:
 
 def run_folder() -> str:
     """The run this attempt belongs to."""
+    if get("run"):
+        return str(get("run"))
     return os.path.dirname(os.path.dirname(os.path.abspath(attempt)))

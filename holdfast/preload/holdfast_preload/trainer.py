@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from holdfast_preload import events, stopping
+from holdfast_preload import events, settings, stopping
 from holdfast_preload.beat import BEAT, FIRST_STEP, NUMBERS
 from holdfast_preload.finite import Numbers
 from holdfast_preload.trainer_resume import choose_checkpoint, is_complete
@@ -48,6 +48,8 @@ class Training:
         if self.resumed_from:
             self.numbers.last_finite_step = int(state.global_step)
             events.write("resumed", checkpoint=self.resumed_from, step=int(state.global_step), train=self.number)
+        elif settings.get("resume") and self.number == 1:
+            events.write("from the beginning", train=self.number)
         self.first_step = int(state.global_step)
         if self.resumed_from and is_complete(self.resumed_from) and hasattr(self.trainer, "_finalize_training"):
             raise AlreadyDone

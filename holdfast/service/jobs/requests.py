@@ -5,8 +5,7 @@ in. A model's name may be one of the catalogue or of the hub.
 """
 
 import re
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.contrib.auth.models import Group, User
@@ -14,6 +13,7 @@ from django.contrib.auth.models import Group, User
 from holdfast.core.artifacts import to_plain
 from holdfast.core.errors import RequestError
 from holdfast.core.request import FIELDS, REMOTE_FIELDS, make_request, option
+from holdfast.core.text import closest
 from holdfast.service.jobs import leases
 from holdfast.service.jobs.folders import ROLES
 from holdfast.service.jobs.models import Dataset, Job, TrainedModel
@@ -24,19 +24,21 @@ _NAMES = {other: name for name, field in FIELDS.items() for other in (name, *fie
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(?:/[A-Za-z0-9][\w.-]{0,95})?")
 _STAND_IN = "/dataset"  # where the data will be; only that there is some matters here
 _LONGEST_TEXT, _LONGEST_NAME = 2000, 200
+_COLUMNS = ("text_column", "label_column", "group_column")
+_READING = ("encoding", "delimiter", "header")  # which decide what the columns are called
+_MOST_COLUMNS = 500  # that a survey keeps
 
 
-def check_settings(given: Mapping[str, object]) -> dict[str, Any]:
-    """The settings as a job keeps them; all problems are told at once, with what `train` says of each."""
-    problems = [words for name, value in given.items() if (words := _problem(name, value))]
+def check_settings(given: Mapping[str, object], known: Sequence[str] = ()) -> dict[str, Any]:
+    """The settings as a job keeps them; all problems are told at once, those that are known first."""
+    problems = [*known]
+    problems += [words for name, value in given.items() if (words := _problem(name, value))]
     usable = {name: value for name, value in given.items() if not _problem(name, value)}
     try:
         request = make_request({**usable, "data": _STAND_IN})
     except RequestError as error:
         problems += [line.strip() for line in error.seen.split("\n")]
-    if problems:
-        count = "the request cannot be used" if len(problems) == 1 else f"{len(problems)} things cannot be used"
-        raise RequestError(count, seen="\n".join(problems))
+    _refuse(problems)
     names = [_NAMES[_plain_name(name)] for name, value in usable.items() if value not in (None, (), [])]
     return {name: to_plain(getattr(request, name)) for name in names}
 
@@ -55,10 +57,11 @@ def submit_run(
     parent: Job | None = None,
 ) -> Job:
     """Check what was asked as a whole and put it into the queue."""
-    if dataset is None and from_model is None:
-        raise RequestError("the request cannot be used", seen="a dataset is missing")
+    has_data = dataset is not None or from_model is not None
     decided = dataset.choices if dataset else {}
-    asked = check_settings({**{key: value for key, value in decided.items() if key in OPEN_FIELDS}, **settings})
+    given = {**{key: value for key, value in decided.items() if key in OPEN_FIELDS}, **settings}
+    asked = check_settings(given, () if has_data else ("--dataset is missing: choose the one to train on",))
+    _check_columns(dataset, asked)
     extra = dict(others or {})
     for one in (dataset, *extra.values()):
         _check_ready(one)
@@ -80,14 +83,26 @@ def submit_run(
     )
 
 
-def retry_run(owner: User, job: Job, changes: Mapping[str, object], *, name: str = "", goal: str = "") -> Job:
+def retry_run(
+    owner: User,
+    job: Job,
+    changes: Mapping[str, object],
+    *,
+    others: Mapping[str, Dataset | None] | None = None,  # by their role; None goes without
+    name: str = "",
+    goal: str = "",
+) -> Job:
     """Ask for the same again in a folder of its own, with some settings changed; None takes one back."""
     _check_ready(job.dataset)
     kept = {key: value for key, value in job.request.items() if key in OPEN_FIELDS}
     referred = {key: value for key, value in job.request.items() if key not in OPEN_FIELDS}
+    for role, one in (others or {}).items():
+        _check_ready(one)
+        referred = {**referred, role: one.pk} if one else {key: at for key, at in referred.items() if key != role}
     _check_visible(owner, job.dataset_id, referred)
     new = {_NAMES.get(_plain_name(key), key): value for key, value in changes.items()}
     asked = check_settings({key: value for key, value in {**kept, **new}.items() if value is not None})
+    _check_columns(job.dataset, asked)
     return leases.submit(
         owner=owner,
         name=_run_name(name or job.name),
@@ -99,6 +114,12 @@ def retry_run(owner: User, job: Job, changes: Mapping[str, object], *, name: str
         priority=job.priority,
         parent=job,
     )
+
+
+def _refuse(problems: Sequence[str]) -> None:
+    if problems:
+        count = "the request cannot be used" if len(problems) == 1 else f"{len(problems)} things cannot be used"
+        raise RequestError(count, seen="\n".join(problems))
 
 
 def _problem(name: str, value: object) -> str:
@@ -115,9 +136,8 @@ def _problem(name: str, value: object) -> str:
 
 
 def _is_model_name(value: object) -> bool:
-    if not isinstance(value, str) or not _MODEL_NAME.fullmatch(value) or ".." in value:
-        return False
-    return not Path(value).exists()  # a folder that happens to lie where the service runs is nobody's to name
+    """Whether it can be a name; a run begins where no folder could be meant by one."""
+    return isinstance(value, str) and bool(_MODEL_NAME.fullmatch(value)) and ".." not in value
 
 
 def _plain_name(name: str) -> str:
@@ -139,16 +159,46 @@ def _check_ready(dataset: Dataset | None) -> None:
 
 def _check_visible(owner: User, dataset_id: int | None, referred: Mapping[str, object]) -> None:
     """A run may be shared with a team while its data is not: then the team sees it, and trains nothing else on that."""
-    wanted = {number for number in (dataset_id, *(referred.get(role) for role in ROLES)) if number}
-    if Dataset.objects.visible_to(owner).filter(pk__in=wanted).count() < len(wanted):
+    wanted = {"dataset": dataset_id, **{role: referred.get(role) for role in ROLES}}
+    seen = set(
+        Dataset.objects.visible_to(owner).filter(pk__in=filter(None, wanted.values())).values_list("pk", flat=True)
+    )
+    lost = [role for role, number in wanted.items() if number and number not in seen]
+    if lost:
         raise RequestError(
-            "the run cannot be asked for again", seen="its data is not shared with you", try_next=("choose other data",)
+            "the run cannot be asked for again",
+            seen="\n".join(f"{option(role)} {wanted[role]}: it is gone, or not shared with you" for role in lost),
+            try_next=("choose other data",),
         )
     earlier = referred.get("from_run")
     if earlier and not TrainedModel.objects.visible_to(owner).filter(job_id=earlier).exists():
         raise RequestError(
             "the run cannot be asked for again", seen="the model that it goes on from is gone, or not shared with you"
         )
+
+
+def _check_columns(dataset: Dataset | None, asked: Mapping[str, Any]) -> None:
+    """Refuse columns that the survey did not find; told by a run that reads the file otherwise, it says nothing."""
+    known = dataset.facts.get("columns") if dataset and isinstance(dataset.facts, dict) else None
+    if not known or len(known) >= _MOST_COLUMNS or any(asked.get(how) != dataset.choices.get(how) for how in _READING):
+        return
+    wanted = [(name, str(column)) for name in _COLUMNS for column in _each(asked.get(name))]
+    problems = [
+        f"{option(name)} {column[:60]!r}: there is no such column; there are {_some(known)}"
+        + (f"; did you mean {guess}?" if (guess := closest(column, known)) else "")
+        for name, column in wanted
+        if column not in known
+    ]
+    _refuse(problems)
+
+
+def _each(value: object) -> list[object]:
+    return list(value) if isinstance(value, list | tuple) else [value] if value else []
+
+
+def _some(names: Sequence[str], most: int = 12) -> str:
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def _run_name(name: str) -> str:

@@ -7,7 +7,6 @@ copied to somebody else does not open there.
 import base64
 import json
 import re
-from collections.abc import Mapping
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -23,10 +22,6 @@ from holdfast.service.jobs.models import Secret
 # Variables that hold a secret and do nothing else: none of them changes what is run, as PATH or LD_PRELOAD would.
 _NAME = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*_(?:TOKEN|API_KEY|ACCESS_KEY|ACCESS_KEY_ID|PASSWORD)")
 _OURS = ("HOLDFAST_", "DJANGO_")
-_SERVICES_OWN = {
-    *("HOLDFAST_SECRET_KEY", "HOLDFAST_DATABASE_URL", "HOLDFAST_BROKER_URL", "HOLDFAST_TOKEN"),
-    *("HOLDFAST_EMAIL_USER", "HOLDFAST_EMAIL_PASSWORD"),
-}
 NAMES_WORDS = "names such as HF_TOKEN, WANDB_API_KEY, AWS_SECRET_ACCESS_KEY, MLFLOW_TRACKING_PASSWORD"
 _by_shape = Redactor()
 _LONGEST_NAME, _LONGEST_VALUE, _MOST_SECRETS = 60, 4096, 50
@@ -57,11 +52,6 @@ def open_secrets(owner: User) -> dict[str, str]:
         for secret in Secret.objects.filter(owner=owner)
         if (value := _open(secret, owner.pk)) is not None
     }
-
-
-def run_environment(owner: User, variables: Mapping[str, str]) -> dict[str, str]:
-    """What a run of this person gets: these variables without the service's own keys, and the person's secrets."""
-    return {**{name: value for name, value in variables.items() if name not in _SERVICES_OWN}, **open_secrets(owner)}
 
 
 def without_secrets(text: str) -> str:

@@ -1,13 +1,15 @@
 """The form of a new run: every setting of `train` that people may give, with its help, its range and what was wrong."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass
 from typing import Any
 
-from holdfast.core.request import FIELDS, allowed_words, option
+from holdfast.core.request import FIELDS, allowed_words
 from holdfast.runs.models import known_names
+from holdfast.service.jobs.folders import ROLES
 from holdfast.service.jobs.requests import OPEN_FIELDS
+from holdfast.service.jobs.words import label_of
 
 COMMON = ("task", "preset", "model", "epochs", "batch_size", "lr", "max_length", "device")
 _GROUPS = (
@@ -16,8 +18,7 @@ _GROUPS = (
     ("machine", "How the machine is used"),
     ("run", "How far it goes to finish"),
 )
-_NAMES = {"lr": "learning rate", "keep": "weights to keep", "lora_r": "LoRA rank", "lora": "LoRA"}
-_OPTION = re.compile(r"--[a-z][a-z0-9-]*")
+_OPTION = re.compile(r"--([a-z][a-z0-9-]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +36,13 @@ class FormField:
 
     name: str
     label: str
-    option: str  # what it is called on the command line, and in messages
     help: str
     value: str
-    options: tuple[Option, ...]  # of a choice; none for an entry
-    hint: str  # what happens when it is left empty
-    suggestions: tuple[str, ...]
-    error: str
-    is_number: bool
+    options: tuple[Option, ...] = ()  # of a choice; none for an entry
+    hint: str = ""  # what happens when it is left empty
+    suggestions: tuple[str, ...] = ()
+    error: str = ""
+    is_number: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,31 @@ def make_fields(values: Mapping[str, str], errors: Mapping[str, str]) -> tuple[F
     return tuple(_field(name, FIELDS[name], values, errors) for name in COMMON if name in OPEN_FIELDS)
 
 
-def make_groups(values: Mapping[str, str], errors: Mapping[str, str]) -> tuple[FormGroup, ...]:
+def make_groups(
+    values: Mapping[str, str], errors: Mapping[str, str], more: Mapping[str, Sequence[FormField]]
+) -> tuple[FormGroup, ...]:
     """All other settings, by what they are about; a group in which something was given or is wrong is open."""
     found = []
     for group, title in _GROUPS:
         names = [name for name, field in OPEN_FIELDS.items() if field.metadata["group"] == group and name not in COMMON]
-        fields = tuple(_field(name, FIELDS[name], values, errors) for name in names)
+        fields = (*(_field(name, FIELDS[name], values, errors) for name in names), *more.get(group, ()))
         found.append(FormGroup(title, fields, any(field.value or field.error for field in fields)))
     return tuple(found)
+
+
+def choice_field(
+    name: str, label: str, help_words: str, options: Mapping[str, str], value: str, none: str, error: str = ""
+) -> FormField:
+    """A choice of something that is no setting, such as a dataset; `none` is what choosing nothing is called."""
+    chosen = value if value in options else ""
+    return FormField(
+        name=name,
+        label=label,
+        help=help_words,
+        value=chosen,
+        options=tuple(Option(one, words, one == chosen) for one, words in {"": none, **options}.items()),
+        error=error,
+    )
 
 
 def read_values(given: Mapping[str, Any]) -> dict[str, str]:
@@ -88,15 +105,11 @@ def read_settings(values: Mapping[str, str]) -> dict[str, object]:
     return found
 
 
-def errors_by_field(lines: list[str]) -> dict[str, str]:
-    """Which control each message is about, by the option that it names first."""
-    names = {option(name): name for name in OPEN_FIELDS}
-    found: dict[str, str] = {}
-    for line in lines:
-        named = _OPTION.match(line)
-        if named and (name := names.get(named.group())):
-            found[name] = line
-    return found
+def field_of(line: str) -> str:
+    """Which control a message is about, by the option that it names first; empty where it is about none."""
+    named = _OPTION.match(line)
+    name = named[1].replace("-", "_") if named else ""
+    return name if name in OPEN_FIELDS or name in ("dataset", "team", *ROLES) else ""
 
 
 def _field(name: str, field: "Field[Any]", values: Mapping[str, str], errors: Mapping[str, str]) -> FormField:
@@ -115,8 +128,7 @@ def _field(name: str, field: "Field[Any]", values: Mapping[str, str], errors: Ma
     span = "" if choices else allowed_words(field)
     return FormField(
         name=name,
-        label=_NAMES.get(name, name.replace("_", " ")),
-        option=option(name),
+        label=label_of(name),
         help=_help(name, str(about["text"])) + (f" From {span}." if " to " in span else f" {span}." if span else ""),
         value=value,
         options=options,

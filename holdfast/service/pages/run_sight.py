@@ -23,6 +23,7 @@ from holdfast.runs.story import Story
 from holdfast.service.jobs.followed import follow_events, follow_story, marks_of
 from holdfast.service.jobs.models import Job
 from holdfast.service.jobs.secrets import without_secrets
+from holdfast.service.jobs.words import Said, label_of, said_in
 from holdfast.service.pages.phases import phase_words
 from holdfast.service.pages.run_attempts import AttemptSight, attempts_of
 from holdfast.service.pages.run_rows import score_words, state_words
@@ -52,15 +53,6 @@ class Finding:
     remedies: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Why a request was refused."""
-
-    what: str
-    seen: str
-    try_next: tuple[str, ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSight:
     """Everything the page of a run says."""
@@ -78,7 +70,7 @@ class RunSight:
     doing: str
     phase_since: datetime.datetime | None
     figures: tuple[Figure, ...]
-    problem: Problem | None
+    problem: Said | None  # why the request was refused
     findings: tuple[Finding, ...]
     forecast: tuple[Figure, ...]
     forecast_words: str
@@ -199,15 +191,11 @@ def _figures(job: Job, story: Story, step: int, steps: int, resident: object) ->
     return found
 
 
-def _problem(error: object) -> Problem | None:
+def _problem(error: object) -> Said | None:
     if not isinstance(error, dict) or not error.get("what"):
         return None
-    given = error.get("try_next")
-    return Problem(
-        without_secrets(str(error["what"])),
-        without_secrets(str(error.get("seen") or "")),
-        tuple(str(one) for one in given) if isinstance(given, list | tuple) else (),
-    )
+    said = said_in(label_of, error["what"], error.get("seen"), error.get("try_next"))
+    return Said(without_secrets(said.what), without_secrets(said.seen), said.try_next)
 
 
 def _findings(story: Story) -> tuple[Finding, ...]:

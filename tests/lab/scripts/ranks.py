@@ -22,7 +22,7 @@ if checkpoint.exists():
     state = torch.load(checkpoint)
     model.load_state_dict(state["model"])
     first = state["step"]
-for step in range(first, 60):
+for step in range(first, int(os.environ.get("STEPS", "60"))):
     x = torch.randn(16, 8, generator=torch.Generator().manual_seed(2 * step + rank))
     loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
     optimizer.zero_grad()
@@ -30,7 +30,7 @@ for step in range(first, 60):
     for parameter in model.parameters():
         dist.all_reduce(parameter.grad)
     optimizer.step()
-    time.sleep(0.02)
+    time.sleep(float(os.environ.get("PAUSE", "0.02")))
     if rank == 0 and step % 10 == 9:
         torch.save({"model": model.state_dict(), "step": step + 1}, output / "draft.pt")
         (output / "draft.pt").replace(checkpoint)

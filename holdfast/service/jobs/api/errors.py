@@ -1,4 +1,4 @@
-"""Every refusal in one shape: what, seen, try_next and slug, as the command line shows it, with a fitting status."""
+"""Every refusal in one shape: what, seen, try_next and slug, in the words of the API, with a fitting status."""
 
 from typing import Any
 
@@ -10,6 +10,7 @@ from pydantic import Field
 
 from holdfast.core.errors import HoldfastError, RequestError
 from holdfast.service.jobs.limits import TooMany
+from holdfast.service.jobs.words import key_of, problem_in
 
 # What each operation may answer beside what it gives.
 REFUSALS = frozenset({400, 401, 403, 404, 409, 413, 422, 429})
@@ -60,8 +61,8 @@ class Forbidden(RequestError):
 
 def problem_of(error: HoldfastError) -> dict[str, Any]:
     """An error as it is answered."""
-    words = {"what": error.what, "seen": error.seen, "try_next": list(error.try_next), "slug": error.slug}
-    return {"error": words}
+    words = {"what": error.what, "seen": error.seen, "try_next": error.try_next, "slug": error.slug}
+    return {"error": problem_in(key_of, words)}
 
 
 def plain_problem(status: int, seen: str = "") -> dict[str, Any]:

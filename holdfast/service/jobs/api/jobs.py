@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any
 
+from django.contrib.auth.models import User
 from django.db.models import ProtectedError
 from django.http import HttpRequest
 from ninja import Query, Router, Status
@@ -27,7 +28,8 @@ from holdfast.service.jobs.api.shapes import (
     Text,
 )
 from holdfast.service.jobs.compare import MOST_RUNS, compare_runs
-from holdfast.service.jobs.models import Job
+from holdfast.service.jobs.folders import ROLES
+from holdfast.service.jobs.models import Dataset, Job
 from holdfast.service.jobs.requests import retry_run, submit_run
 
 router = Router(tags=["jobs"])
@@ -37,13 +39,13 @@ router = Router(tags=["jobs"])
 def submit_job(request: HttpRequest, payload: SubmitGiven) -> Any:
     """Ask for a run. With goal `plan` it waits for `start` once plan and forecast are there."""
     user = person(request)
-    named = {"validation": payload.validation, "test": payload.test, "negatives": payload.negatives}
+    others = {role: one for role, one in _others(user, payload).items() if one}
     job = submit_run(
         user,
         payload.settings,
         dataset=find_dataset(user, payload.dataset) if payload.dataset else None,
         from_model=find_model(user, payload.from_model) if payload.from_model else None,
-        others={role: find_dataset(user, number) for role, number in named.items() if number},
+        others=others,
         name=payload.name,
         goal=payload.goal,
         team=find_team(user, payload.team),
@@ -119,10 +121,10 @@ def resume_job(request: HttpRequest, job_id: Id) -> Any:
 
 @router.post("/{job_id}/retry", response={201: JobAnswer, REFUSALS: Refusal})
 def retry_job(request: HttpRequest, job_id: Id, payload: RetryGiven) -> Any:
-    """Ask for the same again as a new run, with some settings changed."""
+    """Ask for the same again as a new run, with some settings or data changed; null takes either back."""
     user = person(request)
-    job = find_job(user, job_id)
-    again = retry_run(user, job, payload.settings, name=payload.name, goal=payload.goal or "")
+    job, others = find_job(user, job_id), _others(user, payload)
+    again = retry_run(user, job, payload.settings, others=others, name=payload.name, goal=payload.goal or "")
     return Status(201, job_answer(find_job(user, again.pk)))
 
 
@@ -139,6 +141,12 @@ def delete_job(request: HttpRequest, job_id: Id) -> Any:
     if not done:
         raise Conflict(f"run {job.pk} cannot be deleted", seen=f"its state is {job.state}", try_next=("stop it first",))
     return Status(204, None)
+
+
+def _others(user: User, payload: SubmitGiven | RetryGiven) -> dict[str, Dataset | None]:
+    """The datasets that were named for a role; None where the role was named and is to be empty."""
+    named = {role: getattr(payload, role) for role in ROLES if role in payload.model_fields_set}
+    return {role: find_dataset(user, number) if number else None for role, number in named.items()}
 
 
 def _changed(request: HttpRequest, job: Job, change: Any, word: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from django.db.models import Model, QuerySet
 from holdfast.core.errors import RequestError
 from holdfast.service.jobs.api.errors import NotFound
 from holdfast.service.jobs.models import Dataset, Job, TrainedModel
+from holdfast.service.jobs.words import key_of, problem_in
 
 Row = TypeVar("Row", bound=Model)
 
@@ -76,7 +77,7 @@ def job_answer(job: Job) -> dict[str, Any]:
         "model": model.pk if model else None,
         "settings": job.request,
         "worker": job.worker.name if job.worker else None,
-        "error": job.error or None,
+        "error": problem_in(key_of, job.error) if job.error else None,
         **{name: getattr(job, name) for name in (*same, *copied)},
     }
 
@@ -88,7 +89,7 @@ def dataset_answer(dataset: Dataset) -> dict[str, Any]:
         "id": dataset.pk,
         "owner": dataset.owner.get_username(),
         "team": dataset.team.name if dataset.team else None,
-        "problem": dataset.problem or None,
+        "problem": problem_in(key_of, dataset.problem) if dataset.problem else None,
         **{name: getattr(dataset, name) for name in same},
     }
 

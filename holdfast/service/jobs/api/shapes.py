@@ -55,8 +55,11 @@ class SubmitGiven(Given):
 
 
 class RetryGiven(Given):
-    """The same run again; what is null in `settings` is taken back."""
+    """The same run again; what is null is taken back, also in `settings`; what is left out stays."""
 
+    validation: Id | None = None
+    test: Id | None = None
+    negatives: Id | None = None
     settings: Json = Field(default_factory=dict)
     name: Text = ""
     goal: Goal | None = None

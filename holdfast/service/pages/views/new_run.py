@@ -5,20 +5,22 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from django.contrib.auth.decorators import login_required
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import User
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
 from holdfast.core.errors import RequestError
+from holdfast.service.jobs.folders import ROLES
 from holdfast.service.jobs.models import Dataset, Job, TrainedModel
 from holdfast.service.jobs.requests import submit_run
+from holdfast.service.jobs.words import label_of, said_in
 from holdfast.service.pages.run_form import (
     FormField,
     FormGroup,
-    Option,
-    errors_by_field,
+    choice_field,
+    field_of,
     make_fields,
     make_groups,
     read_settings,
@@ -26,8 +28,14 @@ from holdfast.service.pages.run_form import (
 )
 
 _MOST_DATASETS = 500
-_LOST = "the model that it was to go on from is gone, or not shared with you"
-_OTHERS = (("validation", "validation data"), ("test", "test data"), ("negatives", "near-misses of queries"))
+_LOST_MODEL = "the model that it was to go on from is gone, or not shared with you"
+_LOST_DATA = "is gone, not shared with you, or no longer ready"
+_LABELS = {
+    "dataset": ("Dataset", "What to learn from."),
+    "validation": ("validation data", "A dataset of its own. None: a share of the rows is cut off."),
+    "test": ("test data", "A dataset of its own. None: a share of the rows is cut off."),
+    "negatives": ("near-misses of queries", "A dataset of its own."),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,129 +51,156 @@ class NewRunPage:
     """What the form shows."""
 
     name: str
-    datasets: tuple[Option, ...]
-    others: tuple[tuple[str, str, tuple[Option, ...]], ...]
-    teams: tuple[Option, ...]
+    dataset: FormField
+    team: FormField | None
     fields: tuple[FormField, ...]
     groups: tuple[FormGroup, ...]
     parent: Job | None
     from_model: TrainedModel | None
     is_model_lost: bool  # it was to go on from one that is gone, or not shared
     problem: str
+    is_refused: bool  # else the problem is only worth knowing
     lines: tuple[Line, ...]
     try_next: tuple[str, ...]
     has_datasets: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a person asks for so far, and what it refers to."""
+
+    user: User
+    values: Mapping[str, str]  # of the controls, by name
+    datasets: Mapping[str, Dataset]  # that may be chosen, by number
+    parent: Job | None
+    from_model: TrainedModel | None
+    is_model_lost: bool
+
+    @property
+    def lost_data(self) -> tuple[str, ...]:
+        """The controls whose dataset was chosen, here or by the run before, and cannot be."""
+        return tuple(role for role in ("dataset", *ROLES) if self.values.get(role, "") not in ("", *self.datasets))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @login_required
 def new_run(request: HttpRequest) -> HttpResponse:
     """Show the form; with a POST, ask for the plan."""
-    user = cast(User, request.user)
-    given = request.POST if request.method == "POST" else request.GET
-    ready = Dataset.objects.visible_to(user).filter(state=Dataset.State.READY).defer("preview")
-    datasets = list(ready.order_by("-created", "-pk")[:_MOST_DATASETS])
-    parent = _visible(Job.objects.visible_to(user).select_related("dataset", "team"), given.get("from"))
-    earlier = given.get("from_model")
-    from_model = _visible(TrainedModel.objects.visible_to(user), earlier)
-    before = parent.request.get("from_run") if parent and not earlier else None
-    if before:
-        from_model = TrainedModel.objects.visible_to(user).filter(job_id=before).first()
-    is_lost = bool(earlier or before) and from_model is None
+    asked = _read(request)
     if request.method != "POST":
-        values = read_values(parent.request) if parent else {name: given[name] for name in given}
-        chosen = str(parent.dataset_id or "") if parent else given.get("dataset", "")
-        extra = {role: str(parent.request.get(role) or "") for role, _ in _OTHERS} if parent else {}
-        page = _page(
-            user, datasets, parent, from_model, values, chosen, extra, name=parent.name if parent else "",
-            is_lost=is_lost,
-        )  # fmt: skip
-        return render(request, "pages/run_new.html", {"page": page})
-    values = {name: given[name] for name in given}
+        lost = [f"--{role} {_LOST_DATA}: choose another, or none" for role in asked.lost_data if asked.parent]
+        told = RequestError("some of the data of that run cannot be used again", seen="\n".join(lost)) if lost else None
+        return render(request, "pages/run_new.html", {"page": _page(asked, told)})
     try:
-        if earlier and is_lost:  # it was there when the form was shown
-            raise RequestError(
-                "the request cannot be used", seen=_LOST, try_next=("send it again, to begin without it",)
-            )
-        job = _submit(user, values, datasets, parent, from_model)
+        job = _submit(asked, has_model=bool(request.POST.get("from_model")))
     except RequestError as error:
-        page = _page(
-            user, datasets, parent, from_model, values, values.get("dataset", ""), values, name=values.get("name", ""),
-            is_lost=is_lost, error=error,
-        )  # fmt: skip
+        page = _page(asked, error, is_refused=True)
         return render(request, "pages/run_new.html", {"page": page}, status=422)
     return redirect("run", job.pk)
 
 
-def _submit(
-    user: User,
-    values: Mapping[str, str],
-    datasets: list[Dataset],
-    parent: Job | None,
-    from_model: TrainedModel | None,
-) -> Job:
-    by_id = {str(one.pk): one for one in datasets}
-    dataset = by_id.get(values.get("dataset", ""))
-    if dataset is None and from_model is None:
-        raise RequestError("the request cannot be used", seen="a dataset is missing: choose the one to train on")
-    settings = read_settings(values)
-    others = {role: by_id[values[role]] for role, _ in _OTHERS if values.get(role) in by_id}
-    team = _visible(user.groups.all(), values.get("team"))
-    return submit_run(
-        user,
-        settings,
-        dataset=dataset,
+def _read(request: HttpRequest) -> Asked:
+    user = cast(User, request.user)
+    given = request.POST if request.method == "POST" else request.GET
+    ready = Dataset.objects.visible_to(user).filter(state=Dataset.State.READY).defer("preview")
+    parent = _visible(Job.objects.visible_to(user).select_related("dataset", "team"), given.get("from"))
+    models, earlier = TrainedModel.objects.visible_to(user), given.get("from_model")
+    before = parent.request.get("from_run") if parent and not earlier else None
+    from_model = models.filter(job_id=before).first() if before else _visible(models, earlier)
+    values = {name: given[name] for name in given}
+    return Asked(
+        user=user,
+        values=_values_of(parent) if parent and request.method != "POST" else values,
+        datasets={str(one.pk): one for one in ready.order_by("-created", "-pk")[:_MOST_DATASETS]},
+        parent=parent,
         from_model=from_model,
-        others=others,
+        is_model_lost=bool(earlier or before) and from_model is None,
+    )
+
+
+def _values_of(parent: Job) -> dict[str, str]:
+    """What stands in the controls for a run that is asked for again."""
+    data = {"dataset": parent.dataset_id, "team": parent.team_id, **{role: parent.request.get(role) for role in ROLES}}
+    return {
+        **read_values(parent.request),
+        **{name: str(number) for name, number in data.items() if number},
+        "name": parent.name,
+    }
+
+
+def _submit(asked: Asked, *, has_model: bool) -> Job:
+    if has_model and asked.is_model_lost:  # it was there when the form was shown
+        raise RequestError(
+            "the request cannot be used", seen=_LOST_MODEL, try_next=("send it again, to begin without it",)
+        )
+    values = asked.values
+    lines = [f"--{role} {_LOST_DATA}: choose another" for role in asked.lost_data]
+    team = _visible(asked.user.groups.all(), values.get("team"))
+    if values.get("team") and team is None:
+        lines.append("--team: you are not in that one")
+    if lines:
+        raise RequestError("the request cannot be used", seen="\n".join(lines))
+    return submit_run(
+        asked.user,
+        read_settings(values),
+        dataset=asked.datasets.get(values.get("dataset", "")),
+        from_model=asked.from_model,
+        others={role: asked.datasets[values[role]] for role in ROLES if values.get(role)},
         name=values.get("name", "").strip(),
         goal=Job.Goal.PLAN,
         team=team,
-        parent=parent,
+        parent=asked.parent,
     )
 
 
-def _page(
-    user: User,
-    datasets: list[Dataset],
-    parent: Job | None,
-    from_model: TrainedModel | None,
-    values: Mapping[str, str],
-    chosen: str,
-    extra: Mapping[str, str],
-    *,
-    name: str,
-    is_lost: bool,
-    error: RequestError | None = None,
-) -> NewRunPage:
-    said = [line.strip() for line in error.seen.split("\n") if line.strip()] if error else []
-    errors = errors_by_field(said)
-    fields_of = {line: field for field, line in errors.items()}
-    teams: list[Group] = list(user.groups.order_by("name"))
-    chosen_team = values.get("team", str(parent.team_id or "") if parent else "")
+def _page(asked: Asked, error: RequestError | None, *, is_refused: bool = False) -> NewRunPage:
+    lines = [line.strip() for line in error.seen.split("\n") if line.strip()] if error else []
+    told = tuple(Line(said_in(label_of, line, "", ()).what, field_of(line)) for line in lines)
+    errors: dict[str, str] = {}
+    for line in told:
+        errors[line.field] = "; ".join(filter(None, (errors.get(line.field), line.words)))
+    said = said_in(label_of, error.what, "", error.try_next) if error else None
+    teams = {str(team.pk): team.name for team in asked.user.groups.order_by("name")}
+    chosen = asked.values.get
     return NewRunPage(
-        name=name,
-        datasets=tuple(Option(str(one.pk), _dataset_words(one), str(one.pk) == chosen) for one in datasets),
-        others=tuple(
-            (role, label, tuple(Option(str(one.pk), one.name, str(one.pk) == extra.get(role)) for one in datasets))
-            for role, label in _OTHERS
-        ),
-        teams=tuple(Option(str(team.pk), team.name, str(team.pk) == chosen_team) for team in teams),
-        fields=make_fields(values, errors),
-        groups=make_groups(values, errors),
-        parent=parent,
-        from_model=from_model,
-        is_model_lost=is_lost,
-        problem=error.what if error else "",
-        lines=tuple(Line(line, fields_of.get(line, "")) for line in said),
-        try_next=tuple(error.try_next) if error else (),
-        has_datasets=bool(datasets),
+        name=chosen("name", ""),
+        dataset=_data_field(asked, "dataset", errors, "choose one"),
+        team=choice_field(
+            "team",
+            "Team",
+            "Who else may see and change it.",
+            teams,
+            chosen("team", ""),
+            "only me",
+            errors.get("team", ""),
+        )
+        if teams
+        else None,
+        fields=make_fields(asked.values, errors),
+        groups=make_groups(asked.values, errors, {"data": [_data_field(asked, one, errors, "none") for one in ROLES]}),
+        parent=asked.parent,
+        from_model=asked.from_model,
+        is_model_lost=asked.is_model_lost,
+        problem=said.what if said else "",
+        is_refused=is_refused,
+        lines=told,
+        try_next=said.try_next if said else (),
+        has_datasets=bool(asked.datasets),
     )
+
+
+def _data_field(asked: Asked, name: str, errors: Mapping[str, str], none: str) -> FormField:
+    options = {number: _dataset_words(one) for number, one in asked.datasets.items()}
+    label, help_words = _LABELS[name]
+    return choice_field(name, label, help_words, options, asked.values.get(name, ""), none, errors.get(name, ""))
 
 
 def _dataset_words(dataset: Dataset) -> str:
-    rows = dataset.facts.get("rows") if isinstance(dataset.facts, dict) else None
-    task = dataset.facts.get("task") if isinstance(dataset.facts, dict) else None
-    said = ", ".join(str(part) for part in (f"{rows:,} rows" if isinstance(rows, int) else "", task) if part)
+    facts = dataset.facts if isinstance(dataset.facts, dict) else {}
+    rows = facts.get("rows")
+    said = ", ".join(
+        str(part) for part in (f"{rows:,} rows" if isinstance(rows, int) else "", facts.get("task")) if part
+    )
     return f"{dataset.name} ({said})" if said else dataset.name
 
 

@@ -1,0 +1,81 @@
+"""Says which machine's part made an attempt of several machines fail. Pure: no clock, and none of theirs is compared.
+
+When one rank goes, all others fall within milliseconds, each with an error of its own, and two machines' clocks do not
+tell which came first. What they left does: a signal before an exception, an exception before a broken connection, a
+rank that is stopped before those that wait for it.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from holdfast.core.evidence import Diagnosis, Evidence
+from holdfast.supervisor.attempt import NOTHING
+from holdfast.supervisor.diagnose import diagnose
+from holdfast.supervisor.outcome import Outcome
+
+_ECHOES = {"nccl-timeout", "rank-stuck"}  # what ranks say that waited for another
+_ECHO = re.compile(
+    r"Connection (?:closed|reset|refused)|Broken pipe|ChildFailedError|SignalException|Socket Timeout"
+    r"|DistNetworkError|DistStoreError|RendezvousConnectionError|RendezvousTimeoutError|failed to recv"
+)
+_OWN_SIGNAL = re.compile(r"ended by signal SIG(?!TERM)\w+", re.MULTILINE)
+_VERDICTS = ("stopped", "deadlock", "crash loop", "waits in the kernel", "moving", "starved", "sleeping")
+_RANK = re.compile(r"\brank (\d+) \((?:pid|process) ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One machine's part of an attempt, as far as it is known."""
+
+    node: str
+    outcome: Outcome | None = None  # None: nothing was heard of it any more
+    evidence: Evidence = Evidence()
+    silent_seconds: float = 0.0
+
+    @property
+    def is_lost(self) -> bool:
+        """True when its supervisor is gone."""
+        return self.outcome is None
+
+    @property
+    def has_failed(self) -> bool:
+        """True when it died, hung, or is gone; not when it only ended with the others."""
+        return self.outcome is None or self.outcome.outcome in ("died", "hung")
+
+
+def find_culprit(parts: Sequence[Part]) -> Part | None:
+    """The part that took the others along; None when none has failed."""
+    failed = [part for part in parts if part.has_failed]
+    return min(failed, key=_rank, default=None)
+
+
+def told_by(part: Part, number: int) -> tuple[Outcome, Diagnosis]:
+    """How the attempt ended, by the part that is to blame, which is named."""
+    if part.outcome is None:
+        sentence = (
+            f"on {part.node}: nothing was heard of its supervisor for {part.silent_seconds:.0f} s; "
+            "it was killed, or the machine is off or cut off from the run's folder"
+        )
+        return Outcome(number=number, outcome="died", sentence=sentence, is_outside=True, diagnosis="unknown"), NOTHING
+    sentence = _RANK.sub(lambda found: f"rank {found[1]} on {part.node} (pid ", part.outcome.sentence)
+    return replace(part.outcome, sentence=f"on {part.node}: {sentence}"), diagnose(part.evidence)
+
+
+def _rank(part: Part) -> tuple[int, int, str]:
+    """Smaller is the better explanation."""
+    outcome, samples = part.outcome, part.evidence.samples.joined
+    if outcome is None:
+        return (1, 0, part.node)  # after a signal, which may be what ended the machine's supervisor, too
+    if outcome.outcome == "hung":
+        verdict = re.search(r"^verdict ([\w ]+):", samples, re.MULTILINE)
+        name = verdict[1] if verdict else ""
+        return (4, _VERDICTS.index(name) if name in _VERDICTS else len(_VERDICTS), part.node)
+    if (outcome.exit_code or 0) < 0 or _OWN_SIGNAL.search(samples):
+        return (0, 0, part.node)
+    if outcome.diagnosis not in (None, "unknown") and outcome.diagnosis not in _ECHOES:
+        return (2, 0 if outcome.confidence == "proven" else 1, part.node)
+    errors = [passage.text for passage in part.evidence.errors]
+    if any(not _ECHO.search(error) for error in errors):
+        return (3, 0, part.node)
+    return (5, 0, part.node)

@@ -1,0 +1,238 @@
+"""The machines of a run as the one that leads sees them: who has come, what each is to do, how each part ended.
+
+Everything is said through two kinds of notices on shared storage, each with one writer: the leader's lease says which
+attempt runs, on which machines, and when it is called off; `nodes/NAME/notice` of each other machine says that it
+lives and how its part went. Nobody waits for ever: who is silent for the length of the lease is given up, with words.
+
+Reads: nodes/*/notice. Leaves: words in the lease.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.artifacts import read_artifact, write_artifact
+from holdfast.core.env import lease_seconds, node_name
+from holdfast.core.errors import MachineError
+from holdfast.core.evidence import Diagnosis
+from holdfast.core.notice import Seen
+from holdfast.core.runfolder import DIAGNOSIS, EVIDENCE, NODES, NOTICE, attempt_folder, part_folder
+from holdfast.core.text import human_seconds, plural
+from holdfast.planning.ladder import Changes
+from holdfast.runs.blame import Part, find_culprit, told_by
+from holdfast.runs.lease import Lease
+from holdfast.runs.rendezvous import with_rendezvous
+from holdfast.supervisor.attempt import CallOff, OnEvent, StopRequest
+from holdfast.supervisor.child import Launch
+from holdfast.supervisor.collect import read_attempt_evidence
+from holdfast.supervisor.outcome import Outcome, outcome_of
+
+WAIT_SECONDS = 900.0  # for machines that have not come yet
+_LOOK_SECONDS = 0.3
+_REPORT_SECONDS = 120.0  # for the parts of an attempt that was called off: evidence, a last checkpoint, an end
+_SAY_SECONDS = 30.0
+
+
+class Crew:
+    """The other machines of a run, for the supervisor that leads it."""
+
+    def __init__(self, run: Path, nodes: int, lease: Lease, wait_seconds: float = WAIT_SECONDS):
+        self._run, self._nodes, self._lease, self._wait_seconds = run, nodes, lease, wait_seconds
+        self._me = node_name()
+        self._seen: dict[str, Seen] = {}
+        self._call = _Call()
+        self._looked_at = float("-inf")
+
+    def gather(self, tell: OnEvent, stop: StopRequest) -> bool:
+        """Wait until enough machines are there; False when a stop was asked for meanwhile."""
+        begun, said_at = time.monotonic(), time.monotonic()
+        while True:
+            self._look(at_once=True)
+            here = self._present()
+            if self._lease.is_lost or stop.is_asked:
+                return False
+            if len(here) >= self._nodes - 1:
+                return True
+            waited, missing = time.monotonic() - begun, self._nodes - 1 - len(here)
+            words = f"{1 + len(here)} of {self._nodes} machines are here ({', '.join((self._me, *here))})"
+            if waited > self._wait_seconds:
+                raise MachineError(
+                    f"{plural(missing, 'machine')} of {self._nodes} did not come within {human_seconds(waited)}",
+                    seen=words + self._last_seen(here),
+                    try_next=(
+                        "start the same command on the others: it joins this run",
+                        "--nodes-wait SECONDS, for machines that take longer",
+                    ),
+                )
+            if waited and time.monotonic() - said_at > (_SAY_SECONDS if waited > 5 else 2):
+                said_at = time.monotonic()
+                left = human_seconds(self._wait_seconds - waited)
+                tell("waiting", {"words": f"{words}; waiting for {missing} more, given up in {left}"})
+            tell("turn", {})
+            time.sleep(_LOOK_SECONDS)
+
+    def call(self, number: int, changes: Changes, resume: bool, launch: Launch) -> Launch:
+        """Tell the machines to begin an attempt; give this machine's own part of it."""
+        others = self._present()[: self._nodes - 1]
+        meeting = f"{self._run.name}-{self._lease.number}-{number}"
+        self._call = _Call(number, others)
+        self._lease.say(
+            attempt=number, nodes=[self._me, *others], changes=changes, resume=resume, meeting=meeting, end=""
+        )
+        return with_rendezvous(launch, meeting)
+
+    def listen(self, stop: StopRequest, part_stop: StopRequest) -> Callable[[], CallOff]:
+        """What an attempt asks many times a second: whether the others still go on. Passes wishes to stop on."""
+
+        def called_off() -> CallOff:
+            if self._lease.is_lost:
+                return "end"
+            self._look()
+            leaving = [node for node in self._call.nodes if self._said(node).get("asks")]
+            wanted = max(stop.count, 1 if leaving else 0)
+            if wanted > part_stop.count:
+                self._call.leaving = leaving
+                number = stop.signal or int(self._said(leaving[0])["asks"] if leaving else 0)
+                for _ in range(wanted - part_stop.count):
+                    part_stop.ask(number)
+                self._lease.say(end="stop", signal=number, stops=wanted)
+            outcomes = [self._outcome(node) for node in self._call.nodes]
+            if any(one and one.outcome == "hung" for one in outcomes):
+                return "look"
+            has_failed = any(one and one.outcome in ("died", "interrupted", "stopped") for one in outcomes)
+            return "end" if has_failed or any(map(self._is_silent, self._call.nodes)) else ""
+
+        return called_off
+
+    def settle(
+        self, outcome: Outcome, diagnosis: Diagnosis, tell: OnEvent, stop: StopRequest
+    ) -> tuple[Outcome, Diagnosis]:
+        """Wait for the other parts, end them where one has failed, and say how the attempt went as a whole."""
+        deadline: float | None = None
+        while True:
+            self._look(at_once=True)
+            parts = [self._part(node) for node in self._call.nodes]
+            is_over = all(part is not None for part in parts)
+            known = [part for part in parts if part]
+            has_failed = outcome.outcome != "finished" or any(
+                part.has_failed or (part.outcome and part.outcome.outcome != "finished") for part in known
+            )
+            if has_failed and deadline is None:
+                deadline = time.monotonic() + _REPORT_SECONDS
+                if outcome.outcome != "stopped":  # the others know that already
+                    hows = {outcome.outcome, *(part.outcome.outcome for part in known if part.outcome)}
+                    self._lease.say(end="look" if "hung" in hows else "end")
+            if is_over or self._lease.is_lost or (deadline and time.monotonic() > deadline):
+                break
+            tell("turn", {})
+            time.sleep(_LOOK_SECONDS)
+        known += [
+            Part(node=node, silent_seconds=_REPORT_SECONDS)
+            for node, part in zip(self._call.nodes, parts, strict=True)
+            if part is None
+        ]
+        return self._judge(outcome, diagnosis, known, stop)
+
+    def _judge(
+        self, outcome: Outcome, diagnosis: Diagnosis, others: list[Part], stop: StopRequest
+    ) -> tuple[Outcome, Diagnosis]:
+        """How the attempt went as a whole, told by the part that is to blame."""
+        attempt = attempt_folder(self._run, self._call.number)
+        step = max(outcome.step_reached, *(part.outcome.step_reached for part in others if part.outcome), 0)
+        if outcome.outcome == "stopped" and (stop.is_asked or self._lease.is_lost):
+            return outcome, diagnosis
+        if self._call.leaving:
+            words = f"{', '.join(self._call.leaving)} was asked to leave; saved, to go on when enough machines are here"
+            return _cut_off(outcome, words, step), diagnosis
+        mine = Part(node=self._me, outcome=outcome, evidence=read_attempt_evidence(attempt))
+        culprit = find_culprit([mine, *others])
+        if culprit is None:
+            early = [part.node for part in (mine, *others) if part.outcome and part.outcome.outcome != "finished"]
+            return (_cut_off(outcome, f"ended early on {', '.join(early)}", step) if early else outcome), diagnosis
+        told, named = told_by(culprit, self._call.number)
+        if culprit is not mine:
+            _keep_evidence(attempt, self._me, culprit)
+        steps = max(told.steps, outcome.steps)
+        return replace(
+            told,
+            phase=told.phase or outcome.phase,
+            step_reached=step,
+            steps=steps,
+            started=outcome.started,
+            seconds=outcome.seconds,
+        ), named if culprit is not mine else diagnosis
+
+    def _look(self, at_once: bool = False) -> None:
+        """Look at every notice, but not oftener than a network file system likes."""
+        now = time.monotonic()
+        if not at_once and now - self._looked_at < _LOOK_SECONDS:
+            return
+        self._looked_at = now
+        try:
+            names = os.listdir(self._run / NODES)  # noqa: PTH208
+        except OSError:
+            names = []
+        for name in names:
+            if name != self._me and name not in self._seen:
+                self._seen[name] = Seen(self._run / NODES / name / NOTICE)
+        for seen in self._seen.values():
+            seen.look()
+
+    def _present(self) -> tuple[str, ...]:
+        """The machines that live and are free to take part, by name."""
+        return tuple(
+            name
+            for name, seen in sorted(self._seen.items())
+            if seen.has_moved and seen.still_seconds < lease_seconds() and self._said(name).get("state") == "here"
+        )
+
+    def _is_silent(self, node: str) -> bool:
+        return self._seen[node].still_seconds > lease_seconds() or self._said(node).get("state") == "left"
+
+    def _said(self, node: str) -> Mapping[str, Any]:
+        return self._seen[node].said if node in self._seen else {}
+
+    def _outcome(self, node: str) -> Outcome | None:
+        said = self._said(node)
+        return outcome_of(said.get("outcome")) if said.get("attempt") == self._call.number else None
+
+    def _part(self, node: str) -> Part | None:
+        """One machine's part once it is over; None while it goes on."""
+        if found := self._outcome(node):
+            folder = part_folder(attempt_folder(self._run, self._call.number), node)
+            return Part(node=node, outcome=found, evidence=read_attempt_evidence(folder))
+        return Part(node=node, silent_seconds=self._seen[node].still_seconds) if self._is_silent(node) else None
+
+    def _last_seen(self, here: tuple[str, ...]) -> str:
+        gone = sorted(set(self._seen) - set(here))
+        return f"; {', '.join(gone)} was here before and is silent now" if gone else ""
+
+
+@dataclass
+class _Call:
+    number: int = 0
+    nodes: tuple[str, ...] = ()  # the others
+    leaving: list[str] = field(default_factory=list)
+
+
+def _cut_off(outcome: Outcome, sentence: str, step: int) -> Outcome:
+    return replace(outcome, outcome="interrupted", sentence=sentence, step_reached=step, is_outside=True)
+
+
+def _keep_evidence(attempt: Path, me: str, culprit: Part) -> None:
+    """Let the attempt's evidence lead to the part that is to blame; what this machine saw stays beside it."""
+    own = part_folder(attempt, me)
+    with contextlib.suppress(OSError):
+        own.mkdir(parents=True, exist_ok=True)
+        for name in (EVIDENCE, DIAGNOSIS):
+            if (attempt / name).exists():
+                (attempt / name).replace(own / name)
+        there = part_folder(attempt, culprit.node)
+        seen = read_artifact(there / EVIDENCE)
+        write_artifact(attempt, EVIDENCE, {**seen, "part": f"{NODES}/{culprit.node}"})
+        if named := read_artifact(there / DIAGNOSIS):
+            write_artifact(attempt, DIAGNOSIS, named)

@@ -1,0 +1,241 @@
+"""Takes part in a run that another machine leads: runs its own part of every attempt, and reports how it went.
+
+It starts the same command when the leader calls an attempt, watches its own ranks, looks before it ends them, and ends
+them when the leader says so or is gone. Who is led by nobody any more tries to lead.
+
+Reads: the leader's notice. Leaves: attempts/NN/nodes/NAME/, nodes/NAME/notice, nodes/NAME/events.jsonl.
+"""
+
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.artifacts import to_plain
+from holdfast.core.env import lease_seconds, node_name
+from holdfast.core.errors import HoldfastError, RequestError
+from holdfast.core.events import Events
+from holdfast.core.notice import Seen
+from holdfast.core.runfolder import CHILD, EVENTS, NODES, NOTICE, attempt_folder, attempt_folders, part_folder
+from holdfast.core.text import human_seconds
+from holdfast.runs.lease import (
+    AlreadyHeld,
+    Beating,
+    beat_seconds,
+    is_here_and_gone,
+    machine_id,
+    newest_lease,
+    seen_lease,
+)
+from holdfast.runs.rendezvous import with_rendezvous
+from holdfast.runs.supervise import Job, Result, supervise
+from holdfast.supervisor.attempt import CallOff, OnEvent, StopRequest, run_attempt
+from holdfast.supervisor.budgets import Budgets
+from holdfast.supervisor.ending import end_tree
+from holdfast.supervisor.outcome import Outcome
+
+_LOOK_SECONDS = 0.3
+_SAY_SECONDS = 60.0
+
+
+def take_part(run: Path, job: Job, *, on_event: OnEvent | None = None, stop: StopRequest | None = None) -> Result:
+    """Bring a run of several machines to its end: lead it where nobody does, follow where somebody does."""
+    stop = stop or StopRequest()
+    while True:
+        try:
+            return supervise(run, job, on_event=on_event, stop=stop)
+        except AlreadyHeld:
+            if found := follow(run, job, on_event=on_event, stop=stop):
+                return found
+
+
+def follow(run: Path, job: Job, *, on_event: OnEvent | None = None, stop: StopRequest) -> Result | None:
+    """Take part until the run has ended, and say how; None when nobody leads it any more."""
+    follower = _Follower(run, job, on_event, stop)
+    try:
+        return follower.run()
+    finally:
+        follower.leave()
+
+
+class _Follower:
+    """This machine's part in a run."""
+
+    def __init__(self, run: Path, job: Job, on_event: OnEvent | None, stop: StopRequest):
+        self._run, self._job, self._on_event, self._stop = run, job, on_event, stop
+        self._me = node_name()
+        self._begun = time.monotonic()
+        self._lease, self._lease_at, self._leader = 0, self._begun, seen_lease(run, 0)
+        folder = run / NODES / self._me
+        folder.mkdir(parents=True, exist_ok=True)
+        _require_free(folder / NOTICE, self._me)
+        parts = [part_folder(attempt, self._me) for attempt in attempt_folders(run)]
+        for part in (part for part in parts if (part / CHILD).exists()):
+            end_tree(part, None)  # what an earlier supervisor of this machine left
+        self._events = Events(folder / EVENTS)
+        self._notice = Beating(folder / NOTICE, {"state": "here"})
+        self._has_asked = False  # to leave
+        self._done = 0  # the newest attempt that this machine had a part in
+
+    def run(self) -> Result | None:
+        """Follow until the end."""
+        said_at = time.monotonic()
+        while True:
+            self._look()
+            said = self._leader.said
+            if said.get("state") == "released":
+                return self._ended(said) if "exit_code" in said else None
+            if said.get("node") == self._me and not is_here_and_gone(said):
+                raise _same_name(self._me)
+            if self._is_alone:
+                self._tell("leader gone", words=self._leader_words())
+                return None
+            if self._stop.is_asked:
+                return self._left()
+            if self._is_called(said):
+                self._take_part(said)
+                said_at = time.monotonic()
+            if time.monotonic() - said_at > _SAY_SECONDS:
+                said_at = time.monotonic()
+                self._tell("waiting", words=f"waiting for {said.get('node', 'the leader')} to call the next attempt")
+            self._tell("turn")
+            time.sleep(_LOOK_SECONDS)
+
+    def leave(self) -> None:
+        """Say that this machine takes part no more."""
+        self._notice.close(state="left")
+
+    @property
+    def _is_alone(self) -> bool:
+        """True when the leader is gone."""
+        if self._leader.newest is None:  # a lease whose taker was killed before it said a word, or none at all
+            return time.monotonic() - self._lease_at > lease_seconds()
+        return self._leader.still_seconds > lease_seconds() or is_here_and_gone(self._leader.said)
+
+    def _look(self) -> None:
+        newest = newest_lease(self._run)
+        if newest != self._lease:
+            self._lease, self._lease_at, self._leader = newest, time.monotonic(), seen_lease(self._run, newest)
+        self._leader.look()
+        if words := self._notice.new_trouble():
+            self._tell("storage", words=words)
+
+    def _is_called(self, said: Mapping[str, Any]) -> bool:
+        number = int(said.get("attempt") or 0)
+        return number > self._done and self._me in said.get("nodes", ()) and not said.get("end")
+
+    def _take_part(self, said: Mapping[str, Any]) -> None:
+        """Run this machine's part of an attempt, and report how it went."""
+        number, changes = int(said["attempt"]), said.get("changes") or {}
+        part = part_folder(attempt_folder(self._run, number), self._me)
+        part.mkdir(parents=True, exist_ok=True)
+        told = {"number": number, "rung": "", "because": f"called by {said.get('node')}", "changes": changes}
+        self._tell("attempt", {**told, "folder": str(part), "resume": bool(said.get("resume"))})
+        self._notice.say(attempt=number, outcome=None, asks=0)
+        self._done = number
+        try:
+            launch = self._job.make_launch(part, changes, bool(said.get("resume")))
+            budgets = Budgets(self._job.step_timeout_seconds)
+            part_stop = StopRequest()
+            launch = with_rendezvous(launch, str(said.get("meeting", number)))
+            called_off = _CalledOff(self, number, part_stop)
+            outcome, _ = run_attempt(launch, budgets, self._tell, part_stop, called_off)
+        except HoldfastError as error:
+            words = f"cannot be started: {error.what}" + (f" ({error.seen})" if error.seen else "")
+            outcome = Outcome(number=number, outcome="died", sentence=words, exit_code=error.exit_code)
+        except OSError as error:
+            words = f"cannot be started: {error}"
+            outcome = Outcome(number=number, outcome="died", sentence=words, exit_code=3)
+        if outcome.sentence:
+            self._tell("ended", asdict(outcome), number=number, slug=outcome.diagnosis)
+        self._notice.say(attempt=number, outcome=to_plain(outcome), asks=0)
+
+    def called_off(self, number: int, part_stop: StopRequest) -> CallOff:
+        """What the leader says about the attempt that runs; passes wishes to stop on, both ways."""
+        self._look()
+        if self._is_alone:
+            return "end"
+        said = self._leader.said
+        if said.get("attempt") != number or said.get("state") == "released":
+            return "end"
+        if self._stop.is_asked and self._stop.count > 1:
+            return "end"
+        if self._stop.is_asked and not self._has_asked:
+            self._has_asked = True
+            self._notice.say(asks=self._stop.signal or int(signal.SIGINT))
+        if said.get("end") == "stop":
+            for _ in range(int(said.get("stops", 1)) - part_stop.count):
+                part_stop.ask(int(said.get("signal") or 0))
+            return ""
+        kinds: dict[str, CallOff] = {"look": "look", "end": "end"}
+        return kinds.get(str(said.get("end") or ""), "")
+
+    def _ended(self, said: Mapping[str, Any]) -> Result:
+        code = int(said["exit_code"])
+        state = {"finished": "finished", "stopped": "stopped"}.get(str(said.get("result")), "failed")
+        return Result(
+            state=state,  # type: ignore[arg-type]  # one of the three
+            exit_code=code,
+            sentence=f"{said.get('sentence', 'ended')} (led by {said.get('node')})",
+            attempts=self._done,
+            seconds=round(time.monotonic() - self._begun, 3),
+        )
+
+    def _left(self) -> Result:
+        code = 128 + self._stop.signal if self._stop.signal else 130
+        return Result(
+            state="stopped",
+            exit_code=code,
+            sentence=f"{self._me} left the run as asked; it goes on when enough machines are here",
+            attempts=self._done,
+            seconds=round(time.monotonic() - self._begun, 3),
+        )
+
+    def _leader_words(self) -> str:
+        who, silent = self._leader.said.get("node", "the leader"), human_seconds(self._leader.still_seconds)
+        return f"nothing was heard of {who} for {silent}: this machine tries to lead"
+
+    def _tell(self, event: str, details: Mapping[str, object] | None = None, **more: object) -> None:
+        said = {name: value for name, value in {**(details or {}), **more}.items() if name not in ("event", "time")}
+        if event not in ("progress", "turn"):
+            self._events.write(event, **said)
+        if self._on_event:
+            self._on_event(event, said)
+
+
+class _CalledOff:
+    """Asks the leader's notice, but not oftener than a network file system likes."""
+
+    def __init__(self, follower: _Follower, number: int, part_stop: StopRequest):
+        self._follower, self._number, self._part_stop = follower, number, part_stop
+        self._looked_at = float("-inf")
+
+    def __call__(self) -> CallOff:
+        now = time.monotonic()
+        if now - self._looked_at < _LOOK_SECONDS:
+            return ""
+        self._looked_at = now
+        return self._follower.called_off(self._number, self._part_stop)
+
+
+def _require_free(notice: Path, name: str) -> None:
+    """Refuse a name that another living supervisor of this run uses."""
+    seen = Seen(notice)
+    deadline = time.monotonic() + 2 * beat_seconds() + 1
+    while seen.look():
+        said = seen.said
+        if said.get("state") == "left" or is_here_and_gone(said) or time.monotonic() > deadline:
+            return
+        if seen.has_moved or said.get("machine") == machine_id():
+            raise _same_name(name)
+        time.sleep(_LOOK_SECONDS)
+
+
+def _same_name(name: str) -> RequestError:
+    return RequestError(
+        f"another supervisor of this run is called {name!r} as well",
+        seen="each machine of a run needs a name of its own",
+        try_next=("HOLDFAST_NODE=another-name, where two machines have one host name",),
+    )

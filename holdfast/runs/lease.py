@@ -1,0 +1,201 @@
+"""Which machine leads a run: a lease on shared storage, for one supervisor at a time among many machines.
+
+A lock of the file system is not enough: on many shared ones it reaches no further than one machine. Every holder makes
+a folder of its own, leases/000001, 000002, ...; making a folder is all or nothing on every file system, and who has
+made the newest one holds the run. It says so again every few seconds in a notice there. Another machine may make the
+next folder only after that notice was given back, or was seen not to move for the length of the lease. A holder that
+could not write for half of it must first make the next folder itself; when somebody else has, it has lost the run.
+
+Leaves: leases/NNNNNN/notice.
+"""
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.env import lease_seconds, node_name
+from holdfast.core.errors import RequestError
+from holdfast.core.notice import NoticeWriter, Seen
+from holdfast.core.runfolder import LEASES, NOTICE
+from holdfast.supervisor.clocks import read_clocks
+from holdfast.supervisor.members import boot_id, start_ticks_of
+
+_LOOK_SECONDS = 0.2
+Say = Callable[[str], None]
+
+
+class AlreadyHeld(RequestError):
+    """Somebody else supervises this run."""
+
+
+class LostLease(AlreadyHeld):
+    """Another machine has taken the run over while this one could not say that it lives."""
+
+
+class Beating:
+    """Says the same notice again every few seconds, in a thread of its own, until it is closed."""
+
+    def __init__(self, path: Path, said: Mapping[str, object]):
+        self._writer, self._said = NoticeWriter(path), {**describe_self(), **said}
+        self._lock, self._is_closed = threading.RLock(), threading.Event()
+        self._trouble, self._told = "", ""  # why nothing can be written at the moment; what was said of it
+        self._written = read_clocks().boot_seconds
+        self._write()
+        threading.Thread(target=self._go_on, name="holdfast-beat", daemon=True).start()
+
+    def say(self, **words: object) -> None:
+        """Say this too from now on."""
+        with self._lock:
+            self._said.update(words)
+            self._write_if_possible()
+
+    def close(self, **words: object) -> None:
+        """Say the last words and no more."""
+        self._is_closed.set()
+        self.say(**words)
+
+    def new_trouble(self) -> str:
+        """Words, once, when the storage stops to answer and when it answers again."""
+        trouble, before = self._trouble, self._told
+        self._told = trouble
+        if trouble and not before:
+            return f"{trouble}; this goes on, and says so until it can be written again"
+        return "the run's folder can be written again" if before and not trouble else ""
+
+    def _go_on(self) -> None:
+        while not self._is_closed.wait(beat_seconds()):
+            with self._lock:
+                if not self._is_closed.is_set():
+                    self._write_if_possible()
+
+    def _write_if_possible(self) -> None:
+        try:
+            self._renew(read_clocks().boot_seconds - self._written)
+            self._write()
+        except OSError as error:
+            self._trouble = f"the run's folder cannot be written: {error.strerror or error} ({self._writer.path})"
+
+    def _renew(self, silent_seconds: float) -> None:
+        """What has to be done first after a silence."""
+
+    def _write(self) -> None:
+        self._writer.write(self._said)
+        self._written, self._trouble = read_clocks().boot_seconds, ""
+
+
+class Lease(Beating):
+    """The lease of the process that leads a run."""
+
+    def __init__(self, folder: Path, number: int):
+        self._folder, self.number, self.is_lost = folder, number, False
+        super().__init__(_notice_of(folder, number), {"state": "held"})
+
+    def close(self, **words: object) -> None:
+        """Give the run back."""
+        super().close(state="released", **words)
+
+    def _renew(self, silent_seconds: float) -> None:
+        if self.is_lost or silent_seconds < lease_seconds() / 2:
+            return
+        try:
+            _path(self._folder, self.number + 1).mkdir()
+        except FileExistsError:
+            self.is_lost = True
+            self._is_closed.set()
+            return
+        self.number += 1
+        self._writer = NoticeWriter(_notice_of(self._folder, self.number))
+
+    def _write(self) -> None:
+        if not self.is_lost:
+            super()._write()
+
+
+def take_lease(run: Path, *, say: Say = lambda words: None, is_stopped: Callable[[], bool] = lambda: False) -> Lease:
+    """Be the one that leads the run, or refuse; a holder on another machine that is silent is waited for."""
+    folder = run / LEASES
+    folder.mkdir(exist_ok=True)
+    while True:
+        newest = newest_lease(run)
+        if newest:
+            _wait_until_free(run, Seen(_notice_of(folder, newest)), say, is_stopped)
+        try:
+            _path(folder, newest + 1).mkdir()
+        except FileExistsError:
+            continue  # another one was quicker
+        return Lease(folder, newest + 1)
+
+
+def newest_lease(run: Path) -> int:
+    """The number of the newest lease; 0 when nobody has led the run yet."""
+    try:
+        return max((int(name) for name in os.listdir(run / LEASES) if name.isdigit()), default=0)  # noqa: PTH208
+    except FileNotFoundError:
+        return 0
+
+
+def seen_lease(run: Path, number: int) -> Seen:
+    """What the holder of a lease says, to be looked at again and again."""
+    return Seen(_notice_of(run / LEASES, number))
+
+
+def beat_seconds() -> float:
+    """How often a notice is said again."""
+    return min(2.0, lease_seconds() / 10)
+
+
+def describe_self() -> dict[str, object]:
+    """What a notice must hold of its writer to know it again."""
+    pid = os.getpid()
+    described = {"pid": pid, "start_ticks": start_ticks_of(pid), "host": socket.gethostname()}
+    return {**described, "node": node_name(), "machine": machine_id(), "lease_seconds": lease_seconds()}
+
+
+def machine_id() -> str:
+    """Names the machine, its start and, in a container, the processes that can be seen from here."""
+    with contextlib.suppress(OSError):
+        return f"{boot_id()} {os.stat('/proc/self/ns/pid').st_ino} {os.environ.get('HOLDFAST_NODE', '')}"  # noqa: PTH116
+    return f"{socket.gethostname()} {boot_id()} {os.environ.get('HOLDFAST_NODE', '')}"
+
+
+def is_here_and_gone(said: Mapping[str, Any]) -> bool:
+    """True when the writer of a notice ran on this very machine and lives no more: no need to wait for it."""
+    return said.get("machine") == machine_id() and start_ticks_of(int(said.get("pid", 0))) != said.get("start_ticks")
+
+
+def _wait_until_free(run: Path, seen: Seen, say: Say, is_stopped: Callable[[], bool]) -> None:
+    """Return when the run may be taken; refuse when its holder is seen to live."""
+    begun, has_said = time.monotonic(), False
+    while True:
+        said = seen.look() and seen.said
+        limit = float(seen.said.get("lease_seconds", lease_seconds()))
+        if said and (said.get("state") == "released" or is_here_and_gone(said)):
+            return
+        # A folder without a notice: its maker was killed in between, or has only just made it.
+        silent_seconds = seen.still_seconds if said else time.monotonic() - begun
+        if seen.has_moved or (said and said.get("machine") == machine_id()) or is_stopped():
+            raise AlreadyHeld(
+                "another supervisor already looks after this run",
+                seen=f"pid {seen.said.get('pid', '?')} on {seen.said.get('node', '?')}",
+                try_next=(f"holdfast watch {run}", f"holdfast stop {run}"),
+            )
+        if silent_seconds > limit:
+            return
+        if not has_said and silent_seconds > 2 * beat_seconds() + 1:
+            has_said = True
+            who = f"{seen.said.get('node')} had this run" if said else "somebody took this run"
+            say(f"{who} and has not been heard of since; it is taken over when that lasts {limit:.0f} s")
+        time.sleep(_LOOK_SECONDS)
+
+
+def _path(folder: Path, number: int) -> Path:
+    return folder / f"{number:06d}"
+
+
+def _notice_of(folder: Path, number: int) -> Path:
+    return _path(folder, number) / NOTICE

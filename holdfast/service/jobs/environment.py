@@ -1,0 +1,61 @@
+"""The variables of a training run: what a machine and its libraries need, and its owner's secrets. Nothing else passes.
+
+The service's own process holds keys to the database, the broker, mail and storage, and whatever else its machine keeps
+in variables; none of them is a run's business, so each that passes is named here.
+"""
+
+from collections.abc import Mapping
+
+from django.contrib.auth.models import User
+
+from holdfast.core.redact import is_secret_name
+from holdfast.service.jobs.secrets import open_secrets
+
+_NAMES = {
+    *(
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "LANG",
+        "LANGUAGE",
+        "TZ",
+        "TMPDIR",
+        "TEMP",
+        "TMP",
+        "TERM",
+        "NO_COLOR",
+    ),
+    *("VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH", "LD_PRELOAD", "CC", "CXX", "CUBLAS_WORKSPACE_CONFIG"),
+    *("HF_HOME", "HF_ENDPOINT", "HF_XET_CACHE", "HF_DATASETS_CACHE", "HUGGINGFACE_HUB_CACHE", "TOKENIZERS_PARALLELISM"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+    *("HOLDFAST_HOME", "HOLDFAST_NODE", "HOLDFAST_NODE_LEASE_SECONDS", "HOLDFAST_DEBUG"),
+}
+_BEGINNINGS = (
+    *(
+        "LC_",
+        "XDG_",
+        "PYTHON",
+        "DYLD_",
+        "PIP_",
+        "HF_HUB_",
+        "TRANSFORMERS_",
+        "TORCH",
+        "PYTORCH_",
+        "TRITON_",
+        "ACCELERATE_",
+    ),
+    *("CUDA_", "NVIDIA_", "NCCL_", "CUDNN_", "HIP_", "HSA_", "ROCR_", "ROCM_", "MIOPEN_", "AMD_", "GPU_"),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "VECLIB_", "NUMEXPR_", "ONEDNN_", "DNNL_", "MALLOC_"),
+)
+
+
+def run_environment(owner: User, variables: Mapping[str, str]) -> dict[str, str]:
+    """What a run of this person gets of these variables, and the person's secrets."""
+    return {**{name: value for name, value in variables.items() if _passes(name)}, **open_secrets(owner)}
+
+
+def _passes(name: str) -> bool:
+    return name in _NAMES or (name.startswith(_BEGINNINGS) and not is_secret_name(name))

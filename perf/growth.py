@@ -1,0 +1,247 @@
+"""Measures how the preparation of data grows with its rows: its time, and the memory of all its processes.
+
+`holdfast train` is started on files of more and more rows, and ended as soon as the data is prepared: it was read and
+fingerprinted, surveyed, split, tokenized and written. The clock runs from the beginning of the survey to the end of the
+preparation. Memory is what the whole tree of processes holds, shared pages counted once, looked at ten times a second;
+in it is the process with torch that waits to train, which no row touches. Each row is the first part of one real
+sentence and the second part of another, or of invented words where there is no folder of texts.
+"""
+
+import argparse
+import csv
+import datetime
+import json
+import os
+import platform
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+LEDGER = Path(__file__).parent / "ledger.csv"
+TEXTS = Path("../shared/data/pubmed_rct/train.csv")
+HOLDFAST = str(Path(sys.executable).parent / "holdfast")
+SIZES = (1_000, 10_000, 100_000, 1_000_000)
+TASKS = ("classify", "causal", "two-tower")
+_LOOK_SECONDS = 0.1
+_MB = 1_000_000
+_SPLICES = {"classify": ("text",), "causal": ("prompt", "completion"), "two-tower": ("query", "passage")}
+
+Sentence = tuple[str, str]  # its label, and its words
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What the preparation of so many rows took."""
+
+    rows: int
+    file_mb: float
+    survey_seconds: float
+    prepare_seconds: float
+    process_mb: float  # of the process that prepares, at its peak
+    tree_mb: float  # of all processes together, at their peak
+
+    @property
+    def seconds(self) -> float:
+        """From the first byte read to the last one written."""
+        return self.survey_seconds + self.prepare_seconds
+
+
+def main() -> None:
+    """Prepare each size, print what it took and add it to the ledger."""
+    options = _options()
+    sentences = read_sentences(options.texts) if options.texts.exists() else invented_sentences()
+    print(f"{len(sentences):,} sentences, {'real' if options.texts.exists() else 'invented'}")
+    costs = []
+    for rows in options.rows:
+        with tempfile.TemporaryDirectory(dir=options.scratch) as name:
+            data = Path(name) / f"rows.{options.format}"
+            write_rows(data, options.task, rows, sentences)
+            costs.append(measure(data, rows, options.task, options.model))
+        print(_words(costs[-1]), flush=True)
+    if not options.dry:
+        write_ledger(f"growth {options.task} {options.format}", costs)
+
+
+def measure(data: Path, rows: int, task: str, model: str | None) -> Cost:
+    """Start `holdfast train` on a file and end it once the data is prepared."""
+    command = [HOLDFAST, "train", str(data), "--task", task, "--out", str(data.parent / "run"), "--json-lines"]
+    env = os.environ | {"XDG_CACHE_HOME": str(data.parent / "cache"), "XDG_STATE_HOME": str(data.parent / "state")}
+    process = subprocess.Popen(
+        [*command, *(("--model", model) if model else ())], stdout=subprocess.PIPE, text=True, env=env
+    )
+    look = _Look(process.pid)
+    try:
+        assert process.stdout
+        times: dict[str, float] = {}
+        for line in process.stdout:
+            event = json.loads(line)
+            at = f"{event['event']} {event.get('phase', '')}".strip()
+            times.setdefault(at, time.monotonic())
+            if at == "planned":
+                break
+        else:
+            raise RuntimeError(f"{' '.join(command)} ended with {process.wait()}")
+        peak = _own_peak_mb(process.pid)
+    finally:
+        tree_mb = look.end()
+        _end_tree(process)
+    return Cost(
+        rows=rows,
+        file_mb=data.stat().st_size / _MB,
+        survey_seconds=times["surveyed"] - times["phase survey"],
+        prepare_seconds=times["planned"] - times["phase prepare"],
+        process_mb=peak,
+        tree_mb=tree_mb,
+    )
+
+
+def read_sentences(path: Path) -> list[Sentence]:
+    """The sentences of a CSV with the columns text and label."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return [(row["label"], row["text"]) for row in csv.DictReader(file)]
+
+
+def invented_sentences(count: int = 18_000) -> list[Sentence]:
+    """Sentences of invented words, few of them common, as in real ones."""
+    draws = random.Random(0)
+    words = ["".join(draws.choices("abcdefghilmnoprstu", k=draws.randint(2, 10))) for _ in range(30_000)]
+    weights = [1 / (at + 1) for at in range(len(words))]
+    return [
+        (f"class {at % 5}", " ".join(draws.choices(words, weights, k=max(4, round(draws.lognormvariate(3.1, 0.5))))))
+        for at in range(count)
+    ]
+
+
+def write_rows(path: Path, task: str, rows: int, sentences: list[Sentence]) -> None:
+    """Write a file of so many rows, the same ones each time."""
+    names = _SPLICES[task]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        columns = [*names, *(["label"] if task == "classify" else [])]
+        writer = csv.writer(file)
+        if path.suffix == ".csv":
+            writer.writerow(columns)
+        for values in _rows(len(names), rows, sentences):
+            row = values if task == "classify" else values[:-1]
+            if path.suffix == ".csv":
+                writer.writerow(row)
+            else:
+                file.write(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n")
+
+
+def write_ledger(benchmark: str, costs: list[Cost]) -> None:
+    """Add the figures of each size."""
+    commit = (
+        os.environ.get("HOLDFAST_COMMIT")
+        or subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    )
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    machine = f"{platform.system()} {platform.machine()} {os.cpu_count()} cores, load {os.getloadavg()[1]:.0f}"
+    with LEDGER.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        for cost in costs:
+            for unit, value in (
+                ("ms a row", 1000 * cost.seconds / cost.rows),
+                ("MB at the peak", cost.tree_mb),
+                ("MB in the preparing process", cost.process_mb),
+                ("seconds", cost.seconds),
+            ):
+                writer.writerow([today, commit, machine, benchmark, f"{cost.rows:,} rows", unit, f"{value:.4g}", 1])
+
+
+class _Look:
+    """Looks again and again at the memory of a process and all below it."""
+
+    def __init__(self, pid: int):
+        self._pid, self._most, self._end = pid, 0, threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def end(self) -> float:
+        """Stop looking; gives the peak in MB."""
+        self._end.set()
+        self._thread.join()
+        return self._most / _MB
+
+    def _watch(self) -> None:
+        while not self._end.wait(_LOOK_SECONDS):
+            self._most = max(self._most, sum(map(_own_bytes, _tree(self._pid))))
+
+
+def _tree(pid: int) -> list[psutil.Process]:
+    try:
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def _own_bytes(process: psutil.Process) -> int:
+    """Memory of a process with its share of what several use; where the system does not tell, all of it."""
+    try:
+        found = process.memory_full_info()
+    except psutil.Error:
+        return 0
+    return int(getattr(found, "pss", found.rss))
+
+
+def _own_peak_mb(pid: int) -> float:
+    """The most that one process ever held: the kernel keeps it; 0 where it does not tell."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")) / _MB
+
+
+def _end_tree(process: subprocess.Popen) -> None:
+    for one in reversed(_tree(process.pid)):
+        try:
+            one.send_signal(signal.SIGKILL)
+        except psutil.NoSuchProcess:
+            continue
+    process.wait()
+
+
+def _rows(splices: int, rows: int, sentences: list[Sentence]) -> Iterator[list[str]]:
+    draws = random.Random(0)
+    cut = [(label, text.split()) for label, text in sentences]
+    for _ in range(rows):
+        values = []
+        for _ in range(splices):
+            label, first = draws.choice(cut)
+            _, second = draws.choice(cut)
+            values.append(" ".join([*first[: (len(first) + 1) // 2], *second[len(second) // 2 :]]))
+        yield [*values, label]
+
+
+def _words(cost: Cost) -> str:
+    return (
+        f"{cost.rows:>9,} rows, {cost.file_mb:7.1f} MB: survey {cost.survey_seconds:6.1f} s, prepare "
+        f"{cost.prepare_seconds:6.1f} s, {1000 * cost.seconds / cost.rows:.3f} ms a row; peak {cost.process_mb:5.0f} MB "
+        f"in the process, {cost.tree_mb:5.0f} MB in all"
+    )
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("task", choices=TASKS)
+    parser.add_argument("--rows", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--format", choices=("csv", "jsonl"), default="csv")
+    parser.add_argument("--model", help="a folder or a name, as `holdfast train` takes it")
+    parser.add_argument("--texts", type=Path, default=TEXTS, help="a CSV with the columns text and label")
+    parser.add_argument("--scratch", help="a folder with room for the rows and what is made of them")
+    parser.add_argument("--dry", action="store_true", help="write nothing into the ledger")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""Reckons, on paper, how much of a long run's time is useful on many machines. Leaves docs/simulation.md and its charts.
+
+One job on N machines that work in step: when one fails, all stop, go back to the newest save and begin again. What a
+save and a restart cost comes from perf/ledger.csv; how often machines fail from a published run. The share is
+reckoned twice, by a formula (J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps",
+2006, with a save that counts some seconds after it was taken) and by playing it through at random, with a fixed seed.
+"""
+
+import math
+import random
+import statistics
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from holdfast.engine.cadence import SaveCost, cheap_interval_seconds, longest_interval_seconds
+from tools.line_chart import Curve, line_chart
+from tools.numbers import LEDGER, ROOT, Line, read_ledger
+
+PAGE = ROOT / "docs" / "simulation.md"
+CHARTS = ROOT / "docs" / "charts" / "simulation"
+DAY, HOUR, MINUTE = 86_400.0, 3_600.0, 60.0
+MACHINES = (1, 10, 100, 1_000, 3_000, 10_000)
+# Llama 3, arXiv:2407.21783, section 3.3.4: 419 interruptions that nobody had planned, in 54 days, on 16,384 cards.
+FAILURES, CARDS, DAYS, CARDS_A_MACHINE = 419, 16_384, 54, 8
+FAILURES_A_SECOND = FAILURES / (CARDS / CARDS_A_MACHINE * DAYS * DAY)
+AT_STAKE_SECONDS = 60.0  # Holdfast's own limit, `--save-seconds`
+PLAYED, ROUNDS = 4_000, 10  # failures of a round
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What saving and failing cost one run, in seconds."""
+
+    save: float  # the loop gives up for each save
+    write: float  # from taking a save until it is on the disk, beside the loop
+    restart: float  # from a failure to the end of the first step after it: noticing, naming, starting, loading
+
+    @property
+    def holdfast_interval(self) -> float:
+        """How far apart the engine would put its saves."""
+        cost = SaveCost(stall_seconds=self.save, write_seconds=self.write)
+        return min(cheap_interval_seconds(cost), longest_interval_seconds(cost, AT_STAKE_SECONDS))
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A figure that goes in, and where it comes from."""
+
+    what: str
+    value: float
+    source: str
+
+
+def useful_share(failures_a_second: float, interval: float, costs: Costs) -> float:
+    """The share of time that goes into steps which count, by formula; failures come at random, also while restarting."""
+    rate = failures_a_second
+    lost = math.exp(-rate * (costs.restart + costs.write))
+    return rate * interval * lost / math.expm1(rate * (interval + costs.save))
+
+
+def best_interval(failures_a_second: float, save: float) -> float:
+    """How far apart saves should lie, after Daly; Young's square root is its first term."""
+    between = 1 / failures_a_second
+    if save >= 2 * between:
+        return between
+    part = math.sqrt(save / (2 * between))
+    return math.sqrt(2 * save * between) * (1 + part / 3 + part * part / 9) - save
+
+
+def played_share(failures_a_second: float, interval: float, costs: Costs, draws: random.Random) -> float:
+    """The same share, from one run played through to its last failure."""
+    clock = useful = 0.0
+    for _ in range(PLAYED):
+        left = draws.expovariate(failures_a_second)
+        while left < costs.restart:  # it fails again before it has begun
+            clock += left
+            left = draws.expovariate(failures_a_second)
+        clock += left
+        working = left - costs.restart
+        saves = max(0, math.floor((working - costs.write) / (interval + costs.save)))
+        useful += saves * interval
+    return useful / clock
+
+
+def played(failures_a_second: float, interval: float, costs: Costs, seed: int = 0) -> tuple[float, float]:
+    """Mean of several rounds, and how far it may be off (one standard error)."""
+    shares = [
+        played_share(failures_a_second, interval, costs, random.Random(f"{seed} {number}")) for number in range(ROUNDS)
+    ]
+    return statistics.mean(shares), statistics.stdev(shares) / math.sqrt(ROUNDS)
+
+
+def read_inputs(lines: Iterable[Line]) -> tuple[Costs, list[Input]]:
+    """The costs from the newest lines of the ledger; what was not measured is assumed, and said to be."""
+    newest = {(line.benchmark, line.subject): line for line in lines}
+
+    def take(what: str, benchmark: str, subject: str, otherwise: float) -> Input:
+        line = newest.get((benchmark, subject))
+        if line is None:
+            return Input(what, otherwise, "assumed; not measured yet")
+        return Input(what, line.value, f'measured: "{subject}", {line.machine}, {line.date}, commit {line.commit}')
+
+    save = take("what the loop gives up for a save", "checkpoints minilm", "extra time of a save", 0.3)
+    write = take(
+        "from taking a save until it is on the disk", "checkpoints minilm", "a save, until it is on the disk", 2.0
+    )
+    restart = take("from a failure to the end of the next step", "restart minilm", "new process", 30.0)
+    return Costs(save=save.value, write=write.value, restart=restart.value), [save, write, restart]
+
+
+def files_of(lines: Iterable[Line]) -> dict[Path, str]:
+    """The page and its charts, by path."""
+    costs, inputs = read_inputs(lines)
+    by_hand = replace(costs, restart=10 * MINUTE)
+    curves = [
+        Curve(f"Holdfast: a save every {costs.holdfast_interval:.0f} s, costs as measured", _by_machines(costs)),
+        Curve("the same, and 10 minutes for a restart", _by_machines(by_hand, costs.holdfast_interval)),
+        Curve("a save every hour, 10 minutes for a restart", _by_machines(by_hand, HOUR)),
+        Curve("a save every hour, and somebody comes after an hour", _by_machines(replace(costs, restart=HOUR), HOUR)),
+    ]
+    ticks = {float(count): f"{count:,}" for count in (1, 10, 100, 1_000, 10_000)}
+    machines = line_chart(
+        "Useful time by number of machines, on paper", "machines of 8 cards", "share of time", curves, ticks
+    )
+    by_cadence = [Curve(f"{count:,} machines", _by_interval(count, costs)) for count in (10, 100, 1_000, 10_000)]
+    ticks = {10.0: "10 s", 60.0: "1 min", 600.0: "10 min", HOUR: "1 h", 4 * HOUR: "4 h"}
+    cadence = line_chart(
+        "Useful time by time between two saves, on paper", "between two saves", "share of time", by_cadence, ticks
+    )
+    page = _page(costs, inputs)
+    return {PAGE: page, CHARTS / "machines.svg": machines, CHARTS / "cadence.svg": cadence}
+
+
+def _by_machines(costs: Costs, interval: float | None = None) -> tuple[tuple[float, float], ...]:
+    counts = [10 ** (at / 8) for at in range(33)]
+    apart = interval or costs.holdfast_interval
+    return tuple((count, 100 * useful_share(count * FAILURES_A_SECOND, apart, costs)) for count in counts)
+
+
+def _by_interval(machines: int, costs: Costs) -> tuple[tuple[float, float], ...]:
+    steps = 48
+    apart = [10 * (4 * HOUR / 10) ** (at / steps) for at in range(steps + 1)]
+    return tuple((one, 100 * useful_share(machines * FAILURES_A_SECOND, one, costs)) for one in apart)
+
+
+def _page(costs: Costs, inputs: list[Input]) -> str:
+    days = 1 / FAILURES_A_SECOND / DAY
+    given = "\n".join(f"| {one.what} | {one.value:.3g} s | {one.source} |" for one in inputs)
+    rows = "\n".join(_row(count, costs) for count in MACHINES)
+    worse = "\n".join(_worse(words, changed, times) for words, changed, times in _what_if(costs))
+    return f"""# Many machines, on paper
+
+Generated by `make numbers`. **Nothing here was run on many machines.** It is arithmetic: what our measured costs would mean
+for one job on 1 to 10,000 machines, if the assumptions below hold. "Useful" is the share of wall time that goes into steps
+which count in the end.
+
+![Useful time by number of machines](charts/simulation/machines.svg)
+![Useful time by time between two saves](charts/simulation/cadence.svg)
+
+## What goes in
+
+| | seconds | where it comes from |
+| --- | --- | --- |
+{given}
+
+A machine fails once in {days:.0f} days: {FAILURES} interruptions that nobody had planned in {DAYS} days on {CARDS:,} cards
+(Llama 3 405B, arXiv:2407.21783, section 3.3.4), {CARDS_A_MACHINE} cards a machine. The engine puts saves as far apart that they
+cost 1 %, and never more than {AT_STAKE_SECONDS:.0f} s of work apart: {costs.holdfast_interval:.0f} s with these costs.
+
+## What comes out
+
+| machines | one fails every | best time between saves (Daly) | useful then | useful with Holdfast's | played through |
+| --- | --- | --- | --- | --- | --- |
+{rows}
+
+"Played through" is the same as the column before it, from {ROUNDS} rounds of {PLAYED:,} failures at random (with fixed seeds), and
+one standard error. The formula is Daly's (2006); Young's rule (1974) is its first term.
+
+On few machines the engine saves more often than these failures ask for: it pays up to 1 % so that nobody loses more than a
+minute. Broken machines are not what ends most runs there; faults of software are, and they are not in this rate.
+
+## If the costs are higher
+
+Our costs are those of a small model on one machine with a disk of its own. A large model saves and loads more slowly, and a
+cluster has to find a machine in place of the broken one. So the same with some of it ten times worse:
+
+| | 100 machines | 1,000 machines | 10,000 machines |
+| --- | --- | --- | --- |
+{worse}
+
+## What is assumed
+
+- Failures come at random, machine by machine, at a steady rate, and each stops the whole job. Bursts, slow machines that
+  do not fail, and failures of storage or network that touch many machines at once are left out.
+- A machine that takes the place of the broken one is there at once; finding one is not in our figures.
+- Costs do not grow with the number of machines. Starting a job on thousands of machines takes longer than on one, and all of them
+  write at the same time.
+- A save counts once it is on the disk, {costs.write:.3g} s after it was taken; work since then is done again.
+- Every failure is noticed as fast as a killed process. A hang takes seconds longer ([how a hang is noticed](watching.md)).
+"""
+
+
+def _row(count: int, costs: Costs) -> str:
+    rate = count * FAILURES_A_SECOND
+    best = best_interval(rate, costs.save)
+    ours = costs.holdfast_interval
+    mean, error = played(rate, ours, costs, seed=count)
+    cells = (
+        f"{count:,}",
+        _span(1 / rate),
+        _span(best),
+        _percent(useful_share(rate, best, costs)),
+        f"{100 * useful_share(rate, ours, costs):.3f} %",
+        f"{100 * mean:.3f} ± {100 * error:.3f} %",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _what_if(costs: Costs) -> list[tuple[str, Costs, float]]:
+    dear = replace(costs, save=10 * costs.save, write=10 * costs.write)
+    slow = replace(costs, restart=10 * costs.restart)
+    return [
+        ("as measured", costs, 1),
+        ("saves that cost and take ten times as much", dear, 1),
+        ("restarts ten times as long", slow, 1),
+        ("failures ten times as often", costs, 10),
+        ("all three", replace(dear, restart=slow.restart), 10),
+    ]
+
+
+def _worse(words: str, costs: Costs, times: float) -> str:
+    shares = []
+    for count in (100, 1_000, 10_000):
+        rate = count * times * FAILURES_A_SECOND
+        shares.append(_percent(useful_share(rate, costs.holdfast_interval, costs)))
+    return f"| {words}: a save every {costs.holdfast_interval:.0f} s | {' | '.join(shares)} |"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f} %"
+
+
+def _span(seconds: float) -> str:
+    for unit, size in (("days", DAY), ("hours", HOUR), ("minutes", MINUTE)):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def main() -> None:
+    """Write the page and its charts."""
+    CHARTS.mkdir(parents=True, exist_ok=True)
+    for path, text in files_of(read_ledger(LEDGER)).items():
+        path.write_text(text, encoding="utf-8")
+        print(path.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Two machines on one: supervisors with names of their own that share a run's folder, and ranks that meet by gloo."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from holdfast.core.heartbeat import read_beat
+from holdfast.core.notice import read_notice
+from holdfast.core.runfolder import NOTICE, attempt_folder, part_folder
+from tests.lab.supervised import LIMIT_SECONDS, SCRIPTS, Supervised
+
+Found = TypeVar("Found")
+LEASE_SECONDS = 8
+
+
+@dataclass
+class Together:
+    """A run of two machines, a and b."""
+
+    folder: Path
+    wait_seconds: int = 300
+    variables: dict[str, str] = field(default_factory=dict)
+    machines: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    port: int = 0
+
+    def __post_init__(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+
+    @property
+    def run(self) -> Path:
+        return self.folder / "run"
+
+    @property
+    def output(self) -> Path:
+        return self.folder / "out"
+
+    def start(self, name: str) -> "subprocess.Popen[bytes]":
+        """Start one machine's supervisor, with the same command on each."""
+        meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self.port}", "--local-addr", "127.0.0.1")
+        torchrun = (sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", *meeting)
+        options = ("--run", str(self.run), "--nodes", "2", "--nodes-wait", str(self.wait_seconds))
+        own = {"HOLDFAST_NODE": name, "HOLDFAST_NODE_LEASE_SECONDS": str(LEASE_SECONDS), "GLOO_SOCKET_IFNAME": "lo"}
+        state = {"XDG_STATE_HOME": str(self.folder / "state"), "OMP_NUM_THREADS": "1"}
+        self.machines[name] = subprocess.Popen(
+            [sys.executable, "-m", "holdfast", "run", *options, "--", *torchrun, SCRIPTS / "ranks.py", self.output],
+            stdin=subprocess.DEVNULL,
+            stdout=(self.folder / f"{name}.out").open("ab"),
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **state, **own, **self.variables},
+            cwd=self.folder,
+            start_new_session=True,
+        )
+        return self.machines[name]
+
+    def start_both(self) -> None:
+        """Start both machines; a leads."""
+        self.start("a")
+        self.wait_until(lambda: read_notice(self.run / "leases" / "000001" / NOTICE), "nobody took the lead")
+        self.start("b")
+
+    def finish(self) -> Supervised:
+        """Wait for every machine to end; all must say the same."""
+        codes = {name: machine.wait(LIMIT_SECONDS) for name, machine in self.machines.items()}
+        said = "\n".join(f"== {name}\n{self.said(name)}" for name in self.machines)
+        assert len(set(codes.values())) == 1, f"{codes}\n{said}"
+        return Supervised(run=self.run, exit_code=codes["a"], output=said)
+
+    def close(self) -> None:
+        """End what a failed test left."""
+        for machine in self.machines.values():
+            if machine.poll() is None:
+                machine.kill()
+                machine.wait()
+
+    def said(self, name: str) -> str:
+        """What one machine's supervisor has printed."""
+        path = self.folder / f"{name}.out"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def rank_of(self, name: str, step: int, attempt: int = 1) -> int:
+        """Wait until a machine's rank has done that many steps; give its pid."""
+        whole = attempt_folder(self.run, attempt)
+        part = whole if self.leader == name else part_folder(whole, name)
+        return self.wait_until(lambda: _stepping(part, step), f"step {step} of attempt {attempt} never came on {name}")
+
+    @property
+    def leader(self) -> str:
+        """The machine that leads now."""
+        newest = max((self.run / "leases").iterdir())
+        notice = read_notice(newest / NOTICE)
+        return str(notice.said["node"]) if notice else ""
+
+    def wait_until(self, happens: Callable[[], Found], why: str) -> Found:
+        """Wait for something to be true."""
+        deadline = time.monotonic() + LIMIT_SECONDS / 3
+        while time.monotonic() < deadline:
+            if found := happens():
+                return found
+            time.sleep(0.02)
+        raise AssertionError(why + "\n" + "\n".join(self.said(name) for name in self.machines))
+
+
+def _stepping(part: Path, step: int) -> int:
+    for page in (part / "beats").glob("*"):
+        beat = read_beat(page)
+        if beat and beat.step >= step:
+            return int(page.name)
+    return 0

@@ -1,0 +1,67 @@
+"""Draws lines over a logarithmic axis as one static SVG picture, in the manner of the bars beside it."""
+
+import math
+from dataclasses import dataclass
+from xml.sax.saxutils import escape
+
+WIDTH, HEIGHT = 760, 380
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 24, 52, 56
+_ROW = 20
+_COLOURS = (("#1f7a54", "#4cc38f"), ("#2f6fb5", "#6cb0f2"), ("#a15c12", "#e0a458"), ("#7a3fa0", "#c493e6"))
+_DASHES = ("", "7 4", "2 4", "9 3 2 3")  # lines are told apart without colours too
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One line with its name: points of (x, y)."""
+
+    label: str
+    points: tuple[tuple[float, float], ...]
+
+
+def line_chart(title: str, x_title: str, y_title: str, curves: list[Curve], ticks: dict[float, str]) -> str:
+    """Curves over a logarithmic axis; the upright axis goes from 0 to 100 percent."""
+    height = HEIGHT + _ROW * len(curves)
+    lowest, highest = min(ticks), max(ticks)
+
+    def across(x: float) -> float:
+        share = math.log(x / lowest) / math.log(highest / lowest)
+        return round(_LEFT + share * (WIDTH - _LEFT - _RIGHT), 1)
+
+    def down(percent: float) -> float:
+        return round(_TOP + (1 - percent / 100) * (HEIGHT - _TOP - _BOTTOM), 1)
+
+    parts = [_text("head", 20, 24, title), _text("where", 20, 42, y_title)]
+    for percent in range(0, 101, 20):
+        parts.append(f'<path class="grid" d="M{_LEFT} {down(percent)}H{WIDTH - _RIGHT}"/>')
+        parts.append(_text("where", _LEFT - 8, down(percent) + 4, f"{percent} %", "end"))
+    for x, words in ticks.items():
+        parts.append(f'<path class="grid" d="M{across(x)} {down(0)}v5"/>')
+        parts.append(_text("where", across(x), down(0) + 20, words, "middle"))
+    parts.append(_text("where", WIDTH - _RIGHT, down(0) + 38, x_title, "end"))
+    for at, curve in enumerate(curves):
+        path = "L".join(f"{across(x)} {down(y)}" for x, y in curve.points)
+        row = HEIGHT + _ROW * at
+        parts.append(f'<path class="line c{at}" stroke-dasharray="{_DASHES[at]}" d="M{path}"/>')
+        parts.append(f'<path class="line c{at}" stroke-dasharray="{_DASHES[at]}" d="M{_LEFT} {row}h36"/>')
+        parts.append(_text("label", _LEFT + 46, row + 4, curve.label))
+    size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{escape(title)}">'
+    page = f'<rect class="page" width="{WIDTH}" height="{height}" rx="8"/>'
+    return "\n".join([head, f"<title>{escape(title)}</title>", _style(), page, *parts, "</svg>", ""])
+
+
+def _style() -> str:
+    light = "".join(f".c{at}{{stroke:{one}}}" for at, (one, _) in enumerate(_COLOURS))
+    dark = "".join(f".c{at}{{stroke:{one}}}" for at, (_, one) in enumerate(_COLOURS))
+    return (
+        '<style>\ntext{font:13px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif;fill:#1f2933}\n'
+        ".head{font-weight:600;font-size:14px}.where{font-size:12px;fill:#52606d}.page{fill:#ffffff}\n"
+        f".grid{{stroke:#d5dae1;fill:none}}.line{{fill:none;stroke-width:2.5}}{light}\n"
+        "@media (prefers-color-scheme:dark){text{fill:#e4e7eb}.where{fill:#b0bac5}.page{fill:#161b22}\n"
+        f".grid{{stroke:#39424e}}{dark}}}\n</style>"
+    )
+
+
+def _text(kind: str, x: float, y: float, words: str, anchor: str = "start") -> str:
+    return f'<text class="{kind}" x="{x}" y="{y}" text-anchor="{anchor}">{escape(words)}</text>'
