@@ -4,7 +4,7 @@ classify: BERT-base shape, texts of log-normal lengths (mean 92 tokens); HF Trai
 LoRA or full; HF Trainer (with peft). two-tower: MiniLM-L6; the model and loss of sentence-transformers in a plain loop,
 which is quicker than its trainer. Peers run as people run them, and tuned: texts of like length together, padded to a
 few lengths, fused optimizer, tf32, compiled where that is quicker for them. bf16 for all. Weights are random without
---model and texts without --prepared (which two-tower needs); neither changes the time of a step.
+--model and texts without --prepared; neither changes the time of a step.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as name:
         model = options.model or make_model(options.task, Path(name) / "model")
-        prepared = options.prepared or make_texts(options.task, Path(name) / "prepared")
+        prepared = options.prepared or make_texts(options, model, Path(name))
         given = [__file__, options.task, "--model", str(model), "--prepared", str(prepared)]
         given += ["--batch", str(options.batch), *(["--lora"] if options.lora else [])]
         contestants = [Contestant(OURS, [*given, "--worker", "ours"])]
@@ -212,18 +212,20 @@ def make_model(task: str, folder: Path) -> Path:
     return folder
 
 
-def make_texts(task: str, folder: Path) -> Path:
-    """Random texts of lengths as people have them."""
+def make_texts(options: argparse.Namespace, model: Path, folder: Path) -> Path:
+    """Random texts of lengths as people have them, prepared for the engine."""
     import causal_cpu
     import classify_cpu
+    import two_tower
 
-    if task == "two-tower":
-        raise SystemExit("two-tower needs --prepared FOLDER, a folder that `holdfast train` has prepared")
-    if task == "classify":
-        classify_cpu.make_texts(folder, count=6400, center=4.28, spread=0.71, longest=512)
+    prepared = folder / "prepared"
+    if options.task == "two-tower":
+        two_tower.prepare_pairs(model, two_tower.make_data(folder / "data"), folder, options)
+    elif options.task == "classify":
+        classify_cpu.make_texts(prepared, count=6400, center=4.28, spread=0.71, longest=512)
     else:
-        causal_cpu.make_texts(folder, count=4000)
-    return folder
+        causal_cpu.make_texts(prepared, count=4000)
+    return prepared
 
 
 def _options() -> argparse.Namespace:
@@ -232,6 +234,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--model", type=Path)
     parser.add_argument("--prepared", type=Path)
     parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--max-length", type=int, default=256, help="of the passages that are made")
     parser.add_argument("--lora", action="store_true")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)

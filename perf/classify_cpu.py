@@ -7,7 +7,6 @@ medical abstracts (median 34 tokens): neither changes the time of a step. fp32, 
 import argparse
 import json
 import os
-import statistics
 import tempfile
 from pathlib import Path
 

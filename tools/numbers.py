@@ -149,7 +149,7 @@ BENCHMARKS = {
     "two_tower_cuda": Benchmark(
         "speed",
         "Retriever on a card",
-        "python perf/card_speed.py two-tower --prepared FOLDER --batch 64",
+        "python perf/card_speed.py two-tower --batch 64",
         "MiniLM-L6, bf16; peers not compiled.",
     ),
     "cold_start": Benchmark("start", "Start", "python perf/cold_start.py"),
