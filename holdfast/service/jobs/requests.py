@@ -60,8 +60,8 @@ def submit_run(
     has_data = dataset is not None or from_model is not None
     decided = dataset.choices if dataset else {}
     given = {**{key: value for key, value in decided.items() if key in OPEN_FIELDS}, **settings}
-    asked = check_settings(given, () if has_data else ("--dataset is missing: choose the one to train on",))
-    _check_columns(dataset, asked)
+    missing = () if has_data else ("--dataset is missing: choose the one to train on",)
+    asked = check_settings(given, (*missing, *_column_problems(dataset, given)))
     extra = dict(others or {})
     for one in (dataset, *extra.values()):
         _check_ready(one)
@@ -101,8 +101,8 @@ def retry_run(
         referred = {**referred, role: one.pk} if one else {key: at for key, at in referred.items() if key != role}
     _check_visible(owner, job.dataset_id, referred)
     new = {_NAMES.get(_plain_name(key), key): value for key, value in changes.items()}
-    asked = check_settings({key: value for key, value in {**kept, **new}.items() if value is not None})
-    _check_columns(job.dataset, asked)
+    given = {key: value for key, value in {**kept, **new}.items() if value is not None}
+    asked = check_settings(given, _column_problems(job.dataset, given))
     return leases.submit(
         owner=owner,
         name=_run_name(name or job.name),
@@ -177,19 +177,21 @@ def _check_visible(owner: User, dataset_id: int | None, referred: Mapping[str, o
         )
 
 
-def _check_columns(dataset: Dataset | None, asked: Mapping[str, Any]) -> None:
-    """Refuse columns that the survey did not find; told by a run that reads the file otherwise, it says nothing."""
+def _column_problems(dataset: Dataset | None, given: Mapping[str, object]) -> list[str]:
+    """Columns that the survey did not find; none are told of a file that is to be read otherwise than it was."""
     known = dataset.facts.get("columns") if dataset and isinstance(dataset.facts, dict) else None
-    if not known or len(known) >= _MOST_COLUMNS or any(asked.get(how) != dataset.choices.get(how) for how in _READING):
-        return
-    wanted = [(name, str(column)) for name in _COLUMNS for column in _each(asked.get(name))]
-    problems = [
+    if not dataset or not known or len(known) >= _MOST_COLUMNS:
+        return []
+    asked = {_NAMES.get(_plain_name(name), name): value for name, value in given.items()}
+    if any(asked.get(how) != dataset.choices.get(how) for how in _READING):
+        return []
+    return [
         f"{option(name)} {column[:60]!r}: there is no such column; there are {_some(known)}"
         + (f"; did you mean {guess}?" if (guess := closest(column, known)) else "")
-        for name, column in wanted
+        for name in _COLUMNS
+        for column in map(str, _each(asked.get(name)))
         if column not in known
     ]
-    _refuse(problems)
 
 
 def _each(value: object) -> list[object]:
