@@ -57,8 +57,9 @@ bench: $(READY)
 	$(BIN)/python perf/classify_cpu.py --rounds 3
 	$(BIN)/python perf/causal_cpu.py --rounds 3
 
-numbers: $(READY)  # docs/numbers.md and its charts, from the ledger
+numbers: $(READY)  # docs/numbers.md and docs/simulation.md and their charts, from the ledger
 	$(BIN)/python tools/numbers.py
+	$(BIN)/python perf/simulate.py
 
 docs: $(READY)  # pages that need no network, in build/docs; a link that leads nowhere is an error
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[docs]' -c constraints.txt
