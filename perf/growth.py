@@ -4,15 +4,13 @@
 fingerprinted, surveyed, split, tokenized and written. The clock runs from the beginning of the survey to the end of the
 preparation. Memory is what the whole tree of processes holds, shared pages counted once, looked at ten times a second;
 in it is the process with torch that waits to train, which no row touches. Each row is the first part of one real
-sentence and the second part of another, or of invented words where there is no folder of texts.
+sentence of `--texts` and the second part of another, or of invented words.
 """
 
 import argparse
 import csv
-import datetime
 import json
 import os
-import platform
 import random
 import signal
 import subprocess
@@ -26,8 +24,10 @@ from pathlib import Path
 
 import psutil
 
-LEDGER = Path(__file__).parent / "ledger.csv"
-TEXTS = Path("../shared/data/pubmed_rct/train.csv")
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from perf.figures import Figure, write_figures
+
 HOLDFAST = str(Path(sys.executable).parent / "holdfast")
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 TASKS = ("classify", "causal", "two-tower")
@@ -58,8 +58,7 @@ class Cost:
 def main() -> None:
     """Prepare each size, print what it took and add it to the ledger."""
     options = _options()
-    sentences = read_sentences(options.texts) if options.texts.exists() else invented_sentences()
-    print(f"{len(sentences):,} sentences, {'real' if options.texts.exists() else 'invented'}")
+    sentences = read_sentences(options.texts) if options.texts else invented_sentences()
     costs = []
     for rows in options.rows:
         with tempfile.TemporaryDirectory(dir=options.scratch) as name:
@@ -67,8 +66,8 @@ def main() -> None:
             write_rows(data, options.task, rows, sentences)
             costs.append(measure(data, rows, options.task, options.model))
         print(_words(costs[-1]), flush=True)
-    if not options.dry:
-        write_ledger(f"growth {options.task} {options.format}", costs)
+    if not options.no_ledger:
+        write_figures(f"growth {options.task} {options.format}", figures_of(costs))
 
 
 def measure(data: Path, rows: int, task: str, model: str | None) -> Cost:
@@ -137,24 +136,18 @@ def write_rows(path: Path, task: str, rows: int, sentences: list[Sentence]) -> N
                 file.write(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n")
 
 
-def write_ledger(benchmark: str, costs: list[Cost]) -> None:
-    """Add the figures of each size."""
-    commit = (
-        os.environ.get("HOLDFAST_COMMIT")
-        or subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    )
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    machine = f"{platform.system()} {platform.machine()} {os.cpu_count()} cores, load {os.getloadavg()[1]:.0f}"
-    with LEDGER.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        for cost in costs:
-            for unit, value in (
-                ("ms a row", 1000 * cost.seconds / cost.rows),
-                ("MB at the peak", cost.tree_mb),
-                ("MB in the preparing process", cost.process_mb),
-                ("seconds", cost.seconds),
-            ):
-                writer.writerow([today, commit, machine, benchmark, f"{cost.rows:,} rows", unit, f"{value:.4g}", 1])
+def figures_of(costs: list[Cost]) -> list[Figure]:
+    """The figures of each size."""
+    return [
+        Figure(f"{cost.rows:,} rows", unit, value, 1)
+        for cost in costs
+        for unit, value in (
+            ("seconds", cost.seconds),
+            ("ms a row", 1000 * cost.seconds / cost.rows),
+            ("MB in the preparing process", cost.process_mb),
+            ("MB at the peak", cost.tree_mb),
+        )
+    ]
 
 
 class _Look:
@@ -226,8 +219,8 @@ def _rows(splices: int, rows: int, sentences: list[Sentence]) -> Iterator[list[s
 def _words(cost: Cost) -> str:
     return (
         f"{cost.rows:>9,} rows, {cost.file_mb:7.1f} MB: survey {cost.survey_seconds:6.1f} s, prepare "
-        f"{cost.prepare_seconds:6.1f} s, {1000 * cost.seconds / cost.rows:.3f} ms a row; peak {cost.process_mb:5.0f} MB "
-        f"in the process, {cost.tree_mb:5.0f} MB in all"
+        f"{cost.prepare_seconds:6.1f} s, {1000 * cost.seconds / cost.rows:.3f} ms a row; peak {cost.process_mb:5.0f} "
+        f"MB in the process, {cost.tree_mb:5.0f} MB in all"
     )
 
 
@@ -237,9 +230,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, nargs="+", default=SIZES)
     parser.add_argument("--format", choices=("csv", "jsonl"), default="csv")
     parser.add_argument("--model", help="a folder or a name, as `holdfast train` takes it")
-    parser.add_argument("--texts", type=Path, default=TEXTS, help="a CSV with the columns text and label")
+    parser.add_argument("--texts", type=Path, help="a CSV with the columns text and label; otherwise invented words")
     parser.add_argument("--scratch", help="a folder with room for the rows and what is made of them")
-    parser.add_argument("--dry", action="store_true", help="write nothing into the ledger")
+    parser.add_argument("--no-ledger", action="store_true", help="write nothing into the ledger")
     return parser.parse_args()
 
 

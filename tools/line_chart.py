@@ -19,26 +19,34 @@ class Curve:
     points: tuple[tuple[float, float], ...]
 
 
-def line_chart(title: str, x_title: str, y_title: str, curves: list[Curve], ticks: dict[float, str]) -> str:
-    """Curves over a logarithmic axis; the upright axis goes from 0 to 100 percent."""
+def line_chart(
+    title: str,
+    x_title: str,
+    y_title: str,
+    curves: list[Curve],
+    ticks: dict[float, str],
+    upright: dict[float, str] | None = None,
+) -> str:
+    """Curves over a logarithmic axis; the upright axis goes from 0 to 100 percent, or is logarithmic with its ticks."""
     height = HEIGHT + _ROW * len(curves)
-    lowest, highest = min(ticks), max(ticks)
+    marks = upright or {float(percent): f"{percent} %" for percent in range(0, 101, 20)}
 
     def across(x: float) -> float:
-        share = math.log(x / lowest) / math.log(highest / lowest)
-        return round(_LEFT + share * (WIDTH - _LEFT - _RIGHT), 1)
+        return round(_LEFT + _log_share(x, ticks) * (WIDTH - _LEFT - _RIGHT), 1)
 
-    def down(percent: float) -> float:
-        return round(_TOP + (1 - percent / 100) * (HEIGHT - _TOP - _BOTTOM), 1)
+    def down(y: float) -> float:
+        share = _log_share(y, upright) if upright else y / 100
+        return round(_TOP + (1 - share) * (HEIGHT - _TOP - _BOTTOM), 1)
 
+    bottom = down(min(marks))
     parts = [_text("head", 20, 24, title), _text("where", 20, 42, y_title)]
-    for percent in range(0, 101, 20):
-        parts.append(f'<path class="grid" d="M{_LEFT} {down(percent)}H{WIDTH - _RIGHT}"/>')
-        parts.append(_text("where", _LEFT - 8, down(percent) + 4, f"{percent} %", "end"))
+    for y, words in marks.items():
+        parts.append(f'<path class="grid" d="M{_LEFT} {down(y)}H{WIDTH - _RIGHT}"/>')
+        parts.append(_text("where", _LEFT - 8, down(y) + 4, words, "end"))
     for x, words in ticks.items():
-        parts.append(f'<path class="grid" d="M{across(x)} {down(0)}v5"/>')
-        parts.append(_text("where", across(x), down(0) + 20, words, "middle"))
-    parts.append(_text("where", WIDTH - _RIGHT, down(0) + 38, x_title, "end"))
+        parts.append(f'<path class="grid" d="M{across(x)} {bottom}v5"/>')
+        parts.append(_text("where", across(x), bottom + 20, words, "middle"))
+    parts.append(_text("where", WIDTH - _RIGHT, bottom + 38, x_title, "end"))
     for at, curve in enumerate(curves):
         path = "L".join(f"{across(x)} {down(y)}" for x, y in curve.points)
         row = HEIGHT + _ROW * at
@@ -49,6 +57,10 @@ def line_chart(title: str, x_title: str, y_title: str, curves: list[Curve], tick
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{escape(title)}">'
     page = f'<rect class="page" width="{WIDTH}" height="{height}" rx="8"/>'
     return "\n".join([head, f"<title>{escape(title)}</title>", _style(), page, *parts, "</svg>", ""])
+
+
+def _log_share(value: float, ticks: dict[float, str]) -> float:
+    return math.log(value / min(ticks)) / math.log(max(ticks) / min(ticks))
 
 
 def _style() -> str:
