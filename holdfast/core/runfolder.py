@@ -12,7 +12,7 @@ SUPERVISOR, CHILD, OUTPUT, BEATS, STACKS = "supervisor.json", "child.json", "out
 SAMPLES, EVIDENCE, DIAGNOSIS, DECISION = "samples.jsonl", "evidence.json", "diagnosis.json", "decision.json"
 RUNG, OUTCOME = "rung.json", "outcome.json"  # what an attempt changed, written first; how it went, written last
 STOP = "stop"  # in an attempt: made when it is to save and end
-LOCK, SUPERVISOR_LOG = "lock", "supervisor.log"  # held, and written, by the one supervisor of a run
+SUPERVISOR_LOG = "supervisor.log"  # written by a supervisor in the background
 LEASES, NODES, NOTICE = "leases", "nodes", "notice"  # who leads a run, which machines take part, what each last said
 REFUSED = "refused.json"  # why nothing can come of the request: what, seen, try_next, slug
 

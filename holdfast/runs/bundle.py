@@ -27,7 +27,7 @@ from holdfast.core.runfolder import (
     DATASET,
     DOCTOR,
     EVENTS,
-    LOCK,
+    LEASES,
     MACHINE,
     METRICS,
     MISJUDGED,
@@ -163,7 +163,7 @@ def _wanted(run: Path) -> Iterator[str]:
 
 def _left_out(run: Path) -> Iterator[tuple[str, str]]:
     for file in sorted(run.iterdir()):
-        if file.name not in _OF_RUN and file.name not in (_ATTEMPTS, LOCK) and not file.name.startswith("."):
+        if file.name not in _OF_RUN and file.name not in (_ATTEMPTS, LEASES) and not file.name.startswith("."):
             yield file.name, _WHY_LEFT_OUT.get(file.name, "not needed to explain a failure")
 
 

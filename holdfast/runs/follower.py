@@ -24,8 +24,8 @@ from holdfast.runs.lease import (
     AlreadyHeld,
     Beating,
     beat_seconds,
+    is_here,
     is_here_and_gone,
-    machine_id,
     newest_lease,
     seen_lease,
 )
@@ -228,7 +228,7 @@ def _require_free(notice: Path, name: str) -> None:
         said = seen.said
         if said.get("state") == "left" or is_here_and_gone(said) or time.monotonic() > deadline:
             return
-        if seen.has_moved or said.get("machine") == machine_id():
+        if seen.has_moved or is_here(said):
             raise _same_name(name)
         time.sleep(_LOOK_SECONDS)
 

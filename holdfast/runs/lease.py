@@ -23,9 +23,10 @@ from holdfast.core.errors import RequestError
 from holdfast.core.notice import NoticeWriter, Seen
 from holdfast.core.runfolder import LEASES, NOTICE
 from holdfast.supervisor.clocks import read_clocks
-from holdfast.supervisor.members import boot_id, start_ticks_of
+from holdfast.supervisor.members import boot_id, find_member, start_ticks_of
 
 _LOOK_SECONDS = 0.2
+_ALL_PROCESSES = 0xEFFFFFFC  # what Linux calls the processes of the whole machine
 Say = Callable[[str], None]
 
 
@@ -152,20 +153,47 @@ def beat_seconds() -> float:
 def describe_self() -> dict[str, object]:
     """What a notice must hold of its writer to know it again."""
     pid = os.getpid()
-    described = {"pid": pid, "start_ticks": start_ticks_of(pid), "host": socket.gethostname()}
-    return {**described, "node": node_name(), "machine": machine_id(), "lease_seconds": lease_seconds()}
+    described = {"pid": pid, "start_ticks": start_ticks_of(pid), "host": socket.gethostname(), "node": node_name()}
+    return {**described, "machine": machine_id(), "hardware": _hardware_id(), "lease_seconds": lease_seconds()}
 
 
 def machine_id() -> str:
     """Names the machine, its start and, in a container, the processes that can be seen from here."""
-    with contextlib.suppress(OSError):
-        return f"{boot_id()} {os.stat('/proc/self/ns/pid').st_ino} {os.environ.get('HOLDFAST_NODE', '')}"  # noqa: PTH116
-    return f"{socket.gethostname()} {boot_id()} {os.environ.get('HOLDFAST_NODE', '')}"
+    return f"{boot_id() or socket.gethostname()} {_processes_id() or ''}".strip()
+
+
+def is_here(said: Mapping[str, Any]) -> bool:
+    """True when a living process of this very machine wrote a notice."""
+    found = find_member(int(said.get("pid", 0))) if _is_of_this_start(said) else None
+    return found is not None and not found.is_gone and found.start_ticks == said.get("start_ticks")
 
 
 def is_here_and_gone(said: Mapping[str, Any]) -> bool:
     """True when the writer of a notice ran on this very machine and lives no more: no need to wait for it."""
-    return said.get("machine") == machine_id() and start_ticks_of(int(said.get("pid", 0))) != said.get("start_ticks")
+    if _is_of_this_start(said):
+        return not is_here(said)
+    # The machine was started again since.
+    return bool(_hardware_id()) and (said.get("hardware"), said.get("node")) == (_hardware_id(), node_name())
+
+
+def _is_of_this_start(said: Mapping[str, Any]) -> bool:
+    return (said.get("machine"), said.get("node")) == (machine_id(), node_name())
+
+
+def _hardware_id() -> str:
+    """Names the machine over its restarts; empty in a container, which may have been moved to another machine."""
+    if _processes_id() != _ALL_PROCESSES:
+        return ""
+    with contextlib.suppress(OSError):
+        return f"{socket.gethostname()} {Path('/etc/machine-id').read_text().strip()}"
+    return ""
+
+
+def _processes_id() -> int | None:
+    """Names, on Linux, the processes that can be seen from here."""
+    with contextlib.suppress(OSError):
+        return os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116
+    return None
 
 
 def _wait_until_free(run: Path, seen: Seen, say: Say, is_stopped: Callable[[], bool]) -> None:
@@ -176,19 +204,21 @@ def _wait_until_free(run: Path, seen: Seen, say: Say, is_stopped: Callable[[], b
         limit = float(seen.said.get("lease_seconds", lease_seconds()))
         if said and (said.get("state") == "released" or is_here_and_gone(said)):
             return
-        # A folder without a notice: its maker was killed in between, or has only just made it.
-        silent_seconds = seen.still_seconds if said else time.monotonic() - begun
-        if seen.has_moved or (said and said.get("machine") == machine_id()) or is_stopped():
+        if seen.has_moved or (said and is_here(said)):
             raise AlreadyHeld(
                 "another supervisor already looks after this run",
-                seen=f"pid {seen.said.get('pid', '?')} on {seen.said.get('node', '?')}",
+                seen=f"pid {said['pid']} on {said['node']}" if said else "",
                 try_next=(f"holdfast watch {run}", f"holdfast stop {run}"),
             )
+        # A folder without a notice: its maker was killed in between, or has only just made it.
+        silent_seconds = seen.still_seconds if said else time.monotonic() - begun
+        who = f"{said['node']} had this run" if said else "somebody took this run"
+        if is_stopped():
+            raise AlreadyHeld(f"{who}, and it was not waited for whether it comes back")
         if silent_seconds > limit:
             return
         if not has_said and silent_seconds > 2 * beat_seconds() + 1:
             has_said = True
-            who = f"{seen.said.get('node')} had this run" if said else "somebody took this run"
             say(f"{who} and has not been heard of since; it is taken over when that lasts {limit:.0f} s")
         time.sleep(_LOOK_SECONDS)
 

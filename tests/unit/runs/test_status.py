@@ -1,9 +1,7 @@
 """Where a run stands, read from its folder alone."""
 
-import fcntl
 import json
 import os
-import threading
 
 import pytest
 
@@ -17,7 +15,6 @@ from holdfast.core.runfolder import (
     CHILD,
     DECISION,
     EVENTS,
-    LOCK,
     OUTCOME,
     REQUEST,
     RESULT,
@@ -27,7 +24,7 @@ from holdfast.core.runfolder import (
     attempt_folders,
 )
 from holdfast.runs.earlier import read_earlier
-from holdfast.runs.holder import hold, is_held
+from holdfast.runs.holder import hold, holder
 from holdfast.runs.status import read_glance, read_request, read_status
 from holdfast.supervisor.members import boot_id, start_ticks_of
 from holdfast.supervisor.outcome import Outcome
@@ -86,10 +83,10 @@ def test_a_run_that_ended_says_how(run):
     assert read_status(run).state == "failed"
 
 
-def test_a_second_supervisor_is_refused_and_the_lock_is_freed(run):
+def test_a_second_supervisor_is_refused_and_the_run_is_given_back(run):
     with hold(run), pytest.raises(RequestError, match="another supervisor"), hold(run):
         pass
-    assert not is_held(run)
+    assert holder(run) is None
 
 
 @pytest.mark.parametrize("name", ["nothing here", "."])
@@ -184,15 +181,6 @@ def test_the_end_of_a_long_story_is_read_without_its_beginning(tmp_path):
     assert find_last_event(tmp_path / "absent", "evaluated") is None
 
 
-def test_one_who_only_asks_whether_a_run_is_held_keeps_no_supervisor_out(run):
-    file = os.open(run / LOCK, os.O_RDWR | os.O_CREAT)
-    fcntl.flock(file, fcntl.LOCK_SH)
-    asking = threading.Timer(0.03, os.close, (file,))
-    asking.start()
-    with hold(run):
-        asking.join()
-
-
 def test_a_file_is_not_the_folder_of_a_run(tmp_path):
     (tmp_path / "train.py").touch()
     with pytest.raises(RequestError, match="is a file"):
@@ -207,4 +195,4 @@ def test_a_full_disk_is_said_when_a_run_is_taken_up(run, monkeypatch):
     with pytest.raises(MachineError) as refused, hold(run):
         pass
     assert refused.value.slug == "disk-full"
-    assert not is_held(run)
+    assert holder(run) is None

@@ -1,0 +1,72 @@
+"""Which machine leads a run: one at a time, and nobody waits for who is known to be gone."""
+
+import pytest
+
+from holdfast.core.notice import NoticeWriter, read_notice
+from holdfast.core.runfolder import LEASES, NOTICE
+from holdfast.runs import lease as leases
+from holdfast.runs.holder import hold, holder
+from holdfast.runs.lease import AlreadyHeld, Lease, describe_self, is_here_and_gone, take_lease
+
+
+def leave(run, **said):
+    """A lease as another supervisor left it."""
+    folder = run / LEASES / "000001"
+    folder.mkdir(parents=True)
+    NoticeWriter(folder / NOTICE).write({**describe_self(), "state": "held", **said})
+
+
+def test_a_lease_that_was_given_back_is_followed_by_the_next(tmp_path):
+    take_lease(tmp_path).close(sentence="done")
+    second = take_lease(tmp_path)
+    second.close()
+    assert second.number == 2
+    assert read_notice(tmp_path / LEASES / "000001" / NOTICE).said["sentence"] == "done"
+
+
+def test_a_supervisor_that_lives_here_is_not_waited_for_but_named(tmp_path):
+    with hold(tmp_path), pytest.raises(AlreadyHeld) as refused:
+        take_lease(tmp_path)
+    assert "pid " in refused.value.seen
+    assert holder(tmp_path) is None
+
+
+def test_one_that_was_killed_here_is_not_waited_for(tmp_path):
+    leave(tmp_path, start_ticks=1)
+    taken = take_lease(tmp_path, is_stopped=lambda: True)
+    taken.close()
+    assert taken.number == 2
+
+
+def test_one_of_another_machine_may_live_and_is_waited_for(tmp_path):
+    leave(tmp_path, node="elsewhere")
+    with pytest.raises(AlreadyHeld, match="elsewhere had this run"):
+        take_lease(tmp_path, is_stopped=lambda: True)
+
+
+def test_before_a_restart_of_this_machine_nobody_lives(monkeypatch):
+    monkeypatch.setattr(leases, "_hardware_id", lambda: "box 1234")
+    before = {**describe_self(), "machine": "an earlier start"}
+    assert is_here_and_gone(before)
+    assert not is_here_and_gone({**before, "hardware": "another 99"})
+    monkeypatch.setattr(leases, "_hardware_id", lambda: "")  # in a container
+    assert not is_here_and_gone({**before, "hardware": ""})
+
+
+def test_one_who_was_silent_too_long_has_lost_the_run_when_another_took_it(tmp_path):
+    lease = take_lease(tmp_path)
+    (tmp_path / LEASES / "000002").mkdir()
+    lease._renew(silent_seconds=1.0)
+    assert not lease.is_lost
+    lease._renew(silent_seconds=1000.0)
+    assert lease.is_lost
+    lease.close()
+    assert not (tmp_path / LEASES / "000002" / NOTICE).exists()
+
+
+def test_one_who_was_silent_too_long_takes_the_next_lease_where_nobody_has(tmp_path):
+    lease: Lease = take_lease(tmp_path)
+    lease._renew(silent_seconds=1000.0)
+    assert (lease.is_lost, lease.number) == (False, 2)
+    lease.close()
+    assert read_notice(tmp_path / LEASES / "000002" / NOTICE).said["state"] == "released"
