@@ -95,7 +95,7 @@ class Server:
 
 def find_server(url: str | None, token: str | None) -> Server:
     """The server that was meant: by the options, by HOLDFAST_SERVER and HOLDFAST_TOKEN, or the one on this machine."""
-    address = (url or service_variable("SERVER") or DEFAULT_SERVER).rstrip("/")
+    address = _whole_address((url or service_variable("SERVER") or DEFAULT_SERVER).strip().rstrip("/"))
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
         raise RequestError(
@@ -131,6 +131,13 @@ def patiently(ask: Any, tell: Any, wait_seconds: float = 2.0) -> Any:
             time.sleep(wait_seconds)
         else:
             return answer
+
+
+def _whole_address(given: str) -> str:
+    """The address with how to speak there: a bare name is meant over TLS, one of this machine without."""
+    if "://" in given:
+        return given
+    return f"http://{given}" if urlsplit(f"//{given}").hostname in _LOOPBACK else f"https://{given}"
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

@@ -5,13 +5,10 @@ copies what lists show, passes on the wish to stop, and writes the end. SIGTERM 
 the queue. Whoever loses its claim, or cannot renew it in time, ends its run and writes nothing any more.
 """
 
-import contextlib
-import math
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import traceback
 import uuid
@@ -23,26 +20,26 @@ from django.conf import settings
 from django.db import Error as DatabaseError
 from django.db import connections
 
-from holdfast.core.artifacts import read_artifact, to_plain, write_artifact
+from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import HoldfastError
 from holdfast.core.runfolder import PLAN, REFUSED, RESULT, SUPERVISOR_LOG
 from holdfast.runs.detach import start_apart
 from holdfast.runs.holder import HELD_BY_OTHER, holder
 from holdfast.runs.identity import describe_process, end_process, kill_run
-from holdfast.runs.status import read_status
 from holdfast.service.home import this_home
 from holdfast.service.jobs import leases
+from holdfast.service.jobs.copied import read_copied
 from holdfast.service.jobs.ends import write_end
 from holdfast.service.jobs.environment import run_environment
 from holdfast.service.jobs.evidence import read_end
 from holdfast.service.jobs.folders import make_folder
 from holdfast.service.jobs.models import Job
 from holdfast.service.jobs.notices import file_notices
+from holdfast.service.leash import Leash, log, now
 from holdfast.service.process import command_of
 
 Why = Literal["", "stop", "hand back", "lost"]
 
-STOP_SHARE, KILL_SHARE = 0.5, 0.75  # of a lease without renewal: ask the run to save and stop; kill it
 ORPHAN_SHARE = 0.25  # of a lease, for a run to save whose keeper died: with the half before it, still no whole one
 ASKED = "asked.json"  # in the run folder: which request its result answers, by the database's time and no other clock
 _TURN_SECONDS, _LOOK_SECONDS, _RENEW_SECONDS = 0.2, 2.0, 5.0
@@ -57,39 +54,6 @@ def start_keeper(job_id: int, claimed: uuid.UUID) -> "subprocess.Popen[bytes]":
     folder = this_home().keepers
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return start_apart(command_of("keeper", str(job_id), str(claimed)), folder / f"{job_id}.log")
-
-
-class Leash:
-    """Ends the run when its lease was not renewed in time, also while the keeper itself waits for a dead database."""
-
-    def __init__(self, run: Path, lease_seconds: float):
-        self._run, self._lease_seconds = run, lease_seconds
-        self._renewed_at = _now()
-        self._child: subprocess.Popen[bytes] | None = None
-        self.has_pulled = False  # at this supervisor: that it stopped is nobody's wish
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def hold(self, child: "subprocess.Popen[bytes]") -> None:
-        """Take a new supervisor on the leash."""
-        self._child, self.has_pulled = child, False
-
-    def renewed(self, asked_at: float) -> None:
-        """A renewal that was asked for at that time came through."""
-        self._renewed_at = asked_at
-
-    def _watch(self) -> None:
-        while True:
-            time.sleep(_TURN_SECONDS)
-            child, share = self._child, (_now() - self._renewed_at) / self._lease_seconds
-            if child is None or child.poll() is not None or share < STOP_SHARE:
-                continue
-            if share >= KILL_SHARE:
-                _log("the lease could not be renewed: the run is killed")
-                kill_run(self._run, child.pid)
-            elif not self.has_pulled:
-                self.has_pulled = True
-                _log("the lease was not renewed for half of its time: the run is asked to save and stop")
-                child.send_signal(signal.SIGTERM)
 
 
 class Keeper:
@@ -154,7 +118,7 @@ class Keeper:
             elif code != HELD_BY_OTHER and not self._why:
                 step = int(str(read_copied(self._run).get("step") or 0))
                 deaths, furthest = (0, step) if step > furthest else (deaths + 1, furthest)
-                _log(f"the supervisor ended with {code} at step {step}")
+                log(f"the supervisor ended with {code} at step {step}")
                 if deaths >= (_MOST_KILLS if code < 0 else _MOST_DEATHS):
                     words = f"the supervisor died {deaths + 1} times without a step between: {_last_line(self._run)}"
                     self._release("failed", sentence=words)
@@ -183,22 +147,22 @@ class Keeper:
     def _turn(self) -> None:
         """One look at the row; a database that does not answer is the leash's business."""
         try:
-            now = time.monotonic()
-            if now - self._renewed_at >= self._renew_seconds and self._why != "lost":
-                self._renewed_at = now
+            at = time.monotonic()
+            if at - self._renewed_at >= self._renew_seconds and self._why != "lost":
+                self._renewed_at = at
                 copied = read_copied(self._run)
                 if self._renew(**copied):
                     self._tell_trouble(int(str(copied.get("attempts") or 0)))
-            elif now - self._looked_at >= min(_LOOK_SECONDS, self._renew_seconds) and not self._why:
-                self._looked_at = now
+            elif at - self._looked_at >= min(_LOOK_SECONDS, self._renew_seconds) and not self._why:
+                self._looked_at = at
                 asked = leases.look(self._job_id, self._claim)
                 self._ask("lost" if asked is None else "stop" if asked else "")
         except DatabaseError as error:
-            _log(f"the database did not answer: {error}")
+            log(f"the database did not answer: {error}")
             connections.close_all()
 
     def _renew(self, **copied: object) -> bool:
-        asked_at = _now()
+        asked_at = now()
         if not leases.renew(self._job_id, self._claim, **copied):
             self._ask("lost")
             return False
@@ -215,7 +179,7 @@ class Keeper:
         """End the run: with a checkpoint, or at once when it is somebody else's by now."""
         if not why or self._why in ("lost", why):
             return
-        _log(f"ending the run: {why}")
+        log(f"ending the run: {why}")
         self._why = why
         self._pull()
 
@@ -232,7 +196,7 @@ class Keeper:
     def _clear_leftovers(self) -> None:
         """End a supervisor that an earlier claim left on this machine; its run goes on from its checkpoint."""
         if found := holder(self._run):
-            _log(f"ending supervisor {found.pid} of an earlier claim")
+            log(f"ending supervisor {found.pid} of an earlier claim")
             end_process(found, min(_LEFTOVER_SECONDS, settings.LEASE_SECONDS / 4))
         self._turn()
 
@@ -243,7 +207,7 @@ class Keeper:
             try:
                 return self._renew()
             except DatabaseError as error:
-                _log(f"the database did not answer: {error}")
+                log(f"the database did not answer: {error}")
                 connections.close_all()
                 time.sleep(1.0)
         self._ask("lost")
@@ -292,33 +256,12 @@ class Keeper:
         while time.monotonic() < deadline:
             try:
                 if not write():
-                    _log("the claim is gone; nothing was written")
+                    log("the claim is gone; nothing was written")
                 return
             except DatabaseError as error:
-                _log(f"the end could not be written yet: {error}")
+                log(f"the end could not be written yet: {error}")
                 connections.close_all()
                 time.sleep(1.0)
-
-
-def read_copied(run: Path) -> dict[str, object]:
-    """What lists show of a run."""
-    try:
-        status = read_status(run)
-        task = read_artifact(run / PLAN).get("task") or ""
-    except Exception as error:  # a reader that stumbles must not end the run
-        _log(f"the folder could not be read: {error!r}")
-        return {}
-    is_going = bool(status.attempts) and status.attempts[-1].outcome == "running"  # else it is the phase of a dead one
-    found: dict[str, object] = {
-        "phase": status.phase[:40] if is_going else "",
-        "step": status.step,
-        "steps": status.steps,
-        "loss": status.loss if status.loss is not None and math.isfinite(status.loss) else None,
-        "eta_seconds": status.eta_seconds,
-        "attempts": len(status.attempts),
-        "metrics": to_plain(status.metrics),
-    }
-    return {**found, "task": task} if task else found
 
 
 def _said(error: HoldfastError) -> dict[str, object]:
@@ -330,23 +273,13 @@ def _last_line(run: Path) -> str:
     return lines[-1][:300] if lines else "it said nothing"
 
 
-def _now() -> float:
-    """Seconds that also pass while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.time()
-
-
-def _log(words: str) -> None:
-    with contextlib.suppress(OSError):  # a disk that has no room for a line must not end a run
-        print(time.strftime("%F %T"), words, flush=True)
-
-
 def main(job_id: str, claimed: str) -> None:
     """Keep a claim; whatever goes wrong, the job goes back, and not at once: a full disk needs a while."""
-    _log(f"keeper {os.getpid()} of job {job_id}, claim {claimed}")
+    log(f"keeper {os.getpid()} of job {job_id}, claim {claimed}")
     keeper = Keeper(int(job_id), uuid.UUID(claimed))
     try:
         keeper.keep()
     except Exception:
-        _log(traceback.format_exc())
+        log(traceback.format_exc())
         keeper.rest()
         raise SystemExit(1) from None

@@ -24,6 +24,7 @@ from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.text import plural
 from holdfast.service.first_user import LINK_HOURS, first_user, has_password_user, make_link
 from holdfast.service.home import Home, this_home
+from holdfast.service.logs import open_log, turn_over
 from holdfast.service.process import command_of
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -118,16 +119,15 @@ class _Service:
                 elif not is_up and time.monotonic() - begun > _UP_SECONDS:
                     raise MachineError(
                         "the web server did not start",
-                        seen=_last_line(self._home.folder / "web.log"),
-                        try_next=(f"read {self._home.folder / 'web.log'}",),
+                        seen=_last_line(self._log("web")),
+                        try_next=(f"read {self._log('web')}",),
                     )
                 time.sleep(_TURN_SECONDS)
         finally:
             self._stop()
 
     def _start(self, name: str) -> None:
-        path = self._home.folder / f"{name}.log"
-        log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        log = open_log(self._log(name))
         launcher = [sys.executable, "-m", "holdfast.service.tied", str(os.getpid())]
         try:
             self._children[name] = subprocess.Popen(
@@ -143,9 +143,10 @@ class _Service:
             os.close(log)
 
     def _look(self) -> None:
-        """Start a child again that died, after a while that grows when it keeps dying."""
+        """Keep the logs small; start a child again that died, after a while that grows when it keeps dying."""
         now = time.monotonic()
         for name, child in list(self._children.items()):
+            turn_over(self._log(name))
             code = child.poll()
             if code is None:
                 continue
@@ -153,12 +154,13 @@ class _Service:
                 deaths = self._deaths[name] = self._deaths.get(name, 0) + 1
                 wait = _AGAIN_SECONDS[min(deaths, len(_AGAIN_SECONDS)) - 1]
                 self._again_at[name] = now + wait
-                self._say(
-                    f"[!]  the {name} ended with {code}; it is started again (see {self._home.folder}/{name}.log)"
-                )
+                self._say(f"[!]  the {name} ended with {code}; it is started again (see {self._log(name)})")
             elif now >= self._again_at[name]:
                 del self._again_at[name]
                 self._start(name)
+
+    def _log(self, name: str) -> Path:
+        return self._home.folder / f"{name}.log"
 
     def _answers(self) -> bool:
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._address.host, self._address.host)

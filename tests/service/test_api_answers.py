@@ -11,6 +11,7 @@ import zipfile
 import pytest
 from django.test import AsyncClient, Client
 
+from holdfast.core.artifacts import write_artifact
 from holdfast.runs import story
 from holdfast.runs.bundle import pack_run
 from holdfast.service.body_limit import SMALL_BYTES, BodyLimit
@@ -173,6 +174,21 @@ def test_curves_and_figures_have_no_nan(world, ada):
     assert found["losses"][0] == [1, 1.0]
     assert found["evaluations"] == {"2": {"f1": 0.5}, "4": {"f1": 0.5}}
     assert found["metrics"]["validation"] == {"accuracy": None}
+
+
+def test_no_answer_says_where_the_server_keeps_things(world, ada, home):
+    places = {"run": str(world.job.folder), "prepared": f"{world.job.folder}/prepared", "delimiter": "/"}
+    model = {"name": "minilm", "folder": "/home/worker/.cache/holdfast/models/minilm"}
+    write_artifact(world.job.folder, "plan.json", {"task": "classify", "settings": places, "model": model})
+    with (world.job.folder / "events.jsonl").open("a") as file:
+        file.write(json.dumps({"event": "phase", "time": 1.0, "words": f"reading {world.dataset.path}"}) + "\n")
+    plan = ada.get(f"/api/jobs/{world.job.pk}/plan").json()
+    assert plan["settings"] == {"run": "runs/1", "prepared": "runs/1/prepared", "delimiter": "/"}
+    assert plan["model"] == {"name": "minilm", "folder": "minilm"}
+    events = ada.get(f"/api/jobs/{world.job.pk}/events").json()["items"]
+    assert events[-1]["words"] == f"reading datasets/{world.dataset.pk}/bank.csv"
+    for path in ("", "/plan", "/events", "/attempts", "/log", "/metrics"):
+        assert str(home) not in ada.get(f"/api/jobs/{world.job.pk}{path}").content.decode()
 
 
 def test_runs_are_compared_by_what_differs(world, ada):

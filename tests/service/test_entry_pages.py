@@ -70,9 +70,16 @@ def test_login_says_how_long_to_wait(world):
 def test_a_token_is_shown_once(world, as_person):
     ada = as_person("ada")
     answer = ada.post("/account/tokens", {"name": "script", "may": "read", "days": "30"})
-    text = re.search(r"hfk_\w{40}", answer.content.decode())[0]
-    assert "no-store" in answer["Cache-Control"]
+    assert (answer.status_code, answer.url) == (302, "/account/"), "a reload makes no second one"
+    stolen = answer.cookies["holdfast_token"]
+    assert (stolen["httponly"], stolen["samesite"], stolen["path"]) == (True, "Strict", "/account/")
+    shown = ada.get("/account/")
+    text = re.search(r"hfk_\w{40}", shown.content.decode())[0]
+    assert "no-store" in shown["Cache-Control"]
     assert text not in ada.get("/account/").content.decode()
+    eve = as_person("eve")
+    eve.cookies["holdfast_token"] = stolen.value
+    assert text not in eve.get("/account/").content.decode(), "it is for the person who made it"
     made = ApiToken.objects.latest("pk")
     assert (made.owner, made.may_write, made.expires is not None) == (world.ada, False, True)
     ada.post(f"/account/tokens/{made.pk}/revoke")
@@ -96,7 +103,8 @@ def test_secrets_are_never_shown(world, as_person):
 
 def test_hooks_are_added_and_removed(world, as_person):
     ada = as_person("ada")
-    made = ada.post("/account/hooks", {"kind": "webhook", "target": "https://example.org/x", "on_finish": "on"})
+    asked = {"kind": "webhook", "target": "https://example.org/x", "on_finish": "on"}
+    made = ada.post("/account/hooks", asked, follow=True)
     hook = Hook.objects.latest("pk")
     assert hook.key in made.content.decode()
     assert (hook.on_finish, hook.on_trouble) == (True, False)

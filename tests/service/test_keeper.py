@@ -1,5 +1,6 @@
 """What a keeper makes of how its supervisors end; the supervisors are stand-ins that leave files."""
 
+import json
 import os
 import signal
 import subprocess
@@ -14,12 +15,14 @@ from django.contrib.auth.models import User
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.heartbeat import BeatWriter
-from holdfast.core.runfolder import BEAT, OUTCOME, PLAN, REFUSED, RESULT, SUPERVISOR_LOG, attempt_folder
+from holdfast.core.runfolder import BEAT, OUTCOME, PLAN, REFUSED, RESULT, SAMPLES, SUPERVISOR_LOG, attempt_folder
 from holdfast.runs.holder import HELD_BY_OTHER, hold
 from holdfast.service import keeper as keepers
 from holdfast.service.jobs import leases
+from holdfast.service.jobs.copied import read_copied, read_live
 from holdfast.service.jobs.models import Job, TrainedModel, Worker
-from holdfast.service.keeper import ASKED, Keeper, Leash, read_copied
+from holdfast.service.keeper import ASKED, Keeper
+from holdfast.service.leash import Leash
 from holdfast.supervisor.outcome import Outcome
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -178,9 +181,14 @@ def test_only_the_phase_of_an_attempt_that_runs_is_copied(stage):
         attempt = attempt_folder(stage.folder, 1)
         attempt.mkdir(parents=True)
         BeatWriter(attempt / BEAT).enter("save", 2, 9)
+        sample = {"event": "sample", "time": 1.0, "step": 2, "resident_bytes": 7, "words": "writes"}
+        (attempt / SAMPLES).write_text(json.dumps(sample) + "\n")
         assert read_copied(stage.folder)["phase"] == "save"
+        assert {"phase": "save", "doing": "writes", "resident_bytes": 7}.items() <= read_live(stage.folder).items()
         write_artifact(attempt, OUTCOME, Outcome(number=1, outcome="died"))
         assert (read_copied(stage.folder)["phase"], read_copied(stage.folder)["step"]) == ("", 2)
+        still = {"phase": "", "step": 2, "doing": "", "resident_bytes": None}
+        assert still.items() <= read_live(stage.folder).items()
     assert read_copied(stage.folder)["phase"] == ""
 
 

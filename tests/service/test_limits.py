@@ -7,6 +7,7 @@ from django.contrib.auth import authenticate
 from django.test import RequestFactory
 from django.utils import timezone
 
+from holdfast.service.first_user import make_link
 from holdfast.service.jobs import limits
 from holdfast.service.jobs.models import LoginFailure
 
@@ -64,6 +65,17 @@ def test_one_password_for_many_names_is_slowed_down_too_and_an_account_of_ones_o
     assert tries("ada", RIGHT) is None
 
 
+def test_one_name_is_not_guessed_at_from_many_addresses_either(ada, client):
+    for number in range(limits.TRIES_OF_NAME):
+        assert tries("ada", "wrong", f"192.0.2.{number}") is None
+        tries("bob", "wrong", f"192.0.2.{number}")
+    assert tries("ada", RIGHT, "198.51.100.7") is None
+    assert limits.login_wait_seconds("ADA", "198.51.100.7") > 0
+    assert limits.login_wait_seconds("eve", "198.51.100.7") == 0
+    client.post(make_link(ada))
+    assert client.session["_auth_user_id"] == str(ada.pk), "a one-time link is the way in meanwhile"
+
+
 def test_the_login_page_of_the_admin_is_limited_as_well(ada, client):
     ada.is_staff = ada.is_superuser = True
     ada.save()
@@ -81,5 +93,5 @@ def test_a_household_with_many_ipv6_addresses_counts_as_one():
 def test_what_is_over_is_forgotten(ada):
     tries("ada", "wrong")
     LoginFailure.objects.update(at=timezone.now() - timedelta(seconds=limits.WINDOW_SECONDS + 1))
-    assert limits.forget_old() == 2
+    assert limits.forget_old() == 3  # by name and address, by name, by address
     assert not LoginFailure.objects.exists()

@@ -58,6 +58,16 @@ def test_tile_sentence_and_compare_name_the_same_time(home, ada, page):
     assert "1 min 35 s" in compared
 
 
+def test_compare_says_how_far_each_run_came_and_wants_two(home, ada, page):
+    done, half = (make_job(ada, "stopped", name=name, step=step, steps=40) for name, step in (("all", 40), ("half", 7)))
+    compared = page.get(f"/runs/compare?ids={done.pk},{half.pk}").content.decode()
+    assert re.search(r'scope="row">steps</th><td class="n">40</td><td class="n">7 of 40</td>', compared)
+    alone = page.get(f"/runs/compare?ids={half.pk}").content.decode()
+    assert "Choose at least two runs" in alone
+    assert f'<a href="/runs/{half.pk}">half</a> alone has nothing' in alone
+    assert "What they took" not in alone
+
+
 def test_what_a_click_did_and_a_server_that_is_gone_are_told_at_the_top(home, ada, page):
     job = make_job(ada, "planned", goal="plan")
     shown = page.post(f"/runs/{job.pk}/start", follow=True).content.decode()

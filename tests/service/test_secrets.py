@@ -71,30 +71,17 @@ def test_a_run_gets_its_owners_secrets_what_its_machine_needs_and_nothing_else(p
     keep_secret(people[0], "HF_TOKEN", VALUE)
     own = dict.fromkeys(
         (
-            *("HOLDFAST_SECRET_KEY", "HOLDFAST_DATABASE_URL", "HOLDFAST_BROKER_URL", "HOLDFAST_EMAIL_PASSWORD"),
-            *("HOLDFAST_STORE", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "FSSPEC_S3_KEY", "PGPASSWORD", "KUBECONFIG"),
-            *(
-                "SSH_AUTH_SOCK",
-                "GITHUB_TOKEN",
-                "HF_HUB_TOKEN",
-                "PIP_PASSWORD",
-                "WANDB_API_KEY",
-                "DJANGO_SETTINGS_MODULE",
-            ),
+            "HOLDFAST_SECRET_KEY", "HOLDFAST_DATABASE_URL", "HOLDFAST_BROKER_URL", "HOLDFAST_EMAIL_PASSWORD",
+            "HOLDFAST_STORE", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "FSSPEC_S3_KEY", "PGPASSWORD", "KUBECONFIG",
+            "SSH_AUTH_SOCK", "GITHUB_TOKEN", "HF_HUB_TOKEN", "PIP_PASSWORD", "WANDB_API_KEY", "DJANGO_SETTINGS_MODULE",
         ),
         "x",
-    )
+    )  # fmt: skip
     needed = {
-        **{"PATH": "/bin", "HOLDFAST_HOME": "/h", "LD_LIBRARY_PATH": "/cuda", "CUDA_VISIBLE_DEVICES": "1"},
-        **{
-            "OMP_NUM_THREADS": "2",
-            "HF_HOME": "/cache",
-            "HTTPS_PROXY": "http://p",
-            "XDG_CACHE_HOME": "/c",
-            "LC_ALL": "C",
-        },
-        **{"PYTHONPATH": "/x", "PIP_INDEX_URL": "https://mirror"},
-    }
+        "PATH": "/bin", "HOLDFAST_HOME": "/h", "LD_LIBRARY_PATH": "/cuda", "CUDA_VISIBLE_DEVICES": "1",
+        "OMP_NUM_THREADS": "2", "HF_HOME": "/cache", "HTTPS_PROXY": "http://p", "XDG_CACHE_HOME": "/c", "LC_ALL": "C",
+        "PYTHONPATH": "/x", "PIP_INDEX_URL": "https://mirror",
+    }  # fmt: skip
     given = {**needed, "HF_TOKEN": "of the machine", **own}
     assert run_environment(people[0], given) == {**needed, "HF_TOKEN": VALUE}
     assert "HF_TOKEN" not in run_environment(people[1], given), "the machine's own token is no other person's"

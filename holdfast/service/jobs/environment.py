@@ -12,44 +12,18 @@ from holdfast.core.redact import is_secret_name
 from holdfast.service.jobs.secrets import open_secrets
 
 _NAMES = {
-    *(
-        "PATH",
-        "HOME",
-        "USER",
-        "LOGNAME",
-        "SHELL",
-        "LANG",
-        "LANGUAGE",
-        "TZ",
-        "TMPDIR",
-        "TEMP",
-        "TMP",
-        "TERM",
-        "NO_COLOR",
-    ),
-    *("VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH", "LD_PRELOAD", "CC", "CXX", "CUBLAS_WORKSPACE_CONFIG"),
-    *("HF_HOME", "HF_ENDPOINT", "HF_XET_CACHE", "HF_DATASETS_CACHE", "HUGGINGFACE_HUB_CACHE", "TOKENIZERS_PARALLELISM"),
-    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
-    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"),
-    *("HOLDFAST_HOME", "HOLDFAST_NODE", "HOLDFAST_NODE_LEASE_SECONDS", "HOLDFAST_DEBUG"),
-}
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TEMP", "TMP", "TERM", "NO_COLOR",
+    "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH", "LD_PRELOAD", "CC", "CXX", "CUBLAS_WORKSPACE_CONFIG",
+    "HF_HOME", "HF_ENDPOINT", "HF_XET_CACHE", "HF_DATASETS_CACHE", "HUGGINGFACE_HUB_CACHE", "TOKENIZERS_PARALLELISM",
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
+    "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy",
+    "HOLDFAST_HOME", "HOLDFAST_NODE", "HOLDFAST_NODE_LEASE_SECONDS", "HOLDFAST_DEBUG",
+}  # fmt: skip
 _BEGINNINGS = (
-    *(
-        "LC_",
-        "XDG_",
-        "PYTHON",
-        "DYLD_",
-        "PIP_",
-        "HF_HUB_",
-        "TRANSFORMERS_",
-        "TORCH",
-        "PYTORCH_",
-        "TRITON_",
-        "ACCELERATE_",
-    ),
-    *("CUDA_", "NVIDIA_", "NCCL_", "CUDNN_", "HIP_", "HSA_", "ROCR_", "ROCM_", "MIOPEN_", "AMD_", "GPU_"),
-    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "VECLIB_", "NUMEXPR_", "ONEDNN_", "DNNL_", "MALLOC_"),
-)
+    "LC_", "XDG_", "PYTHON", "DYLD_", "PIP_", "HF_HUB_", "TRANSFORMERS_", "TORCH", "PYTORCH_", "TRITON_", "ACCELERATE_",
+    "CUDA_", "NVIDIA_", "NCCL_", "CUDNN_", "HIP_", "HSA_", "ROCR_", "ROCM_", "MIOPEN_", "AMD_", "GPU_",
+    "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "VECLIB_", "NUMEXPR_", "ONEDNN_", "DNNL_", "MALLOC_",
+)  # fmt: skip
 
 
 def run_environment(owner: User, variables: Mapping[str, str]) -> dict[str, str]:

@@ -1,5 +1,5 @@
-"""Slows down whoever guesses: passwords by name and address, tokens by their beginning and address; and who sends many
-tests of hooks, which go to any address.
+"""Slows down whoever guesses: passwords by name and address, by name from everywhere, and by address; tokens by their
+beginning and address; and who sends many tests of hooks, which go to any address.
 
 A try is counted in the database before it is looked at, so that several web processes, or several tries at once, do not
 have more of them than one. What is right takes its own count away.
@@ -22,6 +22,7 @@ from holdfast.service.jobs.models import LoginFailure
 
 WINDOW_SECONDS = 900
 TRIES = 8  # for one name from one address
+TRIES_OF_NAME = 40  # for one name from all addresses; whom others keep out so, a one-time link lets in
 TRIES_OF_ADDRESS = 60  # for all names from one address
 TESTS = 5  # of hooks, for one person
 
@@ -47,14 +48,14 @@ class LimitedBackend(ModelBackend):
         """The user whose name and password these are; nobody while there were too many wrong tries."""
         if request is None or username is None or password is None:
             return super().authenticate(request, username, password, **more)
-        (own, _), _ = keys = _login_keys(username, address_of(request))
+        keys = _login_keys(username, address_of(request))
         tries = _count(keys)
         if tries is None:
             raise PermissionDenied  # the password is not even looked at
         user = super().authenticate(request, username, password, **more)
         if user is not None:
-            # Others from the same address stay counted: an account of one's own is no way to guess at another.
-            LoginFailure.objects.filter(Q(key=own) | Q(pk__in=tries)).delete()
+            # Other tries at this address, and at this name elsewhere, stay counted: they were not this person's.
+            LoginFailure.objects.filter(Q(key=keys[0][0]) | Q(pk__in=tries)).delete()
         return user
 
 
@@ -99,7 +100,12 @@ def address_of(request: HttpRequest) -> str:
 
 
 def _login_keys(name: str, address: str) -> _Keys:
-    return (_key("login", name.strip().casefold(), address), TRIES), (_key("logins", address), TRIES_OF_ADDRESS)
+    name = name.strip().casefold()
+    return (
+        (_key("login", name, address), TRIES),
+        (_key("name", name), TRIES_OF_NAME),
+        (_key("logins", address), TRIES_OF_ADDRESS),
+    )
 
 
 def _token_keys(prefix: str, address: str) -> _Keys:

@@ -15,6 +15,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.utils.encoding import force_bytes
 
+from holdfast.core.env import cache_folder, service_home
 from holdfast.core.errors import RequestError
 from holdfast.core.redact import Redactor
 from holdfast.service.jobs.models import Secret
@@ -55,7 +56,9 @@ def open_secrets(owner: User) -> dict[str, str]:
 
 
 def without_secrets(text: str) -> str:
-    """A log's text without what looks like a token, a key or a password, for pages and answers."""
+    """A text for pages and answers: without what looks like a token, a key or a password, and where things are kept."""
+    for place in (service_home(), cache_folder()):
+        text = text.replace(f"{place}/", "")
     return _by_shape(text)
 
 

@@ -15,7 +15,7 @@ from holdfast.service.jobs.compare import compare_runs
 from holdfast.service.jobs.followed import follow_story
 from holdfast.service.jobs.models import Job
 from holdfast.service.pages.run_rows import state_words
-from holdfast.service.pages.run_words import run_seconds
+from holdfast.service.pages.run_words import run_seconds, steps_of
 
 _LOOKS = "abcdef"  # one for each
 _SMOOTH_FROM = 12  # points
@@ -123,9 +123,14 @@ def _times(jobs: Sequence[Job], stories: Sequence[Story]) -> Iterator[Row]:
         max((at for attempt in story.attempts for at in _resident(attempt.samples)), default=None) for story in stories
     ]
     yield Row("most memory", _cells(jobs, [_words(one, human_bytes) for one in peaks]))
-    yield Row("steps", _cells(jobs, [f"{max(story.steps, default=job.step):,}" for job, story in _both(jobs, stories)]))
+    yield Row("steps", _cells(jobs, [_steps_words(job, story) for job, story in _both(jobs, stories)]))
     attempts = [len(story.attempts) or job.attempts for job, story in _both(jobs, stories)]
     yield Row("attempts", _cells(jobs, [str(one) for one in attempts]))
+
+
+def _steps_words(job: Job, story: Story) -> str:
+    step, steps = steps_of(job, story)
+    return "" if not steps else f"{steps:,}" if step == steps else f"{step:,} of {steps:,}"
 
 
 def _chart(jobs: Sequence[Job], stories: Sequence[Story]) -> str:

@@ -27,7 +27,15 @@ from holdfast.service.jobs.words import Said, label_of, said_in
 from holdfast.service.pages.phases import phase_words
 from holdfast.service.pages.run_attempts import AttemptSight, attempts_of
 from holdfast.service.pages.run_rows import score_words, state_words
-from holdfast.service.pages.run_words import Stage, StoryLine, newest_phase, run_seconds, stages_of, story_lines
+from holdfast.service.pages.run_words import (
+    Stage,
+    StoryLine,
+    newest_phase,
+    run_seconds,
+    stages_of,
+    steps_of,
+    story_lines,
+)
 
 _LOG_LINES = 60
 _LIVE = (Job.State.QUEUED, Job.State.RUNNING)
@@ -97,7 +105,7 @@ def read_sight(job: Job) -> RunSight:
     phase, since = newest_phase(events)
     if since and job.started and since < job.started:  # of an earlier claim
         phase, since = job.phase, None
-    step, steps = _steps(job, story)
+    step, steps = steps_of(job, story)
     is_running = job.state == Job.State.RUNNING
     samples = story.attempts[-1].samples if story.attempts else []
     last = samples[-1] if samples and is_running else {}
@@ -137,12 +145,6 @@ def seen_of(job: Job) -> tuple[object, ...]:
     """What the page is made of, cheaply: it is drawn again only when this changes."""
     row = (job.state, job.goal, job.stop_asked, job.worker_id, job.phase, job.step, job.steps, job.loss, job.sentence)
     return (*row, job.eta_seconds, job.attempts, job.claims, str(job.error), str(job.metrics), marks_of(job.folder))
-
-
-def _steps(job: Job, story: Story) -> tuple[int, int]:
-    beat = story.attempts[-1].beat if story.attempts else ("", 0, 0)
-    step, steps = (beat[1], beat[2]) if beat[2] else (job.step, job.steps)
-    return max(0, step), max(step, steps, 0)
 
 
 def _sentence(job: Job, story: Story, phase: str) -> tuple[str, str]:

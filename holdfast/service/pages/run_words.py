@@ -78,6 +78,13 @@ def run_seconds(job: Job, story: Story) -> float | None:
     return None
 
 
+def steps_of(job: Job, story: Story) -> tuple[int, int]:
+    """How far it is, and of how many steps: by its newest beat, or by its row."""
+    _, step, steps = story.attempts[-1].beat if story.attempts else ("", 0, 0)
+    step, steps = (step, steps) if steps else (job.step, job.steps)
+    return max(0, step), max(step, steps, 0)
+
+
 def story_lines(events: Sequence[Json]) -> tuple[StoryLine, ...]:
     """What happened so far, for people; the newest last."""
     found = []

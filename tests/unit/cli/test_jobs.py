@@ -212,10 +212,26 @@ def test_a_certificate_that_is_not_trusted_is_said(monkeypatch):
     assert (error.what, error.seen) == ("the certificate of https://lab is not trusted", "self-signed certificate")
 
 
-@pytest.mark.parametrize("url", ["ftp://x", "holdfast.lab", "http://", "https://user:pw@lab"])
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "https://user:pw@lab", "user:pw@lab"])
 def test_an_address_that_is_none_is_refused(url):
     with pytest.raises(RequestError):
         server.find_server(url, "hfk_x")
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("holdfast.lab", "https://holdfast.lab"),
+        ("holdfast.lab:8420/", "https://holdfast.lab:8420"),
+        ("localhost:8420", "http://localhost:8420"),
+        (" 127.0.0.1:8420 ", "http://127.0.0.1:8420"),
+        ("[::1]:8420", "http://[::1]:8420"),
+        ("http://holdfast.lab", "http://holdfast.lab"),
+    ],
+)
+def test_a_bare_name_is_asked_over_tls_and_this_machine_without(monkeypatch, given, url):
+    monkeypatch.setenv("HOLDFAST_SERVER", given)
+    assert server.find_server(None, "hfk_x").url == url
 
 
 def test_without_a_token_it_is_said_where_to_get_one(monkeypatch):

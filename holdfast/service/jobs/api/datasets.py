@@ -22,6 +22,7 @@ from holdfast.service.jobs.api.shapes import (
     UploadGiven,
 )
 from holdfast.service.jobs.models import Dataset
+from holdfast.service.jobs.words import key_of, problem_in
 
 router = Router(tags=["datasets"])
 
@@ -68,7 +69,7 @@ def get_survey(request: HttpRequest, dataset_id: Id) -> Any:
         "state": dataset.state,
         "facts": dataset.facts,
         "preview": dataset.preview,
-        "problem": dataset.problem or None,
+        "problem": problem_in(key_of, dataset.problem) if dataset.problem else None,
     }
 
 

@@ -8,7 +8,6 @@ from django.http import HttpRequest
 from ninja import Query, Router, Status
 
 from holdfast.core.errors import RequestError
-from holdfast.runs.status import read_glance
 from holdfast.service.jobs import leases
 from holdfast.service.jobs.api.auth import person
 from holdfast.service.jobs.api.errors import REFUSALS, Conflict, Refusal
@@ -28,6 +27,7 @@ from holdfast.service.jobs.api.shapes import (
     Text,
 )
 from holdfast.service.jobs.compare import MOST_RUNS, compare_runs
+from holdfast.service.jobs.copied import read_live
 from holdfast.service.jobs.folders import ROLES
 from holdfast.service.jobs.models import Dataset, Job
 from holdfast.service.jobs.requests import retry_run, submit_run
@@ -98,7 +98,7 @@ def compare_jobs(request: HttpRequest, ids: Text) -> Any:
 def get_job(request: HttpRequest, job_id: Id) -> Any:
     """One run, with what it does now."""
     job = find_job(person(request), job_id)
-    return {**job_answer(job), "live": _live(job)}
+    return {**job_answer(job), "live": read_live(job.folder) if job.state == Job.State.RUNNING else None}
 
 
 @router.post("/{job_id}/start", response={200: JobAnswer, REFUSALS: Refusal})
@@ -154,18 +154,3 @@ def _changed(request: HttpRequest, job: Job, change: Any, word: str) -> dict[str
         job.refresh_from_db()
         raise Conflict(f"run {job.pk} cannot be {word}", seen=f"its state is {job.state}")
     return job_answer(find_job(person(request), job.pk))
-
-
-def _live(job: Job) -> dict[str, Any] | None:
-    """What the folder says of a run that somebody works on; nothing where there is no folder yet."""
-    if job.state != Job.State.RUNNING:
-        return None
-    try:
-        glance = read_glance(job.folder)
-    except RequestError:
-        return None
-    status = glance.status
-    return {
-        **{name: getattr(status, name) for name in ("phase", "step", "steps", "loss", "eta_seconds")},
-        **{name: getattr(glance, name) for name in ("steps_per_second", "resident_bytes", "doing")},
-    }

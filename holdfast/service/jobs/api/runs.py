@@ -1,7 +1,8 @@
 """What a run's folder holds: plan, attempts with their causes, log, events, curves, model, report."""
 
+import re
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
@@ -29,6 +30,7 @@ router = Router(tags=["runs"])
 Number = Annotated[int, Field(ge=1, le=9999)]
 _EVENT_BYTES = 1 << 18
 _MOST_POINTS = 2000
+_PATH = re.compile(r"(?:[A-Z]:)?(?:[/\\][^/\\\n]+){2,}[/\\]?")
 
 
 @router.get("/{job_id}/plan", response={200: Json, REFUSALS: Refusal})
@@ -38,7 +40,7 @@ def get_plan(request: HttpRequest, job_id: Id) -> Any:
     plan = read_artifact(job.folder / PLAN)
     if not plan:
         raise NotFound(f"run {job.pk} has no plan yet", seen=f"its state is {job.state}")
-    return plan
+    return _each(plan, lambda text: _bare(without_secrets(text)))
 
 
 @router.get("/{job_id}/attempts", response={200: AttemptsAnswer, REFUSALS: Refusal})
@@ -146,7 +148,7 @@ def _attempt(attempt: AttemptStory) -> dict[str, Any]:
         "number": attempt.number,
         "rung": str(attempt.rung.get("rung") or ""),
         "because": str(attempt.rung.get("because") or ""),
-        "changes": _object(known.get("changes")) or _object(attempt.rung.get("changes")),
+        "changes": _redacted(_object(known.get("changes")) or _object(attempt.rung.get("changes"))),
         "outcome": str(known.get("outcome") or "running"),
         "sentence": without_secrets(str(known.get("sentence") or (sentence if known else ""))),
         "slug": diagnosis.get("slug") or None,
@@ -178,6 +180,11 @@ def _each(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, dict):
         return {key: _each(item, change) for key, item in value.items()}
     return [_each(item, change) for item in value] if isinstance(value, list) else value
+
+
+def _bare(text: str) -> str:
+    """A path without where it lies, which is the server's business; any other text as it is."""
+    return PurePath(text).name if _PATH.fullmatch(text) else text
 
 
 def _object(value: object) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from datetime import timedelta
 from typing import cast
 
+from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth import update_session_auth_hash
 from django.contrib.auth.decorators import login_required
@@ -21,21 +22,29 @@ from holdfast.service.jobs.models import ApiToken, Hook, Secret
 from holdfast.service.pages.account_page import read_account
 
 CAME_BY_LINK = "came_by_link"  # in the session: the old password need not be known
+# What is shown once goes with the redirect in a signed cookie: the server keeps it nowhere, and a reload shows nothing.
+_FRESH = {"fresh_token": "holdfast_token", "fresh_key": "holdfast_hook_key"}
+_FRESH_SECONDS = 60
 
 
 @never_cache
 @require_safe
 @login_required
 def show_account(request: HttpRequest) -> HttpResponse:
-    """One's own page."""
-    return _page(request)
+    """One's own page, with what was just made."""
+    fresh = {name: _fresh(request, cookie) for name, cookie in _FRESH.items()}
+    answer = _page(request, **fresh)
+    for name, cookie in _FRESH.items():
+        if fresh[name]:
+            answer.delete_cookie(cookie, path=request.path, samesite="Strict")
+    return answer
 
 
 @never_cache
 @require_POST
 @login_required
 def make_token(request: HttpRequest) -> HttpResponse:
-    """Make a token and show it, this once."""
+    """Make a token; the page shows it, this once."""
     days = request.POST.get("days", "")
     expires = timezone.now() + timedelta(days=int(days)) if days in ("30", "90", "365") else None
     may_write = request.POST.get("may") != "read"
@@ -43,7 +52,7 @@ def make_token(request: HttpRequest) -> HttpResponse:
         _, text = tokens.make_token(_me(request), request.POST.get("name", ""), may_write=may_write, expires=expires)
     except HoldfastError as error:
         return _page(request, problem=_words(error), part="tokens")
-    return _page(request, fresh_token=text)
+    return _shown_once(request, "fresh_token", text)
 
 
 @require_POST
@@ -97,7 +106,7 @@ def make_hook(request: HttpRequest) -> HttpResponse:
     except HoldfastError as error:
         return _page(request, problem=_words(error), part="hooks")
     if hook.key:
-        return _page(request, fresh_key=hook.key)
+        return _shown_once(request, "fresh_key", hook.key)
     messages.success(request, f"{hook.target} hears of your runs from now on.")
     return redirect("account")
 
@@ -144,6 +153,29 @@ def change_password(request: HttpRequest) -> HttpResponse:
         messages.success(request, "The password is set. Other places where you were logged in are logged out.")
         return redirect("account" if not is_free else "runs")
     return render(request, "pages/password.html", {"form": form, "is_first": is_free})
+
+
+def _shown_once(request: HttpRequest, name: str, text: str) -> HttpResponse:
+    answer = redirect("account")
+    answer.set_signed_cookie(
+        _FRESH[name],
+        text,
+        salt=_salt(request),
+        max_age=_FRESH_SECONDS,
+        path=answer.url,
+        secure=settings.TLS,
+        httponly=True,
+        samesite="Strict",
+    )
+    return answer
+
+
+def _fresh(request: HttpRequest, cookie: str) -> str:
+    return request.get_signed_cookie(cookie, "", salt=_salt(request), max_age=_FRESH_SECONDS) or ""
+
+
+def _salt(request: HttpRequest) -> str:
+    return f"shown once to {_me(request).pk}"
 
 
 def _me(request: HttpRequest) -> User:
