@@ -18,8 +18,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from holdfast.engine.cadence import SaveCost, cheap_interval_seconds, longest_interval_seconds
+from tools.ledger import LEDGER, ROOT, Line, read_ledger
 from tools.line_chart import Curve, line_chart
-from tools.numbers import LEDGER, ROOT, Line, read_ledger
 
 PAGE = ROOT / "docs" / "simulation.md"
 CHARTS = ROOT / "docs" / "charts" / "simulation"

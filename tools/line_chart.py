@@ -45,7 +45,7 @@ def line_chart(
         parts.append(_text("where", _LEFT - 8, down(y) + 4, words, "end"))
     for x, words in ticks.items():
         parts.append(f'<path class="grid" d="M{across(x)} {bottom}v5"/>')
-        parts.append(_text("where", across(x), bottom + 20, words, "middle"))
+        parts.append(_text("where", across(x), bottom + 20, words, "end" if x == max(ticks) else "middle"))
     parts.append(_text("where", WIDTH - _RIGHT, bottom + 38, x_title, "end"))
     for at, curve in enumerate(curves):
         path = "L".join(f"{across(x)} {down(y)}" for x, y in curve.points)

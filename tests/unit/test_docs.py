@@ -8,7 +8,8 @@ import pytest
 
 from holdfast.cli import COMMANDS, cli
 from tests.docs_text import ROOT, all_pages, anchors_of, blocks_of, holdfast_calls, links_of, name_of, spans_of
-from tools.numbers import CHARTS, LEDGER, PAGE, Line, files_of, read_ledger
+from tools.ledger import LEDGER, Line, read_ledger
+from tools.numbers import CHARTS, PAGE, files_of
 
 PAGES = all_pages()
 WRITTEN_BY_HAND = [page for page in PAGES if "hazards" not in page.parts]

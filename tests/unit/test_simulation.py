@@ -18,7 +18,7 @@ from perf.simulate import (
     useful_share,
 )
 from tests.docs_text import name_of
-from tools.numbers import LEDGER, Line, read_ledger
+from tools.ledger import LEDGER, Line, read_ledger
 
 COSTS = Costs(save=0.5, write=3.0, restart=30.0)
 FREE = Costs(save=0.0, write=0.0, restart=0.0)
