@@ -76,7 +76,8 @@ def run(
     Exit code 0: finished. 2: the request is wrong. 3: this machine cannot. 4: every rung was tried. A command that
     leaves by a code of its own, without an error, passes that code on.
     """
-    from holdfast.runs.command import command_job, join_folder, make_folder, make_request
+    from holdfast.runs.command import command_job, make_folder, make_request
+    from holdfast.runs.join import join_folder
 
     request = make_request(
         command,

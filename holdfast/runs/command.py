@@ -15,12 +15,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import holdfast
-from holdfast.core.artifacts import read_artifact, write_artifact
-from holdfast.core.env import node_name
+from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.redact import is_secret
-from holdfast.core.runfolder import NODES, REQUEST, SETTINGS, checkpoints_folder, run_of
-from holdfast.core.text import plural
+from holdfast.core.runfolder import REQUEST, SETTINGS, checkpoints_folder, run_of
 from holdfast.planning.ladder import DEFAULT_MAX_ATTEMPTS, Changes
 from holdfast.planning.ladders import command_ladder
 from holdfast.runs.crew import WAIT_SECONDS
@@ -90,37 +88,6 @@ def make_folder(request: CommandRequest, folder: Path | None, name: str = "") ->
             try_next=("--run FOLDER, at a place with room that you may write to",),
         ) from error
     return folder.resolve()
-
-
-def join_folder(request: CommandRequest, folder: Path | None) -> Path:
-    """Make the folder of a run of several machines, or join the run that one of the others has begun there."""
-    if folder is None:
-        raise RequestError(
-            "--nodes needs --run FOLDER", seen="the machines meet there", try_next=("--run /shared/FOLDER --nodes 2",)
-        )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        folder = folder.resolve()
-        mine = folder / NODES / node_name()
-        mine.mkdir(parents=True, exist_ok=True)
-        write_artifact(mine, REQUEST, {"kind": "command", **asdict(request)})
-        (mine / REQUEST).chmod(0o600)  # it holds the environment
-        with contextlib.suppress(FileExistsError):
-            os.link(mine / REQUEST, folder / REQUEST)  # the first machine's; never half of it, never two
-    except OSError as error:
-        raise MachineError(
-            f"the run folder {folder} cannot be written",
-            seen=error.strerror or str(error),
-            try_next=("--run FOLDER, on storage that all machines share",),
-        ) from error
-    begun = read_artifact(folder / REQUEST)
-    if begun.get("kind") != "command" or begun.get("nodes", 1) != request.nodes:
-        raise RequestError(
-            f"--run {folder} holds another run",
-            seen=f"kind {begun.get('kind')!r}, for {plural(int(begun.get('nodes', 1)), 'machine')}",
-            try_next=(f"--nodes {begun.get('nodes', 1)}", "name a folder that is not there yet"),
-        )
-    return folder
 
 
 def command_job(request: CommandRequest) -> Job:
