@@ -42,6 +42,7 @@ class Beats:
     def __init__(self, attempt: Path, root_pid: int):
         self._beat, self._folder, self._root_pid = attempt / BEAT, attempt / BEATS, root_pid
         self._ranks: dict[int, str | None] = {}
+        self._last = Position()
 
     def read(self, tree: TreeSample) -> Position:
         """How far the attempt is now."""
@@ -49,8 +50,11 @@ class Beats:
             return _position({self._root_pid: own}, (self._root_pid,))
         alive = [process.pid for process in tree.processes]
         beats = {pid: beat for pid in self._pids(alive) if (beat := read_beat(self._folder / str(pid)))}
+        if not beats and self._last.phase in ("export", "end"):
+            return self._last  # its ranks are gone, and their launcher follows
         fronts = tuple(pid for pid, beat in beats.items() if beat.step > 0 or beat.phase in _TRAINS)
-        return _position(beats, fronts or self._ranked(alive))
+        self._last = _position(beats, fronts or self._ranked(alive))
+        return self._last
 
     def rank_of(self, pid: int) -> str | None:
         """The rank of a process under torchrun and the like; None without one."""

@@ -1,0 +1,82 @@
+"""Where ranks stand, from their stacks: the one that holds up by its line, the others by the collective they wait in."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.runfolder import CHILD, STACKS
+from holdfast.supervisor.rank_stacks import rank_lines
+
+GATHER = """\
+    all_gather_single (torch/distributed/distributed_c10d.py:4394)
+    _exception_logger.<locals>.wrapper (torch/distributed/c10d_logger.py:83)
+    all_gather_into_tensor (torch/distributed/distributed_c10d.py:4413)
+    deprecated.__call__.<locals>.wrapper (typing_extensions.py:3140)
+    _exception_logger.<locals>.wrapper (torch/distributed/c10d_logger.py:83)
+"""
+ENGINE = """\
+    JoinedRanks.gather (holdfast/engine/ranks.py:142)
+    Meeting.hold (holdfast/engine/meeting.py:46)
+    Loop._meet (holdfast/engine/loop.py:153)
+"""
+LOCKED = """\
+    Event.wait (threading.py:629)
+    Task.forward_backward (holdfast/engine/tasks/classify.py:90)
+    Loop._loss (holdfast/engine/loop.py:140)
+"""
+RANKS = {31: 0, 32: 1}
+
+
+@pytest.fixture
+def attempt(tmp_path) -> Path:
+    (tmp_path / STACKS).mkdir()
+    (tmp_path / CHILD).write_text(json.dumps({"cwd": str(tmp_path), "command": ["torchrun", "train.py"]}))
+    (tmp_path / "train.py").write_text("import torch\n" * 9)
+    return tmp_path
+
+
+def write(attempt: Path, pid: int, frames: str) -> None:
+    text = f'Process {pid}: python\n\nThread {pid} (idle): "MainThread"\n{frames}Thread 9 (idle): "other"\n    run (x.py:1)\n'
+    (attempt / STACKS / f"spy-{pid}.txt").write_text(text)
+
+
+def test_the_one_that_is_waited_for_comes_first_with_its_line(attempt):
+    write(attempt, 31, GATHER + ENGINE)
+    write(attempt, 32, LOCKED)
+    assert list(rank_lines(attempt, RANKS, [32])) == [
+        "rank 1 (pid 32) stands at holdfast/engine/tasks/classify.py:90 in Task.forward_backward, calling Event.wait",
+        "rank 0 (pid 31) waits for the others in all_gather_into_tensor, at holdfast/engine/meeting.py:46 in Meeting.hold",
+    ]
+
+
+def test_one_that_was_stopped_in_a_collective_does_not_wait_for_the_others(attempt):
+    write(attempt, 32, GATHER + ENGINE)
+    (line,) = rank_lines(attempt, RANKS, [32])
+    assert (
+        line
+        == "rank 1 (pid 32) stands at holdfast/engine/meeting.py:46 in Meeting.hold, calling all_gather_into_tensor"
+    )
+
+
+def test_a_script_is_named_by_its_own_line(attempt):
+    write(attempt, 31, GATHER + "    <module> (train.py:3)\n")
+    write(attempt, 32, "    <module> (train.py:7)\n")
+    assert list(rank_lines(attempt, RANKS, [32])) == [
+        "rank 1 (pid 32) stands at train.py:7",
+        "rank 0 (pid 31) waits for the others in all_gather_into_tensor, at train.py:3",
+    ]
+
+
+def test_what_python_itself_wrote_counts_where_nothing_looked_from_outside(attempt):
+    inner = "distributed/distributed_c10d.py"
+    text = f'Thread 0x7f (most recent call first):\n  File "/v/site-packages/torch/{inner}", line 5 in barrier\n'
+    text += '  File "/v/site-packages/torch/distributed/c10d_logger.py", line 83 in wrapper\n'
+    (attempt / STACKS / "python-31.txt").write_text(text + f'  File "{attempt}/train.py", line 4 in evaluate\n')
+    (line,) = rank_lines(attempt, RANKS, [])
+    assert line == "rank 0 (pid 31) waits for the others in barrier, at train.py:4 in evaluate"
+
+
+def test_one_process_alone_has_no_ranks(attempt):
+    write(attempt, 31, GATHER + ENGINE)
+    assert list(rank_lines(attempt, {31: 0}, [31])) == []
