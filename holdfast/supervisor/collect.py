@@ -10,7 +10,7 @@ Reads: the attempt's folder and its processes. Leaves: stacks/, evidence.json.
 import dataclasses
 import re
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,9 +82,11 @@ def collect(
         lines += _asked("the ranks", lambda: rank_lines(attempt, read_ranks(attempt), _culprits(look)))
     if root and (ending.is_hung or (ending.returncode or 0) < 0):
         lines += _asked("the program's own code", lambda: own_lines(attempt, root.pid, is_hung=ending.is_hung))
-    ends = Ends(exits, read_ranks(attempt), root.pid if root else 0, read_places(attempt))
+    ranks = read_ranks(attempt)
+    ends = Ends(exits, ranks, root.pid if root else 0, read_places(attempt))
     lines += _asked("the exits", ends.lines)
-    lines += _asked("the memory counters", lambda: _memory_lines(ending, mark, pids, ends.killed()))
+    victim = ends.killed() or _launcher(ending, root, ranks)
+    lines += _asked("the memory counters", lambda: _memory_lines(ending, mark, pids, victim))
     lines += _asked("the memory samples", lambda: resident_lines(attempt))
     if not _waits_for_disk(look):  # a disk that does not answer would not answer us either
         lines += _asked("the disks", lambda: room_lines(attempt))
@@ -174,6 +176,12 @@ def _waits_for_disk(look: "Look | None") -> bool:
 def _is_stuck(look: "Look | None") -> bool:
     """True when a pause of the process costs nothing: it does not move anyway."""
     return look is None or look.judged is None or look.judged.verdict not in ("stopped", "in a debugger")
+
+
+def _launcher(ending: Ending, root: Identity | None, ranks: Mapping[int, int]) -> str:
+    """The process that ranks are looked after by, where it is that one which was killed."""
+    is_it = ending.returncode == -signal.SIGKILL and len(ranks) > 1 and root and root.pid not in ranks
+    return f"the launcher of the ranks (pid {root.pid})" if is_it and root else ""
 
 
 def _memory_lines(ending: Ending, mark: MemoryMark | None, pids: set[int], victim: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Where ranks stand, from their stacks: the one that holds up by its line, the others by the collective they wait in."""
+"""Where ranks stand, from their stacks: the one that is waited for by its line, the others by their collective."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,8 @@ def attempt(tmp_path) -> Path:
 
 
 def write(attempt: Path, pid: int, frames: str) -> None:
-    text = f'Process {pid}: python\n\nThread {pid} (idle): "MainThread"\n{frames}Thread 9 (idle): "other"\n    run (x.py:1)\n'
+    other = 'Thread 9 (idle): "other"\n    run (x.py:1)\n'
+    text = f'Process {pid}: python\n\nThread {pid} (idle): "MainThread"\n{frames}{other}'
     (attempt / STACKS / f"spy-{pid}.txt").write_text(text)
 
 
@@ -46,7 +47,8 @@ def test_the_one_that_is_waited_for_comes_first_with_its_line(attempt):
     write(attempt, 32, LOCKED)
     assert list(rank_lines(attempt, RANKS, [32])) == [
         "rank 1 (pid 32) stands at holdfast/engine/tasks/classify.py:90 in Task.forward_backward, calling Event.wait",
-        "rank 0 (pid 31) waits for the others in all_gather_into_tensor, at holdfast/engine/meeting.py:46 in Meeting.hold",
+        "rank 0 (pid 31) waits for the others in all_gather_into_tensor, at holdfast/engine/meeting.py:46 in "
+        "Meeting.hold",
     ]
 
 
