@@ -27,6 +27,7 @@ _CAUSE_LINES = 5
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SPARKS = "▁▂▃▄▅▆▇█"
 _MARKS = {"finished": "[ok]", "running": "[..]", "stopped": "[--]", "interrupted": "[--]"}
+_NODE_MARKS = {"leads": "[ok]", "takes part": "[ok]", "left": "[--]"}
 _ENDED = {"finished", "failed", "stopped"}
 
 
@@ -37,6 +38,9 @@ def render_glance(glance: Glance, width: int, height: int | None = None) -> list
     if status.steps and status.step <= status.steps:
         lines.append(_bar(status.step, status.steps, min(width, 72)))
     lines += [line for line in (_speed(glance), _loss_line(glance, width), _metrics(glance), _doing(glance)) if line]
+    lines += [
+        f"{_NODE_MARKS.get(node.state, '[!]')} {node.name} {node.state}, step {node.step}" for node in status.nodes
+    ]
     lines += [line for number, one in enumerate(status.attempts, 1) for line in _attempt_lines(number, one, width)]
     if glance.sentence:
         lines.append(glance.sentence)

@@ -14,6 +14,7 @@ from holdfast.core.runfolder import NODES, REQUEST, RESULT
 from holdfast.runs.command import command_job, read_command_request
 from holdfast.runs.earlier import end_leftovers, is_left_running
 from holdfast.runs.holder import holder
+from holdfast.runs.nodes import read_leader
 from holdfast.runs.status import read_request
 from holdfast.runs.supervise import Job
 from holdfast.supervisor.ending import send
@@ -59,6 +60,12 @@ def ask_to_stop(
     """Ask the run's supervisor to stop it with a checkpoint; `say` hears what is waited for. Say what came of it."""
     read_request(run)
     found = holder(run)
+    if found is None and (leader := read_leader(run)):
+        raise RequestError(
+            f"{run} is led by a supervisor on another machine",
+            seen=f"pid {leader['pid']} on {leader['node']}",
+            try_next=(f"on {leader['host']}: holdfast stop {run}", "or end the job that it is part of"),
+        )
     if found is None:
         if is_left_running(run):
             say("its supervisor is gone; ending what it left running")

@@ -16,7 +16,7 @@ from holdfast.core.events import find_last_event, read_events, read_last_events
 from holdfast.core.runfolder import EVENTS, METRICS, REQUEST, RESULT, RUNG, SAMPLES, SETTINGS, attempt_folders
 from holdfast.core.text import closest
 from holdfast.runs.earlier import is_left_running, newest_step
-from holdfast.runs.holder import holder
+from holdfast.runs.nodes import NodeStatus, read_leader, read_nodes
 from holdfast.supervisor.ends import read_ranks
 from holdfast.supervisor.outcome import newest_beat, read_outcome, weights_words
 
@@ -50,6 +50,7 @@ class Status:
     eta_seconds: float | None
     attempts: tuple[AttemptStatus, ...]
     processes: int = 1  # that share each step
+    nodes: tuple[NodeStatus, ...] = ()  # where several machines take part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +78,7 @@ def read_glance(run: Path) -> Glance:
     """Where a run stands now, with what the live view adds."""
     request = read_request(run)
     result = read_artifact(run / RESULT)
-    is_watched = holder(run) is not None
+    is_watched = read_leader(run) is not None
     is_left = not is_watched and is_left_running(run)
     folders = attempt_folders(run)
     attempts = tuple(_attempt_status(folder, is_watched or is_left) for folder in folders)
@@ -100,6 +101,7 @@ def read_glance(run: Path) -> Glance:
         eta_seconds=round((steps - step) / rate, 1) if is_going and rate and steps > step else None,
         attempts=attempts,
         processes=processes_of(newest) if newest else int(request.get("processes") or 1),
+        nodes=read_nodes(run),
     )
     return Glance(
         status=status,

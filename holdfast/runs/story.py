@@ -36,7 +36,7 @@ from holdfast.core.runfolder import (
     SUPERVISOR,
     model_folder,
 )
-from holdfast.runs.holder import holder
+from holdfast.runs.nodes import read_leader
 from holdfast.supervisor.outcome import newest_beat
 
 Json = dict[str, Any]
@@ -218,7 +218,7 @@ def read_story(run: Path) -> Story:
         misjudged=read_artifact(run / MISJUDGED),
         result=read_artifact(run / RESULT),
         supervisor=read_artifact(run / SUPERVISOR),
-        is_held=holder(run) is not None,
+        is_held=read_leader(run) is not None,
         attempts=tuple(_attempts(run)),
     )
 

@@ -1,0 +1,75 @@
+"""Who takes part in a run, as its folder tells anybody who asks."""
+
+import pytest
+
+from holdfast.core.artifacts import write_artifact
+from holdfast.core.errors import RequestError
+from holdfast.core.heartbeat import BeatWriter
+from holdfast.core.notice import NoticeWriter
+from holdfast.core.runfolder import BEAT, LEASES, NODES, NOTICE, REQUEST, RUNG, attempt_folder, part_folder
+from holdfast.runs import nodes
+from holdfast.runs.holder import hold
+from holdfast.runs.lease import describe_self
+from holdfast.runs.live import render_glance
+from holdfast.runs.nodes import read_leader, read_nodes
+from holdfast.runs.resume import ask_to_stop
+from holdfast.runs.status import read_glance
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_NODE", "a")
+    monkeypatch.setattr(nodes, "_last", {})
+    write_artifact(tmp_path, REQUEST, {"kind": "command", "command": ["torchrun", "train.py"], "nodes": 2})
+    attempt = attempt_folder(tmp_path, 1)
+    for name, folder, step in (("a", attempt, 31), ("b", part_folder(attempt, "b"), 30)):
+        (tmp_path / NODES / name).mkdir(parents=True)
+        folder.mkdir(parents=True)
+        BeatWriter(folder / BEAT).enter("step", step, 60)
+    write_artifact(attempt, RUNG, {})
+    return tmp_path
+
+
+def say(run, path: str, **said: object) -> None:
+    (run / path).mkdir(parents=True, exist_ok=True)
+    NoticeWriter(run / path / NOTICE).write({**describe_self(), **said})
+
+
+def states(run) -> dict[str, str]:
+    return {node.name: node.state for node in read_nodes(run)}
+
+
+def test_both_machines_are_shown_with_their_steps(run):
+    say(run, f"{NODES}/b", state="here")
+    with hold(run):
+        lines = render_glance(read_glance(run), width=100)
+    assert "[ok] a leads, step 31" in lines
+    assert "[ok] b takes part, step 30" in lines
+
+
+def test_of_another_machine_only_a_notice_that_moves_is_believed(run, monkeypatch):
+    beats = iter(range(100))
+    monkeypatch.setattr(nodes.time, "sleep", lambda seconds: next(beats) and say(run, f"{LEASES}/000001", **other))
+    other = {"node": "b", "machine": "another", "hardware": "", "state": "held"}
+    say(run, f"{LEASES}/000001", **other)
+    assert read_leader(run)["node"] == "b"
+    assert read_glance(run).status.state == "training"
+    assert states(run) == {"a": "silent", "b": "leads"}
+    with pytest.raises(RequestError, match="led by a supervisor on another machine"):
+        ask_to_stop(run, at_once=False, wait_seconds=1)
+
+
+def test_a_notice_that_stands_still_is_nobodys(run, monkeypatch):
+    clock = iter(range(1000))
+    monkeypatch.setattr(nodes.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(nodes.time, "monotonic", lambda: float(next(clock)))
+    say(run, f"{LEASES}/000001", node="b", machine="another", hardware="", state="held")
+    assert read_leader(run) is None
+    assert read_glance(run).status.state == "stopped"
+
+
+def test_who_said_goodbye_has_left(run):
+    say(run, f"{NODES}/b", node="b", state="left")
+    with hold(run):
+        pass
+    assert states(run) == {"a": "left", "b": "left"}
