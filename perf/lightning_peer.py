@@ -54,7 +54,8 @@ class _Classifier(lightning.LightningModule):
         return loss
 
     def configure_optimizers(self) -> object:
-        optimizer = torch.optim.AdamW(self.model.parameters(), lr=5e-5, weight_decay=0.01, fused=True)
+        is_fused = self.device.type == "cpu"  # in mixed precision Lightning clips no gradients of a fused optimizer
+        optimizer = torch.optim.AdamW(self.model.parameters(), lr=5e-5, weight_decay=0.01, fused=is_fused)
         schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, self.steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 

@@ -152,8 +152,8 @@ class Run:
 
     def _strike(self, kind: str) -> Fault:
         attempts = attempt_folders(self._run)
-        at = time.time()
-        if kind == "supervisor" or not attempts:
+        at, kind = time.time(), kind if attempts else "supervisor"  # nothing trains yet
+        if kind == "supervisor":
             self._process.kill()
             self._process.wait()
             self._start("resume", str(self._run))

@@ -21,7 +21,6 @@ _BYTES_PER_SECOND = {"cuda": 1e12, "mps": 1e11, "cpu": 1e10}
 _LAYER_SECONDS = 1e-3  # of calling one layer for one token
 _BF16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")
 SECONDS_EACH = 1.5
-_COMPILE_SECONDS = 60.0
 _COMPARISON_FACTOR = 6.0  # how much slower the folklore's safe settings may be
 _FASTER = 1.03  # less than this is noise
 
@@ -110,7 +109,7 @@ def choose_proof(mode: str, run_seconds: float, candidate_count: int, start: flo
 
 
 def candidates_for(
-    settings: Mapping[str, Any], machine: MachineFacts, step_tokens: float, budget_seconds: float, has_compiler: bool
+    settings: Mapping[str, Any], machine: MachineFacts, step_tokens: float
 ) -> tuple[dict[str, object], ...]:
     """The plan itself, then other ways to compute the same thing that may be faster here."""
     found: list[dict[str, object]] = [{}]
@@ -121,14 +120,11 @@ def candidates_for(
     found += [
         {"threads": count} for count in dict.fromkeys((allowed, threads // 2, 1)) if count >= 1 and count != threads
     ]
-    for share in (2, 6):
-        tokens = 1 << max(9, int(step_tokens / share).bit_length() - 1)
+    for tokens in dict.fromkeys(1 << max(9, int(step_tokens / share).bit_length() - 1) for share in (2, 6)):
         if tokens < step_tokens * 0.7 and tokens < int(settings["micro_tokens"]):
             found.append({"micro_tokens": tokens})
     if settings["precision"] == "fp32" and any(flag in machine.cpu_flags for flag in _BF16_FLAGS):
         found.append({"precision": "bf16"})
-    if has_compiler and settings["task"] in ("classify", "causal") and budget_seconds > 3 * _COMPILE_SECONDS:
-        found.append({"compile": True})
     return tuple(dict(found_one) for found_one in found)
 
 

@@ -24,7 +24,6 @@ from holdfast.core.text import processes_words
 from holdfast.data.amounts import amounts_of
 from holdfast.data.subset import write_longest
 from holdfast.planning.proving import (
-    BUDGET_SHARE,
     COMPARISON,
     SECONDS_EACH,
     Proof,
@@ -78,7 +77,7 @@ class _Proving:
         self._plan["forecast"] = {**(self._plan.get("forecast") or {}), "rough_seconds": round(seconds, 1)}
         if known and known.tokens_per_second:
             self._plan["forecast"]["because"] = "reckoned from the speed of an earlier run here"
-        offered = self._candidates(seconds)
+        offered = self._candidates()
         start = (known.start_seconds if known else None) or start_seconds(self._processes)
         proof = choose_proof(self._request.prove, seconds, len(offered), start)
         proof = replace(proof, candidates=proof.candidates and self._processes == 1)
@@ -120,19 +119,11 @@ class _Proving:
     def _processes(self) -> int:
         return int(self._settings.get("processes") or 1)
 
-    def _candidates(self, run_seconds: float) -> tuple[dict[str, object], ...]:
+    def _candidates(self) -> tuple[dict[str, object], ...]:
         asked = self._request
-        found = candidates_for(
-            self._settings,
-            self._walked.machine,
-            self._work.step_tokens,
-            budget_seconds=BUDGET_SHARE * run_seconds if asked.prove == "auto" else 60.0,
-            has_compiler=shutil.which("gcc") is not None or shutil.which("clang") is not None,
-        )
+        found = candidates_for(self._settings, self._walked.machine, self._work.step_tokens)
         given = {"threads": asked.threads, "precision": asked.precision, "micro_tokens": asked.micro_tokens}
         fixed = {name for name, value in given.items() if value is not None}
-        if asked.torch_compile is not None:
-            fixed.add("compile")
         return tuple(candidate for candidate in found if not fixed & candidate.keys())
 
     def _skip(self, proof: Proof, known: Proven | None) -> None:

@@ -68,20 +68,23 @@ def test_a_candidate_that_failed_is_told_and_left_out():
 
 
 def test_bf16_is_tried_only_where_the_chip_has_it():
-    plain = candidates_for(SETTINGS, MachineFacts(cpu_count=8), 1000, 60, has_compiler=False)
-    amx = candidates_for(SETTINGS, MachineFacts(cpu_count=8, cpu_flags=("amx_bf16",)), 1000, 60, has_compiler=False)
+    plain = candidates_for(SETTINGS, MachineFacts(cpu_count=8), 1000)
+    amx = candidates_for(SETTINGS, MachineFacts(cpu_count=8, cpu_flags=("amx_bf16",)), 1000)
     assert {"precision": "bf16"} not in plain
     assert {"precision": "bf16"} in amx
 
 
 def test_smaller_micro_batches_are_tried_only_where_a_step_is_larger():
-    assert candidates_for(SETTINGS, MachineFacts(cpu_count=4), 200, 60, has_compiler=False) == (
+    assert candidates_for(SETTINGS, MachineFacts(cpu_count=4), 200) == (
         {},
         {"threads": 2},
         {"threads": 1},
     )
-    large = candidates_for(SETTINGS, MachineFacts(cpu_count=4), 9000, 60, has_compiler=False)
+    large = candidates_for(SETTINGS, MachineFacts(cpu_count=4), 9000)
     assert {"micro_tokens": 4096} in large
+    assert [one for one in candidates_for(SETTINGS, MachineFacts(cpu_count=4), 1400) if "micro_tokens" in one] == [
+        {"micro_tokens": 512}
+    ]
 
 
 def test_a_candidate_reads_like_a_sentence():
