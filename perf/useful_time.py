@@ -97,7 +97,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="minilm", help="as for `holdfast train`")
     parser.add_argument("--data", type=Path, required=True, help="a file to train on")
-    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--max-steps", type=int, default=2000, help="enough for --minutes here; sizes the proof")
+    parser.add_argument("--minutes", type=float, default=30.0, help="the most")
     parser.add_argument("--every", type=float, default=3.0, help="minutes")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kinds", default=",".join(KINDS), help="of faults, divided by commas")
@@ -127,13 +128,15 @@ class Run:
     def go(self) -> Story:
         """Train for so long, with faults, and ask it to stop."""
         faults, begun = [], time.time()
-        asked = ("--model", self._options.model, "--max-steps", "1000000", "--eval-steps", "1000000")
+        steps = str(self._options.max_steps)
+        asked = ("--model", self._options.model, "--max-steps", steps, "--eval-steps", steps)
         self._start("train", str(self._options.data.absolute()), "--out", str(self._run), *asked)
         for kind, minute in self._plan():
-            self._wait_until(begun + 60 * minute)
+            if self._is_done_before(begun + 60 * minute):
+                break
             faults.append(self._strike(kind))
-            print(f"{faults[-1].at - begun:7.1f} s  {kind} in attempt {faults[-1].attempt}", flush=True)
-        self._wait_until(begun + 60 * self._options.minutes)
+            print(f"{faults[-1].at - begun:7.1f} s  {faults[-1].kind} in attempt {faults[-1].attempt}", flush=True)
+        self._is_done_before(begun + 60 * self._options.minutes)
         story = Story(begun, time.time(), faults)
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(120)
@@ -174,11 +177,14 @@ class Run:
             start_new_session=True,
         )
 
-    def _wait_until(self, moment: float) -> None:
+    def _is_done_before(self, moment: float) -> bool:
         while (left := moment - time.time()) > 0:
-            if self._process.poll() is not None:
-                raise RuntimeError(f"it ended: {(self._folder / 'output.txt').read_text()[-3000:]}")
+            if (code := self._process.poll()) is not None:
+                if code:
+                    raise RuntimeError(f"it ended: {(self._folder / 'output.txt').read_text()[-3000:]}")
+                return True
             time.sleep(min(left, 0.5))
+        return False
 
 
 def read_story(run: Path, story: Story) -> None:
