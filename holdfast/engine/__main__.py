@@ -47,7 +47,6 @@ def main(attempt: Path) -> int:
             events.write("rank ended", pid=os.getpid(), **about)
         return error.exit_code
     except BadNumbers as error:
-        told.write("bad numbers", reason=str(error))
         if not place or not place.rank:
             print(error, file=sys.stderr)
         return 1
@@ -60,6 +59,7 @@ def _train(attempt: Path, place: Place | None, beat: BeatWriter, events: Events)
 
     settings = read_settings(attempt)
     if place is None:
+        settings = replace(settings, shard=False)  # there is nobody to share with
         use_threads(settings)
         beat.enter("load")
         return Loop(load_task(settings), settings, beat, events).train()
@@ -71,8 +71,7 @@ def _train(attempt: Path, place: Place | None, beat: BeatWriter, events: Events)
     use_threads(settings)
     ranks = JoinedRanks(place, device, attempt / STOP, in_lockstep=settings.shard)
     beat.enter("load")
-    task = ranks.in_turns(lambda: load_task(settings, ranks)) if settings.shard else load_task(settings, ranks)
-    code = Loop(task, settings, beat, events, ranks).train()
+    code = Loop(load_task(settings, ranks), settings, beat, events, ranks).train()
     ranks.leave()
     return code
 

@@ -49,14 +49,14 @@ def shared_out(
     costs = lengths[ordered]
     starts = np.cumsum(costs) - costs
     shares = share_among(costs, ranks.size)
-    counts = [sum(1 for _ in _cut(costs[own], most_tokens)) for own in shares] if ranks.in_lockstep else []
-    own, done = shares[ranks.rank], 0
-    for micro in _cut(costs[own], most_tokens):
-        places = own[micro]
-        yield [Part(ordered[at], at, starts[at]) for some in share(costs[places], hands) for at in (places[some],)]
-        done += 1
-    for _ in range(done, max(counts, default=0)):
-        yield [Part(ordered[:1], np.zeros(1, dtype=np.int64), starts[:1], is_idle=True)]
+    micros = [shares[ranks.rank][micro] for micro in _cut(costs[shares[ranks.rank]], most_tokens)]
+    for places in micros:
+        parts = (places[some] for some in share(costs[places], hands))
+        yield [Part(ordered[at], at, starts[at]) for at in parts]
+    if ranks.in_lockstep:
+        most = max(len(list(_cut(costs[own], most_tokens))) for own in shares)
+        for _ in range(len(micros), most):
+            yield [Part(ordered[:1], np.zeros(1, dtype=np.int64), starts[:1], is_idle=True)]
 
 
 def share(costs: NDArray[np.integer], hands: int) -> list[Indices]:

@@ -26,6 +26,7 @@ from holdfast.core.errors import MachineError
 from holdfast.core.events import Events
 from holdfast.core.runfolder import MANIFEST
 from holdfast.core.text import human_bytes
+from holdfast.engine.ranks import whole
 
 Tensors = dict[str, Tensor]
 
@@ -90,7 +91,7 @@ class Checkpoints:
         """
         self.wait()
         target = checkpoint_path(self._folder, step, is_begun)
-        if target.exists():  # never touch one that is whole
+        if self._is_there(target):  # never touch one that is whole
             if best:
                 self._mark_best(step)
             return
@@ -115,6 +116,9 @@ class Checkpoints:
         folder = self._best_folder()
         return self._load(folder) if folder else None
 
+    def _is_there(self, target: Path) -> bool:
+        return target.exists()
+
     def _load(self, folder: Path) -> Loaded | None:
         try:
             return read_checkpoint(folder)
@@ -132,7 +136,7 @@ class Checkpoints:
             for name, tensor in tensors.items():
                 if name not in kept or kept[name].shape != tensor.shape:
                     kept[name] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-                kept[name].copy_(tensor.detach(), non_blocking=tensor.is_cuda)
+                kept[name].copy_(whole(tensor.detach()), non_blocking=tensor.is_cuda)
         if any(tensor.is_cuda for tensors in parts.values() for tensor in tensors.values()):
             torch.cuda.synchronize()
 

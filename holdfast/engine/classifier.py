@@ -48,7 +48,7 @@ class Classifier:
             dtype=torch.float32,
             use_safetensors=True,
             ignore_mismatched_sizes=True,  # a head for other labels is made anew
-        ).to(settings.device)
+        ).to(settings.load_device)
         _forget_other_labels(self.model, Path(settings.model), labels)
         if settings.gradient_checkpointing:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -56,7 +56,7 @@ class Classifier:
         # Padded models find out where a text ends by the id of padding, so their ids must stay.
         self.rows = None
         if self.is_packed and texts is not None:
-            kind = RowEmbedding if settings.device == "cpu" else nn.Embedding
+            kind = RowEmbedding if settings.device == "cpu" and not settings.shard else nn.Embedding
             self.rows = keep_used_rows(self.model, [array.tokens for array in texts], kind)
         self.new_ids = self.rows.new_ids if self.rows else None
 

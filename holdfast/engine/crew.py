@@ -5,7 +5,7 @@ a step of MiniLM in 280 ms where two that share every call need 410. The gradien
 parts, whoever was done first, so the same step always gives the same sum.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import cache
@@ -14,6 +14,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from holdfast.engine.ranks import Ranks
+
 Part = TypeVar("Part")
 Found = TypeVar("Found")
 
@@ -21,6 +23,15 @@ Gradients = tuple[Tensor | None, ...]
 
 _MOST_BYTES = 512 << 20  # of a gradient: where weights are many, calls are large enough to be shared
 _MOST_HANDS = 4  # each holds a gradient of its own; further threads help the hands
+
+
+def make_crew(model: nn.Module, threads: int, ranks: Ranks, roots: Iterable[nn.Module]) -> "Crew":
+    """The hands of this process; in lockstep with others it has one, and a part of every weight of the roots."""
+    if not ranks.in_lockstep:
+        return Crew(model, threads)
+    from holdfast.engine.sharding import ShardedCrew  # half a second of imports
+
+    return ShardedCrew(model, roots, ranks.mesh)
 
 
 class Crew:

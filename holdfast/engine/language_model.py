@@ -16,7 +16,7 @@ def load_language_model(settings: Settings) -> tuple[nn.Module, int | None]:
     """The model on its device, and where its positions start when texts are packed; None when it cannot be packed."""
     torch.manual_seed(settings.seed)  # for the adapters
     model: Any = AutoModelForCausalLM.from_pretrained(settings.model, dtype=torch.float32, use_safetensors=True)
-    model = model.to(settings.device)
+    model = model.to(settings.load_device)
     offset = proven_offset(model.base_model) if settings.packing else None
     lora: Any = settings.options.get("lora")
     if lora:

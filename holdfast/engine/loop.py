@@ -23,7 +23,7 @@ from holdfast.engine.about_model import write_about
 from holdfast.engine.cadence import SaveCost, is_time_to_save, share_over_budget
 from holdfast.engine.captured import StepResult, make_captured
 from holdfast.engine.card import write_card
-from holdfast.engine.checkpoint import Loaded, is_full
+from holdfast.engine.checkpoint import Loaded, Tensors, is_full
 from holdfast.engine.identity import identity_of, require_same
 from holdfast.engine.meeting import Meeting
 from holdfast.engine.optim import (
@@ -75,7 +75,7 @@ class Loop:
         """Train from the newest checkpoint to the end; give the exit code."""
         with self._stopping.watched():
             first = self._resume()
-            self._events.write("training", first_step=first, steps=self.steps, epoch_steps=self._order.steps_per_epoch)
+            self._tell_begin(first)
             done = first
             try:
                 self._evaluate_if_due(first)
@@ -91,6 +91,12 @@ class Loop:
             except Interrupted:
                 return self._stop(done)
             return 0
+
+    def _tell_begin(self, first: int) -> None:
+        # Ranks also look for a file that asks them to stop: after a signal their launcher has little patience.
+        manner = {"can_stop": True} if self._ranks.are_many else {}
+        steps = {"first_step": first, "steps": self.steps, "epoch_steps": self._order.steps_per_epoch}
+        self._events.write("training", **steps, **manner)
 
     def _train_one(self, step: int, phase: str) -> None:
         begun = time.monotonic()
@@ -200,7 +206,10 @@ class Loop:
                 write_artifact(self._run, name, content)
         except OSError as error:
             kept = f"its batch could not be kept: {error}"
-        raise BadNumbers(f"nan-loss: step {step} gave loss {loss} and gradient norm {norm}; {kept}")
+        bad = BadNumbers(f"nan-loss: step {step} gave loss {loss} and gradient norm {norm}; {kept}")
+        self._events.write("bad numbers", reason=str(bad))
+        self._ranks.wait()  # the first rank that ends takes the others down
+        raise bad
 
     def _evaluate_if_due(self, done: int) -> None:
         is_due = done % self._eval_steps == 0 or done == self.steps
@@ -258,7 +267,7 @@ class Loop:
             return 0
         require_same(loaded.facts["identity"], self._identity, checkpoints_folder(self._run))  # type: ignore[arg-type]
         self._load(loaded)
-        load_optimizer_tensors(self._task.model, self._optimizer, loaded.parts.pop("optimizer"))
+        load_optimizer_tensors(self._task.model, self._optimizer, self._own(loaded.parts.pop("optimizer")))
         self._best, self._best_step = loaded.facts["best"], loaded.facts["best_step"]  # type: ignore[assignment]
         self._evaluated_step = loaded.facts["evaluated_step"]  # type: ignore[assignment]
         self._saved_step = loaded.step
@@ -267,7 +276,7 @@ class Loop:
 
     def _load(self, loaded: Loaded) -> None:
         try:
-            self._task.load_state(loaded.parts.pop("weights"))
+            self._task.load_state(self._own(loaded.parts.pop("weights")))
         except (KeyError, RuntimeError, ValueError) as error:
             raise RequestError(
                 "the checkpoint holds the weights of another model",
@@ -275,12 +284,20 @@ class Loop:
                 try_next=("start a new run folder",),
             ) from error
 
+    def _own(self, tensors: Tensors) -> Tensors:
+        """What of these belongs to this rank: all, or parts where weights are dealt out."""
+        if not self._ranks.in_lockstep:
+            return tensors
+        from holdfast.engine.sharding import parts_of
+
+        return parts_of(tensors, self._task.model)
+
     def _stop(self, done: int) -> int:
         if done != self._saved_step:
             self._save(done)
         self._checkpoints.wait()
-        self._ranks.wait()  # the first rank that ends takes the others down
         self._events.write("stopped", step=done)
+        self._ranks.wait()
         return STOPPED
 
     def _finish(self) -> None:
@@ -304,6 +321,10 @@ class Loop:
     def _export(self) -> None:
         kept = self._take_kept()
         reports = {split: self._task.report(split) for split in ("validation", "test")}
+        if self._ranks.in_lockstep:
+            from holdfast.engine.sharding import make_whole
+
+            make_whole(self._task.model, keeps=self._ranks.is_first)
         if not self._ranks.is_first:
             return
         metrics = {"step": kept, "steps": self.steps, **{split: found for split, found in reports.items() if found}}

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from holdfast.engine.ranks import Ranks
+from holdfast.engine.ranks import Ranks, is_dealt_out
 
 _BUCKET_BYTES = 64 << 20
 
@@ -34,7 +34,8 @@ class Meeting:
 
     def __init__(self, ranks: Ranks, model: Module):
         self._ranks = ranks
-        self._weights = [weight for weight in model.parameters() if weight.requires_grad]
+        # The gradients of weights that are dealt out are added as they come.
+        self._weights = [weight for weight in model.parameters() if weight.requires_grad and not is_dealt_out(weight)]
         self._with_gradient: list[Tensor] = []
 
     def hold(self, loss: float, *, has_left: bool, is_stopping: bool, is_time_to_save: bool) -> Met:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
+from holdfast.engine.ranks import whole
 from holdfast.engine.settings import Settings
 from holdfast.engine.shared_adamw import SharedAdamW
 
@@ -34,7 +35,7 @@ def make_optimizer(model: Module, settings: Settings) -> torch.optim.AdamW:
     # The rate is a tensor so that a captured or compiled step sees each step's value.
     rate = torch.tensor(settings.lr, dtype=torch.float32, device=settings.device)
     groups = [group for group in groups if group["params"]]
-    if settings.device == "cpu":
+    if settings.device == "cpu" and not settings.shard:
         return SharedAdamW(groups, rate, settings.hands)
     return torch.optim.AdamW(groups, lr=rate, fused=True, capturable=settings.is_on_card)
 
@@ -42,7 +43,7 @@ def make_optimizer(model: Module, settings: Settings) -> torch.optim.AdamW:
 def clip_gradients(parameters: Iterable[Parameter], max_norm: float) -> Tensor:
     """Scale all gradients so that their norm is at most this; give the norm, on the device."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    norm = whole(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))))
     if max_norm > 0:
         torch._foreach_mul_(gradients, torch.clamp(max_norm / (norm + 1e-6), max=1.0))
     return norm

@@ -3,11 +3,12 @@
 They are the files of one process, so a run goes on with any other number of ranks. Every rank must see the folder.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.core.events import Events
 from holdfast.engine.checkpoint import Checkpoints, Loaded, Tensors, checkpoint_path, read_checkpoint
-from holdfast.engine.ranks import Ranks
+from holdfast.engine.ranks import Ranks, whole
 
 _NONE = -1.0
 
@@ -34,6 +35,9 @@ class LeadingCheckpoints(Checkpoints):
         """The checkpoint marked as the best; the others load the same."""
         return self._told(super().load_best())
 
+    def _is_there(self, target: Path) -> bool:
+        return bool(self._ranks.tell(super()._is_there(target)))
+
     def _told(self, loaded: Loaded | None) -> Loaded | None:
         self._ranks.tell(_NONE if loaded is None else 2 * loaded.step + loaded.is_begun)
         return loaded
@@ -46,11 +50,23 @@ class FollowingCheckpoints(Checkpoints):
         self._folder, self._ranks = folder, ranks
         self.has_failed = False
 
-    def require_room(self, parts: dict[str, Tensors], unsaved_bytes: int) -> None:  # type: ignore[override]
+    def require_room(self, parts: Mapping[str, Tensors], unsaved_bytes: int) -> None:
         """The first rank looks after that."""
 
-    def save(self, step: int, parts: dict[str, Tensors], facts: dict[str, object], **kinds: bool) -> None:  # type: ignore[override]
-        """The first rank saves."""
+    def save(
+        self,
+        step: int,
+        parts: dict[str, Tensors],
+        facts: dict[str, object],
+        *,
+        best: bool = False,
+        is_begun: bool = False,
+    ) -> None:
+        """The first rank saves; give it this one's parts of what is dealt out."""
+        if not self._ranks.tell(0.0):
+            for tensors in parts.values():
+                for tensor in tensors.values():
+                    whole(tensor.detach())
 
     def wait(self) -> None:
         """Nothing is being written."""

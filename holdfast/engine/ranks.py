@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ class Ranks:
 
     rank, size = 0, 1
     in_lockstep = False  # every forward pass is made by all ranks together
+    mesh: Any = None  # what torch calls the ranks that weights are dealt out to, in lockstep
     stopping: Stopping | None = None  # how this process is asked to stop, where others must know
 
     @property
@@ -78,7 +79,7 @@ class Ranks:
         """Wait for all."""
 
     def in_turns(self, work: Callable[[], Found]) -> Found:
-        """Do the work one rank after the other, where two at once would need too much memory."""
+        """Load a model: where weights are dealt out one rank after the other, since each has it whole at first."""
         return work()
 
     def is_asked_to_stop(self) -> bool:
@@ -110,6 +111,10 @@ class JoinedRanks(Ranks):
             timeout=_PATIENCE,
             device_id=torch.device(device) if is_on_card else None,
         )
+        if in_lockstep:
+            from torch.distributed.device_mesh import init_device_mesh
+
+            self.mesh = init_device_mesh("cuda" if is_on_card else "cpu", (place.size,))
 
     def apart(self, work: Callable[[], Found]) -> Found:
         """Do what this rank does by itself; when one is asked to stop meanwhile, all are interrupted after it."""
@@ -154,25 +159,36 @@ class JoinedRanks(Ranks):
         self.gather([0.0])
 
     def in_turns(self, work: Callable[[], Found]) -> Found:
-        """Do the work one rank after the other, where two at once would need too much memory."""
-        for _ in range(self.rank):
+        """Load a model: where weights are dealt out one rank after the other, since each has it whole at first."""
+        turns = self.size if self.in_lockstep else 0
+        for _ in range(min(self.rank, turns)):
             self.wait()
         found = work()
-        for _ in range(self.rank, self.size):
+        for _ in range(self.rank, turns):
             self.wait()
         return found
 
     def is_asked_to_stop(self) -> bool:
-        """Whether this rank was asked: by a signal, or by a file, which is looked for once a second."""
+        """Whether this rank was asked: by a signal, or the first one by a file, which it looks for once a second."""
         assert self.stopping is not None
-        if not self.stopping.is_asked and time.monotonic() - self._looked_at > _LOOK_SECONDS:
+        if self.is_first and time.monotonic() - self._looked_at > _LOOK_SECONDS:
             self._looked_at = time.monotonic()
-            self.stopping.is_asked = self._stop_file.exists()
+            self.stopping.is_asked |= self._stop_file.exists()
         return self.stopping.is_asked
 
     def leave(self) -> None:
         """Say good-bye."""
         self._distributed.destroy_process_group()
+
+
+def is_dealt_out(tensor: Tensor) -> bool:
+    """Whether each rank has a part of it (`engine.sharding`)."""
+    return hasattr(tensor, "full_tensor")
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor as one process has it; of one that is dealt out all ranks must ask for it together."""
+    return tensor.full_tensor() if is_dealt_out(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def own_device(device: str, place: Place) -> str:

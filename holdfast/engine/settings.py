@@ -52,6 +52,11 @@ class Settings:
         return self.device.startswith("cuda")
 
     @property
+    def load_device(self) -> str:
+        """Where a model is put when it is loaded: weights that are dealt out go to a card one layer at a time."""
+        return "cpu" if self.shard else self.device
+
+    @property
     def card_draws(self) -> bool:
         """Whether a card draws what is dropped, by its own generator: its half-precision attention can do so."""
         return self.is_on_card and self.precision != "fp32"

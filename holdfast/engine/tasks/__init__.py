@@ -64,5 +64,6 @@ def load_task(settings: Settings, ranks: Ranks = ALONE) -> Task:
     """Load the model and open the data of the task that was asked for."""
     if settings.task not in TASKS:
         raise RequestError(f"there is no task {settings.task!r}", seen=f"tasks: {', '.join(TASKS)}")
-    task: Task = import_module(f"holdfast.engine.tasks.{TASKS[settings.task]}").load(settings, ranks)
+    module = import_module(f"holdfast.engine.tasks.{TASKS[settings.task]}")
+    task: Task = ranks.in_turns(lambda: module.load(settings, ranks))
     return task

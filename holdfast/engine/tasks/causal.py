@@ -6,7 +6,7 @@ answers) go through the vocabulary. N tokens of a micro-batch, A of them to be l
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from holdfast.core.errors import RequestError
 from holdfast.core.runfolder import MANIFEST
 from holdfast.data.shards import TokenArray, open_array, open_tokens
 from holdfast.engine.batches import Part, first_text, micro_batches, shared_out
-from holdfast.engine.crew import Crew
+from holdfast.engine.crew import make_crew
 from holdfast.engine.draws import Draws, replace_dropout
 from holdfast.engine.language_model import load_language_model, plain_model
 from holdfast.engine.order import Indices, step_seed
@@ -71,8 +71,13 @@ class Causal:
         self._draws = None if settings.card_draws else Draws(settings.seed)
         if self._draws:
             replace_dropout(model, self._draws)
-        self._crew = Crew(model, settings.hands if self.is_packed else 1)
         plain = plain_model(model)
+        self._crew = make_crew(model, settings.hands if self.is_packed else 1, ranks, [plain])
+        self._compute: Callable[[Pack, Tensor, Tensor], Tensor] = self._loss_at
+        if ranks.in_lockstep:
+            from holdfast.engine.sharding import as_one_call
+
+            self._compute = as_one_call(plain, self._loss_at)
         self._plain, self._body, self._head = plain, plain.base_model, plain.get_output_embeddings()
         self._chat_template = manifest.get("chat_template")
         folder = settings.prepared_path
@@ -207,7 +212,7 @@ class Causal:
 
     def _summed_loss(self, texts: Pack, targets_N: Tensor) -> Tensor:
         at_A = torch.nonzero(targets_N >= 0)[:, 0]
-        return self._loss_at(texts, at_A, targets_N[at_A])
+        return self._compute(texts, at_A, targets_N[at_A])
 
     def _loss_at(self, texts: Pack, at_A: Tensor, targets_A: Tensor) -> Tensor:
         """The summed loss of what is to be learned at these positions; -1 is nothing."""

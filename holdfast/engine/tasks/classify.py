@@ -24,7 +24,7 @@ from holdfast.engine.batches import Part, first_text, shared_out
 from holdfast.engine.calibration import Calibration, calibration_error, fit
 from holdfast.engine.captured import bucket
 from holdfast.engine.classifier import Classifier, averaged
-from holdfast.engine.crew import Crew
+from holdfast.engine.crew import make_crew
 from holdfast.engine.draws import Draws, replace_dropout
 from holdfast.engine.metrics import (
     class_table,
@@ -66,15 +66,14 @@ class Classify:
         manifest: Mapping[str, Any],
         ranks: Ranks = ALONE,
     ):
-        self._ranks = ranks
-        self._settings, self._classifier, self.model = settings, classifier, classifier.model
+        self._settings, self._classifier, self.model, self._ranks = settings, classifier, classifier.model, ranks
         self._texts, self._names, self._is_multi = texts, manifest["labels"], bool(manifest["multi_label"])
         self.metric = "micro_f1" if self._is_multi else "accuracy"
         self.is_packed = classifier.is_packed
         self._draws = None if settings.card_draws else Draws(settings.seed)
         if self._draws:
             replace_dropout(self.model, self._draws)
-        self._crew = Crew(self.model, settings.hands if self.is_packed else 1)
+        self._crew = make_crew(self.model, settings.hands if self.is_packed else 1, ranks, [self.model])
         self._labels = {split: np.asarray(open_array(settings.prepared_path, f"{split}.labels")) for split in texts}
         self.lengths = texts["train"].lengths
         self._has_windows = manifest.get("overlong") == "window"

@@ -7,9 +7,9 @@ B examples of a step, P passages of a step, H size of an embedding.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from holdfast.core.errors import RequestError
 from holdfast.core.runfolder import MANIFEST
-from holdfast.engine.batches import shared_out
+from holdfast.engine.batches import Part, first_text, shared_out
 from holdfast.engine.contrastive import cached_backward, info_nce
-from holdfast.engine.crew import Crew
+from holdfast.engine.crew import make_crew
 from holdfast.engine.draws import Draws, replace_dropout
 from holdfast.engine.mining import Mining, mine, nothing_mined
 from holdfast.engine.misjudged import Words, missed_queries, where
@@ -42,6 +43,11 @@ def load(settings: Settings, ranks: Ranks = ALONE) -> "TwoTower":
     """Load the towers and open the prepared queries and passages."""
     manifest = json.loads((settings.prepared_path / MANIFEST).read_text(encoding="utf-8"))
     options = read_options(settings.options)
+    if settings.shard and options.learn_temperature:
+        raise RequestError(
+            "a temperature cannot be learned where each process keeps a part of the weights",
+            try_next=('"learn_temperature": false', '"shard": false'),
+        )
     pairs = Pairs(settings.prepared_path, manifest, options)
     torch.manual_seed(settings.seed)  # for new towers
     if settings.is_on_card:
@@ -61,6 +67,11 @@ class ItemPart:
     places: Indices  # in the step's order
     first_tokens: Indices
     is_idle: bool = False  # embedded to keep step with other ranks; it counts nothing
+
+    @classmethod
+    def of(cls, part: Part, tower: int, items: int, tokens: int) -> "ItemPart":
+        """A part of one side of a step, with so many items and tokens before that side."""
+        return cls(tower, part.examples, items + part.places, tokens + part.first_tokens, part.is_idle)
 
 
 class TowerModel(nn.Module):
@@ -103,7 +114,7 @@ class TwoTower:
         self._model = model
         if draws:
             replace_dropout(model, draws)
-        self._crew = Crew(model, settings.hands if self._is_safe_in_threads() else 1)
+        self._crew = make_crew(model, settings.hands if self._is_safe_in_threads() else 1, ranks, model.towers)
         self.lengths = pairs.lengths
         self._mined = nothing_mined(len(self.lengths), options.mining or Mining(negatives=0))
         self._mined_epoch = -1
@@ -144,7 +155,8 @@ class TwoTower:
             return self._embed(part.tower, [items[int(at)] for at in part.items])
 
         def loss_of(own: Tensor) -> Tensor:
-            return self._loss(self._all_items(own, [part for parts in batches for part in parts], items), passages)
+            made = [part for parts in batches for part in parts]
+            return self._loss(self._all_items(own, made, len(items)), passages)
 
         loss = cached_backward(self._crew, batches, embed, loss_of, self._ranks)
         if self._ranks.is_first:
@@ -263,28 +275,20 @@ class TwoTower:
         found, tokens, items = [], 0, 0
         for tower, side in enumerate(sides):
             for parts in shared_out(side, item_costs, self._settings.micro_tokens, self._crew.hands, self._ranks):
-                found.append(
-                    [
-                        ItemPart(
-                            tower, part.examples, items + part.places, tokens + part.first_tokens, is_idle=part.is_idle
-                        )
-                        for part in parts
-                    ]
-                )
+                found.append([ItemPart.of(part, tower, items, tokens) for part in parts])
             tokens += int(item_costs[side].sum())
             items += len(side)
-        one = np.zeros(1, dtype=np.int64)
-        return found or [[ItemPart(0, one, one, one, is_idle=True)]]
+        return found or [[ItemPart.of(replace(first_text(), is_idle=True), 0, 0, 0)]]
 
-    def _all_items(self, own: Tensor, parts: list[ItemPart], items: Sequence[object]) -> Tensor:
-        """The embeddings of all items of the step, in their order, whichever rank made them; the gradient is our own's."""
+    def _all_items(self, own: Tensor, parts: list[ItemPart], count: int) -> Tensor:
+        """The embeddings of all items of a step in their order, whoever made them; the gradient is that of our own."""
+        order = np.concatenate([part.items for part in parts])
         if not self._ranks.are_many:
-            order = np.concatenate([part.items for part in parts])
             return own[torch.from_numpy(np.argsort(order)).to(own.device)]
-        counted = np.concatenate([np.full(len(part.items), not part.is_idle) for part in parts])
-        rows = torch.from_numpy(np.concatenate([part.items for part in parts])[counted]).to(own.device)
-        own = own[torch.from_numpy(np.flatnonzero(counted)).to(own.device)]
-        known = own.new_zeros((len(items), own.shape[1])).index_copy(0, rows, own.detach())
+        counts = np.flatnonzero(np.concatenate([np.full(len(part.items), not part.is_idle) for part in parts]))
+        rows = torch.from_numpy(order[counts]).to(own.device)
+        own = own[torch.from_numpy(counts).to(own.device)]
+        known = own.new_zeros((count, own.shape[1])).index_copy(0, rows, own.detach())
         return self._ranks.add(known).index_copy(0, rows, own)
 
     def _loss(self, whole: Tensor, passages: StepPassages) -> Tensor:
