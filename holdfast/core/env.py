@@ -31,8 +31,8 @@ def state_folder() -> Path:
 
 
 def node_name() -> str:
-    """What this machine is called among those of a run (HOLDFAST_NODE); its host name by default."""
-    return os.environ.get("HOLDFAST_NODE") or socket.gethostname()
+    """What this machine is called among those of a run (HOLDFAST_NODE); as Slurm calls it, or its host name."""
+    return os.environ.get("HOLDFAST_NODE") or os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def lease_seconds() -> float:

@@ -1,6 +1,5 @@
 """`holdfast run --nodes 2`: two machines share a run's folder; one rank, one supervisor or one machine fails."""
 
-import hashlib
 import os
 import signal
 from collections.abc import Iterator
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.supervised import weights
-from tests.lab.together import Together
+from tests.lab.together import Together, unbroken_weights
 
 pytestmark = pytest.mark.lab
 
@@ -21,31 +20,13 @@ def together(tmp_path: Path) -> Iterator[Together]:
     pair.close()
 
 
-@pytest.fixture(scope="session")
-def unbroken() -> str:
-    """The weights of ranks.py that nothing happens to: both ranks' gradients added up, in one process."""
-    import torch
-
-    torch.manual_seed(0)
-    model = torch.nn.Linear(8, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for step in range(60):
-        optimizer.zero_grad()
-        for rank in (0, 1):
-            x = torch.randn(16, 8, generator=torch.Generator().manual_seed(2 * step + rank))
-            (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
-        optimizer.step()
-    state = model.state_dict()
-    return hashlib.sha256(b"".join(state[name].numpy().tobytes() for name in sorted(state))).hexdigest()
-
-
-def test_a_rank_killed_on_another_machine_is_named_and_both_begin_anew(together, unbroken, lab_row):
+def test_a_rank_killed_on_another_machine_is_named_and_both_begin_anew(together, lab_row):
     together.start_both()
     os.kill(together.rank_of("b", 25), signal.SIGKILL)
     done = together.finish()
     assert done.exit_code == 0, done.output
     first = done.outcomes[0]
-    same = weights(together.output) == unbroken
+    same = weights(together.output) == unbroken_weights()
     lab_row(
         fault="rank killed on another machine",
         phase="step",
@@ -63,13 +44,13 @@ def test_a_rank_killed_on_another_machine_is_named_and_both_begin_anew(together,
 
 
 @pytest.mark.full
-def test_a_rank_stopped_on_another_machine_is_noticed_there(together, unbroken, lab_row):
+def test_a_rank_stopped_on_another_machine_is_noticed_there(together, lab_row):
     together.start_both()
     os.kill(together.rank_of("b", 25), signal.SIGSTOP)
     done = together.finish()
     assert done.exit_code == 0, done.output
     first = done.outcomes[0]
-    same = weights(together.output) == unbroken
+    same = weights(together.output) == unbroken_weights()
     lab_row(
         fault="rank stopped on another machine",
         phase="step",
@@ -86,7 +67,7 @@ def test_a_rank_stopped_on_another_machine_is_noticed_there(together, unbroken, 
 
 
 @pytest.mark.full
-def test_a_supervisor_killed_on_another_machine_is_missed_and_may_come_back(together, unbroken, lab_row):
+def test_a_supervisor_killed_on_another_machine_is_missed_and_may_come_back(together, lab_row):
     together.variables["PAUSE"] = "0.1"
     together.start_both()
     together.rank_of("b", 15)
@@ -97,7 +78,7 @@ def test_a_supervisor_killed_on_another_machine_is_missed_and_may_come_back(toge
     done = together.finish()
     assert done.exit_code == 0, done.output
     first = done.outcomes[0]
-    same = weights(together.output) == unbroken
+    same = weights(together.output) == unbroken_weights()
     lab_row(
         fault="supervisor killed on another machine",
         phase="step",
@@ -113,7 +94,7 @@ def test_a_supervisor_killed_on_another_machine_is_missed_and_may_come_back(toge
 
 
 @pytest.mark.full
-def test_the_leader_killed_the_other_machine_leads_after_the_lease(together, unbroken, lab_row):
+def test_the_leader_killed_the_other_machine_leads_after_the_lease(together, lab_row):
     together.variables["PAUSE"] = "0.1"
     together.start_both()
     together.rank_of("a", 15)
@@ -123,7 +104,7 @@ def test_the_leader_killed_the_other_machine_leads_after_the_lease(together, unb
     together.start("a")
     done = together.finish()
     assert done.exit_code == 0, done.output
-    same = weights(together.output) == unbroken
+    same = weights(together.output) == unbroken_weights()
     lab_row(
         fault="leading supervisor killed",
         phase="step",
@@ -151,7 +132,7 @@ def test_a_machine_that_never_comes_is_waited_for_and_then_said(together):
 
 
 @pytest.mark.full
-def test_a_machine_asked_to_leave_lets_the_run_save_and_may_come_back(together, unbroken):
+def test_a_machine_asked_to_leave_lets_the_run_save_and_may_come_back(together):
     together.variables["PAUSE"] = "0.1"
     together.start_both()
     together.rank_of("b", 15)
@@ -161,11 +142,11 @@ def test_a_machine_asked_to_leave_lets_the_run_save_and_may_come_back(together, 
     done = together.finish()
     assert done.exit_code == 0, done.output
     assert "b was asked to leave" in done.outcomes[0].sentence
-    assert weights(together.output) == unbroken
+    assert weights(together.output) == unbroken_weights()
 
 
 @pytest.mark.full
-def test_the_leader_asked_to_stop_stops_all_and_the_same_commands_go_on(together, unbroken):
+def test_the_leader_asked_to_stop_stops_all_and_the_same_commands_go_on(together):
     together.variables["PAUSE"] = "0.1"
     together.start_both()
     together.rank_of("a", 15)
@@ -176,11 +157,11 @@ def test_the_leader_asked_to_stop_stops_all_and_the_same_commands_go_on(together
     together.start_both()
     done = together.finish()
     assert done.exit_code == 0, done.output
-    assert weights(together.output) == unbroken
+    assert weights(together.output) == unbroken_weights()
 
 
 @pytest.mark.full
-def test_storage_that_is_gone_for_a_while_is_said_and_waited_for(together, unbroken):
+def test_storage_that_is_gone_for_a_while_is_said_and_waited_for(together):
     together.variables["PAUSE"] = "0.4"
     together.start_both()
     together.rank_of("b", 15)
@@ -191,7 +172,7 @@ def test_storage_that_is_gone_for_a_while_is_said_and_waited_for(together, unbro
     done = together.finish()
     assert done.exit_code == 0, done.output
     assert "can be written again" in together.said("a")
-    assert weights(together.output) == unbroken
+    assert weights(together.output) == unbroken_weights()
 
 
 def test_two_machines_of_one_name_are_refused(together):
