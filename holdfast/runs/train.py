@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.artifacts import write_artifact
-from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.errors import HoldfastError, MachineError, RequestError
 from holdfast.core.request import KIND, TrainRequest, read_saved, to_saved
 from holdfast.core.runfolder import PLAN, REQUEST, attempt_folders, model_folder
 from holdfast.core.text import human_bytes
@@ -112,7 +112,12 @@ def _plan(run: Path, request: TrainRequest, on_event: OnEvent, children: EngineC
         return plan
     children.warm_up()  # beside the reading of the data
     with hold(run), _room(run):
-        walked = walk(run, request, on_event)
+        try:
+            walked = walk(run, request, on_event)
+        except HoldfastError:
+            if not is_as_asked:  # what was refused is not asked for any more
+                write_artifact(run, REQUEST, to_saved(replace(request, processes=_planned_processes(plan))))
+            raise
         if has_begun:
             _keep_proven(run, plan)
         else:

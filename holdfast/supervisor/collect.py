@@ -32,7 +32,7 @@ from holdfast.supervisor.mac_reports import find_crash_report
 from holdfast.supervisor.members import Identity, read_root
 from holdfast.supervisor.memory_proof import MemoryMark
 from holdfast.supervisor.own_code import own_lines
-from holdfast.supervisor.rank_stacks import rank_lines
+from holdfast.supervisor.rank_stacks import rank_lines, told_by_stacks
 from holdfast.supervisor.room import room_lines
 
 if TYPE_CHECKING:
@@ -74,15 +74,18 @@ def collect(
     """Look at an attempt and write evidence.json. Call it before the tree is ended."""
     root = child.identity if child else read_root(attempt)
     pids = {end.pid for end in exits} | ({root.pid} if root else set())
-    lines = list(_verdict_lines(look, ending))
+    ranks, lines = read_ranks(attempt), list[str]()
     if ending.is_hung and root:
         # Before the dumps: a tool that attaches changes what threads wait in.
         lines += _asked("the processes", lambda: look_closely(root.pid))
         lines += _asked("the stacks", lambda: _dump(attempt, root, look, lines))
-        lines += _asked("the ranks", lambda: rank_lines(attempt, read_ranks(attempt), _culprits(look)))
+        if look:
+            look = told_by_stacks(attempt, ranks, look)
+            order = [one.pid for one in look.judged.standings]
+            lines += _asked("the ranks", lambda: rank_lines(attempt, ranks, order))
+    lines = [*_verdict_lines(look, ending), *lines]
     if root and (ending.is_hung or (ending.returncode or 0) < 0):
         lines += _asked("the program's own code", lambda: own_lines(attempt, root.pid, is_hung=ending.is_hung))
-    ranks = read_ranks(attempt)
     ends = Ends(exits, ranks, root.pid if root else 0, read_places(attempt))
     lines += _asked("the exits", ends.lines)
     victim = ends.killed() or _launcher(ending, root, ranks)

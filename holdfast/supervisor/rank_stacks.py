@@ -5,27 +5,47 @@ stack of the one they wait for says where it was held up.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.supervisor.own_code import Frame, own_place, python_frames
+from holdfast.supervisor.verdict import Verdict, rank_words
+
+if TYPE_CHECKING:
+    from holdfast.supervisor.watch import Look
 
 # All that is said between ranks goes through one module of our engine: the line that calls it says more.
 _ENGINE = re.compile(r"holdfast[/\\]engine[/\\](?!ranks\.py)[\w./\\]+\.py$")
 _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|^(?:torch|transformers|numpy|importlib)[/\\.]|^<")
 _COLLECTIVES = re.compile(r"torch[/\\]distributed[/\\]distributed_c10d\.py$")
+_HELD = (Verdict.STOPPED, Verdict.DEBUGGED)  # wherever that happened to it
 _WRAPPER = re.compile(r"(?:^|\.)wrapper$")
 
 
-def rank_lines(attempt: Path, ranks: Mapping[int, int], order: Iterable[int]) -> Iterator[str]:
+def told_by_stacks(attempt: Path, ranks: Mapping[int, int], look: "Look") -> "Look":
+    """The same look with the ranks in the order that their stacks tell: first those that wait for none of the others.
+
+    Two ranks that wait for a lock look alike from outside; the stack of one of them says that it is a collective's.
+    """
+    before = look.judged.standings
+    standings = tuple(sorted(before, key=lambda one: one.verdict not in _HELD and _is_waiting(attempt, one.pid)))
+    if standings == before or len(ranks) < 2:
+        return look
+    why = look.because.removesuffix(rank_words(before, ranks.get))
+    return replace(
+        look, judged=replace(look.judged, standings=standings), because=why + rank_words(standings, ranks.get)
+    )
+
+
+def rank_lines(attempt: Path, ranks: Mapping[int, int], order: Sequence[int]) -> Iterator[str]:
     """One line for each rank whose stack was seen, those of `order` (pids) before others."""
     if len(ranks) < 2:
         return
-    first = [pid for pid in order if pid in ranks]
-    for pid in dict.fromkeys([*first, *sorted(ranks, key=lambda pid: ranks[pid])]):
-        frames = python_frames(attempt, pid)
-        if frames:
-            yield f"rank {ranks[pid]} (pid {pid}) {_words(attempt, frames, holds_up=pid in first[:1])}"
+    for pid in dict.fromkeys([*(pid for pid in order if pid in ranks), *sorted(ranks, key=lambda pid: ranks[pid])]):
+        if frames := python_frames(attempt, pid):
+            yield f"rank {ranks[pid]} (pid {pid}) {_words(attempt, frames, holds_up=pid in order[:1])}"
 
 
 def _words(attempt: Path, frames: list[Frame], *, holds_up: bool) -> str:
@@ -34,8 +54,12 @@ def _words(attempt: Path, frames: list[Frame], *, holds_up: bool) -> str:
     if collective and not holds_up:
         return f"waits for the others in {collective}, at {place}"
     inner = collective or frames[0].function
-    is_there = inner.startswith("<") or place.endswith(f" in {inner}")
-    return f"stands at {place}" + ("" if is_there else f", calling {inner}")
+    calling = "" if inner.startswith("<") or place.endswith(f" in {inner}") else f", calling {inner}"
+    return f"{'holds the others up: it ' if holds_up else ''}stands at {place}{calling}"
+
+
+def _is_waiting(attempt: Path, pid: int) -> bool:
+    return bool(_collective(python_frames(attempt, pid)))
 
 
 def _place(attempt: Path, frames: list[Frame]) -> str:

@@ -15,8 +15,7 @@ _ECHO = re.compile(
     r"|Connection (?:closed|reset) by peer|Broken pipe"
 )
 _VICTIM = r"^kernel log: .*Killed process (\d+) \(([^)]*)\).*anon-rss:(\d+)kB, file-rss:(\d+)kB"
-_HOLDS_UP = "holds the others up"
-_RANK_STANDS = r"^rank \d+ \(pid \d+\) (?:stands at|waits for the others in) "
+_RANK_STANDS = r"^rank \d+ \(pid \d+\) (?:holds the others up: it |)(?:stands at|waits for the others in) "
 _MOST_RANKS = 3
 _LIMIT = re.compile(r"\blimit (?P<limit>[\d.]+ \w+)")
 
@@ -79,9 +78,8 @@ def _held(evidence: Evidence, seen: dict[str, object]) -> str:
 def _proof(diagnosis: Diagnosis, evidence: Evidence) -> str:
     """The strongest line, what was measured before what was printed; the title may say it already."""
     given_up = evidence.samples.first(r"^given up: ")
-    if given_up and _HOLDS_UP in given_up.text:  # it names the rank; where the others stand their stacks say better
-        named, _, others = given_up.text.removeprefix("given up: ").partition(_HOLDS_UP)
-        return _short(named + _HOLDS_UP + ("" if evidence.samples.first(_RANK_STANDS) else others))
+    if given_up and "holds the others up" in given_up.text:  # it names the rank; the stacks say it better
+        return "" if evidence.samples.first(_RANK_STANDS) else _short(given_up.text.removeprefix("given up: "))
     passages: list[Passage] = sorted(diagnosis.because, key=lambda passage: passage.source != "sample")
     texts = [passage.text.strip() for passage in passages if passage.text.strip() not in ("hang", diagnosis.title)]
     if not texts or texts[0].startswith(("signal ", "code ")):

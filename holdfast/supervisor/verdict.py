@@ -7,7 +7,7 @@ the tree is deadlocked, and more time changes nothing.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -199,6 +199,16 @@ def stand_all(first: TreeSample, last: TreeSample, fronts: Iterable[int]) -> tup
         for one in _standings(first, last, fronts)
     ]
     return tuple(sorted(standings, key=lambda one: _WORST_FIRST.index(one.verdict)))
+
+
+def rank_words(standings: Sequence[Standing], rank_of: Callable[[int], object]) -> str:
+    """Say of each training process where it stands, the first of them as the one that holds the others up."""
+    said = []
+    for one in standings:
+        rank = rank_of(one.pid)
+        who = f"process {one.pid}" if rank is None else f"rank {rank} (process {one.pid})"
+        said.append(f"{who}: {one.words}")
+    return f"{said[0]}, and holds the others up; " + "; ".join(said[1:])
 
 
 def _judge_quiet(first: TreeSample, last: TreeSample, fronts: Sequence[int]) -> Judged:

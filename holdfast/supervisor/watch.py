@@ -23,7 +23,7 @@ from holdfast.supervisor.members import find_members
 from holdfast.supervisor.motion import Motions
 from holdfast.supervisor.processes import ProcessSample, TreeReader, TreeSample, read_command_line
 from holdfast.supervisor.silence import SilenceClock
-from holdfast.supervisor.verdict import Judged, Standing, Verdict, judge_window, measure_use, stand_all
+from holdfast.supervisor.verdict import Judged, Verdict, judge_window, measure_use, rank_words, stand_all
 from holdfast.supervisor.waits import describe_waits
 
 WINDOW_SECONDS = 4.0
@@ -44,7 +44,7 @@ class Look:
     words: str  # what it does, and when a wait of it will be given up
     resident_bytes: int
     is_hung: bool
-    because: str  # why it is hung; empty when it is not
+    because: str  # why it is hung, and by whom where several train; empty when it is not
     noticed_after_seconds: float | None  # since progress was last seen, when hung
     silent_seconds: float  # since progress was last seen
     pids: tuple[int, ...] = ()  # of the whole tree, root first
@@ -189,7 +189,7 @@ class Watch:
         if ruling.is_hung and len(position.fronts) > 1:
             standings = stand_all(self._samples[0], describe_waits(tree), position.fronts)
             judged = dataclasses.replace(judged, standings=standings)
-            because = f"{because}; {self._rank_words(judged.standings)}"
+            because = f"{because}; {rank_words(standings, self._beats.rank_of)}"
         return Look(
             phase=position.phase,
             step=position.step,
@@ -203,14 +203,6 @@ class Watch:
             silent_seconds=silent,
             pids=tuple(process.pid for process in tree.processes),
         )
-
-    def _rank_words(self, standings: tuple[Standing, ...]) -> str:
-        """Say of each rank where it stands, the culprit first: the one that is not waiting for the others."""
-        said = []
-        for one in standings:
-            rank = self._beats.rank_of(one.pid)
-            said.append(f"{f'rank {rank} (process {one.pid})' if rank else f'process {one.pid}'}: {one.words}")
-        return f"{said[0]}, and holds the others up; " + "; ".join(said[1:])
 
 
 def _wait_words(ruling: Ruling, judged: Judged) -> str:

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.runfolder import CHILD, STACKS
-from holdfast.supervisor.rank_stacks import rank_lines
+from holdfast.supervisor.rank_stacks import rank_lines, told_by_stacks
+from holdfast.supervisor.verdict import Judged, Standing, Verdict, rank_words
+from holdfast.supervisor.watch import Look
 
 GATHER = """\
     all_gather_single (torch/distributed/distributed_c10d.py:4394)
@@ -46,7 +48,8 @@ def test_the_one_that_is_waited_for_comes_first_with_its_line(attempt):
     write(attempt, 31, GATHER + ENGINE)
     write(attempt, 32, LOCKED)
     assert list(rank_lines(attempt, RANKS, [32])) == [
-        "rank 1 (pid 32) stands at holdfast/engine/tasks/classify.py:90 in Task.forward_backward, calling Event.wait",
+        "rank 1 (pid 32) holds the others up: it stands at holdfast/engine/tasks/classify.py:90 in "
+        "Task.forward_backward, calling Event.wait",
         "rank 0 (pid 31) waits for the others in all_gather_into_tensor, at holdfast/engine/meeting.py:46 in "
         "Meeting.hold",
     ]
@@ -55,17 +58,15 @@ def test_the_one_that_is_waited_for_comes_first_with_its_line(attempt):
 def test_one_that_was_stopped_in_a_collective_does_not_wait_for_the_others(attempt):
     write(attempt, 32, GATHER + ENGINE)
     (line,) = rank_lines(attempt, RANKS, [32])
-    assert (
-        line
-        == "rank 1 (pid 32) stands at holdfast/engine/meeting.py:46 in Meeting.hold, calling all_gather_into_tensor"
-    )
+    place = "holdfast/engine/meeting.py:46 in Meeting.hold"
+    assert line == f"rank 1 (pid 32) holds the others up: it stands at {place}, calling all_gather_into_tensor"
 
 
 def test_a_script_is_named_by_its_own_line(attempt):
     write(attempt, 31, GATHER + "    <module> (train.py:3)\n")
     write(attempt, 32, "    <module> (train.py:7)\n")
     assert list(rank_lines(attempt, RANKS, [32])) == [
-        "rank 1 (pid 32) stands at train.py:7",
+        "rank 1 (pid 32) holds the others up: it stands at train.py:7",
         "rank 0 (pid 31) waits for the others in all_gather_into_tensor, at train.py:3",
     ]
 
@@ -77,6 +78,34 @@ def test_what_python_itself_wrote_counts_where_nothing_looked_from_outside(attem
     (attempt / STACKS / "python-31.txt").write_text(text + f'  File "{attempt}/train.py", line 4 in evaluate\n')
     (line,) = rank_lines(attempt, RANKS, [])
     assert line == "rank 0 (pid 31) waits for the others in barrier, at train.py:4 in evaluate"
+
+
+def looked(*standings: Standing) -> Look:
+    judged = Judged(verdict=Verdict.TIMED, words="waits", standings=standings)
+    because = f"30 s; {rank_words(standings, RANKS.get)}"
+    numbers = {"step": 7, "steps": 9, "resident_bytes": 1, "noticed_after_seconds": 30.0, "silent_seconds": 30.0}
+    return Look(phase="step", judged=judged, words="waits", is_hung=True, because=because, **numbers)
+
+
+def test_of_two_that_wait_for_a_lock_the_one_outside_of_collectives_holds_the_other_up(attempt):
+    write(attempt, 31, GATHER + ENGINE)
+    write(attempt, 32, LOCKED)
+    alike = [Standing(pid=pid, verdict=Verdict.TIMED, words=f"waits, {pid}") for pid in RANKS]
+    look = told_by_stacks(attempt, RANKS, looked(*alike))
+    assert [one.pid for one in look.judged.standings] == [32, 31]
+    assert look.because == (
+        "30 s; rank 1 (process 32): waits, 32, and holds the others up; rank 0 (process 31): waits, 31"
+    )
+
+
+def test_one_that_is_stopped_stays_the_first_wherever_it_stands(attempt):
+    write(attempt, 31, GATHER + ENGINE)
+    write(attempt, 32, LOCKED)
+    look = looked(
+        Standing(pid=31, verdict=Verdict.STOPPED, words="is stopped"),
+        Standing(pid=32, verdict=Verdict.TIMED, words="waits"),
+    )
+    assert told_by_stacks(attempt, RANKS, look) == look
 
 
 def test_one_process_alone_has_no_ranks(attempt):

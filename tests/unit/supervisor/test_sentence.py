@@ -51,11 +51,11 @@ def test_a_hang_names_the_rank_that_holds_the_others_up(say):
 def test_where_stacks_say_where_the_ranks_stand_the_sentence_does_too(say):
     given_up = "given up: sleeps; rank 1 (process 32): sleeps, and holds the others up; rank 0: waits for a lock"
     stands = [
-        "rank 1 (pid 32) stands at train.py:7 in load",
+        "rank 1 (pid 32) holds the others up: it stands at train.py:7 in load",
         "rank 0 (pid 31) waits for the others in all_reduce, at x:1",
     ]
     sentence = say("hang", ["verdict sleeping: sleeps", given_up, *stands], phase="step", step=20)
-    assert f"and holds the others up; {stands[0]}; {stands[1]}" in sentence
+    assert f"({stands[0]}; {stands[1]})" in sentence
     assert "waits for a lock" not in sentence
 
 

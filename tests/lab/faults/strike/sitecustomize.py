@@ -3,7 +3,8 @@
 The fault is a signal that the process gets, or "deadlock", "livelock", "nan" (in the weights, only in a script). Our
 engine is struck as it enters the phase: from outside a short phase of a starved process could be missed. A script is
 struck as torch loads ("import"), or after that step of its optimizer. In phase "call" the process waits for SIGUSR2.
-STRIKE_ONCE names a file that is made at the strike; where it is there nothing more happens.
+STRIKE_ONCE names a file that is made at the strike; where it is there nothing more happens. STRIKE_RANK names the
+one of several ranks that is struck.
 """
 
 import os
@@ -18,6 +19,8 @@ DELAY_SECONDS = 0.003 if PHASE == "save" else 0.0  # in the middle of the writin
 
 
 def strike(weights=()):
+    if os.environ.get("STRIKE_RANK", os.environ.get("RANK")) != os.environ.get("RANK"):
+        return
     if ONCE:
         try:
             Path(ONCE).touch(exist_ok=False)
