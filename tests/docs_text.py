@@ -3,6 +3,7 @@
 A block of commands is fenced as `sh` (every line) or `console` (the lines after "$ "; the others are what was printed).
 `<!-- run -->` right before a block makes tests/lab/test_docs.py run it: `<!-- run full -->` in the slow half only,
 `<!-- run, exit 3 -->` with another exit code, `<!-- run, printed -->` to the very output that the page shows.
+`<!-- run by tests/x.py -->` says which other test runs it, `<!-- not run: why -->` that none does.
 """
 
 import itertools
@@ -18,6 +19,7 @@ from markdown_it.token import Token
 ROOT = Path(__file__).parents[1]
 _MARKDOWN = MarkdownIt("commonmark").enable("table")
 _MARK = re.compile(r"<!-- run(?P<full> full)?(?:, exit (?P<code>\d+))?(?P<printed>, printed)? -->")
+_ELSEWHERE = re.compile(r"<!-- (?:run by (?P<by>\S+)|not run: (?P<why>.+)) -->")
 _COMMENT = re.compile(r"(?:^|\s)#.*$")
 _BETWEEN = {"|", "||", "&&", ";", "&", ">", ">>", "<", "2>&1"}
 
@@ -34,6 +36,8 @@ class Block:
     is_slow: bool = False
     exit_code: int = 0
     is_printed: bool = False
+    run_by: str = ""  # a file
+    why_not: str = ""
 
     @property
     def commands(self) -> list[str]:
@@ -59,7 +63,7 @@ def name_of(page: Path) -> str:
 
 def blocks_of(page: Path) -> list[Block]:
     """The page's fenced blocks, with the marks before them."""
-    found, mark = [], None
+    found, mark, elsewhere = [], None, None
     for token in _tokens(page):
         if token.type in ("fence", "code_block") and token.map:
             language = token.info.strip() if token.type == "fence" else "sh"
@@ -73,9 +77,12 @@ def blocks_of(page: Path) -> list[Block]:
                     is_slow=bool(mark and mark["full"]),
                     exit_code=int(mark["code"] or 0) if mark else 0,
                     is_printed=bool(mark and mark["printed"]),
+                    run_by=(elsewhere and elsewhere["by"]) or "",
+                    why_not=(elsewhere and elsewhere["why"]) or "",
                 )
             )
-        mark = _MARK.match(token.content.strip()) if token.type == "html_block" else None
+        comment = token.content.strip() if token.type == "html_block" else ""
+        mark, elsewhere = _MARK.match(comment), _ELSEWHERE.match(comment)
     return found
 
 

@@ -1,11 +1,13 @@
-"""The generated pages say what the hazard files say."""
+"""The generated pages say what the hazard files say; a new hazard begins as a file that Python can read."""
 
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+from tools.hazard_pages import PAGES, pages
 
-from hazard_pages import PAGES, pages
+TOOL = Path(__file__).parents[2] / "tools" / "new_hazard.py"
 
 
 def test_every_page_is_up_to_date():
@@ -19,3 +21,19 @@ def test_every_page_is_up_to_date():
 
 def test_no_page_is_left_of_a_hazard_that_is_gone():
     assert {path.name for path in PAGES.glob("*.md")} == set(pages())
+
+
+def test_a_new_hazard_begins_as_a_skeleton_and_takes_no_name_twice(tmp_path):
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "holdfast" / "hazards").mkdir(parents=True)
+    tool = shutil.copy(TOOL, tmp_path / "tools")
+
+    def make(name):
+        return subprocess.run([sys.executable, tool, name], capture_output=True, text=True)
+
+    assert "make hazards" in make("area-fault").stdout
+    made = (tmp_path / "holdfast" / "hazards" / "area_fault.py").read_text()
+    compile(made, "area_fault.py", "exec")
+    assert 'slug="area-fault"' in made
+    assert "exists already" in make("area-fault").stderr
+    assert "is no slug" in make("Fault").stderr

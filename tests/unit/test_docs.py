@@ -46,6 +46,15 @@ class TestEveryPage:
                     _parse(words)
                 _check_make_and_pip(command)
 
+    def test_its_commands_are_run_by_a_test_or_it_says_why_not(self, page):
+        untold = []
+        for block in blocks_of(page):
+            if block.run_by:
+                assert (ROOT / block.run_by).exists(), f"line {block.line}"
+            if block.commands and not (block.is_run or block.run_by or block.why_not):
+                untold.append(f"line {block.line}: {block.commands[0]}")
+        assert not untold, "mark the block, see tests/docs_text.py"
+
     def test_its_inline_commands_name_options_we_have(self, page):
         for span in spans_of(page):
             words = re.sub(r"[\[\](),|]", " ", span).split()
