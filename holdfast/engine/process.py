@@ -1,9 +1,11 @@
 """Sets up the process that trains, before torch is loaded. Nothing here changes a result."""
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
+from importlib import import_module
 
 # From <malloc.h>.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
@@ -16,6 +18,9 @@ def prepare_process() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     if not sys.stderr.isatty():  # a bar is thousands of lines in a log, and a full disk would end what draws it
         os.environ.setdefault("TQDM_DISABLE", "1")
+    with contextlib.suppress(ImportError):
+        # Its thread wakes every ten seconds: to whoever looks from outside it could wake the others of a deadlock too.
+        import_module("tqdm").tqdm.monitor_interval = 0
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # not glibc
