@@ -7,12 +7,25 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from holdfast.service.first_user import make_link
-from holdfast.service.jobs.models import Dataset, Job, Worker
-from tests.service.folders import write_folder
-from tests.service.test_run_pages import make_job
+from holdfast.service.jobs.models import Dataset, Job, TrainedModel, Worker
+from holdfast.service.jobs.notices import make_hook
+from holdfast.service.jobs.secrets import keep_secret
+from holdfast.service.jobs.tokens import make_token
+from tests.service.folders import make_job, write_folder
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
 
+_LONG = "a text that goes on for a while and then some more of it, " * 5 + "w" * 60
+_FACTS = {
+    **{"rows": 200, "task": "classify", "form": "one label", "splits": {"train": 160, "test": 40}, "label_count": 2},
+    **{"labels": {"a rather long label of two words": 150, "b": 50}, "text_column": "text", "label_column": "label"},
+    **{"warnings": [_LONG], "bad_rows": [{"row": 7, "column": "text", "value": _LONG, "reason": _LONG}]},
+    **{"bad_row_count": 1, "choices": {"task": {"value": "classify", "because": "there is a column of labels"}}},
+    "lengths": {"text": {"median": 9, "p95": 20, "longest": 40, "unit": "words"}},
+    "histograms": {"text": [[1, 20], [11, 150], [21, 30]]},
+}
+_PREVIEW = {"columns": ["text", "label"], "rows": [[_LONG, "a rather long label of two words"], ["b", "b"]]}
+_PROBLEM = {"what": "there is no model minilmm", "seen": _LONG, "try_next": ["did you mean minilm?"]}
 _FOLDERS = ("planned", "running", "finished", "failed", "stopped")
 _AXE = "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']})"
 
@@ -21,21 +34,27 @@ _AXE = "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa',
 def places(home):
     """One of everything, and the paths of its pages."""
     ada = User.objects.create_superuser("ada", "ada@example.org", "a long enough one")
-    facts = {"rows": 200, "task": "classify"}
-    data = Dataset.objects.create(owner=ada, name="words", file_name="words.csv", state="ready", facts=facts)
-    Worker.objects.create(name="studio", host="studio", devices=["cpu"])
+    data = Dataset.objects.create(
+        owner=ada, name="words", file_name="words.csv", state="ready", facts=_FACTS, preview=_PREVIEW
+    )
+    refused = Dataset.objects.create(owner=ada, name="odd", file_name="odd.csv", state="refused", problem=_PROBLEM)
+    finding = {"slug": "openmp-duplicate", "severity": "warning", "seen": _LONG, "remedies": [{"title": "one thread"}]}
+    Worker.objects.create(name="studio", host="studio", devices=["cpu"], checkup={"findings": [finding]})
     jobs = {folder: make_job(ada, folder, name=f"{folder} run", dataset=data) for folder in _FOLDERS}
+    wrong = make_job(ada, state="failed", name="wrong model", dataset=data, error=_PROBLEM)
+    metrics = {"test": {"accuracy": 0.9, "classes": [{"label": _LONG, "precision": 1, "recall": 0.8, "f1": 0.9}]}}
+    model = TrainedModel.objects.create(
+        owner=ada, job=jobs["finished"], name="words", task="classify", metrics=metrics, base="minilm"
+    )
+    make_token(ada, "laptop")
+    keep_secret(ada, "HF_TOKEN", "hf_" + "Zq3" * 11)
+    make_hook(ada, "webhook", "https://example.org/hook")
     paths = ["/", "/runs/new", f"/runs/compare?ids={jobs['finished'].pk},{jobs['failed'].pk}", "/?q=nothing"]
-    paths += [f"/runs/{job.pk}" for job in jobs.values()] + [f"/runs/{jobs['failed'].pk}/delete"]
-    paths += [
-        "/datasets/",
-        "/datasets/new",
-        f"/datasets/{data.pk}",
-        "/models/",
-        "/machines/",
-        "/account/",
-        make_link(ada),
-    ]
+    paths += [f"/runs/compare?ids={wrong.pk}", f"/runs/new?from={wrong.pk}", f"/runs/{jobs['failed'].pk}/delete"]
+    paths += [f"/runs/{job.pk}" for job in (*jobs.values(), wrong)]
+    paths += ["/datasets/", "/datasets/new", f"/datasets/{data.pk}", f"/datasets/{refused.pk}"]
+    paths += ["/models/", f"/models/{model.pk}", f"/models/{model.pk}/delete", "/hazards/openmp-duplicate"]
+    paths += ["/machines/", "/account/", "/account/password", make_link(ada)]
     return ada, paths, jobs
 
 
@@ -49,14 +68,22 @@ def open_page(browser, live_server, user, **how):
     return context.new_page()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (1280, "light"),
+        (390, "dark"),
+        pytest.param(1280, "dark", marks=pytest.mark.full),
+        pytest.param(390, "light", marks=pytest.mark.full),
+    ],
+)
 def test_no_page_has_a_serious_fault_or_is_wider_than_its_window(browser, live_server, places, width, scheme):
     axe = pytest.importorskip("axe_playwright_python.base", reason="axe is not installed").AXE_FILE_PATH.read_text()
     user, paths, _ = places
     viewport = {"width": width, "height": 900}
     page = open_page(browser, live_server, user, viewport=viewport, color_scheme=scheme)
     faults = []
-    for path in paths:
+    for path in (*paths, "/nothing/here", "/once/used"):
         page.goto(live_server.url + path)
         page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
         page.evaluate(axe)

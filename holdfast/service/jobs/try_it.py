@@ -115,11 +115,11 @@ def _give_back(run: Path, loaded: Loaded) -> None:
 def _watch() -> None:
     global _sweeper
     if _sweeper is None or not _sweeper.is_alive():
-        _sweeper = threading.Thread(target=_sweep_until_empty, name="try-it", daemon=True)
+        _sweeper = threading.Thread(target=_sweep_for_ever, name="try-it", daemon=True)
         _sweeper.start()
 
 
-def _sweep_until_empty() -> None:
+def _sweep_for_ever() -> None:
     while True:
         time.sleep(_LOOK_EVERY_SECONDS)
         sweep()

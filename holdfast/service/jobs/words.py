@@ -12,7 +12,18 @@ from typing import Any
 
 from holdfast.core.request import FIELDS, REMOTE_FIELDS
 
-_LABELS = {"lr": "learning rate", "keep": "weights to keep", "lora_r": "LoRA rank", "lora": "LoRA"}
+_LABELS = {
+    "lr": "learning rate",
+    "lr_scheduler_type": "learning rate schedule",
+    "eval_steps": "steps between evaluations",
+    "keep": "weights to keep",
+    "prove": "proof",
+    "lora": "LoRA",
+    "lora_r": "LoRA rank",
+    "lora_alpha": "LoRA alpha",
+    "lora_dropout": "LoRA dropout",
+    "lora_target_modules": "LoRA target modules",
+}
 _GIVEN = {*FIELDS, "dataset", "team"}
 _OPTION = re.compile(r"--([a-z][a-z0-9-]*)")
 _ADVICE = re.compile(r"--([a-z][a-z0-9-]*) (\S.*)")

@@ -14,6 +14,7 @@ from holdfast.runs.story import Story
 from holdfast.service.jobs.compare import compare_runs
 from holdfast.service.jobs.followed import follow_story
 from holdfast.service.jobs.models import Job
+from holdfast.service.jobs.words import label_of
 from holdfast.service.pages.run_rows import state_words
 from holdfast.service.pages.run_words import run_seconds, steps_of
 
@@ -95,7 +96,7 @@ def _settings(jobs: Sequence[Job], found: Mapping[str, Sequence[object]]) -> Ite
         if name == "dataset":
             yield Row(name, _cells(jobs, names))
         elif len(known) > 1 or any(name in job.request for job in jobs):
-            yield Row(name.replace("_", " "), _cells(jobs, ["" if one is None else _plain(one) for one in values]))
+            yield Row(label_of(name), _cells(jobs, ["" if one is None else _plain(one) for one in values]))
 
 
 def _metrics(jobs: Sequence[Job], found: Mapping[str, Sequence[float | None]]) -> Iterator[Row]:

@@ -16,10 +16,10 @@ from holdfast.runs.page.charts import bar_chart, meter
 from holdfast.runs.page.html import Html, table, tag
 from holdfast.service.jobs import datasets
 from holdfast.service.jobs.models import Dataset, Job
+from holdfast.service.pages.dataset_form import TASK_WORDS, Field, choice_fields
 
 _ON_A_PAGE = 25
 _SHOWN_LABELS = 20
-_TASK_WORDS = {"classify": "classify texts", "causal": "language model", "two-tower": "search (two-tower)"}
 _MODELS = {"classify": "a classifier of texts", "causal": "a language model", "two-tower": "a search model (two-tower)"}
 _SPLITS = ("train", "validation", "test")
 _ROLES = ("text", "prompt", "answer", "query", "passage")
@@ -66,18 +66,6 @@ class ListPage:
     page: Page[Any]
     text: str
     has_any: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
-    """A thing to choose: its name, the words beside it, and the options with the chosen ones marked."""
-
-    name: str
-    words: str
-    help: str
-    options: Sequence[tuple[str, str, bool]] = ()
-    value: str = ""
-    is_many: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +145,7 @@ def read_dataset(dataset: Dataset, user: datasets.Person) -> DatasetPage:
         left_out_columns=preview.get("left_out_columns", 0),
         charts=_charts(facts),
         labels=_labels(facts),
-        fields=tuple(_fields(dataset)),
+        fields=tuple(choice_fields(dataset)),
         runs=list(seen.order_by("-pk").values_list("pk", "name", "state")[:5]),
         run_count=run_count,
         others=run_count - seen.count(),
@@ -167,7 +155,7 @@ def read_dataset(dataset: Dataset, user: datasets.Person) -> DatasetPage:
 
 def _row(dataset: Dataset, runs: int) -> Row:
     facts = dataset.facts
-    about = _TASK_WORDS.get(facts.get("task", ""), "") if facts else str(dataset.problem.get("what", ""))
+    about = TASK_WORDS.get(facts.get("task", ""), "") if facts else str(dataset.problem.get("what", ""))
     return Row(
         pk=dataset.pk,
         name=dataset.name,
@@ -266,57 +254,6 @@ def _labels(facts: Mapping[str, Any]) -> SafeString:
     more = facts.get("label_count", len(labels)) - len(rows)
     caption = f"The {_SHOWN_LABELS} commonest of {len(rows) + more:,}" if more > 0 else ""
     return mark_safe(table(["label", "share", "rows"], rows, caption=caption, numbers=[2]))
-
-
-def _fields(dataset: Dataset) -> Iterator[Field]:
-    chosen, columns = dataset.choices, list(dataset.preview.get("columns", ()))
-    by_itself = ("", "find out", False)
-
-    def choice(name: str, options: Sequence[tuple[str, str]]) -> tuple[tuple[str, str, bool], ...]:
-        now = str(chosen.get(name, ""))
-        return (by_itself, *((value, words, value == now) for value, words in options))
-
-    def flag(name: str) -> tuple[tuple[str, str, bool], ...]:
-        now = chosen.get(name)
-        return (by_itself, ("yes", "yes", now is True), ("no", "no", now is False))
-
-    named = [(column, column) for column in columns]
-    yield Field(name="task", words="Task", help="What to train.", options=choice("task", list(_TASK_WORDS.items())))
-    texts = chosen.get("text_column", [])
-    yield Field(
-        name="text_column",
-        words="Text columns",
-        help="Several are joined; none: find out.",
-        options=[(column, column, column in texts) for column in columns],
-        is_many=True,
-    )
-    yield Field(name="label_column", words="Label column", help="For classify.", options=choice("label_column", named))
-    yield Field(
-        name="group_column",
-        words="Group column",
-        help="Rows with the same value here stay in one split.",
-        options=choice("group_column", named),
-    )
-    encodings = [(name, name) for name in datasets.ENCODINGS]
-    yield Field(name="encoding", words="Encoding", help="Of a text file.", options=choice("encoding", encodings))
-    marks = [(",", "comma"), (";", "semicolon"), ("tab", "tab"), ("|", "bar"), (":", "colon")]
-    yield Field(name="delimiter", words="Delimiter", help="Of a CSV file.", options=choice("delimiter", marks))
-    yield Field(name="header", words="First row names the columns", help="Of a CSV file.", options=flag("header"))
-    yield Field(name="multi_label", words="Several labels in a row", help="For classify.", options=flag("multi_label"))
-    shares = [("0.01", "1 %"), ("0.05", "5 %"), ("0.2", "20 %"), ("0.5", "50 %")]
-    yield Field(
-        name="max_bad_rows",
-        words="Bad rows allowed",
-        help="More than this share, and the file is refused.",
-        options=choice("max_bad_rows", shares),
-    )
-    score = chosen.get("min_score")
-    yield Field(
-        name="min_score",
-        words="Lowest score of a pair",
-        help="Of scored pairs, for search.",
-        value="" if score is None else f"{score:g}",
-    )
 
 
 def _advice(line: str) -> str:

@@ -8,23 +8,19 @@ from django.http import HttpRequest
 from django.utils import timezone
 from ninja import Router, Status
 
-from holdfast.service.jobs.api.auth import person, token_of
-from holdfast.service.jobs.api.errors import REFUSALS, Forbidden, NotFound, Refusal
-from holdfast.service.jobs.api.shapes import (
-    HookGiven,
+from holdfast.service.jobs.api.answers import (
     HooksAnswer,
-    Id,
     MeAnswer,
     NewHook,
     NewToken,
     SecretAnswer,
-    SecretGiven,
     SecretsAnswer,
     TestAnswer,
-    Text,
-    TokenGiven,
     TokensAnswer,
 )
+from holdfast.service.jobs.api.auth import person, token_of
+from holdfast.service.jobs.api.errors import REFUSALS, Forbidden, NotFound, Refusal
+from holdfast.service.jobs.api.shapes import HookGiven, Id, SecretGiven, Text, TokenGiven
 from holdfast.service.jobs.models import ApiToken, Hook, Secret
 from holdfast.service.jobs.notices import make_hook, send_test
 from holdfast.service.jobs.secrets import keep_secret

@@ -7,20 +7,11 @@ from ninja import File, Form, Router, Status, UploadedFile
 
 from holdfast.core.errors import RequestError
 from holdfast.service.jobs import datasets, uploads
+from holdfast.service.jobs.api.answers import DatasetAnswer, DatasetPage, SurveyAnswer
 from holdfast.service.jobs.api.auth import person
 from holdfast.service.jobs.api.errors import REFUSALS, Conflict, NotFound, Refusal
 from holdfast.service.jobs.api.rows import dataset_answer, datasets_of, find_dataset, find_team, page_of
-from holdfast.service.jobs.api.shapes import (
-    ChoicesGiven,
-    Cursor,
-    DatasetAnswer,
-    DatasetPage,
-    Id,
-    Limit,
-    SurveyAnswer,
-    Text,
-    UploadGiven,
-)
+from holdfast.service.jobs.api.shapes import ChoicesGiven, Cursor, Id, Limit, Text, UploadGiven
 from holdfast.service.jobs.models import Dataset
 from holdfast.service.jobs.words import key_of, problem_in
 

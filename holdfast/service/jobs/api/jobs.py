@@ -9,23 +9,11 @@ from ninja import Query, Router, Status
 
 from holdfast.core.errors import RequestError
 from holdfast.service.jobs import leases
+from holdfast.service.jobs.api.answers import CompareAnswer, JobAnswer, JobDetails, JobPage
 from holdfast.service.jobs.api.auth import person
 from holdfast.service.jobs.api.errors import REFUSALS, Conflict, Refusal
 from holdfast.service.jobs.api.rows import find_dataset, find_job, find_model, find_team, job_answer, jobs_of, page_of
-from holdfast.service.jobs.api.shapes import (
-    CompareAnswer,
-    Cursor,
-    Goal,
-    Id,
-    JobAnswer,
-    JobDetails,
-    JobPage,
-    Limit,
-    RetryGiven,
-    State,
-    SubmitGiven,
-    Text,
-)
+from holdfast.service.jobs.api.shapes import Cursor, Goal, Id, Limit, RetryGiven, State, SubmitGiven, Text
 from holdfast.service.jobs.compare import MOST_RUNS, compare_runs
 from holdfast.service.jobs.copied import read_live
 from holdfast.service.jobs.folders import ROLES

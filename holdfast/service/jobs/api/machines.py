@@ -8,8 +8,8 @@ from django.http import HttpRequest
 from django.utils import timezone
 from ninja import Router
 
+from holdfast.service.jobs.api.answers import WorkersAnswer
 from holdfast.service.jobs.api.errors import REFUSALS, Refusal
-from holdfast.service.jobs.api.shapes import WorkersAnswer
 from holdfast.service.jobs.models import Job, Worker
 
 router = Router(tags=["workers"])

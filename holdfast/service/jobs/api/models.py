@@ -7,20 +7,11 @@ from ninja import Router, Status
 
 from holdfast.core.errors import RequestError
 from holdfast.service.jobs import registry
+from holdfast.service.jobs.api.answers import ModelAnswer, ModelPage, PredictAnswer
 from holdfast.service.jobs.api.auth import person
 from holdfast.service.jobs.api.errors import REFUSALS, Conflict, Refusal
 from holdfast.service.jobs.api.rows import find_model, model_answer, models_of, page_of
-from holdfast.service.jobs.api.shapes import (
-    Cursor,
-    Id,
-    Limit,
-    ModelAnswer,
-    ModelPage,
-    NameGiven,
-    PredictAnswer,
-    Text,
-    TextsGiven,
-)
+from holdfast.service.jobs.api.shapes import Cursor, Id, Limit, NameGiven, Text, TextsGiven
 
 router = Router(tags=["models"])
 

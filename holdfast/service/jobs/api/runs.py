@@ -16,10 +16,11 @@ from holdfast.core.runfolder import EVENTS, METRICS, PLAN, attempt_folder
 from holdfast.runs.report import render_report
 from holdfast.runs.story import AttemptStory, Story, read_story
 from holdfast.runs.timeline import outcome_of, reached_step, span_of
+from holdfast.service.jobs.api.answers import AttemptsAnswer, EventsAnswer, LogAnswer, MetricsAnswer
 from holdfast.service.jobs.api.auth import person
 from holdfast.service.jobs.api.errors import REFUSALS, NotFound, Refusal
 from holdfast.service.jobs.api.rows import find_job
-from holdfast.service.jobs.api.shapes import AttemptsAnswer, EventsAnswer, Id, Json, LogAnswer, MetricsAnswer, Text
+from holdfast.service.jobs.api.shapes import Id, Json, Text
 from holdfast.service.jobs.downloads import model_zip
 from holdfast.service.jobs.evidence import REPORT_POLICY, evidence_file, evidence_names, read_end
 from holdfast.service.jobs.followed import follow_story
