@@ -22,6 +22,7 @@ from django.db import connections
 from holdfast.core.artifacts import read_artifact
 from holdfast.runs.holder import holder
 from holdfast.runs.identity import find_process, signal_process
+from holdfast.service import mirror
 from holdfast.service.home import this_home
 from holdfast.service.jobs import datasets, leases, limits, notices, workers
 from holdfast.service.jobs.models import Job, Shared, Worker
@@ -166,12 +167,13 @@ def hand_back_all(worker: Worker, asked: set[int]) -> int:
 
 
 def send_notices() -> None:
-    """Send what is due to hooks and take up lost surveys, for ever; a dead hook holds up nothing else."""
+    """Send what is due to hooks and to the store and take up lost surveys, for ever; a dead hook holds up nothing."""
     forgotten_at = float("-inf")
     while True:
         try:
             notices.send_due()
             datasets.settle_all()
+            mirror.send_unsent()
             if time.monotonic() - forgotten_at > _FORGET_SECONDS:
                 forgotten_at = time.monotonic()
                 limits.forget_old()

@@ -12,7 +12,8 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +23,7 @@ from django.db import connections
 
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import HoldfastError
-from holdfast.core.runfolder import PLAN, REFUSED, RESULT, SUPERVISOR_LOG
+from holdfast.core.runfolder import PLAN, REFUSED, REQUEST, RESULT, SUPERVISOR_LOG
 from holdfast.runs.detach import start_apart
 from holdfast.runs.holder import HELD_BY_OTHER, holder
 from holdfast.runs.identity import describe_process, end_process, kill_run
@@ -36,7 +37,9 @@ from holdfast.service.jobs.folders import make_folder
 from holdfast.service.jobs.models import Job
 from holdfast.service.jobs.notices import file_notices
 from holdfast.service.leash import Leash, log, now
+from holdfast.service.mirror import Mirror, bring
 from holdfast.service.process import command_of
+from holdfast.service.storage import StoreError, open_store
 
 Why = Literal["", "stop", "hand back", "lost"]
 
@@ -46,6 +49,7 @@ _TURN_SECONDS, _LOOK_SECONDS, _RENEW_SECONDS = 0.2, 2.0, 5.0
 _LEFTOVER_SECONDS = 20.0  # for a supervisor of an earlier claim to save
 _MOST_DEATHS, _MOST_KILLS = 3, 20  # of supervisors without a step between: by a fault of their own, by a signal
 _REST_SECONDS = 20.0
+_STORE_SECONDS, _STORE_AGAIN_SECONDS = 300.0, 10.0  # for a store that does not answer, where the run is here too
 _WRITE_SECONDS = 600.0  # for the database to come back; after that the next holder finds in the folder how it ended
 
 
@@ -68,6 +72,8 @@ class Keeper:
         self._child: subprocess.Popen[bytes] | None = None
         self._run = Job(pk=job_id).folder
         self._leash = Leash(self._run, settings.LEASE_SECONDS)
+        self._store = open_store()
+        self._mirror: Mirror | None = None
 
     def keep(self) -> None:
         """Bring the job to its goal, or give it up."""
@@ -81,7 +87,12 @@ class Keeper:
             self._release(Job.State.STOPPED, sentence="stopped before it began")
             return
         try:
+            self._bring(job)
+            if self._why:
+                self._give_up()
+                return
             make_folder(job)
+            self._mirror = Mirror(self._store, job, self._run, log) if self._store else None
         except HoldfastError as error:
             self._refuse(_said(error))
             return
@@ -94,6 +105,32 @@ class Keeper:
         while time.monotonic() < deadline and not self._why:
             time.sleep(_TURN_SECONDS)
             self._turn()
+
+    def _bring(self, job: Job) -> None:
+        """Bring what this disk lacks; a store that is away is waited for, but not for ever where the run is here."""
+        store, begun = self._store, time.monotonic()
+        if store is None:
+            return
+        self._clear_leftovers()
+        while not self._why:
+            try:
+                self._beside(lambda: bring(store, job, log))
+                break
+            except StoreError as error:
+                log(f"{error.what}: {error.seen}")
+            if (self._run / REQUEST).is_file() and time.monotonic() - begun > _STORE_SECONDS:
+                log("going on with what is on this disk")
+                break
+            self._beside(lambda: time.sleep(_STORE_AGAIN_SECONDS))
+
+    def _beside(self, work: Callable[[], object]) -> None:
+        """Do something that takes long, and hold the claim meanwhile; what it raises is raised."""
+        with ThreadPoolExecutor(1) as threads:
+            doing = threads.submit(_closing_connections, work)
+            while not doing.done():
+                time.sleep(_TURN_SECONDS)
+                self._turn()
+            doing.result()
 
     def _ended_before(self, job: Job) -> bool:
         """Whether the run came to its end under an earlier claim that could not write it down."""
@@ -150,7 +187,7 @@ class Keeper:
             at = time.monotonic()
             if at - self._renewed_at >= self._renew_seconds and self._why != "lost":
                 self._renewed_at = at
-                copied = read_copied(self._run)
+                copied = read_copied(self._run) if self._run.is_dir() else {"phase": "store"} if self._store else {}
                 if self._renew(**copied):
                     self._tell_trouble(int(str(copied.get("attempts") or 0)))
             elif at - self._looked_at >= min(_LOOK_SECONDS, self._renew_seconds) and not self._why:
@@ -252,6 +289,8 @@ class Keeper:
         self._write(lambda: write_end(self._job_id, self._claim, state, self._run, fields))
 
     def _write(self, write: Any) -> None:
+        if self._mirror:
+            self._beside(self._mirror.send_last)
         deadline = time.monotonic() + _WRITE_SECONDS
         while time.monotonic() < deadline:
             try:
@@ -262,6 +301,13 @@ class Keeper:
                 log(f"the end could not be written yet: {error}")
                 connections.close_all()
                 time.sleep(1.0)
+
+
+def _closing_connections(work: Callable[[], object]) -> None:
+    try:
+        work()
+    finally:
+        connections.close_all()
 
 
 def _said(error: HoldfastError) -> dict[str, object]:

@@ -26,6 +26,7 @@ from holdfast.service.first_user import LINK_HOURS, first_user, has_password_use
 from holdfast.service.home import Home, this_home
 from holdfast.service.logs import open_log, turn_over
 from holdfast.service.process import command_of
+from holdfast.service.storage import require_store
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _UP_SECONDS = 60.0
@@ -56,6 +57,7 @@ def serve(address: Address, *, user: str, say: Say, open_page: Callable[[str], N
     lock = _only_one(home)
     try:
         _require_free(address)
+        require_store(say)
         _bring_up_to_date(home)
         if address.host not in LOOPBACK and not has_password_user():
             raise RequestError(

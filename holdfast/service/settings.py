@@ -103,6 +103,7 @@ LANGUAGE_CODE = "en"
 PUBLIC_URL = service_variable("PUBLIC_URL").rstrip("/")  # how people reach it, for links in messages
 BROKER_URL = service_variable("BROKER_URL")  # empty: the embedded dispatcher looks at the table itself
 BROKER_VISIBILITY_SECONDS = float(service_variable("BROKER_VISIBILITY_SECONDS", "0"))  # of Redis; 0: its default
+STORE = service_variable("STORE")  # empty: every machine sees the home
 LEASE_SECONDS = float(service_variable("LEASE_SECONDS", "60"))
 RUNS_AT_ONCE = int(service_variable("RUNS_AT_ONCE", "0" if BROKER_URL else "1"))  # beside the page
 

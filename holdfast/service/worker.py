@@ -22,6 +22,7 @@ from holdfast.service.dispatcher import Dispatcher, send_notices
 from holdfast.service.home import this_home
 from holdfast.service.jobs import leases, tasks, workers
 from holdfast.service.jobs.models import Worker
+from holdfast.service.storage import require_store
 
 _STALE_SECONDS = 15.0  # in the queue, after which no message is waited for
 _TURN_SECONDS = 1.0
@@ -32,6 +33,7 @@ def work(*, slots: int, queues: tuple[str, ...], name: str, say: Callable[[str],
     unknown = sorted(set(queues) - set(QUEUES))
     if unknown:
         raise RequestError(f"there is no queue {unknown[0]!r}", seen=f"queues: {', '.join(QUEUES)}")
+    require_store(say)
     name = name or socket.gethostname()
     lock = _only_one(name)
     try:

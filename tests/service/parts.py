@@ -1,6 +1,7 @@
 """PostgreSQL, Redis and RabbitMQ as real processes from the system's packages, on loopback ports, in their own folders.
 
 PostgreSQL refuses to run as root: then it runs as the user that its package made. Each can be killed and started again.
+A server that speaks S3 comes as a Python package, and keeps everything in memory.
 """
 
 import contextlib
@@ -10,8 +11,10 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,14 +30,14 @@ class Part:
     def __init__(
         self, name: str, url: str, command: list[str], folder: Path, is_up: Callable[[], bool], **popen: object
     ):
-        self.name, self.url, self._command, self._folder = name, url, command, folder
+        self.name, self.url, self.command, self._folder = name, url, command, folder
         self._is_up, self._popen = is_up, popen
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> "Part":
         log = (self._folder / f"{self.name}.log").open("ab")
         self.process = subprocess.Popen(
-            self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **self._popen
+            self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **self._popen
         )
         log.close()
         deadline = time.monotonic() + _START_SECONDS
@@ -170,6 +173,37 @@ def rabbitmq() -> Iterator[Part]:
         finally:
             part.kill()
             subprocess.run(["epmd", "-port", str(names_port), "-kill"], env=environment, capture_output=True)
+
+
+@contextlib.contextmanager
+def s3() -> Iterator[Part]:
+    """A server with one bucket; its URL is that of the bucket, and its variables lead there."""
+    with folder_for(None) as folder:
+        port = free_port()
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        part = Part("s3", "s3://holdfast/here", command, folder, lambda: _answers(f"http://127.0.0.1:{port}/moto-api/"))
+        try:
+            part.start()
+            make = urllib.request.Request(f"http://127.0.0.1:{port}/holdfast", method="PUT")
+            urllib.request.urlopen(make, timeout=30).close()
+            yield part
+        finally:
+            part.kill()
+
+
+def s3_variables(server: Part) -> dict[str, str]:
+    """How its users find it and log in."""
+    port = server.command[-1]
+    key = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "something", "AWS_DEFAULT_REGION": "us-east-1"}
+    return {**key, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
+
+
+def _answers(url: str) -> bool:
+    try:
+        urllib.request.urlopen(url, timeout=2).close()
+    except OSError:
+        return False
+    return True
 
 
 def _pongs(port: int) -> bool:

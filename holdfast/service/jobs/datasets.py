@@ -25,6 +25,7 @@ from holdfast.core.errors import RequestError
 from holdfast.core.text import closest, plural
 from holdfast.runs.survey_watch import PLACE, is_watched, progress_of
 from holdfast.service.jobs.models import Dataset, Job, Shared
+from holdfast.service.mirror import forget
 
 Person = AbstractBaseUser | AnonymousUser
 TASKS = ("classify", "causal", "two-tower")
@@ -138,7 +139,7 @@ def twins(dataset: Dataset, user: Person) -> list[Dataset]:
 
 def remove(dataset: Dataset, user: Person) -> None:
     """Delete a dataset that no run uses, and its files."""
-    folder = dataset.path.parent
+    folder, number, made = dataset.path.parent, dataset.pk, dataset.created
     beside = Q(request__validation=dataset.pk) | Q(request__test=dataset.pk) | Q(request__negatives=dataset.pk)
     using = Job.objects.filter(Q(dataset=dataset.pk) | beside)
     if using.exists():
@@ -152,6 +153,7 @@ def remove(dataset: Dataset, user: Person) -> None:
     except ProtectedError as error:  # by a run that came this moment
         raise _in_use(dataset, using, user) from error
     shutil.rmtree(gone, ignore_errors=True)
+    forget("datasets", number, made)
 
 
 def _in_use(dataset: Dataset, using: Shared, user: Person) -> RequestError:

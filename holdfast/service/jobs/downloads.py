@@ -13,6 +13,7 @@ from pathlib import Path
 from holdfast.core.errors import RequestError
 from holdfast.core.runfolder import model_folder
 from holdfast.service.jobs.models import Job
+from holdfast.service.mirror import fetch_run
 
 _CHUNK_BYTES = 1 << 20
 
@@ -25,6 +26,7 @@ class NoModel(RequestError):
 
 def model_zip(job: Job) -> tuple[str, AsyncIterator[bytes]]:
     """The file's name and its bytes, for a streaming answer; an error where there is no finished model."""
+    fetch_run(job)
     folder = model_folder(job.folder)
     files = _files(folder)
     if job.state != Job.State.FINISHED or not files:

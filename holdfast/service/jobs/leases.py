@@ -22,6 +22,7 @@ from django.db.models.functions import Coalesce, Now
 from holdfast.service.home import this_home
 from holdfast.service.jobs.models import Dataset, Job, Shared, Worker
 from holdfast.service.jobs.notices import file_notices
+from holdfast.service.mirror import forget
 
 MOST_CLAIMS = 25  # lost so often, a job is what kills its holders
 ENDED = (Job.State.PLANNED, Job.State.FINISHED, Job.State.FAILED, Job.State.STOPPED)
@@ -85,6 +86,7 @@ def delete(job: Job) -> bool:
         if found is None:
             return False
         folder, keepers = found.folder, this_home().keepers
+        transaction.on_commit(lambda: forget("runs", job.pk, job.created))
         found.delete()
         transaction.on_commit(lambda: _remove(folder, keepers / f"{job.pk}.json", keepers / f"{job.pk}.log"))
     return True

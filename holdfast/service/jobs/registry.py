@@ -14,6 +14,7 @@ from holdfast.core.errors import RequestError
 from holdfast.core.runfolder import checkpoints_folder, model_folder
 from holdfast.service.jobs import try_it
 from holdfast.service.jobs.models import Job, TrainedModel
+from holdfast.service.mirror import fetch_run, forget_model
 
 _MOST_TEXTS = 32
 
@@ -66,12 +67,14 @@ def remove(model: TrainedModel) -> None:
     model.delete()
     for folder in (model_folder(job.folder), checkpoints_folder(job.folder), job.folder / "search"):
         _remove_folder(folder)
+    forget_model(job)
 
 
 def predict(model: TrainedModel, texts: Sequence[str], **options: Any) -> list[dict[str, Any]]:
     """What the model says to each text."""
     if len(texts) > _MOST_TEXTS:
         raise RequestError(f"at most {_MOST_TEXTS} texts can be asked at once", seen=f"{len(texts):,} texts")
+    fetch_run(model.job)
     return [try_it.ask(model.job.folder, text, **options) for text in texts]
 
 

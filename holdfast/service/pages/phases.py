@@ -1,6 +1,7 @@
 """The phases of a run as people say them."""
 
 _PHASES = {
+    "store": "brings its files from the store",
     "model": "fetches the model",
     "survey": "reads the data",
     "look": "looks at the machine",

@@ -1,0 +1,260 @@
+"""Keeps a copy of a run's folder in the store while it runs here, and brings runs and datasets from there.
+
+Without HOLDFAST_STORE nothing of this happens: all machines see one folder. With it each may have a disk of its own.
+"""
+
+import contextlib
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+
+from holdfast.core.artifacts import read_artifact, write_artifact
+from holdfast.core.runfolder import (
+    CHILD,
+    LEASES,
+    MANIFEST,
+    NOTICE,
+    REQUEST,
+    RESULT,
+    SUPERVISOR,
+    checkpoints_folder,
+    model_folder,
+)
+from holdfast.runs.identity import find_process
+from holdfast.service.home import this_home
+from holdfast.service.jobs.folders import ROLES, make_folder
+from holdfast.service.jobs.models import Dataset, Job
+from holdfast.service.storage import Copy, Item, Shelf, Store, StoreError, open_store
+
+Say = Callable[[str], None]
+Group = Mapping[str, Item]
+
+TURN = "turn.json"  # in a run's folder: who worked on it here last
+_UNSENT = ".unsent"  # beside a keeper's file: what is here was not all sent yet
+_HERE_ONLY = {SUPERVISOR, LEASES, NOTICE, CHILD, TURN, "prepared", "search", "proof", "checkpoints", "model"}
+_MOST_BYTES = 64 * 1024**2  # of any other file
+_LOOK_SECONDS, _AGAIN_SECONDS = 2.0, 30.0
+_SENT_LATER = "the machine that has it sends it"
+_fetching = threading.Lock()
+_sent_datasets: set[int] = set()
+
+
+class Mirror:
+    """Sends a run's folder to the store at every new checkpoint; a store that is away holds up nothing."""
+
+    def __init__(self, store: Store, job: Job, run: Path, say: Say):
+        assert job.lease_until
+        self._shelf, self._run, self._say = shelf_of(store, job), run, say
+        self._turn = turn_of(job.lease_until)
+        self._sent: set[str] = set()
+        self._is_over = threading.Event()
+        self._mark = this_home().keepers / f"{job.pk}{_UNSENT}"
+        write_artifact(run, TURN, {"turn": self._turn})
+        write_artifact(self._mark.parent, self._mark.name, {"turn": self._turn})
+        self._thread = threading.Thread(target=self._go_on, name="mirror", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Send nothing any more: the run is somebody else's."""
+        self._is_over.set()
+
+    def send_last(self) -> None:
+        """Send how it ended; where that fails this machine's worker tries again later."""
+        self._is_over.set()
+        self._thread.join()
+        try:
+            send(self._shelf, self._turn, self._run, self._say)
+            self._mark.unlink(missing_ok=True)
+        except StoreError as error:
+            self._say(f"{error.what}: {error.seen}; what was made here is sent when it can be")
+
+    def _go_on(self) -> None:
+        seconds = _LOOK_SECONDS
+        while not self._is_over.wait(seconds):
+            found = {folder.name for folder in _checkpoints(self._run)}
+            if not found - self._sent:
+                continue
+            try:
+                send(self._shelf, self._turn, self._run, self._say)
+                self._sent, seconds = found, _LOOK_SECONDS
+            except StoreError as error:
+                seconds = _AGAIN_SECONDS
+                self._say(f"{error.what}: {error.seen}; asked again in {seconds:g} s, the run goes on")
+
+
+def send(shelf: Shelf, turn: str, run: Path, say: Say) -> None:
+    """Send a run's folder as it stands: what is small, and its whole checkpoints or its finished model."""
+    is_finished = read_artifact(run / RESULT).get("state") == "finished"
+    left_out = shelf.put(turn, [*([_model(run)] if is_finished else map(_checkpoint, _checkpoints(run))), *_small(run)])
+    say(f"sent to the store{', finished' if is_finished else ''}; left out: {', '.join(left_out) or 'nothing'}")
+
+
+def bring(store: Store, job: Job, say: Say) -> None:
+    """Bring to this disk what the job needs and has elsewhere: its data, an earlier model, its own newest state."""
+    numbers = [job.request[role] for role in ROLES if job.request.get(role)]
+    for dataset in [*([job.dataset] if job.dataset else []), *Dataset.objects.filter(pk__in=numbers)]:
+        bring_dataset(store, dataset)
+    for earlier in Job.objects.filter(pk=job.request.get("from_run")):
+        if not has_model(earlier.folder):
+            bring(store, earlier, say)
+        if not has_model(earlier.folder):
+            raise StoreError(f"the model of run {earlier.pk} is not in the store yet", seen=_SENT_LATER)
+    copy = shelf_of(store, job).newest()
+    if copy is None or copy.turn <= str(read_artifact(job.folder / TURN).get("turn", "")):
+        return
+    with _brought(shelf_of(store, job), copy, copy.files, say) as found:
+        if job.folder.exists():
+            shutil.rmtree(job.folder)
+        make_folder(job)  # with the paths of this machine
+        (found / REQUEST).unlink(missing_ok=True)
+        _move_into(found, job.folder)
+    write_artifact(job.folder, TURN, {"turn": copy.turn})
+    say(f"brought from the store: {len(copy.files)} files, {_newest_words(job.folder)}")
+
+
+def bring_dataset(store: Store, dataset: Dataset) -> None:
+    """Bring an upload to this disk; an error while it is not in the store yet."""
+    if dataset.path.is_file():
+        return
+    shelf = Shelf(store, "datasets", dataset.pk, dataset.created)
+    copy = shelf.newest()
+    if copy is None:
+        raise StoreError(f"dataset {dataset.pk} is not in the store yet", seen=_SENT_LATER)
+    with _brought(shelf, copy, copy.files, print) as found:
+        dataset.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (found / dataset.file_name).replace(dataset.path)
+
+
+def fetch_run(job: Job) -> None:
+    """Bring the model and the report of a finished run, for the pages of a machine that did not run it."""
+    store = open_store()
+    if store is None or job.state != Job.State.FINISHED:
+        return
+    with _fetching:
+        if has_model(job.folder):
+            return
+        copy = shelf_of(store, job).newest()
+        if copy is None:
+            return
+        with _brought(shelf_of(store, job), copy, copy.files, print) as found:
+            _move_into(found, job.folder)
+
+
+def send_unsent() -> None:
+    """Send the uploads of this disk, and what keepers that are gone could not send."""
+    store = open_store()
+    if store is None:
+        return
+    for dataset in Dataset.objects.filter(state=Dataset.State.READY).exclude(pk__in=_sent_datasets):
+        if dataset.path.is_file():
+            shelf = Shelf(store, "datasets", dataset.pk, dataset.created)
+            if shelf.newest() is None:
+                shelf.put(turn_of(dataset.created), [{dataset.file_name: Item(path=dataset.path)}])
+            _sent_datasets.add(dataset.pk)
+    for mark in this_home().keepers.glob(f"*{_UNSENT}"):
+        turn, job = read_artifact(mark).get("turn"), Job.objects.filter(pk=int(mark.stem)).first()
+        if find_process(read_artifact(mark.with_suffix(".json"))) is not None:
+            continue
+        if job and turn and job.folder.is_dir():
+            copy = shelf_of(store, job).newest()
+            if copy is None or copy.turn <= turn:
+                send(shelf_of(store, job), turn, job.folder, print)
+        mark.unlink(missing_ok=True)
+
+
+def forget(kind: str, number: int, made: datetime) -> None:
+    """Remove what was deleted here from the store too, in the background; a store that is away keeps it."""
+    if store := open_store():
+        threading.Thread(target=_forget, args=(Shelf(store, kind, number, made),), daemon=True).start()
+
+
+def forget_model(job: Job) -> None:
+    """Remove a model from the store as it was removed here; what tells of its run stays."""
+    if store := open_store():
+        threading.Thread(target=_forget_model, args=(shelf_of(store, job),), daemon=True).start()
+
+
+def has_model(run: Path) -> bool:
+    """Whether a finished model lies in this folder."""
+    return any(model_folder(run).rglob("*.safetensors"))
+
+
+def shelf_of(store: Store, job: Job) -> Shelf:
+    """The place of a run."""
+    return Shelf(store, "runs", job.pk, job.created)
+
+
+def turn_of(time: datetime) -> str:
+    """A name that sorts by time."""
+    return time.strftime("%Y%m%dT%H%M%S.%f")
+
+
+def _forget(shelf: Shelf) -> None:
+    with contextlib.suppress(StoreError):
+        shelf.drop()
+
+
+def _forget_model(shelf: Shelf) -> None:
+    with contextlib.suppress(StoreError):
+        if copy := shelf.newest():
+            shelf.keep(copy, [name for name in copy.files if not name.startswith(("model/", "checkpoints/"))])
+
+
+def _small(run: Path) -> Iterator[Group]:
+    """Everything but weights, prepared data and what is true on one machine alone."""
+    best = checkpoints_folder(run) / "best.json"
+    for path in [*sorted(run.rglob("*")), best]:
+        name = path.relative_to(run)
+        is_here_only = path != best and (path.name.startswith(".") or _HERE_ONLY & {*name.parts})
+        with contextlib.suppress(OSError):
+            if not is_here_only and path.is_file() and not path.is_symlink() and path.stat().st_size <= _MOST_BYTES:
+                yield {str(name): Item(path=path)}
+
+
+def _checkpoints(run: Path) -> list[Path]:
+    """The newest first."""
+    return sorted(checkpoints_folder(run).glob("step-*"), reverse=True)
+
+
+def _checkpoint(folder: Path) -> Group:
+    """A checkpoint's files with the checksums that its manifest names; without one there is nothing to send."""
+    sums = read_artifact(folder / MANIFEST).get("sha256") or {}
+    names = {name: Item(path=folder / name, sha256=str(sha256)) for name, sha256 in sums.items()}
+    return {f"checkpoints/{folder.name}/{name}": item for name, item in names.items()} | {
+        f"checkpoints/{folder.name}/{MANIFEST}": Item(path=folder / MANIFEST)
+    }
+
+
+def _model(run: Path) -> Group:
+    files = (path for path in model_folder(run).rglob("*") if path.is_file() and not path.is_symlink())
+    return {str(path.relative_to(run)): Item(path=path) for path in files}
+
+
+@contextlib.contextmanager
+def _brought(shelf: Shelf, copy: Copy, names: Iterable[str], say: Say) -> Iterator[Path]:
+    """These files in a folder that goes away again; of a damaged group nothing is left in it."""
+    home = this_home()
+    home.make()
+    with tempfile.TemporaryDirectory(prefix="store-", dir=home.incoming) as made:
+        folder = Path(made)
+        for name in shelf.get(copy, list(names), folder):
+            say(f"{name} is not what was stored; it is left out")
+            if name.startswith(("checkpoints/step-", "model/")):
+                shutil.rmtree((folder / name).parent, ignore_errors=True)
+        yield folder
+
+
+def _move_into(found: Path, folder: Path) -> None:
+    """Each thing that is not there yet, in one rename; what was cut off before is made up for."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for entry in sorted(found.iterdir()):
+        if not (folder / entry.name).exists():
+            entry.replace(folder / entry.name)
+
+
+def _newest_words(run: Path) -> str:
+    found = _checkpoints(run)
+    return f"newest checkpoint {found[0].name}" if found else "no checkpoint"

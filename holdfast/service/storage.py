@@ -1,0 +1,275 @@
+"""Folders in a store that every machine reaches: HOLDFAST_STORE, S3 or any other address that fsspec knows.
+
+    STORE/runs/7/TURN/SHA256...          the files, each named by its content
+    STORE/runs/7/TURN/index-000003.json  which of them make the folder: written last, the newest whole one counts
+
+A turn belongs to one writer and is named by the database's clock: a writer that was given up and still writes does so
+where nobody looks. Nothing here depends on a file appearing at once, so every kind of store will do.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import re
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from django.conf import settings
+
+from holdfast.core.errors import HoldfastError, MachineError, RequestError
+
+_INDEX = re.compile(r"index-(\d{6})\.json")
+_PASSWORD = re.compile(r"(?<=://)[^/@]*:[^/@]*@")
+_READ_BYTES = 16 * 1024**2  # what is no larger is read at once: it may grow while it is sent
+_DOWN = ("EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError", "ConnectionClosedError", "ProxyError")
+_PACKAGES = {"s3": "pip install 'holdfast[s3]'", "s3a": "pip install 'holdfast[s3]'"}
+_KEYS = (
+    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, of one who may read, write and delete there",
+    "AWS_ENDPOINT_URL=https://HOST, for a server other than Amazon's",
+)
+
+
+class StoreError(MachineError):
+    """The store did not do what was asked."""
+
+    is_down = False  # it did not answer at all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """A file to be stored; of one whose checksum was written down when it was made, no other content will do."""
+
+    path: Path
+    sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """A folder as the store has it."""
+
+    turn: str
+    files: Mapping[str, str]  # by name in the folder: the checksum
+
+
+class Store:
+    """One address."""
+
+    def __init__(self, url: str):
+        self.shown = _PASSWORD.sub("...@", url)
+        kind = url.partition("://")[0]
+        with self.words():
+            import fsspec
+
+            # Others write too, so no listing is kept; what does not answer is asked again later, by us.
+            calm = {"config_kwargs": {"connect_timeout": 10, "read_timeout": 60, "retries": {"max_attempts": 2}}}
+            options: dict[str, Any] = calm if kind in _PACKAGES else {}
+            self.files, self.root = fsspec.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True, **options)
+            self._has_folders = kind not in _PACKAGES
+
+    def write(self, path: str, content: bytes | Path) -> None:
+        """One file."""
+        if self._has_folders:
+            self.files.makedirs(path.rpartition("/")[0], exist_ok=True)
+        if isinstance(content, Path):
+            self.files.put_file(str(content), path)
+        else:
+            self.files.pipe_file(path, content)
+
+    def names(self, path: str) -> dict[str, int]:
+        """What lies directly in a folder, with sizes."""
+        self.files.invalidate_cache()
+        with contextlib.suppress(FileNotFoundError):
+            found = self.files.ls(path, detail=True)
+            return {str(one["name"]).rstrip("/").rpartition("/")[2]: int(one.get("size") or 0) for one in found}
+        return {}
+
+    def drop(self, path: str) -> None:
+        """Remove a file or a folder."""
+        with contextlib.suppress(FileNotFoundError):
+            self.files.rm(path, recursive=True)
+
+    def check(self) -> None:
+        """Write, read and remove a small file; the error says what cannot be done."""
+        path, content = f"{self.root}/check-{uuid.uuid4().hex}", b"holdfast"
+        with self.words():
+            self.write(path, content)
+            if self.files.cat_file(path) != content:
+                raise OSError("what was written is not what is read")
+            self.drop(path)
+
+    @contextlib.contextmanager
+    def words(self) -> Iterator[None]:
+        """Say whatever a store's own package raises in words."""
+        try:
+            yield
+        except HoldfastError:
+            raise
+        except Exception as error:  # each of these packages has errors of its own
+            raise self._explained(error) from error
+
+    def _explained(self, error: Exception) -> StoreError:
+        kind = self.shown.partition("://")[0]
+        if isinstance(error, ImportError):
+            advice: tuple[str, ...] = (_PACKAGES.get(kind, f"install the package that fsspec needs for {kind}://"),)
+        elif kind in _PACKAGES and not isinstance(error, (FileNotFoundError, ValueError)):
+            advice = _KEYS
+        elif kind in _PACKAGES or isinstance(error, ValueError):
+            advice = ("HOLDFAST_STORE=s3://BUCKET/FOLDER, with a bucket that is there",)
+        else:
+            advice = ("HOLDFAST_STORE, at a place that you may write to",)
+        seen = " ".join(str(error).split())[:300] or type(error).__name__
+        found = StoreError(f"HOLDFAST_STORE={self.shown} cannot be used", seen=seen, try_next=advice)
+        found.is_down = isinstance(error, (ConnectionError, TimeoutError)) or type(error).__name__ in _DOWN
+        return found
+
+
+class Shelf:
+    """The place of one folder in the store; `made` tells it from one of the same number in another database."""
+
+    def __init__(self, store: Store, kind: str, number: int, made: datetime):
+        self._store, self._path, self._made = store, f"{store.root}/{kind}/{number}", made.isoformat()
+
+    def newest(self) -> Copy | None:
+        """The newest whole copy."""
+        with self._store.words():
+            for turn in sorted(self._store.names(self._path), reverse=True):
+                for name in sorted(filter(_INDEX.fullmatch, self._store.names(f"{self._path}/{turn}")), reverse=True):
+                    if files := self._read_index(f"{self._path}/{turn}/{name}"):
+                        return Copy(turn=turn, files=files)
+        return None
+
+    def put(self, turn: str, groups: Sequence[Mapping[str, Item]]) -> list[str]:
+        """Store a folder as it is now, each group of files whole or not at all; the names of those left out."""
+        listed: dict[str, str] = {}
+        left_out: list[str] = []
+        place = f"{self._path}/{turn}"
+        with self._store.words():
+            there = self._store.names(place)
+            for group in groups:
+                try:
+                    listed |= {name: self._put(place, item, there) for name, item in group.items()}
+                except _Changed:
+                    left_out += group
+            self._write_index(turn, listed, there)
+            for other in self._store.names(self._path):
+                if other < turn:
+                    self._store.drop(f"{self._path}/{other}")
+        return left_out
+
+    def keep(self, copy: Copy, names: Sequence[str]) -> None:
+        """Keep only these files of a copy."""
+        with self._store.words():
+            there = self._store.names(f"{self._path}/{copy.turn}")
+            self._write_index(copy.turn, {name: copy.files[name] for name in names}, there)
+
+    def get(self, copy: Copy, names: Sequence[str], folder: Path) -> list[str]:
+        """Bring these files into a folder; those that are gone or not what was stored are left out, and named."""
+        damaged = []
+        with self._store.words():
+            for name in names:
+                target = folder / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    self._store.files.get_file(f"{self._path}/{copy.turn}/{copy.files[name]}", str(target))
+                    is_whole = _checksum(target) == copy.files[name]
+                except FileNotFoundError:
+                    is_whole = False
+                if not is_whole:
+                    target.unlink(missing_ok=True)
+                    damaged.append(name)
+        return damaged
+
+    def drop(self) -> None:
+        """Remove the folder and all that is in it."""
+        with self._store.words():
+            self._store.drop(self._path)
+
+    def _write_index(self, turn: str, listed: Mapping[str, str], there: Mapping[str, int]) -> None:
+        """Say what is whole from now on, then drop what was there and is no part of it."""
+        place = f"{self._path}/{turn}"
+        numbers = [int(found[1]) for name in there if (found := _INDEX.fullmatch(name))]
+        index = f"index-{max(numbers, default=0) + 1:06d}.json"
+        self._store.write(f"{place}/{index}", json.dumps({"made": self._made, "files": listed}).encode())
+        for name in there.keys() - {*listed.values()}:
+            self._store.drop(f"{place}/{name}")
+
+    def _put(self, place: str, item: Item, there: dict[str, int]) -> str:
+        content, size, found = _read(item)
+        if there.get(found) != size:
+            try:
+                self._store.write(f"{place}/{found}", content)
+            except FileNotFoundError:
+                if item.path.exists():
+                    raise
+                raise _Changed from None
+            there[found] = size
+        return found
+
+    def _read_index(self, path: str) -> dict[str, str]:
+        """The files of an index; none where it is half written, of another database, or leads out of its folder."""
+        try:
+            found = json.loads(self._store.files.cat_file(path))
+            files = {str(name): str(sha256) for name, sha256 in found["files"].items()}
+        except (ValueError, KeyError, FileNotFoundError):
+            return {}
+        is_inside = not any(PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts for name in files)
+        return files if is_inside and found.get("made") == self._made else {}
+
+
+class _Changed(Exception):
+    """A file is gone, or not what was written down when it was made."""
+
+
+def open_store() -> Store | None:
+    """The store of this service; None where there is none."""
+    return _open(settings.STORE) if settings.STORE else None
+
+
+def require_store(say: Any) -> None:
+    """Refuse an address or a key that cannot work; a store that does not answer is told, and asked again later."""
+    if not settings.STORE:
+        return
+    if "://" not in settings.STORE:
+        raise RequestError(
+            f"HOLDFAST_STORE={settings.STORE} is no address",
+            seen="it has no ://",
+            try_next=("HOLDFAST_STORE=s3://BUCKET/FOLDER", f"HOLDFAST_STORE=file://{Path(settings.STORE).absolute()}"),
+        )
+    store = _open(settings.STORE)
+    try:
+        store.check()
+    except StoreError as error:
+        if not error.is_down:
+            raise
+        say(f"[!]  the store {store.shown} does not answer; it is asked again: {error.seen}")
+
+
+@functools.lru_cache(maxsize=2)
+def _open(url: str) -> Store:
+    return Store(url)
+
+
+def _read(item: Item) -> tuple[bytes | Path, int, str]:
+    """What is to be stored, its size and its checksum."""
+    try:
+        size = item.path.stat().st_size
+        if size <= _READ_BYTES:
+            content: bytes | Path = item.path.read_bytes()
+            size, found = len(content), hashlib.sha256(content).hexdigest()  # type: ignore[arg-type]
+        else:
+            content, found = item.path, _checksum(item.path)
+    except FileNotFoundError:
+        raise _Changed from None
+    if item.sha256 and found != item.sha256:
+        raise _Changed
+    return content, size, found
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
