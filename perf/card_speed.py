@@ -49,18 +49,18 @@ def needed(options: argparse.Namespace, model: Path, prepared: Path) -> tuple[fl
     """Tokens of an example in the mean, and the GFLOP of its products."""
     from causal_cpu import lengths
     from matrix_rate import classifier_gflop, encoder_gflop, language_gflop
+    from two_tower import pair_tokens
 
-    from holdfast.data.shards import open_array, open_tokens
+    from holdfast.data.shards import open_tokens
 
     if options.task == "causal":
         tokens, learned = lengths(prepared)
         return tokens, language_gflop(model, tokens, learned, is_lora=options.lora)
-    texts = open_tokens(prepared, "train").lengths
     if options.task == "classify":
-        return float(texts.mean()), classifier_gflop(model, float(texts.mean()))
-    pairs = open_array(prepared, "train.qrels")
-    both = float((texts[pairs[:, 0]] + open_tokens(prepared, "corpus").lengths[pairs[:, 1]]).mean())
-    return both, encoder_gflop(model, both)
+        tokens = float(open_tokens(prepared, "train").lengths.mean())
+        return tokens, classifier_gflop(model, tokens)
+    tokens = pair_tokens(prepared)
+    return tokens, encoder_gflop(model, tokens)
 
 
 def work_ours(options: argparse.Namespace) -> None:

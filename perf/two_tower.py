@@ -20,8 +20,9 @@ def main() -> None:
     """Let the engine and sentence-transformers take turns."""
     options = _options()
     if options.worker:
-        return {OURS: work_ours, PEER: work_peer}[options.worker](options)
+        return {OURS: work_ours, PEER: work_peer, "products": work_products_alone}[options.worker](options)
     from contest import Contestant, contest, report
+    from matrix_rate import PRODUCTS, encoder_gflop, shares
     from peers import peer_python
 
     python = peer_python("sentence-transformers", "sentence-transformers==6.2.0", "accelerate", "datasets")
@@ -39,11 +40,30 @@ def main() -> None:
             Contestant(PEER, [*peer, "--mini-batch", "0"], calm, python),
             Contestant(CACHED, [*given, "--worker", OURS, "--micro-tokens", mini_tokens]),
             Contestant(PEER_CACHED, [*peer, "--mini-batch", str(options.mini_batch)], calm, python),
+            Contestant(PRODUCTS, [*given, "--worker", "products"]),
         ]
         turns = contest(contestants, options.rounds, options.steps, warm_up=1)
+        tokens = pair_tokens(folder / "prepared")
+        used = shares(turns, encoder_gflop(model, tokens))
     benchmark = f"two_tower_cpu batch {options.batch} length {options.max_length}"
-    report(benchmark, {name: turns[name] for name in (OURS, PEER)}, OURS)
-    report(f"{benchmark} mini {options.mini_batch}", {name: turns[name] for name in (CACHED, PEER_CACHED)}, CACHED)
+    for name, pair in ((benchmark, (OURS, PEER)), (f"{benchmark} mini {options.mini_batch}", (CACHED, PEER_CACHED))):
+        report(name, {who: turns[who] for who in pair}, pair[0], tokens=tokens, shares={who: used[who] for who in pair})
+
+
+def work_products_alone(options: argparse.Namespace) -> None:
+    """Nothing but products of matrices."""
+    from matrix_rate import work_products
+
+    work_products("cpu", options.threads)
+
+
+def pair_tokens(prepared: Path) -> float:
+    """Tokens of a question and its passage, in the mean."""
+    from holdfast.data.shards import open_array, open_tokens
+
+    qrels = open_array(prepared, "train.qrels")
+    questions, passages = open_tokens(prepared, "train").lengths, open_tokens(prepared, "corpus").lengths
+    return float((questions[qrels[:, 0]] + passages[qrels[:, 1]]).mean())
 
 
 def prepare_pairs(model: Path, data: Path, folder: Path, options: argparse.Namespace) -> None:
