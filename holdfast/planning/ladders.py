@@ -56,7 +56,7 @@ def engine_ladder(settings: Mapping[str, object]) -> Ladder:
 
     return Ladder(
         rungs=rungs,
-        remedies=dict.fromkeys(OF_RANKS, (_FEWER_PROCESSES,)),
+        remedies=dict.fromkeys((*OF_RANKS, "host-oom"), (_FEWER_PROCESSES,)),
         settle=settle,
         final_codes=frozenset({RequestError.exit_code, MachineError.exit_code}),
     )

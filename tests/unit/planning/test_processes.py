@@ -141,6 +141,16 @@ def test_a_rank_that_is_stuck_once_may_be_chance_and_twice_there_are_fewer():
     assert third.changes == {"processes": 1, "threads": 4}
 
 
+def test_memory_that_runs_out_is_saved_by_fewer_processes_then_by_smaller_batches():
+    ladder = engine_ladder({"processes": 2, "threads": 1, "micro_tokens": 4096})
+    killed = Tried(changes={}, ending="signal", exit_code=-9, slug="host-oom", step_reached=7, phase="step")
+    first = choose_rung(named("host-oom"), [killed], ladder)
+    assert first.changes == {"processes": 1, "threads": 2}
+    alone = replace(killed, changes=first.changes, rung=Rung(first.rung.title, first.rung.change))
+    second = choose_rung(named("host-oom"), [killed, alone], ladder)
+    assert second.changes == {**first.changes, "micro_tokens": 2048}
+
+
 def test_one_process_and_parted_weights_leave_nothing_to_halve():
     for settings in ({"processes": 1}, {}, {"processes": 2, "shard": True}):
         ladder = engine_ladder(settings)
