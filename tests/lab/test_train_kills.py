@@ -1,13 +1,9 @@
 """`holdfast train` on tiny models: it finishes, and after a kill of child, parent or both it is the same model."""
 
 import contextlib
-import hashlib
 import json
 import os
-import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,72 +11,16 @@ import psutil
 import pytest
 
 from holdfast.core.artifacts import read_artifact
-from holdfast.core.events import read_events
 from holdfast.core.runfolder import CHILD, EVENTS, attempt_folder
 from holdfast.supervisor.outcome import newest_beat
-from tests.tiny import tiny_bert
+from tests.lab.trained import Process, finish, has_event, make_world, start, steps_done, train, wait_until, weights
 
 pytestmark = pytest.mark.lab
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory) -> Path:
-    """A folder with a tiny model, data, and caches of its own."""
-    folder = tmp_path_factory.mktemp("world")
-    tiny_bert(folder / "model")
-    draws = random.Random(1)
-    with (folder / "texts.csv").open("w") as file:
-        file.write("text,label\n")
-        for _ in range(600):
-            words = [draws.randrange(1, 100) for _ in range(draws.randrange(4, 20))]
-            file.write(" ".join(f"w{word}" for word in words) + f",kind {words[0] % 3}\n")
-    return folder
-
-
-def start(world: Path, *arguments: str) -> "subprocess.Popen[bytes]":
-    environment = {**os.environ, "XDG_CACHE_HOME": str(world / "cache"), "XDG_STATE_HOME": str(world / "state")}
-    return subprocess.Popen(
-        [sys.executable, "-m", "holdfast", *arguments],
-        cwd=world,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-
-
-def train(world: Path, run: Path, *more: str) -> "subprocess.Popen[bytes]":
-    given = ["train", "texts.csv", "--model", "model", "--out", str(run), "--threads", "1", "--epochs", "3"]
-    return start(world, *given, "--batch-size", "16", "--lr", "1e-3", "--save-seconds", "0", *more)
-
-
-def finish(process: "subprocess.Popen[bytes]") -> str:
-    said, _ = process.communicate(timeout=600)
-    assert process.returncode == 0, said.decode()
-    return " ".join(said.decode().split())  # lines are wrapped
-
-
-def weights(run: Path) -> str:
-    return hashlib.sha256((run / "model" / "model.safetensors").read_bytes()).hexdigest()
-
-
-def wait_until(is_true, process: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + 400
-    while not is_true():
-        assert process.poll() is None, process.communicate()[0].decode()
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.001)
-
-
-def has_event(path: Path, name: str, **wanted: object) -> bool:
-    return any(
-        event["event"] == name and all(event.get(key) == value for key, value in wanted.items())
-        for event in read_events(path)
-    )
-
-
-def steps_done(run: Path, number: int = 1) -> int:
-    events = read_events(attempt_folder(run, number) / EVENTS)
-    return max((int(str(event["step"])) + 1 for event in events if event["event"] == "step"), default=0)
+    return make_world(tmp_path_factory.mktemp("world"))
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +95,7 @@ PHASES = {
 VICTIMS = ("child", "parent", "both")
 
 
-def kill(process: "subprocess.Popen[bytes]", victim: str) -> None:
+def kill(process: Process, victim: str) -> None:
     """Kill without warning: all that works for the command, the command itself, or both."""
     below = psutil.Process(process.pid).children(recursive=True)
     for pid in ([process.pid] if victim != "child" else []) + (
