@@ -2,10 +2,7 @@
 
 import os
 import shlex
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +11,7 @@ import click
 from holdfast.core.artifacts import to_json
 
 if TYPE_CHECKING:
-    from holdfast.runs.supervise import Job, Result, StopRequest
-
-_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    from holdfast.runs.supervise import Job, Result
 
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
@@ -77,7 +72,7 @@ def run(
     leaves by a code of its own, without an error, passes that code on.
     """
     from holdfast.runs.command import command_job, make_folder, make_request
-    from holdfast.runs.join import join_folder
+    from holdfast.runs.join import has_finished, join_folder
 
     request = make_request(
         command,
@@ -111,6 +106,7 @@ def run(
 def foreground(run_folder: Path, job: "Job", *, as_json: bool, quiet: bool, verbose: bool) -> None:
     """Supervise here, show what happens, and leave with the run's exit code."""
     from holdfast.runs.follower import take_part
+    from holdfast.runs.stopping import asked_by_signals
     from holdfast.runs.supervise import StopRequest, supervise
     from holdfast.runs.view import Foreground, clean
 
@@ -131,26 +127,6 @@ def foreground(run_folder: Path, job: "Job", *, as_json: bool, quiet: bool, verb
         ):
             view.say(line)
     raise SystemExit(result.exit_code)
-
-
-@contextmanager
-def asked_by_signals(stop: "StopRequest") -> Iterator[None]:
-    """Take Ctrl-C, a closed terminal and SIGTERM as the wish to stop."""
-    heard = [number for number in _STOPS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
-    before = [(number, signal.signal(number, lambda asked, _: stop.ask(asked))) for number in heard]
-    try:
-        yield
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
-
-
-def has_finished(run_folder: Path) -> bool:
-    """Say whether a run that is to be joined is over already, as when a batch system starts its job once more."""
-    from holdfast.core.artifacts import read_artifact
-    from holdfast.core.runfolder import RESULT
-
-    return read_artifact(run_folder / RESULT).get("state") == "finished"
 
 
 def shown(path: Path) -> str:

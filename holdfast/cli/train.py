@@ -123,7 +123,8 @@ def go_on(run: Path, *, as_json: bool = False, verbose: bool = False) -> None:
 
 
 def _show(run: Path, view: Any, *, as_json: bool, as_lines: bool) -> None:
-    from holdfast.cli.run import asked_by_signals, shown
+    from holdfast.cli.run import shown
+    from holdfast.runs.stopping import asked_by_signals
     from holdfast.runs.train import closing_lines, read_result, resume_train
 
     try:

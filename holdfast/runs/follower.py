@@ -87,7 +87,7 @@ class _Follower:
             said = self._leader.said
             if said.get("state") == "released":
                 return self._ended(said) if "exit_code" in said else None
-            if said.get("node") == self._me and not is_here_and_gone(said):
+            if said.get("node") == self._me and self._leader.has_moved:
                 raise _same_name(self._me)
             if self._is_alone:
                 self._tell("leader gone", words=self._leader_words())

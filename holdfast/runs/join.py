@@ -14,7 +14,7 @@ from typing import Any
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.env import node_name
 from holdfast.core.errors import MachineError, RequestError
-from holdfast.core.runfolder import NODES, REQUEST
+from holdfast.core.runfolder import NODES, REQUEST, RESULT
 from holdfast.core.text import plural
 from holdfast.runs.command import CommandRequest, read_command_request
 from holdfast.runs.folders import take_folder
@@ -52,6 +52,11 @@ def join_folder(request: CommandRequest, folder: Path | None) -> Path:
         ) from error
     _require_same(request, read_artifact(folder / REQUEST), folder)
     return folder.resolve()
+
+
+def has_finished(run: Path) -> bool:
+    """Say whether a run that is to be joined is over already, as when a batch system starts its job once more."""
+    return read_artifact(run / RESULT).get("state") == "finished"
 
 
 def _be_first(mine: Path, first: Path) -> None:

@@ -54,6 +54,11 @@ def missing_tools() -> str:
     return "" if os.geteuid() == 0 else "slurmd wants to be root"
 
 
+def own_programs() -> str:
+    """The PATH on which `holdfast` and `torchrun` of this Python come first."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+
+
 @dataclass
 class Slurm:
     """The cluster, while it is up."""
@@ -87,8 +92,7 @@ class Slurm:
     @property
     def variables(self) -> dict[str, str]:
         """The environment in which Slurm's commands speak to this cluster, and find our Python's programs."""
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-        return {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": path}
+        return {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": own_programs()}
 
     def ask(self, *command: str, **variables: str) -> str:
         """What a command of Slurm answers."""

@@ -102,12 +102,17 @@ class Together:
 
     def wait_until(self, happens: Callable[[], Found], why: str) -> Found:
         """Wait for something to be true."""
-        deadline = time.monotonic() + LIMIT_SECONDS / 3
-        while time.monotonic() < deadline:
-            if found := happens():
-                return found
-            time.sleep(0.02)
-        raise AssertionError(why + "\n" + "\n".join(self.said(name) for name in self.machines))
+        return wait_until(happens, lambda: "\n".join([why, *(self.said(name) for name in self.machines)]))
+
+
+def wait_until(happens: Callable[[], Found], why: str | Callable[[], str]) -> Found:
+    """Wait for something to be true."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while time.monotonic() < deadline:
+        if found := happens():
+            return found
+        time.sleep(0.02)
+    raise AssertionError(why if isinstance(why, str) else why())
 
 
 def _stepping(part: Path, step: int) -> int:
