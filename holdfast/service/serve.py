@@ -3,6 +3,7 @@
 Both are its children and die with it; keepers and their runs do not, and the next start finds them again.
 """
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from django.conf import settings
 from django.core.management import call_command
 from django.db import DatabaseError, connection
@@ -29,7 +31,7 @@ from holdfast.service.process import command_of
 from holdfast.service.storage import require_store
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_UP_SECONDS = 60.0
+_STILL_SECONDS, _START_DEATHS = 60.0, 3  # of a web server that does not answer yet: doing nothing at all; deaths
 _TURN_SECONDS = 0.3
 _STOP_SECONDS = 100.0  # for the dispatcher: its runs save and go back into the queue
 _AGAIN_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)  # before a child that died is started again
@@ -103,6 +105,8 @@ class _Service:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._deaths: dict[str, int] = {}
         self._again_at: dict[str, float] = {}
+        self._done: tuple[int, float, int] | None = None  # by the web server before it answers
+        self._done_at = time.monotonic()
 
     def run(self, on_up: Callable[[], None]) -> None:
         """Keep both children alive until a signal."""
@@ -112,13 +116,12 @@ class _Service:
         try:
             self._start("web")
             self._start("dispatcher")
-            begun = time.monotonic()
             while not self._asked:
                 self._look()
                 if not is_up and self._answers():
                     is_up = True
                     on_up()
-                elif not is_up and time.monotonic() - begun > _UP_SECONDS:
+                elif not is_up and self._has_given_up(time.monotonic()):
                     raise MachineError(
                         "the web server did not start",
                         seen=_last_line(self._log("web")),
@@ -127,6 +130,16 @@ class _Service:
                 time.sleep(_TURN_SECONDS)
         finally:
             self._stop()
+
+    def _has_given_up(self, now: float) -> bool:
+        """Whether the web server will not come up: it dies again and again, or lives and does nothing any more."""
+        pid, log = self._children["web"].pid, self._home.folder / "web.log"
+        with contextlib.suppress(psutil.Error):
+            spent = psutil.Process(pid).cpu_times()
+            done = (pid, spent.user + spent.system, log.stat().st_size)
+            if done != self._done:
+                self._done, self._done_at = done, now
+        return self._deaths.get("web", 0) >= _START_DEATHS or now - self._done_at > _STILL_SECONDS
 
     def _start(self, name: str) -> None:
         log = open_log(self._log(name))

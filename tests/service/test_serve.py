@@ -9,6 +9,10 @@ import urllib.request
 import psutil
 import pytest
 
+from holdfast.core.errors import MachineError
+from holdfast.service import serve as serving
+from holdfast.service.home import this_home
+from holdfast.service.serve import Address
 from tests.service.parts import free_port
 from tests.service.place import ROOT, kill, place
 from tests.tiny import tiny_bert
@@ -55,6 +59,47 @@ def test_a_job_runs_to_its_end_and_a_second_service_is_refused(site):
     assert f"at http://127.0.0.1:{port}" in second.stderr
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 0
+
+
+@pytest.fixture
+def starting(home, monkeypatch):
+    """A service whose web server is this code."""
+
+    def make(code):
+        this_home().make()
+        service = serving._Service(Address(host="127.0.0.1", port=free_port()), this_home(), print)
+        service._commands = {"web": [sys.executable, "-c", code], "dispatcher": ["sleep", "60"]}
+        return service
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield make
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_a_web_server_that_dies_at_every_start_is_given_up_with_its_last_words(starting):
+    with pytest.raises(MachineError, match="the web server did not start") as caught:
+        starting("raise SystemExit('no such thing')").run(lambda: None)
+    assert caught.value.seen == "no such thing"
+
+
+def test_a_slow_start_is_waited_for_as_long_as_something_is_done(starting):
+    service = starting("while True: pass")
+    service._start("web")
+    try:
+        assert not service._has_given_up(1000.0)
+        web = psutil.Process(service._children["web"].pid)
+        before = web.cpu_times().user
+        while web.cpu_times().user <= before:
+            pass
+        assert not service._has_given_up(1000.0 + 2 * serving._STILL_SECONDS)
+        kill(web, signal.SIGSTOP)
+        while web.status() != psutil.STATUS_STOPPED:
+            pass
+        service._has_given_up(2000.0)  # what it did up to here
+        assert service._has_given_up(2001.0 + serving._STILL_SECONDS)
+    finally:
+        kill(service._children["web"])
 
 
 @pytest.mark.full
