@@ -33,9 +33,10 @@ from perf.bare_subjects import ENGINE, LOADER, SCRIPTS, Seen, Subject, make_subj
 from perf.figures import Figure, commit_and_machine, write_figures
 
 AT_ONCE = 3  # most of them wait
-FAULTS = (
-    *((name, phase) for phase in ("import", "first step", "step") for name in ("SIGKILL", "SIGSTOP")),
-    *((name, "step") for name in ("SIGSEGV", "SIGABRT", "deadlock", "livelock", "nan", LOADER)),
+FAULTS = (  # the most telling first, for a run that is cut short
+    *((name, "step") for name in ("SIGKILL", "SIGSTOP", LOADER, "nan", "SIGSEGV", "deadlock")),
+    *((name, phase) for phase in ("import", "first step") for name in ("SIGKILL", "SIGSTOP")),
+    *((name, "step") for name in ("SIGABRT", "livelock")),
 )
 WAYS = ("bare", "shell loop", "holdfast")
 
