@@ -94,7 +94,9 @@ def test_a_test_arrives_without_a_run(ada, ear, local, mailoutbox):
     assert send_test(make_hook(ada, "webhook", ear.url)).arrived
     assert json.loads(ear.heard[0][2])["event"] == "test"
     assert send_test(make_hook(ada, "email", "ada@example.org")).arrived
-    assert mailoutbox[0].subject == "a test: test"
+    assert mailoutbox[0].subject == "a test: it arrived"
+    assert "step" not in mailoutbox[0].body
+    assert "/runs/" not in mailoutbox[0].body
     assert not Notice.objects.exists()
 
 

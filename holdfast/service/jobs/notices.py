@@ -20,6 +20,7 @@ from holdfast.runs.view import clean
 from holdfast.service.jobs.limits import count_test
 from holdfast.service.jobs.models import Hook, Job, Notice
 from holdfast.service.jobs.webhooks import Delivery, check_address, deliver
+from holdfast.service.jobs.words import label_of, named_in
 
 FINISH = "finished"  # every other event is trouble
 WAITS_SECONDS = (10, 60, 300, 1800, 7200, 21_600)  # after the first try, the second, ...; then it is given up
@@ -116,7 +117,7 @@ def _body(job: Job, event: str, occasion: str) -> dict[str, Any]:
         "metrics": job.metrics,
         "sentence": job.sentence,
     }
-    url = f"{settings.PUBLIC_URL}/runs/{job.pk}"
+    url = f"{settings.PUBLIC_URL}/runs/{job.pk}" if job.pk else f"{settings.PUBLIC_URL}/"
     return {"event": event, "occasion": occasion, "at": timezone.now().isoformat(), "run": about, "url": url}
 
 
@@ -124,7 +125,8 @@ def _mail(hook: Hook, event: str, body: dict[str, Any]) -> Delivery:
     run = body["run"]
     subject = clean(f"{run['name']}: {_WORDS.get(event, event)}", 150)
     metrics = [f"{split} {name}: {value:.4g}" for split, name, value in _numbers(run["metrics"])]
-    lines = [clean(run["sentence"], 600), *metrics, f"step {run['step']} of {run['steps']}", body["url"]]
+    steps = f"step {run['step']:,} of {run['steps']:,}" if run["steps"] else ""
+    lines = [named_in(label_of, clean(run["sentence"], 600)), *metrics, steps, body["url"]]
     try:
         send_mail(subject, "\n".join(line for line in lines if line), None, [hook.target])
     except (OSError, ValueError) as error:  # smtplib's errors are among them
@@ -136,6 +138,7 @@ _WORDS = {
     "finished": "the model is finished",
     "failed": "the run failed",
     "trouble": "an attempt failed, the run goes on",
+    "test": "it arrived",
 }
 
 

@@ -53,21 +53,23 @@ def key_of(setting: str) -> str:
 def said_in(name: Callable[[str], str], what: object, seen: object, try_next: object) -> Said:
     """A refusal, its settings called as `name` calls them."""
     advice = try_next if isinstance(try_next, list | tuple) else ()
-    return Said(_named(str(what), name), _named(str(seen or ""), name), tuple(_advice(map(str, advice), name)))
+    return Said(named_in(name, str(what)), named_in(name, str(seen or "")), tuple(_advice(map(str, advice), name)))
+
+
+def named_in(name: Callable[[str], str], text: str) -> str:
+    """A sentence, its settings called as `name` calls them."""
+
+    def called(found: "re.Match[str]") -> str:
+        setting = found[1].replace("-", "_")
+        return name(setting) if setting in _GIVEN else found[0]
+
+    return _OPTION.sub(called, text)
 
 
 def problem_in(name: Callable[[str], str], problem: Mapping[str, Any]) -> dict[str, Any]:
     """A kept refusal, as rows hold it, with its other fields as they are."""
     said = said_in(name, problem.get("what", ""), problem.get("seen", ""), problem.get("try_next", ()))
     return {**problem, "what": said.what, "seen": said.seen, "try_next": list(said.try_next)}
-
-
-def _named(text: str, name: Callable[[str], str]) -> str:
-    def called(found: "re.Match[str]") -> str:
-        setting = found[1].replace("-", "_")
-        return name(setting) if setting in _GIVEN else found[0]
-
-    return _OPTION.sub(called, text)
 
 
 def _advice(lines: Iterable[str], name: Callable[[str], str]) -> Iterable[str]:
@@ -78,9 +80,9 @@ def _advice(lines: Iterable[str], name: Callable[[str], str]) -> Iterable[str]:
         elif any(word in line for word in _PATHS) or _asks_for_a_path(line):
             continue
         elif (found := _ADVICE.fullmatch(line)) and (setting := found[1].replace("-", "_")) in _GIVEN:
-            yield f"set {name(setting)} to {_named(found[2], name)}"
+            yield f"set {name(setting)} to {named_in(name, found[2])}"
         else:
-            yield _named(line, name)
+            yield named_in(name, line)
 
 
 def _asks_for_a_path(line: str) -> bool:

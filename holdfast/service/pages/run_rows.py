@@ -11,6 +11,7 @@ from django.http import QueryDict
 from holdfast.core.text import human_seconds
 from holdfast.runs.page.outcome import metric_name
 from holdfast.service.jobs.models import Job, Shared
+from holdfast.service.jobs.words import label_of, named_in
 from holdfast.service.pages.phases import phase_words
 
 PAGE_ROWS = 50
@@ -124,7 +125,7 @@ def row_of(job: Job) -> RunRow:
         steps=job.steps,
         left=human_seconds(job.eta_seconds) if is_running and job.eta_seconds else "",
         score=score_words(job.metrics),
-        sentence=job.sentence,
+        sentence=named_in(label_of, job.sentence),
         created=job.created,
         started=job.started,
         ended=job.ended,

@@ -162,6 +162,8 @@ def _sentence(job: Job, story: Story, phase: str) -> tuple[str, str]:
         return f"It {phase_words(phase)}{where}{attempt}.", ""
     if job.state == Job.State.PLANNED:
         return "The plan is ready. Start the training, or change the settings first.", "good"
+    if job.error:  # what is wrong with it stands below, with what to do
+        return "It cannot be done as it was asked for.", "bad"
     said = job.sentence or str(story.result.get("sentence") or "")
     if job.state == Job.State.FINISHED:
         told = _safely(lambda: sentence_of(story), "sentence") if story.result.get("state") == "finished" else None

@@ -8,7 +8,7 @@ from django.db.models import Model, QuerySet
 from holdfast.core.errors import RequestError
 from holdfast.service.jobs.api.errors import NotFound
 from holdfast.service.jobs.models import Dataset, Job, TrainedModel
-from holdfast.service.jobs.words import key_of, problem_in
+from holdfast.service.jobs.words import key_of, named_in, problem_in
 
 Row = TypeVar("Row", bound=Model)
 
@@ -66,7 +66,7 @@ def job_answer(job: Job) -> dict[str, Any]:
     """A run as it is answered."""
     model = getattr(job, "trained_model", None)
     same = ("goal", "device", "priority", "state", "stop_asked", "created", "queued", "started", "ended", "task")
-    copied = ("phase", "step", "steps", "loss", "eta_seconds", "attempts", "metrics", "sentence")
+    copied = ("phase", "step", "steps", "loss", "eta_seconds", "attempts", "metrics")
     return {
         "id": job.pk,
         "name": job.name,
@@ -78,6 +78,7 @@ def job_answer(job: Job) -> dict[str, Any]:
         "settings": job.request,
         "worker": job.worker.name if job.worker else None,
         "error": problem_in(key_of, job.error) if job.error else None,
+        "sentence": named_in(key_of, job.sentence),
         **{name: getattr(job, name) for name in (*same, *copied)},
     }
 

@@ -15,7 +15,7 @@ from holdfast.core.errors import RequestError
 from holdfast.service.jobs.folders import ROLES
 from holdfast.service.jobs.models import Dataset, Job, TrainedModel
 from holdfast.service.jobs.requests import submit_run
-from holdfast.service.jobs.words import label_of, said_in
+from holdfast.service.jobs.words import label_of, named_in, said_in
 from holdfast.service.pages.run_form import (
     FormField,
     FormGroup,
@@ -155,7 +155,7 @@ def _submit(asked: Asked, *, has_model: bool) -> Job:
 
 def _page(asked: Asked, error: RequestError | None, *, is_refused: bool = False) -> NewRunPage:
     lines = [line.strip() for line in error.seen.split("\n") if line.strip()] if error else []
-    told = tuple(Line(said_in(label_of, line, "", ()).what, field_of(line)) for line in lines)
+    told = tuple(Line(named_in(label_of, line), field_of(line)) for line in lines)
     errors: dict[str, str] = {}
     for line in told:
         errors[line.field] = "; ".join(filter(None, (errors.get(line.field), line.words)))
