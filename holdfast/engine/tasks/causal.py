@@ -147,6 +147,8 @@ class Causal:
 
     def samples(self) -> list[dict[str, object]]:
         """What the model answers to the first validation prompts, beside what was wanted."""
+        if not (self._ranks.is_first or self._ranks.in_lockstep):
+            return []  # the first rank tells
         split = "validation" if "validation" in self._texts else "train"
         count = min(int(self._settings.options.get("samples", _SAMPLES)), len(self._texts[split]))  # type: ignore[call-overload]
         tokenizer = AutoTokenizer.from_pretrained(self._settings.model)

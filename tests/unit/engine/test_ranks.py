@@ -1,0 +1,214 @@
+"""Ranks share a step: who takes what, what they agree on, and that the sum is what one process computes."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.events import Events, read_events
+from holdfast.engine.batches import share_among, shared_out
+from holdfast.engine.meeting import Meeting, _buckets
+from holdfast.engine.order import Order
+from holdfast.engine.place import Place, read_place
+from holdfast.engine.rank_saves import make_checkpoints
+from holdfast.engine.ranks import ALONE, own_device, require_enough
+from holdfast.engine.settings import Settings
+from holdfast.engine.tasks import load_task
+from tests.tiny import tiny_bert, tiny_instructions, tiny_llama, tiny_prepared, tiny_questions
+from tests.unit.engine.thread_ranks import together
+
+LORA = {"lora": {"r": 4, "lora_alpha": 8, "lora_dropout": 0.1}}
+MINING = {"mining": {"from_epoch": 0, "last_rank": 20, "negatives": 2}}
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "7", "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("parts")
+    bert, llama = tiny_bert(folder / "bert"), tiny_llama(folder / "llama")
+    return {
+        "classify": (bert, tiny_prepared(folder / "labels")),
+        "causal": (llama, tiny_instructions(folder / "chats")),
+        "two-tower": (bert, tiny_questions(folder / "pairs")),
+    }
+
+
+def settings_for(parts, task: str, **more) -> Settings:
+    model, prepared = map(str, parts[task])
+    return Settings(task=task, model=model, prepared=prepared, run="", batch_size=8, threads=1, **more)
+
+
+def step_of(parts, task: str, ranks=ALONE, step: int = 3, **more):
+    """The loss and the gradient of one step."""
+    found = load_task(settings_for(parts, task, **more), ranks)
+    found.begin_epoch(0)
+    loss = float(found.forward_backward(step, Order(found.lengths, 8, 42).examples(step)))
+    if ranks.are_many:
+        meeting = Meeting(ranks, found.model)
+        loss = meeting.hold(loss, has_left=False, is_stopping=False, is_time_to_save=False).loss
+        meeting.add_gradients()
+    return loss, {name: weight.grad for name, weight in found.model.named_parameters() if weight.grad is not None}
+
+
+@pytest.mark.parametrize(
+    ("task", "more"),
+    [
+        ("classify", {}),
+        ("causal", {"micro_tokens": 60}),
+        ("causal", {"options": LORA}),
+        ("two-tower", {}),
+        ("two-tower", {"micro_tokens": 60, "options": {"learn_temperature": True, "towers": "separate"}}),
+        ("two-tower", {"options": MINING | {"symmetric": True}}),
+    ],
+    ids=["classify", "causal", "LoRA", "towers", "towers, cached", "towers, mined"],
+)
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_find_the_loss_and_the_gradient_that_one_process_finds(parts, task, more, size):
+    loss, gradients = step_of(parts, task, **more)
+    for found_loss, found in together(size, lambda ranks: step_of(parts, task, ranks, **more)):
+        assert found_loss == pytest.approx(loss, rel=1e-5)
+        assert found.keys() == gradients.keys()
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_a_rank_without_texts_takes_part_all_the_same(parts):
+    def few(ranks):
+        found = load_task(settings_for(parts, "two-tower"), ranks)
+        loss = float(found.forward_backward(0, np.arange(2)))  # two queries and their passages
+        return Meeting(ranks, found.model).hold(loss, has_left=False, is_stopping=False, is_time_to_save=False).loss
+
+    assert together(7, few) == pytest.approx([few(ALONE)] * 7, rel=1e-5)
+
+
+@pytest.mark.parametrize("in_lockstep", [False, True])
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_every_text_of_a_step_is_one_ranks_and_keeps_its_place(size, in_lockstep):
+    draws = np.random.default_rng(size)
+    lengths, examples = draws.integers(3, 40, 50), draws.permutation(50)[:16]
+
+    def of_rank(ranks):
+        return list(shared_out(examples, lengths, 60, 2, ranks))
+
+    def places(batches):
+        found = [part for parts in batches for part in parts if not part.is_idle]
+        return sorted(
+            tuple(map(int, one))
+            for part in found
+            for one in zip(part.places, part.first_tokens, part.examples, strict=True)
+        )
+
+    dealt = together(size, of_rank, in_lockstep=in_lockstep)
+    assert sorted(one for batches in dealt for one in places(batches)) == places(of_rank(ALONE))
+    for batches in dealt:
+        for micro in batches:
+            assert sum(int(lengths[part.examples].sum()) for part in micro) <= 60
+    assert len({len(batches) for batches in dealt}) == 1 or not in_lockstep
+
+
+def test_shares_of_ranks_are_about_equal():
+    lengths = np.sort(np.random.default_rng(0).integers(10, 60, 64))
+    for size in (2, 3, 8):
+        tokens = [int(lengths[some].sum()) for some in share_among(lengths, size)]
+        assert max(tokens) <= 1.1 * lengths.sum() / size
+    assert [len(some) for some in share_among(np.array([5, 5]), 4)] == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("in_lockstep", [False, True])
+@pytest.mark.parametrize(("works", "size"), [(7, 3), (2, 3), (6, 2), (1, 4)])
+def test_work_that_is_dealt_counts_once(works, size, in_lockstep):
+    dealt = together(size, lambda ranks: list(ranks.deal(list(range(works)))), in_lockstep=in_lockstep)
+    assert sorted(work for own in dealt for work, counts in own if counts) == list(range(works))
+    assert min(map(len, dealt)) >= 1
+    assert len(set(map(len, dealt))) == 1 or not in_lockstep
+
+
+def test_only_the_first_ranks_clock_says_when_to_save_and_any_rank_may_ask_to_stop():
+    def hold(ranks):
+        own = {"has_left": False, "is_stopping": ranks.rank == 2, "is_time_to_save": ranks.rank == 1}
+        return Meeting(ranks, nn.Linear(2, 2)).hold(ranks.rank + 1.0, **own)
+
+    for met in together(3, hold):
+        assert (met.loss, met.has_left, met.is_stopping, met.is_time_to_save) == (6.0, False, True, False)
+
+
+def test_one_that_left_its_part_takes_the_step_away_from_all():
+    def hold(ranks):
+        own = {"has_left": ranks.rank == 1, "is_stopping": False, "is_time_to_save": False}
+        return Meeting(ranks, nn.Linear(2, 2)).hold(0.0, **own)
+
+    assert all(met.has_left for met in together(2, hold))
+
+
+def test_a_weight_that_no_rank_reached_has_no_gradient():
+    def add(ranks):
+        torch.manual_seed(0)
+        model = nn.ModuleList([nn.Linear(2, 2, bias=False) for _ in range(3)])
+        if ranks.rank == 0:
+            model[0].weight.grad = torch.ones(2, 2)
+        model[1].weight.grad = torch.full((2, 2), ranks.rank + 1.0)
+        meeting = Meeting(ranks, model)
+        meeting.hold(0.0, has_left=False, is_stopping=False, is_time_to_save=False)
+        meeting.add_gradients()
+        return [layer.weight.grad if layer.weight.grad is None else float(layer.weight.grad.mean()) for layer in model]
+
+    assert together(2, add) == [[1.0, 3.0, None]] * 2
+
+
+def test_gradients_travel_in_buckets_of_one_kind():
+    weights = [torch.zeros(1 << 22), *(torch.zeros(3) for _ in range(2)), torch.zeros(3, dtype=torch.bfloat16)]
+    weights += [torch.zeros(1 << 24)]
+    assert [len(bucket) for bucket in _buckets(weights)] == [3, 1, 1]
+    assert [weight for bucket in _buckets(weights) for weight in bucket] == weights
+
+
+def test_all_ranks_load_what_the_first_finds_whole(tmp_path):
+    folder, told = tmp_path / "checkpoints", tmp_path / "events.jsonl"
+
+    def saved(value: float) -> dict:
+        return {"weights": {"w": torch.full((50,), value)}, "optimizer": {"w/step": torch.tensor(value)}}
+
+    def save(ranks):
+        made = make_checkpoints(folder, Events(told), ranks)
+        for step in (1, 2):
+            made.save(step, saved(float(step)), {"best": None}, best=step == 1)
+        made.save(2, saved(2.5), {"best": None}, is_begun=True)
+        made.wait()
+
+    def load(ranks):
+        made = make_checkpoints(folder, Events(told), ranks)
+        newest, best = made.load_newest(), made.load_best()
+        return newest.step, float(newest.parts["weights"]["w"][0]), best.step
+
+    assert together(2, lambda ranks: make_checkpoints(folder, Events(told), ranks).load_newest()) == [None, None]
+    together(2, save)
+    assert together(3, load) == [(2, 2.5, 1)] * 3
+    assert load(ALONE) == (2, 2.5, 1)
+    (folder / "step-000000002-begun" / "weights.safetensors").write_bytes(b"other")
+    assert together(3, load) == [(2, 2.0, 1)] * 3
+    assert [event["folder"] for event in read_events(told) if event["event"] == "checkpoint damaged"] == [
+        "step-000000002-begun"
+    ]
+
+
+def test_torchrun_says_where_a_process_stands():
+    assert read_place({}) is None
+    assert read_place({"RANK": "0", "WORLD_SIZE": "2"}) is None  # of a job that we are no part of
+    assert read_place(TORCHRUN | {"WORLD_SIZE": "1", "RANK": "0"}) is None
+    assert read_place(TORCHRUN) == Place(rank=3, size=4, local_rank=1, local_size=2)
+    assert Place(0, 4, 0, 4).threads(3) == 3
+    assert Place(0, 64, 0, 64).threads(None) == 1
+
+
+def test_what_cannot_be_is_refused_with_numbers():
+    require_enough(8, 8)
+    with pytest.raises(RequestError, match="more processes than examples") as refused:
+        require_enough(8, 9)
+    assert refused.value.seen == "9 processes, batch size 8"
+    place = Place(rank=99, size=100, local_rank=99, local_size=100)
+    assert own_device("cpu", place) == "cpu"
+    with pytest.raises(MachineError, match="Metal"):
+        own_device("mps", place)
+    with pytest.raises(MachineError, match="card of its own"):
+        own_device("cuda", place)
