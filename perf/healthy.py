@@ -3,16 +3,14 @@
 Each kind is a script that is slow or quiet in one way that a hang could be taken for: importing, loading, a long first
 step, compiling, evaluating, saving, resuming, a worker that sleeps, a step that sleeps, a child that works. A run that
 ends in anything but success was killed, and its words are printed. `--rounds 10` gives 220 runs; `--minutes 10` begins
-none after that time.
+none after that time; `--results FILE` keeps what was seen, and goes on from it.
 """
 
 import argparse
 import collections
 import contextlib
-import csv
-import datetime
+import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -20,15 +18,17 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import holdfast
 from holdfast.supervisor.attempt import StopRequest, run_attempt
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.child import Launch
+from perf.figures import Figure, write_figures
 
-LEDGER = Path(__file__).parent / "ledger.csv"
 AT_ONCE = 4  # most of them wait
 
 
@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--kinds", default=",".join(KINDS), help="only these, divided by commas")
+    parser.add_argument("--results", type=Path, help="JSON lines; kept and gone on with")
     parser.add_argument("--no-ledger", action="store_true")
     parser.add_argument("--work", nargs=2, metavar=("KIND", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -58,32 +59,54 @@ def main() -> None:
         KINDS[options.work[0]](Path(options.work[1]))
         return
     with tempfile.TemporaryDirectory() as name:
-        seen = measure(Path(name), options.kinds.split(","), options.rounds, time.monotonic() + 60 * options.minutes)
+        results = Results(options.results or Path(name) / "results.jsonl")
+        measure(Path(name), options.kinds.split(","), options.rounds, time.monotonic() + 60 * options.minutes, results)
+    seen = results.seen
     show(seen)
     if not options.no_ledger:
-        write(seen)
+        write_figures("healthy", figures_of(seen))
     raise SystemExit(any(one.outcome != "finished" for one in seen))
 
 
-def measure(folder: Path, kinds: list[str], rounds: int, deadline: float) -> list[Seen]:
-    """Run each kind in each round, first alone, then with both cores taken."""
-    seen: list[Seen] = []
-    for number in range(rounds):
+class Results:
+    """What was seen, in a file as well."""
+
+    def __init__(self, path: Path):
+        self._path, self._lock = path, threading.Lock()
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        self.seen = [Seen(**json.loads(line)) for line in lines]
+
+    def count(self, kind: str, is_crowded: bool) -> int:
+        """How often this was run."""
+        return sum((one.kind, one.is_crowded) == (kind, is_crowded) for one in self.seen)
+
+    def add(self, one: Seen) -> None:
+        """Keep what a run showed."""
+        with self._lock, self._path.open("a", encoding="utf-8") as file:
+            self.seen.append(one)
+            print(json.dumps(asdict(one)), file=file)
+
+
+def measure(folder: Path, kinds: list[str], rounds: int, deadline: float, results: Results) -> None:
+    """Run each kind so often, in each round first alone, then with both cores taken."""
+    for number in range(1, rounds + 1):
         for is_crowded in (False, True):
-            seen += _batch(folder, kinds, number, is_crowded, deadline)
+            left = [kind for kind in kinds if results.count(kind, is_crowded) < number]
+            if left:
+                _batch(folder, left, number, is_crowded, deadline, results)
+        print(f"round {number}: {len(results.seen)} runs, {killed(results.seen)} false kills", flush=True)
         if time.monotonic() >= deadline:
             break
-        print(f"round {number + 1}: {len(seen)} runs, {killed(seen)} false kills", flush=True)
-    return seen
 
 
-def _batch(folder: Path, kinds: list[str], number: int, is_crowded: bool, deadline: float) -> list[Seen]:
-    def begin(kind: str) -> Seen | None:
+def _batch(folder: Path, kinds: list[str], number: int, is_crowded: bool, deadline: float, results: Results) -> None:
+    def begin(kind: str) -> None:
         place = folder / f"{number}-{is_crowded:d}-{kind.replace(' ', '-')}"
-        return run(kind, place, is_crowded) if time.monotonic() < deadline else None
+        if time.monotonic() < deadline:
+            results.add(run(kind, place, is_crowded))
 
     with hogs(is_crowded), ThreadPoolExecutor(AT_ONCE) as pool:
-        return [one for one in pool.map(begin, kinds) if one]
+        list(pool.map(begin, kinds))
 
 
 def run(kind: str, attempt: Path, is_crowded: bool) -> Seen:
@@ -137,19 +160,17 @@ def show(seen: list[Seen]) -> None:
     print(f"{len(seen)} runs, {sum(one.looks for one in seen)} looks, {killed(seen)} false kills")
 
 
-def write(seen: list[Seen]) -> None:
-    """Add the counts to the ledger."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    machine = f"{platform.system()} {platform.machine()} {os.cpu_count()} cores, load {os.getloadavg()[2]:.0f}"
-    lines = [
-        ("healthy runs", "runs", len(seen)),
-        ("looks at healthy runs", "looks", sum(one.looks for one in seen)),
-        ("healthy runs that were killed", "runs", killed(seen)),
+def figures_of(seen: list[Seen]) -> list[Figure]:
+    """The counts."""
+    crowded = [one for one in seen if one.is_crowded]
+    return [
+        Figure("healthy runs", "runs", len(seen), len(seen)),
+        Figure("of them with every core taken", "runs", len(crowded), len(seen)),
+        Figure("phases of healthy runs", "phases", sum(one.phases for one in seen), len(seen)),
+        Figure("looks at healthy runs", "looks", sum(one.looks for one in seen), len(seen)),
+        Figure("longest quiet time in a healthy run", "s", max(one.longest_quiet_seconds for one in seen), len(seen)),
+        Figure("healthy runs that were killed", "runs", killed(seen), len(seen)),
     ]
-    with LEDGER.open("a", newline="", encoding="utf-8") as file:
-        for subject, unit, value in lines:
-            csv.writer(file).writerow([today, commit, machine, "healthy", subject, unit, value, len(seen)])
 
 
 def do_import(folder: Path) -> None:
