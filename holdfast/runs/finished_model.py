@@ -27,7 +27,8 @@ class FinishedModel:
         if self.run is None:
             return {}
         found = [read_artifact(path) for path in sorted((self.run / "attempts").glob("*/settings.json"))]
-        prepared = next((one["prepared"] for one in reversed(found) if one.get("prepared")), self.run / "prepared")
+        known = (Path(one["prepared"]) for one in reversed(found) if one.get("prepared"))
+        prepared = next(filter(Path.is_dir, known), self.run / "prepared")  # the folder may have come from elsewhere
         return {"run": str(self.run.resolve()), "prepared": str(prepared)}
 
     @property

@@ -22,11 +22,11 @@ from django.db import connections
 from holdfast.core.artifacts import read_artifact
 from holdfast.runs.holder import holder
 from holdfast.runs.identity import find_process, signal_process
-from holdfast.service import mirror
 from holdfast.service.home import this_home
 from holdfast.service.jobs import datasets, leases, limits, notices, workers
 from holdfast.service.jobs.models import Job, Shared, Worker
 from holdfast.service.keeper import start_keeper
+from holdfast.service.mirror import send_unsent_for_ever
 
 _TURN_SECONDS = 0.5
 _NOTICE_SECONDS, _FORGET_SECONDS = 5.0, 3600.0
@@ -48,7 +48,7 @@ class Dispatcher:
         signal.signal(signal.SIGTERM, self._leave)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         parent = os.getppid()
-        threading.Thread(target=send_notices, daemon=True).start()
+        send_beside()
         while not self._is_leaving:
             if os.getppid() != parent:  # killed; the keepers live on and are found by the next one
                 return
@@ -166,14 +166,19 @@ def hand_back_all(worker: Worker, asked: set[int]) -> int:
     return waiting
 
 
+def send_beside() -> None:
+    """Send to hooks and to the store, each in a thread of its own."""
+    for send in (send_notices, send_unsent_for_ever):
+        threading.Thread(target=send, daemon=True).start()
+
+
 def send_notices() -> None:
-    """Send what is due to hooks and to the store and take up lost surveys, for ever; a dead hook holds up nothing."""
+    """Send what is due to hooks and take up lost surveys, for ever; a dead hook holds up nothing else."""
     forgotten_at = float("-inf")
     while True:
         try:
             notices.send_due()
             datasets.settle_all()
-            mirror.send_unsent()
             if time.monotonic() - forgotten_at > _FORGET_SECONDS:
                 forgotten_at = time.monotonic()
                 limits.forget_old()

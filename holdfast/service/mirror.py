@@ -7,9 +7,12 @@ import contextlib
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
+
+from django.db import connections
 
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.runfolder import (
@@ -17,6 +20,7 @@ from holdfast.core.runfolder import (
     LEASES,
     MANIFEST,
     NOTICE,
+    PLAN,
     REQUEST,
     RESULT,
     SUPERVISOR,
@@ -65,30 +69,31 @@ class Mirror:
         """Send how it ended; where that fails this machine's worker tries again later."""
         self._is_over.set()
         self._thread.join()
-        try:
-            send(self._shelf, self._turn, self._run, self._say)
+        if self._send():
             self._mark.unlink(missing_ok=True)
-        except StoreError as error:
-            self._say(f"{error.what}: {error.seen}; what was made here is sent when it can be")
 
     def _go_on(self) -> None:
         seconds = _LOOK_SECONDS
         while not self._is_over.wait(seconds):
             found = {folder.name for folder in _checkpoints(self._run)}
-            if not found - self._sent:
-                continue
-            try:
-                send(self._shelf, self._turn, self._run, self._say)
-                self._sent, seconds = found, _LOOK_SECONDS
-            except StoreError as error:
-                seconds = _AGAIN_SECONDS
-                self._say(f"{error.what}: {error.seen}; asked again in {seconds:g} s, the run goes on")
+            if found - self._sent:
+                is_sent = self._send()
+                self._sent, seconds = (found, _LOOK_SECONDS) if is_sent else (self._sent, _AGAIN_SECONDS)
+
+    def _send(self) -> bool:
+        try:
+            send(self._shelf, self._turn, self._run, self._say)
+        except (StoreError, OSError) as error:
+            self._say(f"not sent yet, the run goes on: {_words(error)}")
+            return False
+        return True
 
 
 def send(shelf: Shelf, turn: str, run: Path, say: Say) -> None:
     """Send a run's folder as it stands: what is small, and its whole checkpoints or its finished model."""
     is_finished = read_artifact(run / RESULT).get("state") == "finished"
-    left_out = shelf.put(turn, [*([_model(run)] if is_finished else map(_checkpoint, _checkpoints(run))), *_small(run)])
+    large = [_whole(run, "model"), *_corpus(run)] if is_finished else [_checkpoint(one) for one in _checkpoints(run)]
+    left_out = shelf.put(turn, [*large, *_small(run)])
     say(f"sent to the store{', finished' if is_finished else ''}; left out: {', '.join(left_out) or 'nothing'}")
 
 
@@ -124,6 +129,8 @@ def bring_dataset(store: Store, dataset: Dataset) -> None:
     if copy is None:
         raise StoreError(f"dataset {dataset.pk} is not in the store yet", seen=_SENT_LATER)
     with _brought(shelf, copy, copy.files, print) as found:
+        if not (found / dataset.file_name).is_file():
+            raise StoreError(f"dataset {dataset.pk} is damaged in the store", seen="its checksum differs")
         dataset.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         (found / dataset.file_name).replace(dataset.path)
 
@@ -143,11 +150,24 @@ def fetch_run(job: Job) -> None:
             _move_into(found, job.folder)
 
 
-def send_unsent() -> None:
+def send_unsent_for_ever() -> None:
+    """Send what is to be sent from this disk and whose keeper does not do it; nothing where there is no store."""
+    store, said = open_store(), ""
+    while store:
+        seconds, trouble = _LOOK_SECONDS, ""
+        try:
+            send_unsent(store)
+        except Exception as error:  # of the store, the database or the disk: the next turn tries again
+            seconds, trouble = _AGAIN_SECONDS, _words(error)
+        if trouble != said:
+            print(f"not sent to the store yet: {trouble}" if trouble else "the store answers again", flush=True)
+            said = trouble
+        connections.close_all()
+        time.sleep(seconds)
+
+
+def send_unsent(store: Store) -> None:
     """Send the uploads of this disk, and what keepers that are gone could not send."""
-    store = open_store()
-    if store is None:
-        return
     for dataset in Dataset.objects.filter(state=Dataset.State.READY).exclude(pk__in=_sent_datasets):
         if dataset.path.is_file():
             shelf = Shelf(store, "datasets", dataset.pk, dataset.created)
@@ -187,9 +207,13 @@ def shelf_of(store: Store, job: Job) -> Shelf:
     return Shelf(store, "runs", job.pk, job.created)
 
 
-def turn_of(time: datetime) -> str:
+def turn_of(moment: datetime) -> str:
     """A name that sorts by time."""
-    return time.strftime("%Y%m%dT%H%M%S.%f")
+    return moment.strftime("%Y%m%dT%H%M%S.%f")
+
+
+def _words(error: Exception) -> str:
+    return f"{error.what}: {error.seen}" if isinstance(error, StoreError) else repr(error)
 
 
 def _forget(shelf: Shelf) -> None:
@@ -228,8 +252,13 @@ def _checkpoint(folder: Path) -> Group:
     }
 
 
-def _model(run: Path) -> Group:
-    files = (path for path in model_folder(run).rglob("*") if path.is_file() and not path.is_symlink())
+def _corpus(run: Path) -> list[Group]:
+    """What a finished search is tried on."""
+    return [_whole(run, "prepared")] if read_artifact(run / PLAN).get("task") == "two-tower" else []
+
+
+def _whole(run: Path, name: str) -> Group:
+    files = (path for path in (run / name).rglob("*") if path.is_file() and not path.is_symlink())
     return {str(path.relative_to(run)): Item(path=path) for path in files}
 
 

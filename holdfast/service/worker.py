@@ -18,7 +18,7 @@ from django.db.models.functions import Now
 
 from holdfast.core.errors import RequestError
 from holdfast.service.celery import QUEUES, app
-from holdfast.service.dispatcher import Dispatcher, send_notices
+from holdfast.service.dispatcher import Dispatcher, send_beside
 from holdfast.service.home import this_home
 from holdfast.service.jobs import leases, tasks, workers
 from holdfast.service.jobs.models import Worker
@@ -61,7 +61,7 @@ class _Worker(Dispatcher):
         signals.worker_ready.connect(lambda **_: self._say(f"[ok] listening to {', '.join(self._queues)}"), weak=False)
         turning = threading.Thread(target=self._turn_until_left)
         turning.start()
-        threading.Thread(target=send_notices, daemon=True).start()
+        send_beside()
         self._say(f"[ok] worker {self._worker.name}, {self._worker.slots} at a time; Ctrl-C gives its runs back")
         options = ["--pool=threads", f"--concurrency={self._worker.slots}", f"--queues={','.join(self._queues)}"]
         quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel=WARNING"]

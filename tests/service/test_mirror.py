@@ -1,0 +1,255 @@
+"""A run's way to the store and back, on the folders of two machines; no run is started."""
+
+import hashlib
+import os
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from holdfast.core.artifacts import read_artifact, write_artifact
+from holdfast.core.runfolder import MANIFEST, REPORT, REQUEST, RESULT, attempt_folder, model_folder
+from holdfast.runs.identity import describe_process
+from holdfast.service import mirror, storage
+from holdfast.service.home import this_home
+from holdfast.service.jobs import datasets, leases, registry
+from holdfast.service.jobs.downloads import model_zip
+from holdfast.service.jobs.folders import make_folder
+from holdfast.service.jobs.models import Job, TrainedModel
+from holdfast.service.mirror import Mirror, bring, fetch_run, send_unsent, shelf_of
+from holdfast.service.storage import StoreError, open_store
+
+pytestmark = pytest.mark.django_db
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+@pytest.fixture
+def store(settings, tmp_path):
+    settings.STORE = f"file://{tmp_path}/store"
+    storage._open.cache_clear()
+    mirror._sent_datasets.clear()
+    yield open_store()
+    storage._open.cache_clear()
+
+
+@pytest.fixture
+def at(tmp_path, monkeypatch):
+    """Be at another machine, with a disk of its own."""
+
+    def go(name):
+        monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / name))
+        this_home().make()
+
+    go("one")
+    return go
+
+
+@pytest.fixture
+def job(ada, data, at, store):
+    """A job that machine one has begun, with its upload in the store."""
+    data.path.parent.mkdir(parents=True)
+    data.path.write_text("text,label\na,b\n")
+    send_unsent(store)
+    made = leases.submit(owner=ada, name="words", dataset=data, request={"task": "classify"})
+    return hold(made, 0)
+
+
+def hold(job, minutes):
+    """A claim, so many minutes later by the database's clock."""
+    job.lease_until = NOW + timedelta(minutes=minutes)
+    make_folder(job)
+    return job
+
+
+def checkpoint(job, step):
+    folder = job.folder / "checkpoints" / f"step-{step:09d}"
+    folder.mkdir(parents=True)
+    (folder / "weights.safetensors").write_bytes(content := f"weights {step}".encode())
+    write_artifact(
+        folder, MANIFEST, {"step": step, "sha256": {"weights.safetensors": hashlib.sha256(content).hexdigest()}}
+    )
+    attempt_folder(job.folder, 1).mkdir(parents=True, exist_ok=True)
+    (attempt_folder(job.folder, 1) / "events.jsonl").write_text(f"step {step}\n")
+
+
+def finish(job):
+    model_folder(job.folder).mkdir()
+    (model_folder(job.folder) / "model.safetensors").write_text("model")
+    (job.folder / REPORT).write_text("<p>")
+    write_artifact(job.folder, RESULT, {"state": "finished"})
+    Job.objects.filter(pk=job.pk).update(state="finished")
+    job.state = "finished"
+
+
+def send_all(store, job, said=None):
+    one = Mirror(store, job, job.folder, (said if said is not None else []).append)
+    one.send_last()
+
+
+def steps(job):
+    return sorted(int(folder.name.removeprefix("step-")) for folder in (job.folder / "checkpoints").glob("step-*"))
+
+
+def test_another_machine_gets_the_data_and_the_run_with_its_own_paths(job, store, at):
+    checkpoint(job, 3)
+    checkpoint(job, 5)
+    send_all(store, job)
+    at("two")
+    bring(store, job, print)
+    assert job.dataset.path.read_text() == "text,label\na,b\n"
+    assert steps(job) == [3, 5]
+    assert read_artifact(job.folder / REQUEST)["data"] == str(job.dataset.path)
+    assert (attempt_folder(job.folder, 1) / "events.jsonl").read_text() == "step 5\n"
+
+
+def test_an_old_folder_of_this_machine_gives_way_to_newer_work_and_a_newer_one_stays(job, store, at):
+    checkpoint(job, 3)
+    send_all(store, job)
+    at("two")
+    bring(store, job, print)
+    hold(job, 1)
+    checkpoint(job, 9)
+    send_all(store, job)
+    at("one")
+    bring(store, job, print)
+    assert steps(job) == [3, 9]
+    hold(job, 2)
+    checkpoint(job, 11)
+    Mirror(store, job, job.folder, print).close()  # it died before it could send
+    bring(store, job, print)
+    assert steps(job) == [3, 9, 11]
+
+
+def test_what_an_earlier_holder_sends_late_does_not_hide_the_work_of_the_next(job, store, at):
+    checkpoint(job, 3)
+    late = Mirror(store, job, job.folder, print)
+    at("two")
+    bring(store, job, print)
+    hold(job, 1)
+    checkpoint(job, 9)
+    send_all(store, job)
+    late.send_last()
+    at("three")
+    bring(store, job, print)
+    assert steps(job) == [9]
+
+
+def test_a_checkpoint_that_was_damaged_in_the_store_is_left_out_and_told(job, store, at, tmp_path):
+    checkpoint(job, 3)
+    checkpoint(job, 5)
+    send_all(store, job)
+    copy = shelf_of(store, job).newest()
+    name = copy.files["checkpoints/step-000000005/weights.safetensors"]
+    (damaged,) = (tmp_path / "store").rglob(name)
+    damaged.write_text("weights 6")
+    said = []
+    at("two")
+    bring(store, job, said.append)
+    assert steps(job) == [3]
+    assert "checkpoints/step-000000005/weights.safetensors is not what was stored" in said[0]
+
+
+def test_a_checkpoint_that_is_damaged_on_the_disk_is_not_sent(job, store):
+    checkpoint(job, 3)
+    checkpoint(job, 5)
+    (job.folder / "checkpoints" / "step-000000005" / "weights.safetensors").write_text("broken")
+    said = []
+    send_all(store, job, said)
+    assert {name.split("/")[1] for name in shelf_of(store, job).newest().files if "/step-" in name} == {
+        "step-000000003"
+    }
+    assert "step-000000005" in said[-1]
+
+
+def test_of_a_finished_run_the_model_and_the_report_are_kept_and_the_page_brings_them(job, store, at):
+    checkpoint(job, 3)
+    send_all(store, job)
+    finish(job)
+    hold(job, 1)
+    send_all(store, job)
+    assert not [name for name in shelf_of(store, job).newest().files if "/step-" in name]
+    at("page")
+    name, _ = model_zip(job)
+    assert name == f"words-{job.pk}.zip"
+    assert (job.folder / REPORT).read_text() == "<p>"
+    (job.folder / REPORT).unlink()
+    fetch_run(job)
+    assert not (job.folder / REPORT).exists(), "what is here is not brought again"
+
+
+def test_a_run_that_goes_on_from_another_brings_its_model(job, store, at, ada, data):
+    finish(job)
+    send_all(store, job)
+    second = leases.submit(owner=ada, name="more", dataset=data, request={"task": "classify", "from_run": job.pk})
+    at("two")
+    bring(store, second, print)
+    assert (model_folder(job.folder) / "model.safetensors").read_text() == "model"
+    make_folder(second)
+
+
+def test_a_model_or_data_that_is_not_in_the_store_yet_is_waited_for(job, store, at, ada, data):
+    second = leases.submit(owner=ada, name="more", dataset=data, request={"task": "classify", "from_run": job.pk})
+    at("two")
+    with pytest.raises(StoreError, match=f"the model of run {job.pk} is not in the store yet"):
+        bring(store, second, print)
+    store.drop(f"{store.root}/datasets")
+    at("three")
+    with pytest.raises(StoreError, match=f"dataset {data.pk} is not in the store yet"):
+        bring(store, job, print)
+
+
+def test_a_store_that_is_away_does_not_hold_up_the_run_and_gets_everything_later(job, store, tmp_path):
+    checkpoint(job, 3)
+    (tmp_path / "store").rename(tmp_path / "away")
+    (tmp_path / "store").write_text("a file is in the way")
+    said = []
+    send_all(store, job, said)
+    assert "not sent yet, the run goes on: HOLDFAST_STORE=file://" in said[0]
+    (tmp_path / "store").unlink()
+
+    write_artifact(this_home().keepers, f"{job.pk}.json", describe_process(os.getpid()))
+    send_unsent(store)
+    assert shelf_of(store, job).newest() is None, "its keeper lives and does it"
+    (this_home().keepers / f"{job.pk}.json").unlink()
+    send_unsent(store)
+    assert shelf_of(store, job).newest() is not None
+    assert not list(this_home().keepers.glob("*.unsent"))
+
+
+def test_what_is_unsent_is_not_sent_over_newer_work(job, store, at):
+    checkpoint(job, 3)
+    Mirror(store, job, job.folder, print).close()
+    at("two")
+    bring(store, job, print)
+    hold(job, 1)
+    checkpoint(job, 9)
+    send_all(store, job)
+    newest = shelf_of(store, job).newest()
+    at("one")
+    send_unsent(store)
+    assert shelf_of(store, job).newest() == newest
+    assert not list(this_home().keepers.glob("*.unsent"))
+
+
+def until(is_so):
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_is_deleted_here_goes_from_the_store_too(job, store, ada, data):
+    checkpoint(job, 3)
+    finish(job)
+    send_all(store, job)
+    shelf = shelf_of(store, job)
+    model = TrainedModel.objects.create(owner=ada, job=job, name="words", task="classify")
+    registry.remove(model)
+    until(lambda: not any("model/" in name for name in shelf.newest().files))
+    assert REPORT in shelf.newest().files
+    assert leases.delete(job)
+    until(lambda: shelf.newest() is None)
+    datasets.remove(data, ada)
+    until(lambda: not store.files.find(store.root))
