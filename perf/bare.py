@@ -10,9 +10,9 @@ Each fault is brought about by the lab's own files (tests/lab/faults) in three r
     holdfast     `holdfast run -- COMMAND` with the script as it is; our engine under its supervisor
 
 A run has finished when it ended by itself with exit code 0 and left a model; its weights are compared with those of an
-unbroken run. It hangs when it is still there a minute after it was struck. HOLDFAST_LAB_PYTHON names an interpreter
-with lightning and sentence-transformers; what it lacks is left out. `--results FILE` keeps what was seen, and cells
-that are in it are not run again.
+unbroken run. It hangs when it is there for a minute without computing, or has computed many times as long as it needs.
+HOLDFAST_LAB_PYTHON names an interpreter with lightning and sentence-transformers; what it lacks is left out.
+`--results FILE` keeps what was seen, and cells that are in it are not run again.
 """
 
 import argparse
