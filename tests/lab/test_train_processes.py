@@ -1,0 +1,155 @@
+"""`holdfast train --processes 2` from the shell: one process's model, whoever of its processes is ended, and how."""
+
+import contextlib
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from holdfast.core.artifacts import read_artifact
+from holdfast.core.events import read_events
+from holdfast.core.runfolder import CHILD, EVENTS, attempt_folder, attempt_folders
+from holdfast.supervisor.ends import read_ranks
+from tests.lab.trained import Process, finish, make_world, start, steps_done, train, wait_until, weights
+
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.full,
+    pytest.mark.skipif(CORES < 2, reason="each process wants a core of its own"),
+]
+ROUNDING = 1e-5
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory) -> Path:
+    return make_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(scope="module")
+def unbroken(world) -> Path:
+    """A run in two processes that nothing happens to."""
+    run = world / "unbroken"
+    said = finish(train_two(world, run))
+    assert "2 processes of 1 thread" in said
+    return run
+
+
+def train_two(world: Path, run: Path, *more: str) -> Process:
+    return train(world, run, "--prove", "never", "--processes", "2", *more)
+
+
+def losses(run: Path) -> dict[int, float]:
+    """The loss of each step, as it was computed last."""
+    events = [event for attempt in attempt_folders(run) for event in read_events(attempt / EVENTS)]
+    return {int(str(event["step"])): float(str(event["loss"])) for event in events if event["event"] == "step"}
+
+
+def require_none_left(run: Path) -> None:
+    """Nothing that works for the run may be there a while later."""
+    deadline = time.monotonic() + 60
+    while found := [pid for pid in psutil.pids() if f"{run}/attempts" in _command_line(pid)]:
+        assert time.monotonic() < deadline, f"left behind: {found}"
+        time.sleep(0.1)
+
+
+def _command_line(pid: int) -> str:
+    with contextlib.suppress(psutil.Error):
+        if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            return " ".join(psutil.Process(pid).cmdline())
+    return ""
+
+
+def rank_pid(run: Path, rank: int) -> int:
+    return next(pid for pid, found in read_ranks(attempt_folder(run, 1)).items() if found == rank)
+
+
+def test_two_processes_learn_what_one_does(world, unbroken, tmp_path):
+    alone = tmp_path / "alone"
+    finish(train(world, alone, "--prove", "never"))
+    one, two = losses(alone), losses(unbroken)
+    assert one.keys() == two.keys()
+    assert len(one) == 93
+    assert all(two[step] == pytest.approx(one[step], rel=ROUNDING) for step in one)
+    assert read_artifact(alone / "metrics.json")["test"]["accuracy"] == pytest.approx(
+        read_artifact(unbroken / "metrics.json")["test"]["accuracy"]
+    )
+    shown = finish(start(world, "status", str(unbroken)))
+    assert "2 processes" in shown
+
+
+@pytest.mark.parametrize("victim", ["rank 0", "rank 1", "launcher"])
+def test_a_killed_process_is_named_and_the_same_model_comes_out(world, unbroken, tmp_path, victim):
+    run = tmp_path / "run"
+    process = train_two(world, run)
+    wait_until(lambda: steps_done(run) >= 40, process)
+    launcher = int(read_artifact(attempt_folder(run, 1) / CHILD)["pid"])
+    pid = launcher if victim == "launcher" else rank_pid(run, int(victim[-1]))
+    os.kill(pid, signal.SIGKILL)
+    said = finish(process)
+    who = "the launcher of the ranks" if victim == "launcher" else victim
+    assert f"killed from outside: SIGKILL of {who} (pid {pid})" in said
+    assert weights(run) == weights(unbroken)
+    require_none_left(run)
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_killed_supervisor_leaves_nothing_and_resume_goes_on_with_any_number(world, unbroken, tmp_path, processes):
+    run = tmp_path / "run"
+    process = train_two(world, run)
+    wait_until(lambda: steps_done(run) >= 30, process)
+    process.kill()
+    process.communicate(timeout=60)
+    require_none_left(run)
+    finish(start(world, "resume", str(run), "--processes", processes))
+    one, two = losses(run), losses(unbroken)
+    assert all(one[step] == pytest.approx(two[step], rel=ROUNDING) for step in two)
+    assert (weights(run) == weights(unbroken)) == (processes == "2")
+    assert json.loads((run / "request.json").read_text())["processes"] == int(processes)
+
+
+@pytest.mark.parametrize("how", ["ctrl-c", "stop"])
+def test_asked_to_stop_they_save_together_and_leave_nothing(world, unbroken, tmp_path, how):
+    run = tmp_path / "run"
+    process = train_two(world, run)
+    wait_until(lambda: steps_done(run) >= 20, process)
+    if how == "stop":
+        finish(start(world, "stop", str(run)))
+    else:
+        process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == (143 if how == "stop" else 130), said.decode()
+    require_none_left(run)
+    stopped = [event["step"] for event in read_events(attempt_folder(run, 1) / EVENTS) if event["event"] == "stopped"]
+    assert stopped == [steps_done(run)]
+    finish(start(world, "resume", str(run)))
+    assert weights(run) == weights(unbroken)
+
+
+def test_a_number_that_is_refused_is_forgotten(world, tmp_path):
+    run = tmp_path / "run"
+    process = train_two(world, run)
+    wait_until(lambda: steps_done(run) >= 10, process)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=300)
+    refused = start(world, "resume", str(run), "--processes", "17")
+    said, _ = refused.communicate(timeout=300)
+    assert refused.returncode == 2
+    assert b"more than there are examples in a step" in said
+    assert json.loads((run / "request.json").read_text())["processes"] == 2
+
+
+def test_the_proof_goes_through_as_many_processes(world, tmp_path):
+    run, unproven = tmp_path / "run", tmp_path / "unproven"
+    said = finish(train(world, run, "--prove", "always", "--epochs", "20", "--processes", "2"))
+    assert "2 processes compute one process's loss" in said
+    assert "came again bit for bit" in said
+    finish(train_two(world, unproven, "--epochs", "20"))
+    assert weights(run) == weights(unproven)
+    proof = json.loads((run / "plan.json").read_text())["proof"]
+    assert proof["resume"]["is_exact"] is True
+    assert abs(proof["processes_parity"]["off"]) < ROUNDING
