@@ -33,7 +33,7 @@ def describe_result(run: Path, plan: Mapping[str, Any], result: Result) -> dict[
         **found,
         "model": str(model_folder(run)),
         "metrics": splits,
-        "forecast": forecast_against(plan, read_attempts(run), _peak(run)),
+        "forecast": forecast_against(plan, read_attempts(run), _peak(run, plan)),
         "next": [f'holdfast predict {run} "..."', f"holdfast report {run}"],
     }
 
@@ -178,10 +178,12 @@ def _beside(forecast: float | None, actual: float | None) -> dict[str, object]:
     return {"forecast": forecast, "actual": actual, "error": round(error, 4) if error is not None else None}
 
 
-def _peak(run: Path) -> int | None:
-    """The most memory that any attempt was seen to hold."""
-    most = 0
-    for file in (run / "attempts").glob(f"*/{SAMPLES}"):
+def _peak(run: Path, plan: Mapping[str, Any]) -> int | None:
+    """The most memory that any attempt was seen to hold, since another number of processes was asked for."""
+    most, after = 0, int(plan.get("processes_asked_after") or 0)
+    for file in (attempt / SAMPLES for attempt in attempt_folders(run)):
+        if int(file.parent.name) <= after or not file.exists():
+            continue
         for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 most = max(most, int(json.loads(line).get("resident_bytes") or 0))
