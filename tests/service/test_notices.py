@@ -269,7 +269,7 @@ def test_an_e_mail_says_what_happened_in_plain_words(ada, job, mailoutbox):
     assert send_due() == 1
     assert mailoutbox[0].subject == "bank questions: the model is finished"
     assert mailoutbox[0].to == ["ada@example.org"]
-    assert "test accuracy: 0.913" in mailoutbox[0].body
+    assert "accuracy 0.913 (test)" in mailoutbox[0].body
 
 
 def test_a_mail_server_that_is_not_there_is_tried_again(ada, job, settings):

@@ -11,6 +11,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from holdfast.core.env import cache_folder
 from holdfast.service.jobs import leases
 from holdfast.service.jobs.models import Dataset, Job, TrainedModel, Worker
 from tests.service.folders import EVIL, STATES, make_job
@@ -198,6 +199,20 @@ def test_a_log_is_shown_without_secrets_and_terminal_codes(home, ada, page):
         assert "loading" in shown
         assert "hf_abcdefghijklmnopqrstuvwxyz123456" not in shown
     assert "\x1b" not in page.get(f"/runs/{job.pk}").content.decode()
+
+
+def test_a_page_does_not_say_where_the_server_keeps_things(home, ada, page):
+    job = make_job(ada, "finished")
+    settings = {
+        "task": "classify",
+        "model": str(cache_folder() / "models" / "minilm"),
+        "data": f"{home}/datasets/3/a",
+    }
+    (job.folder / "attempts" / "01" / "settings.json").write_text(json.dumps(settings))
+    shown = page.get(f"/runs/{job.pk}").content.decode()
+    assert "models/minilm" in shown
+    assert str(cache_folder()) not in shown
+    assert str(home) not in shown
 
 
 def test_other_peoples_runs_do_not_exist(home, ada, page):

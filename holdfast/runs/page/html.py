@@ -51,7 +51,7 @@ def table(
                 "thead",
                 tag(
                     "tr",
-                    [tag("th", cell, scope="col", class_="n" if at in right else None) for at, cell in enumerate(head)],
+                    [_head(cell, "n" if at in right else None) for at, cell in enumerate(head)],
                 ),
             ),
             tag("tbody", [_row(row, right) for row in rows]),
@@ -62,6 +62,10 @@ def table(
         role="region",
         aria_label=caption or "Table of " + ", ".join(str(cell) for cell in head if cell),
     )
+
+
+def _head(cell: Content, class_: str | None) -> Html:
+    return tag("th", cell, scope="col", class_=class_) if cell else tag("td")
 
 
 def section(title: str, *content: Content, id_: str) -> Html:

@@ -36,7 +36,9 @@ def plan_section(story: Story) -> Html:
         shown,
         _timed(story.plan.get("measured")),
         _proof(story.plan.get("proof")),
-        details("All settings of the last attempt", plain) if rows and plain else None,
+        details("All settings of the last attempt" if story.attempts else "All settings", plain)
+        if rows and plain
+        else None,
         id_="plan",
     )
 
@@ -122,7 +124,8 @@ def _timed(measured: object) -> Html | None:
 def _proof(proof: object) -> Html | None:
     if not isinstance(proof, dict) or not proof.get("state"):
         return None
-    return tag("p", f"Proof before spending: {proof['state']}. {proof.get('because') or ''}", class_="meta")
+    because = f": {proof['because']}" if proof.get("because") else ""
+    return tag("p", f"Proof before spending: {proof['state']}{because}.", class_="meta")
 
 
 def _machine(facts: Json) -> Iterator[tuple[str, str]]:
@@ -152,6 +155,8 @@ def _machine(facts: Json) -> Iterator[tuple[str, str]]:
 
 
 def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:g}"
     return str(value) if isinstance(value, str | int) else json.dumps(value, ensure_ascii=False)

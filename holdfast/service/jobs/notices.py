@@ -16,6 +16,7 @@ from django.core.validators import validate_email
 from django.utils import timezone
 
 from holdfast.core.errors import RequestError
+from holdfast.runs.page.outcome import metric_name
 from holdfast.runs.view import clean
 from holdfast.service.jobs.limits import count_test
 from holdfast.service.jobs.models import Hook, Job, Notice
@@ -124,7 +125,7 @@ def _body(job: Job, event: str, occasion: str) -> dict[str, Any]:
 def _mail(hook: Hook, event: str, body: dict[str, Any]) -> Delivery:
     run = body["run"]
     subject = clean(f"{run['name']}: {_WORDS.get(event, event)}", 150)
-    metrics = [f"{split} {name}: {value:.4g}" for split, name, value in _numbers(run["metrics"])]
+    metrics = [f"{metric_name(name)} {value:.4g} ({split})" for split, name, value in _numbers(run["metrics"])]
     steps = f"step {run['step']:,} of {run['steps']:,}" if run["steps"] else ""
     lines = [named_in(label_of, clean(run["sentence"], 600)), *metrics, steps, body["url"]]
     try:
@@ -143,11 +144,10 @@ _WORDS = {
 
 
 def _numbers(metrics: object) -> list[tuple[str, str, float]]:
-    splits = metrics.items() if isinstance(metrics, dict) else ()
-    return [
-        (str(split), str(name), value)
-        for split, found in splits
-        if isinstance(found, dict)
-        for name, value in found.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    ][:10]
+    """The figures of the split that decides: test, or validation where there is none."""
+    for split in ("test", "validation"):
+        found = metrics.get(split) if isinstance(metrics, dict) else None
+        numbers = found.items() if isinstance(found, dict) else ()
+        if told := [(split, str(name), value) for name, value in numbers if type(value) in (int, float)]:
+            return told[:10]
+    return []

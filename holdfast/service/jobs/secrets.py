@@ -57,9 +57,14 @@ def open_secrets(owner: User) -> dict[str, str]:
 
 def without_secrets(text: str) -> str:
     """A text for pages and answers: without what looks like a token, a key or a password, and where things are kept."""
+    return _by_shape(without_places(text))
+
+
+def without_places(text: str) -> str:
+    """A text without where the service keeps things: what lies below it is told from there on."""
     for place in (service_home(), cache_folder()):
         text = text.replace(f"{place}/", "")
-    return _by_shape(text)
+    return text
 
 
 def _open(secret: Secret, owner_id: int) -> str | None:

@@ -57,7 +57,7 @@ def attempts_of(story: Story, *, is_running: bool) -> tuple[AttemptSight, ...]:
 def _sight(story: Story, attempt: AttemptStory, *, is_running: bool) -> AttemptSight:
     outcome, sentence = outcome_of(attempt)
     if outcome == "open":
-        outcome, sentence = ("running", "it runs") if is_running else ("stopped", "it was cut off")
+        outcome, sentence = ("running", "") if is_running else ("stopped", "it was cut off")
     span, diagnosis = span_of(attempt), attempt.diagnosis
     is_failed = outcome == "failed"
     files = tuple(evidence_names(story.folder, attempt.number))
@@ -67,7 +67,7 @@ def _sight(story: Story, attempt: AttemptStory, *, is_running: bool) -> AttemptS
         number=attempt.number,
         state=outcome,
         rung=str(attempt.rung.get("rung") or ""),
-        sentence=sentence,
+        sentence="" if outcome == "finished" else sentence,  # its sign says so
         began=moment(span.start) if span else None,
         facts=tuple(_facts(attempt)),
         doubt={"proven": "Cause, proven", "likely": "Probably"}.get(str(diagnosis.get("confidence")), "Cause"),

@@ -22,7 +22,7 @@ from holdfast.runs.page.planned import forecast_section, machine_section, plan_s
 from holdfast.runs.story import Story
 from holdfast.service.jobs.followed import follow_events, follow_story, marks_of
 from holdfast.service.jobs.models import Job
-from holdfast.service.jobs.secrets import without_secrets
+from holdfast.service.jobs.secrets import without_places, without_secrets
 from holdfast.service.jobs.words import Said, label_of, said_in
 from holdfast.service.pages.phases import phase_words
 from holdfast.service.pages.run_attempts import AttemptSight, attempts_of
@@ -281,7 +281,7 @@ _PARTS: dict[str, Callable[[Story], Html]] = {
 
 def _drawn(name: str, draw: Callable[[Story], Html], story: Story) -> SafeString:
     try:
-        return mark_safe(draw(story))
+        return mark_safe(without_places(draw(story)))
     except Exception:  # whatever a broken folder holds, the other parts are still worth reading
         _log.warning("the %s of %s cannot be drawn", name, story.folder, exc_info=True)
         return mark_safe(tag("p", f"This part ({name}) cannot be drawn from what the folder holds.", class_="meta"))

@@ -25,7 +25,7 @@ from holdfast.service.jobs.downloads import model_zip
 from holdfast.service.jobs.evidence import REPORT_POLICY, evidence_file, evidence_names, read_end
 from holdfast.service.jobs.followed import follow_story
 from holdfast.service.jobs.models import Job
-from holdfast.service.jobs.secrets import without_secrets
+from holdfast.service.jobs.secrets import without_places, without_secrets
 
 router = Router(tags=["runs"])
 Number = Annotated[int, Field(ge=1, le=9999)]
@@ -131,7 +131,7 @@ def get_report(request: HttpRequest, job_id: Id) -> HttpResponse:
     story = _story(job)
     if story is None:
         raise NotFound(f"run {job.pk} has no report yet", seen=f"its state is {job.state}")
-    return HttpResponse(render_report(story), headers={"Content-Security-Policy": REPORT_POLICY})
+    return HttpResponse(without_places(render_report(story)), headers={"Content-Security-Policy": REPORT_POLICY})
 
 
 def _story(job: Job, read: Callable[[Path], Story] = follow_story) -> Story | None:

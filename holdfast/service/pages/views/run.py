@@ -18,7 +18,7 @@ from holdfast.service.jobs import leases
 from holdfast.service.jobs.downloads import NoModel, model_zip
 from holdfast.service.jobs.evidence import REPORT_POLICY, evidence_file, read_end
 from holdfast.service.jobs.models import Job
-from holdfast.service.jobs.secrets import without_secrets
+from holdfast.service.jobs.secrets import without_places, without_secrets
 from holdfast.service.pages.answers import live_answer
 from holdfast.service.pages.run_sight import read_sight, seen_of
 
@@ -107,7 +107,7 @@ def show_report(request: HttpRequest, job_id: int) -> HttpResponse:
     """The report that the run left, as it is."""
     path = find_run(request, job_id).folder / REPORT
     try:
-        answer = HttpResponse(path.read_bytes(), content_type="text/html; charset=utf-8")
+        answer = HttpResponse(without_places(path.read_text("utf-8", "replace")))
     except OSError:
         raise Http404("this run has left no report") from None
     answer["Content-Security-Policy"] = REPORT_POLICY
