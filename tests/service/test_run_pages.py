@@ -60,8 +60,13 @@ def test_tile_sentence_and_compare_name_the_same_time(home, ada, page):
 
 
 def test_compare_says_how_far_each_run_came_and_wants_two(home, ada, page):
-    done, half = (make_job(ada, "stopped", name=name, step=step, steps=40) for name, step in (("all", 40), ("half", 7)))
+    metrics = {"step": 3, "steps": 40, "test": {"accuracy": 0.5}}
+    done, half = (
+        make_job(ada, "stopped", name=name, step=step, steps=40, metrics=metrics)
+        for name, step in (("all", 40), ("half", 7))
+    )
     compared = page.get(f"/runs/compare?ids={done.pk},{half.pk}").content.decode()
+    assert compared.count('scope="row">step') == 1, "where it was measured is no figure of how good it is"
     assert re.search(r'scope="row">steps</th><td class="n">40</td><td class="n">7 of 40</td>', compared)
     alone = page.get(f"/runs/compare?ids={half.pk}").content.decode()
     assert "Choose at least two runs" in alone

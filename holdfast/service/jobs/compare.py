@@ -9,6 +9,7 @@ from holdfast.service.jobs.models import Job
 
 MOST_RUNS = 6  # at once; curves over each other can hardly be told apart beyond that
 _SPLITS = ("test", "validation")
+_WHERE = ("step", "steps")  # at which the weights were measured: no figure of how good they are
 
 
 def compare_runs(jobs: Sequence[Job]) -> dict[str, dict[str, list[Any]]]:
@@ -34,7 +35,7 @@ def _chosen(job: Job) -> dict[str, Any]:
 def _figures(metrics: object) -> Iterator[tuple[str, float]]:
     if not isinstance(metrics, dict):
         return
-    for split in (*_SPLITS, *(name for name in metrics if name not in _SPLITS)):
+    for split in (*_SPLITS, *(name for name in metrics if name not in (*_SPLITS, *_WHERE))):
         found = metrics.get(split)
         if isinstance(found, dict):
             yield from ((f"{split} {name}", float(value)) for name, value in found.items() if _is_number(value))

@@ -103,7 +103,8 @@ def _metrics(jobs: Sequence[Job], found: Mapping[str, Sequence[float | None]]) -
     for name, values in found.items():
         split, _, metric = name.partition(" ")
         known = [value for value in values if value is not None]
-        if metric == "negative_loss" or not known:
+        is_twice = metric == "micro_f1" and f"{split} accuracy" in found  # the same where each text has one label
+        if metric == "negative_loss" or is_twice or not known:
             continue
         falls = any(word in name for word in ("loss", "perplexity", "error"))
         best = (min if falls else max)(known)
@@ -144,7 +145,9 @@ def _chart(jobs: Sequence[Job], stories: Sequence[Story]) -> str:
     if not series:
         return ""
     ends = "; ".join(f"{one.name} ends at {one.points[-1][1]:.4g}" for one in series)
-    return line_chart(Chart(title="Training loss, smoothed", about=f"{ends}.", series=series, x_name="step"))
+    whose = f" of {series[0].name}" if len(series) == 1 else ""  # one curve has no legend
+    title = f"Training loss{whose}, smoothed"
+    return line_chart(Chart(title=title, about=f"{ends}.", series=series, x_name="step"))
 
 
 def _both(jobs: Sequence[Job], stories: Sequence[Story]) -> Iterator[tuple[Job, Story]]:
