@@ -122,6 +122,8 @@ class Keeper:
                 log("going on with what is on this disk")
                 break
             self._beside(lambda: time.sleep(_STORE_AGAIN_SECONDS))
+        if not self._why:
+            self._await_database()  # that may have taken longer than a lease
 
     def _beside(self, work: Callable[[], object]) -> None:
         """Do something that takes long, and hold the claim meanwhile; what it raises is raised."""

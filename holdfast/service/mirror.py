@@ -4,6 +4,7 @@ Without HOLDFAST_STORE nothing of this happens: all machines see one folder. Wit
 """
 
 import contextlib
+import logging
 import shutil
 import tempfile
 import threading
@@ -37,12 +38,17 @@ Say = Callable[[str], None]
 Group = Mapping[str, Item]
 
 TURN = "turn.json"  # in a run's folder: who worked on it here last
+SEEN = "seen.json"  # in one that is here for its page alone: what of the store it shows
 _UNSENT = ".unsent"  # beside a keeper's file: what is here was not all sent yet
-_HERE_ONLY = {SUPERVISOR, LEASES, NOTICE, CHILD, TURN, "prepared", "search", "proof", "checkpoints", "model"}
+_HERE_ONLY = {SUPERVISOR, LEASES, NOTICE, CHILD, TURN, SEEN, "prepared", "search", "proof", "checkpoints", "model"}
 _MOST_BYTES = 64 * 1024**2  # of any other file
 _LOOK_SECONDS, _AGAIN_SECONDS = 2.0, 30.0
 _SENT_LATER = "the machine that has it sends it"
+_ASK_SECONDS = 5.0  # between two looks for what is new of a run that somebody watches
+_LARGE = ("model/", "prepared/", "checkpoints/")
 _fetching = threading.Lock()
+_asked: dict[int, float] = {}
+_log = logging.getLogger(__name__)
 _sent_datasets: set[int] = set()
 
 
@@ -136,18 +142,30 @@ def bring_dataset(store: Store, dataset: Dataset) -> None:
 
 
 def fetch_run(job: Job) -> None:
-    """Bring the model and the report of a finished run, for the pages of a machine that did not run it."""
-    store = open_store()
-    if store is None or job.state != Job.State.FINISHED:
+    """Bring a finished model to this disk, for a page that did not run it."""
+    if job.state == Job.State.FINISHED and not has_model(job.folder) and (store := open_store()):
+        with _fetching:
+            if (copy := shelf_of(store, job).newest()) and not has_model(job.folder):
+                if not job.folder.exists():
+                    _fetch_story(store, job, copy)
+                _fetch(store, job, copy, [name for name in copy.files if name.startswith(_LARGE)])
+
+
+def fetch_story(job: Job) -> None:
+    """Bring what tells of a run that another machine works on or has worked on, as of its last checkpoint."""
+    now, is_ours = time.monotonic(), job.folder.exists() and not (job.folder / SEEN).is_file()
+    store = None if is_ours or now - _asked.get(job.pk, float("-inf")) < _ASK_SECONDS else open_store()
+    if store is None:
         return
-    with _fetching:
-        if has_model(job.folder):
-            return
-        copy = shelf_of(store, job).newest()
-        if copy is None:
-            return
-        with _brought(shelf_of(store, job), copy, copy.files, print) as found:
-            _move_into(found, job.folder)
+    _asked[job.pk] = now
+    try:
+        with _fetching:
+            copy = shelf_of(store, job).newest()
+            if copy and copy.mark != read_artifact(job.folder / SEEN).get("mark"):
+                shutil.rmtree(job.folder, ignore_errors=True)
+                _fetch_story(store, job, copy)
+    except (StoreError, OSError) as error:
+        _log.warning("run %s: %s", job.pk, _words(error))  # its page shows the row
 
 
 def send_unsent_for_ever() -> None:
@@ -274,6 +292,16 @@ def _brought(shelf: Shelf, copy: Copy, names: Iterable[str], say: Say) -> Iterat
             if name.startswith(("checkpoints/step-", "model/")):
                 shutil.rmtree((folder / name).parent, ignore_errors=True)
         yield folder
+
+
+def _fetch_story(store: Store, job: Job, copy: Copy) -> None:
+    _fetch(store, job, copy, [name for name in copy.files if not name.startswith(_LARGE)])
+    write_artifact(job.folder, SEEN, {"mark": copy.mark})
+
+
+def _fetch(store: Store, job: Job, copy: Copy, names: Iterable[str]) -> None:
+    with _brought(shelf_of(store, job), copy, names, _log.warning) as found:
+        _move_into(found, job.folder)
 
 
 def _move_into(found: Path, folder: Path) -> None:

@@ -53,7 +53,13 @@ class Copy:
     """A folder as the store has it."""
 
     turn: str
+    index: str
     files: Mapping[str, str]  # by name in the folder: the checksum
+
+    @property
+    def mark(self) -> str:
+        """Another one for every other copy."""
+        return f"{self.turn}/{self.index}"
 
 
 class Store:
@@ -140,7 +146,7 @@ class Shelf:
             for turn in sorted(self._store.names(self._path), reverse=True):
                 for name in sorted(filter(_INDEX.fullmatch, self._store.names(f"{self._path}/{turn}")), reverse=True):
                     if files := self._read_index(f"{self._path}/{turn}/{name}"):
-                        return Copy(turn=turn, files=files)
+                        return Copy(turn=turn, index=name, files=files)
         return None
 
     def put(self, turn: str, groups: Sequence[Mapping[str, Item]]) -> list[str]:

@@ -16,7 +16,7 @@ from holdfast.service.jobs import datasets, leases, registry
 from holdfast.service.jobs.downloads import model_zip
 from holdfast.service.jobs.folders import make_folder
 from holdfast.service.jobs.models import Job, TrainedModel
-from holdfast.service.mirror import Mirror, bring, fetch_run, send_unsent, shelf_of
+from holdfast.service.mirror import Mirror, bring, fetch_run, fetch_story, send_unsent, shelf_of
 from holdfast.service.storage import StoreError, open_store
 
 pytestmark = pytest.mark.django_db
@@ -85,6 +85,11 @@ def finish(job):
 def send_all(store, job, said=None):
     one = Mirror(store, job, job.folder, (said if said is not None else []).append)
     one.send_last()
+
+
+def look(job):
+    mirror._asked.clear()
+    fetch_story(job)
 
 
 def steps(job):
@@ -172,10 +177,46 @@ def test_of_a_finished_run_the_model_and_the_report_are_kept_and_the_page_brings
     at("page")
     name, _ = model_zip(job)
     assert name == f"words-{job.pk}.zip"
-    assert (job.folder / REPORT).read_text() == "<p>"
-    (job.folder / REPORT).unlink()
+    (model_folder(job.folder) / "model.safetensors").write_text("here")
     fetch_run(job)
-    assert not (job.folder / REPORT).exists(), "what is here is not brought again"
+    assert (model_folder(job.folder) / "model.safetensors").read_text() == "here", "it is not brought again"
+
+
+def test_the_page_of_a_run_elsewhere_shows_what_was_sent_last_and_never_touches_a_run_of_this_machine(job, store, at):
+    checkpoint(job, 3)
+    send_all(store, job)
+    at("page")
+    look(job)
+    events = attempt_folder(job.folder, 1) / "events.jsonl"
+    assert events.read_text() == "step 3\n"
+    assert not (job.folder / "checkpoints").exists()
+    at("one")
+    checkpoint(job, 5)
+    send_all(store, job)
+    finish(job)
+    send_all(store, job)
+    at("page")
+    look(job)
+    assert events.read_text() == "step 5\n"
+    assert (job.folder / REPORT).read_text() == "<p>"
+    fetch_run(job)
+    assert (model_folder(job.folder) / "model.safetensors").read_text() == "model"
+    bring(store, job, print)
+    assert not (job.folder / mirror.SEEN).exists(), "a worker here does not go on in a folder for looking at"
+
+    at("one")
+    (job.folder / REPORT).unlink()
+    look(job)
+    assert not (job.folder / REPORT).exists()
+
+
+def test_the_page_of_a_run_is_there_while_the_store_is_away(job, store, at, tmp_path, caplog):
+    send_all(store, job)
+    (tmp_path / "store").rename(tmp_path / "away")
+    (tmp_path / "store").write_text("a file is in the way")
+    at("page")
+    look(job)
+    assert not job.folder.exists()
 
 
 def test_a_run_that_goes_on_from_another_brings_its_model(job, store, at, ada, data):

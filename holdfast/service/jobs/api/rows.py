@@ -9,6 +9,7 @@ from holdfast.core.errors import RequestError
 from holdfast.service.jobs.api.errors import NotFound
 from holdfast.service.jobs.models import Dataset, Job, TrainedModel
 from holdfast.service.jobs.words import key_of, named_in, problem_in
+from holdfast.service.mirror import fetch_story
 
 Row = TypeVar("Row", bound=Model)
 
@@ -20,7 +21,9 @@ def jobs_of(user: User) -> QuerySet[Job]:
 
 def find_job(user: User, number: int) -> Job:
     """A run that this person may see."""
-    return _found(jobs_of(user).filter(pk=number).first(), f"there is no run {number}")
+    found: Job = _found(jobs_of(user).filter(pk=number).first(), f"there is no run {number}")
+    fetch_story(found)
+    return found
 
 
 def datasets_of(user: User) -> QuerySet[Dataset]:

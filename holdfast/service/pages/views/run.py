@@ -19,6 +19,7 @@ from holdfast.service.jobs.downloads import NoModel, model_zip
 from holdfast.service.jobs.evidence import REPORT_POLICY, evidence_file, read_end
 from holdfast.service.jobs.models import Job
 from holdfast.service.jobs.secrets import without_places, without_secrets
+from holdfast.service.mirror import fetch_story
 from holdfast.service.pages.answers import live_answer
 from holdfast.service.pages.run_sight import read_sight, seen_of
 
@@ -35,6 +36,7 @@ def find_run(request: HttpRequest, job_id: int) -> Job:
     found: Job = get_object_or_404(
         rows.select_related("owner", "team", "worker", "dataset", "parent", "trained_model"), pk=job_id
     )
+    fetch_story(found)
     return found
 
 
