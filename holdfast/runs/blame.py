@@ -32,6 +32,7 @@ class Part:
     outcome: Outcome | None = None  # None: nothing was heard of it any more
     evidence: Evidence = Evidence()
     silent_seconds: float = 0.0
+    is_anew: bool = False  # another supervisor speaks for it by now
 
     @property
     def is_lost(self) -> bool:
@@ -53,10 +54,12 @@ def find_culprit(parts: Sequence[Part]) -> Part | None:
 def told_by(part: Part, number: int) -> tuple[Outcome, Diagnosis]:
     """How the attempt ended, by the part that is to blame, which is named."""
     if part.outcome is None:
-        sentence = (
-            f"on {part.node}: nothing was heard of its supervisor for {part.silent_seconds:.0f} s; "
-            "it was killed, or the machine is off or cut off from the run's folder"
-        )
+        sentence = f"on {part.node}: its supervisor was gone and has been started again"
+        if not part.is_anew:
+            sentence = (
+                f"on {part.node}: nothing was heard of its supervisor for {part.silent_seconds:.0f} s; "
+                "it was killed, or the machine is off or cut off from the run's folder"
+            )
         return Outcome(number=number, outcome="died", sentence=sentence, is_outside=True, diagnosis="unknown"), NOTHING
     sentence = _RANK.sub(lambda found: f"rank {found[1]} on {part.node} (pid ", part.outcome.sentence)
     return replace(part.outcome, sentence=f"on {part.node}: {sentence}"), diagnose(part.evidence)

@@ -9,6 +9,7 @@ Reads: nodes/*/notice. Leaves: words in the lease.
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -52,6 +53,7 @@ class Crew:
         begun, said_at = time.monotonic(), time.monotonic()
         while True:
             self._look(at_once=True)
+            self._hear_interrupt(stop)
             here = self._present()
             if self._lease.is_lost or stop.is_asked:
                 return False
@@ -79,7 +81,7 @@ class Crew:
         """Tell the machines to begin an attempt; give this machine's own part of it."""
         others = self._present()[: self._nodes - 1]
         meeting = f"{self._run.name}-{self._lease.number}-{number}"
-        self._call = _Call(number, others)
+        self._call = _Call(number, others, {node: self._writer(node) for node in others})
         self._lease.say(
             attempt=number, nodes=[self._me, *others], changes=changes, resume=resume, meeting=meeting, end=""
         )
@@ -92,6 +94,7 @@ class Crew:
             if self._lease.is_lost:
                 return "end"
             self._look()
+            self._hear_interrupt(stop)
             leaving = [node for node in self._call.nodes if self._said(node).get("asks")]
             wanted = max(stop.count, 1 if leaving else 0)
             if wanted > part_stop.count:
@@ -182,6 +185,12 @@ class Crew:
         for seen in self._seen.values():
             seen.look()
 
+    def _hear_interrupt(self, stop: StopRequest) -> None:
+        """Take Ctrl-C on another machine as if it had been here; any other signal only asks that machine to leave."""
+        asked = (seen.said.get("asks") for seen in self._seen.values() if seen.has_moved)
+        if not stop.is_asked and signal.SIGINT in asked:
+            stop.ask(signal.SIGINT)
+
     def _present(self) -> tuple[str, ...]:
         """The machines that live and are free to take part, by name."""
         return tuple(
@@ -191,7 +200,15 @@ class Crew:
         )
 
     def _is_silent(self, node: str) -> bool:
-        return self._seen[node].still_seconds > lease_seconds() or self._said(node).get("state") == "left"
+        is_over = self._is_anew(node) or self._said(node).get("state") == "left"
+        return is_over or self._seen[node].still_seconds > lease_seconds()
+
+    def _is_anew(self, node: str) -> bool:
+        """True when another process speaks for a machine than at the call: it knows nothing of the attempt."""
+        return self._writer(node) != self._call.writers[node]
+
+    def _writer(self, node: str) -> tuple[object, ...]:
+        return tuple(self._said(node).get(name) for name in ("machine", "pid", "start_ticks"))
 
     def _said(self, node: str) -> Mapping[str, Any]:
         return self._seen[node].said if node in self._seen else {}
@@ -205,7 +222,9 @@ class Crew:
         if found := self._outcome(node):
             folder = part_folder(attempt_folder(self._run, self._call.number), node)
             return Part(node=node, outcome=found, evidence=read_attempt_evidence(folder))
-        return Part(node=node, silent_seconds=self._seen[node].still_seconds) if self._is_silent(node) else None
+        if not self._is_silent(node):
+            return None
+        return Part(node=node, silent_seconds=self._seen[node].still_seconds, is_anew=self._is_anew(node))
 
     def _last_seen(self, here: tuple[str, ...]) -> str:
         gone = sorted(set(self._seen) - set(here))
@@ -216,6 +235,7 @@ class Crew:
 class _Call:
     number: int = 0
     nodes: tuple[str, ...] = ()  # the others
+    writers: dict[str, tuple[object, ...]] = field(default_factory=dict)  # who spoke for each of them then
     leaving: list[str] = field(default_factory=list)
 
 

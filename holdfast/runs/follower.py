@@ -93,7 +93,9 @@ class _Follower:
                 self._tell("leader gone", words=self._leader_words())
                 return None
             if self._stop.is_asked:
-                return self._left()
+                self._ask_leader()
+                if self._stop.signal != signal.SIGINT or self._stop.count > 1:
+                    return self._left()
             if self._is_called(said):
                 self._take_part(said)
                 said_at = time.monotonic()
@@ -116,7 +118,7 @@ class _Follower:
 
     def _look(self) -> None:
         newest = newest_lease(self._run)
-        if newest != self._lease:
+        if newest > self._lease:  # none at all is storage that does not answer
             self._lease, self._lease_at, self._leader = newest, time.monotonic(), seen_lease(self._run, newest)
         self._leader.look()
         if words := self._notice.new_trouble():
@@ -133,7 +135,7 @@ class _Follower:
         part.mkdir(parents=True, exist_ok=True)
         told = {"number": number, "rung": "", "because": f"called by {said.get('node')}", "changes": changes}
         self._tell("attempt", {**told, "folder": str(part), "resume": bool(said.get("resume"))})
-        self._notice.say(attempt=number, outcome=None, asks=0)
+        self._notice.say(attempt=number, outcome=None)
         self._done = number
         try:
             launch = self._job.make_launch(part, changes, bool(said.get("resume")))
@@ -150,7 +152,7 @@ class _Follower:
             outcome = Outcome(number=number, outcome="died", sentence=words, exit_code=3)
         if outcome.sentence:
             self._tell("ended", asdict(outcome), number=number, slug=outcome.diagnosis)
-        self._notice.say(attempt=number, outcome=to_plain(outcome), asks=0)
+        self._notice.say(attempt=number, outcome=to_plain(outcome))
 
     def called_off(self, number: int, part_stop: StopRequest) -> CallOff:
         """What the leader says about the attempt that runs; passes wishes to stop on, both ways."""
@@ -162,15 +164,20 @@ class _Follower:
             return "end"
         if self._stop.is_asked and self._stop.count > 1:
             return "end"
-        if self._stop.is_asked and not self._has_asked:
-            self._has_asked = True
-            self._notice.say(asks=self._stop.signal or int(signal.SIGINT))
+        if self._stop.is_asked:
+            self._ask_leader()
         if said.get("end") == "stop":
             for _ in range(int(said.get("stops", 1)) - part_stop.count):
                 part_stop.ask(int(said.get("signal") or 0))
             return ""
         kinds: dict[str, CallOff] = {"look": "look", "end": "end"}
         return kinds.get(str(said.get("end") or ""), "")
+
+    def _ask_leader(self) -> None:
+        """Pass a signal on: on Ctrl-C the leader stops the whole run, on any other this machine's part of it."""
+        if not self._has_asked:
+            self._has_asked = True
+            self._notice.say(asks=self._stop.signal or int(signal.SIGINT))
 
     def _ended(self, said: Mapping[str, Any]) -> Result:
         code = int(said["exit_code"])

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.supervised import weights
-from tests.lab.together import Together, unbroken_weights
+from holdfast.core.runfolder import OUTPUT, part_folder
+from holdfast.runs.status import read_status
+from tests.lab.supervised import LIMIT_SECONDS
+from tests.lab.together import Together
 
 pytestmark = pytest.mark.lab
 
@@ -20,13 +22,42 @@ def together(tmp_path: Path) -> Iterator[Together]:
     pair.close()
 
 
-def test_a_rank_killed_on_another_machine_is_named_and_both_begin_anew(together, lab_row):
+def test_a_process_killed_on_another_machine_is_named_and_both_begin_anew(together, lab_row):
+    together.variables["PAUSE"] = "0.1"
+    together.start_both()
+    process = together.rank_of("b", 25)
+    shown = {node.name: node.state for node in read_status(together.run).nodes}
+    os.kill(process, signal.SIGKILL)
+    done = together.finish()
+    assert done.exit_code == 0, done.output
+    assert shown == {"a": "leads", "b": "takes part"}
+    for number, words in ((1, "met from step 0"), (2, "met from step ")):
+        for part in (done.attempt(number), part_folder(done.attempt(number), "b")):
+            assert words in (part / OUTPUT).read_text()
+    first = done.outcomes[0]
+    lab_row(
+        fault="process killed on another machine",
+        phase="step",
+        task="two machines",
+        noticed_after_seconds=first.noticed_after_seconds,
+        named=first.diagnosis,
+        finished=True,
+        identical=together.has_learned_the_same,
+    )
+    assert first.diagnosis == "process-killed"
+    assert first.sentence.startswith("on b: ")
+    assert [one.outcome for one in done.outcomes] == ["died", "finished"]
+    assert together.has_learned_the_same
+
+
+@pytest.mark.full
+def test_a_rank_killed_on_another_machine_is_named_by_its_number(together, lab_row):
+    together.is_light = False
     together.start_both()
     os.kill(together.rank_of("b", 25), signal.SIGKILL)
     done = together.finish()
     assert done.exit_code == 0, done.output
     first = done.outcomes[0]
-    same = weights(together.output) == unbroken_weights()
     lab_row(
         fault="rank killed on another machine",
         phase="step",
@@ -34,23 +65,23 @@ def test_a_rank_killed_on_another_machine_is_named_and_both_begin_anew(together,
         noticed_after_seconds=first.noticed_after_seconds,
         named=first.diagnosis,
         finished=True,
-        identical=same,
+        identical=together.has_learned_the_same,
     )
     assert first.diagnosis == "process-killed"
     assert "on b" in first.sentence
     assert "rank " in first.sentence
-    assert [one.outcome for one in done.outcomes] == ["died", "finished"]
-    assert same
+    assert together.has_learned_the_same
 
 
 @pytest.mark.full
 def test_a_rank_stopped_on_another_machine_is_noticed_there(together, lab_row):
+    together.is_light = False
     together.start_both()
     os.kill(together.rank_of("b", 25), signal.SIGSTOP)
     done = together.finish()
     assert done.exit_code == 0, done.output
     first = done.outcomes[0]
-    same = weights(together.output) == unbroken_weights()
+    same = together.has_learned_the_same
     lab_row(
         fault="rank stopped on another machine",
         phase="step",
@@ -67,28 +98,31 @@ def test_a_rank_stopped_on_another_machine_is_noticed_there(together, lab_row):
 
 
 @pytest.mark.full
-def test_a_supervisor_killed_on_another_machine_is_missed_and_may_come_back(together, lab_row):
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_supervisor_killed_on_another_machine_is_missed_and_may_come_back(together, lab_row, waits):
     together.variables["PAUSE"] = "0.1"
     together.start_both()
     together.rank_of("b", 15)
     together.machines["b"].kill()
     together.machines["b"].wait()
-    together.wait_until(lambda: "waiting for 1 more" in together.said("a"), "the loss of b was never said")
+    if waits:
+        together.wait_until(lambda: "on b: nothing was heard" in together.said("a"), "the loss of b was never said")
     together.start("b")
     done = together.finish()
     assert done.exit_code == 0, done.output
     first = done.outcomes[0]
-    same = weights(together.output) == unbroken_weights()
+    same = together.has_learned_the_same
     lab_row(
         fault="supervisor killed on another machine",
         phase="step",
-        task="torchrun, two machines",
+        task="two machines",
         noticed_after_seconds=None,
         named="interrupted",
         finished=True,
         identical=same,
     )
-    assert "on b: nothing was heard of its supervisor" in first.sentence
+    said = "nothing was heard of its supervisor" if waits else "its supervisor was gone and has been started again"
+    assert f"on b: {said}" in first.sentence
     assert first.is_outside
     assert same
 
@@ -104,11 +138,11 @@ def test_the_leader_killed_the_other_machine_leads_after_the_lease(together, lab
     together.start("a")
     done = together.finish()
     assert done.exit_code == 0, done.output
-    same = weights(together.output) == unbroken_weights()
+    same = together.has_learned_the_same
     lab_row(
         fault="leading supervisor killed",
         phase="step",
-        task="torchrun, two machines",
+        task="two machines",
         noticed_after_seconds=None,
         named="interrupted",
         finished=True,
@@ -124,7 +158,7 @@ def test_the_leader_killed_the_other_machine_leads_after_the_lease(together, lab
 def test_a_machine_that_never_comes_is_waited_for_and_then_said(together):
     together.wait_seconds = 10
     machine = together.start("a")
-    assert machine.wait(120) == 3
+    assert machine.wait(LIMIT_SECONDS) == 3
     said = together.said("a")
     assert "1 of 2 machines are here (a); waiting for 1 more" in said
     assert "1 machine of 2 did not come within" in said
@@ -137,27 +171,77 @@ def test_a_machine_asked_to_leave_lets_the_run_save_and_may_come_back(together):
     together.start_both()
     together.rank_of("b", 15)
     together.machines["b"].send_signal(signal.SIGTERM)
-    assert together.machines["b"].wait(120) == 128 + signal.SIGTERM
+    assert together.machines["b"].wait(LIMIT_SECONDS) == 128 + signal.SIGTERM
     together.start("b")
     done = together.finish()
     assert done.exit_code == 0, done.output
     assert "b was asked to leave" in done.outcomes[0].sentence
-    assert weights(together.output) == unbroken_weights()
+    assert together.has_learned_the_same
 
 
 @pytest.mark.full
-def test_the_leader_asked_to_stop_stops_all_and_the_same_commands_go_on(together):
+@pytest.mark.parametrize(("machine", "number"), [("a", signal.SIGTERM), ("b", signal.SIGINT)])
+def test_the_leader_asked_to_stop_or_ctrl_c_on_any_stops_all_and_the_same_commands_go_on(together, machine, number):
     together.variables["PAUSE"] = "0.1"
     together.start_both()
     together.rank_of("a", 15)
-    together.machines["a"].send_signal(signal.SIGTERM)
+    together.machines[machine].send_signal(number)
     stopped = together.finish()
-    assert stopped.exit_code == 128 + signal.SIGTERM, stopped.output
+    assert stopped.exit_code == 128 + number, stopped.output
     assert stopped.result["state"] == "stopped"
     together.start_both()
     done = together.finish()
     assert done.exit_code == 0, done.output
-    assert weights(together.output) == unbroken_weights()
+    assert together.has_learned_the_same
+
+
+@pytest.mark.full
+def test_ctrl_c_before_all_are_there_ends_those_that_wait(together):
+    together.nodes = 3
+    together.start_both()
+    together.wait_until(lambda: "2 of 3 machines are here (a, b)" in together.said("a"), "b was not seen")
+    together.machines["b"].send_signal(signal.SIGINT)
+    assert together.finish().exit_code == 128 + signal.SIGINT
+
+
+@pytest.mark.full
+def test_a_machine_that_is_lost_for_good_is_told_within_the_lease_and_the_run_ends_with_words(together):
+    together.variables["PAUSE"] = "0.1"
+    together.wait_seconds = 10
+    together.start_both()
+    rank = together.rank_of("b", 15)
+    together.machines["b"].kill()
+    os.kill(rank, signal.SIGKILL)
+    assert together.machines["a"].wait(LIMIT_SECONDS) == 3, together.said("a")
+    said = together.said("a")
+    assert "on b: nothing was heard of its supervisor" in said
+    assert "1 machine of 2 did not come within" in said
+    assert "b was here before and is silent now" in said
+
+
+@pytest.mark.full
+def test_a_leader_that_was_frozen_has_lost_the_run_and_joins_it_again(together):
+    together.variables["PAUSE"] = "0.1"
+    together.start_both()
+    together.rank_of("a", 15)
+    together.machines["a"].send_signal(signal.SIGSTOP)
+    together.wait_until(lambda: together.leader == "b", "nobody took over")
+    together.machines["a"].send_signal(signal.SIGCONT)
+    done = together.finish()
+    assert done.exit_code == 0, done.output
+    assert "led by b" in together.said("a")
+    assert together.has_learned_the_same
+
+
+@pytest.mark.full
+def test_a_machine_with_other_words_is_refused_and_the_others_go_on_waiting(together):
+    together.start("a")
+    together.wait_until(lambda: together.leader == "a", "nobody took the lead")
+    other = together.start("b", "--another-option")
+    assert other.wait(LIMIT_SECONDS) == 2
+    assert "the command is not the same here as on the machine that began this run" in together.said("b")
+    together.start("b")
+    assert together.finish().exit_code == 0
 
 
 @pytest.mark.full
@@ -172,15 +256,16 @@ def test_storage_that_is_gone_for_a_while_is_said_and_waited_for(together):
     done = together.finish()
     assert done.exit_code == 0, done.output
     assert "can be written again" in together.said("a")
-    assert weights(together.output) == unbroken_weights()
+    assert together.has_learned_the_same
 
 
+@pytest.mark.full
 def test_two_machines_of_one_name_are_refused(together):
     together.start("a")
-    together.wait_until(lambda: (together.run / "leases" / "000001" / "notice").exists(), "nobody took the lead")
+    together.wait_until(lambda: together.leader == "a", "nobody took the lead")
     first = together.machines["a"]
     second = together.start("a")
-    assert second.wait(60) == 2
+    assert second.wait(LIMIT_SECONDS) == 2
     assert "another supervisor of this run is called 'a' as well" in together.said("a")
     first.send_signal(signal.SIGTERM)
-    assert first.wait(60) == 128 + signal.SIGTERM
+    assert first.wait(LIMIT_SECONDS) == 128 + signal.SIGTERM

@@ -1,6 +1,7 @@
-"""Two machines on one: supervisors with names of their own that share a run's folder, and ranks that meet by gloo."""
+"""Two machines on one: supervisors with names of their own that share a run's folder, and scripts that meet."""
 
 import hashlib
+import json
 import os
 import socket
 import subprocess
@@ -14,8 +15,9 @@ from typing import TypeVar
 
 from holdfast.core.heartbeat import read_beat
 from holdfast.core.notice import read_notice
-from holdfast.core.runfolder import NOTICE, attempt_folder, part_folder
-from tests.lab.supervised import LIMIT_SECONDS, SCRIPTS, Supervised
+from holdfast.core.runfolder import LEASES, NOTICE, attempt_folder, part_folder
+from holdfast.runs.lease import newest_lease
+from tests.lab.supervised import LIMIT_SECONDS, SCRIPTS, Supervised, hear_ctrl_c, weights
 
 Found = TypeVar("Found")
 LEASE_SECONDS = 8
@@ -26,7 +28,9 @@ class Together:
     """A run of two machines, a and b."""
 
     folder: Path
-    wait_seconds: int = 300
+    is_light: bool = True  # pair.py, which needs no torch; or ranks.py under torchrun
+    nodes: int = 2
+    wait_seconds: int = 600
     variables: dict[str, str] = field(default_factory=dict)
     machines: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     port: int = 0
@@ -44,28 +48,42 @@ class Together:
     def output(self) -> Path:
         return self.folder / "out"
 
-    def start(self, name: str) -> "subprocess.Popen[bytes]":
-        """Start one machine's supervisor, with the same command on each."""
-        meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self.port}", "--local-addr", "127.0.0.1")
-        torchrun = (sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", *meeting)
-        options = ("--run", str(self.run), "--nodes", "2", "--nodes-wait", str(self.wait_seconds))
+    def start(self, name: str, *more: str) -> "subprocess.Popen[bytes]":
+        """Start one machine's supervisor, with the same command on each, or more words of the script's."""
+        options = ("--run", str(self.run), "--nodes", str(self.nodes), "--nodes-wait", str(self.wait_seconds))
         own = {"HOLDFAST_NODE": name, "HOLDFAST_NODE_LEASE_SECONDS": str(LEASE_SECONDS), "GLOO_SOCKET_IFNAME": "lo"}
         state = {"XDG_STATE_HOME": str(self.folder / "state"), "OMP_NUM_THREADS": "1"}
         self.machines[name] = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", "run", *options, "--", *torchrun, SCRIPTS / "ranks.py", self.output],
+            [sys.executable, "-m", "holdfast", "run", *options, "--", *self._command(), *more],
             stdin=subprocess.DEVNULL,
             stdout=(self.folder / f"{name}.out").open("ab"),
             stderr=subprocess.STDOUT,
             env={**os.environ, **state, **own, **self.variables},
             cwd=self.folder,
             start_new_session=True,
+            preexec_fn=hear_ctrl_c,
         )
         return self.machines[name]
 
+    def _command(self) -> tuple[str, ...]:
+        if self.is_light:
+            return (sys.executable, str(SCRIPTS / "pair.py"), str(self.output), str(self.port))
+        meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self.port}", "--local-addr", "127.0.0.1")
+        torchrun = (sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", *meeting)
+        return (*torchrun, str(SCRIPTS / "ranks.py"), str(self.output))
+
+    @property
+    def has_learned_the_same(self) -> bool:
+        """Whether the script ended with what one ends with that nothing happens to."""
+        if self.is_light:
+            return json.loads((self.output / "final.json").read_text()) == _unbroken_total()
+        return weights(self.output) == unbroken_weights()
+
     def start_both(self) -> None:
         """Start both machines; a leads."""
+        before = newest_lease(self.run)
         self.start("a")
-        self.wait_until(lambda: read_notice(self.run / "leases" / "000001" / NOTICE), "nobody took the lead")
+        self.wait_until(lambda: newest_lease(self.run) > before and self.leader, "nobody took the lead")
         self.start("b")
 
     def finish(self) -> Supervised:
@@ -96,8 +114,7 @@ class Together:
     @property
     def leader(self) -> str:
         """The machine that leads now."""
-        newest = max((self.run / "leases").iterdir())
-        notice = read_notice(newest / NOTICE)
+        notice = read_notice(max((self.run / LEASES).glob("*"), default=self.run) / NOTICE)
         return str(notice.said["node"]) if notice else ""
 
     def wait_until(self, happens: Callable[[], Found], why: str) -> Found:
@@ -139,3 +156,11 @@ def unbroken_weights() -> str:
         optimizer.step()
     state = model.state_dict()
     return hashlib.sha256(b"".join(state[name].numpy().tobytes() for name in sorted(state))).hexdigest()
+
+
+def _unbroken_total() -> int:
+    """What pair.py ends with that nothing happens to."""
+    total = 0
+    for step in range(60):
+        total = (total * 31 + sum((step * 7919 + part * 104729) % 1_000_003 for part in (0, 1))) % 1_000_003
+    return total
