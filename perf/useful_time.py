@@ -13,7 +13,8 @@
 A step counts once, the last time that it was computed: what was lost at a fault and computed again is no use. It is
 worth the time since the end of the step before it; where something else lay between, as at the start of an attempt, at
 an epoch or at a save, the median of all the others. The clock runs from the start of the command until the stop is
-asked for, so survey, preparation and proof are in it; "since the first step" leaves them out. Nothing is evaluated.
+asked for, so survey, preparation and proof are in it; "since the first step" leaves them out. The proof ends with
+the run's own first steps, which count. Nothing is evaluated.
 """
 
 import argparse
@@ -188,8 +189,10 @@ class Run:
 
 
 def read_story(run: Path, story: Story) -> None:
-    """Read the steps of every attempt, and what the supervisor told."""
-    for attempt in attempt_folders(run):
+    """Read the steps of the proof and of every attempt, and what the supervisor told."""
+    for attempt in (run / "proof" / "first-steps", *attempt_folders(run)):
+        if not (attempt / EVENTS).exists():
+            continue
         events = [event for event in read_events(attempt / EVENTS) if float(str(event["time"])) <= story.ended]
         saved = {event["step"] for event in events if event["event"] == "saved"}
         before: dict[str, object] = {}
@@ -237,6 +240,8 @@ def show(story: Story, options: argparse.Namespace) -> list[Figure]:
 def _cost(story: Story, fault: Fault) -> tuple[tuple[float, float, float, float], int]:
     """Seconds until it was noticed, then named, then until steps came again, and worth of what was done again."""
     ever = [*story.told, (story.ended, "end")]
+    if fault.attempt == "none":  # all of it lies before the first step
+        return (min(at for at, _ in ever if at >= fault.at) - fault.at, 0.0, 0.0, 0.0), 0
     noticed = next(at for at, name in ever if at >= fault.at and name in ("hang", "died", "attempt", "run", "end"))
     begun = next(at for at, name in ever if at >= fault.at and name in ("attempt", "end"))
     later = [step for step in story.steps if step.end > begun]
