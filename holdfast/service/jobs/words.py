@@ -13,6 +13,9 @@ from typing import Any
 from holdfast.core.request import FIELDS, REMOTE_FIELDS
 
 _LABELS = {
+    "validation": "validation data",
+    "test": "test data",
+    "negatives": "near-misses of queries",
     "lr": "learning rate",
     "lr_scheduler_type": "learning rate schedule",
     "eval_steps": "steps between evaluations",

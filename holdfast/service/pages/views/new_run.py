@@ -30,11 +30,11 @@ from holdfast.service.pages.run_form import (
 _MOST_DATASETS = 500
 _LOST_MODEL = "the model that it was to go on from is gone, or not shared with you"
 _LOST_DATA = "is gone, not shared with you, or no longer ready"
-_LABELS = {
-    "dataset": ("Dataset", "What to learn from."),
-    "validation": ("validation data", "A dataset of its own. None: a share of the rows is cut off."),
-    "test": ("test data", "A dataset of its own. None: a share of the rows is cut off."),
-    "negatives": ("near-misses of queries", "A dataset of its own."),
+_HELP = {
+    "dataset": "What to learn from.",
+    "validation": "A dataset of its own. None: a share of the rows is cut off.",
+    "test": "A dataset of its own. None: a share of the rows is cut off.",
+    "negatives": "A dataset of its own.",
 }
 
 
@@ -191,8 +191,8 @@ def _page(asked: Asked, error: RequestError | None, *, is_refused: bool = False)
 
 def _data_field(asked: Asked, name: str, errors: Mapping[str, str], none: str) -> FormField:
     options = {number: _dataset_words(one) for number, one in asked.datasets.items()}
-    label, help_words = _LABELS[name]
-    return choice_field(name, label, help_words, options, asked.values.get(name, ""), none, errors.get(name, ""))
+    chosen = asked.values.get(name, "")
+    return choice_field(name, label_of(name), _HELP[name], options, chosen, none, errors.get(name, ""))
 
 
 def _dataset_words(dataset: Dataset) -> str:
