@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-_START_SECONDS = 60.0
+_START_SECONDS = 240.0  # RabbitMQ on a busy machine
 
 
 class Part:

@@ -135,12 +135,12 @@ class Place:
                     found.append(process)
         return sorted(found, key=lambda process: process.create_time())
 
-    def wait(self, job_id: int, *states: str, seconds: float = 150) -> dict[str, Any]:
+    def wait(self, job_id: int, *states: str, seconds: float = 400) -> dict[str, Any]:
         """Wait until a job is in one of these states."""
         self.until(lambda: self.row(job_id)["state"] in states, seconds, lambda: self.told(job_id))
         return self.row(job_id)
 
-    def wait_for_steps(self, job_id: int, step: int = 20, seconds: float = 150) -> None:
+    def wait_for_steps(self, job_id: int, step: int = 20, seconds: float = 400) -> None:
         """Wait until the run's folder shows that it trains."""
 
         def trains() -> bool:
@@ -157,7 +157,7 @@ class Place:
             found += [int(event["first_step"]) for event in events if event["event"] == "training"]
         return found
 
-    def wait_for_resume(self, job_id: int, seconds: float = 150) -> None:
+    def wait_for_resume(self, job_id: int, seconds: float = 400) -> None:
         """Wait until the run has gone on from a checkpoint."""
         self.until(lambda: any(self.first_steps(job_id)[1:]), seconds, lambda: self.told(job_id))
 
@@ -167,13 +167,13 @@ class Place:
 
     def wait_for_words(self, name: str, words: str, *, times: int = 1) -> None:
         """Wait until one of our processes has said so, so many times."""
-        self.until(lambda: self.said(name).count(words) >= times, 120, lambda: self.said(name))
+        self.until(lambda: self.said(name).count(words) >= times, 400, lambda: self.said(name))
 
     def stop(self, job_id: int) -> None:
         """Ask a job to stop and see that it does."""
         code = "from holdfast.service.jobs import leases; from holdfast.service.jobs.models import Job; "
         self.run_code(f"{code}assert leases.ask_stop(Job.objects.get(pk={job_id}))")
-        self.wait(job_id, "stopped", seconds=150)
+        self.wait(job_id, "stopped")
 
     def until(self, is_so: Callable[[], bool], seconds: float, told: Callable[[], str] = lambda: "") -> None:
         deadline = time.monotonic() + seconds

@@ -11,9 +11,10 @@ from tests.service.parts import fresh_database, postgres, rabbitmq, redis
 from tests.service.place import Place, kill, place
 from tests.tiny import tiny_bert
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.service, pytest.mark.timeout(1200)]
 
 LONG = {"max_steps": 100_000, "save_seconds": 1}  # long enough to be killed in the middle on any machine
+LEASE_SECONDS = 12
 ANNOUNCE = "from holdfast.service.jobs.tasks import announce; print([announce({}) for _ in range({})])"
 
 
@@ -41,7 +42,15 @@ def urls(database, broker):
 
 @pytest.fixture
 def site(tmp_path, model, urls):
-    with place(tmp_path, model, **urls) as made:
+    """With a lease that a busy machine does not lose by itself."""
+    with place(tmp_path, model, LEASE_SECONDS=60, **urls) as made:
+        yield made
+
+
+@pytest.fixture
+def hasty(tmp_path, model, urls):
+    """With a lease that runs out soon."""
+    with place(tmp_path, model, LEASE_SECONDS=LEASE_SECONDS, **urls) as made:
         yield made
 
 
@@ -66,12 +75,12 @@ def test_the_same_message_five_times_runs_a_job_once(site):
 
 @pytest.mark.full
 def test_a_message_that_redis_hands_out_again_and_again_is_harmless(tmp_path, model, urls):
-    with place(tmp_path, model, BROKER_VISIBILITY_SECONDS=1, **urls) as site:
+    with place(tmp_path, model, LEASE_SECONDS=60, BROKER_VISIBILITY_SECONDS=1, **urls) as site:
         site.worker("one")
         site.worker("two")
         jobs = site.submit(4, max_steps=40)
         for job_id in jobs:
-            site.wait(job_id, "finished", seconds=200)
+            site.wait(job_id, "finished")
         for job_id in jobs:
             assert_finished_once(site, job_id)
             assert site.row(job_id)["claims"] == 1
@@ -80,12 +89,12 @@ def test_a_message_that_redis_hands_out_again_and_again_is_harmless(tmp_path, mo
 def test_rabbitmq_brings_jobs_too(tmp_path, model, database):
     with rabbitmq() as broker:
         url = fresh_database(database, "rabbit")
-        with place(tmp_path, model, database_url=url, broker_url=broker.url) as site:
+        with place(tmp_path, model, LEASE_SECONDS=60, database_url=url, broker_url=broker.url) as site:
             site.worker()
             site.wait_for_words("one", "listening to any, cpu")
             (job_id,) = site.submit(max_steps=2)
             assert site.run_code(ANNOUNCE.format(job_id, 3)).strip() == str([True] * 3)
-            site.wait(job_id, "finished", seconds=120)
+            site.wait(job_id, "finished")
             assert_finished_once(site, job_id)
             assert f"job {job_id}: taken at the message of job {job_id}" in site.said("one")
             assert site.row(job_id)["claims"] == 1
@@ -96,15 +105,14 @@ def test_a_job_submitted_while_the_broker_is_dead_is_taken_all_the_same(site, br
     site.worker()
     broker.kill()
     try:
-        begun = time.monotonic()
         (job_id,) = site.submit()
-        assert time.monotonic() - begun < 40  # most of it: starting Python twice on a busy machine
-        site.wait(job_id, "finished", seconds=120)
+        assert site.run_code(ANNOUNCE.format(job_id, 1)).strip() == "[False]"  # given up, and no error for who submits
+        site.wait(job_id, "finished")
         assert_finished_once(site, job_id)
     finally:
         broker.start()
     (job_id,) = site.submit()  # and the worker listens again
-    site.wait(job_id, "finished", seconds=120)
+    site.wait(job_id, "finished")
 
 
 @pytest.mark.full
@@ -144,52 +152,51 @@ def test_a_killed_supervisor_is_followed_by_another(site):
 
 
 @pytest.mark.full
-def test_a_keeper_that_was_frozen_past_its_lease_ends_its_run_and_writes_nothing(site):
-    site.worker("one")
-    (job_id,) = site.submit(**LONG)
-    site.wait_for_steps(job_id)
-    frozen, supervisor = site.keeper(job_id), site.supervisor(job_id)
-    site.worker("two")
+def test_a_keeper_that_was_frozen_past_its_lease_ends_its_run_and_writes_nothing(hasty):
+    hasty.worker("one")
+    (job_id,) = hasty.submit(**LONG)
+    hasty.wait_for_steps(job_id)
+    frozen, supervisor = hasty.keeper(job_id), hasty.supervisor(job_id)
+    hasty.worker("two")
     kill(frozen, signal.SIGSTOP)
-    kill(site.processes["one"], signal.SIGSTOP)  # with its worker: the whole machine is silent
-    site.until(lambda: site.row(job_id)["claims"] == 2, 90, lambda: site.told(job_id))
-    site.until(lambda: site.supervisor(job_id).pid != supervisor.pid, 90, lambda: site.told(job_id))
+    kill(hasty.processes["one"], signal.SIGSTOP)  # with its worker: the whole machine is silent
+    hasty.until(lambda: hasty.row(job_id)["claims"] == 2, 400, lambda: hasty.told(job_id))
+    hasty.until(lambda: hasty.supervisor(job_id).pid != supervisor.pid, 400, lambda: hasty.told(job_id))
     assert not supervisor.is_running() or supervisor.status() == psutil.STATUS_ZOMBIE  # never two at a time
-    claim = site.row(job_id)["claim"]
+    claim = hasty.row(job_id)["claim"]
     kill(frozen, signal.SIGCONT)
-    site.until(lambda: frozen.status() == psutil.STATUS_ZOMBIE, 60)  # its worker does not hear of it
-    site.wait_for_resume(job_id)
-    assert site.row(job_id)["claim"] == claim
-    assert "ending the run: lost" in (site.home / f"keepers/{job_id}.log").read_text()
-    kill(site.processes["one"], signal.SIGCONT)
+    hasty.until(lambda: frozen.status() == psutil.STATUS_ZOMBIE, 400)  # its worker does not hear of it
+    hasty.wait_for_resume(job_id)
+    assert hasty.row(job_id)["claim"] == claim
+    assert "ending the run: lost" in (hasty.home / f"keepers/{job_id}.log").read_text()
+    kill(hasty.processes["one"], signal.SIGCONT)
 
 
 @pytest.mark.full
-def test_a_database_that_comes_back_in_time_is_not_noticed_by_the_run(tmp_path, model, urls, database):
-    with place(tmp_path, model, LEASE_SECONDS=60, **urls) as site:
-        site.worker()
-        (job_id,) = site.submit(**LONG)
-        site.wait_for_steps(job_id)
-        database.kill()
-        time.sleep(3)
-        database.start()
-        site.until(lambda: "did not answer" in (site.home / f"keepers/{job_id}.log").read_text(), 60)
-        site.stop(job_id)
-        assert site.row(job_id)["claims"] == 1
-        assert site.first_steps(job_id) == [0]
+def test_a_database_that_comes_back_in_time_is_not_noticed_by_the_run(site, database):
+    site.worker()
+    (job_id,) = site.submit(**LONG)
+    site.wait_for_steps(job_id)
+    database.kill()
+    time.sleep(3)
+    database.start()
+    site.until(lambda: "did not answer" in (site.home / f"keepers/{job_id}.log").read_text(), 60)
+    site.stop(job_id)
+    assert site.row(job_id)["claims"] == 1
+    assert site.first_steps(job_id) == [0]
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("how", ["killed", "frozen"])
-def test_a_run_ends_before_its_lease_does_when_the_database_is_away(site, database, how):
-    site.worker()
-    (job_id,) = site.submit(**LONG)
-    site.wait_for_steps(job_id)
+def test_a_run_ends_before_its_lease_does_when_the_database_is_away(hasty, database, how):
+    hasty.worker()
+    (job_id,) = hasty.submit(**LONG)
+    hasty.wait_for_steps(job_id)
     begun = time.monotonic()
     database.kill() if how == "killed" else database.pause()
     try:
-        site.until(lambda: not site.engines(job_id), 30, lambda: "the engine still runs")
-        assert time.monotonic() - begun < 12  # the lease
+        hasty.until(lambda: not hasty.engines(job_id), 30, lambda: "the engine still runs")
+        assert time.monotonic() - begun < LEASE_SECONDS
     finally:
         database.start() if how == "killed" else database.go_on()
-    site.wait_for_resume(job_id)
+    hasty.wait_for_resume(job_id)
