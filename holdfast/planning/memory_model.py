@@ -71,6 +71,11 @@ def reading_bytes(model: ModelFacts, tokens: int, precision: str = "fp32") -> in
     return (2 if precision == "bf16" else 4) * tokens * (2 * model.inner + 32 * model.hidden)
 
 
+def room_of(free_bytes: int) -> int:
+    """What a run may take of what is free."""
+    return int(_ROOM * free_bytes)
+
+
 def fits(need_bytes: int, free_bytes: int | None) -> bool:
     """Whether a need fits into what is free; True where nobody knows what is."""
-    return free_bytes is None or need_bytes <= _ROOM * free_bytes
+    return free_bytes is None or need_bytes <= room_of(free_bytes)

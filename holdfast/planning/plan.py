@@ -15,7 +15,7 @@ from holdfast.core.plan import Choice, Plan
 from holdfast.core.request import TrainRequest
 from holdfast.core.text import human_bytes
 from holdfast.planning import choices
-from holdfast.planning.memory_model import MemoryNeed, fits, need_of
+from holdfast.planning.memory_model import MemoryNeed, fits, need_of, room_of
 from holdfast.planning.processes import cards_of, choose_processes
 
 _USUAL_LENGTH = {"classify": 512, "causal": 2048, "two-tower": 256}
@@ -209,11 +209,11 @@ class _Fitting:
         if not shard:
             return Choice(False, "each process has room for all weights")
         whole = self._need(_FEWEST_MICRO_TOKENS, lora, checkpointing=True, shard=False)
-        where = "a card has" if self._device == "cuda" else f"is free for {self._processes} processes"
+        where = "on a card" if self._device == "cuda" else f"for {self._processes} processes"
         return Choice(
             True,
-            f"all weights in each process would need {human_bytes(whole.bytes)}, more than {where} "
-            f"({human_bytes(self._free or 0)}): each keeps a part of them (FSDP2)",
+            f"all weights in each process would need {human_bytes(whole.bytes)}, more than there is room {where} "
+            f"({human_bytes(room_of(self._free or 0))}): each keeps a part of them (FSDP2)",
         )
 
     def _micro(self, tokens: int, need: MemoryNeed) -> Choice[int]:
@@ -240,7 +240,8 @@ class _Fitting:
             advice.append("--device cpu, which has more memory and is slower")
         return MachineError(
             f"this run would not fit into the memory of {place}",
-            seen=f"{human_bytes(self._free or 0)} free, at least {human_bytes(least.bytes)} needed: weights with "
+            seen=f"{human_bytes(self._free or 0)} free, of which {human_bytes(room_of(self._free or 0))} may be taken; "
+            f"at least {human_bytes(least.bytes)} needed: weights with "
             f"gradients and moments {human_bytes(least.weights)}, activations {human_bytes(least.activations)}",
             try_next=tuple(advice),
             slug="cuda-oom" if self._device == "cuda" else "host-oom",

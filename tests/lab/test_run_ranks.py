@@ -124,7 +124,7 @@ def small_memory() -> Iterator[Path]:
     group = Path("/sys/fs/cgroup/memory") / f"holdfast-lab-{os.getpid()}"
     try:
         group.mkdir()
-        (group / "memory.limit_in_bytes").write_text("450000000")
+        (group / "memory.limit_in_bytes").write_text("500000000")
     except OSError:
         pytest.skip("a memory control group can be made by root only, where version 1 is mounted")
     yield group
