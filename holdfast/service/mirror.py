@@ -4,7 +4,6 @@ Without HOLDFAST_STORE nothing of this happens: all machines see one folder. Wit
 """
 
 import contextlib
-import logging
 import shutil
 import tempfile
 import threading
@@ -38,17 +37,23 @@ Say = Callable[[str], None]
 Group = Mapping[str, Item]
 
 TURN = "turn.json"  # in a run's folder: who worked on it here last
-SEEN = "seen.json"  # in one that is here for its page alone: what of the store it shows
 _UNSENT = ".unsent"  # beside a keeper's file: what is here was not all sent yet
-_HERE_ONLY = {SUPERVISOR, LEASES, NOTICE, CHILD, TURN, SEEN, "prepared", "search", "proof", "checkpoints", "model"}
+_HERE_ONLY = {
+    SUPERVISOR,
+    LEASES,
+    NOTICE,
+    CHILD,
+    TURN,
+    "seen.json",
+    "prepared",
+    "search",
+    "proof",
+    "checkpoints",
+    "model",
+}
 _MOST_BYTES = 64 * 1024**2  # of any other file
 _LOOK_SECONDS, _AGAIN_SECONDS = 2.0, 30.0
 _SENT_LATER = "the machine that has it sends it"
-_ASK_SECONDS = 5.0  # between two looks for what is new of a run that somebody watches
-_LARGE = ("model/", "prepared/", "checkpoints/")
-_fetching = threading.Lock()
-_asked: dict[int, float] = {}
-_log = logging.getLogger(__name__)
 _sent_datasets: set[int] = set()
 
 
@@ -90,7 +95,7 @@ class Mirror:
         try:
             send(self._shelf, self._turn, self._run, self._say)
         except (StoreError, OSError) as error:
-            self._say(f"not sent yet, the run goes on: {_words(error)}")
+            self._say(f"not sent yet, the run goes on: {store_words(error)}")
             return False
         return True
 
@@ -116,12 +121,12 @@ def bring(store: Store, job: Job, say: Say) -> None:
     copy = shelf_of(store, job).newest()
     if copy is None or copy.turn <= str(read_artifact(job.folder / TURN).get("turn", "")):
         return
-    with _brought(shelf_of(store, job), copy, copy.files, say) as found:
+    with brought(shelf_of(store, job), copy, copy.files, say) as found:
         if job.folder.exists():
             shutil.rmtree(job.folder)
         make_folder(job)  # with the paths of this machine
         (found / REQUEST).unlink(missing_ok=True)
-        _move_into(found, job.folder)
+        move_into(found, job.folder)
     write_artifact(job.folder, TURN, {"turn": copy.turn})
     say(f"brought from the store: {len(copy.files)} files, {_newest_words(job.folder)}")
 
@@ -134,38 +139,11 @@ def bring_dataset(store: Store, dataset: Dataset) -> None:
     copy = shelf.newest()
     if copy is None:
         raise StoreError(f"dataset {dataset.pk} is not in the store yet", seen=_SENT_LATER)
-    with _brought(shelf, copy, copy.files, print) as found:
+    with brought(shelf, copy, copy.files, print) as found:
         if not (found / dataset.file_name).is_file():
             raise StoreError(f"dataset {dataset.pk} is damaged in the store", seen="its checksum differs")
         dataset.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         (found / dataset.file_name).replace(dataset.path)
-
-
-def fetch_run(job: Job) -> None:
-    """Bring a finished model to this disk, for a page that did not run it."""
-    if job.state == Job.State.FINISHED and not has_model(job.folder) and (store := open_store()):
-        with _fetching:
-            if (copy := shelf_of(store, job).newest()) and not has_model(job.folder):
-                if not job.folder.exists():
-                    _fetch_story(store, job, copy)
-                _fetch(store, job, copy, [name for name in copy.files if name.startswith(_LARGE)])
-
-
-def fetch_story(job: Job) -> None:
-    """Bring what tells of a run that another machine works on or has worked on, as of its last checkpoint."""
-    now, is_ours = time.monotonic(), job.folder.exists() and not (job.folder / SEEN).is_file()
-    store = None if is_ours or now - _asked.get(job.pk, float("-inf")) < _ASK_SECONDS else open_store()
-    if store is None:
-        return
-    _asked[job.pk] = now
-    try:
-        with _fetching:
-            copy = shelf_of(store, job).newest()
-            if copy and copy.mark != read_artifact(job.folder / SEEN).get("mark"):
-                shutil.rmtree(job.folder, ignore_errors=True)
-                _fetch_story(store, job, copy)
-    except (StoreError, OSError) as error:
-        _log.warning("run %s: %s", job.pk, _words(error))  # its page shows the row
 
 
 def send_unsent_for_ever() -> None:
@@ -176,7 +154,7 @@ def send_unsent_for_ever() -> None:
         try:
             send_unsent(store)
         except Exception as error:  # of the store, the database or the disk: the next turn tries again
-            seconds, trouble = _AGAIN_SECONDS, _words(error)
+            seconds, trouble = _AGAIN_SECONDS, store_words(error)
         if trouble != said:
             print(f"not sent to the store yet: {trouble}" if trouble else "the store answers again", flush=True)
             said = trouble
@@ -203,18 +181,6 @@ def send_unsent(store: Store) -> None:
         mark.unlink(missing_ok=True)
 
 
-def forget(kind: str, number: int, made: datetime) -> None:
-    """Remove what was deleted here from the store too, in the background; a store that is away keeps it."""
-    if store := open_store():
-        threading.Thread(target=_forget, args=(Shelf(store, kind, number, made),), daemon=True).start()
-
-
-def forget_model(job: Job) -> None:
-    """Remove a model from the store as it was removed here; what tells of its run stays."""
-    if store := open_store():
-        threading.Thread(target=_forget_model, args=(shelf_of(store, job),), daemon=True).start()
-
-
 def has_model(run: Path) -> bool:
     """Whether a finished model lies in this folder."""
     return any(model_folder(run).rglob("*.safetensors"))
@@ -230,19 +196,9 @@ def turn_of(moment: datetime) -> str:
     return moment.strftime("%Y%m%dT%H%M%S.%f")
 
 
-def _words(error: Exception) -> str:
+def store_words(error: Exception) -> str:
+    """What went wrong on the way to the store or from it."""
     return f"{error.what}: {error.seen}" if isinstance(error, StoreError) else repr(error)
-
-
-def _forget(shelf: Shelf) -> None:
-    with contextlib.suppress(StoreError):
-        shelf.drop()
-
-
-def _forget_model(shelf: Shelf) -> None:
-    with contextlib.suppress(StoreError):
-        if copy := shelf.newest():
-            shelf.keep(copy, [name for name in copy.files if not name.startswith(("model/", "checkpoints/"))])
 
 
 def _small(run: Path) -> Iterator[Group]:
@@ -281,7 +237,7 @@ def _whole(run: Path, name: str) -> Group:
 
 
 @contextlib.contextmanager
-def _brought(shelf: Shelf, copy: Copy, names: Iterable[str], say: Say) -> Iterator[Path]:
+def brought(shelf: Shelf, copy: Copy, names: Iterable[str], say: Say) -> Iterator[Path]:
     """These files in a folder that goes away again; of a damaged group nothing is left in it."""
     home = this_home()
     home.make()
@@ -294,17 +250,7 @@ def _brought(shelf: Shelf, copy: Copy, names: Iterable[str], say: Say) -> Iterat
         yield folder
 
 
-def _fetch_story(store: Store, job: Job, copy: Copy) -> None:
-    _fetch(store, job, copy, [name for name in copy.files if not name.startswith(_LARGE)])
-    write_artifact(job.folder, SEEN, {"mark": copy.mark})
-
-
-def _fetch(store: Store, job: Job, copy: Copy, names: Iterable[str]) -> None:
-    with _brought(shelf_of(store, job), copy, names, _log.warning) as found:
-        _move_into(found, job.folder)
-
-
-def _move_into(found: Path, folder: Path) -> None:
+def move_into(found: Path, folder: Path) -> None:
     """Each thing that is not there yet, in one rename; what was cut off before is made up for."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for entry in sorted(found.iterdir()):

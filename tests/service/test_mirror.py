@@ -10,13 +10,14 @@ import pytest
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.runfolder import MANIFEST, REPORT, REQUEST, RESULT, attempt_folder, model_folder
 from holdfast.runs.identity import describe_process
-from holdfast.service import mirror, storage
+from holdfast.service import fetched, mirror, storage
+from holdfast.service.fetched import fetch_run, fetch_story
 from holdfast.service.home import this_home
 from holdfast.service.jobs import datasets, leases, registry
 from holdfast.service.jobs.downloads import model_zip
 from holdfast.service.jobs.folders import make_folder
 from holdfast.service.jobs.models import Job, TrainedModel
-from holdfast.service.mirror import Mirror, bring, fetch_run, fetch_story, send_unsent, shelf_of
+from holdfast.service.mirror import Mirror, bring, send_unsent, shelf_of
 from holdfast.service.storage import StoreError, open_store
 
 pytestmark = pytest.mark.django_db
@@ -88,7 +89,7 @@ def send_all(store, job, said=None):
 
 
 def look(job):
-    mirror._asked.clear()
+    fetched._asked.clear()
     fetch_story(job)
 
 
@@ -202,7 +203,7 @@ def test_the_page_of_a_run_elsewhere_shows_what_was_sent_last_and_never_touches_
     fetch_run(job)
     assert (model_folder(job.folder) / "model.safetensors").read_text() == "model"
     bring(store, job, print)
-    assert not (job.folder / mirror.SEEN).exists(), "a worker here does not go on in a folder for looking at"
+    assert not (job.folder / fetched.SEEN).exists(), "a worker here does not go on in a folder for looking at"
 
     at("one")
     (job.folder / REPORT).unlink()

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from holdfast.core.errors import RequestError
 from holdfast.core.runfolder import model_folder
+from holdfast.service.fetched import fetch_run
 from holdfast.service.jobs.models import Job
-from holdfast.service.mirror import fetch_run
 
 _CHUNK_BYTES = 1 << 20
 

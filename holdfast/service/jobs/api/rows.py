@@ -6,10 +6,10 @@ from django.contrib.auth.models import Group, User
 from django.db.models import Model, QuerySet
 
 from holdfast.core.errors import RequestError
+from holdfast.service.fetched import fetch_story
 from holdfast.service.jobs.api.errors import NotFound
 from holdfast.service.jobs.models import Dataset, Job, TrainedModel
 from holdfast.service.jobs.words import key_of, named_in, problem_in
-from holdfast.service.mirror import fetch_story
 
 Row = TypeVar("Row", bound=Model)
 

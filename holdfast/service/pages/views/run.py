@@ -14,12 +14,12 @@ from django.template.loader import render_to_string
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from holdfast.core.runfolder import REPORT
+from holdfast.service.fetched import fetch_story
 from holdfast.service.jobs import leases
 from holdfast.service.jobs.downloads import NoModel, model_zip
 from holdfast.service.jobs.evidence import REPORT_POLICY, evidence_file, read_end
 from holdfast.service.jobs.models import Job
 from holdfast.service.jobs.secrets import without_places, without_secrets
-from holdfast.service.mirror import fetch_story
 from holdfast.service.pages.answers import live_answer
 from holdfast.service.pages.run_sight import read_sight, seen_of
 
