@@ -30,12 +30,12 @@ from holdfast.runs.rendezvous import with_rendezvous
 from holdfast.supervisor.attempt import CallOff, OnEvent, StopRequest
 from holdfast.supervisor.child import Launch
 from holdfast.supervisor.collect import read_attempt_evidence
-from holdfast.supervisor.outcome import Outcome, outcome_of
+from holdfast.supervisor.outcome import Outcome, newest_beat, outcome_of
 
 WAIT_SECONDS = 900.0  # for machines that have not come yet
 _LOOK_SECONDS = 0.3
 _REPORT_SECONDS = 120.0  # for the parts of an attempt that was called off: evidence, a last checkpoint, an end
-_SAY_SECONDS = 30.0
+_SAY_FIRST_SECONDS, _SAY_SECONDS = 2.0, 30.0
 
 
 class Crew:
@@ -50,7 +50,8 @@ class Crew:
 
     def gather(self, tell: OnEvent, stop: StopRequest) -> bool:
         """Wait until enough machines are there; False when a stop was asked for meanwhile."""
-        begun, said_at = time.monotonic(), time.monotonic()
+        begun = time.monotonic()
+        say_at = begun + _SAY_FIRST_SECONDS
         while True:
             self._look(at_once=True)
             self._hear_interrupt(stop)
@@ -70,8 +71,8 @@ class Crew:
                         "--nodes-wait SECONDS, for machines that take longer",
                     ),
                 )
-            if waited and time.monotonic() - said_at > (_SAY_SECONDS if waited > 5 else 2):
-                said_at = time.monotonic()
+            if time.monotonic() > say_at:
+                say_at = time.monotonic() + _SAY_SECONDS
                 left = human_seconds(self._wait_seconds - waited)
                 tell("waiting", {"words": f"{words}; waiting for {missing} more, given up in {left}"})
             tell("turn", {})
@@ -145,7 +146,9 @@ class Crew:
     ) -> tuple[Outcome, Diagnosis]:
         """How the attempt went as a whole, told by the part that is to blame."""
         attempt = attempt_folder(self._run, self._call.number)
-        step = max(outcome.step_reached, *(part.outcome.step_reached for part in others if part.outcome), 0)
+        # What was last looked at may have been a launcher whose ranks were gone already.
+        reached = [newest_beat(part)[1] for part in (attempt, *(part_folder(attempt, one.node) for one in others))]
+        step = max(outcome.step_reached, *reached)
         if outcome.outcome == "stopped" and (stop.is_asked or self._lease.is_lost):
             return outcome, diagnosis
         if self._call.leaving:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.notice import read_notice
-from holdfast.core.runfolder import NODES, NOTICE, attempt_folders, part_folder
+from holdfast.core.runfolder import CHILD, NODES, NOTICE, attempt_folders, part_folder
 from holdfast.runs.lease import is_here, is_here_and_gone, newest_lease, seen_lease
 from holdfast.supervisor.outcome import newest_beat
 
@@ -75,7 +75,7 @@ def _step(run: Path, name: str) -> int:
     if not attempts:
         return 0
     part = part_folder(attempts[-1], name)
-    return newest_beat(part if part.exists() else attempts[-1])[1]
+    return newest_beat(part if (part / CHILD).exists() else attempts[-1])[1]
 
 
 def _said(notice: Path) -> Mapping[str, Any]:

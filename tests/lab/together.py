@@ -76,7 +76,7 @@ class Together:
     def has_learned_the_same(self) -> bool:
         """Whether the script ended with what one ends with that nothing happens to."""
         if self.is_light:
-            return json.loads((self.output / "final.json").read_text()) == _unbroken_total()
+            return json.loads((self.output / "final.json").read_text()) == unbroken_total()
         return weights(self.output) == unbroken_weights()
 
     def start_both(self) -> None:
@@ -158,7 +158,7 @@ def unbroken_weights() -> str:
     return hashlib.sha256(b"".join(state[name].numpy().tobytes() for name in sorted(state))).hexdigest()
 
 
-def _unbroken_total() -> int:
+def unbroken_total() -> int:
     """What pair.py ends with that nothing happens to."""
     total = 0
     for step in range(60):

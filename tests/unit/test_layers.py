@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "engine": {"core", "data"},
     "preload": set(),
     "runs": {"core", "hazards", "machine", "data", "models", "planning", "doctor", "supervisor"},
+    "integrations": {"core", "runs"},
     "cli": {"core", "hazards", "runs", "service"},
     "service": {"core", "hazards", "runs"},
 }
@@ -28,6 +29,7 @@ HEAVY = {
     "django": {"service"},
     "celery": {"service"},
     "ninja": {"service"},
+    "ray": {"integrations"},
 }
 # A child process of its own that asks torch, and imports it inside a function.
 ASKS_TORCH = {"machine/device_trial.py"}

@@ -6,7 +6,7 @@ from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.notice import NoticeWriter
-from holdfast.core.runfolder import BEAT, LEASES, NODES, NOTICE, REQUEST, RUNG, attempt_folder, part_folder
+from holdfast.core.runfolder import BEAT, CHILD, LEASES, NODES, NOTICE, REQUEST, RUNG, attempt_folder, part_folder
 from holdfast.runs import nodes
 from holdfast.runs.holder import hold
 from holdfast.runs.lease import describe_self
@@ -26,6 +26,7 @@ def run(tmp_path, monkeypatch):
         (tmp_path / NODES / name).mkdir(parents=True)
         folder.mkdir(parents=True)
         BeatWriter(folder / BEAT).enter("step", step, 60)
+        write_artifact(folder, CHILD, {})
     write_artifact(attempt, RUNG, {})
     return tmp_path
 

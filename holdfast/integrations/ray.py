@@ -1,0 +1,100 @@
+"""A supervised run as a Ray task: it ends with a result, and goes on elsewhere when its machine is lost.
+
+    from holdfast.integrations.ray import run_command, train
+
+    task = run_command.options(num_gpus=1).remote(["python", "train.py"], out="/shared/runs/one", cwd="/shared")
+    result = ray.get(task)
+    result["state"], result["sentence"]     # "finished", "finished in 2 attempts, 600 steps"
+
+The run's folder must be on storage that all machines share. When a machine is lost, Ray starts the task again on
+another one, and the run goes on from its folder. `ray.cancel(task)` lets the run save and stop. A run that has failed
+says so in its result; what is wrong with the request is raised.
+
+The supervisor is the worker process of the task, in which no torch is imported.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from holdfast.core.artifacts import read_artifact
+from holdfast.core.request import make_request as make_train_request
+from holdfast.core.runfolder import REQUEST, RESULT
+from holdfast.runs.command import command_job, make_request
+from holdfast.runs.join import has_finished, join_folder
+from holdfast.runs.lease import AlreadyHeld
+from holdfast.runs.stopping import asked_by_signals
+from holdfast.runs.supervise import Result, StopRequest, supervise
+from holdfast.runs.train import resume_train, start_train
+from holdfast.runs.view import Foreground
+
+MAX_RETRIES = 100  # machines and workers that may be lost; how often the run itself may fail is Holdfast's to count
+_LOOK_SECONDS = 5.0
+
+
+def _run_command(
+    command: Sequence[str], out: str, *, cwd: str = ".", variables: Mapping[str, str] | None = None, **options: Any
+) -> dict[str, Any]:
+    """Run a command until it has finished, as `holdfast run --run OUT -- COMMAND` does; options are named as there."""
+    run = Path(out).absolute()
+    with contextlib.chdir(cwd), _environment(variables or {}):
+        request = make_request(tuple(command), nodes=1, **options)
+        join_folder(request, run)
+        view = Foreground(run, _show, shows_output=False)
+
+        def go_on() -> Result:
+            stop = StopRequest()
+            with asked_by_signals(stop):
+                return supervise(run, command_job(request), on_event=view, stop=stop)
+
+        return _end(run, go_on)
+
+
+def _train(out: str, **settings: Any) -> dict[str, Any]:
+    """Train a model, as `holdfast train DATA --out OUT` does; settings are named as there, `data` among them."""
+    run = Path(out).absolute()
+    if not (run / REQUEST).exists():
+        start_train(make_train_request({**settings, "out": str(run)}))
+    view = Foreground(run, _show, shows_output=False)
+    return _end(run, lambda: resume_train(run, on_event=view, guard=asked_by_signals))
+
+
+run_command = ray.remote(max_retries=MAX_RETRIES)(_run_command)
+train = ray.remote(max_retries=MAX_RETRIES)(_train)
+
+
+def _end(run: Path, go_on: Callable[[], Result]) -> dict[str, Any]:
+    """Bring the run to its end, or wait for the supervisor that does: one that Ray lost sight of may well live."""
+    while not has_finished(run):
+        try:
+            result = go_on()
+        except AlreadyHeld as held:
+            print(f"holdfast: {held.what} ({held.seen}); waiting for its end", flush=True)
+            time.sleep(_LOOK_SECONDS)
+            continue
+        if result.state == "stopped":
+            raise KeyboardInterrupt  # which is how a cancelled task ends
+        break
+    return {"run": str(run), **read_artifact(run / RESULT)}
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for the command, in a worker that other tasks may use after this one."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _show(content: bytes) -> None:
+    """Ray passes on what a worker prints."""
+    print(content.decode(errors="replace"), end="", flush=True)
