@@ -13,10 +13,12 @@ from schemathesis.specs.openapi.checks import content_type_conformance, response
 from holdfast.service.asgi import application
 
 EXAMPLES = int(os.environ.get("HOLDFAST_FUZZ_EXAMPLES", "4"))
+_ANSWER_SECONDS = 100  # by default 10, which a crowded machine does not always keep
 
 
 def operations():
-    schema = schemathesis.openapi.from_asgi("/api/openapi.json", app=application, headers={"Host": "localhost"})
+    asked = {"headers": {"Host": "localhost"}, "timeout": _ANSWER_SECONDS}
+    schema = schemathesis.openapi.from_asgi("/api/openapi.json", app=application, **asked)
     return [result.ok() for result in schema.get_all_operations()]
 
 
@@ -48,7 +50,7 @@ def test_nothing_that_is_sent_breaks_the_service(world, operation):
                 if not real:
                     continue
                 case.path_parameters = {**case.path_parameters, **real}
-            response = case.call(headers={"Authorization": f"Bearer {token}"})
+            response = case.call(headers={"Authorization": f"Bearer {token}"}, timeout=_ANSWER_SECONDS)
             assert response.status_code < 500, (case.as_curl_command(), response.text)
             case.validate_response(response, checks=(content_type_conformance, response_schema_conformance))
 
