@@ -178,8 +178,8 @@ BENCHMARKS = {
         "useful",
         "A run with faults",
         "python perf/useful_time.py --data FILE",
-        "Goal: 95 %. On one core no spare waits to take over; each of the two deadlocks was noticed after 30 s, which has "
-        "been 5 s since.",
+        "Goal: 95 %. On one core no spare waits to take over; each of the two deadlocks was noticed after 30 s; that "
+        "has been 5 s since.",
     ),
     "accuracy": Benchmark("", "Accuracy", "python perf/accuracy.py CASES"),  # docs/accuracy.md tells of it
 }
