@@ -4,6 +4,7 @@ The engine keeps one page, `beat`; a command has one page for each of its Python
 data-loader workers have pages too, but never a step.
 """
 
+import dataclasses
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -50,8 +51,9 @@ class Beats:
             return _position({self._root_pid: own}, (self._root_pid,))
         alive = [process.pid for process in tree.processes]
         beats = {pid: beat for pid in self._pids(alive) if (beat := read_beat(self._folder / str(pid)))}
-        if not beats and self._last.phase in ("export", "end"):
-            return self._last  # its ranks are gone, and their launcher follows
+        if not beats and self._last.has_beats and _is_launcher(alive):
+            # Its ranks are gone and it will follow, or start others: they were where they were.
+            return dataclasses.replace(self._last, fronts=self._ranked(alive), marks=frozenset(), has_beats=False)
         fronts = tuple(pid for pid, beat in beats.items() if beat.step > 0 or beat.phase in _TRAINS)
         self._last = _position(beats, fronts or self._ranked(alive))
         return self._last
@@ -71,9 +73,13 @@ class Beats:
 
     def _ranked(self, alive: list[int]) -> tuple[int, ...]:
         """The ranks that a launcher has started; it sleeps between looking after them, which says nothing."""
-        if len(alive) < 2 or not any(name in read_command_line(alive[0]) for name in _LAUNCHERS):
+        if len(alive) < 2 or not _is_launcher(alive):
             return ()
         return tuple(pid for pid in alive[1:] if self.rank_of(pid) is not None)
+
+
+def _is_launcher(alive: list[int]) -> bool:
+    return bool(alive) and any(name in read_command_line(alive[0]) for name in _LAUNCHERS)
 
 
 def _position(beats: dict[int, Beat], fronts: tuple[int, ...]) -> Position:
