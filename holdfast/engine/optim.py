@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from holdfast.engine.ranks import whole
+from holdfast.engine.ranks import is_dealt_out, whole
 from holdfast.engine.settings import Settings
 from holdfast.engine.shared_adamw import SharedAdamW
 
@@ -81,7 +81,8 @@ def load_optimizer_tensors(model: Module, optimizer: torch.optim.Optimizer, tens
         }
         if state:
             optimizer.state[parameter] = {
-                key: torch.empty_like(value, device=parameter.device).copy_(value) for key, value in state.items()
+                key: value if is_dealt_out(value) else torch.empty_like(value, device=parameter.device).copy_(value)
+                for key, value in state.items()
             }
     if tensors:
         raise ValueError(f"the checkpoint's optimizer knows parameters that this model has not: {sorted(tensors)[:3]}")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from holdfast.engine.crew import Crew, Part
 from holdfast.engine.ranks import whole
@@ -36,8 +36,13 @@ def parts_of(tensors: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tenso
         weight = weights.get(name.partition("/")[0])
         if not isinstance(weight, DTensor) or tensor.shape != weight.shape:
             return tensor
-        # Every rank has read the file, so none needs to send anything.
-        return distribute_tensor(tensor.to(weight.device), weight.device_mesh, weight.placements, src_data_rank=None)
+        # Every rank has read the file, so none needs to send anything. Cut before it is copied: a card has no room for
+        # what is whole.
+        mesh, rows = weight.device_mesh, tensor.chunk(weight.device_mesh.size())
+        own = rows[mesh.get_local_rank()] if mesh.get_local_rank() < len(rows) else tensor[:0]
+        own = own.to(weight.device, copy=True)
+        shape = {"shape": weight.shape, "stride": weight.stride()}
+        return DTensor.from_local(own, mesh, weight.placements, run_check=False, **shape)
 
     return {name: part_of(name, tensor) for name, tensor in tensors.items()}
 
