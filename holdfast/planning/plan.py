@@ -170,8 +170,7 @@ class _Fitting:
 
     def smallest_fits(self, *, lora: bool) -> bool:
         """Whether it fits at all, with every means that keeps what is learned."""
-        need = self._need(_FEWEST_MICRO_TOKENS, lora, checkpointing=True, shard=self._sharded[-1])
-        return fits(need.bytes, self._free)
+        return fits(self._least(lora).bytes, self._free)
 
     def choose(self, lora: bool) -> tuple[Choice[int], Choice[bool], Choice[bool], MemoryNeed]:
         """The largest micro-batch that fits; activations computed twice, and weights parted, only where they must be.
@@ -191,6 +190,10 @@ class _Fitting:
                     break
                 tokens //= 2
         raise self._refusal(lora)
+
+    def _least(self, lora: bool) -> MemoryNeed:
+        needs = (self._need(_FEWEST_MICRO_TOKENS, lora, checkpointing=True, shard=shard) for shard in self._sharded)
+        return min(needs, key=lambda need: need.bytes)
 
     def _need(self, tokens: int, lora: bool, checkpointing: bool, shard: bool) -> MemoryNeed:
         return need_of(
@@ -229,7 +232,7 @@ class _Fitting:
         return Choice(value, "without it the activations would not fit" if value else "the activations fit")
 
     def _refusal(self, lora: bool) -> MachineError:
-        least = self._need(_FEWEST_MICRO_TOKENS, lora, checkpointing=True, shard=self._sharded[-1])
+        least = self._least(lora)
         place = "the card" if self._device == "cuda" else "this machine"
         advice = ["--max-length " + str(max(8, self._longest // 2)), "a smaller --model"]
         if self._task == "causal" and not lora:
