@@ -150,7 +150,7 @@ BENCHMARKS = {
         "growth",
         "Preparation",
         "python perf/growth.py classify",
-        "The peak is that of all processes, with the one that waits with torch to train.",
+        "On a crowded machine. The peak is that of all processes together, shared pages counted once.",
         is_drawn=False,
     ),
     "cold_start": Benchmark("start", "Start", "python perf/cold_start.py"),
