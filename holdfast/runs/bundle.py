@@ -31,6 +31,7 @@ from holdfast.core.runfolder import (
     MACHINE,
     METRICS,
     MISJUDGED,
+    NODES,
     PLAN,
     REPORT,
     REQUEST,
@@ -109,7 +110,8 @@ def pack_run(run: Path, target: Path | None = None, variables: Mapping[str, str]
         raise RequestError(f"{target} is there already", try_next=("--to FILE, with a new name", f"rm {target}"))
     variables = os.environ if variables is None else variables
     redactor = make_redactor(run, variables)
-    texts = {redactor(name): redactor(_told(run / name)) for name in _wanted(run)}
+    nodes = _nodes(run)
+    texts = {redactor(_numbered(name, nodes)): redactor(_told(run / name)) for name in _wanted(run)}
     texts.setdefault(MACHINE, redactor(to_json(_about_machine())))
     _look_again(texts, variables)
     left_out = dict(_left_out(run))
@@ -140,7 +142,7 @@ def make_redactor(run: Path, variables: Mapping[str, str]) -> Redactor:
     host = socket.gethostname()
     told = _object(run / SUPERVISOR)
     users = {getpass.getuser(), Path.home().name, variables.get("USER", ""), variables.get("SUDO_USER", "")}
-    hosts = {host, host.partition(".")[0], str(told.get("host") or ""), variables.get("HOSTNAME", "")}
+    hosts = {host, host.partition(".")[0], str(told.get("host") or ""), variables.get("HOSTNAME", ""), *_nodes(run)}
     return Redactor(variables, users=users, hosts=hosts, homes=[str(Path.home())])
 
 
@@ -148,6 +150,19 @@ def _free_name(name: str) -> Path:
     """Where a bundle goes when nobody says: an earlier one may have been sent, so it stays as it is."""
     numbers = itertools.chain(("",), (f"-{number}" for number in itertools.count(2)))
     return next(path for number in numbers if not (path := Path(f"{name}{number}.zip")).exists())
+
+
+def _nodes(run: Path) -> list[str]:
+    """The names of the machines that took part."""
+    return sorted(folder.name for folder in (run / NODES).glob("*"))
+
+
+def _numbered(name: str, nodes: list[str]) -> str:
+    """A file's path with a number in place of the machine's name, so that the parts of two stay apart."""
+    parts = Path(name).parts
+    if len(parts) > 3 and parts[2] == NODES and parts[3] in nodes:
+        parts = (*parts[:3], f"node-{nodes.index(parts[3]) + 1}", *parts[4:])
+    return str(Path(*parts))
 
 
 def _wanted(run: Path) -> Iterator[str]:

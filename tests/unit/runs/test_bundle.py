@@ -57,6 +57,17 @@ def test_no_planted_secret_name_or_data_is_in_it(run, tmp_path):
         assert planted not in text
 
 
+def test_each_machine_of_several_has_its_part_without_its_name(run, tmp_path):
+    for name in ("gpu-box-17", "gpu-box-18"):
+        (run / "nodes" / name).mkdir(parents=True)
+        part = run / "attempts" / "01" / "nodes" / name
+        part.mkdir(parents=True)
+        (part / "output.log").write_text(f"{name} lost its peer gpu-box-18\n")
+    bundle = pack_run(run, tmp_path / "out.zip", VARIABLES)
+    assert {f"attempts/01/nodes/node-{number}/output.log" for number in (1, 2)} <= set(bundle.files)
+    assert "gpu-box" not in text_of(bundle.file)
+
+
 def test_what_explains_the_failure_is_in_it(run, tmp_path):
     bundle = pack_run(run, tmp_path / "out.zip", VARIABLES)
     text = text_of(bundle.file)
