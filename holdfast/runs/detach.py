@@ -7,8 +7,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from holdfast.core.env import node_name
 from holdfast.core.errors import RequestError
-from holdfast.core.runfolder import RESULT, SUPERVISOR_LOG
+from holdfast.core.notice import read_notice
+from holdfast.core.runfolder import NODES, NOTICE, RESULT, SUPERVISOR_LOG
 from holdfast.runs.holder import holder
 
 _START_SECONDS = 30.0
@@ -20,13 +22,19 @@ def detach_run(run: Path) -> int:
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
         found = holder(run)
-        if (run / RESULT).exists() or (found and found.pid == process.pid):
+        if (run / RESULT).exists() or (found and found.pid == process.pid) or _takes_part(run, process.pid):
             return process.pid
         if process.poll() is not None:
             break
         time.sleep(0.05)
     said = (run / SUPERVISOR_LOG).read_text(errors="replace").strip().splitlines()
     raise RequestError("the supervisor did not start", seen=said[-1] if said else "it said nothing")
+
+
+def _takes_part(run: Path, pid: int) -> bool:
+    """Say whether a supervisor takes part in a run that another machine leads."""
+    notice = read_notice(run / NODES / node_name() / NOTICE)
+    return notice is not None and notice.said.get("pid") == pid
 
 
 def start_apart(
