@@ -189,7 +189,8 @@ class Keeper:
             at = time.monotonic()
             if at - self._renewed_at >= self._renew_seconds and self._why != "lost":
                 self._renewed_at = at
-                copied = read_copied(self._run) if self._run.is_dir() else {"phase": "store"} if self._store else {}
+                is_coming = self._store and not (self._run / REQUEST).is_file()
+                copied = {"phase": "store"} if is_coming else read_copied(self._run)
                 if self._renew(**copied):
                     self._tell_trouble(int(str(copied.get("attempts") or 0)))
             elif at - self._looked_at >= min(_LOOK_SECONDS, self._renew_seconds) and not self._why:
