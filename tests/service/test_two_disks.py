@@ -12,7 +12,7 @@ from tests.service.parts import fresh_database, postgres, redis, s3, s3_variable
 from tests.service.place import Place, kill, place
 from tests.tiny import tiny_bert
 
-pytestmark = [pytest.mark.service, pytest.mark.full, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.service, pytest.mark.full, pytest.mark.timeout(1800)]
 
 # In a process without the run's folder, as the page's may be.
 USE = """
@@ -86,7 +86,7 @@ def test_a_machine_that_is_gone_is_followed_by_one_with_another_disk_to_the_same
 
     two = machines("two")
     two.worker("two")
-    two.wait(job_id, "finished", seconds=300)
+    two.wait(job_id, "finished", seconds=900)
     assert "brought from the store" in (two.home / f"keepers/{job_id}.log").read_text()
     assert min(two.first_steps(job_id)[1:]) > 0, two.told(job_id)
     assert weights(two.run_folder(job_id)) == weights(one.run_folder(undisturbed))
