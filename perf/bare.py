@@ -45,14 +45,16 @@ def main() -> None:
     """Run every cell that is not known yet, print the table, write page and ledger."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, help="JSON lines; kept and gone on with")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no cell after that time")
+    parser.add_argument(
+        "--minutes", type=float, default=float("inf"), help="begin no cell after that time; 0 only writes what is known"
+    )
     parser.add_argument("--subjects", default=",".join((ENGINE, *SCRIPTS)), help="divided by commas")
     parser.add_argument("--page", type=Path, help="write the table here, as a page of the documentation")
     parser.add_argument("--no-ledger", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         results = Results(options.results or Path(name) / "results.jsonl")
-        subjects = make_subjects(Path(name), options.subjects.split(","))
+        subjects = make_subjects(Path(name), options.subjects.split(",")) if options.minutes else []
         deadline = time.monotonic() + 60 * options.minutes
         cells = [(subject, fault) for fault in FAULTS for subject in subjects if not results.has(subject.name, *fault)]
 

@@ -111,7 +111,8 @@ BENCHMARKS = {
         "finish",
         "The same faults with and without Holdfast",
         "python perf/bare.py --page docs/bare.md",
-        "In our engine and in scripts on three frameworks; [every one of them](bare.md).",
+        "In the middle of a step, in our engine and in scripts on three frameworks; [every one of them](bare.md). "
+        "Faults while importing and at the first step, SIGABRT, deadlocks and livelocks are still to be run this way.",
     ),
     "healthy": Benchmark("finish", "Healthy runs", "python perf/healthy.py", is_drawn=False),
     "diagnosis": Benchmark("diagnosis", "Real failures", "make corpus"),
