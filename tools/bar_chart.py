@@ -60,8 +60,7 @@ def chart(title: str, panels: list[Panel]) -> str:
 def tile(panel: Panel, full: float) -> str:
     """One panel as a small picture; a bar that reaches `full` is as long as the picture allows."""
     parts = [_text("head", GAP, 28, panel.title), _text("where", GAP, 47, panel.where)]
-    height = min(TILE_HEIGHT, TILE_TOP + TILE_ROW * len(panel.bars) + 10)
-    length, pitch = TILE_WIDTH - 2 * GAP, (height - TILE_TOP - 10) / len(panel.bars)
+    length, pitch = TILE_WIDTH - 2 * GAP, min(TILE_ROW, (TILE_HEIGHT - TILE_TOP - 10) / len(panel.bars))
     for at, bar in enumerate(panel.bars):
         top = round(TILE_TOP + at * pitch, 1)
         reach = round(length * min(bar.value / full, 1), 1)
@@ -70,7 +69,7 @@ def tile(panel: Panel, full: float) -> str:
         parts.append(_text("label", TILE_WIDTH - GAP, top + 14, bar.figure, anchor="end"))
         parts.append(f'<rect class="track" x="{GAP}" y="{top + 20}" width="{length}" height="9" rx="2"/>')
         parts.append(f'<rect class="{kind}" x="{GAP}" y="{top + 20}" width="{max(reach, 1)}" height="9" rx="2"/>')
-    return _picture(panel.title, TILE_WIDTH, height, parts)
+    return _picture(panel.title, TILE_WIDTH, TILE_HEIGHT, parts)
 
 
 def _picture(title: str, width: int, height: int, parts: list[str]) -> str:

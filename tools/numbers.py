@@ -227,8 +227,9 @@ def _ratios(runs: dict[str, list[Line]]) -> dict[str, float]:
     """Our speed over that of the fastest peer, by title; the lowest where there are several measurements."""
     ratios: dict[str, float] = {}
     for name in sorted((name for name in runs if _benchmark(name).group == "speed"), key=_place):
-        ours = [line.value for line in runs[name] if _is_ours(line)]
-        peers = [line.value for line in runs[name] if not _is_ours(line) and line.unit == runs[name][0].unit]
+        run = [line for line in runs[name] if line.unit == runs[name][0].unit]
+        ours = [line.value for line in run if _is_ours(line)]
+        peers = [line.value for line in run if not _is_ours(line)]
         if ours and peers:
             title = _benchmark(name).title
             ratios[title] = min(ratios.get(title, float("inf")), max(ours) / max(peers))

@@ -14,6 +14,7 @@ Runs = Mapping[str, Sequence[Line]]
 _GOALS = (  # benchmark, subject, words, unit, goal
     ("checkpoints minilm", "share of step time", "checkpoints, of step time", "%", 1.0),
     ("supervision", "processor share of the supervisor", "watching, of one core", "%", 1.0),
+    ("supervision", "preload, share of a step", "what is put into a script, of a step", "%", 1.0),
     ("checkpoints minilm", "stall of a save, median", "the loop waits for a save", "s", 0.2),
     ("checkpoints minilm", "work lost at a kill, median", "work lost at a kill, median", "s", 60.0),
     ("checkpoints minilm", "work lost at a kill, worst", "work lost at a kill, worst", "s", 60.0),

@@ -72,4 +72,12 @@ def test_a_tile_says_what_was_measured_and_is_left_out_where_nothing_was():
     assert "46 faults, unattended; healthy runs killed: 0 of 220" in made["short_finish"]
 
 
+def test_speeds_are_compared_in_one_unit():
+    name = "classify_cuda"
+    rates = [line(name, "ours", "texts/s", 30.0), line(name, "HF Trainer", "texts/s", 10.0)]
+    tokens = [line(name, "ours", "tokens/s", 3000.0), line(name, "HF Trainer", "tokens/s", 1000.0)]
+    chart = next(text for path, text in files_of([*rates, *tokens]).items() if path.name == "short_speed.svg")
+    assert "3.0 times" in chart
+
+
 WAYS = ("holdfast", "shell loop", "bare")
