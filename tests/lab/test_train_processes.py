@@ -146,7 +146,7 @@ def test_a_number_that_is_refused_is_forgotten(world, tmp_path):
 def test_the_proof_goes_through_as_many_processes(world, tmp_path):
     run, unproven = tmp_path / "run", tmp_path / "unproven"
     said = finish(train(world, run, "--prove", "always", "--epochs", "20", "--processes", "2"))
-    assert "2 processes compute one process's loss" in said
+    assert "2 processes compute one process' loss" in said
     assert "came again bit for bit" in said
     finish(train_two(world, unproven, "--epochs", "20"))
     assert weights(run) == weights(unproven)
