@@ -95,7 +95,7 @@ class Server:
 
 def find_server(url: str | None, token: str | None) -> Server:
     """The server that was meant: by the options, by HOLDFAST_SERVER and HOLDFAST_TOKEN, or the one on this machine."""
-    address = _whole_address((url or service_variable("SERVER") or DEFAULT_SERVER).strip().rstrip("/"))
+    address = _whole_address((url or service_variable("SERVER") or DEFAULT_SERVER).strip()).rstrip("/")
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
         raise RequestError(
