@@ -41,11 +41,12 @@ class LostLease(AlreadyHeld):
 class Beating:
     """Says the same notice again every few seconds, in a thread of its own, until it is closed."""
 
-    def __init__(self, path: Path, said: Mapping[str, object]):
+    def __init__(self, path: Path, said: Mapping[str, object], since: float | None = None):
         self._writer, self._said = NoticeWriter(path), {**describe_self(), **said}
         self._lock, self._is_closed = threading.RLock(), threading.Event()
         self._trouble, self._told = "", ""  # why nothing can be written at the moment; what was said of it
-        self._written = read_clocks().boot_seconds
+        # When the last write that came through was begun.
+        self._written = read_clocks().boot_seconds if since is None else since
         self._write()
         threading.Thread(target=self._go_on, name="holdfast-beat", daemon=True).start()
 
@@ -75,9 +76,12 @@ class Beating:
                     self._write_if_possible()
 
     def _write_if_possible(self) -> None:
+        # Not the time when it is done: nobody hears of a write that hangs, though it may come through at last.
+        begun = read_clocks().boot_seconds
         try:
-            self._renew(read_clocks().boot_seconds - self._written)
+            self._renew(begun - self._written)
             self._write()
+            self._written, self._trouble = begun, ""
         except OSError as error:
             self._trouble = f"the run's folder cannot be written: {error.strerror or error} ({self._writer.path})"
 
@@ -86,15 +90,14 @@ class Beating:
 
     def _write(self) -> None:
         self._writer.write(self._said)
-        self._written, self._trouble = read_clocks().boot_seconds, ""
 
 
 class Lease(Beating):
     """The lease of the process that leads a run."""
 
-    def __init__(self, folder: Path, number: int):
+    def __init__(self, folder: Path, number: int, since: float):
         self._folder, self.number, self.is_lost = folder, number, False
-        super().__init__(_notice_of(folder, number), {"state": "held"})
+        super().__init__(_notice_of(folder, number), {"state": "held"}, since)
 
     def close(self, **words: object) -> None:
         """Give the run back."""
@@ -125,11 +128,12 @@ def take_lease(run: Path, *, say: Say = lambda words: None, is_stopped: Callable
         newest = newest_lease(run)
         if newest:
             _wait_until_free(run, Seen(_notice_of(folder, newest)), say, is_stopped)
+        begun = read_clocks().boot_seconds
         try:
             _path(folder, newest + 1).mkdir()
         except FileExistsError:
             continue  # another one was quicker
-        return Lease(folder, newest + 1)
+        return Lease(folder, newest + 1, begun)
 
 
 def newest_lease(run: Path) -> int:

@@ -1,5 +1,7 @@
 """Which machine leads a run: one at a time, and nobody waits for who is known to be gone."""
 
+from pathlib import Path
+
 import pytest
 
 from holdfast.core.notice import NoticeWriter, read_notice
@@ -7,6 +9,7 @@ from holdfast.core.runfolder import LEASES, NOTICE
 from holdfast.runs import lease as leases
 from holdfast.runs.holder import hold, holder
 from holdfast.runs.lease import AlreadyHeld, Lease, describe_self, is_here_and_gone, take_lease
+from holdfast.supervisor.clocks import Clocks
 
 
 def leave(run, **said):
@@ -53,20 +56,65 @@ def test_before_a_restart_of_this_machine_nobody_lives(monkeypatch):
     assert not is_here_and_gone({**before, "hardware": ""})
 
 
-def test_one_who_was_silent_too_long_has_lost_the_run_when_another_took_it(tmp_path):
+@pytest.fixture
+def clock(monkeypatch):
+    """What the machine's clock shows."""
+    now = [1000.0]
+    monkeypatch.setattr(leases, "read_clocks", lambda: Clocks(now[0], now[0]))
+    return now
+
+
+def test_one_who_was_silent_too_long_has_lost_the_run_when_another_took_it(tmp_path, clock):
     lease = take_lease(tmp_path)
     (tmp_path / LEASES / "000002").mkdir()
-    lease._renew(silent_seconds=1.0)
+    clock[0] += 1
+    lease.say(attempt=1)
     assert not lease.is_lost
-    lease._renew(silent_seconds=1000.0)
+    clock[0] += 1000
+    lease.say(attempt=2)
     assert lease.is_lost
     lease.close()
+    assert read_notice(tmp_path / LEASES / "000001" / NOTICE).said["attempt"] == 1
     assert not (tmp_path / LEASES / "000002" / NOTICE).exists()
 
 
-def test_one_who_was_silent_too_long_takes_the_next_lease_where_nobody_has(tmp_path):
+def test_one_who_was_silent_too_long_takes_the_next_lease_where_nobody_has(tmp_path, clock):
     lease: Lease = take_lease(tmp_path)
-    lease._renew(silent_seconds=1000.0)
+    clock[0] += 1000
+    lease.say(attempt=1)
     assert (lease.is_lost, lease.number) == (False, 2)
     lease.close()
     assert read_notice(tmp_path / LEASES / "000002" / NOTICE).said["state"] == "released"
+
+
+def test_a_write_that_hung_and_came_through_at_last_was_a_silence(tmp_path, clock, monkeypatch):
+    lease = take_lease(tmp_path)
+
+    def hang(writer, said):
+        clock[0] += 1000
+        write(writer, said)
+
+    write = NoticeWriter.write
+    with monkeypatch.context() as slow:
+        slow.setattr(NoticeWriter, "write", hang)
+        lease.say(attempt=1)
+    assert not lease.is_lost
+    (tmp_path / LEASES / "000002").mkdir()  # by another machine, meanwhile
+    lease.say(attempt=2)
+    assert lease.is_lost
+    lease.close()
+
+
+def test_a_lease_whose_folder_took_too_long_to_make_may_be_lost_already(tmp_path, clock, monkeypatch):
+    def hang(folder, *words, **named):
+        make(folder, *words, **named)
+        clock[0] += 1000
+
+    make = Path.mkdir
+    with monkeypatch.context() as slow:
+        slow.setattr(Path, "mkdir", hang)
+        lease = take_lease(tmp_path)
+    (tmp_path / LEASES / "000002").mkdir()
+    lease.say(attempt=1)
+    assert lease.is_lost
+    lease.close()
