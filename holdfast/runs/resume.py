@@ -45,10 +45,10 @@ def ask_for_processes(run: Path, processes: str) -> None:
             "--processes is for runs of holdfast train",
             seen=f"{run} supervises a command, which says itself how many it starts",
         )
-    if found := holder(run):
+    if leader := read_leader(run):
         raise RequestError(
-            f"{run} is running, with supervisor {found.pid}",
-            try_next=(f"holdfast stop {run}", f"then: holdfast resume {run} --processes {processes}"),
+            f"{run} is running, with supervisor {leader['pid']} on {leader['node']}",
+            try_next=(f"on {leader['host']}: holdfast stop {run}", f"then: holdfast resume {run} --processes {processes}"),
         )
     asked = make_request({"data": "-", "processes": processes}).processes
     write_artifact(run, REQUEST, {**request, "processes": asked})

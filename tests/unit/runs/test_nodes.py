@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core.artifacts import write_artifact
+from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.notice import NoticeWriter
@@ -12,7 +12,7 @@ from holdfast.runs.holder import hold
 from holdfast.runs.lease import describe_self
 from holdfast.runs.live import render_glance
 from holdfast.runs.nodes import read_leader, read_nodes
-from holdfast.runs.resume import ask_to_stop
+from holdfast.runs.resume import ask_for_processes, ask_to_stop
 from holdfast.runs.status import read_glance
 
 
@@ -58,6 +58,10 @@ def test_of_another_machine_only_a_notice_that_moves_is_believed(run, monkeypatc
     assert states(run) == {"a": "silent", "b": "leads"}
     with pytest.raises(RequestError, match="led by a supervisor on another machine"):
         ask_to_stop(run, at_once=False, wait_seconds=1)
+    write_artifact(run, REQUEST, {"kind": "train", "data": "rows.csv", "processes": 1})
+    with pytest.raises(RequestError, match="is running, with supervisor .* on b"):
+        ask_for_processes(run, "2")
+    assert read_artifact(run / REQUEST)["processes"] == 1
 
 
 def test_a_notice_that_stands_still_is_nobodys(run, monkeypatch):
