@@ -84,19 +84,15 @@ class EngineChildren:
         return hear
 
 
-def torchrun_command(processes: int, *, nodes: int = 1, endpoint: str = "", rendezvous_id: str = "") -> tuple[str, ...]:
-    """What stands before `-m MODULE`: torchrun for several processes, Python alone for one.
-
-    On one machine the processes meet here; on several at `endpoint`, HOST:PORT, under an id of their own.
-    """
-    if processes == nodes == 1:
+def torchrun_command(processes: int) -> tuple[str, ...]:
+    """What stands before `-m MODULE`: torchrun for several processes, Python alone for one."""
+    if processes == 1:
         return (sys.executable,)
     here = "127.0.0.1"  # a host's own name may lead anywhere, or nowhere
-    meeting = ("--rdzv-endpoint", endpoint) if endpoint else ("--rdzv-endpoint", f"{here}:0", "--local-addr", here)
-    named = ("--rdzv-id", rendezvous_id) if rendezvous_id else ()
-    counts = ("--nnodes", str(nodes), "--nproc-per-node", str(processes))
+    counts = ("--nnodes", "1", "--nproc-per-node", str(processes))
+    meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{here}:0", "--local-addr", here)
     manner = ("--max-restarts", "0", "--monitor-interval", _MONITOR_SECONDS)
-    return (sys.executable, "-m", "torch.distributed.run", *counts, "--rdzv-backend", "c10d", *meeting, *named, *manner)
+    return (sys.executable, "-m", "torch.distributed.run", *counts, *meeting, *manner)
 
 
 def _together(told: Mapping[str, object], changes: Changes) -> dict[str, str]:
