@@ -48,7 +48,10 @@ def ask_for_processes(run: Path, processes: str) -> None:
     if leader := read_leader(run):
         raise RequestError(
             f"{run} is running, with supervisor {leader['pid']} on {leader['node']}",
-            try_next=(f"on {leader['host']}: holdfast stop {run}", f"then: holdfast resume {run} --processes {processes}"),
+            try_next=(
+                f"on {leader['host']}: holdfast stop {run}",
+                f"then: holdfast resume {run} --processes {processes}",
+            ),
         )
     asked = make_request({"data": "-", "processes": processes}).processes
     write_artifact(run, REQUEST, {**request, "processes": asked})
