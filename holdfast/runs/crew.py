@@ -95,15 +95,9 @@ class Crew:
             if self._lease.is_lost:
                 return "end"
             self._look()
-            self._hear_interrupt(stop)
-            leaving = [node for node in self._call.nodes if self._said(node).get("asks")]
-            wanted = max(stop.count, 1 if leaving else 0)
-            if wanted > part_stop.count:
-                self._call.leaving = leaving
-                number = stop.signal or int(self._said(leaving[0])["asks"] if leaving else 0)
-                for _ in range(wanted - part_stop.count):
-                    part_stop.ask(number)
-                self._lease.say(end="stop", signal=number, stops=wanted)
+            self._pass_stop_on(stop)
+            while part_stop.count < self._call.stops:
+                part_stop.ask(self._call.signal)
             outcomes = [self._outcome(node) for node in self._call.nodes]
             if any(one and one.outcome == "hung" for one in outcomes):
                 return "look"
@@ -117,8 +111,13 @@ class Crew:
     ) -> tuple[Outcome, Diagnosis]:
         """Wait for the other parts, end them where one has failed, and say how the attempt went as a whole."""
         deadline: float | None = None
+        is_called_off = False
         while True:
             self._look(at_once=True)
+            if is_called_off:
+                self._hear_interrupt(stop)
+            else:
+                self._pass_stop_on(stop)
             parts = [self._part(node) for node in self._call.nodes]
             is_over = all(part is not None for part in parts)
             known = [part for part in parts if part]
@@ -127,7 +126,8 @@ class Crew:
             )
             if has_failed and deadline is None:
                 deadline = time.monotonic() + _REPORT_SECONDS
-                if outcome.outcome != "stopped":  # the others know that already
+                is_called_off = outcome.outcome != "stopped"  # else the others know that already
+                if is_called_off:
                     hows = {outcome.outcome, *(part.outcome.outcome for part in known if part.outcome)}
                     self._lease.say(end="look" if "hung" in hows else "end")
             if is_over or self._lease.is_lost or (deadline and time.monotonic() > deadline):
@@ -149,16 +149,18 @@ class Crew:
         # What was last looked at may have been a launcher whose ranks were gone already.
         reached = [newest_beat(part)[1] for part in (attempt, *(part_folder(attempt, one.node) for one in others))]
         step = max(outcome.step_reached, *reached)
-        if outcome.outcome == "stopped" and (stop.is_asked or self._lease.is_lost):
+        mine = Part(node=self._me, outcome=outcome, evidence=read_attempt_evidence(attempt))
+        early = [part.node for part in (mine, *others) if not part.outcome or part.outcome.outcome != "finished"]
+        if not early or (outcome.outcome == "stopped" and (stop.is_asked or self._lease.is_lost)):
             return outcome, diagnosis
-        if self._call.leaving:
+        if self._call.leaving and not stop.is_asked:
             words = f"{', '.join(self._call.leaving)} was asked to leave; saved, to go on when enough machines are here"
             return _cut_off(outcome, words, step), diagnosis
-        mine = Part(node=self._me, outcome=outcome, evidence=read_attempt_evidence(attempt))
         culprit = find_culprit([mine, *others])
+        if culprit is None and stop.is_asked:
+            return replace(outcome, outcome="stopped", step_reached=step), diagnosis
         if culprit is None:
-            early = [part.node for part in (mine, *others) if part.outcome and part.outcome.outcome != "finished"]
-            return (_cut_off(outcome, f"ended early on {', '.join(early)}", step) if early else outcome), diagnosis
+            return _cut_off(outcome, f"ended early on {', '.join(early)}", step), diagnosis
         told, named = told_by(culprit, self._call.number)
         if culprit is not mine:
             _keep_evidence(attempt, self._me, culprit)
@@ -187,6 +189,16 @@ class Crew:
                 self._seen[name] = Seen(self._run / NODES / name / NOTICE)
         for seen in self._seen.values():
             seen.look()
+
+    def _pass_stop_on(self, stop: StopRequest) -> None:
+        """Tell all parts of the attempt when a stop is wanted, here or on another machine."""
+        self._hear_interrupt(stop)
+        leaving = [node for node in self._call.nodes if self._said(node).get("asks")]
+        wanted = max(stop.count, 1 if leaving else 0)
+        if wanted > self._call.stops:
+            self._call.stops, self._call.leaving = wanted, leaving
+            self._call.signal = stop.signal or int(self._said(leaving[0])["asks"] if leaving else 0)
+            self._lease.say(end="stop", signal=self._call.signal, stops=wanted)
 
     def _hear_interrupt(self, stop: StopRequest) -> None:
         """Take Ctrl-C on another machine as if it had been here; any other signal only asks that machine to leave."""
@@ -240,6 +252,8 @@ class _Call:
     nodes: tuple[str, ...] = ()  # the others
     writers: dict[str, tuple[object, ...]] = field(default_factory=dict)  # who spoke for each of them then
     leaving: list[str] = field(default_factory=list)
+    stops: int = 0  # how often a stop was asked for, and by which signal
+    signal: int = 0
 
 
 def _cut_off(outcome: Outcome, sentence: str, step: int) -> Outcome:

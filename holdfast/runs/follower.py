@@ -18,7 +18,7 @@ from holdfast.core.env import lease_seconds, node_name
 from holdfast.core.errors import HoldfastError, RequestError
 from holdfast.core.events import Events
 from holdfast.core.notice import Seen
-from holdfast.core.runfolder import CHILD, EVENTS, NODES, NOTICE, attempt_folder, attempt_folders, part_folder
+from holdfast.core.runfolder import CHILD, EVENTS, NODES, NOTICE, OUTCOME, attempt_folder, attempt_folders, part_folder
 from holdfast.core.text import human_seconds
 from holdfast.runs.lease import (
     AlreadyHeld,
@@ -71,13 +71,14 @@ class _Follower:
         folder = run / NODES / self._me
         folder.mkdir(parents=True, exist_ok=True)
         _require_free(folder / NOTICE, self._me)
-        parts = [part_folder(attempt, self._me) for attempt in attempt_folders(run)]
-        for part in (part for part in parts if (part / CHILD).exists()):
-            end_tree(part, None)  # what an earlier supervisor of this machine left
+        begun = [attempt for attempt in attempt_folders(run) if (part_folder(attempt, self._me) / CHILD).exists()]
+        for attempt in begun:
+            end_tree(part_folder(attempt, self._me), None)  # what an earlier supervisor of this machine left
+        self._end_what_it_led()
         self._events = Events(folder / EVENTS)
         self._notice = Beating(folder / NOTICE, {"state": "here"})
         self._has_asked = False  # to leave
-        self._done = 0  # the newest attempt that this machine had a part in
+        self._done = max((int(attempt.name) for attempt in begun), default=0)  # the newest that this machine began
 
     def run(self) -> Result | None:
         """Follow until the end."""
@@ -89,6 +90,8 @@ class _Follower:
                 return self._ended(said) if "exit_code" in said else None
             if said.get("node") == self._me and self._leader.has_moved:
                 raise _same_name(self._me)
+            if self._is_alone and self._stop.is_asked:
+                return self._left()
             if self._is_alone:
                 self._tell("leader gone", words=self._leader_words())
                 return None
@@ -124,6 +127,12 @@ class _Follower:
         if words := self._notice.new_trouble():
             self._tell("storage", words=words)
 
+    def _end_what_it_led(self) -> None:
+        """End what this machine left of attempts that it led; who leads now has closed them, and does not see it."""
+        for attempt in attempt_folders(self._run):
+            if (attempt / OUTCOME).exists():
+                end_tree(attempt, None)
+
     def _is_called(self, said: Mapping[str, Any]) -> bool:
         number = int(said.get("attempt") or 0)
         return number > self._done and self._me in said.get("nodes", ()) and not said.get("end")
@@ -137,6 +146,7 @@ class _Follower:
         self._tell("attempt", {**told, "folder": str(part), "resume": bool(said.get("resume"))})
         self._notice.say(attempt=number, outcome=None)
         self._done = number
+        self._end_what_it_led()
         try:
             launch = self._job.make_launch(part, changes, bool(said.get("resume")))
             budgets = Budgets(self._job.step_timeout_seconds)

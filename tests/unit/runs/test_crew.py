@@ -1,0 +1,66 @@
+"""What the machine that leads does while its own part is over and another machine's is not."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.artifacts import to_plain
+from holdfast.core.notice import NoticeWriter, read_notice
+from holdfast.core.runfolder import LEASES, NODES, NOTICE, attempt_folder
+from holdfast.runs import crew as crews
+from holdfast.runs.crew import Crew
+from holdfast.runs.lease import describe_self, take_lease
+from holdfast.supervisor.attempt import NOTHING, StopRequest
+from holdfast.supervisor.child import Launch
+from holdfast.supervisor.outcome import Outcome
+
+
+class Other:
+    """Machine b, which says something whenever the leader has looked."""
+
+    def __init__(self, run: Path):
+        self._run = run
+        (run / NODES / "b").mkdir(parents=True)
+        self._notice = NoticeWriter(run / NODES / "b" / NOTICE)
+        self.said: dict[str, object] = {**describe_self(), "node": "b", "machine": "another", "state": "here"}
+        self.ends_as = "stopped"
+        self.hears = ""
+
+    def __call__(self, event: str, details: object) -> None:
+        lease = read_notice(self._run / LEASES / "000001" / NOTICE)
+        self.hears = str(lease.said.get("end")) if lease else ""
+        if self.hears == "stop":
+            self.said["outcome"] = to_plain(Outcome(number=1, outcome=self.ends_as))
+        self._notice.write(self.said)
+
+
+@pytest.fixture
+def other(tmp_path, monkeypatch) -> Other:
+    monkeypatch.setenv("HOLDFAST_NODE", "a")
+    monkeypatch.setattr(crews, "_LOOK_SECONDS", 0.01)
+    return Other(tmp_path)
+
+
+@pytest.mark.parametrize("ends_as", ["stopped", "finished"])
+@pytest.mark.parametrize(
+    ("here", "there", "whole"),
+    [(signal.SIGTERM, None, "stopped"), (None, signal.SIGINT, "stopped"), (None, signal.SIGTERM, "interrupted")],
+)
+def test_a_stop_is_heard_while_only_another_part_still_runs(tmp_path, other, here, there, whole, ends_as):
+    lease, stop = take_lease(tmp_path), StopRequest()
+    crew = Crew(tmp_path, 2, lease)
+    assert crew.gather(other, stop)
+    attempt = attempt_folder(tmp_path, 1)
+    attempt.mkdir(parents=True)
+    crew.call(1, {}, False, Launch(("true",), tmp_path, {}, attempt))
+    other.said |= {"attempt": 1, "outcome": None, "asks": there and int(there)}
+    other.ends_as = ends_as
+    if here:
+        stop.ask(here)
+    outcome, _ = crew.settle(Outcome(number=1, outcome="finished"), NOTHING, other, stop)
+    lease.close()
+    assert other.hears == "stop"
+    assert outcome.outcome == (whole if ends_as == "stopped" else "finished")
+    assert stop.is_asked == (whole == "stopped")
+    assert ("b was asked to leave" in outcome.sentence) == (outcome.outcome == "interrupted")

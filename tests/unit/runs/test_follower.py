@@ -1,0 +1,76 @@
+"""A machine that takes part in a run: what it does of itself when it begins again, and when it is led by nobody."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.artifacts import write_artifact
+from holdfast.core.env import ATTEMPT_VARIABLE
+from holdfast.core.notice import NoticeWriter
+from holdfast.core.runfolder import CHILD, LEASES, NOTICE, OUTCOME, attempt_folder, part_folder
+from holdfast.runs import follower as followers
+from holdfast.runs.command import command_job, make_request
+from holdfast.runs.follower import _Follower, take_part
+from holdfast.runs.lease import describe_self
+from holdfast.supervisor.attempt import StopRequest
+from holdfast.supervisor.members import boot_id, start_ticks_of
+
+JOB = command_job(make_request((sys.executable, "-c", ""), nodes=2))
+
+
+@pytest.fixture(autouse=True)
+def name(monkeypatch) -> None:
+    monkeypatch.setenv("HOLDFAST_NODE", "b")
+
+
+@pytest.fixture
+def left_over(tmp_path: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    """A rank of the first attempt, which this machine led."""
+    attempt = attempt_folder(tmp_path, 1)
+    attempt.mkdir(parents=True)
+    variables = {**os.environ, ATTEMPT_VARIABLE: str(attempt.resolve())}
+    with subprocess.Popen(["sleep", "600"], env=variables) as rank:
+        child = {"pid": rank.pid, "start_ticks": start_ticks_of(rank.pid), "boot_id": boot_id()}
+        write_artifact(attempt, CHILD, child)
+        yield rank
+        rank.kill()
+
+
+def lead_elsewhere(run: Path) -> None:
+    (run / LEASES / "000001").mkdir(parents=True)
+    words = {"node": "a", "machine": "another", "hardware": "", "state": "held"}
+    NoticeWriter(run / LEASES / "000001" / NOTICE).write({**describe_self(), **words})
+
+
+def test_one_ctrl_c_ends_it_when_its_leader_is_gone(tmp_path, monkeypatch):
+    monkeypatch.setattr(followers, "lease_seconds", lambda: 0.5)
+    lead_elsewhere(tmp_path)
+    stop = StopRequest()
+    stop.ask(signal.SIGINT)
+    result = take_part(tmp_path, JOB, stop=stop)
+    assert (result.state, result.exit_code) == ("stopped", 128 + signal.SIGINT)
+
+
+def test_an_attempt_that_it_has_begun_before_is_not_begun_again(tmp_path):
+    part = part_folder(attempt_folder(tmp_path, 3), "b")
+    part.mkdir(parents=True)
+    write_artifact(part, CHILD, {})
+    follower = _Follower(tmp_path, JOB, None, StopRequest())
+    called = {"nodes": ["a", "b"], "end": ""}
+    assert not follower._is_called({**called, "attempt": 3})
+    assert follower._is_called({**called, "attempt": 4})
+    follower.leave()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="by /proc")
+def test_what_it_left_when_it_led_is_ended_once_the_attempt_is_closed(tmp_path, left_over):
+    _Follower(tmp_path, JOB, None, StopRequest()).leave()
+    assert left_over.poll() is None  # this attempt may be running
+    write_artifact(attempt_folder(tmp_path, 1), OUTCOME, {})
+    _Follower(tmp_path, JOB, None, StopRequest()).leave()
+    assert left_over.wait(60) == -signal.SIGTERM
