@@ -26,7 +26,7 @@ from holdfast.service.home import this_home
 from holdfast.service.jobs import datasets, leases, limits, notices, workers
 from holdfast.service.jobs.models import Job, Shared, Worker
 from holdfast.service.keeper import start_keeper
-from holdfast.service.mirror import send_unsent_for_ever
+from holdfast.service.unsent import send_unsent_for_ever
 
 _TURN_SECONDS = 0.5
 _NOTICE_SECONDS, _FORGET_SECONDS = 5.0, 3600.0

@@ -37,7 +37,7 @@ from holdfast.service.jobs.folders import make_folder
 from holdfast.service.jobs.models import Job
 from holdfast.service.jobs.notices import file_notices
 from holdfast.service.leash import Leash, log, now
-from holdfast.service.mirror import Mirror, bring
+from holdfast.service.mirror import TURN, Mirror, bring
 from holdfast.service.process import command_of
 from holdfast.service.storage import StoreError, open_store
 
@@ -118,7 +118,7 @@ class Keeper:
                 break
             except StoreError as error:
                 log(f"{error.what}: {error.seen}")
-            if (self._run / REQUEST).is_file() and time.monotonic() - begun > _STORE_SECONDS:
+            if (self._run / TURN).is_file() and time.monotonic() - begun > _STORE_SECONDS:
                 log("going on with what is on this disk")
                 break
             self._beside(lambda: time.sleep(_STORE_AGAIN_SECONDS))
@@ -140,7 +140,7 @@ class Keeper:
         if result.get("state") == "finished":
             return self._end(job, 0)
         is_of_now = read_artifact(self._run / ASKED).get("queued") == job.queued.isoformat()
-        return result.get("state") == "failed" and is_of_now and self._end(job, 4)
+        return result.get("state") == "failed" and is_of_now and self._end(job, int(result.get("exit_code", 4)))
 
     def _supervise(self, job: Job) -> None:
         """Start supervisors until one has brought the run to its end; one that died is followed by another."""
@@ -221,6 +221,8 @@ class Keeper:
             return
         log(f"ending the run: {why}")
         self._why = why
+        if why == "lost" and self._mirror:
+            self._mirror.close()
         self._pull()
 
     def _is_ours(self) -> bool:

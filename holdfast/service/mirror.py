@@ -4,17 +4,16 @@ Without HOLDFAST_STORE nothing of this happens: all machines see one folder. Wit
 """
 
 import contextlib
+import os
+import re
 import shutil
-import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 
-from django.db import connections
-
 from holdfast.core.artifacts import read_artifact, write_artifact
+from holdfast.core.errors import HoldfastError
 from holdfast.core.runfolder import (
     CHILD,
     LEASES,
@@ -27,34 +26,34 @@ from holdfast.core.runfolder import (
     checkpoints_folder,
     model_folder,
 )
-from holdfast.runs.identity import find_process
+from holdfast.service.aside import place_aside, swapping
 from holdfast.service.home import this_home
 from holdfast.service.jobs.folders import ROLES, make_folder
 from holdfast.service.jobs.models import Dataset, Job
-from holdfast.service.storage import Copy, Item, Shelf, Store, StoreError, open_store
+from holdfast.service.storage import READ_BYTES, Copy, Item, Shelf, Store, StoreError
 
 Say = Callable[[str], None]
 Group = Mapping[str, Item]
 
 TURN = "turn.json"  # in a run's folder: who worked on it here last
-_UNSENT = ".unsent"  # beside a keeper's file: what is here was not all sent yet
+SEEN = "seen.json"  # in a run's folder that is here for its page alone: what of the store it shows
+UNSENT = ".unsent"  # beside a keeper's file: what is here was not all sent yet
 _HERE_ONLY = {
     SUPERVISOR,
     LEASES,
     NOTICE,
     CHILD,
     TURN,
-    "seen.json",
+    SEEN,
     "prepared",
     "search",
     "proof",
     "checkpoints",
     "model",
 }
-_MOST_BYTES = 64 * 1024**2  # of any other file
 _LOOK_SECONDS, _AGAIN_SECONDS = 2.0, 30.0
+_GROUP = re.compile(r"checkpoints/step-[^/]+(?=/)|(?:model|prepared)(?=/)")  # whole or not at all
 _SENT_LATER = "the machine that has it sends it"
-_sent_datasets: set[int] = set()
 
 
 class Mirror:
@@ -66,8 +65,9 @@ class Mirror:
         self._turn = turn_of(job.lease_until)
         self._sent: set[str] = set()
         self._is_over = threading.Event()
-        self._mark = this_home().keepers / f"{job.pk}{_UNSENT}"
+        self._mark = this_home().keepers / f"{job.pk}{UNSENT}"
         write_artifact(run, TURN, {"turn": self._turn})
+        (run / SEEN).unlink(missing_ok=True)
         write_artifact(self._mark.parent, self._mark.name, {"turn": self._turn})
         self._thread = threading.Thread(target=self._go_on, name="mirror", daemon=True)
         self._thread.start()
@@ -81,7 +81,7 @@ class Mirror:
         self._is_over.set()
         self._thread.join()
         if self._send():
-            self._mark.unlink(missing_ok=True)
+            clear_mark(self._mark, self._turn)
 
     def _go_on(self) -> None:
         seconds = _LOOK_SECONDS
@@ -103,8 +103,12 @@ class Mirror:
 def send(shelf: Shelf, turn: str, run: Path, say: Say) -> None:
     """Send a run's folder as it stands: what is small, and its whole checkpoints or its finished model."""
     is_finished = read_artifact(run / RESULT).get("state") == "finished"
-    large = [_whole(run, "model"), *_corpus(run)] if is_finished else [_checkpoint(one) for one in _checkpoints(run)]
-    left_out = shelf.put(turn, [*large, *_small(run)])
+    with place_aside() as aside:
+        if is_finished:
+            left_out = shelf.put(turn, [_whole(run, "model"), *_corpus(run), *_small(run)])
+        else:
+            large = [_checkpoint(_held(one, aside)) for one in _checkpoints(run)]
+            left_out = shelf.put(turn, [*large, *_small(run)], kept="checkpoints/step-")
     say(f"sent to the store{', finished' if is_finished else ''}; left out: {', '.join(left_out) or 'nothing'}")
 
 
@@ -121,13 +125,13 @@ def bring(store: Store, job: Job, say: Say) -> None:
     copy = shelf_of(store, job).newest()
     if copy is None or copy.turn <= str(read_artifact(job.folder / TURN).get("turn", "")):
         return
-    with brought(shelf_of(store, job), copy, copy.files, say) as found:
+    with brought(shelf_of(store, job), copy, copy.files, say) as found, place_aside() as old, swapping():
         if job.folder.exists():
-            shutil.rmtree(job.folder)
+            job.folder.replace(old / "run")
         make_folder(job)  # with the paths of this machine
         (found / REQUEST).unlink(missing_ok=True)
         move_into(found, job.folder)
-    write_artifact(job.folder, TURN, {"turn": copy.turn})
+        write_artifact(job.folder, TURN, {"turn": copy.turn})
     say(f"brought from the store: {len(copy.files)} files, {_newest_words(job.folder)}")
 
 
@@ -144,41 +148,6 @@ def bring_dataset(store: Store, dataset: Dataset) -> None:
             raise StoreError(f"dataset {dataset.pk} is damaged in the store", seen="its checksum differs")
         dataset.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         (found / dataset.file_name).replace(dataset.path)
-
-
-def send_unsent_for_ever() -> None:
-    """Send what is to be sent from this disk and whose keeper does not do it; nothing where there is no store."""
-    store, said = open_store(), ""
-    while store:
-        seconds, trouble = _LOOK_SECONDS, ""
-        try:
-            send_unsent(store)
-        except Exception as error:  # of the store, the database or the disk: the next turn tries again
-            seconds, trouble = _AGAIN_SECONDS, store_words(error)
-        if trouble != said:
-            print(f"not sent to the store yet: {trouble}" if trouble else "the store answers again", flush=True)
-            said = trouble
-        connections.close_all()
-        time.sleep(seconds)
-
-
-def send_unsent(store: Store) -> None:
-    """Send the uploads of this disk, and what keepers that are gone could not send."""
-    for dataset in Dataset.objects.filter(state=Dataset.State.READY).exclude(pk__in=_sent_datasets):
-        if dataset.path.is_file():
-            shelf = Shelf(store, "datasets", dataset.pk, dataset.created)
-            if shelf.newest() is None:
-                shelf.put(turn_of(dataset.created), [{dataset.file_name: Item(path=dataset.path)}])
-            _sent_datasets.add(dataset.pk)
-    for mark in this_home().keepers.glob(f"*{_UNSENT}"):
-        turn, job = read_artifact(mark).get("turn"), Job.objects.filter(pk=int(mark.stem)).first()
-        if find_process(read_artifact(mark.with_suffix(".json"))) is not None:
-            continue
-        if job and turn and job.folder.is_dir():
-            copy = shelf_of(store, job).newest()
-            if copy is None or copy.turn <= turn:
-                send(shelf_of(store, job), turn, job.folder, print)
-        mark.unlink(missing_ok=True)
 
 
 def has_model(run: Path) -> bool:
@@ -198,7 +167,13 @@ def turn_of(moment: datetime) -> str:
 
 def store_words(error: Exception) -> str:
     """What went wrong on the way to the store or from it."""
-    return f"{error.what}: {error.seen}" if isinstance(error, StoreError) else repr(error)
+    return f"{error.what}: {error.seen}" if isinstance(error, HoldfastError) else repr(error)
+
+
+def clear_mark(mark: Path, turn: str) -> None:
+    """All is sent; a mark that a later keeper has written meanwhile stays."""
+    if read_artifact(mark).get("turn", "") == turn:
+        mark.unlink(missing_ok=True)
 
 
 def _small(run: Path) -> Iterator[Group]:
@@ -208,13 +183,30 @@ def _small(run: Path) -> Iterator[Group]:
         name = path.relative_to(run)
         is_here_only = path != best and (path.name.startswith(".") or _HERE_ONLY & {*name.parts})
         with contextlib.suppress(OSError):
-            if not is_here_only and path.is_file() and not path.is_symlink() and path.stat().st_size <= _MOST_BYTES:
+            if not is_here_only and path.is_file() and not path.is_symlink() and path.stat().st_size <= READ_BYTES:
                 yield {str(name): Item(path=path)}
 
 
 def _checkpoints(run: Path) -> list[Path]:
     """The newest first."""
     return sorted(checkpoints_folder(run).glob("step-*"), reverse=True)
+
+
+def _held(folder: Path, aside: Path) -> Path:
+    """The same checkpoint where its run does not drop it while it is sent; of one that is gone, what is left."""
+    held = aside / folder.name
+    with contextlib.suppress(OSError):
+        shutil.copytree(folder, held, copy_function=_link)
+    return held
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:  # a file system without links
+        shutil.copyfile(source, target)
 
 
 def _checkpoint(folder: Path) -> Group:
@@ -239,14 +231,11 @@ def _whole(run: Path, name: str) -> Group:
 @contextlib.contextmanager
 def brought(shelf: Shelf, copy: Copy, names: Iterable[str], say: Say) -> Iterator[Path]:
     """These files in a folder that goes away again; of a damaged group nothing is left in it."""
-    home = this_home()
-    home.make()
-    with tempfile.TemporaryDirectory(prefix="store-", dir=home.incoming) as made:
-        folder = Path(made)
+    with place_aside() as folder:
         for name in shelf.get(copy, list(names), folder):
             say(f"{name} is not what was stored; it is left out")
-            if name.startswith(("checkpoints/step-", "model/")):
-                shutil.rmtree((folder / name).parent, ignore_errors=True)
+            if root := _GROUP.match(name):
+                shutil.rmtree(folder / root[0], ignore_errors=True)
         yield folder
 
 

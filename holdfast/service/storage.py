@@ -8,9 +8,11 @@ where nobody looks. Nothing here depends on a file appearing at once, so every k
 """
 
 import contextlib
+import errno
 import functools
 import hashlib
 import json
+import os
 import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,11 +24,13 @@ from typing import Any
 from django.conf import settings
 
 from holdfast.core.errors import HoldfastError, MachineError, RequestError
+from holdfast.core.redact import Redactor
 
 _INDEX = re.compile(r"index-(\d{6})\.json")
-_PASSWORD = re.compile(r"(?<=://)[^/@]*:[^/@]*@")
-_READ_BYTES = 16 * 1024**2  # what is no larger is read at once: it may grow while it is sent
+_PASSWORD = re.compile(r"(?<=://)[^:]*:(.*)@")  # up to the last @: a password may hold one, and a / too
+READ_BYTES = 64 * 1024**2  # what is no larger is read at once: it may grow while it is sent
 _DOWN = ("EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError", "ConnectionClosedError", "ProxyError")
+_FULL = (errno.ENOSPC, errno.EDQUOT)  # of this machine's disk
 _PACKAGES = {"s3": "pip install 'holdfast[s3]'", "s3a": "pip install 'holdfast[s3]'"}
 _KEYS = (
     "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, of one who may read, write and delete there",
@@ -66,7 +70,8 @@ class Store:
     """One address."""
 
     def __init__(self, url: str):
-        self.shown = _PASSWORD.sub("...@", url)
+        self.shown, hidden = _PASSWORD.sub("...@", url), _PASSWORD.search(url)
+        self._redact = Redactor({**os.environ, "STORE_PASSWORD": hidden[1] if hidden else ""})
         kind = url.partition("://")[0]
         with self.words():
             import fsspec
@@ -93,6 +98,12 @@ class Store:
             found = self.files.ls(path, detail=True)
             return {str(one["name"]).rstrip("/").rpartition("/")[2]: int(one.get("size") or 0) for one in found}
         return {}
+
+    def copy(self, path: str, target: str) -> None:
+        """One file, inside the store."""
+        if self._has_folders:
+            self.files.makedirs(target.rpartition("/")[0], exist_ok=True)
+        self.files.cp_file(path, target)
 
     def drop(self, path: str) -> None:
         """Remove a file or a folder."""
@@ -128,7 +139,7 @@ class Store:
             advice = ("HOLDFAST_STORE=s3://BUCKET/FOLDER, with a bucket that is there",)
         else:
             advice = ("HOLDFAST_STORE, at a place that you may write to",)
-        seen = " ".join(str(error).split())[:300] or type(error).__name__
+        seen = self._redact(" ".join(str(error).split()))[:300] or type(error).__name__
         found = StoreError(f"HOLDFAST_STORE={self.shown} cannot be used", seen=seen, try_next=advice)
         found.is_down = isinstance(error, (ConnectionError, TimeoutError)) or type(error).__name__ in _DOWN
         return found
@@ -149,8 +160,11 @@ class Shelf:
                         return Copy(turn=turn, index=name, files=files)
         return None
 
-    def put(self, turn: str, groups: Sequence[Mapping[str, Item]]) -> list[str]:
-        """Store a folder as it is now, each group of files whole or not at all; the names of those left out."""
+    def put(self, turn: str, groups: Sequence[Mapping[str, Item]], *, kept: str = "") -> list[str]:
+        """Store a folder as it is now, each group of files whole or not at all; the names of those left out.
+
+        Where all files whose names begin with `kept` had to be left out, those that were stored before stay.
+        """
         listed: dict[str, str] = {}
         left_out: list[str] = []
         place = f"{self._path}/{turn}"
@@ -161,6 +175,8 @@ class Shelf:
                     listed |= {name: self._put(place, item, there) for name, item in group.items()}
                 except _Changed:
                     left_out += group
+            if kept and any(name.startswith(kept) for name in left_out):
+                listed |= {} if any(name.startswith(kept) for name in listed) else self._carried(turn, kept)
             self._write_index(turn, listed, there)
             for other in self._store.names(self._path):
                 if other < turn:
@@ -179,12 +195,16 @@ class Shelf:
         with self._store.words():
             for name in names:
                 target = folder / name
-                target.parent.mkdir(parents=True, exist_ok=True)
                 try:
+                    target.parent.mkdir(parents=True, exist_ok=True)
                     self._store.files.get_file(f"{self._path}/{copy.turn}/{copy.files[name]}", str(target))
                     is_whole = _checksum(target) == copy.files[name]
                 except FileNotFoundError:
                     is_whole = False
+                except OSError as error:
+                    if error.errno not in _FULL:
+                        raise
+                    raise _full(error) from error
                 if not is_whole:
                     target.unlink(missing_ok=True)
                     damaged.append(name)
@@ -203,6 +223,16 @@ class Shelf:
         self._store.write(f"{place}/{index}", json.dumps({"made": self._made, "files": listed}).encode())
         for name in there.keys() - {*listed.values()}:
             self._store.drop(f"{place}/{name}")
+
+    def _carried(self, turn: str, kept: str) -> dict[str, str]:
+        """What the newest copy has under such names, in the place of this turn."""
+        copy = self.newest()
+        if copy is None or copy.turn > turn:
+            return {}
+        found = {name: sha256 for name, sha256 in copy.files.items() if name.startswith(kept)}
+        for sha256 in {*found.values()} if copy.turn < turn else ():
+            self._store.copy(f"{self._path}/{copy.turn}/{sha256}", f"{self._path}/{turn}/{sha256}")
+        return found
 
     def _put(self, place: str, item: Item, there: dict[str, int]) -> str:
         content, size, found = _read(item)
@@ -264,7 +294,7 @@ def _read(item: Item) -> tuple[bytes | Path, int, str]:
     """What is to be stored, its size and its checksum."""
     try:
         size = item.path.stat().st_size
-        if size <= _READ_BYTES:
+        if size <= READ_BYTES:
             content: bytes | Path = item.path.read_bytes()
             size, found = len(content), hashlib.sha256(content).hexdigest()  # type: ignore[arg-type]
         else:
@@ -274,6 +304,14 @@ def _read(item: Item) -> tuple[bytes | Path, int, str]:
     if item.sha256 and found != item.sha256:
         raise _Changed
     return content, size, found
+
+
+def _full(error: OSError) -> MachineError:
+    return MachineError(
+        "there is not enough room on this machine's disk for what the store has",
+        seen=error.strerror or str(error),
+        try_next=("make room on it, or let another machine take the run", "then resume"),
+    )
 
 
 def _checksum(path: Path) -> str:

@@ -23,6 +23,8 @@ from holdfast.service.jobs.copied import read_copied, read_live
 from holdfast.service.jobs.models import Job, TrainedModel, Worker
 from holdfast.service.keeper import ASKED, Keeper
 from holdfast.service.leash import Leash
+from holdfast.service.mirror import TURN
+from holdfast.service.storage import StoreError
 from holdfast.supervisor.outcome import Outcome
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -86,9 +88,9 @@ def test_an_end_that_an_earlier_keeper_could_not_write_is_found_in_the_folder(st
     assert stage.played == 0
 
 
-@pytest.mark.parametrize("clock_seconds", [-3600, 3600])
-def test_whether_a_failed_result_is_of_this_request_is_told_by_no_clock(stage, clock_seconds):
-    stage.ends("failed", 4)(None)
+@pytest.mark.parametrize(("clock_seconds", "code"), [(-3600, 3), (3600, 4)])
+def test_whether_a_failed_result_is_of_this_request_is_told_by_no_clock(stage, clock_seconds, code):
+    stage.ends("failed", code)(None)
     os.utime(stage.folder / RESULT, (time.time() + clock_seconds,) * 2)  # written where clocks go wrong
     queued = Job.objects.get(pk=stage.job.pk).queued
     write_artifact(stage.folder, ASKED, {"queued": queued.isoformat()})
@@ -271,6 +273,55 @@ def test_the_leash_asks_at_half_of_the_lease_and_kills_at_three_quarters(tmp_pat
     assert child.wait(10) == -signal.SIGKILL
     assert leash.has_pulled
     assert 2.5 < time.monotonic() - begun < 4.5
+
+
+class NoMirror:
+    """Sends nothing, and says whether it was closed."""
+
+    is_closed = False
+
+    def __init__(self, *_):
+        pass
+
+    def send_last(self):
+        pass
+
+    def close(self):
+        NoMirror.is_closed = True
+
+
+@pytest.fixture
+def away(stage, monkeypatch):
+    """The store is away; gives how often it was asked."""
+    asked = []
+
+    def bring(*_):
+        asked.append(1)
+        if len(asked) == 3:
+            write_artifact(stage.folder, TURN, {"turn": "earlier"})
+        raise StoreError("the store is away")
+
+    for name, value in {"bring": bring, "Mirror": NoMirror, "open_store": object}.items():
+        monkeypatch.setattr(keepers, name, value)
+    monkeypatch.setattr(keepers, "_STORE_SECONDS", 0.0)
+    monkeypatch.setattr(keepers, "_STORE_AGAIN_SECONDS", 0.0)
+    return asked
+
+
+def test_a_folder_that_is_here_for_its_page_alone_is_not_gone_on_with_while_the_store_is_away(stage, away):
+    stage.acts = [stage.ends("finished")]
+    assert stage.keep().state == "finished"
+    assert len(away) == 3, "only what a keeper worked on here is"
+
+
+def test_who_lost_the_claim_sends_nothing_any_more(stage, away):
+    def lose(keeper):
+        keeper._ask("lost")
+        return 0
+
+    stage.acts = [lose]
+    stage.keep()
+    assert NoMirror.is_closed
 
 
 def test_after_a_fault_the_claim_is_held_for_a_while_so_that_claims_are_not_used_up(stage, monkeypatch):

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -10,15 +11,16 @@ import pytest
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.runfolder import MANIFEST, REPORT, REQUEST, RESULT, attempt_folder, model_folder
 from holdfast.runs.identity import describe_process
-from holdfast.service import fetched, mirror, storage
+from holdfast.service import aside, fetched, mirror, storage, unsent
 from holdfast.service.fetched import fetch_run, fetch_story
 from holdfast.service.home import this_home
 from holdfast.service.jobs import datasets, leases, registry
 from holdfast.service.jobs.downloads import model_zip
 from holdfast.service.jobs.folders import make_folder
 from holdfast.service.jobs.models import Job, TrainedModel
-from holdfast.service.mirror import Mirror, bring, send_unsent, shelf_of
+from holdfast.service.mirror import Mirror, bring, shelf_of
 from holdfast.service.storage import StoreError, open_store
+from holdfast.service.unsent import send_unsent
 
 pytestmark = pytest.mark.django_db
 
@@ -29,7 +31,7 @@ NOW = datetime(2026, 1, 2, tzinfo=UTC)
 def store(settings, tmp_path):
     settings.STORE = f"file://{tmp_path}/store"
     storage._open.cache_clear()
-    mirror._sent_datasets.clear()
+    unsent._sent_datasets.clear()
     yield open_store()
     storage._open.cache_clear()
 
@@ -156,6 +158,49 @@ def test_a_checkpoint_that_was_damaged_in_the_store_is_left_out_and_told(job, st
     assert "checkpoints/step-000000005/weights.safetensors is not what was stored" in said[0]
 
 
+def test_of_a_damaged_model_nothing_is_brought(job, store, at, tmp_path):
+    finish(job)
+    (model_folder(job.folder) / "0_part").mkdir()
+    (model_folder(job.folder) / "0_part" / "words.txt").write_text("words")
+    send_all(store, job)
+    copy = shelf_of(store, job).newest()
+    (damaged,) = (tmp_path / "store").rglob(copy.files["model/0_part/words.txt"])
+    damaged.write_text("other")
+    at("page")
+    fetch_run(job)
+    assert not model_folder(job.folder).exists(), "weights without their words are no model"
+
+
+def test_a_checkpoint_is_sent_though_its_run_drops_it_meanwhile(job, store, monkeypatch):
+    checkpoint(job, 3)
+    write, earlier = store.write, job.folder / "checkpoints" / "step-000000003"
+
+    def slowly(path, content):
+        if earlier.exists():  # the engine has saved twice since
+            checkpoint(job, 5)
+            checkpoint(job, 7)
+            shutil.rmtree(earlier)
+        write(path, content)
+
+    monkeypatch.setattr(store, "write", slowly)
+    said = []
+    send_all(store, job, said)
+    assert "checkpoints/step-000000003/weights.safetensors" in shelf_of(store, job).newest().files
+    assert "left out: nothing" in said[-1]
+
+
+@pytest.mark.parametrize("minutes", [0, 1])
+def test_what_the_store_has_stays_while_all_on_the_disk_is_damaged(job, store, at, minutes):
+    checkpoint(job, 3)
+    send_all(store, job)
+    (job.folder / "checkpoints" / "step-000000003" / "weights.safetensors").write_text("broken")
+    hold(job, minutes)
+    send_all(store, job)
+    at("two")
+    bring(store, job, print)
+    assert steps(job) == [3]
+
+
 def test_a_checkpoint_that_is_damaged_on_the_disk_is_not_sent(job, store):
     checkpoint(job, 3)
     checkpoint(job, 5)
@@ -209,6 +254,57 @@ def test_the_page_of_a_run_elsewhere_shows_what_was_sent_last_and_never_touches_
     (job.folder / REPORT).unlink()
     look(job)
     assert not (job.folder / REPORT).exists()
+
+
+def test_a_page_does_not_remove_a_run_that_a_keeper_brings_while_it_asks(job, store, at, monkeypatch):
+    checkpoint(job, 3)
+    send_all(store, job)
+    at("two")
+    look(job)
+    assert (job.folder / fetched.SEEN).is_file()
+    at("one")
+    checkpoint(job, 5)
+    send_all(store, job)
+    at("two")
+    newest = storage.Shelf.newest
+
+    def meanwhile(shelf):
+        monkeypatch.setattr(storage.Shelf, "newest", newest)
+        bring(store, job, print)
+        return newest(shelf)
+
+    monkeypatch.setattr(storage.Shelf, "newest", meanwhile)
+    look(job)
+    assert steps(job) == [3, 5]
+    assert (job.folder / mirror.TURN).is_file()
+
+    write_artifact(job.folder, fetched.SEEN, {"mark": "earlier"})
+    look(job)
+    assert steps(job) == [3, 5]
+    Mirror(store, job, job.folder, print).close()
+    assert not (job.folder / fetched.SEEN).exists()
+
+
+def test_a_page_does_not_wait_for_what_another_one_brings(job, store, at):
+    send_all(store, job)
+    at("page")
+    with fetched._lock_of(job):
+        look(job)
+    assert not job.folder.exists()
+    look(job)
+    assert job.folder.exists()
+
+
+def test_what_a_killed_process_left_on_the_way_is_swept_and_what_is_in_work_is_not(at):
+    left = this_home().incoming / "store-left"
+    (left / "files").mkdir(parents=True)
+    (left / "held").touch()
+    with aside.place_aside() as working:
+        for folder in (left, working.parent):
+            os.utime(folder, (time.time() - 60,) * 2)
+        aside.sweep_aside()
+        assert working.is_dir()
+    assert not left.exists()
 
 
 def test_the_page_of_a_run_is_there_while_the_store_is_away(job, store, at, tmp_path, caplog):
@@ -274,6 +370,32 @@ def test_what_is_unsent_is_not_sent_over_newer_work(job, store, at):
     assert not list(this_home().keepers.glob("*.unsent"))
 
 
+def test_one_thing_that_cannot_be_sent_holds_up_no_other(job, store, at, data, tmp_path):
+    unsent._sent_datasets.clear()
+    (tmp_path / "store" / "datasets").rename(tmp_path / "away")
+    (tmp_path / "store" / "datasets").write_text("a file is in the way")
+    checkpoint(job, 3)
+    Mirror(store, job, job.folder, print).close()
+    with pytest.raises(StoreError):
+        send_unsent(store)
+    assert shelf_of(store, job).newest() is not None
+    assert not list(this_home().keepers.glob("*.unsent"))
+
+
+def test_a_mark_that_a_later_keeper_wrote_stays(job, store, monkeypatch):
+    checkpoint(job, 3)
+    Mirror(store, job, job.folder, print).close()
+    send = unsent.send
+
+    def slowly(*given):
+        send(*given)
+        Mirror(store, hold(job, 1), job.folder, print).close()
+
+    monkeypatch.setattr(unsent, "send", slowly)
+    send_unsent(store)
+    assert list(this_home().keepers.glob("*.unsent"))
+
+
 def until(is_so):
     deadline = time.monotonic() + 60
     while not is_so():
@@ -295,3 +417,19 @@ def test_what_is_deleted_here_goes_from_the_store_too(job, store, ada, data):
     until(lambda: shelf.newest() is None)
     datasets.remove(data, ada)
     until(lambda: not store.files.find(store.root))
+    until(lambda: not list(this_home().keepers.glob("*.unwanted")))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_was_deleted_while_the_store_was_away_goes_when_it_is_back(job, store, tmp_path, capsys):
+    send_all(store, job)
+    (tmp_path / "store").rename(tmp_path / "away")
+    (tmp_path / "store").write_text("a file is in the way")
+    assert leases.delete(job)
+    until(lambda: "not removed from the store yet" in capsys.readouterr().out)
+    (tmp_path / "store").unlink()
+    (tmp_path / "away").rename(tmp_path / "store")
+    assert shelf_of(store, job).newest() is not None
+    send_unsent(store)
+    assert shelf_of(store, job).newest() is None
+    assert not list(this_home().keepers.glob("*.unwanted"))

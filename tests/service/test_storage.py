@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import MachineError, RequestError
 from holdfast.service import storage
 from holdfast.service.storage import Item, Shelf, Store, StoreError, require_store
 from tests.service.parts import free_port, s3, s3_variables
@@ -112,6 +112,21 @@ def test_a_file_that_is_not_what_its_manifest_says_is_not_put(store, folder):
     assert set(shelf.newest().files) == {"plan.json"}
 
 
+@pytest.mark.parametrize("turn", ["turn-1", "turn-2"])
+def test_where_none_of_a_kind_got_in_those_of_before_stay(store, folder, tmp_path, turn):
+    shelf, groups = everything(store, folder)
+    shelf.put("turn-1", groups)
+    (folder / "checkpoints" / "step-5").rename(folder / "checkpoints" / "gone")
+    assert shelf.put(turn, groups, kept="checkpoints/") == ["checkpoints/step-5/weights"]
+    copy = shelf.newest()
+    assert copy.turn == turn
+    assert shelf.get(copy, list(copy.files), tmp_path / "back") == []
+    assert (tmp_path / "back" / "checkpoints" / "step-5" / "weights").is_file()
+    assert len(objects(store)) == 3, "two files and one index"
+    shelf.put(turn, groups[:1], kept="checkpoints/")
+    assert set(shelf.newest().files) == {"plan.json"}, "what is no more to be stored goes"
+
+
 def test_a_file_that_went_away_meanwhile_takes_its_whole_group_along(store, folder):
     shelf, groups = everything(store, folder)
     gone = Item(path=folder / "checkpoints" / "step-5" / "gone")
@@ -149,6 +164,28 @@ def test_some_files_of_a_copy_can_be_dropped(store, folder):
     assert len(objects(store)) == 2
 
 
+def test_a_full_disk_of_this_machine_is_no_fault_of_the_store(tmp_path, folder, monkeypatch):
+    store = Store(f"file://{tmp_path}/store")
+    shelf, groups = everything(store, folder)
+    shelf.put("turn-1", groups)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store.files, "get_file", full)
+    copy = shelf.newest()
+    with pytest.raises(MachineError, match="not enough room on this machine's disk") as caught:
+        shelf.get(copy, list(copy.files), tmp_path / "back")
+    assert not isinstance(caught.value, StoreError)
+
+
+def test_what_a_store_says_is_told_without_its_password(tmp_path):
+    store = Store(f"file://{tmp_path}/a:hushhush@b")
+    with pytest.raises(StoreError) as caught, store.words():
+        raise OSError("530 hushhush is wrong")
+    assert "hushhush" not in f"{caught.value} {caught.value.seen}"
+
+
 def refused(settings, url):
     settings.STORE = url
     storage._open.cache_clear()
@@ -171,7 +208,10 @@ def test_an_address_that_cannot_work_is_refused_with_what_can(settings, keys, tm
     assert "bucket" in error.try_next[0]
     (tmp_path / "file").write_text("")
     assert f"{tmp_path}/file/store" in str(refused(settings, f"file://{tmp_path}/file/store"))
-    assert "secret" not in str(refused(settings, "s4://someone:secret@host/folder"))
+    for password in ("secret", "p/secret", "p@secret", "secret@p/q"):
+        error = refused(settings, f"s4://someone:{password}@host/folder")
+        assert "HOLDFAST_STORE=s4://...@host/folder" in str(error)
+        assert "secret" not in f"{error} {error.seen}"
 
 
 def let_in(server, requests):

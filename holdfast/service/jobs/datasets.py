@@ -24,8 +24,8 @@ from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.text import closest, plural
 from holdfast.runs.survey_watch import PLACE, is_watched, progress_of
-from holdfast.service.fetched import forget
 from holdfast.service.jobs.models import Dataset, Job, Shared
+from holdfast.service.unsent import forget
 
 Person = AbstractBaseUser | AnonymousUser
 TASKS = ("classify", "causal", "two-tower")

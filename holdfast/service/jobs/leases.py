@@ -19,10 +19,10 @@ from django.db import transaction
 from django.db.models import F, Q
 from django.db.models.functions import Coalesce, Now
 
-from holdfast.service.fetched import forget
 from holdfast.service.home import this_home
 from holdfast.service.jobs.models import Dataset, Job, Shared, Worker
 from holdfast.service.jobs.notices import file_notices
+from holdfast.service.unsent import forget
 
 MOST_CLAIMS = 25  # lost so often, a job is what kills its holders
 ENDED = (Job.State.PLANNED, Job.State.FINISHED, Job.State.FAILED, Job.State.STOPPED)

@@ -12,9 +12,10 @@ from django.db.models import Max
 
 from holdfast.core.errors import RequestError
 from holdfast.core.runfolder import checkpoints_folder, model_folder
-from holdfast.service.fetched import fetch_run, forget_model
+from holdfast.service.fetched import fetch_run
 from holdfast.service.jobs import try_it
 from holdfast.service.jobs.models import Job, TrainedModel
+from holdfast.service.unsent import forget_model
 
 _MOST_TEXTS = 32
 
