@@ -91,7 +91,11 @@ def _task_of(folder: Path) -> str:
 
 
 def _has_weights(folder: Path) -> bool:
-    return folder.is_dir() and any(folder.rglob("*.safetensors"))
+    """Not deep: what was named may be a home, or the root of everything."""
+    try:
+        return any(any(folder.glob(pattern)) for pattern in ("*.safetensors", "*/*.safetensors"))
+    except OSError:  # such as in /proc
+        return False
 
 
 def _no_weights(folder: Path) -> RequestError:

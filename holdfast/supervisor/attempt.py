@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from holdfast.core.artifacts import write_artifact
-from holdfast.core.events import Events
+from holdfast.core.events import Events, read_events
 from holdfast.core.evidence import Diagnosis, Evidence
 from holdfast.core.runfolder import DIAGNOSIS, EVENTS, SAMPLES, STOP
 from holdfast.hazards import find_hazard
@@ -138,13 +138,17 @@ class _Attempt:
         elif code is None and self._call_off == "end":
             end_tree(self._launch.attempt, child, _HUNG_GRACE_SECONDS)
             outcome, diagnosis = replace(_outcome("interrupted", look, None), is_outside=True), NOTHING
-        elif code == 0:
+        elif code == 0 or (code is not None and self._is_all_done()):
             self._end_stragglers(child)
             outcome, diagnosis = self._finished(look, code), NOTHING
         else:
             outcome, diagnosis = self._name(child, watch, mark, look, code)
         seconds = round(time.monotonic() - begun, 3)
         return replace(outcome, seconds=seconds, started=round(self._started, 3)), diagnosis
+
+    def _is_all_done(self) -> bool:
+        """Our engine says so once the model is on the disk; how its process ends after that changes nothing."""
+        return any(event["event"] == "finished" for event in read_events(self._launch.attempt / EVENTS))
 
     def _finished(self, look: Look, code: int) -> Outcome:
         """A script that goes on with weights that are no numbers, and ends well, has finished: but that is said."""

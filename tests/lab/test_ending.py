@@ -161,6 +161,14 @@ def test_a_stop_asked_for_just_as_the_child_ends_leaves_nothing_running(tmp_path
     assert not find_members(tmp_path, None)
 
 
+@pytest.mark.parametrize(("said", "outcome"), [("finished", "finished"), ("saved", "died")])
+def test_a_process_that_dies_when_all_is_done_has_finished(tmp_path, said, outcome):
+    words = f'echo \'{{"event": "{said}", "time": 1}}\' >> events.jsonl; kill -ABRT $$'
+    launch = Launch(("sh", "-c", words), tmp_path, dict(os.environ), tmp_path)
+    found, _ = run_attempt(launch, Budgets(), lambda event, details: None, StopRequest())
+    assert found.outcome == outcome
+
+
 def test_a_pid_that_was_used_again_is_left_alone(tmp_path):
     stranger = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(300)"])
     try:
