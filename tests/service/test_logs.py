@@ -29,5 +29,6 @@ def test_a_log_that_is_not_there_or_cannot_be_copied_is_no_reason_to_stop(tmp_pa
     path = tmp_path / "web.log"
     path.write_text("x" * 200)
     (tmp_path / "web.log.1").mkdir()
+    (tmp_path / "web.log.2").touch()
     assert not turn_over(path, most_bytes=100)
     assert path.stat().st_size == 200
