@@ -12,7 +12,7 @@ from holdfast.planning.ladder import OF_RANKS, Changes, Ladder
 from holdfast.planning.processes import fewer_processes
 
 _MOST_HALVINGS = 10
-# The preload does these in any case.
+# The preload and our engine do these in any case.
 _ALREADY_DONE = {"PYTHONFAULTHANDLER", "PYTHONUNBUFFERED"}
 _FEWEST_MICRO_TOKENS = 64
 
@@ -92,7 +92,7 @@ def _settle_engine(settings: Mapping[str, object], current: Changes, change: Map
             changes |= fewer_processes(settings, changes)
         elif name == "offline" and value:
             changes["HF_HUB_OFFLINE"] = "1"
-        elif name.isupper() or name in _ENGINE_OWN:
+        elif (name.isupper() and name not in _ALREADY_DONE) or name in _ENGINE_OWN:
             changes[name] = value
     defaults = {
         "device": "cpu",

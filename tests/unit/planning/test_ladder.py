@@ -212,3 +212,10 @@ def test_numbers_that_went_wrong_are_not_answered_by_other_processes():
     taken = [one.rung.title for one in climb(named("nan-loss"), failed) if one.rung]
     assert taken[0].startswith("train in float32")
     assert not {"start worker processes by spawn", "compute on one thread"} & set(taken)
+
+
+@pytest.mark.parametrize("ladder", [LADDER, engine_ladder({"task": "classify", "device": "cpu", "threads": 2})])
+def test_what_is_done_in_any_case_is_no_rung(ladder):
+    tried = climb(named("segfault-other"), CRASHED, ladder)
+    assert len(tried) > 1
+    assert not any("PYTHONFAULTHANDLER" in one.changes for one in tried)
