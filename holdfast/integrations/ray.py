@@ -30,7 +30,7 @@ from holdfast.runs.join import has_finished, join_folder
 from holdfast.runs.lease import AlreadyHeld
 from holdfast.runs.stopping import asked_by_signals
 from holdfast.runs.supervise import Result, StopRequest, supervise
-from holdfast.runs.train import resume_train, start_train
+from holdfast.runs.train import Guard, resume_train, start_train
 from holdfast.runs.view import Foreground
 
 MAX_RETRIES = 100  # machines and workers that may be lost; how often the run itself may fail is Holdfast's to count
@@ -47,9 +47,9 @@ def _run_command(
         join_folder(request, run)
         view = Foreground(run, _show, shows_output=False)
 
-        def go_on() -> Result:
+        def go_on(guard: Guard) -> Result:
             stop = StopRequest()
-            with asked_by_signals(stop):
+            with guard(stop):
                 return supervise(run, command_job(request), on_event=view, stop=stop)
 
         return _end(run, go_on)
@@ -61,19 +61,27 @@ def _train(out: str, **settings: Any) -> dict[str, Any]:
     if not (run / REQUEST).exists():
         start_train(make_train_request({**settings, "out": str(run)}))
     view = Foreground(run, _show, shows_output=False)
-    return _end(run, lambda: resume_train(run, on_event=view, guard=asked_by_signals))
+    return _end(run, lambda guard: resume_train(run, on_event=view, guard=guard))
 
 
 run_command = ray.remote(max_retries=MAX_RETRIES)(_run_command)
 train = ray.remote(max_retries=MAX_RETRIES)(_train)
 
 
-def _end(run: Path, go_on: Callable[[], Result]) -> dict[str, Any]:
+def _end(run: Path, go_on: Callable[[Guard], Result]) -> dict[str, Any]:
     """Bring the run to its end, or wait for the supervisor that does: one that Ray lost sight of may well live."""
+    asked: list[StopRequest] = []
+
+    def guard(stop: StopRequest) -> contextlib.AbstractContextManager[None]:
+        asked.append(stop)
+        return asked_by_signals(stop)
+
     while not has_finished(run):
         try:
-            result = go_on()
+            result = go_on(guard)
         except AlreadyHeld as held:
+            if any(stop.is_asked for stop in asked):
+                raise KeyboardInterrupt from None
             print(f"holdfast: {held.what} ({held.seen}); waiting for its end", flush=True)
             time.sleep(_LOOK_SECONDS)
             continue

@@ -5,6 +5,7 @@ import os
 import shlex
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import pytest
 
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.heartbeat import read_beat
-from holdfast.core.runfolder import BEATS, CHILD, attempt_folder
+from holdfast.core.notice import NoticeWriter
+from holdfast.core.runfolder import BEATS, CHILD, LEASES, NOTICE, attempt_folder
+from holdfast.runs.lease import describe_self, newest_lease
 from tests.lab.supervised import SCRIPTS
 from tests.lab.together import unbroken_total, wait_until
 
@@ -66,6 +69,16 @@ def has_stepped(folder: Path, attempt: int, step: int) -> bool:
     return any(beat.step >= step for page in pages if (beat := read_beat(page)))
 
 
+def lead_elsewhere(run: Path) -> NoticeWriter:
+    """A machine that has taken the run, and is not heard of any more."""
+    lease = run / LEASES / f"{newest_lease(run) + 1:06d}"
+    lease.mkdir()
+    notice = NoticeWriter(lease / NOTICE)
+    other = {"node": "elsewhere", "machine": "another", "hardware": "", "state": "held", "lease_seconds": 600.0}
+    notice.write({**describe_self(), **other})
+    return notice
+
+
 def test_a_run_whose_machine_is_lost_goes_on_at_another(cluster, tmp_path, port):
     task = begin(tmp_path, port, pause="0.2")
     wait_until(lambda: has_stepped(tmp_path, 1, 15), "it did not begin")
@@ -86,6 +99,16 @@ def test_a_cancelled_task_ends_its_processes_and_may_be_asked_for_again(cluster,
         ray.get(task, timeout=300)
     assert not Path(f"/proc/{child}").exists()
     assert read_artifact(tmp_path / "run" / "result.json")["state"] == "stopped"
+
+    elsewhere = lead_elsewhere(tmp_path / "run")
+    task = begin(tmp_path, port, pause="0.02")
+    time.sleep(10)  # it waits for that machine by now; where it has not begun, it is cancelled all the same
+    ray.cancel(task)
+    with pytest.raises((ray.exceptions.TaskCancelledError, ray.exceptions.RayTaskError)):
+        ray.get(task, timeout=120)
+    assert not attempt_folder(tmp_path / "run", 2).exists()
+
+    elsewhere.write({**describe_self(), "state": "released"})
     assert ray.get(begin(tmp_path, port, pause="0.02"), timeout=600)["state"] == "finished"
     assert json.loads((tmp_path / "out" / "final.json").read_text()) == unbroken_total()
 
