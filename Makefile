@@ -7,7 +7,7 @@ CORPUS ?= ../shared/corpus/cases.jsonl  # real failures with confirmed causes; s
 
 PARTS := postgresql redis-server rabbitmq-server chromium
 
-.PHONY: demo test check lab lab-all service service-all parts chaos bench numbers docs corpus hazard hazards clean
+.PHONY: demo test check lab lab-all cluster service service-all parts chaos bench numbers docs corpus hazard hazards clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 ...")'
@@ -35,6 +35,11 @@ lab-all: $(READY)  # HOLDFAST_LAB_PYTHON names an interpreter with lightning, tr
 	HOLDFAST_LAB_TABLE=docs/lab.md HOLDFAST_LAB_LEDGER=perf/ledger.csv $(BIN)/pytest tests/lab -n 3 -m "not wheels"
 	$(BIN)/python tools/numbers.py
 
+cluster: PARTS := munge slurmctld slurmd slurm-client
+cluster: $(READY) parts  # runs as Ray tasks, and as a job of a real Slurm, which wants root; about 10 minutes
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[ray]' -c constraints.txt
+	$(BIN)/pytest tests/lab/test_ray.py tests/lab/test_slurm.py -rs
+
 service: $(READY) parts  # the quick half: pages, API, leases, one run through each kind of queue
 	$(BIN)/pytest tests/service -m "not full and not wheels"
 	$(BIN)/pytest tests/browser -m "not full and not wheels"
@@ -43,7 +48,7 @@ service-all: $(READY) parts
 	$(BIN)/pytest tests/service -m "not wheels"
 	$(BIN)/pytest tests/browser -m "not wheels"
 
-parts:  # real databases, brokers and a browser; what cannot be installed is skipped by the tests, with the reason
+parts:  # what a target wants of the system, such as databases, brokers and a browser; what cannot be installed is skipped by the tests, with the reason
 	@missing=""; for part in $(PARTS); do dpkg -s $$part >/dev/null 2>&1 || missing="$$missing $$part"; done; \
 	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  (timeout 120 apt-get update -qq && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 timeout 600 apt-get install -qq --no-install-recommends $$missing) \
