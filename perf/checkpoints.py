@@ -86,7 +86,7 @@ def cost(run: Path, settings: dict[str, object], pairs: int) -> list[Figure]:
     from holdfast.engine.tasks import load_task
 
     run.mkdir()
-    made = Settings(**settings, run=str(run))  # type: ignore[arg-type]
+    made = Settings(**settings, run=str(run))  # type: ignore[arg-type]  # settings as a benchmark has them
     use_threads(made)
     loop = Loop(load_task(made), made, BeatWriter(run / BEAT), Events(run / EVENTS))
     stalls: list[float] = []

@@ -193,7 +193,7 @@ def run_engine(task: str, model: Path, prepared: Path, threads: int | None, **mo
             eval_steps=10**9,
             save_seconds=1e9,
             threads=threads,
-            **more,  # type: ignore[arg-type]
+            **more,  # type: ignore[arg-type]  # settings as a benchmark has them
         )
         use_threads(settings)
         loop = Paced(load_task(settings), settings, BeatWriter(Path(run) / "beat"), Events(Path(run) / "events.jsonl"))

@@ -175,7 +175,7 @@ def figures_of(seen: list[Seen]) -> list[Figure]:
 
 def do_import(folder: Path) -> None:
     """Import what scripts import."""
-    import torch.utils.data  # noqa: F401
+    import torch.utils.data  # noqa: F401  (loaded to be loaded)
     import transformers
 
     transformers.BertForSequenceClassification  # noqa: B018 - the lazy part

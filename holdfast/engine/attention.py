@@ -115,7 +115,7 @@ class Attend(Function):
         return layout.asked.back(seen_Pd)
 
     @staticmethod
-    def backward(ctx, d_seen_Rd):  # type: ignore[no-untyped-def]
+    def backward(ctx, d_seen_Rd):  # type: ignore[no-untyped-def]  # torch gives a context without a type
         q_Pd, k_Pd, v_Pd, *saved = ctx.saved_tensors
         layout, scale, keep, grow = ctx.given
         d_seen_Pd = layout.asked.into_or_zero(d_seen_Rd)

@@ -119,13 +119,13 @@ class _Keep(torch.autograd.Function):
     """x * keep * scale, holding on to one byte a value. Products, as torch.where is six times as slow on a CPU."""
 
     @staticmethod
-    def forward(ctx, x, keep, scale):  # type: ignore[no-untyped-def]
+    def forward(ctx, x, keep, scale):  # type: ignore[no-untyped-def]  # torch gives a context without a type
         ctx.save_for_backward(keep)
         ctx.scale = scale
         return keep.to(x.dtype).mul_(scale).mul_(x)
 
     @staticmethod
-    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]  # torch gives a context without a type
         (keep,) = ctx.saved_tensors
         return keep.to(gradient.dtype).mul_(ctx.scale).mul_(gradient), None, None
 

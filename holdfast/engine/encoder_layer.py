@@ -94,7 +94,7 @@ class EncoderLayer(Function):
     """One layer, over (N, H)."""
 
     @staticmethod
-    def forward(ctx, x_NH, how, *weights):  # type: ignore[no-untyped-def]
+    def forward(ctx, x_NH, how, *weights):  # type: ignore[no-untyped-def]  # torch gives a context without a type
         given = list(weights)
         out_RH, *saved = _forward(x_NH, how.first_B, given, how.lengths, how.heads, how.eps, how.kept, how.grow)
         ctx.how = how
@@ -102,7 +102,7 @@ class EncoderLayer(Function):
         return out_RH
 
     @staticmethod
-    def backward(ctx, d_out_RH):  # type: ignore[no-untyped-def]
+    def backward(ctx, d_out_RH):  # type: ignore[no-untyped-def]  # torch gives a context without a type
         how, saved = ctx.how, list(ctx.saved_tensors)
         saved, weights = saved[: -len(_NEEDED_BACK)], saved[-len(_NEEDED_BACK) :]
         d_x_NH, *gradients = _backward(

@@ -42,7 +42,7 @@ def _first_tokens(layer: Any, hidden_1NH: Tensor) -> Tensor:
         dropout = own.dropout.p if own.training else 0.0
         seen_BhD = flash(q_BhD, k_NhD, v_NhD, dropout, Sight(), own.scaling, first_only=True)
         attended_1BH = layer.attention.output(seen_BhD.reshape(1, -1, heads * d), first_1BH)
-        return layer.feed_forward_chunk(attended_1BH)  # type: ignore[no-any-return]
+        return layer.feed_forward_chunk(attended_1BH)  # type: ignore[no-any-return]  # transformers says Any
     layout = now.layout(heads, first_only=True)
     dropout = own.dropout.p if own.training and now.draws else 0.0
     keep = dropped_weights(own, layout, dropout, asked.device)

@@ -265,6 +265,7 @@ class Loop:
         loaded = self._checkpoints.load_newest()
         if loaded is None:
             return 0
+        # Facts come back from JSON as the types that were saved.
         require_same(loaded.facts["identity"], self._identity, checkpoints_folder(self._run))  # type: ignore[arg-type]
         self._load(loaded)
         load_optimizer_tensors(self._task.model, self._optimizer, self._own(loaded.parts.pop("optimizer")))

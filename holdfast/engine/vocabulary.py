@@ -56,13 +56,13 @@ class RowEmbedding(nn.Embedding):
 
 class _LookUp(Function):
     @staticmethod
-    def forward(ctx, table, ids, padding):  # type: ignore[no-untyped-def]
+    def forward(ctx, table, ids, padding):  # type: ignore[no-untyped-def]  # torch gives a context without a type
         ctx.save_for_backward(ids)
         ctx.shape, ctx.padding = table.shape, padding
         return nn.functional.embedding(ids, table)
 
     @staticmethod
-    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]  # torch gives a context without a type
         (ids,) = ctx.saved_tensors
         used, places = np.unique(ids.numpy(), return_inverse=True)
         places_N = torch.from_numpy(places.reshape(ids.shape))

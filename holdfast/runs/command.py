@@ -128,7 +128,7 @@ def read_command_request(known: Mapping[str, object]) -> CommandRequest:
     """The request as it was written down."""
     fields = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
     fields.pop("kind", None)
-    return CommandRequest(**fields)  # type: ignore[arg-type]
+    return CommandRequest(**fields)  # type: ignore[arg-type]  # as we wrote it down ourselves
 
 
 def has_accelerator() -> bool:

@@ -181,7 +181,7 @@ class Crew:
             return
         self._looked_at = now
         try:
-            names = os.listdir(self._run / NODES)  # noqa: PTH208
+            names = os.listdir(self._run / NODES)  # noqa: PTH208  (names alone: one call, no paths made)
         except OSError:
             names = []
         for name in names:

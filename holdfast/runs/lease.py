@@ -196,7 +196,7 @@ def _hardware_id() -> str:
 def _processes_id() -> int | None:
     """Names, on Linux, the processes that can be seen from here."""
     with contextlib.suppress(OSError):
-        return os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116
+        return os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116  (a name of the kernel, no file of ours)
     return None
 
 

@@ -66,7 +66,7 @@ def survey_upload(job: Mapping[str, Any], on_progress: Any) -> dict[str, object]
         }
         facts, histograms = survey_with_lengths(request, on_progress)
         found |= {"facts": _bounded(to_plain(facts)), "state": "ready"}
-        found["facts"] |= {"histograms": histograms}  # type: ignore[operator]
+        found["facts"] |= {"histograms": histograms}  # type: ignore[operator]  # built here, as what JSON can hold
     except HoldfastError as error:
         found["problem"] = {"what": error.what, "seen": error.seen, "try_next": list(error.try_next)}
     except (MemoryError, RecursionError) as error:
@@ -74,7 +74,7 @@ def survey_upload(job: Mapping[str, Any], on_progress: Any) -> dict[str, object]
     except Exception as error:  # a fault of the reader, which must not look like a fault of the service
         seen = f"{type(error).__name__}: {error}"[:300]
         found["problem"] = {"what": "the file could not be read", "seen": seen, "try_next": []}
-    return _storable(found, str(path.parent))  # type: ignore[return-value]
+    return _storable(found, str(path.parent))  # type: ignore[return-value]  # built here, as what JSON can hold
 
 
 def too_much(seen: str, limits: Mapping[str, int]) -> dict[str, object]:

@@ -127,7 +127,7 @@ def read_plan(run: Path) -> dict[str, Any]:
 
 def data_request(request: TrainRequest) -> DataRequest:
     """What is asked of the data."""
-    task: Task | None = request.task  # type: ignore[assignment]
+    task: Task | None = request.task  # type: ignore[assignment]  # one of the names that a request allows
     return DataRequest(
         path=Path(request.data),
         validation=Path(request.validation) if request.validation else None,
@@ -232,7 +232,7 @@ def _prepare(run: Path, request: TrainRequest, surveyed: Survey, model: ModelFac
         length = min(length, tokens.limit)
     options = PrepareOptions(
         max_length=length,
-        overlong=request.overlong or "auto",  # type: ignore[arg-type]
+        overlong=request.overlong or "auto",  # type: ignore[arg-type]  # one of the names that a request allows
         chat_template=_template(request),
         query_prefix=request.query_prefix,
         passage_prefix=request.passage_prefix,

@@ -243,7 +243,7 @@ def _saving(save: Function) -> Function:
 
 
 def _with_callback(init: Function, callback: type) -> Function:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807  (takes the place of a method)
         try:
             _change_arguments(kwargs)
         except Exception as error:
@@ -271,7 +271,7 @@ def _change_arguments(kwargs: dict[str, Any]) -> None:
 
 
 def _callback(base: type) -> type:
-    class HoldfastCallback(base):  # type: ignore[misc]
+    class HoldfastCallback(base):  # type: ignore[misc]  # known only when their library is loaded
         """Steps, losses and checkpoints by the clock."""
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:

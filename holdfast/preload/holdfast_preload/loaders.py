@@ -47,7 +47,7 @@ def changed_loader(named: dict[str, Any]) -> dict[str, Any]:
 
 
 def _changed(init: Function) -> Function:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807  (takes the place of a method)
         try:
             named = changed_loader(given(init, (self, *args), kwargs))
         except Exception as error:
@@ -60,7 +60,7 @@ def _changed(init: Function) -> Function:
 
 
 def _beating(next_: Function) -> Function:
-    def __next__(self: Any) -> Any:  # noqa: N807
+    def __next__(self: Any) -> Any:  # noqa: N807  (takes the place of a method)
         if order.is_recorded:
             order.first_batch(self)
         batch = next_(self)
@@ -74,7 +74,7 @@ def _beating(next_: Function) -> Function:
 
 
 def _beginning(iter_: Function) -> Function:
-    def __iter__(self: Any) -> Any:  # noqa: N807
+    def __iter__(self: Any) -> Any:  # noqa: N807  (takes the place of a method)
         if BEAT.phase == STEP:
             BEAT.enter(BEGIN_EPOCH)
         return order.made(self, iter_) if order.is_recorded else iter_(self)

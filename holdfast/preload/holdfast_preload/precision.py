@@ -22,7 +22,7 @@ def after_grad_scaler(module: Any) -> None:
 
 
 def _wider(init: Function) -> Function:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807  (takes the place of a method)
         named = given(init, (self, *args), kwargs)
         asked = settings.change("precision")
         torch = sys.modules["torch"]
@@ -38,7 +38,7 @@ def _wider(init: Function) -> Function:
 
 
 def _unscaled(init: Function) -> Function:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807  (takes the place of a method)
         named = given(init, (self, *args), kwargs)
         named["enabled"] = False
         init(**named)

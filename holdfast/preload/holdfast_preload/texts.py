@@ -67,7 +67,7 @@ def after_modeling(module: Any) -> None:
 def _many_texts(call: Function) -> Function:
     phased = in_phase("tokenize")(call)
 
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807  (takes the place of a method)
         texts = args[0] if args else kwargs.get("text")
         many = isinstance(texts, (list, tuple)) and len(texts) >= _MANY_TEXTS
         return (phased if many else call)(self, *args, **kwargs)

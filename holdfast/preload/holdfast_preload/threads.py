@@ -27,7 +27,7 @@ def arm() -> None:
         name_thread(self)
         return inner(self)
 
-    threading.Thread._bootstrap_inner = named  # type: ignore[attr-defined]
+    threading.Thread._bootstrap_inner = named  # type: ignore[attr-defined]  # private: the one place that each new thread passes
 
 
 def name_thread(thread: threading.Thread) -> None:

@@ -46,7 +46,7 @@ def after_convert_frame(module: Any) -> None:
 
 
 def _then_first_step(init: Function) -> Function:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807  (takes the place of a method)
         init(self, *args, **kwargs)
         if not BEAT.step:
             BEAT.enter(FIRST_STEP)

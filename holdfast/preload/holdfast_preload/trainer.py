@@ -122,7 +122,7 @@ def _mine(trainer: Any) -> Training | None:
 
 
 def _with_callback(init: Function, callback: type) -> Function:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807  (takes the place of a method)
         try:
             named = given(init, (self, *args), kwargs)
             if named.get("args") is not None:
@@ -140,7 +140,7 @@ def _with_callback(init: Function, callback: type) -> Function:
 
 
 def _callback(base: type) -> type:
-    class HoldfastCallback(base):  # type: ignore[misc]
+    class HoldfastCallback(base):  # type: ignore[misc]  # known only when their library is loaded
         """Steps, logs and their numbers."""
 
         def __init__(self, trainer: Any):

@@ -163,7 +163,7 @@ def _size(change: str) -> int | None:
 
 
 def _remembering_loss(init: Function) -> Function:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807  (takes the place of a method)
         try:
             self._holdfast_loss = given(init, (self, *args), kwargs).get("loss")
         except Exception as error:
@@ -174,7 +174,7 @@ def _remembering_loss(init: Function) -> Function:
 
 
 def _changed_arguments(post_init: Function) -> Function:
-    def __post_init__(self: Any) -> None:  # noqa: N807
+    def __post_init__(self: Any) -> None:  # noqa: N807  (takes the place of a method)
         try:
             _change_arguments(self)
         except Exception as error:

@@ -119,7 +119,7 @@ WEIGHTS = Weights()
 def watch(init: Function) -> Function:
     """Make an optimizer's `__init__` that is the original, and has its weights watched."""
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807  (takes the place of a method)
         init(self, *args, **kwargs)
         optimizers.add(self)
         WEIGHTS.arm()

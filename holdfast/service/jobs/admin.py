@@ -18,7 +18,7 @@ admin.site.site_header = admin.site.site_title = "Holdfast"
 admin.site.index_title = "People, teams and records"
 
 
-class LookOnly(admin.ModelAdmin):  # type: ignore[type-arg]
+class LookOnly(admin.ModelAdmin):  # type: ignore[type-arg]  # generic in the stubs alone
     """Rows that are looked at here and changed elsewhere."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -42,7 +42,7 @@ class MayEnd(LookOnly):
         return bool(getattr(request.user, "is_superuser", False))
 
 
-class People(UserAdmin):  # type: ignore[type-arg]
+class People(UserAdmin):  # type: ignore[type-arg]  # generic in the stubs alone
     """Django's own page of people, with a link for who has forgotten the password."""
 
     list_display = ("username", "email", "is_active", "is_superuser", "last_login")

@@ -40,7 +40,7 @@ def _figures(metrics: object) -> Iterator[tuple[str, float]]:
         if isinstance(found, dict):
             yield from ((f"{split} {name}", float(value)) for name, value in found.items() if _is_number(value))
         elif _is_number(found):
-            yield split, float(found)  # type: ignore[arg-type]
+            yield split, float(found)  # type: ignore[arg-type]  # filtered to numbers above
 
 
 def _is_number(value: object) -> bool:

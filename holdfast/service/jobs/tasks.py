@@ -14,7 +14,7 @@ _CONNECT_SECONDS, _ANSWER_SECONDS = 2.0, 5.0
 on_hint: Callable[[int], None] | None = None  # set by the worker of this process
 
 
-@app.task(name="run_job", ignore_result=True)  # type: ignore[untyped-decorator]
+@app.task(name="run_job", ignore_result=True)  # type: ignore[untyped-decorator]  # celery has no types
 def run_job(job_id: int) -> None:
     """Take a job, if one still waits, and see its keeper to its end. The id says only that there is something to do."""
     if on_hint is None:

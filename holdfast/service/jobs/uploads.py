@@ -78,7 +78,7 @@ class Incoming:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class Received(UploadedFile):  # type: ignore[type-arg]
+class Received(UploadedFile):  # type: ignore[type-arg]  # generic in the stubs alone
     """What request.FILES holds: a file in HOME/incoming that goes when the request ends, unless it was kept."""
 
     def __init__(self, incoming: Incoming, **about: Any):
@@ -131,7 +131,7 @@ class ToHome(FileUploadHandler):
     def _refuse(self, error: HoldfastError) -> None:
         if self.incoming is not None:
             self.incoming.discard()
-        self.request.upload_refused = error  # type: ignore[union-attr]
+        self.request.upload_refused = error  # type: ignore[union-attr]  # the request is there while it uploads
         raise StopUpload(connection_reset=False)
 
 
