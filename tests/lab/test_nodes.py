@@ -2,13 +2,14 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast.core.runfolder import OUTPUT, part_folder
 from holdfast.runs.status import read_status
+from holdfast.supervisor.outcome import Outcome
 from tests.lab.supervised import LIMIT_SECONDS
 from tests.lab.together import Together
 
@@ -22,7 +23,25 @@ def together(tmp_path: Path) -> Iterator[Together]:
     pair.close()
 
 
-def test_a_process_killed_on_another_machine_is_named_and_both_begin_anew(together, lab_row):
+@pytest.fixture
+def finished_row(lab_row: Callable[..., None]) -> Callable[..., None]:
+    """A line of the table for a fault that the run survived."""
+
+    def write(fault: str, together: Together, first: Outcome | None = None, task: str = "two machines") -> None:
+        lab_row(
+            fault=fault,
+            phase="step",
+            task=task,
+            noticed_after_seconds=first.noticed_after_seconds if first else None,
+            named=first.diagnosis if first else "interrupted",
+            finished=True,
+            identical=together.has_learned_the_same,
+        )
+
+    return write
+
+
+def test_a_process_killed_on_another_machine_is_named_and_both_begin_anew(together, finished_row):
     together.variables["PAUSE"] = "0.1"
     together.start_both()
     process = together.rank_of("b", 25)
@@ -35,15 +54,7 @@ def test_a_process_killed_on_another_machine_is_named_and_both_begin_anew(togeth
         for part in (done.attempt(number), part_folder(done.attempt(number), "b")):
             assert words in (part / OUTPUT).read_text()
     first = done.outcomes[0]
-    lab_row(
-        fault="process killed on another machine",
-        phase="step",
-        task="two machines",
-        noticed_after_seconds=first.noticed_after_seconds,
-        named=first.diagnosis,
-        finished=True,
-        identical=together.has_learned_the_same,
-    )
+    finished_row("process killed on another machine", together, first)
     assert first.diagnosis == "process-killed"
     assert first.sentence.startswith("on b: ")
     assert [one.outcome for one in done.outcomes] == ["died", "finished"]
@@ -51,22 +62,14 @@ def test_a_process_killed_on_another_machine_is_named_and_both_begin_anew(togeth
 
 
 @pytest.mark.full
-def test_a_rank_killed_on_another_machine_is_named_by_its_number(together, lab_row):
+def test_a_rank_killed_on_another_machine_is_named_by_its_number(together, finished_row):
     together.is_light = False
     together.start_both()
     os.kill(together.rank_of("b", 25), signal.SIGKILL)
     done = together.finish()
     assert done.exit_code == 0, done.output
     first = done.outcomes[0]
-    lab_row(
-        fault="rank killed on another machine",
-        phase="step",
-        task="torchrun, two machines",
-        noticed_after_seconds=first.noticed_after_seconds,
-        named=first.diagnosis,
-        finished=True,
-        identical=together.has_learned_the_same,
-    )
+    finished_row("rank killed on another machine", together, first, task="torchrun, two machines")
     assert first.diagnosis == "process-killed"
     assert "on b" in first.sentence
     assert "rank " in first.sentence
@@ -74,7 +77,7 @@ def test_a_rank_killed_on_another_machine_is_named_by_its_number(together, lab_r
 
 
 @pytest.mark.full
-def test_a_rank_stopped_on_another_machine_is_noticed_there(together, lab_row):
+def test_a_rank_stopped_on_another_machine_is_noticed_there(together, finished_row):
     together.is_light = False
     together.start_both()
     os.kill(together.rank_of("b", 25), signal.SIGSTOP)
@@ -82,15 +85,7 @@ def test_a_rank_stopped_on_another_machine_is_noticed_there(together, lab_row):
     assert done.exit_code == 0, done.output
     first = done.outcomes[0]
     same = together.has_learned_the_same
-    lab_row(
-        fault="rank stopped on another machine",
-        phase="step",
-        task="torchrun, two machines",
-        noticed_after_seconds=first.noticed_after_seconds,
-        named=first.diagnosis,
-        finished=True,
-        identical=same,
-    )
+    finished_row("rank stopped on another machine", together, first, task="torchrun, two machines")
     assert first.outcome == "hung"
     assert first.diagnosis == "process-stopped"
     assert first.sentence.startswith("on b: ")
@@ -99,7 +94,7 @@ def test_a_rank_stopped_on_another_machine_is_noticed_there(together, lab_row):
 
 @pytest.mark.full
 @pytest.mark.parametrize("waits", [True, False])
-def test_a_supervisor_killed_on_another_machine_is_missed_and_may_come_back(together, lab_row, waits):
+def test_a_supervisor_killed_on_another_machine_is_missed_and_may_come_back(together, finished_row, waits):
     together.variables["PAUSE"] = "0.1"
     together.start_both()
     together.rank_of("b", 15)
@@ -112,15 +107,7 @@ def test_a_supervisor_killed_on_another_machine_is_missed_and_may_come_back(toge
     assert done.exit_code == 0, done.output
     first = done.outcomes[0]
     same = together.has_learned_the_same
-    lab_row(
-        fault="supervisor killed on another machine",
-        phase="step",
-        task="two machines",
-        noticed_after_seconds=None,
-        named="interrupted",
-        finished=True,
-        identical=same,
-    )
+    finished_row("supervisor killed on another machine", together)
     said = "nothing was heard of its supervisor" if waits else "its supervisor was gone and has been started again"
     assert f"on b: {said}" in first.sentence
     assert first.is_outside
@@ -128,7 +115,7 @@ def test_a_supervisor_killed_on_another_machine_is_missed_and_may_come_back(toge
 
 
 @pytest.mark.full
-def test_the_leader_killed_the_other_machine_leads_after_the_lease(together, lab_row):
+def test_the_leader_killed_the_other_machine_leads_after_the_lease(together, finished_row):
     together.variables["PAUSE"] = "0.1"
     together.start_both()
     together.rank_of("a", 15)
@@ -139,15 +126,7 @@ def test_the_leader_killed_the_other_machine_leads_after_the_lease(together, lab
     done = together.finish()
     assert done.exit_code == 0, done.output
     same = together.has_learned_the_same
-    lab_row(
-        fault="leading supervisor killed",
-        phase="step",
-        task="two machines",
-        noticed_after_seconds=None,
-        named="interrupted",
-        finished=True,
-        identical=same,
-    )
+    finished_row("leading supervisor killed", together)
     assert "nothing was heard of a" in together.said("b")
     assert "led by b" in together.said("a")
     assert [one.outcome for one in done.outcomes] == ["interrupted", "finished"]
