@@ -5,6 +5,7 @@ nothing against its plan. A run that was stopped or had failed is a new question
 """
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.artifacts import read_artifact, write_artifact
+from holdfast.core.events import read_last_events
 from holdfast.core.plan import Rung
-from holdfast.core.runfolder import DECISION, OUTCOME, RUNG, attempt_folder, attempt_folders
+from holdfast.core.runfolder import DECISION, EVENTS, OUTCOME, RUNG, SAMPLES, attempt_folder, attempt_folders
 from holdfast.planning.ladder import Changes
 from holdfast.supervisor.ending import end_tree
 from holdfast.supervisor.members import find_member, read_root
@@ -29,6 +31,7 @@ class Earlier:
     rung: Rung | None = None  # what was decided and not yet tried
     changes: Changes = field(default_factory=dict)
     because: str = ""
+    seconds: float = 0.0  # that all earlier attempts ran, without the time between a stop and its resume
 
 
 def read_earlier(run: Path, on_leftover: Callable[[str], None]) -> Earlier:
@@ -39,15 +42,16 @@ def read_earlier(run: Path, on_leftover: Callable[[str], None]) -> Earlier:
     ended = [(folder, outcome) for folder in folders[:-1] if (outcome := read_outcome(folder))]
     last = read_outcome(folders[-1]) or _close_cut_off(folders[-1], on_leftover)
     next_number = int(folders[-1].name) + 1
+    seconds = last.seconds + sum(outcome.seconds for _, outcome in ended)
     if last.outcome in ("stopped", "finished"):
         because = "it was stopped" if last.outcome == "stopped" else "it had finished"
-        return Earlier(next_number=next_number, changes=last.changes, because=because)
+        return Earlier(next_number=next_number, changes=last.changes, because=because, seconds=seconds)
     counted = (*_since_asked(ended), last)
     decision = read_artifact(folders[-1] / DECISION)
     if decision.get("action") == "stop":
         furthest = max(counted, key=lambda outcome: outcome.step_reached)
         because = "it had failed before; once more with the plan that got furthest"
-        return Earlier(next_number=next_number, changes=furthest.changes, because=because)
+        return Earlier(next_number=next_number, changes=furthest.changes, because=because, seconds=seconds)
     changes = decision.get("changes", last.changes)
     return Earlier(
         next_number=next_number,
@@ -55,7 +59,15 @@ def read_earlier(run: Path, on_leftover: Callable[[str], None]) -> Earlier:
         rung=_rung_of(decision),
         changes=changes if isinstance(changes, dict) else {},
         because=str(decision.get("because") or "its supervisor was gone"),
+        seconds=seconds,
     )
+
+
+def read_pauses(run: Path) -> list[tuple[float, float]]:
+    """When no attempt ran: from the end of each to the start of the next, which may be days after a stop."""
+    outcomes = [outcome for folder in attempt_folders(run) if (outcome := read_outcome(folder))]
+    gaps = ((before.started + before.seconds, after.started) for before, after in itertools.pairwise(outcomes))
+    return [(end, start) for end, start in gaps if start > end]
 
 
 def is_left_running(run: Path) -> bool:
@@ -99,6 +111,7 @@ def _close_cut_off(attempt: Path, on_leftover: Callable[[str], None]) -> Outcome
         on_leftover(f"ended {count} {'process' if count == 1 else 'processes'} that an earlier supervisor had left")
     phase, step, steps = newest_beat(attempt)
     rung = read_artifact(attempt / RUNG)
+    started = float(rung.get("started") or _written_at(attempt / RUNG))
     outcome = Outcome(
         number=int(attempt.name),
         outcome="interrupted",
@@ -110,7 +123,8 @@ def _close_cut_off(attempt: Path, on_leftover: Callable[[str], None]) -> Outcome
         step_reached=step,
         steps=steps,
         is_outside=True,
-        started=float(rung.get("started") or _written_at(attempt / RUNG)),
+        started=started,
+        seconds=round(max(0.0, _last_word_at(attempt) - started), 3),
     )
     with contextlib.suppress(OSError):  # a full disk: it is closed again the next time
         write_artifact(attempt, OUTCOME, outcome)
@@ -134,6 +148,12 @@ def _rung_of(decision: Mapping[str, Any]) -> Rung | None:
     return Rung(
         str(rung.get("title", "")), rung.get("change") or {}, str(rung.get("cost", "")), bool(rung.get("keeps", True))
     )
+
+
+def _last_word_at(attempt: Path) -> float:
+    """When anything was last heard of an attempt that nobody saw end."""
+    told = [*read_last_events(attempt / EVENTS)[-1:], *read_last_events(attempt / SAMPLES)[-1:]]
+    return max((float(at) for event in told if isinstance(at := event.get("time"), int | float)), default=0.0)
 
 
 def _written_at(file: Path) -> float:

@@ -10,11 +10,13 @@ from holdfast.core.artifacts import read_artifact
 from holdfast.core.events import read_events
 from holdfast.core.runfolder import DATASET, EVENTS, METRICS, REPORT, RESULT, SAMPLES, attempt_folders, model_folder
 from holdfast.core.text import human_bytes, human_seconds
+from holdfast.runs.earlier import read_pauses
 from holdfast.runs.forecasting import cores_used, cores_words
 from holdfast.runs.supervise import Result
 
 NO_LABEL = "it gives no label at all yet: it has learned too little"
 MEASURE = "to measure it: --validation FILE, or --validation-share 0.2 cuts rows from the data"
+Pauses = Sequence[tuple[float, float]]
 _DISTURBED = 0.1  # share of the cores that came or went
 _BEST_FIRST = (
     *("accuracy", "macro_f1", "micro_f1", "negative_loss", "loss", "perplexity"),
@@ -33,21 +35,21 @@ def describe_result(run: Path, plan: Mapping[str, Any], result: Result) -> dict[
         **found,
         "model": str(model_folder(run)),
         "metrics": splits,
-        "forecast": forecast_against(plan, read_attempts(run), _peak(run, plan)),
+        "forecast": forecast_against(plan, read_attempts(run), read_pauses(run), _peak(run, plan)),
         "next": [f'holdfast predict {run} "..."', f"holdfast report {run}"],
     }
 
 
 def forecast_against(
-    plan: Mapping[str, Any], attempts: Sequence[Sequence[Mapping[str, Any]]], peak_bytes: int | None
+    plan: Mapping[str, Any], attempts: Sequence[Sequence[Mapping[str, Any]]], pauses: Pauses, peak_bytes: int | None
 ) -> dict[str, object]:
     """What was forecast beside what happened, with the error as a share, and what the forecast could not know."""
     forecast = plan.get("forecast") or {}
     processes = int((plan.get("settings") or {}).get("processes") or 1)
     made_at = forecast.get("made_at")
-    clock = _beside(forecast.get("seconds"), time.time() - made_at if made_at else None)
+    clock = _beside(forecast.get("seconds"), _between(made_at, time.time(), pauses) if made_at else None)
     if made_at:
-        clock["lost_seconds"] = round(lost_seconds(attempts, made_at), 1)
+        clock["lost_seconds"] = round(lost_seconds(attempts, made_at, pauses), 1)
         clock["cores"] = {
             "forecast": forecast.get("cores"),
             "actual": cores_used(attempts[-1], made_at, processes=processes) if attempts else None,
@@ -60,8 +62,8 @@ def forecast_against(
     }
 
 
-def lost_seconds(attempts: Sequence[Sequence[Mapping[str, Any]]], since: float = 0.0) -> float:
-    """What failures cost: for each, from the last step that was not done again to the first one after it."""
+def lost_seconds(attempts: Sequence[Sequence[Mapping[str, Any]]], since: float = 0.0, pauses: Pauses = ()) -> float:
+    """What ended attempts cost: for each, from the last step that was not done again to the first one after it."""
     lost = 0.0
     done: dict[int, float] = {}  # when each step was first reached
     for events in attempts:
@@ -70,16 +72,21 @@ def lost_seconds(attempts: Sequence[Sequence[Mapping[str, Any]]], since: float =
         if first and done and steps:
             known = [at for step, at in done.items() if step < int(first["first_step"])]
             begun = max([since, *known]) if known else max(since, min(done.values()))
-            lost += max(0.0, float(steps[0]["time"]) - begun)
+            lost += max(0.0, _between(begun, float(steps[0]["time"]), pauses))
         done |= {int(event["step"]): float(event["time"]) for event in steps}
     return lost
+
+
+def _between(begun: float, ended: float, pauses: Pauses) -> float:
+    """How long it was from one time of day to another, without the pauses."""
+    return ended - begun - sum(max(0.0, min(ended, end) - max(begun, start)) for start, end in pauses)
 
 
 def excuses(clock: Mapping[str, Any]) -> list[str]:
     """What the forecast had assumed otherwise, each in a sentence, with its part of the error."""
     said = []
     if lost := clock.get("lost_seconds"):
-        said.append(f"{human_seconds(lost)} of it went into failed attempts")
+        said.append(f"{human_seconds(lost)} of it went into attempts that were cut short")
     cores = clock.get("cores") or {}
     before, after = cores.get("forecast"), cores.get("actual")
     if before and after and abs(after / before - 1) > _DISTURBED:

@@ -83,19 +83,30 @@ class Result:
     exit_code: int
     sentence: str
     attempts: int
-    seconds: float
+    seconds: float  # of training, with what earlier supervisors of this run had trained
     child_exit_code: int | None = None
     changes: Mapping[str, object] = field(default_factory=dict)  # what the last attempt changed in the plan as asked
     remedies: tuple[str, ...] = ()  # what a person could do, when it failed
     slug: str = ""
 
 
-def supervise(run: Path, job: Job, *, on_event: OnEvent | None = None, stop: StopRequest | None = None) -> Result:
-    """Bring a run to its end and say how it ended; refuse when somebody else already looks after it."""
+def supervise(
+    run: Path,
+    job: Job,
+    *,
+    on_event: OnEvent | None = None,
+    stop: StopRequest | None = None,
+    lease: Lease | None = None,
+) -> Result:
+    """Bring a run to its end and say how it ended; refuse when somebody else already looks after it.
+
+    Whoever has planned under a `lease` goes on with it, so that nobody else takes the run in between.
+    """
     stop = stop or StopRequest()
     say = (lambda words: on_event("waiting", {"words": words})) if on_event else (lambda words: None)
-    with hold(run, say=say, is_stopped=lambda: stop.is_asked) as lease, kept_awake():
-        return _Supervision(run, job, on_event, stop, lease).run()
+    holding = contextlib.nullcontext(lease) if lease else hold(run, say=say, is_stopped=lambda: stop.is_asked)
+    with holding as held, kept_awake():
+        return _Supervision(run, job, on_event, stop, held).run()
 
 
 class _Supervision:
@@ -105,7 +116,7 @@ class _Supervision:
         self._run, self._job, self._stop, self._lease = run, job, stop, lease
         self._crew = Crew(run, job.nodes, lease, job.nodes_wait_seconds) if job.nodes > 1 else None
         self._events, self._on_event = Events(run / EVENTS), on_event
-        self._begun = time.monotonic()
+        self._begun, self._earlier_seconds = time.monotonic(), 0.0
         self._memory = job.memory
         self._known = job.memory.find(job.memory_key) if job.memory else None
         self._phases = self._known.phases if self._known else {}
@@ -117,6 +128,7 @@ class _Supervision:
         """Attempt until it finishes, is stopped, or nothing is left to try."""
         earlier = read_earlier(self._run, on_leftover=lambda words: self._tell("leftovers ended", words=words))
         history = self._history = list(earlier.counted)
+        self._earlier_seconds = earlier.seconds
         decision = self._first(earlier)
         while True:
             number = earlier.next_number if not history else max(earlier.next_number, history[-1].number + 1)
@@ -261,7 +273,7 @@ class _Supervision:
             exit_code=exit_code,
             sentence=sentence,
             attempts=outcome.number,
-            seconds=round(time.monotonic() - self._begun, 3),
+            seconds=round(self._earlier_seconds + time.monotonic() - self._begun, 3),
             child_exit_code=outcome.exit_code,
             changes=outcome.changes,
             remedies=remedies,

@@ -38,11 +38,10 @@ def span_of(attempt: AttemptStory) -> Span | None:
 
 
 def lasted_seconds(story: Story) -> float:
-    """From the start of the first attempt to the end of the last; or what the result says."""
+    """How long all attempts took together; or what the result says."""
     if isinstance(story.result.get("seconds"), int | float):
         return float(story.result["seconds"])
-    spans = [span for attempt in story.attempts if (span := span_of(attempt))]
-    return max(span.end for span in spans) - min(span.start for span in spans) if spans else 0.0
+    return sum(span.end - span.start for attempt in story.attempts if (span := span_of(attempt)))
 
 
 def outcome_of(attempt: AttemptStory) -> tuple[str, str]:

@@ -70,7 +70,8 @@ class Outcome:
             step_reached=self.step_reached,
             phase=self.phase,
             is_outside=self.is_outside,
-            seconds=self.seconds or float("inf"),
+            # One that was cut off with its supervisor was not killed at its start, however short it was.
+            seconds=float("inf") if self.outcome == "interrupted" else self.seconds or float("inf"),
             void=frozenset(self.void),
         )
 

@@ -52,7 +52,7 @@ def test_tile_sentence_and_compare_name_the_same_time(home, ada, page):
     job = make_job(ada, "finished", started=timezone.now() - timedelta(hours=2))
     other = make_job(ada, "stopped", started=timezone.now() - timedelta(seconds=95))
     shown = page.get(f"/runs/{job.pk}").content.decode()
-    assert "<b>1 min 1 s</b> <span>from start to end</span>" in shown
+    assert "<b>1 min 1 s</b> <span>of training</span>" in shown
     assert "Finished in 1 min 1 s" in shown
     compared = page.get(f"/runs/compare?ids={job.pk}&ids={other.pk}").content.decode()
     assert "1 min 1 s" in compared

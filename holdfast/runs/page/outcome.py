@@ -154,7 +154,7 @@ def _figures(story: Story) -> Iterator[tuple[str, str]]:
         yield ("step reached of " + f"{steps:,}" if steps and steps != done else "steps"), f"{done:,}"
     if seconds := lasted_seconds(story):
         count = f", {plural(len(story.attempts), 'attempt')}" if len(story.attempts) > 1 else ""
-        yield f"from start to end{count}", human_seconds(seconds)
+        yield f"of training{count}", human_seconds(seconds)
     rows = story.dataset.get("rows")
     if isinstance(rows, int):
         yield "rows of data", f"{rows:,}"

@@ -118,7 +118,7 @@ def _metrics(jobs: Sequence[Job], found: Mapping[str, Sequence[float | None]]) -
 
 def _times(jobs: Sequence[Job], stories: Sequence[Story]) -> Iterator[Row]:
     lasted = [run_seconds(job, story) for job, story in _both(jobs, stories)]
-    yield Row("from start to end", _cells(jobs, [human_seconds(one) if one else "" for one in lasted]))
+    yield Row("of training", _cells(jobs, [human_seconds(one) if one else "" for one in lasted]))
     forecasts = [_of(story.plan, "forecast") for story in stories]
     yield Row("time forecast", _cells(jobs, [_words(one.get("seconds"), human_seconds) for one in forecasts]))
     peaks = [

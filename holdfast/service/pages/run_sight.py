@@ -189,7 +189,7 @@ def _figures(job: Job, story: Story, step: int, steps: int, resident: object) ->
     if isinstance(resident, int | float) and resident > 0:
         found.append(Figure("memory", human_bytes(resident)))
     if lasted := run_seconds(job, story):
-        found.append(Figure("from start to end", human_seconds(lasted)))
+        found.append(Figure("of training", human_seconds(lasted)))
     if len(story.attempts) > 1:
         found.append(Figure(plural(len(story.attempts), "attempt").split(" ", 1)[1], str(len(story.attempts))))
     return found

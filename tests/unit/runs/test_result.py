@@ -3,9 +3,11 @@
 import json
 import time
 
-from holdfast.core.runfolder import attempt_folder
+from holdfast.core.artifacts import write_artifact
+from holdfast.core.runfolder import OUTCOME, attempt_folder
 from holdfast.runs.result import closing_lines, describe_result, excuses, lost_seconds
 from holdfast.runs.supervise import Result
+from holdfast.supervisor.outcome import Outcome
 
 
 def result(state="finished", **more):
@@ -66,10 +68,24 @@ def test_what_a_failure_cost_is_counted_from_the_last_step_that_was_kept():
     assert lost_seconds([died, [], resumed]) == 130.0 - 104.0
 
 
+def test_the_days_between_a_stop_and_its_resume_are_no_part_of_the_time(tmp_path):
+    now, day = time.time(), 86_400.0
+    for number, state, started in ((1, "stopped", now - day - 80), (2, "finished", now - 40)):
+        attempt = attempt_folder(tmp_path, number)
+        attempt.mkdir(parents=True)
+        write_artifact(attempt, OUTCOME, Outcome(number=number, outcome=state, started=started, seconds=40.0))
+        told = steps(30 * (number - 1), 30, begun=started + 5)
+        (attempt / "events.jsonl").write_text("\n".join(map(json.dumps, told)))
+    plan = {"task": "classify", "forecast": {"seconds": 100.0, "made_at": now - day - 70}}
+    clock = describe_result(tmp_path, plan, result())["forecast"]["seconds"]
+    assert abs(clock["actual"] - 70) < 5
+    assert abs(clock["lost_seconds"] - 11) < 1  # from its last step to its end, and from the start to the first step
+
+
 def test_a_disturbed_machine_and_failed_attempts_are_named_beside_the_error():
     clock = {"forecast": 100.0, "actual": 220.0, "error": 1.2, "lost_seconds": 20.0}
     failed, busy = excuses({**clock, "cores": {"forecast": 2.0, "actual": 1.0}})
-    assert failed == "20 s of it went into failed attempts"
+    assert failed == "20 s of it went into attempts that were cut short"
     assert "other programs kept the processor busy: this run computed with 1.0 cores, and with 2.0 cores when" in busy
     assert busy.endswith("about 1 min 40 s, as forecast")
     assert excuses({**clock, "lost_seconds": 0.0, "cores": {"forecast": 2.0, "actual": 1.9}}) == []

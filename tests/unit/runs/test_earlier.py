@@ -1,0 +1,45 @@
+"""What earlier supervisors of a run left: how long they trained, and what a short life says of a plan."""
+
+from holdfast.core.artifacts import write_artifact
+from holdfast.core.runfolder import EVENTS, OUTCOME, RUNG, attempt_folder
+from holdfast.runs.earlier import read_earlier, read_pauses
+from holdfast.supervisor.outcome import Outcome, read_outcome
+
+
+def begin_attempt(run, number: int):
+    attempt = attempt_folder(run, number)
+    attempt.mkdir(parents=True)
+    return attempt
+
+
+def end_attempt(run, number: int, outcome: str, started: float, seconds: float):
+    attempt = begin_attempt(run, number)
+    write_artifact(attempt, OUTCOME, Outcome(number=number, outcome=outcome, started=started, seconds=seconds))
+
+
+def cut_off(run, number: int, started: float, last_word: float):
+    attempt = begin_attempt(run, number)
+    write_artifact(attempt, RUNG, {"rung": "", "started": started})
+    (attempt / EVENTS).write_text(f'{{"event": "step", "step": 3, "time": {last_word}}}\n')
+    return attempt
+
+
+def test_the_time_of_every_earlier_attempt_is_known_also_of_one_that_nobody_saw_end(tmp_path):
+    end_attempt(tmp_path, 1, "died", 1000.0, 30.0)
+    end_attempt(tmp_path, 2, "stopped", 1031.0, 9.0)
+    cut_off(tmp_path, 3, 90_000.0, 90_012.5)
+    assert read_earlier(tmp_path, lambda words: None).seconds == 30.0 + 9.0 + 12.5
+    end_attempt(tmp_path, 4, "finished", 95_000.0, 5.0)
+    assert read_pauses(tmp_path) == [(1030.0, 1031.0), (1040.0, 90_000.0), (90_012.5, 95_000.0)]
+
+
+def test_an_attempt_that_was_cut_off_at_once_does_not_count_as_killed_at_its_start(tmp_path):
+    attempt = cut_off(tmp_path, 1, 50.0, 51.0)
+    read_earlier(tmp_path, lambda words: None)
+    assert read_outcome(attempt).seconds == 1.0
+    assert read_outcome(attempt).as_tried().seconds == float("inf")
+
+
+def test_one_that_left_no_word_has_no_time(tmp_path):
+    write_artifact(begin_attempt(tmp_path, 1), RUNG, {"rung": "", "started": 50.0})
+    assert read_earlier(tmp_path, lambda words: None).seconds == 0.0
