@@ -91,6 +91,8 @@ def stopped_words(run: Path, outcome: Outcome) -> str:
     """Say where the run was stopped: an attempt that was still loading says nothing of how far earlier ones came."""
     if outcome.step_reached:
         return f"stopped as asked at step {outcome.step_reached}"
+    if not outcome.number:
+        return "stopped as asked before its first attempt had begun"
     before = newest_step(attempt_folder(run, number) for number in range(outcome.number - 1, 0, -1))
     phase = f" in phase {outcome.phase}" if outcome.phase else ""
     stood = f"; the attempt before had got to step {before}" if before else ""

@@ -46,7 +46,7 @@ from holdfast.runs.memory import Memory
 from holdfast.supervisor.attempt import CallOff, OnEvent, StopRequest, run_attempt
 from holdfast.supervisor.budgets import STEP_FLOOR_SECONDS, Budgets
 from holdfast.supervisor.child import Launch
-from holdfast.supervisor.outcome import Outcome, void_changes
+from holdfast.supervisor.outcome import Outcome, read_outcome, void_changes
 
 __all__ = ["Job", "Result", "StopRequest", "supervise"]
 
@@ -134,7 +134,8 @@ class _Supervision:
             number = earlier.next_number if not history else max(earlier.next_number, history[-1].number + 1)
             if self._crew and not self._crew.gather(self._tell, self._stop):
                 self._require_lease()
-                return self._stopped(replace(history[-1], number=number - 1) if history else _nothing_yet(number - 1))
+                last = read_outcome(attempt_folder(self._run, number - 1)) if number > 1 else None
+                return self._stopped(last or Outcome(number=0, outcome="stopped"))
             outcome, diagnosis = self._attempt(number, decision, resume=number > 1)
             history.append(outcome)
             if outcome.outcome == "finished":
@@ -299,10 +300,6 @@ def _keep(folder: Path, name: str, value: object) -> None:
     """Write a file of the run; what has happened has happened, also when the disk is full."""
     with contextlib.suppress(OSError):
         write_artifact(folder, name, value)
-
-
-def _nothing_yet(number: int) -> Outcome:
-    return Outcome(number=number, outcome="stopped")
 
 
 def step_floor_seconds(history: Sequence[Outcome]) -> float:

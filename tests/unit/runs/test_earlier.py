@@ -2,7 +2,7 @@
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.runfolder import EVENTS, OUTCOME, RUNG, attempt_folder
-from holdfast.runs.earlier import read_earlier, read_pauses
+from holdfast.runs.earlier import read_earlier, read_pauses, stopped_words
 from holdfast.supervisor.outcome import Outcome, read_outcome
 
 
@@ -43,3 +43,9 @@ def test_an_attempt_that_was_cut_off_at_once_does_not_count_as_killed_at_its_sta
 def test_one_that_left_no_word_has_no_time(tmp_path):
     write_artifact(begin_attempt(tmp_path, 1), RUNG, {"rung": "", "started": 50.0})
     assert read_earlier(tmp_path, lambda words: None).seconds == 0.0
+
+
+def test_a_run_that_was_stopped_before_any_attempt_names_none(tmp_path):
+    assert stopped_words(tmp_path, Outcome(number=0, outcome="stopped")) == (
+        "stopped as asked before its first attempt had begun"
+    )
