@@ -90,10 +90,10 @@ def main() -> None:
         _say(error)
         raise SystemExit(error.exit_code) from None
     except click.ClickException as error:
-        if "--json" in sys.argv:
-            _say(RequestError(error.format_message(), try_next=("holdfast --help",)))
+        if isinstance(error, click.exceptions.NoArgsIsHelpError):
+            error.show()  # a group of commands was named alone: its help is the answer
         else:
-            error.show()
+            _say(_as_ours(error))
         raise SystemExit(error.exit_code) from None
     except (click.Abort, KeyboardInterrupt):
         raise SystemExit(130) from None  # what a shell reports for Ctrl-C
@@ -113,6 +113,25 @@ def main() -> None:
 
 def _own_up() -> None:
     click.echo("error: this is a bug in Holdfast; what follows helps to find it", err=True)
+
+
+def _as_ours(error: click.ClickException) -> RequestError:
+    """What click says of a wrong command line, in the words and the form of every other error."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is None:
+        return RequestError(_sentence(error.format_message()), try_next=("holdfast --help",))
+    missing = error.param if isinstance(error, click.MissingParameter) else None
+    if isinstance(missing, click.Argument):
+        what = f"{context.command_path} needs {missing.make_metavar(context)}"
+    else:
+        what = _sentence(error.format_message())
+    usage = " ".join([context.command_path, *context.command.collect_usage_pieces(context)])
+    return RequestError(what, try_next=(usage, f"{context.command_path} --help"))
+
+
+def _sentence(said: str) -> str:
+    flat = " ".join(said.split()).rstrip(".")
+    return flat[:1].lower() + flat[1:]
 
 
 def _say(error: HoldfastError) -> None:
