@@ -10,12 +10,11 @@ from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import chain
 from pathlib import Path
-from typing import IO
 
 from holdfast.core.evidence import Evidence
 from holdfast.core.loglines import Line
 from holdfast.core.logtext import read_lines
-from holdfast.core.rawbytes import decoded, read_bytes
+from holdfast.core.rawbytes import Readable, decoded, read_bytes
 
 _WHOLE_BYTES = 1 << 20  # a file up to this size is kept as it is; crash reports are such files
 _HEAD_BYTES, _MIDDLE_BYTES, _TAIL_BYTES = 96 << 10, 224 << 10, 192 << 10
@@ -32,7 +31,7 @@ _Piece = tuple[int, int, bytes]  # where it stands in the log, the number of its
 _Span = tuple[int, int]
 
 
-def read_log_file(log: Path | str | IO[bytes], exit_status: str = "") -> Evidence:
+def read_log_file(log: Path | str | Readable, exit_status: str = "") -> Evidence:
     """Read a log from a file or a stream. `exit_status` is a code, a signal's name, "hang", or nothing."""
     if isinstance(log, (Path, str)):
         with Path(log).open("rb") as stream:
@@ -40,7 +39,7 @@ def read_log_file(log: Path | str | IO[bytes], exit_status: str = "") -> Evidenc
     return read_lines(_kept_lines(log), exit_status)
 
 
-def _kept_lines(stream: IO[bytes]) -> Iterator[Line]:
+def _kept_lines(stream: Readable) -> Iterator[Line]:
     number = 0
     for first, piece in _joined(_pieces(read_bytes(stream))):
         if number:

@@ -4,13 +4,21 @@ import codecs
 import zlib
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import IO
+from typing import Protocol
 
 _BLOCK_BYTES = 8 << 20
 _MOST_BYTES = 16 << 30  # where reading stops: a small compressed file may unfold without end
 
 
-def read_bytes(stream: IO[bytes]) -> Iterator[bytes]:
+class Readable(Protocol):
+    """What bytes are read from: a file, a pipe, or a wrapper of one."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """The next bytes; empty at the end."""
+        ...
+
+
+def read_bytes(stream: Readable) -> Iterator[bytes]:
     """Give the bytes of a stream as they come, unpacked and in UTF-8 as far as they are text."""
     return _as_utf8(_blocks(stream))
 
@@ -23,7 +31,7 @@ def decoded(line: bytes) -> str:
         return line.decode("cp1252", "replace")
 
 
-def _blocks(stream: IO[bytes]) -> Iterator[bytes]:
+def _blocks(stream: Readable) -> Iterator[bytes]:
     """The bytes of a stream as they come, unpacked when they are gzip."""
     raw = iter(lambda: stream.read(_BLOCK_BYTES) or b"", b"")
     first = next(raw, b"")

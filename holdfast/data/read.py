@@ -15,6 +15,7 @@ from holdfast.data.badrows import BadRows
 from holdfast.data.csvrows import Row, csv_rows, read_header
 from holdfast.data.frames import frame_columns, frame_rows, sheet_note
 from holdfast.data.jsonrows import json_line_rows, json_rows
+from holdfast.data.magic import looks_like_text
 from holdfast.data.rawfile import HEAD_BYTES, RawFile, look_at, open_text, reading
 from holdfast.data.request import DataRequest, Progress, no_progress
 from holdfast.data.sniff import DELIMITERS, Dialect, kind_of_text, sniff_table
@@ -223,9 +224,29 @@ def _misnamed(path: Path, kind: str) -> tuple[str, ...]:
 
 def _not_data(raw: RawFile) -> RequestError:
     name = raw.path.name
+    if raw.binary == "binary data" and (holed := _full_of_zeros(raw)):
+        return holed
+    if raw.path.suffix.lower() in (".gz", ".gzip") and not raw.is_gzip:
+        return RequestError(
+            f"{name} is named {raw.path.suffix} but is not gzip: it is {raw.binary}",
+            seen=f"the first bytes are {raw.head[:8].hex(' ')}",
+            try_next=("copy or download the file again",),
+        )
     unpack = "unpack it and give the file inside" if "archive" in raw.binary or "packed" in raw.binary else ""
     return RequestError(
         f"{name} is {raw.binary}, not a dataset",
         seen=_WHY_NOT.get(raw.binary, f"the first bytes are {raw.head[:8].hex(' ')}"),
         try_next=(unpack or "give CSV, TSV, JSON, JSON lines, Parquet, Excel or NPZ, each also gzipped",),
+    )
+
+
+def _full_of_zeros(raw: RawFile) -> RequestError | None:
+    """The error for text between NUL bytes, or for NUL bytes alone; none for other binary data."""
+    rest = raw.head.replace(b"\x00", b"")
+    if len(rest) == len(raw.head) or not looks_like_text(rest):
+        return None
+    return RequestError(
+        f"{raw.path.name} is text with NUL bytes in it" if rest else f"{raw.path.name} holds nothing but NUL bytes",
+        seen=f"{raw.zeros:,} of {raw.size_bytes:,} bytes are NUL, the first one at byte {raw.head.index(0):,}",
+        try_next=("save it again as UTF-8 text",) if rest else ("copy or download the file again",),
     )

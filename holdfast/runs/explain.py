@@ -3,9 +3,11 @@
 Nothing from a log is executed or rendered as markup; it is printed as cleaned text, one line at a time.
 """
 
+import io
 import shutil
 import textwrap
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
@@ -15,7 +17,9 @@ from holdfast.core.biglog import read_log_file
 from holdfast.core.errors import RequestError
 from holdfast.core.evidence import Diagnosis, Evidence, Passage
 from holdfast.core.plan import Remedy, in_script
+from holdfast.core.rawbytes import read_bytes
 from holdfast.core.runfolder import CHILD, EVIDENCE, OUTCOME, REQUEST
+from holdfast.data.magic import name_of_binary
 from holdfast.doctor.own_findings import OWN_FINDINGS
 from holdfast.hazards import Hazard, find_hazard
 from holdfast.supervisor.diagnose import diagnose
@@ -33,15 +37,21 @@ _FINE = {
     "finished": "The run has finished.",
     "stopped": "The run was stopped as somebody asked; holdfast resume goes on.",
 }
-_PACKED = {b"BZh": "bzcat", b"\xfd7zXZ": "xzcat", b"\x28\xb5\x2f\xfd": "zstdcat", b"PK\x03\x04": "unzip -p"}
+_UNPACK = {
+    "bzip2-packed data": "bzcat",
+    "xz-packed data": "xzcat",
+    "zstd-packed data": "zstdcat",
+    "a ZIP archive": "unzip -p",
+}
+_HEAD_BYTES = 65_536
 
 
 def explain_log(log: Path | IO[bytes], exit_status: str = "") -> Diagnosis:
     """Read a log and name the cause in it."""
     try:
-        if isinstance(log, Path):
-            _refuse_packed(log)
-        evidence = read_log_file(log, exit_status)
+        with log.open("rb") if isinstance(log, Path) else nullcontext(log) as stream:
+            read = _Remembering(stream)
+            evidence = read_log_file(read, exit_status)
     except OSError as error:
         raise RequestError(
             f"the log cannot be read: {error.strerror}", seen=str(log), try_next=("cat LOG | holdfast explain -",)
@@ -49,6 +59,7 @@ def explain_log(log: Path | IO[bytes], exit_status: str = "") -> Diagnosis:
     diagnosis = diagnose(evidence)
     if diagnosis.slug != "unknown":
         return diagnosis
+    _refuse_binary(str(log) if isinstance(log, Path) else "standard input", read.head)
     remedies = () if evidence.ended_well else _MORE_EVIDENCE
     return replace(diagnosis, note=_about_text(evidence) or diagnosis.note, remedies=remedies)
 
@@ -147,27 +158,40 @@ def _quoted(passage: Passage) -> str:
     return where + (text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + " ...")
 
 
-def _refuse_packed(log: Path) -> None:
-    with log.open("rb") as file:
-        start = file.read(6)
-    for magic, unpack in _PACKED.items():
-        if start.startswith(magic):
-            raise RequestError(
-                f"{log} is compressed",
-                seen=f"it starts with {start!r}",
-                try_next=(f"{unpack} {log} | holdfast explain -",),
-            )
+class _Remembering:
+    """Reads a stream that may be read once only, and keeps how it began."""
+
+    def __init__(self, stream: IO[bytes]):
+        self._stream, self.head = stream, b""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Read on."""
+        block = self._stream.read(size)
+        self.head += block[: _HEAD_BYTES - len(self.head)]
+        return block
+
+
+def _refuse_binary(name: str, head: bytes) -> None:
+    """Say of what is no text that it is none; a log with holes of NUL bytes or a bar drawn with backspaces is text."""
+    unpacked = next(read_bytes(io.BytesIO(head)), b"")
+    kind = name_of_binary(unpacked.translate(None, b"\x00\x08"))
+    if not kind:
+        return
+    unpack = _UNPACK.get(kind)
+    raise RequestError(
+        f"{name} is not text",
+        seen=f"{kind}; it starts with {unpacked[:8]!r}",
+        try_next=(
+            f"{unpack} {name} | holdfast explain -"
+            if unpack
+            else "give what the run printed: a log, a Python or native stack, a macOS crash report or sample",
+        ),
+    )
 
 
 def _about_text(evidence: Evidence) -> str:
     """What is wrong with the text itself, if anything."""
-    text = evidence.log.joined
-    if not text.strip():
-        return "There is no text in it."
-    readable = sum(character.isalnum() or character.isspace() for character in text[:100_000])
-    if readable < 0.5 * len(text[:100_000]):
-        return "It does not read as text."
-    return ""
+    return "" if evidence.log.joined.strip() else "There is no text in it."
 
 
 def _remedy_lines(remedy: Remedy) -> list[str]:

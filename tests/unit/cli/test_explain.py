@@ -1,5 +1,6 @@
 """`holdfast explain` as a person types it."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -65,6 +66,29 @@ def test_what_is_no_log_is_refused_with_a_remedy(what):
     assert isinstance(found.exception, RequestError)
     assert found.exception.exit_code == 2
     assert found.exception.try_next
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kind"),
+    [
+        ("noise.log", bytes(range(256)) * 40, "binary data"),
+        ("noise.log.gz", gzip.compress(bytes(range(256)) * 40), "binary data"),
+        ("weights.bin", b"\x80\x04\x95" + b"\x01\xff" * 50, "a pickle"),
+        ("log.xz", b"\xfd7zXZ\x00\x00\x04" + bytes(range(256)), "xz-packed data"),
+    ],
+)
+def test_what_is_not_text_is_said_to_be_none_with_its_name(tmp_path, name, content, kind):
+    (tmp_path / name).write_bytes(content)
+    refused = run(str(tmp_path / name))
+    assert isinstance(refused.exception, RequestError)
+    assert refused.exception.what == f"{tmp_path / name} is not text"
+    assert refused.exception.seen.startswith(kind)
+    assert run("-", stdin=content).exception.what == "standard input is not text"
+
+
+def test_backspaces_and_holes_are_no_reason_to_refuse_a_log():
+    said = run("-", stdin=b"\0" * 5000 + b"epoch 1\b\b\b\b\b\b\bepoch 2\n" * 9)
+    assert "[?]" in said.output
 
 
 def test_an_exit_that_is_none_is_refused():
