@@ -44,6 +44,7 @@ _UNPACK = {
     "a ZIP archive": "unzip -p",
 }
 _HEAD_BYTES = 65_536
+_JOINT = "\N{NO-BREAK SPACE}"  # in a name that stays whole, until lines are folded
 
 
 def explain_log(log: Path | IO[bytes], exit_status: str = "") -> Diagnosis:
@@ -132,11 +133,11 @@ def render_page(slug: str) -> str:
 
 def _diagnosis_lines(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.slug == "unknown":
-        yield f"[?] {diagnosis.title}"
+        yield from _headline(f"[?] {diagnosis.title}")
         yield from _labelled("seen", diagnosis.note)
     else:
         doubt = "" if diagnosis.confidence == "proven" else "probably: "
-        yield f"[x] {doubt}{diagnosis.title}   [{diagnosis.slug}, {diagnosis.confidence}]"
+        yield from _headline(f"[x] {doubt}{diagnosis.title}   [{diagnosis.slug}, {diagnosis.confidence}]")
         for passage in diagnosis.because[:_SHOWN_PASSAGES]:
             yield from _labelled("seen", _quoted(passage))
         hazard = find_hazard(diagnosis.slug)
@@ -202,20 +203,30 @@ def _remedy_lines(remedy: Remedy) -> list[str]:
     ]
     lines = _labelled("try", remedy.title)
     lines += [f"           $ {command}" for command in typed if command]
-    lines += [line for change in changes if change not in typed for line in _labelled("", f"  {change}")]
+    lines += [line for change in changes if change not in typed for line in _wrapped(change, " " * 11, 11)]
     if remedy.cost:
-        lines += _labelled("", f"  cost: {remedy.cost}")
+        lines += _wrapped(f"cost: {remedy.cost}", " " * 11, 11)
     if not remedy.keeps:
-        lines += _labelled("", "  changes what is learned")
+        lines += _wrapped("changes what is learned", " " * 11, 11)
     return lines
 
 
+def _headline(text: str) -> list[str]:
+    title, bracket, named = text.partition("   [")
+    whole = f"{title}{bracket}{named.replace(' ', _JOINT)}"
+    return [line.replace(_JOINT, " ") for line in _wrapped(whole, "", 4)]
+
+
 def _labelled(label: str, text: str) -> list[str]:
+    return _wrapped(text, f"  {label:<6} ", 9)
+
+
+def _wrapped(text: str, start: str, indent: int) -> list[str]:
     return textwrap.wrap(
         text,
         _width(),
-        initial_indent=f"  {label:<6} ",
-        subsequent_indent=" " * 9,
+        initial_indent=start,
+        subsequent_indent=" " * indent,
         break_long_words=False,
         break_on_hyphens=False,
     )

@@ -37,13 +37,13 @@ def render_glance(glance: Glance, width: int, height: int | None = None) -> list
     lines = [glance.words, f"{status.state}{_where(glance)}"]
     if status.steps and status.step <= status.steps:
         lines.append(_bar(status.step, status.steps, min(width, 72)))
-    lines += [line for line in (_speed(glance), _loss_line(glance, width), _metrics(glance), _doing(glance)) if line]
+    lines += [line for line in (_speed(glance), _loss_line(glance, width)) if line]
+    lines += [*_wrapped(_metrics(glance), width), *_wrapped(_doing(glance), width)]
     lines += [
         f"{_NODE_MARKS.get(node.state, '[!]')} {node.name} {node.state}, step {node.step}" for node in status.nodes
     ]
     lines += [line for number, one in enumerate(status.attempts, 1) for line in _attempt_lines(number, one, width)]
-    if glance.sentence:
-        lines.append(glance.sentence)
+    lines += _wrapped(glance.sentence, width)
     if height and len(lines) > height:
         lines = [*lines[: height // 2], "...", *lines[-(height - height // 2 - 1) :]]
     return [_cut(_CONTROL.sub("", line), width) for line in lines]
@@ -155,7 +155,7 @@ def _loss_line(glance: Glance, width: int) -> str:
 
 
 def _metrics(glance: Glance) -> str:
-    flat = _flat(glance.status.metrics)
+    flat = [(name, value) for name, value in _flat(glance.status.metrics) if name not in ("step", "steps")]
     return ", ".join(f"{name} {value:.4g}" for name, value in flat[:6])
 
 
@@ -179,14 +179,13 @@ def _attempt_lines(number: int, one: AttemptStatus, width: int) -> list[str]:
     mark = _MARKS.get(one.outcome, "[x]")
     rung = f": {one.rung}" if one.rung else ""
     noticed = f", noticed after {human_seconds(one.noticed_after_seconds)}" if one.noticed_after_seconds else ""
-    lines = [f"{mark} attempt {number}{rung}; {one.outcome} at step {one.step_reached}{noticed}"]
-    if one.diagnosis:
-        lines += [f"     {line}" for line in _wrapped(clean(one.diagnosis), width - 5)]
-    return lines
+    said = _wrapped(f"attempt {number}{rung}; {one.outcome} at step {one.step_reached}{noticed}", width - 5)
+    said += _wrapped(clean(one.diagnosis), width - 5) if one.diagnosis else []
+    return [f"{mark} {said[0]}", *(f"     {line}" for line in said[1:])]
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    lines = textwrap.wrap(text, max(20, width))
+    lines = textwrap.wrap(text, max(20, width), break_on_hyphens=False)
     return lines if len(lines) <= _CAUSE_LINES else [*lines[: _CAUSE_LINES - 1], lines[_CAUSE_LINES - 1] + " …"]
 
 

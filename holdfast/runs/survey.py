@@ -1,5 +1,6 @@
 """The survey's front door: read a dataset as training would, and write what was found in words or JSON."""
 
+import shutil
 import textwrap
 from collections.abc import Iterator
 from itertools import islice
@@ -30,7 +31,7 @@ Histograms = dict[str, list[tuple[int, int]]]
 
 _SHOWN_LABELS = 12
 _SHOWN_BAD_ROWS = 5
-_WIDTH = 110
+_WIDTH, _NARROW = 110, 60
 
 
 def survey_data(
@@ -73,7 +74,7 @@ def render_facts(facts: DatasetFacts) -> str:
 
 def _lines(facts: DatasetFacts) -> Iterator[str]:
     splits = ", ".join(f"{name} {rows:,}" for name, rows in facts.splits.items())
-    yield f"[ok] {facts.task}, {facts.form}: {facts.rows:,} rows ({splits})"
+    yield from _wrapped(f"{facts.task}, {facts.form}: {facts.rows:,} rows ({splits})", "[ok] ", 5)
     for name, choice in facts.choices.items():
         if name != "form":  # the first line says it
             yield from _entry(name, f"{choice.value}  ({choice.because})")
@@ -88,12 +89,12 @@ def _lines(facts: DatasetFacts) -> Iterator[str]:
             f"{limit}{sampled}",
         )
     for warning in facts.warnings:
-        yield from textwrap.wrap(warning, _WIDTH, initial_indent="[!]  ", subsequent_indent="     ")
+        yield from _wrapped(warning, "[!]  ", 5)
     for bad in facts.bad_rows[:_SHOWN_BAD_ROWS]:
-        yield from textwrap.wrap(describe(bad), _WIDTH, initial_indent="     bad: ", subsequent_indent="          ")
+        yield from _wrapped(describe(bad), "     bad: ", 10)
     if facts.bad_row_count > _SHOWN_BAD_ROWS:
         more = facts.bad_row_count - _SHOWN_BAD_ROWS
-        yield f"     and {more:,} more bad rows; --json lists the first {len(facts.bad_rows)}"
+        yield from _wrapped(f"and {more:,} more bad rows; --json lists the first {len(facts.bad_rows)}", " " * 5, 5)
 
 
 def _labels(facts: DatasetFacts) -> str:
@@ -104,11 +105,16 @@ def _labels(facts: DatasetFacts) -> str:
 
 
 def _entry(name: str, text: str) -> list[str]:
+    return _wrapped(text, f"     {name:<15} ", 21)
+
+
+def _wrapped(text: str, start: str, indent: int) -> list[str]:
+    width = max(38, min(_WIDTH, shutil.get_terminal_size((_WIDTH + 1, 24)).columns - 1))
     return textwrap.wrap(
         text,
-        _WIDTH,
-        initial_indent=f"     {name:<15} ",
-        subsequent_indent=" " * 21,
+        width,
+        initial_indent=start,
+        subsequent_indent=" " * (indent if width >= _NARROW else min(indent, 7)),
         break_long_words=False,
         break_on_hyphens=False,
     )

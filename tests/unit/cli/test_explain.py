@@ -96,6 +96,16 @@ def test_an_exit_that_is_none_is_refused():
     assert isinstance(found.exception, RequestError)
 
 
+def test_a_narrow_terminal_gets_a_folded_headline_with_its_name_whole(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "41")
+    lines = run("-", stdin=ABORT.encode()).output.splitlines()
+    assert lines[:3] == [
+        "[x] two OpenMP runtimes were loaded into",
+        "    one process",
+        "    [openmp-duplicate, proven]",
+    ]
+
+
 def test_terminal_codes_in_a_log_never_reach_the_terminal():
     found = run("-", stdin=b"\x1b[31m\x1b]0;title\x07" + ABORT.encode().replace(b"#15", b"#15\x1b[2J\x08"))
     assert "openmp-duplicate" in found.stdout

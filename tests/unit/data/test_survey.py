@@ -109,8 +109,12 @@ class TestFacts:
             splits.setdefault(example.example.group, set()).add(example.split)
         assert all(len(one) == 1 for one in splits.values())
 
-    def test_the_text_for_people_names_every_choice(self, write):
-        shown = render_facts(facts_of(write("a.csv", labelled(100))))
+    def test_the_text_for_people_names_every_choice_and_fits_a_narrow_terminal(self, write, monkeypatch):
+        facts = facts_of(write("a.csv", labelled(100)))
+        monkeypatch.setenv("COLUMNS", "40")
+        assert max(map(len, render_facts(facts).splitlines())) < 40
+        monkeypatch.delenv("COLUMNS")
+        shown = render_facts(facts)
         for words in (
             "[ok] classify, one label: 100 rows",
             "text column",

@@ -1,5 +1,7 @@
 """What a person sees of a run."""
 
+from dataclasses import replace
+
 import pytest
 
 from holdfast.core.runfolder import OUTPUT, attempt_folder
@@ -40,6 +42,15 @@ def test_the_view_fits_its_terminal_and_says_all_that_matters(width):
     text = "\n".join(lines)
     for part in ("python train.py", "step 40 of 60", "1 min 15 s left", "loss 0.25", "now: computes", "[x] attempt 1"):
         assert part in text
+
+
+def test_a_narrow_view_folds_what_was_measured_and_how_it_ended():
+    ended = "finished in 2 attempts, 93 steps, but a process of it ended with code 134"
+    status = replace(STATUS, metrics={"step": 93, "test": {"accuracy": 0.98, "macro_f1": 0.97}})
+    lines = render_glance(replace(GLANCE, status=status, sentence=ended), 39)
+    assert max(map(len, lines)) <= 39
+    assert "test accuracy 0.98, test macro_f1 0.97" in lines
+    assert " ".join(lines).endswith(ended)
 
 
 def test_a_low_terminal_gets_no_more_lines_than_it_has():
