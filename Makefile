@@ -3,7 +3,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-CORPUS ?= ../shared/corpus/cases.jsonl  # real failures with confirmed causes; skipped when there are none
 
 PARTS := postgresql redis-server rabbitmq-server chromium
 
@@ -70,8 +69,9 @@ docs: $(READY)  # pages that need no network, in build/docs; a link that leads n
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[docs]' -c constraints.txt
 	$(BIN)/properdocs build --strict --config-file properdocs.yml --site-dir build/docs
 
-corpus: $(READY)
-	$(BIN)/python tools/score_corpus.py $(CORPUS)
+corpus: $(READY)  # how often the cause is named right, on real failures with confirmed causes
+	@test -n "$(HOLDFAST_CORPUS)" || { echo "no corpus: make corpus HOLDFAST_CORPUS=FILE, one failure a line; tools/score_corpus.py says its fields"; exit 2; }
+	$(BIN)/python tools/score_corpus.py "$(HOLDFAST_CORPUS)"
 
 hazard: $(READY)
 	$(BIN)/python tools/new_hazard.py $(NAME)

@@ -1,7 +1,10 @@
 """Scores `diagnose` on a file of real failures with confirmed causes, one JSON object a line.
 
-Prints accuracy, every wrong answer, and the decoys that were named. Fields used: id, label, also, evidence, exit.
-`--ledger` adds the figures to perf/ledger.csv.
+    {"id": "case-1", "evidence": "what the run printed", "exit": "SIGKILL", "label": "host-oom", "also": []}
+
+`label` is the slug of its hazard, or none-of-these for a decoy; `also` holds slugs that are right too; `exit` is a code,
+a signal, "hang", or empty. Prints accuracy, every wrong answer, and the decoys that were named. `--ledger` adds the
+figures to perf/ledger.csv.
 """
 
 import csv
@@ -20,10 +23,10 @@ LEDGER = Path(__file__).parents[1] / "perf" / "ledger.csv"
 
 
 def main(corpus: Path, is_kept: bool = False) -> int:
-    """Print the score; 0 when the bar is met, 1 when not."""
+    """Print the score; 0 when the bar is met, 1 when not, 2 without a corpus."""
     if not corpus.exists():
-        print(f"no corpus at {corpus}: skipped")
-        return 0
+        print(f"there is no corpus {corpus}")
+        return 2
     cases = [json.loads(line) for line in corpus.read_text(encoding="utf-8").splitlines() if line.strip()]
     right, named_decoys, confidences = 0, 0, Counter[tuple[str, bool]]()
     for case in cases:
