@@ -2,9 +2,9 @@
 
     {"id": "case-1", "evidence": "what the run printed", "exit": "SIGKILL", "label": "host-oom", "also": []}
 
-`label` is the slug of its hazard, or none-of-these for a decoy; `also` holds slugs that are right too; `exit` is a code,
-a signal, "hang", or empty. Prints accuracy, every wrong answer, and the decoys that were named. `--ledger` adds the
-figures to perf/ledger.csv.
+`label` is the slug of its hazard, or none-of-these for a decoy; `also` holds slugs that are right too; `exit` is a
+code, a signal, "hang", or empty. Prints accuracy, every wrong answer, and the decoys that were named. `--ledger` adds
+the figures to perf/ledger.csv.
 """
 
 import csv
