@@ -129,9 +129,9 @@ class Subject:
 class Engine(Subject):
     """Our engine, which goes on from its own checkpoints however it is started."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, device: str):
         super().__init__(ENGINE, folder)
-        self._parts = Unbroken(folder / "parts")
+        self._device, self._parts = device, Unbroken(folder / "parts", device)
 
     def can_have(self, fault: str) -> bool:
         """It has no loader that could deadlock, and NaN cannot be put into its weights from outside."""
@@ -162,7 +162,7 @@ class Engine(Subject):
 
     def _job(self, run: Path, fault: str, phase: str) -> Job:
         at = f"{fault}:{phase}:{STEP if phase == 'step' else 0}"
-        return job(run, "classify", self._parts.parts("classify"), at)
+        return job(run, "classify", self._parts.parts("classify"), at, self._device)
 
 
 class Script(Subject):
@@ -224,14 +224,14 @@ class Script(Subject):
         return {**VARIABLES, "PYTHONPATH": str(STRIKE), "STRIKE": at, "STRIKE_ONCE": str(place / "struck")}
 
 
-def make_subjects(folder: Path, wanted: list[str]) -> list[Subject]:
-    """The trainings that are wanted and that this machine can run."""
+def make_subjects(folder: Path, wanted: list[str], device: str) -> list[Subject]:
+    """The trainings that are wanted and that this machine can run; scripts take a card by themselves."""
     made: list[Subject] = []
     for name in wanted:
         place = folder / name.replace(" ", "-")
         place.mkdir()
         if name == ENGINE:
-            made.append(Engine(place))
+            made.append(Engine(place, device))
         elif has_library(FRAMEWORKS[SCRIPTS[name]].library):
             made.append(Script(name, place))
         else:

@@ -114,6 +114,13 @@ BENCHMARKS = {
         "In the middle of a step, in our engine and in scripts on three frameworks; [every one of them](bare.md). "
         "Faults while importing and at the first step, SIGABRT, deadlocks and livelocks are still to be run this way.",
     ),
+    "bare_cuda": Benchmark(
+        "finish",
+        "The same, on a CUDA card",
+        "python perf/bare.py --card --page docs/bare_card.md",
+        "Our engine, HF Trainer and Lightning; [every one of them](bare_card.md).",
+        is_drawn=False,
+    ),
     "healthy": Benchmark("finish", "Healthy runs", "python perf/healthy.py", is_drawn=False),
     "diagnosis": Benchmark("diagnosis", "Real failures", "make corpus"),
     "classify_cpu": Benchmark(
@@ -133,7 +140,7 @@ BENCHMARKS = {
         "speed",
         "Classifier on a card",
         "python perf/card_speed.py classify --batch 32 --compile",
-        "BERT-base shape, bf16; tuned is compiled too. In the first round ours still captured graphs (745 and 1,932).",
+        "BERT-base shape, bf16; tuned is compiled too.",
     ),
     "causal_cuda": Benchmark(
         "speed",

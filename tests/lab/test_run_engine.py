@@ -34,8 +34,8 @@ OUTSIDE = {"SIGKILL": "process-killed", "SIGSTOP": "process-stopped", "SIGSEGV":
 class Unbroken:
     """The parts of each task and the weights of its unbroken run, made once."""
 
-    def __init__(self, folder: Path):
-        self._folder = folder
+    def __init__(self, folder: Path, device: str = "cpu"):
+        self._folder, self._device = folder, device
         self._weights: dict[str, str] = {}
 
     def parts(self, task: str) -> tuple[Path, Path]:
@@ -49,7 +49,7 @@ class Unbroken:
     def weights(self, task: str) -> str:
         if task not in self._weights:
             run = self._folder / f"{task}-run"
-            result = supervise(run, job(run, task, self.parts(task)))
+            result = supervise(run, job(run, task, self.parts(task), device=self._device))
             assert (result.state, result.attempts) == ("finished", 1), result
             self._weights[task] = weights(model_folder(run))
         return self._weights[task]
@@ -60,12 +60,12 @@ def unbroken(tmp_path_factory) -> Unbroken:
     return Unbroken(tmp_path_factory.mktemp("unbroken"))
 
 
-def job(run: Path, task: str, parts: tuple[Path, Path], strike: str = "") -> Job:
+def job(run: Path, task: str, parts: tuple[Path, Path], strike: str = "", device: str = "cpu") -> Job:
     """The engine's run of a task; `strike` is what hits its first attempt, see faults/strike."""
     run.mkdir(parents=True, exist_ok=True)
     (run / REQUEST).write_text(json.dumps({"kind": "lab"}))
     settings = {"task": task, "save_seconds": 0, "micro_tokens": 256, "threads": 1, "eval_steps": 12}
-    settings |= {"lr": 1e-3, "batch_size": 8, "epochs": 3}
+    settings |= {"lr": 1e-3, "batch_size": 8, "epochs": 3, "device": device}
 
     def launch(attempt: Path, changes, resume: bool) -> Launch:
         variables = {name: str(value) for name, value in changes.items() if name.isupper()}
