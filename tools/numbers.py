@@ -102,6 +102,12 @@ GROUPS = (
         "The share of wall time spent on steps that count.",
         {"useful_time": "a run of 30 minutes with a random fault every three"},
     ),
+    Group(
+        "service",
+        "Job service",
+        "A thousand jobs in the queue and fifty open pages; every part of it killed at random.",
+        {},
+    ),
     Group("other", "Other", "", {}),
 )
 
@@ -188,6 +194,14 @@ BENCHMARKS = {
         "python perf/useful_time.py --data FILE",
         "Goal: 95 %. On one core no spare waits to take over; each of the two deadlocks was noticed after 30 s; that "
         "has been 5 s since.",
+    ),
+    "service_load": Benchmark("service", "Load", "python perf/service_load.py", is_drawn=False),
+    "service_chaos": Benchmark(
+        "service",
+        "Kills at random",
+        "python -m tests.service.chaos --jobs 200 --workers 4 --every 8",
+        "PostgreSQL, Redis, four workers, dispatcher, web server, keepers, supervisors and engines; no job had two engines.",
+        is_drawn=False,
     ),
     "accuracy": Benchmark("", "Accuracy", "python perf/accuracy.py CASES"),  # docs/accuracy.md tells of it
 }
