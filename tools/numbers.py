@@ -200,7 +200,7 @@ BENCHMARKS = {
         "service",
         "Kills at random",
         "python -m tests.service.chaos --jobs 200 --workers 4 --every 8",
-        "Database, broker, four workers, dispatcher, web server, keepers, supervisors, engines; no job had two of those.",
+        "Of the database, broker, workers, dispatcher, web server, keepers, supervisors, engines.",
         is_drawn=False,
     ),
     "accuracy": Benchmark("", "Accuracy", "python perf/accuracy.py CASES"),  # docs/accuracy.md tells of it
