@@ -3,9 +3,11 @@
 Pure arithmetic: the clock and the costs are arguments.
 """
 
+import math
 from dataclasses import dataclass
 
 _SHARE = 0.01  # of all time, for saving
+_MOST_SHARE = 0.04  # where attempts end soon
 _LEAST_SECONDS = 5.0
 
 
@@ -23,9 +25,16 @@ class SaveCost:
         return self.stall_seconds + self.cpu_seconds
 
 
-def cheap_interval_seconds(cost: SaveCost) -> float:
-    """How far apart saves must lie to cost at most one percent."""
-    return max(_LEAST_SECONDS, cost.seconds / _SHARE)
+def cheap_interval_seconds(cost: SaveCost, life_seconds: float) -> float:
+    """How far apart saves must lie to cost at most one percent, or nearer where attempts live so short.
+
+    Where an attempt lives M seconds in the mean and a save costs C, the least is lost at intervals of sqrt(2 C M)
+    (J. W. Young, "A first order approximation to the optimum checkpoint interval", 1974).
+    """
+    if not cost.seconds:  # nothing was saved yet
+        return _LEAST_SECONDS
+    best = max(math.sqrt(2 * cost.seconds * life_seconds), cost.seconds / _MOST_SHARE)
+    return max(_LEAST_SECONDS, min(cost.seconds / _SHARE, best))
 
 
 def longest_interval_seconds(cost: SaveCost, at_stake_seconds: float) -> float:
@@ -33,10 +42,15 @@ def longest_interval_seconds(cost: SaveCost, at_stake_seconds: float) -> float:
     return max(at_stake_seconds - cost.write_seconds, at_stake_seconds / 2)
 
 
-def is_time_to_save(since_seconds: float, step_seconds: float, cost: SaveCost, at_stake_seconds: float) -> bool:
-    """Whether to save now, so long after the last save; the next chance comes a step later."""
+def is_time_to_save(
+    since_seconds: float, step_seconds: float, cost: SaveCost, at_stake_seconds: float, life_seconds: float = math.inf
+) -> bool:
+    """Whether to save now, so long after the last save; the next chance comes a step later.
+
+    `life_seconds` is what an attempt of this run lived in the mean, infinite while none has ended.
+    """
     longest = longest_interval_seconds(cost, at_stake_seconds)
-    return since_seconds >= cheap_interval_seconds(cost) or since_seconds + step_seconds > longest
+    return since_seconds >= cheap_interval_seconds(cost, life_seconds) or since_seconds + step_seconds > longest
 
 
 def share_over_budget(cost: SaveCost, at_stake_seconds: float) -> float | None:

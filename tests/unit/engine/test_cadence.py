@@ -23,6 +23,14 @@ def test_a_long_step_is_saved_before_the_next_one_would_be_too_late():
     assert is_time_to_save(35.0, step_seconds=30.0, cost=CHEAP, at_stake_seconds=60)
 
 
+def test_saves_come_nearer_where_attempts_live_short():
+    cost = SaveCost(cpu_seconds=0.4)  # 40 s keep it at one percent
+    assert is_time_to_save(12.1, 0.3, cost, 60, life_seconds=180)
+    assert not is_time_to_save(11.9, 0.3, cost, 60, life_seconds=180)
+    assert not is_time_to_save(39.0, 0.3, cost, 60, life_seconds=100_000)
+    assert not is_time_to_save(9.9, 0.3, cost, 60, life_seconds=0)  # never more than four percent
+
+
 def test_the_share_is_told_only_where_one_percent_cannot_be_kept():
     assert share_over_budget(CHEAP, 60) is None
     assert share_over_budget(CHEAP, 0) > 0.01
