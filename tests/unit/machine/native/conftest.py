@@ -1,0 +1,11 @@
+"""The machine on which a foreign folder is judged."""
+
+import pytest
+
+from holdfast.machine.native import loaders
+
+
+@pytest.fixture
+def on_linux(monkeypatch):
+    """The verdicts about foreign folders must not depend on the machine that runs the tests."""
+    monkeypatch.setattr(loaders, "HOST_SYSTEM", "linux")
