@@ -4,8 +4,13 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from holdfast.service.jobs import datasets, registry, webhooks
+from holdfast.service import storage, unsent
+from holdfast.service.home import this_home
+from holdfast.service.jobs import datasets, leases, registry, webhooks
 from holdfast.service.jobs.models import Dataset
+from holdfast.service.storage import open_store
+from holdfast.service.unsent import send_unsent
+from tests.service.mirrored import hold
 from tests.service.world import World, make_world
 
 
@@ -63,3 +68,35 @@ def as_person(world):
         return client
 
     return enter
+
+
+@pytest.fixture
+def store(settings, tmp_path):
+    """A store that the machines of a service share."""
+    settings.STORE = f"file://{tmp_path}/store"
+    storage._open.cache_clear()
+    unsent._sent_datasets.clear()
+    yield open_store()
+    storage._open.cache_clear()
+
+
+@pytest.fixture
+def at(tmp_path, monkeypatch):
+    """Be at another machine, with a disk of its own."""
+
+    def go(name):
+        monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / name))
+        this_home().make()
+
+    go("one")
+    return go
+
+
+@pytest.fixture
+def job(ada, data, at, store):
+    """A job that machine one has begun, with its upload in the store."""
+    data.path.parent.mkdir(parents=True)
+    data.path.write_text("text,label\na,b\n")
+    send_unsent(store)
+    made = leases.submit(owner=ada, name="words", dataset=data, request={"task": "classify"})
+    return hold(made, 0)
