@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,6 +25,9 @@ from holdfast.engine.packing import ATTENTION, pack, pack_base, packed
 from holdfast.engine.ranks import ALONE, Ranks
 from holdfast.engine.settings import Settings
 from holdfast.engine.vocabulary import RowEmbedding, keep_used_rows
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Inputs = dict[str, Tensor]
 
@@ -53,12 +56,13 @@ class Classifier:
         if settings.gradient_checkpointing:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.position_offset = proven_head_offset(self.model) if settings.packing else None
-        # Padded models find out where a text ends by the id of padding, so their ids must stay.
         self.rows = None
-        if self.is_packed and texts is not None:
+        if texts is not None:  # packed or not: a checkpoint of one must fit the other
             kind = RowEmbedding if settings.device == "cpu" and not settings.shard else nn.Embedding
             self.rows = keep_used_rows(self.model, [array.tokens for array in texts], kind)
-        self.new_ids = self.rows.new_ids if self.rows else None
+        self.new_ids = self.rows.new_ids if self.rows and self.is_packed else None
+        if self.rows and not self.is_packed:
+            self.rows.take_old_ids()  # padded models find out where a text ends by the id of padding
 
     @property
     def is_packed(self) -> bool:
@@ -99,11 +103,11 @@ class Classifier:
         ranks.add(torch.from_numpy(found))
         return found
 
-    def whole_model(self) -> nn.Module:
+    def whole_model(self) -> "PreTrainedModel":
         """The model as it is to be exported."""
         if self.rows:
             self.rows.restore()
-        model: nn.Module = self.model
+        model: PreTrainedModel = self.model
         return model
 
     def _padded(self, tokens: TokenArray, examples: Indices) -> Inputs:

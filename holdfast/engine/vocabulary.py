@@ -31,6 +31,12 @@ class UsedRows:
         small = kind.from_pretrained(rows.to(table.weight), freeze=False, padding_idx=self._new_padding(used))
         model.set_input_embeddings(small)
 
+    def take_old_ids(self) -> None:
+        """Let the table in the model be asked for old ids, as everything else in the model knows them."""
+        small = self._model.get_input_embeddings()
+        new_ids = torch.from_numpy(self.new_ids).to(small.weight.device)
+        small.register_forward_pre_hook(lambda table, given: (new_ids[given[0]], *given[1:]))
+
     def restore(self) -> None:
         """Put the whole table back into the model, trained rows and decayed ones."""
         rows = self._model.get_input_embeddings().weight.data.cpu()
@@ -76,11 +82,13 @@ class _LookUp(Function):
 def keep_used_rows(
     model: Any, texts: Iterable[NDArray[np.int32]], kind: type[nn.Embedding] = nn.Embedding
 ) -> UsedRows | None:
-    """Leave in the model the rows that these tokens use; None where the table is not the input's alone."""
+    """Leave in the model the rows that these tokens and padding use; None where the table is not the input's alone."""
     table = model.get_input_embeddings()
     if type(table) is not nn.Embedding or not table.weight.requires_grad or _is_shared(model, table):
         return None
     seen = np.zeros(table.num_embeddings, dtype=bool)
+    padding = getattr(model.config, "pad_token_id", None) or 0
+    seen[padding : padding + 1] = True  # nothing where a config names a token that is not there
     for tokens in texts:
         for start in range(0, len(tokens), _AT_ONCE):
             seen[tokens[start : start + _AT_ONCE]] = True

@@ -198,7 +198,7 @@ class Classify:
 
     def export(self, folder: Path) -> None:
         """Write the model and its tokenizer as transformers does, and the temperature of its probabilities."""
-        self._classifier.whole_model().save_pretrained(folder)  # type: ignore[operator]
+        self._classifier.whole_model().save_pretrained(folder)
         AutoTokenizer.from_pretrained(self._settings.model).save_pretrained(folder)
         if self._calibration:
             write_artifact(folder, CALIBRATION, self._calibration)

@@ -71,3 +71,16 @@ def test_a_gradient_of_rows_is_the_dense_one_summed_over_parts_and_steps():
             plain(ids).pow(3).sum().backward()
             crew.backward([ids], loss_of)
         torch.testing.assert_close(by_row.weight.grad, plain.weight.grad)
+
+
+def test_a_table_of_used_rows_can_be_asked_for_old_ids():
+    tokens = np.array([3, 7, 7, 49, 12], dtype=np.int32)  # 0, which pads, is not among them
+    padded = torch.tensor([[3, 7, 7, 49, 12, 0, 0]])
+    whole, small = small_bert(), small_bert()
+    train(whole, padded)
+    rows = keep_used_rows(small, [tokens])
+    assert rows is not None
+    rows.take_old_ids()
+    train(small, padded)
+    rows.restore()
+    torch.testing.assert_close(small.get_input_embeddings().weight, whole.get_input_embeddings().weight)
