@@ -20,6 +20,7 @@ _ECHO = re.compile(
     r"|DistNetworkError|DistStoreError|RendezvousConnectionError|RendezvousTimeoutError|failed to recv"
 )
 _OWN_SIGNAL = re.compile(r"ended by signal SIG(?!TERM)\w+", re.MULTILINE)
+_ENDED_ALONG = 143  # by SIGTERM; or our engine, which saves and ends when a rank elsewhere is asked to
 _VERDICTS = ("stopped", "deadlock", "crash loop", "waits in the kernel", "moving", "starved", "sleeping")
 _RANK = re.compile(r"\brank (\d+) \((?:pid|process) ")
 
@@ -74,6 +75,8 @@ def _rank(part: Part) -> tuple[int, int, str]:
         verdict = re.search(r"^verdict ([\w ]+):", samples, re.MULTILINE)
         name = verdict[1] if verdict else ""
         return (4, _VERDICTS.index(name) if name in _VERDICTS else len(_VERDICTS), part.node)
+    if outcome.exit_code == _ENDED_ALONG:
+        return (5, 0, part.node)
     if (outcome.exit_code or 0) < 0 or _OWN_SIGNAL.search(samples):
         return (0, 0, part.node)
     if outcome.diagnosis not in (None, "unknown") and outcome.diagnosis not in _ECHOES:

@@ -32,7 +32,7 @@ from holdfast.supervisor.mac_reports import find_crash_report
 from holdfast.supervisor.members import Identity, read_root
 from holdfast.supervisor.memory_proof import MemoryMark
 from holdfast.supervisor.own_code import own_lines
-from holdfast.supervisor.rank_stacks import rank_lines, told_by_stacks
+from holdfast.supervisor.rank_stacks import HELD, rank_lines, told_by_stacks
 from holdfast.supervisor.room import room_lines
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ def collect(
         lines += _asked("the stacks", lambda: _dump(attempt, root, look, lines))
         if look:
             look = told_by_stacks(attempt, ranks, look)
-            order = [one.pid for one in look.judged.standings]
+            judged = look.judged  # of a rank whose others are on other machines it has no standings
+            order = [one.pid for one in judged.standings] or (judged.pids if judged.verdict in HELD else ())
             lines += _asked("the ranks", lambda: rank_lines(attempt, ranks, order))
     lines = [*_verdict_lines(look, ending), *lines]
     if root and (ending.is_hung or (ending.returncode or 0) < 0):

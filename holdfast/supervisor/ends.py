@@ -18,11 +18,12 @@ _LOADER_WORKER = "pt_data_worker"
 
 
 def read_ranks(attempt: Path) -> dict[int, int]:
-    """The rank of each process of a distributed job, as its processes told."""
+    """The rank of each process of a distributed job on this machine, as they told; empty for one that trains alone."""
     ranks: dict[int, int] = {}
     for event in read_events(attempt / EVENTS):
         pid, rank = event.get("pid"), event.get("rank")
-        if event.get("event") == "rank" and isinstance(pid, int) and isinstance(rank, int):
+        is_rank = event.get("event") == "rank" and event.get("world_size") != 1
+        if is_rank and isinstance(pid, int) and isinstance(rank, int):
             ranks[pid] = rank
     return ranks
 
@@ -41,7 +42,10 @@ def rank_exit_code(exits: Sequence[ChildExit], attempt: Path, root_pid: int) -> 
 
     A launcher says 1 for whatever happened to the processes it looks after.
     """
-    first = Ends(exits, read_ranks(attempt), root_pid).first
+    ranks = read_ranks(attempt)
+    first = Ends(exits, ranks, root_pid).first
+    if first is None and len(ranks) == 1:  # the others are on other machines
+        first = next((end for end in exits if end.pid in ranks and end.is_failure), None)
     if first is None:
         told = (event.get("exit_code") for event in read_events(attempt / EVENTS) if event["event"] == "rank ended")
         return next((code for code in told if isinstance(code, int)), None)

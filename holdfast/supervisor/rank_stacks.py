@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _ENGINE = re.compile(r"holdfast[/\\]engine[/\\](?!ranks\.py)[\w./\\]+\.py$")
 _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|^(?:torch|transformers|numpy|importlib)[/\\.]|^<")
 _COLLECTIVES = re.compile(r"torch[/\\]distributed[/\\]distributed_c10d\.py$")
-_HELD = (Verdict.STOPPED, Verdict.DEBUGGED)  # wherever that happened to it
+HELD = (Verdict.STOPPED, Verdict.DEBUGGED)  # wherever that happened to it
 _WRAPPER = re.compile(r"(?:^|\.)wrapper$")
 
 
@@ -30,7 +30,7 @@ def told_by_stacks(attempt: Path, ranks: Mapping[int, int], look: "Look") -> "Lo
     Two ranks that wait for a lock look alike from outside; the stack of one of them says that it is a collective's.
     """
     before = look.judged.standings
-    standings = tuple(sorted(before, key=lambda one: one.verdict not in _HELD and _is_waiting(attempt, one.pid)))
+    standings = tuple(sorted(before, key=lambda one: one.verdict not in HELD and _is_waiting(attempt, one.pid)))
     if standings == before or len(ranks) < 2:
         return look
     why = look.because.removesuffix(rank_words(before, ranks.get))
@@ -41,8 +41,6 @@ def told_by_stacks(attempt: Path, ranks: Mapping[int, int], look: "Look") -> "Lo
 
 def rank_lines(attempt: Path, ranks: Mapping[int, int], order: Sequence[int]) -> Iterator[str]:
     """One line for each rank whose stack was seen, those of `order` (pids) before others."""
-    if len(ranks) < 2:
-        return
     for pid in dict.fromkeys([*(pid for pid in order if pid in ranks), *sorted(ranks, key=lambda pid: ranks[pid])]):
         if frames := python_frames(attempt, pid):
             yield f"rank {ranks[pid]} (pid {pid}) {_words(attempt, frames, holds_up=pid in order[:1])}"

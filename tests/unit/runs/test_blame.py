@@ -26,6 +26,7 @@ RANK_KILLED = part(
     "died", *ECHO.evidence.errors.joined.split("\n"), sample="rank 1 ended by signal SIGKILL", exit_code=1
 )
 ASKED = part("died", *ECHO.evidence.errors.joined.split("\n"), sample="rank 1 ended by signal SIGTERM", exit_code=1)
+ALONG = part("died", "ChildFailedError: holdfast.engine FAILED", "exitcode  : 143", exit_code=143)
 STOPPED = part("hung", sample="verdict stopped: by SIGSTOP")
 SLEEPING = part("hung", sample="verdict sleeping: in recv")
 UNKNOWN = part("hung")
@@ -48,6 +49,7 @@ UNKNOWN = part("hung")
         (STOPPED, SLEEPING),
         (SLEEPING, UNKNOWN),
         (STOPPED, ECHO),
+        (STOPPED, ALONG),  # its end let the others save
         (ECHO, part("finished")),
         (ECHO, part("interrupted")),
         (UNKNOWN, part("stopped")),

@@ -3,8 +3,10 @@
 import json
 import signal
 
+import pytest
+
 from holdfast.supervisor.child_exits import ChildExit
-from holdfast.supervisor.ends import Ends, read_ranks
+from holdfast.supervisor.ends import Ends, rank_exit_code, read_ranks
 
 RANKS = {31: 0, 32: 1}
 
@@ -51,3 +53,14 @@ def test_ranks_are_read_from_what_the_processes_told(tmp_path):
     events = [{"event": "rank", "pid": 31, "rank": 0}, {"event": "log", "pid": 31}, {"event": "rank", "pid": "x"}]
     (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, events)) + "\n")
     assert read_ranks(tmp_path) == {31: 0}
+
+
+def test_one_process_that_trains_alone_is_no_rank(tmp_path):
+    (tmp_path / "events.jsonl").write_text('{"event": "rank", "pid": 31, "rank": 0, "world_size": 1}\n')
+    assert read_ranks(tmp_path) == {}
+
+
+@pytest.mark.parametrize(("how", "code"), [({"number": signal.SIGKILL}, -9), ({"code": 143}, 143)])
+def test_how_a_rank_ended_is_told_also_where_the_others_are_on_other_machines(tmp_path, how, code):
+    (tmp_path / "events.jsonl").write_text('{"event": "rank", "pid": 31, "rank": 1, "world_size": 2}\n')
+    assert rank_exit_code([end(31, 5.0, **how), end(30, 6.0, code=1)], tmp_path, 30) == code

@@ -110,4 +110,12 @@ def test_one_that_is_stopped_stays_the_first_wherever_it_stands(attempt):
 
 def test_one_process_alone_has_no_ranks(attempt):
     write(attempt, 31, GATHER + ENGINE)
-    assert list(rank_lines(attempt, {31: 0}, [31])) == []
+    assert list(rank_lines(attempt, {}, [31])) == []
+
+
+def test_a_rank_whose_others_are_on_other_machines_is_told_alone(attempt):
+    write(attempt, 31, GATHER + ENGINE)
+    place = "holdfast/engine/meeting.py:46 in Meeting.hold"
+    assert list(rank_lines(attempt, {31: 1}, [])) == [
+        f"rank 1 (pid 31) waits for the others in all_gather_into_tensor, at {place}"
+    ]
