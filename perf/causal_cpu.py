@@ -80,7 +80,7 @@ def work_hf(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         arguments = hf_arguments(folder, BATCH, options.grouped)
         make = paced_trainer(BATCH)
-        make(model=model, args=arguments, train_dataset=data, data_collator=collate).train()  # type: ignore[attr-defined]
+        make(model=model, args=arguments, train_dataset=data, data_collator=collate).train()
 
 
 def work_trl(options: argparse.Namespace) -> None:

@@ -23,11 +23,11 @@ def page() -> str:
 
 
 def _row(field: object) -> str:
-    about, name, default = field.metadata, field.name, field.default  # type: ignore[attr-defined]
+    about, name, default = field.metadata, field.name, field.default
     names = [option(name), *("--" + other.replace("_", "-") for other in about["also"])]
     shown = "" if default in (None, (), "") else str(default).lower() if isinstance(default, bool) else str(default)
     names = list(dict.fromkeys(names)) if name != "data" else ["DATA"]
-    return f"| {', '.join(f'`{one}`' for one in names)} | {about['text']} | {allowed_words(field)} | {shown} |"  # type: ignore[arg-type]
+    return f"| {', '.join(f'`{one}`' for one in names)} | {about['text']} | {allowed_words(field)} | {shown} |"
 
 
 if __name__ == "__main__":

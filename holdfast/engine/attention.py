@@ -101,7 +101,7 @@ class Attend(Function):
     """Attention inside each text, over (R, d) rows. `keep` has one (S, Q, T) of 0 and 1 for each block, or is None."""
 
     @staticmethod
-    def forward(ctx, q_Rd, k_Rd, v_Rd, layout, scale, sight, keep, grow):  # type: ignore[no-untyped-def]
+    def forward(ctx, q_Rd, k_Rd, v_Rd, layout, scale, sight, keep, grow):  # type: ignore[no-untyped-def]  # called by autograd
         q_Pd, k_Pd, v_Pd = layout.asked.into(q_Rd), layout.told.into(k_Rd), layout.told.into(v_Rd)
         seen_Pd = torch.empty_like(q_Pd)
         saved = []

@@ -4,7 +4,6 @@ A fused step over one weight after the other wakes and awaits all cores for each
 the weights and goes through them alone. Which hand has which weight changes no digit.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,22 +12,26 @@ from torch import Tensor
 from holdfast.engine.crew import hands_pool
 
 
-class SharedAdamW(torch.optim.AdamW):
-    """The fused AdamW; its state is that of one optimizer, wherever it is computed."""
+class ScaledAdamW(torch.optim.AdamW):
+    """The fused AdamW, with what its kernel reads from it."""
 
     grad_scale: Tensor | None = None  # what the next step divides the gradients by
     found_inf: Tensor | None = None
+
+
+class SharedAdamW(ScaledAdamW):
+    """One optimizer, whose state is the same wherever it is computed."""
 
     def __init__(self, groups: list[dict[str, Any]], rate: Tensor, hands: int):
         super().__init__(groups, lr=rate, fused=True)
         self._pool = hands_pool(hands)
         self._shares = [self._share_of(weights) for weights in _shares(groups, hands)]
 
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> Any:
         """Change the weights by their gradients."""
         assert closure is None
         for share in self._shares:
-            share.grad_scale, share.found_inf = self.grad_scale, self.found_inf  # type: ignore[attr-defined]
+            share.grad_scale, share.found_inf = self.grad_scale, self.found_inf
         list(self._pool.map(lambda share: share.step(), self._shares))
 
     def norm(self) -> Tensor:
@@ -38,9 +41,9 @@ class SharedAdamW(torch.optim.AdamW):
         norm: Tensor = torch.linalg.vector_norm(torch.stack(ordered))
         return norm
 
-    def _share_of(self, weights: set[Tensor]) -> torch.optim.AdamW:
+    def _share_of(self, weights: set[Tensor]) -> ScaledAdamW:
         groups = [group | {"params": [one for one in group["params"] if one in weights]} for group in self.param_groups]
-        share = torch.optim.AdamW([group for group in groups if group["params"]], lr=self.defaults["lr"], fused=True)
+        share = ScaledAdamW([group for group in groups if group["params"]], lr=self.defaults["lr"], fused=True)
         share.state = self.state
         return share
 

@@ -46,7 +46,7 @@ def main() -> int:
 
 def _import_in_the_background() -> None:
     """Import where nothing else needs the processor: in a thread, since a process cannot become urgent again."""
-    import numpy as np  # here, as its own threads are born at import and stay as urgent as who imports it  # noqa: F401
+    import numpy as np  # noqa: F401  (its threads are born at import, as urgent as who imports it)
 
     thread = threading.Thread(target=_import_all)
     thread.start()

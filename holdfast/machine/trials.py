@@ -26,6 +26,7 @@ from holdfast.machine.libraries import probe_torch
 
 _CHILD = Path(__file__).with_name("device_trial.py")
 _GRACE_SECONDS = 2.0  # for the child to end itself with its stacks, before the group is killed
+_TOLD: tuple[Literal["agrees", "differs", "error"], ...] = ("agrees", "differs", "error")  # by the child itself
 _AT_ONCE = 16  # all cards of a big machine together, so that one limit holds for all
 
 
@@ -163,8 +164,9 @@ def _outcome(
     ending: Ending, limit_seconds: float
 ) -> tuple[Literal["agrees", "differs", "error", "crash", "hang"], str]:
     for line in ending.lines:
-        if line.get("outcome") in ("agrees", "differs", "error"):
-            return line["outcome"], str(line.get("detail", ""))  # type: ignore[return-value]
+        for outcome in _TOLD:
+            if line.get("outcome") == outcome:
+                return outcome, str(line.get("detail", ""))
     return _ended_badly(ending, limit_seconds)
 
 

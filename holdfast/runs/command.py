@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import holdfast
 from holdfast.core.artifacts import write_artifact
@@ -56,7 +57,7 @@ class CommandRequest:
         return shlex.join(self.command)
 
 
-def make_request(command: tuple[str, ...], **options: object) -> CommandRequest:
+def make_request(command: tuple[str, ...], **options: Any) -> CommandRequest:
     """Check a command and take down the place and environment it is asked from."""
     if not command:
         raise RequestError("there is no command to run", try_next=("holdfast run -- python train.py",))
@@ -70,7 +71,7 @@ def make_request(command: tuple[str, ...], **options: object) -> CommandRequest:
     if script and not Path(script).exists():
         raise RequestError(f"there is no file {script!r}", seen=f"looked in {Path.cwd()}")
     kept = {name: value for name, value in os.environ.items() if not _OWN.match(name) and not is_secret(name, value)}
-    return CommandRequest(command=command, cwd=str(Path.cwd()), environment=kept, **options)  # type: ignore[arg-type]
+    return CommandRequest(command=command, cwd=str(Path.cwd()), environment=kept, **options)
 
 
 def make_folder(request: CommandRequest, folder: Path | None, name: str = "") -> Path:

@@ -295,8 +295,9 @@ def _read(item: Item) -> tuple[bytes | Path, int, str]:
     try:
         size = item.path.stat().st_size
         if size <= READ_BYTES:
-            content: bytes | Path = item.path.read_bytes()
-            size, found = len(content), hashlib.sha256(content).hexdigest()  # type: ignore[arg-type]
+            read = item.path.read_bytes()
+            content: bytes | Path = read
+            size, found = len(read), hashlib.sha256(read).hexdigest()
         else:
             content, found = item.path, _checksum(item.path)
     except FileNotFoundError:

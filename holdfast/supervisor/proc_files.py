@@ -33,8 +33,9 @@ def open_files(pid: int) -> list[tuple[str, bool]]:
         return []
     for name in names:
         try:
+            target = os.readlink(folder + name)  # noqa: PTH115  (a socket's name is no path)
             # The link itself is asked, which is /proc's, and not what it points to.
-            found.append((os.readlink(folder + name), bool(os.lstat(folder + name).st_mode & stat.S_IWUSR)))  # noqa: PTH115
+            found.append((target, bool(os.lstat(folder + name).st_mode & stat.S_IWUSR)))
         except OSError:
             continue
     return found

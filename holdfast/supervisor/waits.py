@@ -6,7 +6,6 @@ conclusion is drawn in `supervisor.verdict`, this module only looks.
 """
 
 import dataclasses
-import struct
 from collections.abc import Iterable
 
 from holdfast.supervisor.proc_files import (
@@ -235,4 +234,5 @@ def _named(pids: frozenset[int]) -> str:
 
 def _signed(number: int) -> int:
     """The lower half of an argument as a signed number: -1 is no limit."""
-    return struct.unpack("=i", struct.pack("=I", number & 0xFFFFFFFF))[0]  # type: ignore[no-any-return]
+    half = number & 0xFFFFFFFF
+    return half - (1 << 32) if half >> 31 else half

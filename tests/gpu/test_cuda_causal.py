@@ -8,10 +8,10 @@ torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("no CUDA card here; these run on a machine that has one", allow_module_level=True)
 
-from holdfast.core.events import read_events  # noqa: E402  (after the question whether it can run)
-from holdfast.core.runfolder import EVENTS, model_folder  # noqa: E402  (after the question whether it can run)
-from tests.lab.test_engine_resume import finish, start, wait_for_step  # noqa: E402
-from tests.tiny import tiny_attempt, tiny_instructions, tiny_llama  # noqa: E402
+from holdfast.core.events import read_events
+from holdfast.core.runfolder import EVENTS, model_folder
+from tests.lab.test_engine_resume import finish, start, wait_for_step
+from tests.tiny import tiny_attempt, tiny_instructions, tiny_llama
 
 CARD = {"device": "cuda", "precision": "bf16"}
 LORA = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.1, "target_modules": ["q_proj", "v_proj"]}

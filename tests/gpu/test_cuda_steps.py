@@ -10,11 +10,11 @@ torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("no CUDA card here; these run on a machine that has one", allow_module_level=True)
 
-import json  # noqa: E402  (after the question whether it can run)
+import json
 
-from holdfast.core.events import read_events  # noqa: E402  (after the question whether it can run)
-from holdfast.core.runfolder import EVENTS, model_folder  # noqa: E402  (after the question whether it can run)
-from tests.tiny import tiny_attempt, tiny_bert, tiny_prepared  # noqa: E402  (after the question whether it can run)
+from holdfast.core.events import read_events
+from holdfast.core.runfolder import EVENTS, model_folder
+from tests.tiny import tiny_attempt, tiny_bert, tiny_prepared
 
 CARD = {"device": "cuda", "precision": "bf16"}
 

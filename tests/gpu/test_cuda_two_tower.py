@@ -9,12 +9,12 @@ torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("no CUDA card here; these run on a machine that has one", allow_module_level=True)
 
-import signal  # noqa: E402  (after the question whether it can run)
+import signal
 
-from holdfast.core.events import read_events  # noqa: E402  (after the question whether it can run)
-from holdfast.core.runfolder import EVENTS, model_folder  # noqa: E402  (after the question whether it can run)
-from tests.lab.test_engine_resume import finish, start, wait_for_step  # noqa: E402
-from tests.tiny import tiny_attempt, tiny_bert, tiny_questions  # noqa: E402  (after the question whether it can run)
+from holdfast.core.events import read_events
+from holdfast.core.runfolder import EVENTS, model_folder
+from tests.lab.test_engine_resume import finish, start, wait_for_step
+from tests.tiny import tiny_attempt, tiny_bert, tiny_questions
 
 CARD = {"device": "cuda", "precision": "bf16"}
 TASK = {"task": "two-tower", "options": {"mining": {"from_epoch": 1, "last_rank": 20}}, "micro_tokens": 200}

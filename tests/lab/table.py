@@ -26,12 +26,12 @@ class Row:
 
 def rows_of(properties: list[tuple[str, object]], passed: bool) -> list[Row]:
     """The rows that a test told of; one that failed before it told of any has one all the same."""
-    told = [Row(**{**fields, "passed": passed}) for name, fields in properties if name == "lab row"]  # type: ignore[dict-item]
+    told = [Row(**{**fields, "passed": passed}) for name, fields in properties if name == "lab row"]
     names = [str(name) for kind, name in properties if kind == "lab test"]
     if told or passed or not names:
         return told
     nothing = {"noticed_after_seconds": None, "named": "", "finished": False, "identical": None}
-    return [Row(fault=names[0].removeprefix("test_"), phase="", task="", passed=False, **nothing)]  # type: ignore[arg-type]
+    return [Row(fault=names[0].removeprefix("test_"), phase="", task="", passed=False, **nothing)]
 
 
 def table(rows: list[Row]) -> list[str]:

@@ -21,8 +21,8 @@ from tests.lab.supervised import SCRIPTS
 from tests.lab.together import unbroken_total, wait_until
 
 ray = pytest.importorskip("ray", reason="ray is not installed (pip install 'holdfast[ray]')")
-from holdfast.core.errors import RequestError  # noqa: E402  (after the question whether it can run)
-from holdfast.integrations.ray import run_command, train  # noqa: E402  (after the question whether it can run)
+from holdfast.core.errors import RequestError
+from holdfast.integrations.ray import run_command, train
 
 pytestmark = [pytest.mark.lab, pytest.mark.full]
 MACHINE = {"num_cpus": 1, "object_store_memory": 100 * 2**20}

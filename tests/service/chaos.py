@@ -46,7 +46,7 @@ class Chaos:
         self._site, self._every = site, every_seconds
         self._parts = {"database": database, "broker": broker}
         self._starts: dict[str, Callable[[], object]] = {
-            **{f"worker{at}": lambda at=at: site.worker(f"worker{at}") for at in range(workers)},  # type: ignore[misc]
+            **{f"worker{at}": lambda at=at: site.worker(f"worker{at}") for at in range(workers)},
             "dispatcher": site.dispatcher,
             "web": lambda: site.start("web", "uvicorn", "holdfast.service.asgi:application", "--port", "0"),
         }

@@ -5,7 +5,7 @@ import tempfile
 
 os.environ.setdefault("HOLDFAST_HOME", tempfile.mkdtemp(prefix="holdfast-test-home-"))
 
-from holdfast.service.settings import *  # noqa: F403
+from holdfast.service.settings import *  # noqa: F403  (all of them, as Django reads settings)
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 STORAGES = {
@@ -13,4 +13,4 @@ STORAGES = {
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
 # A file: threads that share a database in memory lock each other out, as those of a real one do not.
-DATABASES["default"]["TEST"] = {"NAME": f"{os.environ['HOLDFAST_HOME']}/test.sqlite3"}  # noqa: F405
+DATABASES["default"]["TEST"] = {"NAME": f"{os.environ['HOLDFAST_HOME']}/test.sqlite3"}  # noqa: F405  (of them)

@@ -18,7 +18,7 @@ from holdfast.core.errors import HoldfastError, RequestError
 from holdfast.service.home import this_home
 from holdfast.service.jobs import datasets, uploads
 from holdfast.service.jobs.models import Dataset, Job
-from tests.service.surveyed import ROWS, surveys  # noqa: F401
+from tests.service.surveyed import ROWS, surveys  # noqa: F401  (a fixture is named, not called)
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("surveys")]
 

@@ -150,7 +150,7 @@ class Causal:
         if not (self._ranks.is_first or self._ranks.in_lockstep):
             return []  # the first rank tells
         split = "validation" if "validation" in self._texts else "train"
-        count = min(int(self._settings.options.get("samples", _SAMPLES)), len(self._texts[split]))  # type: ignore[call-overload]
+        count = min(int(str(self._settings.options.get("samples", _SAMPLES))), len(self._texts[split]))
         tokenizer = AutoTokenizer.from_pretrained(self._settings.model)
         with ready_to_answer(self.model), self._settings.autocast():
             return [

@@ -50,7 +50,7 @@ async def _without_blocking(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
 
 def _packed(folder: Path, files: list[Path]) -> Iterator[bytes]:
     out = _Out()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as packed:  # type: ignore[call-overload]
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as packed:  # type: ignore[call-overload]  # write and flush do
         for path in files:
             about = zipfile.ZipInfo(str(path.relative_to(folder)), time.localtime(path.stat().st_mtime)[:6])
             about.external_attr = 0o644 << 16

@@ -24,7 +24,7 @@ class Shared(models.QuerySet[Any]):
             return self.none()
         if getattr(user, "is_superuser", False):
             return self
-        return self.filter(Q(owner=user) | Q(team__in=user.groups.all()))  # type: ignore[attr-defined]
+        return self.filter(Q(owner=user) | Q(team__in=user.groups.all()))  # type: ignore[attr-defined]  # ours have groups
 
 
 class Worker(models.Model):

@@ -3,7 +3,7 @@
 import steps
 
 steps.enter("import")
-import torch  # noqa: E402
+import torch
 
 data = torch.rand(1500, 1500)
 for step in range(30):

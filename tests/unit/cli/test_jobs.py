@@ -48,7 +48,7 @@ class Fake:
                 self.end_headers()
                 self.wfile.write(body)
 
-            do_GET = do_POST = do_DELETE = do_PUT = answer  # noqa: N815
+            do_GET = do_POST = do_DELETE = do_PUT = answer  # noqa: N815  (http.server's names)
 
             def log_message(self, *_):
                 pass

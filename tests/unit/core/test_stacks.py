@@ -1,6 +1,6 @@
 """Each kind of stack report, written as the tool writes it."""
 
-# ruff: noqa: E501
+# ruff: noqa: E501 - reports stand here as their tools write them
 
 import json
 

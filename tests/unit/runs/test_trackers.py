@@ -18,7 +18,7 @@ from holdfast.runs.trackers import Figures, follow, require_trackers
 class Kept:
     """A tracker that keeps what it is told."""
 
-    told: list = []  # noqa: RUF012
+    told: list = []  # noqa: RUF012  (one for all, as every run makes its own)
     breaks_at = 10**9
 
     def __init__(self, run, settings):

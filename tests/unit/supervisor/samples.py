@@ -16,12 +16,12 @@ def recorded(name: str) -> tuple[tuple[TreeSample, TreeSample], dict]:
 
 
 def thread(tid: int, state: str = "S", **fields: object) -> ThreadSample:
-    return ThreadSample(tid=tid, name=str(fields.pop("name", "python")), state=state, **fields)  # type: ignore[arg-type]
+    return ThreadSample(tid=tid, name=str(fields.pop("name", "python")), state=state, **fields)
 
 
 def process(pid: int, *threads: ThreadSample, parent: int = 1, **fields: object) -> ProcessSample:
     known = {"start_ticks": 100, "command": "python", "cpu_seconds": 1.0, **fields}
-    return ProcessSample(pid=pid, parent_pid=parent, threads=threads or (thread(pid),), **known)  # type: ignore[arg-type]
+    return ProcessSample(pid=pid, parent_pid=parent, threads=threads or (thread(pid),), **known)
 
 
 def window(*processes: ProcessSample, seconds: float = 4.0, **waits: Wait) -> tuple[TreeSample, TreeSample]:
