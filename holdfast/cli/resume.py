@@ -11,17 +11,20 @@ from holdfast.core.runfolder import REPORT
 
 @click.command()
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--processes", metavar="NUMBER", help="Go on with so many processes; otherwise with as many as before.")
+@click.option("--processes", metavar="NUMBER", help="Go on with so many processes; otherwise as many as before.")
+@click.option("--nodes", metavar="NUMBER", help="Go on with so many machines, each started with the same words.")
 @click.option("--detach", is_flag=True, help="Go on in the background, also when this terminal closes.")
 @click.option("--quiet", is_flag=True, help="Do not show the command's own output.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end and nothing else.")
 @click.option("-v", "--verbose", is_flag=True, help="Show phases and every applied setting.")
-def resume(folder: Path, processes: str | None, detach: bool, quiet: bool, as_json: bool, verbose: bool) -> None:
+def resume(
+    folder: Path, processes: str | None, nodes: str | None, detach: bool, quiet: bool, as_json: bool, verbose: bool
+) -> None:
     """Go on with RUN where it stood: after Ctrl-C, a kill, a crash, or a restart of the machine.
 
     Processes that an earlier supervisor left are ended first. A run that somebody already looks after is refused.
     """
-    from holdfast.runs.resume import ask_for_processes, job_of
+    from holdfast.runs.resume import ask_for, job_of
     from holdfast.runs.status import read_glance, read_request
 
     run = folder.resolve()
@@ -33,8 +36,8 @@ def resume(folder: Path, processes: str | None, detach: bool, quiet: bool, as_js
             write_report(run)  # it was killed between its result and its report
         click.echo(to_json({"run": run, "state": "finished"}) if as_json else f"holdfast: {shown(run)} has finished")
         return
-    if processes is not None:
-        ask_for_processes(run, processes)
+    if processes is not None or nodes is not None:
+        ask_for(run, processes, nodes)
     is_train = read_request(run).get("kind") == "train"  # it may not be planned yet, so there is no job to ask for
     job = None if is_train else job_of(run)
     if detach:

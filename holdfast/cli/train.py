@@ -91,9 +91,14 @@ def train(
         click.echo(f"holdfast train {Path(request.data).name or request.from_run}")
         sys.stdout.flush()
 
-    from holdfast.runs.train import discard, start_train
+    from holdfast.runs.join import has_finished
+    from holdfast.runs.new_train import discard, start_train
 
     run = start_train(request)
+    if has_finished(run):  # on the other machines
+        view.close()
+        _say_finished(run, as_json=as_json)
+        return
     if detach:
         view.close()
         _detach(run, as_json=as_json)
@@ -104,6 +109,12 @@ def train(
         if not any("holdfast resume" in hint for hint in error.try_next):
             discard(run)  # refused: nothing is left behind
         raise
+
+
+def _say_finished(run: Path, *, as_json: bool) -> None:
+    from holdfast.cli.run import shown
+
+    click.echo(to_json({"run": run, "state": "finished"}) if as_json else f"holdfast: {shown(run)} has finished")
 
 
 def _detach(run: Path, *, as_json: bool) -> None:

@@ -144,7 +144,7 @@ class TrainView:
     def _on_planned(self, details: Mapping[str, Any]) -> None:
         choices = details["choices"]
         self.say(_plan_words(choices), name="plan")
-        shown = {*_SHOWN_CHOICES, *_DEVICE, "micro_tokens", "lora", "max_steps", "processes"}
+        shown = {*_SHOWN_CHOICES, *_DEVICE, "micro_tokens", "lora", "max_steps", "processes", "nodes"}
         shown |= {"shard"} if (choices.get("shard") or {}).get("value") else set()
         shown -= {"epochs"} if "max_steps" in choices else set()
         for name, choice in choices.items():
@@ -211,6 +211,11 @@ class TrainView:
 
     def _on_leftovers_ended(self, details: Mapping[str, Any]) -> None:
         self.say(str(details["words"]), "[..]", "train")
+
+    def _on_waiting(self, details: Mapping[str, Any]) -> None:
+        self.say(str(details["words"]), "[..]", "machines")
+
+    _on_leader_gone = _on_storage = _on_waiting
 
     def _tell_first_step(self, now: Followed) -> None:
         if self._attempt > 1 and now.first_step is not None and self._told_first_step != self._attempt:
@@ -343,6 +348,8 @@ def _plan_words(choices: Mapping[str, Any]) -> str:
         parts.append(f"{many} of {threads}" if value["device"] == "cpu" else many)
     elif value["device"] == "cpu":
         parts.append(threads)
+    if nodes := value.get("nodes"):
+        parts.append(f"on each of {nodes} machines")
     how = ", ".join(parts)
     lora = ", LoRA" if value.get("lora") else ""
     long = plural(int(value["max_steps"]), "step") if value.get("max_steps") else plural(int(value["epochs"]), "epoch")

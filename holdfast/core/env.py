@@ -35,6 +35,11 @@ def node_name() -> str:
     return os.environ.get("HOLDFAST_NODE") or os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
+def node_address() -> str:
+    """Where the other machines of a run reach this one (HOLDFAST_NODE_ADDRESS); empty: found out."""
+    return os.environ.get("HOLDFAST_NODE_ADDRESS", "").strip()
+
+
 def lease_seconds() -> float:
     """How long a supervisor may be silent before another machine takes its run over (HOLDFAST_NODE_LEASE_SECONDS)."""
     try:

@@ -17,6 +17,7 @@ from holdfast.core.errors import RequestError
 from holdfast.core.text import closest
 
 KIND = "train"
+DATA_SHA256 = "data_sha256"  # beside the settings, where several machines must have the same data
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -178,6 +179,18 @@ class TrainRequest:
         high=1024,
         also=("nproc_per_node", "num_processes"),
     )
+    nodes: int | None = setting(
+        None,
+        "Machines that train together: start the same words on each, with --out on storage they share; otherwise one.",
+        kind="whole",
+        group="machine",
+        low=1,
+        high=10_000,
+        also=("nnodes", "num_machines"),
+    )
+    nodes_wait: float = setting(
+        900.0, "Seconds that missing machines are waited for.", kind="number", group="machine", low=1, high=604_800
+    )
     threads: int | None = setting(
         None, "Threads of the CPU, of each process.", kind="whole", group="machine", low=1, high=1024
     )
@@ -217,7 +230,7 @@ FIELDS: Mapping[str, "dataclasses.Field[Any]"] = {field.name: field for field in
 REMOTE_FIELDS = {
     name: field
     for name, field in FIELDS.items()
-    if field.metadata["kind"] != "path" and name not in ("report_to", "offline")
+    if field.metadata["kind"] != "path" and name not in ("report_to", "offline", "nodes", "nodes_wait")
 }
 
 
@@ -263,6 +276,7 @@ def read_saved(path: Path) -> TrainRequest:
     """Read back what `to_saved` gave."""
     found = json.loads(path.read_text(encoding="utf-8"))
     found.pop("kind", None)
+    found.pop(DATA_SHA256, None)
     return make_request({name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
 
 
@@ -349,6 +363,8 @@ def _together(values: Mapping[str, Any]) -> Iterator[str]:
         yield "DATA is missing: the file or folder to train on"
     if values.get("validation_share", 0.1) + values.get("test_share", 0.1) > 0.95:
         yield "--validation-share and --test-share leave nothing to train on"
+    if values.get("nodes", 1) > 1 and not values.get("out"):
+        yield f"--nodes {values['nodes']} needs --out FOLDER, on storage that all machines share: they meet there"
     task, lora = values.get("task"), values.get("lora")
     if lora and task in ("classify", "two-tower"):
         yield f"--lora is for causal, not for {task}"

@@ -70,6 +70,8 @@ def _train(attempt: Path, place: Place | None, beat: BeatWriter, events: Events)
     settings = replace(settings, device=device, threads=threads)
     use_threads(settings)
     ranks = JoinedRanks(place, device, attempt / STOP, in_lockstep=settings.shard)
+    if place.rank and place.local_rank == 0:  # on another machine than the first rank, whose loop tells this there
+        Events(attempt / EVENTS).write("met", can_stop=True)
     beat.enter("load")
     code = Loop(load_task(settings, ranks), settings, beat, events, ranks).train()
     ranks.leave()

@@ -64,6 +64,7 @@ class Loop:
         self._captured = None if ranks.are_many else make_captured(task, settings, self._optimizer)
         self._meeting = Meeting(ranks, task.model) if ranks.are_many else None
         self._identity = identity_of(settings)
+        ranks.require_same(str(self._identity["model"]), f"the model in {settings.model}")
         self._stopping = ranks.stopping or Stopping()
         self._best: float | None = None
         self._best_step, self._evaluated_step = -1, 0

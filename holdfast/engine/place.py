@@ -15,9 +15,10 @@ class Place:
     local_size: int
 
     def threads(self, planned: int | None) -> int:
-        """What the plan gives each rank, or a share of the cores."""
+        """What the plan gives each rank, or a share of the cores; the plan was made on one machine for all of them."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return planned or max(1, cores // self.local_size)
+        share = max(1, cores // self.local_size)
+        return min(planned or share, share) if self.size > self.local_size else planned or share
 
 
 def read_place(environment: Mapping[str, str]) -> Place | None:

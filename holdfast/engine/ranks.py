@@ -5,6 +5,7 @@ on (when to save, whether to stop) is told by one and known by all before anyone
 different things wait for ever.
 """
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -86,6 +87,9 @@ class Ranks:
         """Whether this rank was asked to stop."""
         return False
 
+    def require_same(self, words: str, what: str) -> None:
+        """Refuse where the first rank has other words for the same thing."""
+
     def leave(self) -> None:
         """Say good-bye."""
 
@@ -100,6 +104,7 @@ class JoinedRanks(Ranks):
         from torch import distributed
 
         self.rank, self.size, self.in_lockstep = place.rank, place.size, in_lockstep
+        self._is_first_here = place.local_rank == 0
         self.stopping = Stopping()
         self._stop_file, self._looked_at = stop_file, 0.0
         is_on_card = device.startswith("cuda")
@@ -169,12 +174,22 @@ class JoinedRanks(Ranks):
         return found
 
     def is_asked_to_stop(self) -> bool:
-        """Whether this rank was asked: by a signal, or the first one by a file, which it looks for once a second."""
+        """Whether this rank was asked: by a signal, or by a file that the first of each machine looks for."""
         assert self.stopping is not None
-        if self.is_first and time.monotonic() - self._looked_at > _LOOK_SECONDS:
+        if self._is_first_here and time.monotonic() - self._looked_at > _LOOK_SECONDS:
             self._looked_at = time.monotonic()
             self.stopping.is_asked |= self._stop_file.exists()
         return self.stopping.is_asked
+
+    def require_same(self, words: str, what: str) -> None:
+        """Refuse where the first rank has other words for the same thing."""
+        mine = int.from_bytes(hashlib.sha256(words.encode()).digest()[:6])  # which a float64 holds exactly
+        if self.tell(mine) != mine:
+            raise RequestError(
+                f"{what} of rank {self.rank} is not that of the first rank",
+                seen=f"here: {words}",
+                try_next=("put the same files on every machine",),
+            )
 
     def leave(self) -> None:
         """Say good-bye."""

@@ -28,9 +28,10 @@ from holdfast.core.runfolder import REQUEST, RESULT
 from holdfast.runs.command import command_job, make_request
 from holdfast.runs.join import has_finished, join_folder
 from holdfast.runs.lease import AlreadyHeld
+from holdfast.runs.new_train import start_train
 from holdfast.runs.stopping import asked_by_signals
 from holdfast.runs.supervise import Result, StopRequest, supervise
-from holdfast.runs.train import Guard, resume_train, start_train
+from holdfast.runs.train import Guard, resume_train
 from holdfast.runs.view import Foreground
 
 MAX_RETRIES = 100  # machines and workers that may be lost; how often the run itself may fail is Holdfast's to count

@@ -37,6 +37,7 @@ def need_of(
     on_card: bool = False,
     longest_tokens: int = 512,
     processes: int = 1,
+    nodes: int = 1,
     shard: bool = False,
 ) -> MemoryNeed:
     """Forecast the peak of all processes of the machine together, or of one card's memory: there each has its own.
@@ -59,10 +60,10 @@ def need_of(
         gathered = 2 * _WEIGHT * (model.parameters // max(1, model.layers) + model.vocabulary * model.hidden)
         # Main memory is not given back: SmolLM2-135M in two processes took 8.6 GB, 12 bytes a weight and process more.
         kept = 0 if on_card else trained * (_WEIGHT + _ADAM)
-        state = state * here // processes + here * (gathered + kept)
+        state = state * here // (processes * nodes) + here * (gathered + kept)
     else:
         state *= here
-    libraries = 600_000_000 if on_card else here * _LIBRARIES_BYTES + (_LAUNCHER_BYTES if processes > 1 else 0)
+    libraries = 600_000_000 if on_card else here * _LIBRARIES_BYTES + (_LAUNCHER_BYTES if processes * nodes > 1 else 0)
     return MemoryNeed(
         libraries=libraries, weights=state + copy, activations=here * tokens * per_token, logits=here * logits
     )

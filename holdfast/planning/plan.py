@@ -13,7 +13,7 @@ from holdfast.core.errors import MachineError
 from holdfast.core.facts import DatasetFacts, MachineFacts, ModelFacts
 from holdfast.core.plan import Choice, Plan
 from holdfast.core.request import TrainRequest
-from holdfast.core.text import human_bytes
+from holdfast.core.text import human_bytes, plural
 from holdfast.planning import choices
 from holdfast.planning.memory_model import MemoryNeed, fits, need_of, room_of
 from holdfast.planning.processes import cards_of, choose_processes
@@ -94,6 +94,7 @@ def make_plan(
     free = free_memory(machine, device.value, processes.value)
     longest = longest_tokens or longest_text(request, dataset, model)
     fitting = _Fitting(request, model, task, device.value, processes.value, longest, free, largest_step_tokens)
+    nodes = request.nodes or 1
     lora = choices.choose_lora(request, task, model, fitting.smallest_fits(lora=False))
     micro, checkpointing, shard, need = fitting.choose(lora.value)
     options: dict[str, object] = {}
@@ -120,8 +121,11 @@ def make_plan(
         "packing": Choice(True, "no work on padding, where the model's attention allows"),
         "compile": _given(request.torch_compile, False, "not proven to be faster here"),
     }
-    if processes.value > 1:
+    if processes.value * nodes > 1:
         chosen |= {"processes": processes, "shard": shard}
+    if nodes > 1:
+        all_words = f"{nodes * processes.value} processes in all, which share each step"
+        chosen["nodes"] = Choice(nodes, f"as asked; {all_words}")
     if task == "causal":
         chosen["lora"] = lora
     if request.max_steps:
@@ -165,8 +169,10 @@ class _Fitting:
     ):
         self._request, self._model, self._task, self._device = request, model, task, device
         self._processes, self._longest, self._free = processes, longest, free
-        self._largest_part = -(-largest_step // processes) if largest_step else None
-        self._sharded = (False, True) if processes > 1 else (False,)
+        self._nodes = request.nodes or 1
+        in_all = processes * self._nodes
+        self._largest_part = -(-largest_step // in_all) if largest_step else None
+        self._sharded = (False, True) if in_all > 1 else (False,)
 
     def smallest_fits(self, *, lora: bool) -> bool:
         """Whether it fits at all, with every means that keeps what is learned."""
@@ -205,6 +211,7 @@ class _Fitting:
             on_card=self._device == "cuda",
             longest_tokens=self._longest,
             processes=self._processes,
+            nodes=self._nodes,
             shard=shard,
         )
 
@@ -212,7 +219,7 @@ class _Fitting:
         if not shard:
             return Choice(False, "each process has room for all weights")
         whole = self._need(_FEWEST_MICRO_TOKENS, lora, checkpointing=True, shard=False)
-        where = "on a card" if self._device == "cuda" else f"for {self._processes} processes"
+        where = "on a card" if self._device == "cuda" else f"for {plural(self._processes, 'process')}"
         return Choice(
             True,
             f"all weights in each process would need {human_bytes(whole.bytes)}, more than there is room {where} "

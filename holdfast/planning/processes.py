@@ -13,31 +13,40 @@ from holdfast.core.request import TrainRequest
 from holdfast.core.text import plural
 
 # What depends on the number of processes; everything else of a plan stays when a run goes on with another number.
-SHARED_SETTINGS = ("processes", "threads", "shard", "micro_tokens", "gradient_checkpointing")
+SHARED_SETTINGS = ("nodes", "processes", "threads", "shard", "micro_tokens", "gradient_checkpointing")
 
 
 def choose_processes(request: TrainRequest, machine: MachineFacts, device: str, batch_size: int) -> Choice[int]:
-    """As many as were asked for, where this machine can have them; otherwise one."""
-    asked = request.processes or 1
-    if asked == 1:
+    """As many of each machine as were asked for, where this one can have them; otherwise one."""
+    asked, nodes = request.processes or 1, request.nodes or 1
+    if asked * nodes == 1:
         return Choice(1, "as asked" if request.processes else "more were not asked for")
-    _require_system(machine, device, asked)
-    if asked > batch_size:
+    _require_system(machine, device, f"--nodes {nodes}" if asked == 1 else f"--processes {asked}")
+    if nodes > batch_size:
+        raise RequestError(
+            f"--nodes {nodes} is more than there are examples in a step",
+            seen=f"a batch of {plural(batch_size, 'example')}; each machine needs at least one of them",
+            try_next=(f"--nodes {batch_size}", f"--batch-size {nodes}, which changes what is learned"),
+        )
+    (most, what), most_of_batch = _most(machine, device), batch_size // nodes
+    fewer = min(most, most_of_batch)
+    instead = (f"--processes {fewer}",) if fewer > 1 else ("leave --processes out",)
+    if asked > most_of_batch and most_of_batch <= most:
+        of_machines = f" of {nodes} machines" if nodes > 1 else ""
+        larger = (f"--batch-size {asked * nodes}, which changes what is learned",) if asked <= most else ()
         raise RequestError(
             f"--processes {asked} is more than there are examples in a step",
-            seen=f"a batch of {plural(batch_size, 'example')}; each process needs at least one of them",
-            try_next=(f"--processes {batch_size}", f"--batch-size {asked}, which changes what is learned"),
+            seen=f"a batch of {plural(batch_size, 'example')}; each process{of_machines} needs at least one of them",
+            try_next=(*instead, *larger),
         )
-    most, what = _most(machine, device)
     if asked > most:
-        fewer = (f"--processes {most}",) if most > 1 else ("leave --processes out",)
         other = ("--device cpu",) if device == "cuda" and cores_of(machine) >= asked else ()
         raise MachineError(
             f"--processes {asked} is more than this machine has {what}",
             seen=f"{plural(most, what.removesuffix('s'))}; each process takes one of its own",
-            try_next=(*fewer, *other),
+            try_next=(*instead, *other),
         )
-    return Choice(asked, "as asked; each takes a part of every step")
+    return Choice(asked, "as asked; each takes a part of every step" if asked > 1 else "one on each machine")
 
 
 def cores_of(machine: MachineFacts) -> int:
@@ -67,16 +76,17 @@ def _most(machine: MachineFacts, device: str) -> tuple[int, str]:
     return machine.cpu_count or 1, "cores"
 
 
-def _require_system(machine: MachineFacts, device: str, asked: int) -> None:
+def _require_system(machine: MachineFacts, device: str, asked: str) -> None:
+    option = asked.partition(" ")[0]
     if device == "mps":
         raise MachineError(
-            f"--processes {asked} cannot be had on Apple's GPU",
+            f"{asked} cannot be had on Apple's GPU",
             seen="torch has no collective backend for MPS: its processes could not add up their gradients",
-            try_next=("leave --processes out", "--device cpu"),
+            try_next=(f"leave {option} out", "--device cpu"),
         )
     if machine.os not in ("linux", "macos", ""):
         raise MachineError(
-            f"--processes {asked} cannot be had on {machine.os}",
+            f"{asked} cannot be had on {machine.os}",
             seen="several processes were tried on Linux and macOS only",
-            try_next=("leave --processes out",),
+            try_next=(f"leave {option} out",),
         )

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,11 @@ from holdfast.core.evidence import Diagnosis
 from holdfast.core.notice import Seen
 from holdfast.core.runfolder import DIAGNOSIS, EVIDENCE, NODES, NOTICE, attempt_folder, part_folder
 from holdfast.core.text import human_seconds, plural
+from holdfast.machine.network import free_port, own_address
 from holdfast.planning.ladder import Changes
 from holdfast.runs.blame import Part, find_culprit, told_by
 from holdfast.runs.lease import Lease
-from holdfast.runs.rendezvous import with_rendezvous
+from holdfast.runs.rendezvous import Meeting, with_rendezvous
 from holdfast.supervisor.attempt import CallOff, OnEvent, StopRequest
 from holdfast.supervisor.child import Launch
 from holdfast.supervisor.collect import read_attempt_evidence
@@ -81,12 +82,13 @@ class Crew:
     def call(self, number: int, changes: Changes, resume: bool, launch: Launch) -> Launch:
         """Tell the machines to begin an attempt; give this machine's own part of it."""
         others = self._present()[: self._nodes - 1]
-        meeting = f"{self._run.name}-{self._lease.number}-{number}"
-        self._call = _Call(number, others, {node: self._writer(node) for node in others})
-        self._lease.say(
-            attempt=number, nodes=[self._me, *others], changes=changes, resume=resume, meeting=meeting, end=""
-        )
-        return with_rendezvous(launch, meeting)
+        meeting = Meeting(name=f"{self._run.name}-{self._lease.number}-{number}")
+        if launch.is_of_ranks:
+            meeting = replace(meeting, host=own_address(), port=free_port())
+        self._call = _Call(number, others, {node: self._writer(node) for node in others}, meeting=meeting)
+        nodes = [self._me, *others]
+        self._lease.say(attempt=number, nodes=nodes, changes=changes, resume=resume, meeting=asdict(meeting), end="")
+        return with_rendezvous(launch, meeting, 0)
 
     def listen(self, stop: StopRequest, part_stop: StopRequest) -> Callable[[], CallOff]:
         """What an attempt asks many times a second: whether the others still go on. Passes wishes to stop on."""
@@ -162,6 +164,8 @@ class Crew:
         if culprit is None:
             return _cut_off(outcome, f"ended early on {', '.join(early)}", step), diagnosis
         told, named = told_by(culprit, self._call.number)
+        if self._call.meeting.host and told.diagnosis == "nccl-timeout" and not step:
+            told = replace(told, sentence=f"{told.sentence}; {self._address_words()}")
         if culprit is not mine:
             _keep_evidence(attempt, self._me, culprit)
         steps = max(told.steps, outcome.steps)
@@ -173,6 +177,13 @@ class Crew:
             started=outcome.started,
             seconds=outcome.seconds,
         ), named if culprit is not mine else diagnosis
+
+    def _address_words(self) -> str:
+        meeting = self._call.meeting
+        return (
+            f"all were to meet at {meeting.host}, port {meeting.port}: where the others cannot reach {self._me} there, "
+            f"HOLDFAST_NODE_ADDRESS=ADDRESS on {self._me} names another address"
+        )
 
     def _look(self, at_once: bool = False) -> None:
         """Look at every notice, but not oftener than a network file system likes."""
@@ -252,6 +263,7 @@ class _Call:
     nodes: tuple[str, ...] = ()  # the others
     writers: dict[str, tuple[object, ...]] = field(default_factory=dict)  # who spoke for each of them then
     leaving: list[str] = field(default_factory=list)
+    meeting: Meeting = Meeting(name="")
     stops: int = 0  # how often a stop was asked for, and by which signal
     signal: int = 0
 

@@ -1,7 +1,8 @@
 """How our own engine is started: its environment, its settings, and the spare that may become its next attempt.
 
-Several processes are a torchrun job: `python -m torch.distributed.run ... -m holdfast.engine ATTEMPT`. The processes
-meet on this machine alone, at a port that is free; nothing is started again by torchrun, which the supervisor does.
+Several processes are a torchrun job: `python -m torch.distributed.run ... -m holdfast.engine ATTEMPT`. On one machine
+they meet at a port that is free; of several machines each starts its own, and `runs.rendezvous` says where all of them
+meet. Nothing is started again by torchrun, which the supervisor does.
 """
 
 import os
@@ -21,8 +22,10 @@ from holdfast.supervisor.spare import Spare
 ENGINE, TRIAL = "holdfast.engine", "holdfast.engine.trial"
 _TRAINED_SECONDS = 20.0  # of steps, after which a spare is worth its imports
 _MONITOR_SECONDS = "0.1"  # how often torchrun looks whether a process has ended
+_MEETING_SECONDS = 300  # for the launchers of several machines, which load torch first
 _OF_A_JOB = re.compile(
     r"RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_\w+|MASTER_(?:ADDR|PORT)|TORCHELASTIC_\w+"
+    r"|PET_\w+"
 )
 _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 _LEAST_FREE_BYTES, _LEAST_FREE_SHARE = 2 << 30, 0.25  # a spare holds about 0.3 GB
@@ -44,24 +47,27 @@ class EngineChildren:
     def __exit__(self, *_: object) -> None:
         self._spare.close()
 
-    def launch(self, attempt: Path, settings: Mapping[str, object], changes: Changes, module: str = ENGINE) -> Launch:
-        """Write the settings of an attempt, and say how it is started."""
+    def launch(
+        self, attempt: Path, settings: Mapping[str, object], changes: Changes, module: str = ENGINE, nodes: int = 1
+    ) -> Launch:
+        """Write the settings of an attempt, and say how it is started; of several machines this one's part of it."""
         changed = {name: value for name, value in changes.items() if not name.isupper()}
         told = {**settings, **changed}
         count = int(str(told.get("processes") or 1))
         write_artifact(attempt, SETTINGS, told)
-        self._stepping_since, self._is_alone = None, count == 1
+        is_alone = count * nodes == 1
+        self._stepping_since, self._is_alone = None, is_alone
         # Only what was measured: on a card or on Apple's GPU the device costs more than the imports.
-        takes_spare = count == 1 and told.get("device", "cpu") == "cpu"
+        takes_spare = is_alone and told.get("device", "cpu") == "cpu"
         if not takes_spare:
             self._spare.close()
         return Launch(
-            (*torchrun_command(count), "-m", module, str(attempt)),
+            (*torchrun_command(count, nodes), "-m", module, str(attempt)),
             self._run,
-            {**_environment(changes), **(_together(told, changes) if count > 1 else {})},
+            {**_environment(changes), **({} if is_alone else _together(told, changes, nodes))},
             attempt,
             spare=self._spare if takes_spare else None,
-            is_of_ranks=count > 1,
+            is_of_ranks=not is_alone,
         )
 
     def warm_up(self) -> None:
@@ -84,21 +90,24 @@ class EngineChildren:
         return hear
 
 
-def torchrun_command(processes: int) -> tuple[str, ...]:
+def torchrun_command(processes: int, nodes: int = 1) -> tuple[str, ...]:
     """What stands before `-m MODULE`: torchrun for several processes, Python alone for one."""
-    if processes == 1:
+    if processes * nodes == 1:
         return (sys.executable,)
     here = "127.0.0.1"  # a host's own name may lead anywhere, or nowhere
-    counts = ("--nnodes", "1", "--nproc-per-node", str(processes))
-    meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{here}:0", "--local-addr", here)
+    counts = ("--nnodes", str(nodes), "--nproc-per-node", str(processes))
+    meeting: tuple[str, ...] = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{here}:0", "--local-addr", here)
+    if nodes > 1:
+        # The machine that leads has the first ranks, which write and tell.
+        meeting = ("--rdzv-backend", "static", "--rdzv-conf", f"timeout={_MEETING_SECONDS}")
     manner = ("--max-restarts", "0", "--monitor-interval", _MONITOR_SECONDS)
     return (sys.executable, "-m", "torch.distributed.run", *counts, *meeting, *manner)
 
 
-def _together(told: Mapping[str, object], changes: Changes) -> dict[str, str]:
-    """What the environment says to several processes of one machine."""
+def _together(told: Mapping[str, object], changes: Changes, nodes: int) -> dict[str, str]:
+    """What the environment says to several processes."""
     found = {"OMP_NUM_THREADS": str(told.get("threads") or 1)}
-    if sys.platform in _LOOPBACK and "GLOO_SOCKET_IFNAME" not in os.environ:
+    if nodes == 1 and sys.platform in _LOOPBACK and "GLOO_SOCKET_IFNAME" not in os.environ:
         found["GLOO_SOCKET_IFNAME"] = _LOOPBACK[sys.platform]
     return {name: value for name, value in found.items() if name not in changes}
 

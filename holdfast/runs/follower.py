@@ -29,7 +29,7 @@ from holdfast.runs.lease import (
     newest_lease,
     seen_lease,
 )
-from holdfast.runs.rendezvous import with_rendezvous
+from holdfast.runs.rendezvous import Meeting, with_rendezvous
 from holdfast.runs.supervise import Job, Result, supervise
 from holdfast.supervisor.attempt import CallOff, OnEvent, StopRequest, run_attempt
 from holdfast.supervisor.budgets import Budgets
@@ -82,7 +82,7 @@ class _Follower:
 
     def run(self) -> Result | None:
         """Follow until the end."""
-        said_at = time.monotonic()
+        said_at = float("-inf")
         while True:
             self._look()
             said = self._leader.said
@@ -102,9 +102,9 @@ class _Follower:
             if self._is_called(said):
                 self._take_part(said)
                 said_at = time.monotonic()
-            if time.monotonic() - said_at > _SAY_SECONDS:
+            if said and time.monotonic() - said_at > _SAY_SECONDS:
                 said_at = time.monotonic()
-                self._tell("waiting", words=f"waiting for {said.get('node', 'the leader')} to call the next attempt")
+                self._tell("waiting", words=f"{said['node']} leads; waiting for it to call the next attempt")
             self._tell("turn")
             time.sleep(_LOOK_SECONDS)
 
@@ -151,7 +151,7 @@ class _Follower:
             launch = self._job.make_launch(part, changes, bool(said.get("resume")))
             budgets = Budgets(self._job.step_timeout_seconds)
             part_stop = StopRequest()
-            launch = with_rendezvous(launch, str(said.get("meeting", number)))
+            launch = with_rendezvous(launch, Meeting(**said["meeting"]), said["nodes"].index(self._me))
             called_off = _CalledOff(self, number, part_stop)
             outcome, _ = run_attempt(launch, budgets, self._tell, part_stop, called_off)
         except HoldfastError as error:
@@ -161,7 +161,7 @@ class _Follower:
             words = f"cannot be started: {error}"
             outcome = Outcome(number=number, outcome="died", sentence=words, exit_code=3)
         if outcome.sentence:
-            self._tell("ended", asdict(outcome), number=number, slug=outcome.diagnosis)
+            self._tell("ended", asdict(outcome), number=number, step=outcome.step_reached, slug=outcome.diagnosis)
         self._notice.say(attempt=number, outcome=to_plain(outcome))
 
     def called_off(self, number: int, part_stop: StopRequest) -> CallOff:

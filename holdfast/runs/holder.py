@@ -5,6 +5,7 @@ Leaves: leases/, supervisor.json.
 
 import errno
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,6 +37,13 @@ def hold(
         except OSError as error:
             raise _cannot_write(run, error) from error
         yield lease
+    except KeyboardInterrupt:
+        last = {
+            "exit_code": 128 + signal.SIGINT,
+            "result": "stopped",
+            "sentence": "stopped before an attempt was called",
+        }
+        raise
     except HoldfastError as error:
         last = {"exit_code": error.exit_code, "sentence": error.what + (f": {error.seen}" if error.seen else "")}
         raise

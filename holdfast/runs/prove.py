@@ -80,7 +80,11 @@ class _Proving:
         offered = self._candidates()
         start = (known.start_seconds if known else None) or start_seconds(self._processes)
         proof = choose_proof(self._request.prove, seconds, len(offered), start)
-        proof = replace(proof, candidates=proof.candidates and self._processes == 1)
+        if self._is_of_many_machines:
+            proof = replace(proof, first_steps=False)
+        if self._is_of_many_machines and self._settings.get("shard"):
+            proof = replace(proof, longest=False, because="the weights fit only into all machines together")
+        proof = replace(proof, candidates=proof.candidates and self._processes == 1 and not self._is_of_many_machines)
         if known:
             proof = replace(proof, longest=proof.longest and not known.longest, candidates=False)
             self._settings |= known.candidate
@@ -119,6 +123,11 @@ class _Proving:
     def _processes(self) -> int:
         return int(self._settings.get("processes") or 1)
 
+    @property
+    def _is_of_many_machines(self) -> bool:
+        """Whether others train, too: then only this one's part is proven, that the longest examples go through."""
+        return (self._request.nodes or 1) > 1
+
     def _candidates(self) -> tuple[dict[str, object], ...]:
         asked = self._request
         found = candidates_for(self._settings, self._walked.machine, self._work.step_tokens)
@@ -151,7 +160,8 @@ class _Proving:
         words = (
             f"the {count} longest examples ({self._amounts.longest_tokens:,} tokens the longest): step, evaluate, save"
         )
-        self._tell("done", f"{words}, export in {time.monotonic() - begun:.0f} s{kept}")
+        where = " on this machine alone" if self._is_of_many_machines else ""
+        self._tell("done", f"{words}, export in {time.monotonic() - begun:.0f} s{where}{kept}")
         self._plan["proof"] = {"longest": {"examples": count, **found}}
         if self._processes > 1 and not self._settings.get("shard"):
             self._prove_parity(prepared, found, "longest-alone", self._alone(), "one process")

@@ -1,23 +1,40 @@
 """Gives the ranks of each attempt a meeting place of their own, so that a late one of an earlier attempt finds nobody.
 
 `torchrun` takes every option it was not given from a variable PET_<OPTION>. An id on its command line wins over that,
-so there the attempt's number is added to it.
+so there the attempt's number is added to it. A command says itself where its ranks meet; those of our own engine meet
+at an address and port of the machine that leads, which is the first of them.
 """
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from holdfast.machine.network import network_towards
 from holdfast.supervisor.child import Launch
 
 _OPTION = re.compile(r"--rdzv[-_]id(?:=(?P<value>.*))?")
 VARIABLE = "PET_RDZV_ID"
 
 
-def with_rendezvous(launch: Launch, meeting: str) -> Launch:
-    """The same launch, whose ranks meet under this name only."""
-    environment = {**launch.environment, VARIABLE: meeting}
-    return replace(launch, command=rename(launch.command, meeting), environment=environment)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """Where the ranks of one attempt meet."""
+
+    name: str
+    host: str = ""  # of our own engine only
+    port: int = 0
+
+
+def with_rendezvous(launch: Launch, meeting: Meeting, number: int) -> Launch:
+    """The same launch, whose ranks meet under this name only; `number` is this machine's, the one that leads has 0."""
+    environment = {**launch.environment, VARIABLE: meeting.name}
+    if launch.is_of_ranks:
+        place = {"MASTER_ADDR": meeting.host, "MASTER_PORT": meeting.port, "NODE_RANK": number}
+        environment |= {f"PET_{name}": str(value) for name, value in place.items()}
+        # Otherwise gloo takes the network of the machine's own name, which may be the one that leads nowhere.
+        if network := network_towards(meeting.host):
+            environment.setdefault("GLOO_SOCKET_IFNAME", network)
+    return replace(launch, command=rename(launch.command, meeting.name), environment=environment)
 
 
 def rename(command: Sequence[str], meeting: str) -> tuple[str, ...]:

@@ -37,24 +37,26 @@ def job_of(run: Path) -> Job:
     raise RequestError(f"{run}/request.json is of a kind that cannot be resumed", seen=f"kind {kind!r}")
 
 
-def ask_for_processes(run: Path, processes: str) -> None:
-    """Let a training run go on with another number of processes: what it learns does not depend on it."""
+def ask_for(run: Path, processes: str | None, nodes: str | None) -> None:
+    """Let a training run go on with other processes or machines: what it learns does not depend on them."""
+    asked = {name: value for name, value in (("processes", processes), ("nodes", nodes)) if value is not None}
+    options = " ".join(f"--{name} {value}" for name, value in asked.items())
     request = read_request(run)
     if request.get("kind") != "train":
         raise RequestError(
-            "--processes is for runs of holdfast train",
+            f"{options} is for runs of holdfast train",
             seen=f"{run} supervises a command, which says itself how many it starts",
         )
+    wanted = make_request({"data": "-", "out": str(run), **asked})
+    known = {name: getattr(wanted, name) for name in asked}
+    if all((request.get(name) or 1) == value for name, value in known.items()):
+        return  # as before, or another machine has asked for the same
     if leader := read_leader(run):
         raise RequestError(
             f"{run} is running, with supervisor {leader['pid']} on {leader['node']}",
-            try_next=(
-                f"on {leader['host']}: holdfast stop {run}",
-                f"then: holdfast resume {run} --processes {processes}",
-            ),
+            try_next=(f"on {leader['host']}: holdfast stop {run}", f"then: holdfast resume {run} {options}"),
         )
-    asked = make_request({"data": "-", "processes": processes}).processes
-    write_artifact(run, REQUEST, {**request, "processes": asked})
+    write_artifact(run, REQUEST, {**request, **known})
 
 
 def ask_to_stop(

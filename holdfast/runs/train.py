@@ -3,13 +3,11 @@
 Reads: the request. Leaves: a run folder that is the only truth about the run and can be resumed from any point.
 """
 
-import difflib
 import errno
-import os
-import re
 import shutil
+import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,39 +15,35 @@ from typing import Any
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import HoldfastError, MachineError, RequestError
 from holdfast.core.request import KIND, TrainRequest, read_saved, to_saved
-from holdfast.core.runfolder import PLAN, REQUEST, attempt_folders, model_folder
+from holdfast.core.runfolder import PLAN, REQUEST, attempt_folders
 from holdfast.core.text import human_bytes
 from holdfast.data.amounts import amounts_of
 from holdfast.data.shards import read_manifest
 from holdfast.planning.ladder import Changes
 from holdfast.planning.ladders import engine_ladder
-from holdfast.planning.presets import with_preset
 from holdfast.planning.processes import SHARED_SETTINGS
 from holdfast.planning.proving import Work
 from holdfast.runs.engine_child import EngineChildren
-from holdfast.runs.folders import RUNS, make_free_folder, take_folder
+from holdfast.runs.follower import follow
 from holdfast.runs.forecasting import Forecasting
-from holdfast.runs.holder import hold
+from holdfast.runs.holder import AlreadyHeld, hold
 from holdfast.runs.memory import Memory, fingerprint_of, key_of
 from holdfast.runs.prove import prove
 from holdfast.runs.report import write_report
 from holdfast.runs.result import closing_lines, describe_result, read_result
 from holdfast.runs.supervise import Job, Result, supervise
-from holdfast.runs.trackers import following, require_trackers
-from holdfast.runs.walk import OnEvent, Story, read_plan, walk
+from holdfast.runs.trackers import following
+from holdfast.runs.walk import OnEvent, Story, find_model, read_plan, walk
 from holdfast.runs.work import work_of
 from holdfast.supervisor.attempt import StopRequest
 from holdfast.supervisor.child import Launch
 
 __all__ = (
     "closing_lines",
-    "discard",
     "make_job",
-    "make_run_folder",
     "plan_train",
     "read_result",
     "resume_train",
-    "start_train",
     "train_job",
 )
 
@@ -61,25 +55,11 @@ _WISHES = (
 Guard = Callable[[StopRequest], AbstractContextManager[None]]
 
 
-def start_train(request: TrainRequest) -> Path:
-    """Make the folder of a new run, with the request in it."""
-    request = with_preset(_from_earlier(request))
-    _require_data(request)
-    require_trackers(request.report_to)
-    return make_run_folder(request)
-
-
-def discard(run: Path) -> None:
-    """Remove the folder of a run that was refused before it began; one in which anything was trained stays."""
-    if not any((run / name).exists() for name in ("attempts", "checkpoints", "model", "proof")):
-        shutil.rmtree(run, ignore_errors=True)
-
-
 def plan_train(run: Path, *, on_event: OnEvent) -> None:
     """Walk to the plan and prove it; `resume_train` goes on from there."""
     on_event("run", {"folder": str(run)})
     request = read_saved(run / REQUEST)
-    with EngineChildren(run, processes=request.processes or 1) as children:
+    with EngineChildren(run, processes=request.processes or 1) as children, hold(run):
         plan = _plan(run, request, on_event, children)
     Forecasting(run, _work(plan), on_event).forecast_from_proof(is_waiting=True)
 
@@ -88,14 +68,42 @@ def resume_train(run: Path, *, on_event: OnEvent, guard: Guard = lambda stop: nu
     """Bring a training run to its end, from wherever it stands; `guard` lets a stop be asked for while it trains."""
     request = read_saved(run / REQUEST)
     on_event("run", {"folder": str(run)})
-    with EngineChildren(run, processes=request.processes or 1) as children:
-        plan = _plan(run, request, on_event, children)
+    with EngineChildren(run, processes=(request.processes or 1) * nodes_of(request)) as children:
         stop = StopRequest()
-        with guard(stop), following(run, request.report_to):
-            listening = children.listening(Forecasting(run, _work(plan), on_event))
-            result = supervise(run, make_job(run, request, plan, children), on_event=listening, stop=stop)
+        while True:
+            try:
+                result = _lead(run, request, children, on_event, guard, stop)
+                break
+            except AlreadyHeld:
+                if nodes_of(request) == 1:
+                    raise
+            with guard(stop):
+                part = follow(run, part_job(run, request, children), on_event=on_event, stop=stop)
+            if part:
+                return part
     _report(run, on_event)
     return result
+
+
+def _lead(
+    run: Path, request: TrainRequest, children: EngineChildren, on_event: OnEvent, guard: Guard, stop: StopRequest
+) -> Result:
+    """Plan the run where that is not done yet, and bring it to its end; other machines wait meanwhile."""
+    with ExitStack() as held:
+        with guard(stop):
+            waiting = hold(
+                run,
+                say=lambda words: on_event("waiting", {"words": words}),
+                is_stopped=lambda: stop.is_asked,
+            )
+            lease = held.enter_context(waiting)
+        if stop.is_asked:
+            signal.raise_signal(stop.signal or signal.SIGINT)  # as if it came now, when nothing is trained yet
+        plan = _plan(run, request, on_event, children)
+        with guard(stop), following(run, request.report_to):
+            listening = children.listening(Forecasting(run, _work(plan), on_event))
+            job = make_job(run, request, plan, children)
+            return supervise(run, job, on_event=listening, stop=stop, lease=lease)
 
 
 def _plan(run: Path, request: TrainRequest, on_event: OnEvent, children: EngineChildren) -> dict[str, Any]:
@@ -107,16 +115,17 @@ def _plan(run: Path, request: TrainRequest, on_event: OnEvent, children: EngineC
     is_moved = settings and Path(settings["run"]) != run  # the folder was copied or renamed
     is_of_here = proof.get("machine") in (None, fingerprint_of())
     has_begun = any((run / "attempts").glob("*"))
-    is_as_asked = not plan or _planned_processes(plan) == (request.processes or 1)
+    is_as_asked = not plan or _planned(plan) == (request.processes or 1, nodes_of(request))
     if is_prepared and is_of_here and is_as_asked and not is_moved and (proof or has_begun):
         return plan
     children.warm_up()  # beside the reading of the data
-    with hold(run), _room(run):
+    with _room(run):
         try:
             walked = walk(run, request, on_event)
         except HoldfastError:
             if not is_as_asked:  # what was refused is not asked for any more
-                write_artifact(run, REQUEST, to_saved(replace(request, processes=_planned_processes(plan))))
+                processes, nodes = _planned(plan)
+                write_artifact(run, REQUEST, to_saved(replace(request, processes=processes, nodes=nodes)))
             raise
         if has_begun:
             _keep_proven(run, plan)
@@ -141,7 +150,7 @@ def _keep_proven(run: Path, earlier: Mapping[str, Any]) -> None:
     names = ("settings", "variables", "choices", "measured", "proof", "forecast")
     kept = {name: earlier[name] for name in names if name in earlier}
     kept["settings"] = {**earlier["settings"], "run": str(run), "prepared": str(run / "prepared")}
-    if _planned_processes(earlier) != _planned_processes(anew):
+    if _planned(earlier) != _planned(anew):
         for part in ("settings", "choices"):
             kept[part] = {name: value for name, value in kept[part].items() if name not in SHARED_SETTINGS}
             kept[part] |= {name: value for name, value in anew[part].items() if name in SHARED_SETTINGS}
@@ -150,8 +159,16 @@ def _keep_proven(run: Path, earlier: Mapping[str, Any]) -> None:
     write_artifact(run, PLAN, {**anew, **kept})
 
 
-def _planned_processes(plan: Mapping[str, Any]) -> int:
-    return int(((plan.get("choices") or {}).get("processes") or {}).get("value") or 1)
+def nodes_of(request: TrainRequest) -> int:
+    """How many machines train together."""
+    return request.nodes or 1
+
+
+def _planned(plan: Mapping[str, Any]) -> tuple[int, int]:
+    """The processes of each machine, and the machines."""
+    choices = plan.get("choices") or {}
+    processes, nodes = (int((choices.get(name) or {}).get("value") or 1) for name in ("processes", "nodes"))
+    return processes, nodes
 
 
 def _set_aside(run: Path, plan: Mapping[str, Any]) -> frozenset[str]:
@@ -200,7 +217,7 @@ def make_job(run: Path, request: TrainRequest, plan: Mapping[str, Any], children
     children = children or EngineChildren(run)
 
     def launch(attempt: Path, changes: Changes, resume: bool) -> Launch:
-        return children.launch(attempt, settings, {**variables, **changes})
+        return children.launch(attempt, settings, {**variables, **changes}, nodes=nodes_of(request))
 
     return Job(
         kind=KIND,
@@ -209,6 +226,8 @@ def make_job(run: Path, request: TrainRequest, plan: Mapping[str, Any], children
         ladder=engine_ladder(settings),
         allow_changes=request.allow_changes,
         max_attempts=request.max_attempts,
+        nodes=nodes_of(request),
+        nodes_wait_seconds=request.nodes_wait,
         step_timeout_seconds=request.step_timeout,
         memory=Memory.open(),
         memory_key=memory_key(request, plan),
@@ -217,74 +236,33 @@ def make_job(run: Path, request: TrainRequest, plan: Mapping[str, Any], children
     )
 
 
+def part_job(run: Path, request: TrainRequest, children: EngineChildren) -> Job:
+    """This machine's part of a run that another one leads: as planned there, with the files as they lie here."""
+
+    def launch(attempt: Path, changes: Changes, resume: bool) -> Launch:
+        plan = read_plan(run)
+        settings = {**plan["settings"], "run": str(run), "prepared": str(run / "prepared")}
+        if settings["model"] and not Path(settings["model"]).is_dir():
+            settings["model"] = str(find_model(request, str(plan["task"])).folder)
+        own = make_job(run, request, {**plan, "settings": settings}, children)
+        return own.make_launch(attempt, changes, resume)
+
+    return Job(
+        kind=KIND,
+        words=f"train {Path(request.data).name}",
+        make_launch=launch,
+        ladder=engine_ladder({}),
+        nodes=nodes_of(request),
+        step_timeout_seconds=request.step_timeout,
+    )
+
+
 def memory_key(request: TrainRequest, plan: Mapping[str, Any]) -> str:
     """Under which it is remembered what made a run finish: the same data, model and wishes about how to compute."""
     wishes = {name: getattr(request, name) for name in _WISHES}
     if (request.processes or 1) > 1:
         wishes["processes"] = request.processes
+    if nodes_of(request) > 1:
+        wishes["nodes"] = request.nodes
     model = str((plan.get("model") or {}).get("folder") or plan["settings"].get("model"))
     return key_of("train", str(Path(request.data).absolute()), model, str(plan.get("task")), repr(wishes))
-
-
-def make_run_folder(request: TrainRequest) -> Path:
-    """A folder of its own for the run, with the request in it."""
-    try:
-        run = take_folder(Path(request.out), "--out") if request.out else make_free_folder(_name_of(request.data))
-        write_artifact(run, REQUEST, to_saved(replace(request, out=str(run))))
-    except OSError as error:
-        raise MachineError(
-            f"the run folder {request.out or RUNS} cannot be written",
-            seen=error.strerror or str(error),
-            try_next=("--out FOLDER, at a place with room that you may write to",),
-            slug="disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "permission-denied",
-        ) from error
-    return run
-
-
-def _name_of(data: str) -> str:
-    return re.sub(r"[^\w.-]+", "-", Path(data).name.partition(".")[0]).strip("-.") or "run"
-
-
-def _require_data(request: TrainRequest) -> None:
-    """Refuse a path that leads nowhere before a folder is made for it."""
-    for name in ("data", "validation", "test", "negatives"):
-        path = getattr(request, name)
-        if path and not os.path.lexists(path):
-            guess = next(iter(difflib.get_close_matches(Path(path).name, _names_in(Path(path).parent), cutoff=0.8)), "")
-            raise RequestError(
-                f"there is no {path}",
-                seen="" if name == "data" else f"given as --{name}",
-                try_next=(f"{Path(path).parent / guess}, which is there",) if guess else (),
-            )
-
-
-def _names_in(folder: Path) -> list[str]:
-    try:
-        return sorted(path.name for path in folder.iterdir())[:1000]
-    except OSError:
-        return []
-
-
-def _from_earlier(request: TrainRequest) -> TrainRequest:
-    """Fill what was left open from the run that is gone on from: its model, and where none is given its data."""
-    if not request.from_run:
-        return request
-    earlier = Path(request.from_run)
-    if not (earlier / REQUEST).is_file():
-        raise RequestError(f"--from {earlier} is no run folder", seen="it holds no request.json")
-    if not any(model_folder(earlier).rglob("*.safetensors")):
-        raise RequestError(
-            f"--from {earlier} has no finished model", try_next=(f"holdfast resume {earlier}, to finish it first",)
-        )
-    before = read_saved(earlier / REQUEST)
-    mine = {name: getattr(request, name) for name in TrainRequest.__dataclass_fields__}
-    theirs = {name: getattr(before, name) for name in TrainRequest.__dataclass_fields__}
-    plain = TrainRequest()
-    taken = {name: value for name, value in theirs.items() if mine[name] == getattr(plain, name)}
-    own = {"out", "from_run", "model", "preset"}
-    if request.data:  # of other data the columns may be named otherwise
-        own |= {"validation", "test", "negatives", "text_column", "label_column", "group_column", "encoding"}
-        own |= {"delimiter", "header", "multi_label", "min_score"}
-    task = {"task": read_plan(earlier).get("task")} if request.task is None else {}
-    kept = {name: value for name, value in taken.items() if name not in own}
-    return replace(request, **{**kept, **task, "model": str(model_folder(earlier))})

@@ -29,8 +29,9 @@ from holdfast.doctor.checkup import Finding, check
 from holdfast.machine.asking import Asking
 from holdfast.machine.probe import ask_this_machine
 from holdfast.models.catalog import DEFAULT_FOR
-from holdfast.models.resolve import require_model, resolve
+from holdfast.models.resolve import Progress, require_model, resolve
 from holdfast.models.shape import read_shape
+from holdfast.models.store import ModelFolder
 from holdfast.planning.plan import TrainPlan, make_plan
 from holdfast.planning.presets import is_of_preset
 
@@ -176,12 +177,20 @@ def _model(request: TrainRequest, surveyed: Survey, story: Story) -> ModelFacts:
         raise RequestError(f"--lora is for causal; this is {task}", try_next=("leave --lora out", "--task causal"))
     if isinstance(surveyed, VectorSurvey) and not request.model:
         return ModelFacts(name="vectors", folder="", source="the vectors in the data")
-    name = request.model or DEFAULT_FOR[task]
-    story.tell("phase", phase="model", words=name)
-    found = resolve(name, story.working, say=lambda words: story.tell("note", words=words), offline=request.offline)
-    facts = read_shape(found)
+    story.tell("phase", phase="model", words=request.model or DEFAULT_FOR[task])
+    facts = read_shape(find_model(request, task, story.working, say=lambda words: story.tell("note", words=words)))
     story.tell("model", name=facts.name, folder=facts.folder, source=facts.source, parameters=facts.parameters)
     return facts
+
+
+def find_model(
+    request: TrainRequest,
+    task: str,
+    on_progress: Progress = lambda what, done, whole: None,
+    say: Callable[[str], None] = lambda words: None,
+) -> ModelFolder:
+    """The folder of the model on this machine, fetched where it is not there yet."""
+    return resolve(request.model or DEFAULT_FOR[task], on_progress, say=say, offline=request.offline)
 
 
 def _look(run: Path, request: TrainRequest, asking: Asking, story: Story) -> MachineFacts:

@@ -136,10 +136,10 @@ def test_a_number_that_is_refused_is_forgotten(world, tmp_path):
     wait_until(lambda: steps_done(run) >= 10, process)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=300)
-    refused = start(world, "resume", str(run), "--processes", "17")
+    refused = start(world, "resume", str(run), "--processes", str(CORES + 1))
     said, _ = refused.communicate(timeout=300)
-    assert refused.returncode == 2
-    assert b"more than there are examples in a step" in said
+    assert refused.returncode == 3
+    assert b"more than this machine has cores" in said
     assert json.loads((run / "request.json").read_text())["processes"] == 2
 
 

@@ -29,7 +29,7 @@ def make_folder(job: Job) -> Path:
         settings["from_run"] = str(Job(pk=int(str(settings["from_run"]))).folder)
     if job.dataset:
         settings["data"] = str(job.dataset.path)
-    from holdfast.runs.train import start_train  # slow to import, and mostly the folder is there
+    from holdfast.runs.new_train import start_train  # slow to import, and mostly the folder is there
 
     return start_train(make_request({**settings, "out": str(folder)}))
 

@@ -87,6 +87,37 @@ def test_more_processes_than_examples_of_a_step_are_refused():
     assert "a batch of 3 examples" in refused.value.seen
 
 
+@pytest.mark.parametrize(
+    ("asked", "kind", "instead"),
+    [
+        ({"processes": 99, "batch_size": 16}, MachineError, ("--processes 8",)),
+        ({"processes": 99, "batch_size": 4}, RequestError, ("--processes 4",)),
+        ({"processes": 4, "batch_size": 8, "nodes": 4}, RequestError, ("--processes 2", "--batch-size 16")),
+        ({"processes": 2, "batch_size": 4, "nodes": 3}, RequestError, ("leave --processes out", "--batch-size 6")),
+        ({"batch_size": 2, "nodes": 3}, RequestError, ("--nodes 2", "--batch-size 3")),
+    ],
+)
+def test_what_is_named_in_place_of_too_many_is_not_refused_again(asked, kind, instead):
+    given = {**asked, **({"out": "/shared"} if "nodes" in asked else {})}
+    with pytest.raises(kind) as refused:
+        plan(**given)
+    assert [words.partition(",")[0] for words in refused.value.try_next] == list(instead)
+
+
+def test_machines_share_each_step_and_each_shares_its_own_cores():
+    made = plan(nodes=2, out="/shared")
+    assert (made.choices["processes"].value, made.choices["threads"].value) == (1, 4)
+    assert made.choices["nodes"].because == "as asked; 2 processes in all, which share each step"
+    assert "nodes" not in made.settings(make_request({"data": "x"}), "p", "r")
+    assert plan(nodes=2, processes=2, out="/shared").choices["threads"].value == 2
+
+
+def test_weights_are_parted_among_the_processes_of_all_machines():
+    one = need_of(SMOLLM, 4096, task="causal", processes=2, shard=True)
+    two = need_of(SMOLLM, 4096, task="causal", processes=2, nodes=2, shard=True)
+    assert one.weights - two.weights == SMOLLM.parameters * 16 // 2
+
+
 def test_apples_gpu_is_refused_with_the_reason():
     trial = DeviceTrial(device="mps", outcome="agrees", detail="", seconds=1)
     mac = MachineFacts(os="macos", cpu_count=8, gpus=(Gpu(name="M2", kind="mps"),), trials=(trial,))
@@ -94,6 +125,8 @@ def test_apples_gpu_is_refused_with_the_reason():
         plan(machine=mac, processes=2)
     assert "no collective backend for MPS" in refused.value.seen
     assert plan(machine=mac, processes=2, device="cpu").choices["processes"].value == 2
+    with pytest.raises(MachineError, match="--nodes 2 cannot be had on Apple's GPU"):
+        plan(machine=mac, nodes=2, out="/shared")
 
 
 def test_other_systems_are_refused():

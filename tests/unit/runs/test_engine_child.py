@@ -76,6 +76,17 @@ def test_several_processes_are_a_torchrun_job_at_a_free_port_that_starts_nothing
     assert (launch.spare, launch.is_of_ranks, made) == (None, True, ["closed"])
 
 
+def test_of_several_machines_each_starts_its_part_and_is_told_later_where_all_meet(tmp_path, made, monkeypatch):
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.setenv("PET_NODE_RANK", "7")
+    settings = {"device": "cpu", "processes": 1, "threads": 4}
+    launch = EngineChildren(tmp_path).launch(tmp_path, settings, {}, nodes=3)
+    words = " ".join(launch.command[1:])
+    assert words.startswith("-m torch.distributed.run --nnodes 3 --nproc-per-node 1 --rdzv-backend static ")
+    assert not {"GLOO_SOCKET_IFNAME", "PET_NODE_RANK"} & launch.environment.keys()
+    assert (launch.spare, launch.is_of_ranks, made) == (None, True, ["closed"])
+
+
 def test_no_spare_waits_for_several_processes_and_one_does_again_after_they_became_one(tmp_path, made):
     children = EngineChildren(tmp_path, processes=2)
     children.warm_up()

@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.request import make_request as make_train_request
+from holdfast.core.request import read_saved
 from holdfast.core.runfolder import REQUEST
 from holdfast.runs.command import make_request
 from holdfast.runs.join import join_folder
-from holdfast.runs.rendezvous import rename
+from holdfast.runs.new_train import discard, start_train
+from holdfast.runs.rendezvous import Meeting, rename, with_rendezvous
+from holdfast.supervisor.child import Launch
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nnodes", "2")
 
@@ -62,6 +66,80 @@ def test_the_name_of_a_machine_stays_in_the_run(join, name):
         join(name, "train.py")
 
 
+def test_a_name_that_is_too_long_is_called_so(join):
+    with pytest.raises(RequestError, match=r"the name of this machine, a{20}\.\.\., is too long") as refused:
+        join("a" * 300, "train.py")
+    assert "300 bytes" in refused.value.seen
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    """Join a training run of two machines, whose data lie at one path on each."""
+    (tmp_path / "rows.csv").write_text("text,label\nfine,good\n")
+
+    def ask(node: str, **options: object) -> Path:
+        monkeypatch.setenv("HOLDFAST_NODE", node)
+        given = {"data": str(tmp_path / "rows.csv"), "out": str(tmp_path / "trained"), "nodes": 2, **options}
+        return start_train(make_train_request(given))
+
+    return ask
+
+
+def test_machines_that_train_share_a_run_and_each_may_wait_as_long_as_it_likes(train):
+    first = train("a", processes=2)
+    assert train("b", processes=2, nodes_wait=5) == first
+    asked = read_saved(first / REQUEST)
+    assert (asked.nodes, asked.processes, asked.out, asked.nodes_wait) == (2, 2, str(first), 900)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"processes": 2}, "--processes is not the same here"),
+        ({"save_seconds": 1}, "--save-seconds is not the same here"),
+        ({"text_column": ("title",)}, "--text-column is not the same here"),
+        ({"nodes": 3}, "--out .* holds another run"),
+    ],
+)
+def test_a_machine_that_would_train_otherwise_is_refused_with_both(train, options, told):
+    train("a")
+    with pytest.raises(RequestError, match=told) as refused:
+        train("b", **options)
+    assert refused.value.seen
+
+
+def test_a_machine_with_other_data_is_refused(train, tmp_path):
+    train("a")
+    (tmp_path / "rows.csv").write_text("text,label\nfine,poor\n")
+    with pytest.raises(RequestError, match="what is in the data") as refused:
+        train("b")
+    assert "put the same data on every machine" in refused.value.try_next[0]
+
+
+def test_data_may_be_a_folder(train, tmp_path):
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    (folder / "one.csv").write_text("text,label\nfine,good\n")
+    train("a", data=str(folder))
+    train("b", data=str(folder))
+    (folder / "one.csv").rename(folder / "two.csv")
+    with pytest.raises(RequestError, match="what is in the data"):
+        train("b", data=str(folder))
+
+
+def test_a_refused_request_leaves_room_for_another(train):
+    run = train("a")
+    discard(run)
+    assert (run / "nodes" / "a").is_dir()  # the others read their last words there
+    assert train("b", processes=2) == run
+
+
+def test_machines_that_train_need_a_folder_to_meet(train):
+    with pytest.raises(RequestError) as refused:
+        train("a", out=None)
+    assert "--nodes 2 needs --out FOLDER" in refused.value.seen
+
+
 def test_a_folder_that_cannot_be_meant_is_refused(join, tmp_path):
     with pytest.raises(RequestError, match="--nodes needs --run"):
         join("a", folder=None)
@@ -105,3 +183,17 @@ def test_storage_that_cannot_be_written_is_the_machines_fault(join, monkeypatch)
 )
 def test_each_attempt_meets_under_a_name_of_its_own(given, wanted):
     assert rename((*TORCHRUN, *given), "x") == (*TORCHRUN, *wanted)
+
+
+def test_our_own_ranks_are_told_where_they_meet_and_a_command_is_not(tmp_path):
+    meeting = Meeting(name="x", host="127.0.0.1", port=4711)
+    theirs = Launch(("torchrun", "train.py"), tmp_path, {}, tmp_path)
+    assert with_rendezvous(theirs, meeting, 1).environment == {"PET_RDZV_ID": "x"}
+    ours = Launch(("torchrun", "train.py"), tmp_path, {"GLOO_SOCKET_IFNAME": "eth7"}, tmp_path, is_of_ranks=True)
+    told = with_rendezvous(ours, meeting, 1).environment
+    assert {name: told[f"PET_{name}"] for name in ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")} == {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "4711",
+        "NODE_RANK": "1",
+    }
+    assert told["GLOO_SOCKET_IFNAME"] == "eth7"  # as asked

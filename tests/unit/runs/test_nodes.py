@@ -12,7 +12,7 @@ from holdfast.runs.holder import hold
 from holdfast.runs.lease import describe_self
 from holdfast.runs.live import render_glance
 from holdfast.runs.nodes import read_leader, read_nodes
-from holdfast.runs.resume import ask_for_processes, ask_to_stop
+from holdfast.runs.resume import ask_for, ask_to_stop
 from holdfast.runs.status import read_glance
 
 
@@ -60,8 +60,21 @@ def test_of_another_machine_only_a_notice_that_moves_is_believed(run, monkeypatc
         ask_to_stop(run, at_once=False, wait_seconds=1)
     write_artifact(run, REQUEST, {"kind": "train", "data": "rows.csv", "processes": 1})
     with pytest.raises(RequestError, match=r"is running, with supervisor \d+ on b"):
-        ask_for_processes(run, "2")
+        ask_for(run, "2", None)
     assert read_artifact(run / REQUEST)["processes"] == 1
+    ask_for(run, "1", "1")  # as it is: the machine that says so joins
+
+
+def test_a_run_that_nobody_leads_goes_on_with_other_machines_and_processes(run):
+    with pytest.raises(RequestError, match="--nodes 3 is for runs of holdfast train"):
+        ask_for(run, None, "3")
+    write_artifact(run, REQUEST, {"kind": "train", "data": "rows.csv", "processes": 2})
+    with pytest.raises(RequestError) as refused:
+        ask_for(run, None, "0")
+    assert "--nodes 0: is out of range; allowed: 1 to 10,000" in refused.value.seen
+    ask_for(run, "1", "3")
+    asked = read_artifact(run / REQUEST)
+    assert (asked["processes"], asked["nodes"], asked["data"]) == (1, 3, "rows.csv")
 
 
 def test_a_notice_that_stands_still_is_nobodys(run, monkeypatch):

@@ -1,0 +1,106 @@
+"""The folder of a new training run: what was asked is filled from an earlier run, checked, and written down.
+
+Reads: the request. Leaves: request.json.
+"""
+
+import difflib
+import errno
+import os
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from holdfast.core.artifacts import write_artifact
+from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.request import TrainRequest, read_saved, to_saved
+from holdfast.core.runfolder import NODES, PLAN, REQUEST, model_folder
+from holdfast.planning.presets import with_preset
+from holdfast.runs.folders import RUNS, make_free_folder, take_folder
+from holdfast.runs.join import join_training
+from holdfast.runs.nodes import read_leader
+from holdfast.runs.trackers import require_trackers
+from holdfast.runs.walk import read_plan
+
+
+def start_train(request: TrainRequest) -> Path:
+    """Make the folder of a new run, with the request in it; of several machines the later ones join the first."""
+    request = with_preset(_from_earlier(request))
+    _require_data(request)
+    require_trackers(request.report_to)
+    return join_training(request) if (request.nodes or 1) > 1 else make_run_folder(request)
+
+
+def discard(run: Path) -> None:
+    """Remove the folder of a run that was refused before it began; one in which anything was trained stays."""
+    if any((run / name).exists() for name in ("attempts", "checkpoints", "model", "proof")):
+        return
+    if not (run / NODES).is_dir():
+        shutil.rmtree(run, ignore_errors=True)
+    elif not read_leader(run):  # the other machines still read there how it ended; another request may begin anew
+        for name in (REQUEST, PLAN):
+            (run / name).unlink(missing_ok=True)
+
+
+def make_run_folder(request: TrainRequest) -> Path:
+    """A folder of its own for the run, with the request in it."""
+    try:
+        run = take_folder(Path(request.out), "--out") if request.out else make_free_folder(_name_of(request.data))
+        write_artifact(run, REQUEST, to_saved(replace(request, out=str(run))))
+    except OSError as error:
+        raise MachineError(
+            f"the run folder {request.out or RUNS} cannot be written",
+            seen=error.strerror or str(error),
+            try_next=("--out FOLDER, at a place with room that you may write to",),
+            slug="disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "permission-denied",
+        ) from error
+    return run
+
+
+def _name_of(data: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", Path(data).name.partition(".")[0]).strip("-.") or "run"
+
+
+def _require_data(request: TrainRequest) -> None:
+    """Refuse a path that leads nowhere before a folder is made for it."""
+    for name in ("data", "validation", "test", "negatives"):
+        path = getattr(request, name)
+        if path and not os.path.lexists(path):
+            guess = next(iter(difflib.get_close_matches(Path(path).name, _names_in(Path(path).parent), cutoff=0.8)), "")
+            raise RequestError(
+                f"there is no {path}",
+                seen="" if name == "data" else f"given as --{name}",
+                try_next=(f"{Path(path).parent / guess}, which is there",) if guess else (),
+            )
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in folder.iterdir())[:1000]
+    except OSError:
+        return []
+
+
+def _from_earlier(request: TrainRequest) -> TrainRequest:
+    """Fill what was left open from the run that is gone on from: its model, and where none is given its data."""
+    if not request.from_run:
+        return request
+    earlier = Path(request.from_run)
+    if not (earlier / REQUEST).is_file():
+        raise RequestError(f"--from {earlier} is no run folder", seen="it holds no request.json")
+    if not any(model_folder(earlier).rglob("*.safetensors")):
+        raise RequestError(
+            f"--from {earlier} has no finished model", try_next=(f"holdfast resume {earlier}, to finish it first",)
+        )
+    before = read_saved(earlier / REQUEST)
+    mine = {name: getattr(request, name) for name in TrainRequest.__dataclass_fields__}
+    theirs = {name: getattr(before, name) for name in TrainRequest.__dataclass_fields__}
+    plain = TrainRequest()
+    taken = {name: value for name, value in theirs.items() if mine[name] == getattr(plain, name)}
+    own = {"out", "from_run", "model", "preset"}
+    if request.data:  # of other data the columns may be named otherwise
+        own |= {"validation", "test", "negatives", "text_column", "label_column", "group_column", "encoding"}
+        own |= {"delimiter", "header", "multi_label", "min_score"}
+    task = {"task": read_plan(earlier).get("task")} if request.task is None else {}
+    kept = {name: value for name, value in taken.items() if name not in own}
+    return replace(request, **{**kept, **task, "model": str(model_folder(earlier))})

@@ -1,0 +1,137 @@
+"""`holdfast train --nodes 2`: two machines on one computer train one model together, whoever of them fails."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.artifacts import read_artifact
+from holdfast.core.runfolder import OUTCOME, attempt_folder, part_folder
+from holdfast.runs.lease import newest_lease
+from holdfast.supervisor.ends import read_ranks
+from tests.lab.trained import Process, finish, make_world, start, steps_done, train, wait_until, weights
+
+pytestmark = [pytest.mark.lab, pytest.mark.full]
+LEASE_SECONDS = "8"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory) -> Path:
+    return make_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(scope="module")
+def alone(world) -> str:
+    """The weights of one machine with two processes, which nothing happens to."""
+    run = world / "alone"
+    finish(train(world, run, "--prove", "never", "--processes", "2"))
+    return weights(run)
+
+
+class Pair:
+    """Machines a and b, which share a run's folder; a leads."""
+
+    def __init__(self, world: Path, run: Path):
+        self._world, self.run = world, run
+        self.machines: dict[str, Process] = {}
+
+    def train(self, *more: str) -> None:
+        """Start the same words on both."""
+        for name in ("a", "b"):
+            self._began(name, train(self._world, self.run, "--nodes", "2", *more, **self._own(name)))
+
+    def resume(self, *more: str) -> None:
+        """Go on, with the same words on both."""
+        for name in ("a", "b"):
+            self._began(name, start(self._world, "resume", str(self.run), *more, **self._own(name)))
+
+    def rank_of_b(self, step: int) -> int:
+        """Wait for a step; the process of b's rank."""
+        wait_until(lambda: steps_done(self.run) >= step, self.machines["a"])
+        return next(iter(read_ranks(part_folder(attempt_folder(self.run, 1), "b"))))
+
+    def _began(self, name: str, process: Process) -> None:
+        before = newest_lease(self.run)
+        self.machines[name] = process
+        if name == "a":
+            wait_until(lambda: newest_lease(self.run) > before, process)
+
+    def _own(self, name: str) -> dict[str, str]:
+        here = {"HOLDFAST_NODE": name, "HOLDFAST_NODE_ADDRESS": "127.0.0.1"}
+        return {**here, "HOLDFAST_NODE_LEASE_SECONDS": LEASE_SECONDS}
+
+
+@pytest.fixture
+def pair(world, tmp_path) -> Iterator[Pair]:
+    machines = Pair(world, tmp_path / "run")
+    yield machines
+    for process in machines.machines.values():
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def test_two_machines_learn_the_same_bits_as_two_processes_of_one(pair, alone):
+    pair.train("--prove", "always")
+    said = {name: finish(process) for name, process in pair.machines.items()}
+    assert "1 thread, on each of 2 machines" in said["a"]
+    assert "on this machine alone" in said["a"]  # the proof
+    assert "a leads; waiting for it to call the next attempt" in said["b"]
+    assert "93 steps (led by a)" in said["b"]
+    assert weights(pair.run) == alone
+    result = json.loads((pair.run / "result.json").read_text())
+    assert (result["state"], result["attempts"], result["metrics"]["test"]["accuracy"]) == ("finished", 1, 1.0)
+    assert (pair.run / "report.html").is_file()
+    ranks = [read_ranks(part) for part in (attempt_folder(pair.run, 1), part_folder(attempt_folder(pair.run, 1), "b"))]
+    assert [list(found.values()) for found in ranks] == [[0], [1]]
+
+
+def test_a_rank_killed_on_the_other_machine_is_named_with_it_and_the_same_weights_come_out(pair, alone):
+    pair.train("--prove", "never")
+    rank = pair.rank_of_b(40)
+    os.kill(rank, signal.SIGKILL)
+    said = {name: finish(process) for name, process in pair.machines.items()}
+    assert "attempt 1 died at step" in said["a"]
+    assert "on b: ended by signal SIGKILL" in said["a"]
+    assert f"SIGKILL of rank 1 on b (pid {rank})" in said["a"]
+    assert "goes on from step" in said["b"]
+    assert weights(pair.run) == alone
+
+
+def test_a_rank_stopped_on_the_other_machine_is_named_with_it(pair, alone):
+    pair.train("--prove", "never")
+    rank = pair.rank_of_b(40)
+    os.kill(rank, signal.SIGSTOP)
+    said = {name: finish(process) for name, process in pair.machines.items()}
+    first = read_artifact(attempt_folder(pair.run, 1) / OUTCOME)
+    assert (first["outcome"], first["diagnosis"]) == ("hung", "process-stopped"), said["a"]
+    assert first["sentence"].startswith("on b: ")
+    assert f"rank 1 on b (pid {rank})" in first["sentence"]
+    assert weights(pair.run) == alone
+
+
+def test_ctrl_c_on_one_saves_and_stops_both_and_one_machine_alone_goes_on(pair, world, alone):
+    pair.train("--prove", "never")
+    pair.rank_of_b(30)
+    pair.machines["b"].send_signal(signal.SIGINT)
+    for process in pair.machines.values():
+        said, _ = process.communicate(timeout=300)
+        assert process.returncode == 128 + signal.SIGINT, said.decode()
+    assert read_artifact(attempt_folder(pair.run, 1) / OUTCOME)["outcome"] == "stopped"
+    finish(start(world, "resume", str(pair.run), "--nodes", "1", "--processes", "2"))
+    assert weights(pair.run) == alone
+
+
+def test_the_one_that_leads_is_lost_and_the_same_words_go_on(pair, alone):
+    pair.train("--prove", "never")
+    pair.rank_of_b(30)
+    for process in pair.machines.values():
+        process.kill()
+        process.communicate(timeout=60)
+    pair.resume("--nodes", "2")
+    for process in pair.machines.values():
+        finish(process)
+    assert weights(pair.run) == alone
