@@ -144,8 +144,8 @@ def _attend(
     assert now.texts is not None
     window = kwargs.get("sliding_window")  # counts the token itself
     sight = Sight(bool(getattr(module, "is_causal", False)), window - 1 if window else None)
-    if q_1hNd.is_cuda and torch.is_autocast_enabled("cuda"):  # rotary positions leave whole numbers
-        half = torch.get_autocast_dtype("cuda")
+    if torch.is_autocast_enabled(kind := q_1hNd.device.type):  # rotary positions leave whole numbers
+        half = torch.get_autocast_dtype(kind)
         q_1hNd, k_1hNd, v_1hNd = q_1hNd.to(half), k_1hNd.to(half), v_1hNd.to(half)
     if has_flash(q_1hNd):
         q_NhD, k_NhD, v_NhD = (x_1hNd[0].transpose(0, 1) for x_1hNd in (q_1hNd, k_1hNd, v_1hNd))

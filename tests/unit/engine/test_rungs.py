@@ -1,17 +1,16 @@
 """A checkpoint of the plan as asked must be one that every safer rung goes on from."""
 
 import shutil
-import signal
+import threading
 from pathlib import Path
 
 import pytest
 
-from holdfast.core.events import Events
+from holdfast.core.events import Events, read_events
 from holdfast.core.heartbeat import BeatWriter
-from holdfast.core.runfolder import BEAT, EVENTS, model_folder
+from holdfast.core.runfolder import BEAT, EVENTS, attempt_folder, model_folder
 from holdfast.engine.loop import Loop
 from holdfast.engine.settings import read_settings
-from holdfast.engine.stopping import STOPPED
 from holdfast.engine.tasks import load_task
 from holdfast.planning.ladders import engine_ladder
 from tests.tiny import tiny_attempt, tiny_bert, tiny_instructions, tiny_llama, tiny_prepared, tiny_questions
@@ -21,16 +20,18 @@ MAKERS = {
     "causal": (tiny_llama, tiny_instructions),
     "two-tower": (tiny_bert, tiny_questions),
 }
-ASKED = {"micro_tokens": 512, "max_steps": 6, "packing": True}
+ASKED = {"precision": "bf16", "micro_tokens": 512, "max_steps": 6, "packing": True}
 
 
-class StopAt(Events):
-    """Asks the loop to stop once it has told of this step."""
+class Crash(Exception):
+    """Ends a run that has saved something."""
 
+
+class EventsThatCrash(Events):
     def write(self, event: str, **fields: object) -> None:
         super().write(event, **fields)
-        if event == "step" and fields["step"] == 2:
-            signal.raise_signal(signal.SIGTERM)
+        if event == "step" and fields["step"] == 4:
+            raise Crash
 
 
 def train(attempt: Path, kind: type[Events] = Events) -> int:
@@ -43,11 +44,16 @@ def test_a_run_goes_on_from_its_checkpoint_on_every_rung(task, tmp_path):
     make_model, make_prepared = MAKERS[task]
     parts = make_model(tmp_path / "model"), make_prepared(tmp_path / "prepared")
     asked = {"task": task, **ASKED}
-    assert train(tiny_attempt(tmp_path / "run", *parts, **asked), StopAt) == STOPPED
+    with pytest.raises(Crash):
+        train(tiny_attempt(tmp_path / "run", *parts, **asked, save_seconds=0), EventsThatCrash)
+    for thread in threading.enumerate():
+        if thread.name == "checkpoint":
+            thread.join()
     ladder = engine_ladder(asked | {"threads": 2})
     changes = [ladder.settle({}, rung.change) for rung in ladder.rungs]
     assert {"packing": False} in changes
     for at, change in enumerate(one for one in changes if one):
         run = shutil.copytree(tmp_path / "run", tmp_path / f"run-{at}")
         assert train(tiny_attempt(run, *parts, number=2, **asked | change)) == 0, change
+        assert any(event["event"] == "resumed" for event in read_events(attempt_folder(run, 2) / EVENTS))
         assert list(model_folder(run).rglob("*.safetensors"))
