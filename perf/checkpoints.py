@@ -215,8 +215,10 @@ def _supervise(run: Path, settings: dict[str, object], disturb) -> None:
             ladder=engine_ladder(settings),
             max_attempts=1000,
         )
-        supervise(run, job, on_event=children.listening(lambda event, details: None), stop=stop)
-        helper.join()
+        result = supervise(run, job, on_event=children.listening(lambda event, details: None), stop=stop)
+        helper.join(10)
+        if helper.is_alive():  # it waits for a step that will never come
+            raise RuntimeError(f"the run ended by itself: {result.sentence}")
 
 
 def _lost_seconds(run: Path, number: int, at: float) -> float:
