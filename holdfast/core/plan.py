@@ -86,8 +86,12 @@ _IN_SCRIPTS = {
 }
 
 
-def in_script(setting: str, value: object) -> str:
-    """Say what a changed setting, or an environment variable, is called in a script of one's own."""
+def in_script(change: Mapping[str, object] | None) -> list[str]:
+    """Say what changed settings and environment variables are called in a script of one's own, each once."""
+    return list(dict.fromkeys(_in_script(setting, value) for setting, value in (change or {}).items()))
+
+
+def _in_script(setting: str, value: object) -> str:
     if setting.isupper():
         return f"export {setting}={value}"
     wordings = _IN_SCRIPTS.get(setting, {})

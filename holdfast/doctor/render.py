@@ -118,7 +118,7 @@ def _foremost(remedies: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
 def _advice(remedy: Remedy) -> str:
     details = [_whole(remedy.command)] if remedy.command else []
     if not remedy.command:
-        details = [in_script(name, value) for name, value in (remedy.change or {}).items()]
+        details = in_script(remedy.change)
     details += [f"cost: {remedy.cost}"] if remedy.cost else []
     details += [] if remedy.keeps else ["changes what is learned"]
     return remedy.title + (f"  ({'; '.join(details)})" if details else "")

@@ -25,7 +25,7 @@ class SaveCost:
         return self.stall_seconds + self.cpu_seconds
 
 
-def cheap_interval_seconds(cost: SaveCost, life_seconds: float) -> float:
+def cheap_interval_seconds(cost: SaveCost, life_seconds: float = math.inf) -> float:
     """How far apart saves must lie to cost at most one percent, or nearer where attempts live so short.
 
     Where an attempt lives M seconds in the mean and a save costs C, the least is lost at intervals of sqrt(2 C M)

@@ -197,7 +197,7 @@ def _about_text(evidence: Evidence) -> str:
 
 def _remedy_lines(remedy: Remedy) -> list[str]:
     """A remedy's title, then what to type, then what it costs."""
-    changes = [in_script(name, value) for name, value in (remedy.change or {}).items()]
+    changes = in_script(remedy.change)
     typed = [
         change for change in (remedy.command, *changes) if change.startswith("export ") or change == remedy.command
     ]
