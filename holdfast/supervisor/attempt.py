@@ -31,6 +31,7 @@ from holdfast.supervisor.outcome import (
     OUTSIDE,
     How,
     Outcome,
+    closing_words,
     last_error,
     newest_beat,
     was_ended_from_outside,
@@ -43,7 +44,7 @@ from holdfast.supervisor.watch import Look, Watch
 
 OnEvent = Callable[[str, Mapping[str, object]], None]
 CallOff = Literal["", "end", "look"]  # go on; end, because it failed elsewhere; look first, because it hangs somewhere
-NAN = "nan-loss"
+NAN, EXIT = "nan-loss", "exit-crash"
 NOTHING = Diagnosis(slug="unknown", confidence="unknown", title="nothing failed")
 
 _TURN_SECONDS = 0.1  # how soon an exit or a wish to stop is seen
@@ -138,22 +139,27 @@ class _Attempt:
         elif code is None and self._call_off == "end":
             end_tree(self._launch.attempt, child, _HUNG_GRACE_SECONDS)
             outcome, diagnosis = replace(_outcome("interrupted", look, None), is_outside=True), NOTHING
-        elif code == 0 or (code is not None and self._is_all_done()):
+        elif code == 0 or (code is not None and self._is_all_done(child.pid, code)):
             self._end_stragglers(child)
-            outcome, diagnosis = self._finished(look, code), NOTHING
+            outcome, diagnosis = self._finished(look, child.pid, code), NOTHING
         else:
             outcome, diagnosis = self._name(child, watch, mark, look, code)
         seconds = round(time.monotonic() - begun, 3)
         return replace(outcome, seconds=seconds, started=round(self._started, 3)), diagnosis
 
-    def _is_all_done(self) -> bool:
-        """Our engine says so once the model is on the disk; how its process ends after that changes nothing."""
-        return any(event["event"] == "finished" for event in read_events(self._launch.attempt / EVENTS))
+    def _is_all_done(self, pid: int, code: int) -> bool:
+        """Our engine says so once the model is on the disk, a script when its last line is done; a crash after that
+        changes nothing."""
+        told = any(event["event"] == "finished" for event in read_events(self._launch.attempt / EVENTS))
+        return told or bool(closing_words(self._launch.attempt, pid, code))
 
-    def _finished(self, look: Look, code: int) -> Outcome:
-        """A script that goes on with weights that are no numbers, and ends well, has finished: but that is said."""
-        outcome, words = _outcome("finished", look, code), weights_words(self._launch.attempt)
-        return replace(outcome, sentence=words, diagnosis=NAN, confidence="proven") if words else outcome
+    def _finished(self, look: Look, pid: int, code: int) -> Outcome:
+        """A script with weights that are no numbers, or that crashes at its exit, has finished: but that is said."""
+        outcome, attempt = _outcome("finished", look, code), self._launch.attempt
+        for slug, words in ((NAN, weights_words(attempt)), (EXIT, closing_words(attempt, pid, code))):
+            if words:
+                return replace(outcome, sentence=words, diagnosis=slug, confidence="proven")
+        return outcome
 
     def _stay(self, child: Child, watch: Watch, mark: MemoryMark) -> Look:
         """Watch until the child has ended, hangs, or has been asked to stop and is gone."""

@@ -20,6 +20,7 @@ from holdfast.planning.ladder import Tried
 How = Literal["finished", "died", "hung", "stopped", "interrupted"]
 
 _OUTSIDE_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL}
+_CRASHES = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP}
 OUTSIDE = {"process-killed", "process-stopped", "machine-sleep"}  # named, and no fault of the plan
 _TRAINING = ("first step", "step", "evaluate", "save")  # the phases of a script that has set everything up
 # Variables that say the same as a setting, and reach nothing where it reaches nothing.
@@ -107,6 +108,14 @@ def weights_words(attempt: Path) -> str:
         return ""
     good = seen.get("last_finite_step")
     return f"the weights are NaN since about step {seen.get('step')}" + (f" (not yet at step {good})" if good else "")
+
+
+def closing_words(attempt: Path, pid: int, exit_code: int) -> str:
+    """Say that a program crashed once its own code had run to the end; empty when it did not, or ended otherwise."""
+    told = find_last_event(attempt / EVENTS, "program ended") or {}
+    if -exit_code not in _CRASHES or told.get("pid") != pid or not told.get("is_clean"):
+        return ""
+    return f"its process was ended by signal {signal.Signals(-exit_code).name} after the program's last line"
 
 
 def last_error(evidence: Evidence) -> tuple[str, str]:

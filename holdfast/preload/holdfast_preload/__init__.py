@@ -13,14 +13,15 @@ import sys
 
 def arm(attempt: str) -> None:
     """Start watching this process."""
-    from holdfast_preload import beat, environment, events, imports, parent, settings, stacks, threads
+    from holdfast_preload import beat, ending, environment, events, imports, parent, settings, stacks, threads
 
     events.open_in(attempt)
     settings.read(attempt)
     beat.open_in(attempt)
     if "RANK" in os.environ and "--multiprocessing-fork" not in getattr(sys, "orig_argv", ()):
         events.write("rank", rank=int(os.environ["RANK"]), world_size=int(os.environ.get("WORLD_SIZE", 0)))
-    for start in (stacks.arm, threads.arm, environment.apply, imports.arm, parent.arm):
+    # The end first: exit handlers run in the order from the last to the first.
+    for start in (ending.arm, stacks.arm, threads.arm, environment.apply, imports.arm, parent.arm):
         try:
             start()
         except Exception as error:

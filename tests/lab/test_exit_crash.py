@@ -1,0 +1,34 @@
+"""A program that crashes once its last line is done has finished; one that had failed before has not."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.lab.supervised import supervise
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(sys.platform != "linux", reason="the fault is brought about through glibc and libstdc++"),
+]
+PROGRAM = Path(__file__).parent / "faults" / "left_thread.py"
+
+
+@pytest.mark.parametrize("how", ["well", "0"])
+def test_a_crash_after_the_last_line_is_said_and_the_run_has_finished(tmp_path, how):
+    ended = supervise(tmp_path / "run", sys.executable, PROGRAM, tmp_path / "model", how)
+    assert ended.exit_code == 0
+    assert (tmp_path / "model").read_text() == "the model"
+    assert [outcome.exit_code for outcome in ended.outcomes] == [-6]
+    said = "finished, but its process was ended by signal SIGABRT after the program's last line"
+    assert ended.result["sentence"] == said
+    assert "more   holdfast explain exit-crash" in ended.output
+
+
+@pytest.mark.parametrize("how", ["raises", "1"])
+def test_a_program_that_failed_before_it_crashed_has_failed(tmp_path, how):
+    ended = supervise(
+        tmp_path / "run", sys.executable, PROGRAM, tmp_path / "model", how, options=("--max-attempts", "2")
+    )
+    assert ended.exit_code == 4
+    assert {outcome.outcome for outcome in ended.outcomes} == {"died"}
