@@ -9,6 +9,7 @@ Reads: nodes/*/notice. Leaves: words in the lease.
 
 import contextlib
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -28,7 +29,7 @@ from holdfast.planning.ladder import Changes
 from holdfast.runs.blame import Part, find_culprit, told_by
 from holdfast.runs.lease import Lease
 from holdfast.runs.rendezvous import Meeting, with_rendezvous
-from holdfast.supervisor.attempt import CallOff, OnEvent, StopRequest
+from holdfast.supervisor.attempt import NOTHING, CallOff, OnEvent, StopRequest
 from holdfast.supervisor.child import Launch
 from holdfast.supervisor.collect import read_attempt_evidence
 from holdfast.supervisor.outcome import Outcome, newest_beat, outcome_of
@@ -36,6 +37,9 @@ from holdfast.supervisor.outcome import Outcome, newest_beat, outcome_of
 WAIT_SECONDS = 900.0  # for machines that have not come yet
 _LOOK_SECONDS = 0.3
 _REPORT_SECONDS = 120.0  # for the parts of an attempt that was called off: evidence, a last checkpoint, an end
+_UNMET = re.compile(
+    r"client socket has (?:failed to connect|timed out)|Timed out after \d+ seconds waiting for clients"
+)
 _SAY_FIRST_SECONDS, _SAY_SECONDS = 2.0, 30.0
 
 
@@ -48,6 +52,7 @@ class Crew:
         self._seen: dict[str, Seen] = {}
         self._call = _Call()
         self._looked_at = float("-inf")
+        self._has_not_met = False  # the ranks of the attempt before
 
     def gather(self, tell: OnEvent, stop: StopRequest) -> bool:
         """Wait until enough machines are there; False when a stop was asked for meanwhile."""
@@ -164,10 +169,14 @@ class Crew:
         if culprit is None:
             return _cut_off(outcome, f"ended early on {', '.join(early)}", step), diagnosis
         told, named = told_by(culprit, self._call.number)
-        if self._call.meeting.host and told.diagnosis == "nccl-timeout" and not step:
-            told = replace(told, sentence=f"{told.sentence}; {self._address_words()}")
-        if culprit is not mine:
+        if culprit is mine:
+            named = diagnosis
+        else:
             _keep_evidence(attempt, self._me, culprit)
+        unmet = _UNMET.search(culprit.evidence.errors.joined) if self._call.meeting.host and not step else None
+        if unmet:
+            told, named = self._did_not_meet(told, unmet[0]), NOTHING
+        self._has_not_met = unmet is not None
         steps = max(told.steps, outcome.steps)
         return replace(
             told,
@@ -176,14 +185,17 @@ class Crew:
             steps=steps,
             started=outcome.started,
             seconds=outcome.seconds,
-        ), named if culprit is not mine else diagnosis
+        ), named
 
-    def _address_words(self) -> str:
+    def _did_not_meet(self, told: Outcome, said: str) -> Outcome:
+        """The same outcome in words that help; at the second time in a row nothing but a person's word will."""
         meeting = self._call.meeting
-        return (
-            f"all were to meet at {meeting.host}, port {meeting.port}: where the others cannot reach {self._me} there, "
-            f"HOLDFAST_NODE_ADDRESS=ADDRESS on {self._me} names another address"
+        sentence = (
+            f"the machines did not meet at {meeting.host}, port {meeting.port}, of {self._me} ({said}); "
+            f"where the others reach {self._me} at another address: HOLDFAST_NODE_ADDRESS=ADDRESS there"
         )
+        told = replace(told, sentence=sentence, diagnosis="unknown", confidence="unknown", error="", is_outside=True)
+        return replace(told, exit_code=MachineError.exit_code, is_outside=False) if self._has_not_met else told
 
     def _look(self, at_once: bool = False) -> None:
         """Look at every notice, but not oftener than a network file system likes."""

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.core.artifacts import to_plain
 from holdfast.core.notice import NoticeWriter, read_notice
-from holdfast.core.runfolder import LEASES, NODES, NOTICE, attempt_folder
+from holdfast.core.runfolder import LEASES, NODES, NOTICE, OUTPUT, attempt_folder
 from holdfast.runs import crew as crews
 from holdfast.runs.crew import Crew
 from holdfast.runs.lease import describe_self, take_lease
@@ -64,3 +64,29 @@ def test_a_stop_is_heard_while_only_another_part_still_runs(tmp_path, other, her
     assert outcome.outcome == (whole if ends_as == "stopped" else "finished")
     assert stop.is_asked == (whole == "stopped")
     assert ("b was asked to leave" in outcome.sentence) == (outcome.outcome == "interrupted")
+
+
+def test_machines_that_do_not_meet_twice_are_told_of_the_address(tmp_path, other, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_NODE_ADDRESS", "10.9.8.7")
+    lease = take_lease(tmp_path)
+    crew = Crew(tmp_path, 2, lease)
+    assert crew.gather(other, StopRequest())
+    ends = []
+    for number in (1, 2):
+        attempt = attempt_folder(tmp_path, number)
+        attempt.mkdir(parents=True)
+        (attempt / OUTPUT).write_text(
+            "torch.distributed.DistNetworkError: The client socket has timed out after 300 s\n"
+        )
+        launch = crew.call(number, {}, False, Launch(("torchrun",), tmp_path, {}, attempt, is_of_ranks=True))
+        assert (launch.environment["PET_MASTER_ADDR"], launch.environment["PET_NODE_RANK"]) == ("10.9.8.7", "0")
+        died = Outcome(number=number, outcome="died", exit_code=1, diagnosis="nccl-timeout", confidence="likely")
+        other.said |= {"attempt": number, "outcome": to_plain(Outcome(number=number, outcome="interrupted"))}
+        ends.append(crew.settle(died, NOTHING, other, StopRequest())[0])
+    lease.close()
+    assert "did not meet at 10.9.8.7, port " in ends[0].sentence
+    assert "HOLDFAST_NODE_ADDRESS=ADDRESS there" in ends[0].sentence
+    assert [(one.exit_code, one.is_outside, one.diagnosis) for one in ends] == [
+        (1, True, "unknown"),  # chance, perhaps
+        (3, False, "unknown"),
+    ]
