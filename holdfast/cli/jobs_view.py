@@ -28,7 +28,10 @@ def show_run(job: Json, attempts: list[Json]) -> Iterator[str]:
     yield f"{MARKS.get(job['state'], '[..]')} run {job['id']}, {clean(job['name'], 200)}: {_now(job)}"
     about = [
         ("owner", job["owner"] + (f", team {job['team']}" if job["team"] else "")),
-        ("worker", job["worker"] or ""),
+        (
+            "worker",
+            (job["worker"] or "") + (f", no word since {silent}" if (silent := job.get("silent_since")) else ""),
+        ),
         ("settings", ", ".join(f"{name} {value}" for name, value in job["settings"].items())),
         ("figures", _figures(job["metrics"])),
         ("left", human_seconds(job["eta_seconds"]) if job["eta_seconds"] is not None else ""),

@@ -5,6 +5,7 @@ import re
 from datetime import timedelta
 
 import pytest
+from django.conf import settings
 from django.utils import timezone
 
 from holdfast.service.jobs.models import Job, TrainedModel
@@ -39,6 +40,19 @@ def test_the_badge_says_what_the_sentence_says(home, ada, page):
     assert badge_and_sentence(page, job) == ("reads the data", "It reads the data.")
     Job.objects.filter(pk=job.pk).update(started=timezone.now(), phase="")  # claimed again; the folder is as it was
     assert badge_and_sentence(page, job) == ("running", "It begins.")
+
+
+def test_a_run_whose_machine_is_silent_says_since_when_and_not_that_it_trains(home, ada, page):
+    heard = timezone.now() - timedelta(seconds=40)
+    lease = heard + timedelta(seconds=settings.LEASE_SECONDS)
+    job = make_job(ada, "running", phase="step", lease_until=lease)
+    said = f"No word since {heard:%H:%M:%S} UTC; if none comes, the run goes on from what it saved last."
+    assert badge_and_sentence(page, job) == ("no word from it", said)
+    assert "no word from it" in page.get("/").content.decode()
+    seen = page.get(f"/runs/{job.pk}/live")["ETag"]
+    Job.objects.filter(pk=job.pk).update(lease_until=timezone.now() + timedelta(seconds=settings.LEASE_SECONDS))
+    assert page.get(f"/runs/{job.pk}/live")["ETag"] != seen
+    assert "No word" not in badge_and_sentence(page, job)[1]
 
 
 def test_tile_sentence_and_compare_name_the_same_time(home, ada, page):

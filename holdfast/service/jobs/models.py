@@ -3,6 +3,7 @@
 A team is one of Django's groups. Whoever lists rows for a person begins with `visible_to`.
 """
 
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,14 @@ class Job(models.Model):
     def folder(self) -> Path:
         """The run folder."""
         return this_home().runs / str(self.pk)
+
+    @property
+    def silent_since(self) -> datetime | None:
+        """When its holder was last heard of, where that is too long ago; by the database's clock."""
+        if self.state != Job.State.RUNNING or not self.lease_until:
+            return None
+        heard = self.lease_until - timedelta(seconds=settings.LEASE_SECONDS)
+        return heard if timezone.now() - heard > timedelta(seconds=settings.LEASE_SECONDS / 4) else None
 
 
 class TrainedModel(models.Model):

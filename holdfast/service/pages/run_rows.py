@@ -139,6 +139,8 @@ def state_words(job: Job, phase: str | None = None) -> str:
     if job.state == Job.State.RUNNING:
         if job.stop_asked:
             return "stopping"
+        if job.silent_since:
+            return "no word from it"
         phase = job.phase if phase is None else phase
         return phase_words(phase) if phase else "planning" if job.goal == Job.Goal.PLAN else "running"
     if job.state == Job.State.QUEUED and job.goal == Job.Goal.PLAN:

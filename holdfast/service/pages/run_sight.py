@@ -144,7 +144,16 @@ def read_sight(job: Job) -> RunSight:
 def seen_of(job: Job) -> tuple[object, ...]:
     """What the page is made of, cheaply: it is drawn again only when this changes."""
     row = (job.state, job.goal, job.stop_asked, job.worker_id, job.phase, job.step, job.steps, job.loss, job.sentence)
-    return (*row, job.eta_seconds, job.attempts, job.claims, str(job.error), str(job.metrics), marks_of(job.folder))
+    return (
+        *row,
+        job.silent_since,
+        job.eta_seconds,
+        job.attempts,
+        job.claims,
+        str(job.error),
+        str(job.metrics),
+        marks_of(job.folder),
+    )
 
 
 def _sentence(job: Job, story: Story, phase: str) -> tuple[str, str]:
@@ -157,6 +166,10 @@ def _sentence(job: Job, story: Story, phase: str) -> tuple[str, str]:
     if job.state == Job.State.RUNNING:
         if job.stop_asked:
             return f"Was asked to stop{where}: it saves and ends.", "warn"
+        if since := job.silent_since:
+            whose = f" from {job.worker}" if job.worker else ""
+            goes_on = "if none comes, the run goes on from what it saved last"
+            return f"No word{whose} since {since:%H:%M:%S} UTC; {goes_on}.", "warn"
         number = len(story.attempts)
         attempt = f", attempt {number}" if number > 1 else ""
         return f"It {phase_words(phase)}{where}{attempt}.", ""

@@ -29,6 +29,7 @@ class JobAnswer(Schema):
     started: datetime | None
     ended: datetime | None
     worker: str | None
+    silent_since: datetime | None  # when its worker was last heard of, where that is too long ago
     task: str
     phase: str
     step: int

@@ -80,6 +80,7 @@ def job_answer(job: Job) -> dict[str, Any]:
         "model": model.pk if model else None,
         "settings": job.request,
         "worker": job.worker.name if job.worker else None,
+        "silent_since": job.silent_since,
         "error": problem_in(key_of, job.error) if job.error else None,
         "sentence": named_in(key_of, job.sentence),
         **{name: getattr(job, name) for name in (*same, *copied)},
