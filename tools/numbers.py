@@ -117,8 +117,7 @@ BENCHMARKS = {
         "finish",
         "The same faults with and without Holdfast",
         "python perf/bare.py --page docs/bare.md",
-        "In the middle of a step, in our engine and in scripts on three frameworks; [every one of them](bare.md). "
-        "Faults while importing and at the first step, SIGABRT, deadlocks and livelocks are still to be run this way.",
+        "In our engine and in scripts on three frameworks; [every one of them](bare.md).",
     ),
     "bare_cuda": Benchmark(
         "finish",
