@@ -144,7 +144,7 @@ def report(
 def write_ledger(benchmark: str, unit: str, found: dict[str, tuple[float, int]], device: str = "cpu") -> None:
     """Add a line for each subject: its median and of how many rounds."""
     with LEDGER.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
+        writer = csv.writer(file, lineterminator="\n")
         for subject, (median, rounds) in found.items():
             writer.writerow(ledger_line(benchmark, subject, unit, median, rounds, device))
 

@@ -32,7 +32,7 @@ def write_figures(benchmark: str, figures: list[Figure]) -> None:
     commit, machine = commit_and_machine()
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     with LEDGER.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
+        writer = csv.writer(file, lineterminator="\n")
         for one in figures:
             print(f"{benchmark:<20} {one.subject:<58} {one.value:10.4g} {one.unit}")
             row = [today, commit, machine, benchmark, one.subject, one.unit, f"{one.value:.6g}", one.rounds]
