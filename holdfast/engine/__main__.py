@@ -34,7 +34,7 @@ def main(attempt: Path) -> int:
     beat.enter("import")
     prepare_process()
     # Imported here, so that the beat and the stack dumps are armed before torch loads.
-    from holdfast.engine.loop import BadNumbers
+    from holdfast.engine.bad_numbers import BadNumbers
 
     told = Silence() if place and place.rank else events
     try:
@@ -53,14 +53,14 @@ def main(attempt: Path) -> int:
 
 
 def _train(attempt: Path, place: Place | None, beat: BeatWriter, events: Events) -> int:
-    from holdfast.engine.loop import Loop, use_threads
+    from holdfast.engine.loop import Loop
     from holdfast.engine.settings import read_settings
     from holdfast.engine.tasks import load_task
 
     settings = read_settings(attempt)
     if place is None:
         settings = replace(settings, shard=False)  # there is nobody to share with
-        use_threads(settings)
+        settings.use_threads()
         beat.enter("load")
         return Loop(load_task(settings), settings, beat, events).train()
     from holdfast.engine.ranks import JoinedRanks, own_device, require_enough
@@ -68,7 +68,7 @@ def _train(attempt: Path, place: Place | None, beat: BeatWriter, events: Events)
     require_enough(settings.batch_size, place.size)
     device, threads = own_device(settings.device, place), place.threads(settings.threads)
     settings = replace(settings, device=device, threads=threads)
-    use_threads(settings)
+    settings.use_threads()
     ranks = JoinedRanks(place, device, attempt / STOP, in_lockstep=settings.shard)
     if place.rank and place.local_rank == 0:  # on another machine than the first rank, whose loop tells this there
         Events(attempt / EVENTS).write("met", can_stop=True)

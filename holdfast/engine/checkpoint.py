@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -44,7 +45,7 @@ class Loaded:
     step: int
     is_begun: bool  # the step's epoch had begun
     parts: dict[str, Tensors]  # "weights", "optimizer"
-    facts: Mapping[str, object]  # small values that belong to the run, such as the best metric
+    facts: Mapping[str, Any]  # small values that belong to the run, such as the best metric
 
 
 class Checkpoints:

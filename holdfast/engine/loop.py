@@ -14,16 +14,15 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.events import Events
 from holdfast.core.heartbeat import BeatWriter
-from holdfast.core.runfolder import METRICS, MISJUDGED, checkpoints_folder, model_folder
-from holdfast.engine.about_model import write_about
+from holdfast.core.runfolder import checkpoints_folder
+from holdfast.engine.bad_numbers import keep_bad_batch
 from holdfast.engine.cadence import SaveCost, is_time_to_save, share_over_budget
 from holdfast.engine.captured import StepResult, make_captured
-from holdfast.engine.card import write_card
 from holdfast.engine.checkpoint import Loaded, Tensors, is_full
+from holdfast.engine.finished import write_finished
 from holdfast.engine.identity import identity_of, require_same
 from holdfast.engine.lives import mean_life_seconds
 from holdfast.engine.meeting import Meeting
@@ -43,10 +42,6 @@ from holdfast.engine.settings import Settings
 from holdfast.engine.shared_adamw import SharedAdamW
 from holdfast.engine.stopping import STOPPED, Interrupted, Stopping
 from holdfast.engine.tasks import Task
-
-
-class BadNumbers(Exception):
-    """The loss or the gradient is not a number; the weights were not touched."""
 
 
 class Loop:
@@ -124,7 +119,7 @@ class Loop:
         rate = learning_rate(self._settings, step, self.steps)
         for group in self._optimizer.param_groups:
             group["lr"].fill_(rate)
-        arrays = self._task.step_arrays(step, examples) if self._captured else None  # type: ignore[attr-defined]
+        arrays = self._task.step_arrays(step, examples) if self._captured else None
         if self._captured and arrays:
             if not self._task.model.training:
                 self._task.model.train()
@@ -179,7 +174,11 @@ class Loop:
     def _record(self, result: StepResult) -> None:
         """Write down what a step gave; bad numbers end the run before they touch the weights."""
         if not math.isfinite(result.loss) or not math.isfinite(result.norm):
-            self._refuse(result.step, self._order.examples(result.step), result.loss, result.norm)
+            batch = self._task.show(self._order.examples(result.step))
+            bad = keep_bad_batch(self._run if self._ranks.is_first else None, result, batch)
+            self._events.write("bad numbers", reason=str(bad))
+            self._ranks.wait()  # the first rank that ends takes the others down
+            raise bad
         rate = learning_rate(self._settings, result.step, self.steps)
         numbers = {"loss": result.loss, "lr": rate, "norm": result.norm}
         self._events.write("step", step=result.step, **numbers, **self._cost())
@@ -196,22 +195,6 @@ class Loop:
         if self._captured:
             for result in self._captured.drain():
                 self._record(result)
-
-    def _refuse(self, step: int, examples: Indices, loss: float, norm: float) -> None:
-        """Keep the batch that gave bad numbers, and end before it touches the weights."""
-        name = f"nan-batch-{step}.json"
-        batch = self._task.show(examples)
-        kept = f"its batch is in {self._run / name}"
-        try:
-            if self._ranks.is_first:
-                content = {"step": step, "loss": str(loss), "norm": str(norm), "batch": batch}
-                write_artifact(self._run, name, content)
-        except OSError as error:
-            kept = f"its batch could not be kept: {error}"
-        bad = BadNumbers(f"nan-loss: step {step} gave loss {loss} and gradient norm {norm}; {kept}")
-        self._events.write("bad numbers", reason=str(bad))
-        self._ranks.wait()  # the first rank that ends takes the others down
-        raise bad
 
     def _evaluate_if_due(self, done: int) -> None:
         is_due = done % self._eval_steps == 0 or done == self.steps
@@ -268,12 +251,11 @@ class Loop:
         loaded = self._checkpoints.load_newest()
         if loaded is None:
             return 0
-        # Facts come back from JSON as the types that were saved.
-        require_same(loaded.facts["identity"], self._identity, checkpoints_folder(self._run))  # type: ignore[arg-type]
+        require_same(loaded.facts["identity"], self._identity, checkpoints_folder(self._run))
         self._load(loaded)
         load_optimizer_tensors(self._task.model, self._optimizer, self._own(loaded.parts.pop("optimizer")))
-        self._best, self._best_step = loaded.facts["best"], loaded.facts["best_step"]  # type: ignore[assignment]
-        self._evaluated_step = loaded.facts["evaluated_step"]  # type: ignore[assignment]
+        self._best, self._best_step = loaded.facts["best"], loaded.facts["best_step"]
+        self._evaluated_step = loaded.facts["evaluated_step"]
         self._saved_step = loaded.step
         self._events.write("resumed", step=loaded.step)
         return loaded.step
@@ -324,22 +306,10 @@ class Loop:
 
     def _export(self) -> None:
         kept = self._take_kept()
-        reports = {split: self._task.report(split) for split in ("validation", "test")}
-        if self._ranks.in_lockstep:
-            from holdfast.engine.sharding import make_whole
-
-            make_whole(self._task.model, keeps=self._ranks.is_first)
-        if not self._ranks.is_first:
-            return
-        metrics = {"step": kept, "steps": self.steps, **{split: found for split, found in reports.items() if found}}
-        write_artifact(self._run, METRICS, metrics)
-        split = "test" if reports["test"] else "validation"
-        write_artifact(self._run, MISJUDGED, {"split": split, "examples": self._task.misjudged(split)})
-        self._task.export(model_folder(self._run))
-        write_about(model_folder(self._run), self._settings)
-        write_card(model_folder(self._run), self._settings, metrics)
-        self._beat.enter("end", self.steps, self.steps)
-        self._events.write("finished", steps=self.steps, kept_step=kept, metrics=metrics, **self._cost())
+        metrics = write_finished(self._task, self._settings, self._ranks, {"step": kept, "steps": self.steps})
+        if metrics:
+            self._beat.enter("end", self.steps, self.steps)
+            self._events.write("finished", steps=self.steps, kept_step=kept, metrics=metrics, **self._cost())
 
     def _take_kept(self) -> int:
         """Put the weights to export into the model: those of the best evaluation, or the last; give their step."""
@@ -351,9 +321,3 @@ class Loop:
             return self.steps
         self._load(best)
         return best.step
-
-
-def use_threads(settings: Settings) -> None:
-    """Take the threads the plan gives; torch's own choice otherwise."""
-    if settings.threads:
-        torch.set_num_threads(settings.threads)

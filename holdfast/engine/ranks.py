@@ -89,6 +89,13 @@ class Ranks:
 
     def require_same(self, words: str, what: str) -> None:
         """Refuse where the first rank has other words for the same thing."""
+        mine = int.from_bytes(hashlib.sha256(words.encode()).digest()[:6])  # which a float64 holds exactly
+        if self.tell(mine) != mine:
+            raise RequestError(
+                f"{what} of rank {self.rank} is not that of the first rank",
+                seen=f"here: {words}",
+                try_next=("put the same files on every machine",),
+            )
 
     def leave(self) -> None:
         """Say good-bye."""
@@ -181,16 +188,6 @@ class JoinedRanks(Ranks):
             self.stopping.is_asked |= self._stop_file.exists()
         return self.stopping.is_asked
 
-    def require_same(self, words: str, what: str) -> None:
-        """Refuse where the first rank has other words for the same thing."""
-        mine = int.from_bytes(hashlib.sha256(words.encode()).digest()[:6])  # which a float64 holds exactly
-        if self.tell(mine) != mine:
-            raise RequestError(
-                f"{what} of rank {self.rank} is not that of the first rank",
-                seen=f"here: {words}",
-                try_next=("put the same files on every machine",),
-            )
-
     def leave(self) -> None:
         """Say good-bye."""
         self._distributed.destroy_process_group()
@@ -203,7 +200,7 @@ def is_dealt_out(tensor: Tensor) -> bool:
 
 def whole(tensor: Tensor) -> Tensor:
     """A tensor as one process has it; of one that is dealt out all ranks must ask for it together."""
-    return tensor.full_tensor() if is_dealt_out(tensor) else tensor  # type: ignore[attr-defined]
+    return tensor.full_tensor() if is_dealt_out(tensor) else tensor  # type: ignore[attr-defined]  # a DTensor has it
 
 
 def own_device(device: str, place: Place) -> str:

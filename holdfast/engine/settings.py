@@ -66,6 +66,11 @@ class Settings:
         """How many cores may each work on texts of their own."""
         return 1 if self.is_on_card or self.device != "cpu" else self.threads or torch.get_num_threads()
 
+    def use_threads(self) -> None:
+        """Take the threads the plan gives; torch's own choice otherwise."""
+        if self.threads:
+            torch.set_num_threads(self.threads)
+
     def autocast(self) -> AbstractContextManager[object]:
         """Compute in half precision where the plan says so; the weights stay whole."""
         device = self.device.partition(":")[0]

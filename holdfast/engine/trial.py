@@ -50,12 +50,11 @@ def main(folder: Path) -> int:
 def _time(settings: Any, seconds: float, beat: BeatWriter) -> dict[str, object]:
     import torch
 
-    from holdfast.engine.loop import use_threads
     from holdfast.engine.optim import clip_gradients
     from holdfast.engine.order import Order
     from holdfast.engine.tasks import load_task
 
-    use_threads(settings)
+    settings.use_threads()
     _forget_peak()
     task = load_task(settings)
     order = Order(task.lengths, settings.batch_size, settings.seed, settings.pool_batches)

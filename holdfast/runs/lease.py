@@ -139,7 +139,7 @@ def take_lease(run: Path, *, say: Say = lambda words: None, is_stopped: Callable
 def newest_lease(run: Path) -> int:
     """The number of the newest lease; 0 when nobody has led the run yet."""
     try:
-        return max((int(name) for name in os.listdir(run / LEASES) if name.isdigit()), default=0)  # noqa: PTH208
+        return max((int(name) for name in os.listdir(run / LEASES) if name.isdigit()), default=0)  # noqa: PTH208  (names alone)
     except FileNotFoundError:
         return 0
 

@@ -38,6 +38,9 @@ class Task(Protocol):
         Of several ranks each adds its part, and gives its part of the loss.
         """
 
+    def step_arrays(self, step: int, examples: Indices) -> dict[str, NDArray[np.int64]] | None:
+        """The same step as plain arrays, for a card that has it as a graph; None where it must be computed anew."""
+
     def evaluate(self, split: str) -> dict[str, float]:
         """Metrics on a split; empty where there is no such split."""
 
