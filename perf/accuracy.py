@@ -12,7 +12,6 @@ the weights of the last step count.
 """
 
 import argparse
-import csv
 import json
 import os
 import statistics
@@ -107,12 +106,10 @@ def summary(case: dict[str, Any], found: dict[Job, dict[str, float]]) -> list[tu
 
 def write_lines(rows: list[tuple[str, str, str, float, float, int]], device: str) -> None:
     """Add the means to the ledger."""
-    from contest import LEDGER, ledger_line
+    from figures import Figure, write_figures
 
-    with LEDGER.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        for name, who, metric, mean, _, seeds in rows:
-            writer.writerow(ledger_line(f"accuracy {name}", who, f"mean test {metric}", mean, seeds, device))
+    for name, who, metric, mean, _, seeds in rows:
+        write_figures(f"accuracy {name}", [Figure(who, f"mean test {metric}", mean, seeds)], device)
 
 
 def _subjects(case: dict[str, Any]) -> list[tuple[str, int]]:

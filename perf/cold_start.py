@@ -3,16 +3,16 @@
 `help` is the whole command; `first line` is the time until any command prints something.
 """
 
-import csv
-import datetime
-import platform
 import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-LEDGER = Path(__file__).parent / "ledger.csv"
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from perf.figures import Figure, write_figures
+
 HOLDFAST = str(Path(sys.executable).parent / "holdfast")
 ROUNDS = 15
 COMMANDS = {
@@ -30,15 +30,8 @@ def main() -> None:
     for _ in range(ROUNDS):
         for name, command in COMMANDS.items():
             seconds[name].append(first_output_seconds(command))
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    with LEDGER.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        for name, values in seconds.items():
-            median = statistics.median(values)
-            print(f"{name:<32} {median * 1000:6.0f} ms   (worst {max(values) * 1000:.0f})")
-            today = datetime.datetime.now(datetime.UTC).date().isoformat()
-            machine = f"{platform.system()} {platform.machine()}"
-            writer.writerow([today, commit, machine, "cold_start", name, "seconds", f"{median:.4f}", ROUNDS])
+    figures = [Figure(name, "seconds", statistics.median(values), ROUNDS) for name, values in seconds.items()]
+    write_figures("cold_start", figures)
 
 
 def first_output_seconds(command: list[str]) -> float:

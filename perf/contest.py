@@ -4,11 +4,8 @@ Turns share whatever else the machine is doing, so their ratio holds on a busy m
 which decides, stands the CPU time of all threads, which other processes hardly touch.
 """
 
-import csv
-import datetime
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -19,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-LEDGER = Path(__file__).parent / "ledger.csv"
+from figures import Figure, write_figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,35 +130,12 @@ def report(
         rate = f"{medians[name]:7.2f} examples/s {medians[name] * tokens:8.0f} tokens/s"
         print(f"  {name:<34} {rate}   ours {ratio:5.2f}x   {cpu:6.1f} ms CPU an example{used}")
     medians_of = {name: (medians[name], len(found)) for name, found in turns.items()}
-    write_ledger(benchmark, "examples/s", medians_of, device)
+    figures = [Figure(name, "examples/s", rate, rounds) for name, (rate, rounds) in medians_of.items()]
     if tokens:
-        in_tokens = {name: (tokens * rate, rounds) for name, (rate, rounds) in medians_of.items()}
-        write_ledger(benchmark, "tokens/s", in_tokens, device)
+        figures += [Figure(name, "tokens/s", tokens * rate, rounds) for name, (rate, rounds) in medians_of.items()]
     if shares:
-        write_ledger(benchmark, "% of the matrix rate", shares, device)
-
-
-def write_ledger(benchmark: str, unit: str, found: dict[str, tuple[float, int]], device: str = "cpu") -> None:
-    """Add a line for each subject: its median and of how many rounds."""
-    with LEDGER.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        for subject, (median, rounds) in found.items():
-            writer.writerow(ledger_line(benchmark, subject, unit, median, rounds, device))
-
-
-def ledger_line(benchmark: str, subject: str, unit: str, value: float, rounds: int, device: str) -> list[object]:
-    """One line of the ledger, with the day, the commit and the machine."""
-    commit = (
-        os.environ.get("HOLDFAST_COMMIT")
-        or subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    )
-    machine = f"{platform.system()} {platform.machine()} {os.cpu_count()} cores"
-    if device.startswith("cuda"):
-        import torch
-
-        machine = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return [today, commit, machine, benchmark, subject, unit, f"{value:.4f}", rounds]
+        figures += [Figure(name, "% of the matrix rate", share, rounds) for name, (share, rounds) in shares.items()]
+    write_figures(benchmark, figures, device)
 
 
 def run_engine(task: str, model: Path, prepared: Path, threads: int | None, **more: object) -> None:

@@ -21,15 +21,20 @@ class Figure:
     rounds: int
 
 
-def commit_and_machine() -> tuple[str, str]:
-    """What was measured, and where."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+def commit_and_machine(device: str = "cpu") -> tuple[str, str]:
+    """What was measured, and where; HOLDFAST_COMMIT names the commit in a copy without one."""
+    asked = ["git", "rev-parse", "--short", "HEAD"]
+    commit = os.environ.get("HOLDFAST_COMMIT") or subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+    if device.startswith("cuda"):
+        import torch
+
+        return commit, f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
     return commit, f"{platform.system()} {platform.machine()} {os.cpu_count()} cores, load {os.getloadavg()[1]:.0f}"
 
 
-def write_figures(benchmark: str, figures: list[Figure]) -> None:
+def write_figures(benchmark: str, figures: list[Figure], device: str = "cpu") -> None:
     """Print the figures and add them to the ledger."""
-    commit, machine = commit_and_machine()
+    commit, machine = commit_and_machine(device)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     with LEDGER.open("a", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")

@@ -6,13 +6,9 @@ step. `--model FOLDER` takes another model than a tiny one.
 """
 
 import argparse
-import csv
-import datetime
 import os
-import platform
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -28,9 +24,8 @@ from holdfast.runs import engine_child
 from holdfast.runs.engine_child import EngineChildren
 from holdfast.runs.supervise import Job, StopRequest, supervise
 from holdfast.supervisor.members import read_root
+from perf.figures import Figure, write_figures
 from tests.tiny import tiny_bert, tiny_prepared
-
-LEDGER = Path(__file__).parent / "ledger.csv"
 
 
 def main() -> None:
@@ -98,18 +93,10 @@ def _wait_for_step(run: Path, number: int) -> None:
 
 
 def _write(model: str, found: dict[str, list[float]]) -> None:
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    machine = f"{platform.system()} {platform.machine()} {os.cpu_count()} cores, load {os.getloadavg()[0]:.0f}"
-    with LEDGER.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        for words, values in found.items():
-            median = statistics.median(values)
-            each = ", ".join(f"{value:.2f}" for value in values)
-            print(f"{model} {words:<12} {median:6.2f} s from kill to the end of the next step   ({each})")
-            writer.writerow(
-                [today, commit, machine, f"restart {model}", words, "seconds", f"{median:.4f}", len(values)]
-            )
+    for words, values in found.items():
+        print(f"{words}: {', '.join(f'{value:.2f}' for value in values)} s from a kill to the end of the next step")
+    figures = [Figure(words, "seconds", statistics.median(values), len(values)) for words, values in found.items()]
+    write_figures(f"restart {model}", figures)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,8 @@ does not depend on what else the machine does; adds them to the ledger.
 """
 
 import argparse
-import csv
-import datetime
 import http.client
 import os
-import platform
 import random
 import statistics
 import subprocess
@@ -24,7 +21,8 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-LEDGER = Path(__file__).parent / "ledger.csv"
+from perf.figures import Figure, write_figures
+
 PAGES = ("/", "/?state=queued", "/runs/{run}", "/runs/{run}/live", "/datasets/", "/models/", "/machines/", "/api/jobs")
 
 
@@ -60,7 +58,7 @@ def main() -> None:
     print(f"{answers} answers, {cost * 1000:.1f} ms of processor time each")
     print(f"{given.jobs} jobs, {given.followers} followers, {os.cpu_count()} cores, load average {busy:.1f}")
     if not given.no_ledger:
-        note(waited, cost, busy)
+        note(waited, cost)
 
 
 def make_stage(jobs: int, followers: int) -> tuple[str, list[int]]:
@@ -170,22 +168,16 @@ def percentile(taken: list[float], share: float = 0.95) -> float:
     return sorted(taken)[min(len(taken) - 1, int(share * len(taken)))]
 
 
-def note(waited: dict[str, tuple[float, float, int]], cost: float, busy: float) -> None:
-    """Add the figures to the ledger, with how busy the machine was beside them."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    machine = f"{platform.system()} {platform.machine()} {os.cpu_count()} cores, load average {busy:.0f}"
-    with LEDGER.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(
-            [today, commit, machine, "service_load", "an answer, processor time", "seconds", f"{cost:.4f}", 1]
-        )
-        for name in ("every page", "followed, every 2 s"):
-            median, worst, count = waited[name]
-            writer.writerow(
-                [today, commit, machine, "service_load", f"{name}, median", "seconds", f"{median:.4f}", count]
-            )
-            writer.writerow([today, commit, machine, "service_load", f"{name}, p95", "seconds", f"{worst:.4f}", count])
+def note(waited: dict[str, tuple[float, float, int]], cost: float) -> None:
+    """Add the figures to the ledger."""
+    figures = [Figure("an answer, processor time", "seconds", cost, 1)]
+    for name in ("every page", "followed, every 2 s"):
+        median, worst, count = waited[name]
+        figures += [
+            Figure(f"{name}, median", "seconds", median, count),
+            Figure(f"{name}, p95", "seconds", worst, count),
+        ]
+    write_figures("service_load", figures)
 
 
 if __name__ == "__main__":

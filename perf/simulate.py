@@ -205,8 +205,8 @@ How often a machine of 8 cards fails, as others have published it, and what each
 
 All else on this page takes the first rate; it was checked against other reports of it, the two below were not, so look
 them up before you quote them. The engine puts saves so far apart that they cost 1 %, and never more than
-{AT_STAKE_SECONDS:.0f} s of work apart: {costs.holdfast_interval:.0f} s with these costs. (It moves them nearer, to Young's interval, in a run
-that has failed often; that is left out here.)
+{AT_STAKE_SECONDS:.0f} s of work apart: {costs.holdfast_interval:.0f} s with these costs. (In a run that has
+failed often it moves them nearer, to Young's interval; that is left out here.)
 
 ## What comes out
 

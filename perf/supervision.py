@@ -8,11 +8,8 @@ preload costs is also measured by itself, many times in a row.
 """
 
 import argparse
-import csv
-import datetime
 import json
 import os
-import platform
 import random
 import signal
 import statistics
@@ -25,7 +22,10 @@ from pathlib import Path
 
 import psutil
 
-LEDGER = Path(__file__).parent / "ledger.csv"
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from perf.figures import Figure, write_figures
+
 TURN_SECONDS = 0.1
 HOOK_CALLS = 300_000
 
@@ -96,7 +96,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as name:
             pairs.append(measure_pair(Path(name), options.turns))
         print(f"pair {number + 1}: supervised over alone {pairs[-1].watched_cpu:.4f}", flush=True)
-    _write(summary(pairs))
+    write_figures("supervision", summary(pairs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def measure_pair(folder: Path, turns: int) -> Pair:
     )
 
 
-def summary(pairs: list[Pair]) -> list[tuple[str, str, float, int]]:
+def summary(pairs: list[Pair]) -> list[Figure]:
     """Medians over all sets of processes, and how far they may be off."""
     rounds = len(pairs)
     lines = [
@@ -167,7 +167,7 @@ def summary(pairs: list[Pair]) -> list[tuple[str, str, float, int]]:
             print(f"{clock}, {words}: between {low:.4f} and {high:.4f} (90 %)")
             lines.append((f"{clock}, {words}", "ratio", statistics.median(ratios)))
     lines.append(("memory of the supervisor", "MB", max(pair.resident_bytes for pair in pairs) / 1e6))
-    return [(*line, rounds) for line in lines]
+    return [Figure(*line, rounds) for line in lines]
 
 
 def _turn(trainer: Trainer, supervisor: psutil.Process, is_watched: bool) -> Turn:
@@ -234,17 +234,6 @@ def _cpu_seconds(process: psutil.Process) -> float:
     except OSError:
         used = process.cpu_times()
         return used.user + used.system
-
-
-def _write(lines: list[tuple[str, str, float, int]]) -> None:
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    machine = f"{platform.system()} {platform.machine()} {os.cpu_count()} cores, load {os.getloadavg()[2]:.0f}"
-    with LEDGER.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        for subject, unit, value, rounds in lines:
-            print(f"{subject:<54} {value:10.5g} {unit}")
-            writer.writerow([today, commit, machine, "supervision", subject, unit, f"{value:.6g}", rounds])
 
 
 if __name__ == "__main__":
