@@ -7,8 +7,10 @@ import pytest
 from holdfast.core import runfolder
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.request import make_request
+from holdfast.models.store import ModelFolder
 from holdfast.runs import train
-from holdfast.runs.train import make_job, memory_key
+from holdfast.runs.engine_child import EngineChildren
+from holdfast.runs.train import make_job, memory_key, part_job
 
 PLAN = {"task": "classify", "settings": {"task": "classify", "device": "cpu"}, "model": {"folder": "/models/minilm"}}
 
@@ -75,3 +77,21 @@ def test_a_run_that_goes_on_with_other_processes_keeps_all_that_is_learned(tmp_p
     assert train._set_aside(tmp_path, plan) == {"processes", "threads", "shard"}
     (tmp_path / "attempts" / "04").mkdir()
     assert train._set_aside(tmp_path, plan) == frozenset()  # what the ladder changed since counts
+
+
+def test_a_machine_that_takes_part_trains_what_was_planned_elsewhere_with_the_files_as_they_lie_here(
+    request_of_train, tmp_path, monkeypatch
+):
+    own = tmp_path / "models" / "minilm"
+    monkeypatch.setattr(train, "find_model", lambda request, task: ModelFolder(name="minilm", folder=own, source=""))
+    there = {"run": "/mnt/run", "prepared": "/mnt/run/prepared", "model": "/mnt/home/minilm", "threads": 2}
+    write_artifact(tmp_path, runfolder.PLAN, {**PLAN, "settings": {**PLAN["settings"], **there}})
+    part = runfolder.part_folder(runfolder.attempt_folder(tmp_path, 1), "b")
+    part.mkdir(parents=True)
+    asked = replace(request_of_train, nodes=2)
+    launch = part_job(tmp_path, asked, EngineChildren(tmp_path)).make_launch(part, {"threads": 1}, False)
+    told = read_artifact(part / runfolder.SETTINGS)
+    here = {"run": str(tmp_path), "prepared": str(tmp_path / "prepared"), "model": str(own), "threads": 1}
+    assert {name: told[name] for name in here} == here
+    assert launch.is_of_ranks
+    assert "--nnodes 2" in " ".join(launch.command)
