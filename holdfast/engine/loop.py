@@ -64,7 +64,7 @@ class Loop:
         self._best: float | None = None
         self._best_step, self._evaluated_step = -1, 0
         self._saved_at, self._saved_step, self._step_seconds = time.monotonic(), -1, 0.0
-        self._has_said_saving_is_dear, self._life_seconds = False, mean_life_seconds(self._run, time.time())
+        self._has_said_saving_is_dear, self._life_seconds = False, mean_life_seconds(self._run)
         self._is_stopping, self._is_save_due = False, False  # as ranks agreed in the last step
         self._others_cpu_seconds = 0.0
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 _AT_ONCE = 1 << 22  # tokens looked at in one go
+_NONE = np.iinfo(np.int64).max  # for a token without a row: to look it up is an error
 
 
 class UsedRows:
@@ -22,7 +23,7 @@ class UsedRows:
     def __init__(self, model: Any, table: nn.Embedding, used: NDArray[np.int64], kind: type[nn.Embedding]):
         self._model, self._table = model, table
         self._used = torch.from_numpy(used)
-        self.new_ids = np.zeros(table.num_embeddings, dtype=np.int64)  # by old id
+        self.new_ids = np.full(table.num_embeddings, _NONE, dtype=np.int64)  # by old id
         self.new_ids[used] = np.arange(len(used))
         # One row that no token uses shows what decay does to such rows. Its values differ, so that their mean does
         # not follow the rounding of any one of them.
@@ -34,8 +35,9 @@ class UsedRows:
     def take_old_ids(self) -> None:
         """Let the table in the model be asked for old ids, as everything else in the model knows them."""
         small = self._model.get_input_embeddings()
-        new_ids = torch.from_numpy(self.new_ids).to(small.weight.device)
-        small.register_forward_pre_hook(lambda table, given: (new_ids[given[0]], *given[1:]))
+        # A buffer, which moves with the table; a checkpoint holds it no more than the texts.
+        small.register_buffer("new_ids", torch.from_numpy(self.new_ids), persistent=False)
+        small.register_forward_pre_hook(lambda table, given: (table.new_ids[given[0]], *given[1:]))
 
     def restore(self) -> None:
         """Put the whole table back into the model, trained rows and decayed ones."""
