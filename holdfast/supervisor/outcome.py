@@ -115,6 +115,8 @@ def closing_words(attempt: Path, pid: int, exit_code: int) -> str:
     told = find_last_event(attempt / EVENTS, "program ended") or {}
     if -exit_code not in _CRASHES or told.get("pid") != pid or not told.get("is_clean"):
         return ""
+    if find_last_event(attempt / EVENTS, "stopped"):  # it was asked to, half-way
+        return ""
     return f"its process was ended by signal {signal.Signals(-exit_code).name} after the program's last line"
 
 

@@ -25,7 +25,7 @@ def test_a_crash_after_the_last_line_is_said_and_the_run_has_finished(tmp_path, 
     assert "more   holdfast explain exit-crash" in ended.output
 
 
-@pytest.mark.parametrize("how", ["raises", "1"])
+@pytest.mark.parametrize("how", ["raises", "1", "exits"])
 def test_a_program_that_failed_before_it_crashed_has_failed(tmp_path, how):
     ended = supervise(
         tmp_path / "run", sys.executable, PROGRAM, tmp_path / "model", how, options=("--max-attempts", "2")

@@ -6,22 +6,25 @@ Told by the first process only, whose end is the attempt's, from the exit handle
 from __future__ import annotations
 
 import atexit
+import builtins
 import os
 import sys
+from typing import NoReturn
 
 from holdfast_preload import events, settings
 
-_asked: list[object] = []  # what `sys.exit` was given
+_asked: list[object] = []  # what `leave` was given
 
 
 def arm() -> None:
     """Tell when all of the program's own code has run."""
     if os.getppid() == settings.get("supervisor"):
         atexit.register(_tell, os.getpid())
-        sys.exit = _note_and_exit  # type: ignore[assignment]  # it does not return either
+        sys.exit = builtins.exit = builtins.quit = leave  # type: ignore[assignment]  # they do not return either
 
 
-def _note_and_exit(status: object = None, /) -> None:
+def leave(status: object = None, /) -> NoReturn:
+    """Leave the program with this status, and remember it: Python tells nobody of a SystemExit."""
     _asked.append(status)
     raise SystemExit(status)
 

@@ -13,7 +13,7 @@ import os
 import time
 from typing import Any
 
-from holdfast_preload import events, history, order, settings, stopping
+from holdfast_preload import ending, events, history, order, settings, stopping
 from holdfast_preload.beat import BEAT, FIRST_STEP, NUMBERS
 from holdfast_preload.cadence import Cadence
 from holdfast_preload.checkpoints import why_broken_file
@@ -94,7 +94,7 @@ class Fit:
                 self.cadence.last_end = time.monotonic()
         if self.cadence.must_stop:
             events.write("stopped", step=step, train=self.number, saved=self.cadence.last_step == step)
-            raise SystemExit(143)
+            ending.leave(143)
 
     def interrupted(self) -> None:
         """Save when Lightning stops by itself, having received SIGTERM between two batches."""
@@ -198,7 +198,7 @@ def _fitting(fit: Function) -> Function:
         except SystemExit as end:
             if end.code or not getattr(self, "received_sigterm", False):
                 raise
-            raise SystemExit(143) from None  # Lightning leaves with 0, as if it had finished
+            ending.leave(143)  # Lightning leaves with 0, as if it had finished
         finally:
             stopping.disarm()
         mine = _mine(self)

@@ -13,7 +13,7 @@ import time
 from contextlib import contextmanager
 from typing import Any, Iterator
 
-from holdfast_preload import events, settings
+from holdfast_preload import ending, events, settings
 from holdfast_preload.cadence import Cadence
 from holdfast_preload.checkpoints import numbered
 from holdfast_preload.disk import is_disk_full
@@ -78,7 +78,7 @@ class Saves:
                 self.cadence.last_end = time.monotonic()
         if self.cadence.must_stop:
             events.write("stopped", step=step, train=self.train, saved=self.cadence.last_step == step)
-            raise SystemExit(143)
+            ending.leave(143)
 
     @contextmanager
     def _elsewhere(self) -> Iterator[None]:

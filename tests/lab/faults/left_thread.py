@@ -1,6 +1,6 @@
 """Does its work, and leaves a C++ object whose destructor ends the process: as that of a thread which nobody joined.
 
-left_thread.py FILE HOW    HOW: "well", or "raises", or a number for sys.exit
+left_thread.py FILE HOW    HOW: "well", "raises", "exits" by the builtin, or a number for sys.exit
 """
 
 import ctypes
@@ -15,5 +15,7 @@ for step in range(3):
 if sys.argv[2] == "raises":
     raise ValueError("no model was saved")
 Path(sys.argv[1]).write_text("the model")
+if sys.argv[2] == "exits":
+    exit(1)
 if sys.argv[2] != "well":
     sys.exit(int(sys.argv[2]))

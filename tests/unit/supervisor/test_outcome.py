@@ -8,7 +8,7 @@ from holdfast.core.events import Events
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.logtext import read_evidence
 from holdfast.core.runfolder import BEAT, BEATS, EVENTS
-from holdfast.supervisor.outcome import Outcome, last_error, newest_beat, void_changes, was_ended_from_outside
+from holdfast.supervisor.outcome import Outcome, closing_words, last_error, newest_beat, void_changes, was_ended_from_outside
 from holdfast.supervisor.told import Told
 
 
@@ -82,3 +82,12 @@ def test_what_the_child_tells_is_passed_on_once_and_whole(tmp_path):
         file.write('ep": 40}\n')
     assert [event["step"] for event in told.new()] == [40]
     assert told.new() == []
+
+
+def test_a_crash_after_the_last_line_is_one_unless_the_program_was_asked_to_stop_half_way(tmp_path):
+    events = Events(tmp_path / EVENTS)
+    events.write("program ended", pid=7, is_clean=True)
+    assert "SIGABRT after the program's last line" in closing_words(tmp_path, 7, -signal.SIGABRT)
+    assert closing_words(tmp_path, 8, -signal.SIGABRT) == closing_words(tmp_path, 7, -signal.SIGKILL) == ""
+    events.write("stopped", step=3)
+    assert closing_words(tmp_path, 7, -signal.SIGABRT) == ""
