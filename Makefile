@@ -31,7 +31,7 @@ lab: $(READY)  # the quick half, three at a time since most of them wait; prints
 	$(BIN)/pytest tests/lab -n 3 -m "not wheels and not full"
 
 lab-all: $(READY)  # HOLDFAST_LAB_PYTHON names an interpreter with lightning, trl and sentence-transformers
-	HOLDFAST_LAB_TABLE=docs/lab.md HOLDFAST_LAB_LEDGER=perf/ledger.csv $(BIN)/pytest tests/lab -n 3 -m "not wheels"
+	HOLDFAST_LAB_TABLE=docs/lab.md $(BIN)/pytest tests/lab -n 3 -m "not wheels"
 	$(BIN)/python tools/numbers.py
 
 cluster: PARTS := munge slurmctld slurmd slurm-client

@@ -69,9 +69,9 @@ def main() -> None:
             list(pool.map(measure, cells))
     print("\n".join(table(results.seen)))
     if options.page:
-        options.page.write_text(page(results.seen, options.page.name, options.card), encoding="utf-8")
+        options.page.write_text(page(results.seen, options.page.name, device), encoding="utf-8")
     if not options.no_ledger:
-        write_figures("bare_cuda" if options.card else "bare", summary(results.seen))
+        write_figures("bare_cuda" if options.card else "bare", summary(results.seen), device)
 
 
 class Results:
@@ -123,9 +123,10 @@ def summary(seen: list[Seen]) -> list[Figure]:
     return figures
 
 
-def page(seen: list[Seen], name: str, is_on_card: bool) -> str:
+def page(seen: list[Seen], name: str, device: str) -> str:
     """The table as a page of the documentation."""
-    commit, machine = commit_and_machine()
+    commit, machine = commit_and_machine(device)
+    is_on_card = device != "cpu"
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     rates = [f"- {one.subject}: {one.value:.3g} {one.unit}, n = {one.rounds}" for one in summary(seen)]
     head = (

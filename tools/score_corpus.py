@@ -7,19 +7,19 @@ code, a signal, "hang", or empty. Prints accuracy, every wrong answer, and the d
 the figures to perf/ledger.csv.
 """
 
-import csv
-import datetime
 import json
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
+# ruff: noqa: E402 - the path first, and without this file's own folder: Python's "numbers" would be tools/numbers.py
+sys.path[:] = [str(Path(__file__).parents[1]), *(one for one in sys.path if one != str(Path(__file__).parent))]
+
 from holdfast.core.logtext import read_evidence
 from holdfast.supervisor.diagnose import diagnose
+from perf.figures import Figure, write_figures
 
 DECOY = "none-of-these"
-LEDGER = Path(__file__).parents[1] / "perf" / "ledger.csv"
 
 
 def main(corpus: Path, is_kept: bool = False) -> int:
@@ -49,18 +49,9 @@ def main(corpus: Path, is_kept: bool = False) -> int:
         for confidence in ("proven", "likely", "unknown"):
             rights = confidences[confidence, True]
             shares[f"right when it said {confidence}"] = (rights, rights + confidences[confidence, False])
-        _write(shares)
+        figures = [Figure(name, "% of n", 100 * part / whole, whole) for name, (part, whole) in shares.items() if whole]
+        write_figures("diagnosis", figures)
     return 0 if right / len(cases) >= 0.95 and not named_decoys else 1
-
-
-def _write(shares: dict[str, tuple[int, int]]) -> None:
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    with LEDGER.open("a", newline="", encoding="utf-8") as file:
-        for subject, (part, whole) in shares.items():
-            if whole:
-                row = [today, commit, "any", "diagnosis", subject, "% of n", f"{100 * part / whole:.1f}", whole]
-                csv.writer(file).writerow(row)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
 """Real processes take their time on a busy machine: the limit on a test only ends one that would never end.
 
 Tests tell what they saw through `lab_row`; the table of all of them, and the rate of runs that finished, come last.
-HOLDFAST_LAB_TABLE names a file for it, as a page of the documentation; HOLDFAST_LAB_LEDGER a ledger for the rates.
+HOLDFAST_LAB_TABLE names a file for it, as a page of the documentation; then the rates go into the ledger too.
 """
 
-import csv
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.lab.table import Row, ledger_lines, page_of, rows_of, table
+from perf.figures import write_figures
+from tests.lab.table import Row, figures_of, page_of, rows_of, table
 
 _ROWS: list[Row] = []
 
@@ -45,6 +45,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(line)
     if page := os.environ.get("HOLDFAST_LAB_TABLE"):
         Path(page).write_text(page_of(_ROWS), encoding="utf-8")
-    if ledger := os.environ.get("HOLDFAST_LAB_LEDGER"):
-        with Path(ledger).open("a", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows(ledger_lines(_ROWS))
+        write_figures("faults", figures_of(_ROWS))

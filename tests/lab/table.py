@@ -1,10 +1,9 @@
 """The lab's table: task, phase and fault, and what came of it. A test that failed has its line too."""
 
 import datetime
-import os
-import platform
-import subprocess
 from dataclasses import dataclass
+
+from perf.figures import Figure, commit_and_machine
 
 HEADS = ("task", "phase", "fault", "noticed after", "named", "finished", "weights identical", "test")
 PHASES = ("import", "load", "first step", "step", "evaluate", "save", "export", "resume")
@@ -60,8 +59,7 @@ def rates(rows: list[Row]) -> list[str]:
 
 def page_of(rows: list[Row]) -> str:
     """The table as a page of the documentation."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    where = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    commit, machine = commit_and_machine()
     head = "| " + " | ".join(HEADS) + " |\n|" + "---|" * len(HEADS)
     lines = ["| " + " | ".join(cells) + " |" for cells in _cells(rows)]
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
@@ -69,7 +67,7 @@ def page_of(rows: list[Row]) -> str:
         [
             "# What came of each fault",
             "",
-            f"Written by `make lab-all` on {today}, commit {commit}, {where}.",
+            f"Written by `make lab-all` on {today}, commit {commit}, {machine}.",
             "A death is known at once, by its exit status.",
             "",
             *(f"- {line}" for line in rates(rows)),
@@ -81,21 +79,20 @@ def page_of(rows: list[Row]) -> str:
     )
 
 
-def ledger_lines(rows: list[Row]) -> list[list[str]]:
-    """The rates as lines of perf/ledger.csv, for docs/numbers.md."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    machine = f"{platform.system()} {platform.machine()} {os.cpu_count()} cores"
+def figures_of(rows: list[Row]) -> list[Figure]:
+    """The rates, for docs/numbers.md."""
     compared = [bool(row.identical) for row in rows if row.identical is not None]
     shares = {"finished": [row.finished for row in rows], "weights identical": compared}
     found = [
-        (what, "% of n", 100 * sum(truths) / len(truths), len(truths)) for what, truths in shares.items() if truths
+        Figure(what, "% of n", 100 * sum(truths) / len(truths), len(truths))
+        for what, truths in shares.items()
+        if truths
     ]
     noticed = sorted(row.noticed_after_seconds for row in rows if row.noticed_after_seconds is not None)
     if noticed:
-        found += [("hangs noticed after, median", "seconds", noticed[len(noticed) // 2], len(noticed))]
-        found += [("hangs noticed after, worst", "seconds", noticed[-1], len(noticed))]
-    return [[today, commit, machine, "faults", what, unit, f"{value:.1f}", str(n)] for what, unit, value, n in found]
+        found.append(Figure("hangs noticed after, median", "seconds", noticed[len(noticed) // 2], len(noticed)))
+        found.append(Figure("hangs noticed after, worst", "seconds", noticed[-1], len(noticed)))
+    return found
 
 
 def _rate(what: str, truths: list[bool]) -> str:

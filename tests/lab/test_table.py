@@ -1,6 +1,7 @@
 """The lab's table counts what failed, told or not."""
 
-from tests.lab.table import ledger_lines, page_of, rates, rows_of, table
+from perf.figures import Figure
+from tests.lab.table import figures_of, page_of, rates, rows_of, table
 
 SEEN = {"fault": "SIGKILL", "phase": "step", "task": "Trainer", "named": "process-killed", "finished": True}
 SEEN |= {"noticed_after_seconds": None, "identical": True}
@@ -39,10 +40,9 @@ def test_rates_and_both_forms_of_the_table():
 
 def test_the_rates_go_into_the_ledger():
     hung = {**SEEN, "noticed_after_seconds": 4.1, "identical": None, "finished": False}
-    lines = ledger_lines(rows_of([("lab row", SEEN), ("lab row", hung)], passed=True))
-    assert [line[3:] for line in lines] == [
-        ["faults", "finished", "% of n", "50.0", "2"],
-        ["faults", "weights identical", "% of n", "100.0", "1"],
-        ["faults", "hangs noticed after, median", "seconds", "4.1", "1"],
-        ["faults", "hangs noticed after, worst", "seconds", "4.1", "1"],
+    assert figures_of(rows_of([("lab row", SEEN), ("lab row", hung)], passed=True)) == [
+        Figure("finished", "% of n", 50.0, 2),
+        Figure("weights identical", "% of n", 100.0, 1),
+        Figure("hangs noticed after, median", "seconds", 4.1, 1),
+        Figure("hangs noticed after, worst", "seconds", 4.1, 1),
     ]
