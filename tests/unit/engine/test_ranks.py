@@ -199,6 +199,20 @@ def test_torchrun_says_where_a_process_stands():
     assert read_place(TORCHRUN) == Place(rank=3, size=4, local_rank=1, local_size=2)
     assert Place(0, 4, 0, 4).threads(3) == 3
     assert Place(0, 64, 0, 64).threads(None) == 1
+    assert Place(0, 256, 0, 64).threads(2) == 1  # a plan of a machine with more cores than this one
+
+
+def test_ranks_of_other_machines_must_have_the_same_model():
+    def refused(ranks, words: str) -> str:
+        try:
+            ranks.require_same(words, "the model")
+        except RequestError as error:
+            return error.what
+        return ""
+
+    assert together(2, lambda ranks: refused(ranks, "abc")) == ["", ""]
+    other = "the model of rank 1 is not that of the first rank"
+    assert together(2, lambda ranks: refused(ranks, f"abc {ranks.rank}")) == ["", other]
 
 
 def test_what_cannot_be_is_refused_with_numbers():
