@@ -10,7 +10,8 @@ from holdfast.core.errors import HoldfastError
 from holdfast.service.aside import place_aside, swapping
 from holdfast.service.jobs.models import Job
 from holdfast.service.mirror import SEEN, TURN, brought, has_model, move_into, shelf_of, store_words
-from holdfast.service.storage import Copy, Store, open_store
+from holdfast.service.shelf import Copy
+from holdfast.service.storage import Store, open_store
 
 _ASK_SECONDS = 5.0  # between two looks for what is new of a run that somebody watches
 _LARGE = ("model/", "prepared/", "checkpoints/")

@@ -30,7 +30,8 @@ from holdfast.service.aside import place_aside, swapping
 from holdfast.service.home import this_home
 from holdfast.service.jobs.folders import ROLES, make_folder
 from holdfast.service.jobs.models import Dataset, Job
-from holdfast.service.storage import READ_BYTES, Copy, Item, Shelf, Store, StoreError
+from holdfast.service.shelf import READ_BYTES, Copy, Item, Shelf
+from holdfast.service.storage import Store, StoreError
 
 Say = Callable[[str], None]
 Group = Mapping[str, Item]

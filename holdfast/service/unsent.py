@@ -17,7 +17,8 @@ from holdfast.service.aside import sweep_aside
 from holdfast.service.home import this_home
 from holdfast.service.jobs.models import Dataset, Job
 from holdfast.service.mirror import UNSENT, clear_mark, send, shelf_of, store_words, turn_of
-from holdfast.service.storage import Item, Shelf, Store, StoreError, open_store
+from holdfast.service.shelf import Item, Shelf
+from holdfast.service.storage import Store, StoreError, open_store
 
 _UNWANTED = ".unwanted"
 _LOOK_SECONDS, _AGAIN_SECONDS = 2.0, 30.0

@@ -7,11 +7,12 @@ import pytest
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.runfolder import REPORT, attempt_folder, model_folder
-from holdfast.service import aside, fetched, mirror, storage
+from holdfast.service import aside, fetched, mirror
 from holdfast.service.fetched import fetch_run
 from holdfast.service.home import this_home
 from holdfast.service.jobs.downloads import model_zip
 from holdfast.service.mirror import Mirror, bring, shelf_of
+from holdfast.service.shelf import Shelf
 from tests.service.mirrored import checkpoint, finish, hold, look, send_all, steps
 
 pytestmark = pytest.mark.django_db
@@ -70,14 +71,14 @@ def test_a_page_does_not_remove_a_run_that_a_keeper_brings_while_it_asks(job, st
     checkpoint(job, 5)
     send_all(store, job)
     at("two")
-    newest = storage.Shelf.newest
+    newest = Shelf.newest
 
     def meanwhile(shelf):
-        monkeypatch.setattr(storage.Shelf, "newest", newest)
+        monkeypatch.setattr(Shelf, "newest", newest)
         bring(store, job, print)
         return newest(shelf)
 
-    monkeypatch.setattr(storage.Shelf, "newest", meanwhile)
+    monkeypatch.setattr(Shelf, "newest", meanwhile)
     look(job)
     assert steps(job) == [3, 5]
     assert (job.folder / mirror.TURN).is_file()

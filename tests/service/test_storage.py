@@ -8,7 +8,8 @@ import pytest
 
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.service import storage
-from holdfast.service.storage import Item, Shelf, Store, StoreError, require_store
+from holdfast.service.shelf import Item, Shelf
+from holdfast.service.storage import Store, StoreError, require_store
 from tests.service.parts import free_port, s3, s3_variables
 
 pytestmark = pytest.mark.service
