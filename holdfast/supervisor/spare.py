@@ -62,6 +62,7 @@ class Spare:
         is_same = cwd == self._cwd and dict(environment) == self._environment
         if not (fits and is_same and self.is_ready and len(os.fsencode(attempt)) < _ROOM):
             self.close()
+            self._environment = dict(environment)  # of the plan in force, as whoever comes next will have it
             return None
         process, self._process = self._process, None
         if process and _hand_over(process, {"module": command[2], "attempt": str(attempt)}):

@@ -114,6 +114,16 @@ def test_an_attempt_that_differs_gets_a_new_process(parts, spare, tmp_path, othe
     assert finish(child) == 0
 
 
+def test_after_a_step_down_the_next_one_is_of_the_plan_in_force(parts, spare, tmp_path):
+    first = tiny_attempt(tmp_path / "run", *parts, epochs=1)
+    assert finish(start_child(launch(first, spare, tmp_path, OMP_NUM_THREADS="1"))) == 0
+    waiting = ready_pid(spare)
+    second = tiny_attempt(tmp_path / "run", *parts, number=2, epochs=1)
+    child = start_child(launch(second, spare, tmp_path, OMP_NUM_THREADS="1"))
+    assert child.pid == waiting
+    assert finish(child) == 0
+
+
 def test_one_that_died_while_it_waited_is_not_missed(parts, spare, tmp_path):
     attempt = tiny_attempt(tmp_path / "run", *parts, epochs=1)
     waiting = ready_pid(spare)
