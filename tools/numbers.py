@@ -191,7 +191,7 @@ BENCHMARKS = {
         "useful",
         "A run with faults",
         "python perf/useful_time.py --data FILE",
-        "Goal: 95 %. After the first deadlock it computed on one thread, and no spare was taken from there on; one is since.",
+        "Goal: 95 %. After the first deadlock it computed on one thread and no spare was taken any more; one is since.",
     ),
     "service_load": Benchmark("service", "Load", "python perf/service_load.py", is_drawn=False),
     "service_chaos": Benchmark(
