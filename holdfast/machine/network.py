@@ -18,6 +18,8 @@ def own_address() -> str:
 def network_towards(host: str) -> str:
     """The name of the network, such as eth0, that leads to a machine; empty where that cannot be told."""
     address = _address_towards(host)
+    if _is_loopback(address) and not _is_loopback(host):  # as Debian has it, where a machine looks up its own name
+        address = _address_towards(_ANYWHERE)
     found = psutil.net_if_addrs().items() if address else ()
     return next((name for name, has in found if any(one.address == address for one in has)), "")
 
@@ -27,6 +29,10 @@ def free_port() -> int:
     with socket.socket() as found:
         found.bind(("", 0))
         return int(found.getsockname()[1])
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or host.startswith("127.")
 
 
 def _address_towards(host: str) -> str:

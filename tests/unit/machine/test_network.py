@@ -1,9 +1,11 @@
 """Where other machines reach this one."""
 
 import socket
+from types import SimpleNamespace
 
 import psutil
 
+from holdfast.machine import network
 from holdfast.machine.network import free_port, network_towards, own_address
 
 
@@ -18,6 +20,16 @@ def test_the_network_of_an_address_is_found_by_name():
     name = network_towards("127.0.0.1")
     assert any(one.address == "127.0.0.1" for one in psutil.net_if_addrs()[name])
     assert network_towards("no-such-machine.invalid") == ""
+
+
+def test_a_name_that_leads_back_to_the_machine_itself_stands_for_its_main_network(monkeypatch):
+    networks = {"lo": [SimpleNamespace(address="127.0.0.1")], "eth0": [SimpleNamespace(address="10.1.2.3")]}
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: networks)
+    ways = {"node-1": "127.0.0.1", network._ANYWHERE: "10.1.2.3"}  # as Debian has it in /etc/hosts
+    monkeypatch.setattr(network, "_address_towards", lambda host: ways.get(host, ""))
+    assert network_towards("node-1") == "eth0"
+    ways.pop(network._ANYWHERE)
+    assert network_towards("node-1") == ""
 
 
 def test_a_free_port_can_be_listened_at():
