@@ -94,6 +94,8 @@ def train(
     from holdfast.runs.join import has_finished
     from holdfast.runs.new_train import discard, start_train
 
+    if (request.nodes or 1) > 1:
+        view("waiting", {"words": "reading the data, which must be the same on every machine"})
     run = start_train(request)
     if has_finished(run):  # on the other machines
         view.close()
@@ -135,15 +137,15 @@ def go_on(run: Path, *, as_json: bool = False, verbose: bool = False) -> None:
 
 def _show(run: Path, view: Any, *, as_json: bool, as_lines: bool) -> None:
     from holdfast.cli.run import shown
-    from holdfast.runs.stopping import asked_by_signals
+    from holdfast.runs.stopping import asked_by_signals, exit_code_of
     from holdfast.runs.train import closing_lines, read_result, resume_train
 
     try:
         result = resume_train(run, on_event=view, guard=asked_by_signals)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as asked:
         view.close()
         view.say(f"stopped; nothing is lost: holdfast resume {shown(run)}", "[--]")
-        raise SystemExit(130) from None
+        raise SystemExit(exit_code_of(asked)) from None
     finally:
         view.close()
     if as_json or as_lines:

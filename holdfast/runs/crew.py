@@ -28,7 +28,7 @@ from holdfast.machine.network import free_port, own_address
 from holdfast.planning.ladder import Changes
 from holdfast.runs.blame import Part, find_culprit, told_by
 from holdfast.runs.lease import Lease
-from holdfast.runs.rendezvous import Meeting, with_rendezvous
+from holdfast.runs.rendezvous import MeetingPlace, with_rendezvous
 from holdfast.supervisor.attempt import NOTHING, CallOff, OnEvent, StopRequest
 from holdfast.supervisor.child import Launch
 from holdfast.supervisor.collect import read_attempt_evidence
@@ -52,7 +52,17 @@ class Crew:
         self._seen: dict[str, Seen] = {}
         self._call = _Call()
         self._looked_at = float("-inf")
-        self._has_not_met = False  # the ranks of the attempt before
+        self._has_not_met = self._had_not_met = False  # the ranks of this attempt; of the one before
+
+    def hearing(self, stop: StopRequest, on_event: OnEvent) -> OnEvent:
+        """Pass events on, and hear Ctrl-C on another machine meanwhile: for what is done before `gather`."""
+
+        def hear(event: str, details: Mapping[str, object]) -> None:
+            self._look()
+            self._hear_interrupt(stop)
+            on_event(event, details)
+
+        return hear
 
     def gather(self, tell: OnEvent, stop: StopRequest) -> bool:
         """Wait until enough machines are there; False when a stop was asked for meanwhile."""
@@ -73,7 +83,7 @@ class Crew:
                     f"{plural(missing, 'machine')} of {self._nodes} did not come within {human_seconds(waited)}",
                     seen=words + self._last_seen(here),
                     try_next=(
-                        "start the same command on the others: it joins this run",
+                        f"holdfast resume {self._run}, and the same command on the others: it joins this run",
                         "--nodes-wait SECONDS, for machines that take longer",
                     ),
                 )
@@ -86,8 +96,9 @@ class Crew:
 
     def call(self, number: int, changes: Changes, resume: bool, launch: Launch) -> Launch:
         """Tell the machines to begin an attempt; give this machine's own part of it."""
+        self._had_not_met, self._has_not_met = self._has_not_met, False
         others = self._present()[: self._nodes - 1]
-        meeting = Meeting(name=f"{self._run.name}-{self._lease.number}-{number}")
+        meeting = MeetingPlace(name=f"{self._run.name}-{self._lease.number}-{number}")
         if launch.is_of_ranks:
             meeting = replace(meeting, host=own_address(), port=free_port())
         self._call = _Call(number, others, {node: self._writer(node) for node in others}, meeting=meeting)
@@ -175,8 +186,8 @@ class Crew:
             _keep_evidence(attempt, self._me, culprit)
         unmet = _UNMET.search(culprit.evidence.errors.joined) if self._call.meeting.host and not step else None
         if unmet:
+            self._has_not_met = True
             told, named = self._did_not_meet(told, unmet[0]), NOTHING
-        self._has_not_met = unmet is not None
         steps = max(told.steps, outcome.steps)
         return replace(
             told,
@@ -195,7 +206,7 @@ class Crew:
             f"where the others reach {self._me} at another address: HOLDFAST_NODE_ADDRESS=ADDRESS there"
         )
         told = replace(told, sentence=sentence, diagnosis="unknown", confidence="unknown", error="", is_outside=True)
-        return replace(told, exit_code=MachineError.exit_code, is_outside=False) if self._has_not_met else told
+        return replace(told, exit_code=MachineError.exit_code, is_outside=False) if self._had_not_met else told
 
     def _look(self, at_once: bool = False) -> None:
         """Look at every notice, but not oftener than a network file system likes."""
@@ -275,7 +286,7 @@ class _Call:
     nodes: tuple[str, ...] = ()  # the others
     writers: dict[str, tuple[object, ...]] = field(default_factory=dict)  # who spoke for each of them then
     leaving: list[str] = field(default_factory=list)
-    meeting: Meeting = Meeting(name="")
+    meeting: MeetingPlace = MeetingPlace(name="")
     stops: int = 0  # how often a stop was asked for, and by which signal
     signal: int = 0
 

@@ -29,7 +29,7 @@ from holdfast.runs.lease import (
     newest_lease,
     seen_lease,
 )
-from holdfast.runs.rendezvous import Meeting, with_rendezvous
+from holdfast.runs.rendezvous import MeetingPlace, with_rendezvous
 from holdfast.runs.supervise import Job, Result, supervise
 from holdfast.supervisor.attempt import CallOff, OnEvent, StopRequest, run_attempt
 from holdfast.supervisor.budgets import Budgets
@@ -151,7 +151,7 @@ class _Follower:
             launch = self._job.make_launch(part, changes, bool(said.get("resume")))
             budgets = Budgets(self._job.step_timeout_seconds)
             part_stop = StopRequest()
-            launch = with_rendezvous(launch, Meeting(**said["meeting"]), said["nodes"].index(self._me))
+            launch = with_rendezvous(launch, MeetingPlace(**said["meeting"]), said["nodes"].index(self._me))
             called_off = _CalledOff(self, number, part_stop)
             outcome, _ = run_attempt(launch, budgets, self._tell, part_stop, called_off)
         except HoldfastError as error:
@@ -187,7 +187,11 @@ class _Follower:
         """Pass a signal on: on Ctrl-C the leader stops the whole run, on any other this machine's part of it."""
         if not self._has_asked:
             self._has_asked = True
-            self._notice.say(asks=self._stop.signal or int(signal.SIGINT))
+            number = self._stop.signal or int(signal.SIGINT)
+            self._notice.say(asks=number)
+            if number == signal.SIGINT:
+                leader = self._leader.said.get("node", "the one that leads")
+                self._tell("waiting", words=f"asked {leader} to stop the run; Ctrl-C again leaves it to the others")
 
     def _ended(self, said: Mapping[str, Any]) -> Result:
         code = int(said["exit_code"])

@@ -21,16 +21,13 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.runfolder import REFUSED
 from holdfast.runs.holder import HELD_BY_OTHER, AlreadyHeld
 from holdfast.runs.identity import kill_run
+from holdfast.runs.stopping import Stopped
 from holdfast.runs.train import plan_train, resume_train
 from holdfast.supervisor.attempt import StopRequest
 from holdfast.supervisor.clocks import read_clocks
 
 STOPPED = 128 + signal.SIGTERM
 _LOOK_SECONDS = 1.0
-
-
-class _Stopped(BaseException):
-    """Asked to stop before anything is trained: there is nothing to save."""
 
 
 def main(run: Path, goal: str, keeper_pid: int, save_seconds: float) -> int:
@@ -43,7 +40,7 @@ def main(run: Path, goal: str, keeper_pid: int, save_seconds: float) -> int:
             plan_train(run, on_event=_say)
             return 0
         return resume_train(run, on_event=_say, guard=_asked_by_signal).exit_code
-    except _Stopped:
+    except Stopped:
         return STOPPED
     except AlreadyHeld:
         return HELD_BY_OTHER
@@ -64,7 +61,7 @@ def _asked_by_signal(stop: StopRequest) -> Iterator[None]:
 
 
 def _leave(number: int, frame: object) -> None:
-    raise _Stopped
+    raise Stopped(number)
 
 
 def _watch(run: Path, keeper_pid: int, save_seconds: float) -> None:

@@ -5,7 +5,6 @@ Leaves: leases/, supervisor.json.
 
 import errno
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from holdfast.core.errors import HoldfastError, MachineError
 from holdfast.core.runfolder import SUPERVISOR
 from holdfast.runs.identity import describe_process
 from holdfast.runs.lease import AlreadyHeld, Lease, Say, machine_id, newest_lease, seen_lease, take_lease
+from holdfast.runs.stopping import exit_code_of
 from holdfast.supervisor.members import Identity, find_member
 
 __all__ = ["HELD_BY_OTHER", "AlreadyHeld", "hold", "holder"]
@@ -37,9 +37,9 @@ def hold(
         except OSError as error:
             raise _cannot_write(run, error) from error
         yield lease
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as asked:
         last = {
-            "exit_code": 128 + signal.SIGINT,
+            "exit_code": exit_code_of(asked),
             "result": "stopped",
             "sentence": "stopped before an attempt was called",
         }

@@ -103,6 +103,16 @@ class Lease(Beating):
         """Give the run back."""
         super().close(state="released", **words)
 
+    def require(self) -> None:
+        """Refuse to go on with a run that another machine leads by now; the storage is asked anew."""
+        self.say()
+        if self.is_lost:
+            raise LostLease(
+                "another machine has taken this run over",
+                seen="this one could not write to the run's folder for longer than its lease",
+                try_next=(f"holdfast watch {self._folder.parent}",),
+            )
+
     def _renew(self, silent_seconds: float) -> None:
         if self.is_lost or silent_seconds < lease_seconds() / 2:
             return

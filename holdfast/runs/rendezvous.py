@@ -17,7 +17,7 @@ VARIABLE = "PET_RDZV_ID"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meeting:
+class MeetingPlace:
     """Where the ranks of one attempt meet."""
 
     name: str
@@ -25,7 +25,7 @@ class Meeting:
     port: int = 0
 
 
-def with_rendezvous(launch: Launch, meeting: Meeting, number: int) -> Launch:
+def with_rendezvous(launch: Launch, meeting: MeetingPlace, number: int) -> Launch:
     """The same launch, whose ranks meet under this name only; `number` is this machine's, the one that leads has 0."""
     environment = {**launch.environment, VARIABLE: meeting.name}
     if launch.is_of_ranks:

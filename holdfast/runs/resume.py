@@ -2,9 +2,10 @@
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.env import node_name
@@ -49,14 +50,25 @@ def ask_for(run: Path, processes: str | None, nodes: str | None) -> None:
         )
     wanted = make_request({"data": "-", "out": str(run), **asked})
     known = {name: getattr(wanted, name) for name in asked}
-    if all((request.get(name) or 1) == value for name, value in known.items()):
+    if _is_asked(request, known):
         return  # as before, or another machine has asked for the same
     if leader := read_leader(run):
         raise RequestError(
             f"{run} is running, with supervisor {leader['pid']} on {leader['node']}",
             try_next=(f"on {leader['host']}: holdfast stop {run}", f"then: holdfast resume {run} {options}"),
         )
-    write_artifact(run, REQUEST, {**request, **known})
+    now = read_request(run)  # who looked for a leader may have waited
+    if now != request and not _is_asked(now, known):
+        raise RequestError(
+            f"another machine has just asked for something else than {options}",
+            seen=" ".join(f"--{name} {now.get(name) or 1}" for name in known),
+            try_next=(f"holdfast resume {run}, to join it",),
+        )
+    write_artifact(run, REQUEST, {**now, **known})
+
+
+def _is_asked(request: Mapping[str, Any], known: Mapping[str, object]) -> bool:
+    return all((request.get(name) or 1) == value for name, value in known.items())
 
 
 def ask_to_stop(

@@ -41,7 +41,7 @@ from holdfast.runs.awake import kept_awake
 from holdfast.runs.crew import Crew
 from holdfast.runs.earlier import Earlier, read_earlier, stopped_words
 from holdfast.runs.holder import hold
-from holdfast.runs.lease import Lease, LostLease
+from holdfast.runs.lease import Lease
 from holdfast.runs.memory import Memory
 from holdfast.supervisor.attempt import CallOff, OnEvent, StopRequest, run_attempt
 from holdfast.supervisor.budgets import STEP_FLOOR_SECONDS, Budgets
@@ -83,7 +83,7 @@ class Result:
     exit_code: int
     sentence: str
     attempts: int
-    seconds: float  # of training, with what earlier supervisors of this run had trained
+    seconds: float  # of all attempts, also under earlier supervisors; without the wait for machines
     child_exit_code: int | None = None
     changes: Mapping[str, object] = field(default_factory=dict)  # what the last attempt changed in the plan as asked
     remedies: tuple[str, ...] = ()  # what a person could do, when it failed
@@ -122,18 +122,19 @@ class _Supervision:
         self._phases = self._known.phases if self._known else {}
         self._learnt: Mapping[str, float] = {}
         self._history: list[Outcome] = []
-        (run / RESULT).unlink(missing_ok=True)  # it is running again
 
     def run(self) -> Result:
         """Attempt until it finishes, is stopped, or nothing is left to try."""
+        self._lease.require()  # planning may have taken longer than a lease
+        (self._run / RESULT).unlink(missing_ok=True)  # it is running again
         earlier = read_earlier(self._run, on_leftover=lambda words: self._tell("leftovers ended", words=words))
         history = self._history = list(earlier.counted)
         self._earlier_seconds = earlier.seconds
         decision = self._first(earlier)
         while True:
             number = earlier.next_number if not history else max(earlier.next_number, history[-1].number + 1)
-            if self._crew and not self._crew.gather(self._tell, self._stop):
-                self._require_lease()
+            if self._crew and not self._gather(self._crew):
+                self._lease.require()
                 last = read_outcome(attempt_folder(self._run, number - 1)) if number > 1 else None
                 return self._stopped(last or Outcome(number=0, outcome="stopped"))
             outcome, diagnosis = self._attempt(number, decision, resume=number > 1)
@@ -155,6 +156,14 @@ class _Supervision:
                 return self._stopped(outcome)
             if decision.action == "stop":
                 return self._failed(outcome, diagnosis, decision)
+
+    def _gather(self, crew: Crew) -> bool:
+        """Wait for the other machines, which is no part of the time that the run takes."""
+        begun = time.monotonic()
+        try:
+            return crew.gather(self._tell, self._stop)
+        finally:
+            self._begun += time.monotonic() - begun
 
     def _first(self, earlier: Earlier) -> Decision:
         """The plan of the first attempt: as before, as remembered, or as asked."""
@@ -215,20 +224,11 @@ class _Supervision:
         outcome, diagnosis = run_attempt(launch, budgets, self._tell, part_stop, called_off)
         if self._crew:
             outcome, diagnosis = self._crew.settle(outcome, diagnosis, self._tell, self._stop)
-        self._require_lease()
+        self._lease.require()
         return outcome, diagnosis
 
     def _is_called_off(self) -> CallOff:
         return "end" if self._lease.is_lost else ""
-
-    def _require_lease(self) -> None:
-        """Write nothing more into a run that another machine leads by now."""
-        if self._lease.is_lost:
-            raise LostLease(
-                "another machine has taken this run over",
-                seen="this one could not write to the run's folder for longer than its lease",
-                try_next=(f"holdfast watch {self._run}",),
-            )
 
     def _finished(self, outcome: Outcome) -> Result:
         tries = f" in {plural(outcome.number, 'attempt')}" if outcome.number > 1 else ""

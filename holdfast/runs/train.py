@@ -5,17 +5,17 @@ Reads: the request. Leaves: a run folder that is the only truth about the run an
 
 import errno
 import shutil
-import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.artifacts import write_artifact
+from holdfast.core.artifacts import read_artifact, write_artifact
+from holdfast.core.env import node_name
 from holdfast.core.errors import HoldfastError, MachineError, RequestError
-from holdfast.core.request import KIND, TrainRequest, read_saved, to_saved
-from holdfast.core.runfolder import PLAN, REQUEST, attempt_folders
+from holdfast.core.request import KIND, TrainRequest, read_saved
+from holdfast.core.runfolder import NODES, PLAN, REQUEST, attempt_folders
 from holdfast.core.text import human_bytes
 from holdfast.data.amounts import amounts_of
 from holdfast.data.shards import read_manifest
@@ -23,6 +23,7 @@ from holdfast.planning.ladder import Changes
 from holdfast.planning.ladders import engine_ladder
 from holdfast.planning.processes import SHARED_SETTINGS
 from holdfast.planning.proving import Work
+from holdfast.runs.crew import Crew
 from holdfast.runs.engine_child import EngineChildren
 from holdfast.runs.follower import follow
 from holdfast.runs.forecasting import Forecasting
@@ -31,6 +32,7 @@ from holdfast.runs.memory import Memory, fingerprint_of, key_of
 from holdfast.runs.prove import prove
 from holdfast.runs.report import write_report
 from holdfast.runs.result import closing_lines, describe_result, read_result
+from holdfast.runs.stopping import AtOnce
 from holdfast.runs.supervise import Job, Result, supervise
 from holdfast.runs.trackers import following
 from holdfast.runs.walk import OnEvent, Story, find_model, read_plan, walk
@@ -66,7 +68,7 @@ def plan_train(run: Path, *, on_event: OnEvent) -> None:
 
 def resume_train(run: Path, *, on_event: OnEvent, guard: Guard = lambda stop: nullcontext()) -> Result:
     """Bring a training run to its end, from wherever it stands; `guard` lets a stop be asked for while it trains."""
-    request = read_saved(run / REQUEST)
+    request = asked_here(run)
     on_event("run", {"folder": str(run)})
     with EngineChildren(run, processes=(request.processes or 1) * nodes_of(request)) as children:
         stop = StopRequest()
@@ -97,9 +99,13 @@ def _lead(
                 is_stopped=lambda: stop.is_asked,
             )
             lease = held.enter_context(waiting)
+        at_once = AtOnce()  # nothing is trained yet
         if stop.is_asked:
-            signal.raise_signal(stop.signal or signal.SIGINT)  # as if it came now, when nothing is trained yet
-        plan = _plan(run, request, on_event, children)
+            at_once.ask(stop.signal)
+        others = Crew(run, nodes_of(request), lease)
+        with guard(at_once):
+            plan = _plan(run, request, others.hearing(at_once, on_event), children)
+        lease.require()
         with guard(stop), following(run, request.report_to):
             listening = children.listening(Forecasting(run, _work(plan), on_event))
             job = make_job(run, request, plan, children)
@@ -124,8 +130,8 @@ def _plan(run: Path, request: TrainRequest, on_event: OnEvent, children: EngineC
             walked = walk(run, request, on_event)
         except HoldfastError:
             if not is_as_asked:  # what was refused is not asked for any more
-                processes, nodes = _planned(plan)
-                write_artifact(run, REQUEST, to_saved(replace(request, processes=processes, nodes=nodes)))
+                before = dict(zip(("processes", "nodes"), _planned(plan), strict=True))
+                write_artifact(run, REQUEST, {**read_artifact(run / REQUEST), **before})
             raise
         if has_begun:
             _keep_proven(run, plan)
@@ -157,6 +163,12 @@ def _keep_proven(run: Path, earlier: Mapping[str, Any]) -> None:
         kept["forecast"] = anew["forecast"]
         kept["processes_asked_after"] = int(attempt_folders(run)[-1].name)
     write_artifact(run, PLAN, {**anew, **kept})
+
+
+def asked_here(run: Path) -> TrainRequest:
+    """The request of a run; of several machines each waits for the others as long as it was told itself."""
+    request, own = read_saved(run / REQUEST), run / NODES / node_name() / REQUEST
+    return replace(request, nodes_wait=read_saved(own).nodes_wait) if own.exists() else request
 
 
 def nodes_of(request: TrainRequest) -> int:
@@ -214,10 +226,13 @@ def make_job(run: Path, request: TrainRequest, plan: Mapping[str, Any], children
     """The attempts of a run that is planned and prepared."""
     settings: dict[str, object] = dict(plan["settings"])
     variables: dict[str, object] = dict(plan.get("variables") or {})
+    _, nodes = _planned(plan)  # by the machine that leads, whatever this one was told
     children = children or EngineChildren(run)
 
     def launch(attempt: Path, changes: Changes, resume: bool) -> Launch:
-        return children.launch(attempt, settings, {**variables, **changes}, nodes=nodes_of(request))
+        if settings.get("model") and not Path(str(settings["model"])).is_dir():  # planned on another machine
+            settings["model"] = str(find_model(request, str(plan["task"])).folder)
+        return children.launch(attempt, settings, {**variables, **changes}, nodes=nodes)
 
     return Job(
         kind=KIND,
@@ -226,7 +241,7 @@ def make_job(run: Path, request: TrainRequest, plan: Mapping[str, Any], children
         ladder=engine_ladder(settings),
         allow_changes=request.allow_changes,
         max_attempts=request.max_attempts,
-        nodes=nodes_of(request),
+        nodes=nodes,
         nodes_wait_seconds=request.nodes_wait,
         step_timeout_seconds=request.step_timeout,
         memory=Memory.open(),
@@ -242,8 +257,6 @@ def part_job(run: Path, request: TrainRequest, children: EngineChildren) -> Job:
     def launch(attempt: Path, changes: Changes, resume: bool) -> Launch:
         plan = read_plan(run)
         settings = {**plan["settings"], "run": str(run), "prepared": str(run / "prepared")}
-        if settings["model"] and not Path(settings["model"]).is_dir():
-            settings["model"] = str(find_model(request, str(plan["task"])).folder)
         own = make_job(run, request, {**plan, "settings": settings}, children)
         return own.make_launch(attempt, changes, resume)
 

@@ -52,7 +52,9 @@ def test_one_ctrl_c_ends_it_when_its_leader_is_gone(tmp_path, monkeypatch):
     lead_elsewhere(tmp_path)
     stop = StopRequest()
     stop.ask(signal.SIGINT)
-    result = take_part(tmp_path, JOB, stop=stop)
+    told: list[object] = []
+    result = take_part(tmp_path, JOB, stop=stop, on_event=lambda event, details: told.append(details.get("words")))
+    assert "asked a to stop the run; Ctrl-C again leaves it to the others" in told
     assert (result.state, result.exit_code) == ("stopped", 128 + signal.SIGINT)
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.request import make_request as make_train_request
-from holdfast.core.request import read_saved
 from holdfast.core.runfolder import REQUEST
 from holdfast.runs.command import make_request
 from holdfast.runs.join import join_folder
 from holdfast.runs.new_train import discard, start_train
-from holdfast.runs.rendezvous import Meeting, rename, with_rendezvous
+from holdfast.runs.rendezvous import MeetingPlace, rename, with_rendezvous
+from holdfast.runs.train import asked_here
 from holdfast.supervisor.child import Launch
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nnodes", "2")
@@ -85,11 +85,13 @@ def train(tmp_path, monkeypatch):
     return ask
 
 
-def test_machines_that_train_share_a_run_and_each_may_wait_as_long_as_it_likes(train):
+def test_machines_that_train_share_a_run_and_each_may_wait_as_long_as_it_likes(train, monkeypatch):
     first = train("a", processes=2)
     assert train("b", processes=2, nodes_wait=5) == first
-    asked = read_saved(first / REQUEST)
-    assert (asked.nodes, asked.processes, asked.out, asked.nodes_wait) == (2, 2, str(first), 900)
+    for node, seconds in (("a", 900), ("b", 5), ("a machine that resumes and never joined", 900)):
+        monkeypatch.setenv("HOLDFAST_NODE", node)
+        asked = asked_here(first)
+        assert (asked.nodes, asked.processes, asked.out, asked.nodes_wait) == (2, 2, str(first), seconds)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +188,7 @@ def test_each_attempt_meets_under_a_name_of_its_own(given, wanted):
 
 
 def test_our_own_ranks_are_told_where_they_meet_and_a_command_is_not(tmp_path):
-    meeting = Meeting(name="x", host="127.0.0.1", port=4711)
+    meeting = MeetingPlace(name="x", host="127.0.0.1", port=4711)
     theirs = Launch(("torchrun", "train.py"), tmp_path, {}, tmp_path)
     assert with_rendezvous(theirs, meeting, 1).environment == {"PET_RDZV_ID": "x"}
     ours = Launch(("torchrun", "train.py"), tmp_path, {"GLOO_SOCKET_IFNAME": "eth7"}, tmp_path, is_of_ranks=True)

@@ -8,7 +8,7 @@ from holdfast.core.notice import NoticeWriter, read_notice
 from holdfast.core.runfolder import LEASES, NOTICE
 from holdfast.runs import lease as leases
 from holdfast.runs.holder import hold, holder
-from holdfast.runs.lease import AlreadyHeld, Lease, describe_self, is_here_and_gone, take_lease
+from holdfast.runs.lease import AlreadyHeld, Lease, LostLease, describe_self, is_here_and_gone, take_lease
 from holdfast.supervisor.clocks import Clocks
 
 
@@ -117,4 +117,14 @@ def test_a_lease_whose_folder_took_too_long_to_make_may_be_lost_already(tmp_path
     (tmp_path / LEASES / "000002").mkdir()
     lease.say(attempt=1)
     assert lease.is_lost
+    lease.close()
+
+
+def test_one_who_must_know_asks_the_storage(tmp_path, clock):
+    lease = take_lease(tmp_path)
+    lease.require()
+    (tmp_path / LEASES / "000002").mkdir()
+    clock[0] += 1000
+    with pytest.raises(LostLease, match="another machine has taken this run over"):
+        lease.require()
     lease.close()

@@ -1,16 +1,19 @@
 """What the machine that leads does while its own part is over and another machine's is not."""
 
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from holdfast.core.artifacts import to_plain
+from holdfast.core.errors import MachineError
 from holdfast.core.notice import NoticeWriter, read_notice
 from holdfast.core.runfolder import LEASES, NODES, NOTICE, OUTPUT, attempt_folder
 from holdfast.runs import crew as crews
 from holdfast.runs.crew import Crew
 from holdfast.runs.lease import describe_self, take_lease
+from holdfast.runs.stopping import AtOnce, Stopped
 from holdfast.supervisor.attempt import NOTHING, StopRequest
 from holdfast.supervisor.child import Launch
 from holdfast.supervisor.outcome import Outcome
@@ -66,27 +69,57 @@ def test_a_stop_is_heard_while_only_another_part_still_runs(tmp_path, other, her
     assert ("b was asked to leave" in outcome.sentence) == (outcome.outcome == "interrupted")
 
 
-def test_machines_that_do_not_meet_twice_are_told_of_the_address(tmp_path, other, monkeypatch):
+def test_ctrl_c_elsewhere_is_heard_while_this_machine_plans(tmp_path, other):
+    lease = take_lease(tmp_path)
+    hear = Crew(tmp_path, 2, lease).hearing(AtOnce(), other)
+    other.said["asks"] = int(signal.SIGINT)
+
+    def plan() -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            hear("working", {})
+            time.sleep(0.02)
+
+    with pytest.raises(Stopped):
+        plan()
+    lease.close()
+
+
+def test_machines_that_did_not_come_leave_a_run_that_can_be_resumed(tmp_path, other):
+    lease = take_lease(tmp_path)
+    with pytest.raises(MachineError, match="1 machine of 2 did not come") as refused:
+        Crew(tmp_path, 2, lease, wait_seconds=-1).gather(other, StopRequest())
+    lease.close()
+    assert f"holdfast resume {tmp_path}" in refused.value.try_next[0]
+
+
+@pytest.mark.parametrize(
+    ("between", "last"),
+    [
+        ((), (3, False, "unknown")),
+        ((2,), (1, True, "unknown")),  # it was not twice in a row
+    ],
+)
+def test_machines_that_do_not_meet_twice_are_told_of_the_address(tmp_path, other, monkeypatch, between, last):
     monkeypatch.setenv("HOLDFAST_NODE_ADDRESS", "10.9.8.7")
     lease = take_lease(tmp_path)
     crew = Crew(tmp_path, 2, lease)
     assert crew.gather(other, StopRequest())
     ends = []
-    for number in (1, 2):
+    for number in (1, *between, 3):
         attempt = attempt_folder(tmp_path, number)
         attempt.mkdir(parents=True)
-        (attempt / OUTPUT).write_text(
-            "torch.distributed.DistNetworkError: The client socket has timed out after 300 s\n"
-        )
+        unmet = "torch.distributed.DistNetworkError: The client socket has timed out after 300 s\n"
+        (attempt / OUTPUT).write_text("" if number in between else unmet)
         launch = crew.call(number, {}, False, Launch(("torchrun",), tmp_path, {}, attempt, is_of_ranks=True))
         assert (launch.environment["PET_MASTER_ADDR"], launch.environment["PET_NODE_RANK"]) == ("10.9.8.7", "0")
         died = Outcome(number=number, outcome="died", exit_code=1, diagnosis="nccl-timeout", confidence="likely")
+        if number in between:
+            died = Outcome(number=number, outcome="interrupted")
         other.said |= {"attempt": number, "outcome": to_plain(Outcome(number=number, outcome="interrupted"))}
         ends.append(crew.settle(died, NOTHING, other, StopRequest())[0])
     lease.close()
     assert "did not meet at 10.9.8.7, port " in ends[0].sentence
     assert "HOLDFAST_NODE_ADDRESS=ADDRESS there" in ends[0].sentence
-    assert [(one.exit_code, one.is_outside, one.diagnosis) for one in ends] == [
-        (1, True, "unknown"),  # chance, perhaps
-        (3, False, "unknown"),
-    ]
+    told = [(one.exit_code, one.is_outside, one.diagnosis) for one in ends]
+    assert (told[0], told[-1]) == ((1, True, "unknown"), last)  # the first time it was chance, perhaps

@@ -7,7 +7,7 @@ from holdfast.core.errors import RequestError
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.notice import NoticeWriter
 from holdfast.core.runfolder import BEAT, CHILD, LEASES, NODES, NOTICE, REQUEST, RUNG, attempt_folder, part_folder
-from holdfast.runs import nodes
+from holdfast.runs import nodes, resume
 from holdfast.runs.holder import hold
 from holdfast.runs.lease import describe_self
 from holdfast.runs.live import render_glance
@@ -75,6 +75,20 @@ def test_a_run_that_nobody_leads_goes_on_with_other_machines_and_processes(run):
     ask_for(run, "1", "3")
     asked = read_artifact(run / REQUEST)
     assert (asked["processes"], asked["nodes"], asked["data"]) == (1, 3, "rows.csv")
+
+
+def test_of_two_machines_that_ask_for_different_things_at_once_one_is_refused(run, monkeypatch):
+    def meanwhile(run) -> None:
+        write_artifact(run, REQUEST, {**read_artifact(run / REQUEST), "nodes": 3})
+
+    monkeypatch.setattr(resume, "read_leader", meanwhile)
+    write_artifact(run, REQUEST, {"kind": "train", "data": "rows.csv"})
+    with pytest.raises(RequestError, match="something else than --nodes 2") as refused:
+        ask_for(run, None, "2")
+    assert refused.value.seen == "--nodes 3"
+    ask_for(run, "2", "3")
+    asked = read_artifact(run / REQUEST)
+    assert (asked["processes"], asked["nodes"]) == (2, 3)
 
 
 def test_a_notice_that_stands_still_is_nobodys(run, monkeypatch):

@@ -1,7 +1,17 @@
 """What the loop over attempts decides without starting one."""
 
-from holdfast.runs.supervise import step_floor_seconds
+import sys
+
+import pytest
+
+from holdfast.core.artifacts import write_artifact
+from holdfast.core.runfolder import LEASES, RESULT, attempt_folder
+from holdfast.runs import lease as leases
+from holdfast.runs.command import command_job, make_request
+from holdfast.runs.lease import LostLease, take_lease
+from holdfast.runs.supervise import step_floor_seconds, supervise
 from holdfast.supervisor.budgets import STEP_FLOOR_SECONDS
+from holdfast.supervisor.clocks import Clocks
 from holdfast.supervisor.outcome import Outcome
 
 
@@ -17,3 +27,16 @@ def test_busy_work_that_was_given_up_gets_longer_the_next_time():
 
 def test_a_deadlock_earns_no_patience():
     assert step_floor_seconds([given_up("dataloader-deadlock")]) == STEP_FLOOR_SECONDS
+
+
+def test_a_run_that_another_machine_has_taken_meanwhile_is_not_touched(tmp_path, monkeypatch):
+    lease = take_lease(tmp_path)
+    (tmp_path / LEASES / "000002").mkdir()
+    monkeypatch.setattr(leases, "read_clocks", lambda: Clocks(1e9, 1e9))
+    attempt_folder(tmp_path, 1).mkdir(parents=True)  # which runs there
+    write_artifact(tmp_path, RESULT, {"state": "finished"})
+    with pytest.raises(LostLease):
+        supervise(tmp_path, command_job(make_request((sys.executable, "-c", ""))), lease=lease)
+    lease.close()
+    assert (tmp_path / RESULT).exists()
+    assert [path.name for path in (tmp_path / "attempts").rglob("*")] == ["01"]
