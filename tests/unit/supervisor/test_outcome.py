@@ -8,7 +8,14 @@ from holdfast.core.events import Events
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.logtext import read_evidence
 from holdfast.core.runfolder import BEAT, BEATS, EVENTS
-from holdfast.supervisor.outcome import Outcome, closing_words, last_error, newest_beat, void_changes, was_ended_from_outside
+from holdfast.supervisor.outcome import (
+    Outcome,
+    closing_words,
+    last_error,
+    newest_beat,
+    void_changes,
+    was_ended_from_outside,
+)
 from holdfast.supervisor.told import Told
 
 
