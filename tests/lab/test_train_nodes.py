@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.artifacts import read_artifact
-from holdfast.core.runfolder import OUTCOME, attempt_folder, part_folder
+from holdfast.core.runfolder import EVENTS, NODES, NOTICE, OUTCOME, SETTINGS, attempt_folder, part_folder
+from holdfast.models.store import keep
 from holdfast.runs.lease import newest_lease
 from holdfast.supervisor.ends import read_ranks
-from tests.lab.trained import Process, finish, make_world, start, steps_done, train, wait_until, weights
+from tests.lab.trained import Process, finish, has_event, make_world, start, steps_done, train, wait_until, weights
 
 pytestmark = [pytest.mark.lab, pytest.mark.full]
 LEASE_SECONDS = "8"
@@ -37,10 +39,11 @@ class Pair:
     def __init__(self, world: Path, run: Path):
         self._world, self.run = world, run
         self.machines: dict[str, Process] = {}
+        self.caches: dict[str, Path] = {}  # of machines that have one of their own
 
-    def train(self, *more: str) -> None:
+    def train(self, *more: str, on: tuple[str, ...] = ("a", "b")) -> None:
         """Start the same words on both."""
-        for name in ("a", "b"):
+        for name in on:
             self._began(name, train(self._world, self.run, "--nodes", "2", *more, **self._own(name)))
 
     def resume(self, *more: str) -> None:
@@ -53,14 +56,21 @@ class Pair:
         wait_until(lambda: steps_done(self.run) >= step, self.machines["a"])
         return next(iter(read_ranks(part_folder(attempt_folder(self.run, 1), "b"))))
 
+    def kill(self, name: str) -> None:
+        """Let a machine's supervisor be gone."""
+        self.machines[name].kill()
+        self.machines[name].communicate(timeout=60)
+
     def _began(self, name: str, process: Process) -> None:
-        before = newest_lease(self.run)
+        before, is_led = newest_lease(self.run), any(one.poll() is None for one in self.machines.values())
         self.machines[name] = process
-        if name == "a":
+        if not is_led:
             wait_until(lambda: newest_lease(self.run) > before, process)
 
     def _own(self, name: str) -> dict[str, str]:
         here = {"HOLDFAST_NODE": name, "HOLDFAST_NODE_ADDRESS": "127.0.0.1"}
+        if name in self.caches:
+            here["XDG_CACHE_HOME"] = str(self.caches[name])
         return {**here, "HOLDFAST_NODE_LEASE_SECONDS": LEASE_SECONDS}
 
 
@@ -128,10 +138,52 @@ def test_ctrl_c_on_one_saves_and_stops_both_and_one_machine_alone_goes_on(pair, 
 def test_the_one_that_leads_is_lost_and_the_same_words_go_on(pair, alone):
     pair.train("--prove", "never")
     pair.rank_of_b(30)
-    for process in pair.machines.values():
-        process.kill()
-        process.communicate(timeout=60)
+    for name in pair.machines:
+        pair.kill(name)
     pair.resume("--nodes", "2")
     for process in pair.machines.values():
         finish(process)
     assert weights(pair.run) == alone
+
+
+def test_the_one_that_leads_is_lost_and_the_other_leads_with_the_model_that_it_has(
+    pair, world, tmp_path, alone, monkeypatch
+):
+    def fetch(name: str, cache: str) -> None:
+        """Have the model in a cache that no other machine sees."""
+        pair.caches[name] = tmp_path / cache
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
+        keep("tiny", "the test", lambda draft: shutil.copytree(world / "model", draft, dirs_exist_ok=True))
+
+    fetch("a", "cache-a")
+    fetch("b", "cache-b")
+    words = ("--prove", "never", "--model", "tiny")
+    pair.train(*words)
+    pair.rank_of_b(30)
+    lease = newest_lease(pair.run)
+    pair.kill("a")
+    shutil.rmtree(tmp_path / "cache-a")
+    wait_until(lambda: newest_lease(pair.run) > lease, pair.machines["b"])
+    fetch("a", "cache-of-the-next-a")
+    pair.train(*words, on=("a",))
+    said = {name: finish(process) for name, process in pair.machines.items()}
+    assert "this machine tries to lead" in said["b"]
+    assert "(led by b)" in said["a"]
+    last = attempt_folder(pair.run, 2)
+    models = [read_artifact(part / SETTINGS)["model"] for part in (last, part_folder(last, "a"))]
+    assert [Path(model).is_relative_to(pair.caches[name]) for name, model in zip("ba", models, strict=True)] == [
+        True
+    ] * 2
+    assert weights(pair.run) == alone
+
+
+@pytest.mark.parametrize(("name", "number"), [("a", signal.SIGTERM), ("b", signal.SIGINT)])
+def test_a_stop_while_the_one_that_leads_proves_the_plan_stops_both(pair, name, number):
+    pair.train("--prove", "always")
+    here = pair.run / NODES / "b" / NOTICE
+    wait_until(lambda: here.exists() and has_event(pair.run / EVENTS, "phase", phase="prove"), pair.machines["a"])
+    pair.machines[name].send_signal(number)
+    for process in pair.machines.values():
+        said, _ = process.communicate(timeout=300)
+        assert process.returncode == 128 + number, said.decode()
+    assert not attempt_folder(pair.run, 1).exists()
