@@ -114,7 +114,7 @@ def _require_same(saved: Mapping[str, Any], begun: Mapping[str, Any], folder: Pa
         if here != there:
             raise RequestError(
                 f"{_called(name, kind)} is not the same here as on the machine that began this run",
-                seen=f"there: {there}; here: {here}",
+                seen=f"there: {_told(there)}; here: {_told(here)}",
                 try_next=(
                     "put the same data on every machine, or on storage that all share"
                     if name == DATA_SHA256
@@ -159,3 +159,7 @@ def _without_own_options(command: Sequence[str]) -> tuple[str, ...]:
         elif match["joined"] is None:
             next(words, "")
     return tuple(kept)
+
+
+def _told(value: object) -> str:
+    return "not given" if value is None else str(value)
