@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from holdfast.core.request import FIELDS, allowed_words, option
+from holdfast.core.request import FIELDS, option
+from holdfast.core.setting_values import allowed_words
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
 _GROUPS = {"data": "The data", "learning": "What is learned", "machine": "How it is computed", "run": "The run"}

@@ -11,7 +11,8 @@ import click
 
 from holdfast.core.artifacts import to_json, to_plain
 from holdfast.core.errors import MachineError, RequestError
-from holdfast.core.request import FIELDS, allowed_words, make_request, option, read_toml
+from holdfast.core.request import FIELDS, make_request, option, read_toml
+from holdfast.core.setting_values import allowed_words
 
 _GROUPS = {"data": "The data", "learning": "What is learned", "machine": "How it is computed", "run": "The run"}
 _METAVARS = {"whole": "NUMBER", "number": "NUMBER", "path": "PATH", "text": "TEXT", "texts": "TEXT"}

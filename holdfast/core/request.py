@@ -5,7 +5,6 @@ The text beside each setting is its help. None and empty mean: find out, and say
 
 import dataclasses
 import json
-import math
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,11 +13,11 @@ from typing import Any
 
 from holdfast.core.artifacts import to_plain
 from holdfast.core.errors import RequestError
+from holdfast.core.setting_values import read_value
 from holdfast.core.text import closest
 
 KIND = "train"
 DATA_SHA256 = "data_sha256"  # beside the settings, where several machines must have the same data
-_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 def setting(
@@ -223,7 +222,6 @@ class TrainRequest:
     report_to: tuple[str, ...] = setting((), "Trackers that also get the figures.", kind="texts")
 
 
-TRACKERS = ("tensorboard", "mlflow", "wandb", "trackio")
 FIELDS: Mapping[str, "dataclasses.Field[Any]"] = {field.name: field for field in dataclasses.fields(TrainRequest)}
 
 # What somebody on another machine may set: no paths, and nothing that reaches outside of the run.
@@ -244,7 +242,7 @@ def make_request(given: Mapping[str, object]) -> TrainRequest:
             problems.append(_unknown(name))
         elif value is not None and value != ():
             try:
-                values[field.name] = _read(field, value)
+                values[field.name] = read_value(field, value)
             except ValueError as error:
                 problems.append(f"{option(field.name)} {_shown(value)}: {error}")
     problems += _together(values)
@@ -285,18 +283,6 @@ def option(name: str) -> str:
     return "DATA" if name == "data" else "--from" if name == "from_run" else "--" + name.replace("_", "-")
 
 
-def allowed_words(field: "dataclasses.Field[Any]") -> str:
-    """The range of a setting in words; empty where anything goes."""
-    about = field.metadata
-    if about["allowed"]:
-        return ", ".join(about["allowed"])
-    if about["kind"] == "flag":
-        return "true or false"
-    if about["low"] is None:
-        return ""
-    return f"{_plain(about['low'])} to {_plain(about['high'])}" if about["high"] else f"{_plain(about['low'])} or more"
-
-
 def _field_named(name: str) -> "dataclasses.Field[Any] | None":
     wanted = name.lstrip("-").replace("-", "_")
     if wanted in FIELDS:
@@ -308,53 +294,6 @@ def _unknown(name: str) -> str:
     names = [*FIELDS, *(other for field in FIELDS.values() for other in field.metadata["also"])]
     guess = closest(name.replace("-", "_"), names)
     return f"there is no setting {name!r}" + (f"; did you mean {guess}?" if guess else "")
-
-
-def _read(field: "dataclasses.Field[Any]", value: object) -> object:
-    about = field.metadata
-    kind = about["kind"]
-    if kind in ("whole", "number"):
-        return _number(value, field)
-    if kind == "flag":
-        word = str(value).strip().lower()
-        if word not in (*_TRUE, *_FALSE):
-            raise ValueError("allowed: true or false")
-        return word in _TRUE
-    if kind == "texts":
-        found = tuple(map(str, value)) if isinstance(value, (list, tuple)) else (str(value),)
-        if any("\0" in text for text in found):
-            raise ValueError("holds a NUL character")
-        return _trackers(found) if field.name == "report_to" else found
-    if not isinstance(value, (str, Path)):
-        raise ValueError("a text is wanted")
-    text = str(value)
-    if "\0" in text:
-        raise ValueError("holds a NUL character")
-    if about["allowed"] and text not in about["allowed"]:
-        guess = closest(text, about["allowed"]) if len(text) > 3 else None  # "gpu" is no misspelt "cpu"
-        raise ValueError(f"allowed: {allowed_words(field)}" + (f"; did you mean {guess}?" if guess else ""))
-    if kind == "path" and text:
-        return str(Path(text).expanduser().absolute())
-    if field.name == "delimiter" and text in ("tab", "\\t"):
-        return "\t"
-    return text
-
-
-def _number(value: object, field: "dataclasses.Field[Any]") -> int | float:
-    about = field.metadata
-    low, high, is_whole = about["low"], about["high"], about["kind"] == "whole"
-    bounds = f"; allowed: {words}" if (words := allowed_words(field)) else ""
-    if isinstance(value, bool):
-        raise ValueError(f"a number is wanted{bounds}")
-    try:
-        number = float(str(value).replace("_", ""))
-    except ValueError:
-        raise ValueError(f"is no number{bounds}") from None
-    if not math.isfinite(number) or (low is not None and number < low) or (high is not None and number > high):
-        raise ValueError(f"is out of range{bounds}")
-    if is_whole and number != int(number):
-        raise ValueError(f"a whole number is wanted{bounds}")
-    return int(number) if is_whole else number
 
 
 def _together(values: Mapping[str, Any]) -> Iterator[str]:
@@ -380,25 +319,12 @@ def _together(values: Mapping[str, Any]) -> Iterator[str]:
                 yield f"{option(name)} needs --lora, which was turned off"
 
 
-def _trackers(found: tuple[str, ...]) -> tuple[str, ...]:
-    names = tuple(name.strip() for text in found for name in text.split(",") if name.strip() not in ("", "none"))
-    for name in names:
-        if name not in TRACKERS:
-            guess = closest(name, TRACKERS)
-            raise ValueError(f"allowed: {', '.join(TRACKERS)}" + (f"; did you mean {guess}?" if guess else ""))
-    return names
-
-
 def _flat(found: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     for name, value in found.items():
         if isinstance(value, dict):
             yield from _flat(value)
         else:
             yield name, value
-
-
-def _plain(number: float) -> str:
-    return f"{int(number):,}" if number == int(number) else f"{number:g}"
 
 
 def _shown(value: object) -> str:

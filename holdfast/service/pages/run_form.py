@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass
 from typing import Any
 
-from holdfast.core.request import FIELDS, allowed_words
+from holdfast.core.request import FIELDS
+from holdfast.core.setting_values import allowed_words
 from holdfast.runs.models import known_names
 from holdfast.service.jobs.folders import ROLES
 from holdfast.service.jobs.requests import OPEN_FIELDS

@@ -7,8 +7,8 @@ import pytest
 
 from holdfast.core.errors import RequestError
 from holdfast.core.events import Events
-from holdfast.core.request import TRACKERS
 from holdfast.core.runfolder import EVENTS, attempt_folder
+from holdfast.core.setting_values import TRACKERS
 from holdfast.runs import trackers
 from holdfast.runs.story import read_story
 from holdfast.runs.tracker_writers import WRITERS
