@@ -22,6 +22,9 @@ from holdfast.runs.nodes import read_leader
 from holdfast.runs.trackers import require_trackers
 from holdfast.runs.walk import read_plan
 
+_SLUGS = {errno.ENOSPC: "disk-full", errno.EDQUOT: "disk-full"}
+_SLUGS |= dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "permission-denied")
+
 
 def start_train(request: TrainRequest) -> Path:
     """Make the folder of a new run, with the request in it; of several machines the later ones join the first."""
@@ -52,7 +55,7 @@ def make_run_folder(request: TrainRequest) -> Path:
             f"the run folder {request.out or RUNS} cannot be written",
             seen=error.strerror or str(error),
             try_next=("--out FOLDER, at a place with room that you may write to",),
-            slug="disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "permission-denied",
+            slug=_SLUGS.get(error.errno or 0, ""),
         ) from error
     return run
 
