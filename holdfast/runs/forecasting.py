@@ -94,7 +94,7 @@ class Forecasting:
         self._has_forecast = True
         settings = self._plan["settings"]
         processes = int(settings.get("processes") or 1)
-        cores = cores_used(events, processes=processes)
+        cores = cores_used(events)
         model, device = ModelFacts(**self._plan["model"]), str(settings["device"])
         share = cores / (processes * int(settings.get("threads") or 1)) if cores else 1.0
         left = start_seconds + forecast_seconds(self._work, done, seconds, answer_seconds(model, device, share))
@@ -177,16 +177,13 @@ def _to_repeat(run: Path, plan: Mapping[str, Any]) -> dict[int, tuple[Any, Any]]
     return {step: gave for step, gave in steps.items() if step >= int(first["saved_step"])}
 
 
-def cores_used(events: Sequence[Mapping[str, Any]], since: float = 0.0, *, processes: int = 1) -> float | None:
-    """How many cores the engine computed with, on average, from its first step after a time to the end.
-
-    Of several processes the first tells of itself; the others have as much to do.
-    """
+def cores_used(events: Sequence[Mapping[str, Any]], since: float = 0.0) -> float | None:
+    """How many cores all processes of the engine computed with, on average, from its first step after a time on."""
     told = [event for event in events if "cpu_seconds" in event and float(event["time"]) >= since]
     if len(told) < 2:
         return None
     seconds = float(told[-1]["time"]) - float(told[0]["time"])
-    used = processes * (float(told[-1]["cpu_seconds"]) - float(told[0]["cpu_seconds"]))
+    used = float(told[-1]["cpu_seconds"]) - float(told[0]["cpu_seconds"])
     return round(used / seconds, 2) if seconds > 0 else None
 
 

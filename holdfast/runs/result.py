@@ -45,14 +45,13 @@ def forecast_against(
 ) -> dict[str, object]:
     """What was forecast beside what happened, with the error as a share, and what the forecast could not know."""
     forecast = plan.get("forecast") or {}
-    processes = int((plan.get("settings") or {}).get("processes") or 1)
     made_at = forecast.get("made_at")
     clock = _beside(forecast.get("seconds"), _between(made_at, time.time(), pauses) if made_at else None)
     if made_at:
         clock["lost_seconds"] = round(lost_seconds(attempts, made_at, pauses), 1)
         clock["cores"] = {
             "forecast": forecast.get("cores"),
-            "actual": cores_used(attempts[-1], made_at, processes=processes) if attempts else None,
+            "actual": cores_used(attempts[-1], made_at) if attempts else None,
         }
     card = max((int(event.get("card_bytes") or 0) for events in attempts for event in events), default=0)
     return {

@@ -13,6 +13,7 @@ import pytest
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.events import read_events
 from holdfast.core.runfolder import CHILD, EVENTS, attempt_folder, attempt_folders
+from holdfast.runs.forecasting import cores_used
 from holdfast.supervisor.ends import read_ranks
 from tests.lab.trained import Process, finish, make_world, start, steps_done, train, wait_until, weights
 
@@ -66,6 +67,11 @@ def _command_line(pid: int) -> str:
 
 def rank_pid(run: Path, rank: int) -> int:
     return next(pid for pid, found in read_ranks(attempt_folder(run, 1)).items() if found == rank)
+
+
+def test_no_more_cores_were_used_than_there_are(unbroken):
+    events = list(read_events(attempt_folder(unbroken, 1) / EVENTS))
+    assert 0 < (cores_used(events) or 0) <= CORES + 0.1  # both clocks are rounded
 
 
 def test_two_processes_learn_what_one_does(world, unbroken, tmp_path):
