@@ -11,7 +11,7 @@ import click
 
 from holdfast.core.artifacts import to_json, to_plain
 from holdfast.core.errors import MachineError, RequestError
-from holdfast.core.request import FIELDS, make_request, option, read_toml
+from holdfast.core.request import FIELDS, make_request, nodes_of, option, read_toml
 from holdfast.core.setting_values import allowed_words
 
 _GROUPS = {"data": "The data", "learning": "What is learned", "machine": "How it is computed", "run": "The run"}
@@ -95,7 +95,7 @@ def train(
     from holdfast.runs.join import has_finished
     from holdfast.runs.new_train import discard, start_train
 
-    if (request.nodes or 1) > 1:
+    if nodes_of(request) > 1:
         view("waiting", {"words": "reading the data, which must be the same on every machine"})
     run = start_train(request)
     if has_finished(run):  # on the other machines

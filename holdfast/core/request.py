@@ -278,6 +278,11 @@ def read_saved(path: Path) -> TrainRequest:
     return make_request({name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
 
 
+def nodes_of(request: TrainRequest) -> int:
+    """How many machines train together."""
+    return request.nodes or 1
+
+
 def option(name: str) -> str:
     """What a setting is called on the command line."""
     return "DATA" if name == "data" else "--from" if name == "from_run" else "--" + name.replace("_", "-")

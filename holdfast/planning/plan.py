@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.core.errors import MachineError
 from holdfast.core.facts import DatasetFacts, MachineFacts, ModelFacts
 from holdfast.core.plan import Choice, Plan
-from holdfast.core.request import TrainRequest
+from holdfast.core.request import TrainRequest, nodes_of
 from holdfast.core.text import human_bytes, plural
 from holdfast.planning import choices
 from holdfast.planning.memory_model import MemoryNeed, fits, need_of, room_of
@@ -94,7 +94,7 @@ def make_plan(
     free = free_memory(machine, device.value, processes.value)
     longest = longest_tokens or longest_text(request, dataset, model)
     fitting = _Fitting(request, model, task, device.value, processes.value, longest, free, largest_step_tokens)
-    nodes = request.nodes or 1
+    nodes = nodes_of(request)
     lora = choices.choose_lora(request, task, model, fitting.smallest_fits(lora=False))
     micro, checkpointing, shard, need = fitting.choose(lora.value)
     options: dict[str, object] = {}
@@ -169,7 +169,7 @@ class _Fitting:
     ):
         self._request, self._model, self._task, self._device = request, model, task, device
         self._processes, self._longest, self._free = processes, longest, free
-        self._nodes = request.nodes or 1
+        self._nodes = nodes_of(request)
         in_all = processes * self._nodes
         self._largest_part = -(-largest_step // in_all) if largest_step else None
         self._sharded = (False, True) if in_all > 1 else (False,)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.facts import Gpu, MachineFacts
 from holdfast.core.plan import Choice
-from holdfast.core.request import TrainRequest
+from holdfast.core.request import TrainRequest, nodes_of
 from holdfast.core.text import plural
 
 # What depends on the number of processes; everything else of a plan stays when a run goes on with another number.
@@ -18,7 +18,7 @@ SHARED_SETTINGS = ("nodes", "processes", "threads", "shard", "micro_tokens", "gr
 
 def choose_processes(request: TrainRequest, machine: MachineFacts, device: str, batch_size: int) -> Choice[int]:
     """As many of each machine as were asked for, where this one can have them; otherwise one."""
-    asked, nodes = request.processes or 1, request.nodes or 1
+    asked, nodes = request.processes or 1, nodes_of(request)
     if asked * nodes == 1:
         return Choice(1, "as asked" if request.processes else "more were not asked for")
     _require_system(machine, device, f"--nodes {nodes}" if asked == 1 else f"--processes {asked}")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import MachineError, RequestError
-from holdfast.core.request import TrainRequest, read_saved, to_saved
+from holdfast.core.request import TrainRequest, nodes_of, read_saved, to_saved
 from holdfast.core.runfolder import NODES, PLAN, REQUEST, model_folder
 from holdfast.planning.presets import with_preset
 from holdfast.runs.folders import RUNS, make_free_folder, take_folder
@@ -31,7 +31,7 @@ def start_train(request: TrainRequest) -> Path:
     request = with_preset(_from_earlier(request))
     _require_data(request)
     require_trackers(request.report_to)
-    return join_training(request) if (request.nodes or 1) > 1 else make_run_folder(request)
+    return join_training(request) if nodes_of(request) > 1 else make_run_folder(request)
 
 
 def discard(run: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from holdfast.core.artifacts import read_artifact, to_plain, write_artifact
 from holdfast.core.events import read_events
-from holdfast.core.request import TrainRequest
+from holdfast.core.request import TrainRequest, nodes_of
 from holdfast.core.runfolder import EVENTS, PLAN
 from holdfast.core.text import processes_words
 from holdfast.data.amounts import amounts_of
@@ -126,7 +126,7 @@ class _Proving:
     @property
     def _is_of_many_machines(self) -> bool:
         """Whether others train, too: then only this one's part is proven, that the longest examples go through."""
-        return (self._request.nodes or 1) > 1
+        return nodes_of(self._request) > 1
 
     def _candidates(self) -> tuple[dict[str, object], ...]:
         asked = self._request

@@ -14,7 +14,7 @@ from typing import Any
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.env import node_name
 from holdfast.core.errors import HoldfastError, MachineError, RequestError
-from holdfast.core.request import KIND, TrainRequest, read_saved
+from holdfast.core.request import KIND, TrainRequest, nodes_of, read_saved
 from holdfast.core.runfolder import NODES, PLAN, REQUEST, attempt_folders
 from holdfast.core.text import human_bytes
 from holdfast.data.amounts import amounts_of
@@ -169,11 +169,6 @@ def asked_here(run: Path) -> TrainRequest:
     """The request of a run; of several machines each waits for the others as long as it was told itself."""
     request, own = read_saved(run / REQUEST), run / NODES / node_name() / REQUEST
     return replace(request, nodes_wait=read_saved(own).nodes_wait) if own.exists() else request
-
-
-def nodes_of(request: TrainRequest) -> int:
-    """How many machines train together."""
-    return request.nodes or 1
 
 
 def _planned(plan: Mapping[str, Any]) -> tuple[int, int]:
