@@ -88,7 +88,8 @@ class _Follower:
             said = self._leader.said
             if said.get("state") == "released":
                 return self._ended(said) if "exit_code" in said else None
-            if said.get("node") == self._me and self._leader.has_moved:
+            is_of_my_name = said.get("node") == self._me
+            if is_of_my_name and (self._leader.has_moved or is_here(said)):
                 raise _same_name(self._me)
             if self._is_alone and self._stop.is_asked:
                 return self._left()
@@ -102,7 +103,7 @@ class _Follower:
             if self._is_called(said):
                 self._take_part(said)
                 said_at = time.monotonic()
-            if said and time.monotonic() - said_at > _SAY_SECONDS:
+            if said and not is_of_my_name and time.monotonic() - said_at > _SAY_SECONDS:
                 said_at = time.monotonic()
                 self._tell("waiting", words=f"{said['node']} leads; waiting for it to call the next attempt")
             self._tell("turn")

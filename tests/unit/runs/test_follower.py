@@ -11,15 +11,17 @@ import pytest
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.env import ATTEMPT_VARIABLE
+from holdfast.core.errors import RequestError
 from holdfast.core.notice import NoticeWriter
 from holdfast.core.runfolder import CHILD, LEASES, NOTICE, OUTCOME, attempt_folder, part_folder
 from holdfast.runs import follower as followers
 from holdfast.runs.command import command_job, make_request
-from holdfast.runs.follower import _Follower, take_part
+from holdfast.runs.follower import _Follower, follow, take_part
 from holdfast.runs.lease import describe_self
 from holdfast.supervisor.attempt import StopRequest
 from holdfast.supervisor.members import boot_id, start_ticks_of
 
+ELSEWHERE = {"machine": "another", "hardware": "", "state": "held"}
 JOB = command_job(make_request((sys.executable, "-c", ""), nodes=2))
 
 
@@ -41,10 +43,11 @@ def left_over(tmp_path: Path) -> "Iterator[subprocess.Popen[bytes]]":
         rank.kill()
 
 
-def lead_elsewhere(run: Path) -> None:
+def lead_elsewhere(run: Path, name: str = "a") -> NoticeWriter:
     (run / LEASES / "000001").mkdir(parents=True)
-    words = {"node": "a", "machine": "another", "hardware": "", "state": "held"}
-    NoticeWriter(run / LEASES / "000001" / NOTICE).write({**describe_self(), **words})
+    notice = NoticeWriter(run / LEASES / "000001" / NOTICE)
+    notice.write({**describe_self(), **ELSEWHERE, "node": name})
+    return notice
 
 
 def test_one_ctrl_c_ends_it_when_its_leader_is_gone(tmp_path, monkeypatch):
@@ -56,6 +59,27 @@ def test_one_ctrl_c_ends_it_when_its_leader_is_gone(tmp_path, monkeypatch):
     result = take_part(tmp_path, JOB, stop=stop, on_event=lambda event, details: told.append(details.get("words")))
     assert "asked a to stop the run; Ctrl-C again leaves it to the others" in told
     assert (result.state, result.exit_code) == ("stopped", 128 + signal.SIGINT)
+
+
+def test_a_name_that_the_leader_has_too_is_refused_before_anything_is_waited_for(tmp_path):
+    notice = lead_elsewhere(tmp_path, "b")
+    told: list[str] = []
+
+    def hear(event: str, details: object) -> None:
+        told.append(event)
+        notice.write({**describe_self(), **ELSEWHERE, "node": "b"})  # the leader lives
+
+    with pytest.raises(RequestError, match="is called 'b' as well"):
+        follow(tmp_path, JOB, stop=StopRequest(), on_event=hear)
+    assert set(told) <= {"turn"}
+
+
+def test_a_leader_of_that_name_on_this_machine_is_seen_at_once(tmp_path):
+    lead_elsewhere(tmp_path).write({**describe_self(), "state": "held"})
+    told: list[str] = []
+    with pytest.raises(RequestError, match="is called 'b' as well"):
+        follow(tmp_path, JOB, stop=StopRequest(), on_event=lambda event, details: told.append(event))
+    assert not told
 
 
 def test_an_attempt_that_it_has_begun_before_is_not_begun_again(tmp_path):
