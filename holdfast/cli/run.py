@@ -71,9 +71,12 @@ def run(
     Exit code 0: finished. 2: the request is wrong. 3: this machine cannot. 4: every rung was tried. A command that
     leaves by a code of its own, without an error, passes that code on.
     """
+    from holdfast.cli.train import is_given, require_several
     from holdfast.runs.command import command_job, make_folder, make_request
     from holdfast.runs.join import has_finished, join_folder
 
+    if is_given("nodes_wait_seconds"):
+        require_several(nodes)
     request = make_request(
         command,
         resume_args=tuple(shlex.split(resume_args)),

@@ -3,6 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
+from holdfast.cli.run import run
 from holdfast.cli.train import train
 from holdfast.core.errors import RequestError
 from holdfast.core.request import FIELDS, option
@@ -32,3 +33,20 @@ def test_a_flag_that_was_not_given_does_not_hide_what_the_file_says(tmp_path):
     with pytest.raises(RequestError) as raised:
         train.main(["--config", str(tmp_path / "run.toml")], standalone_mode=False)
     assert "--allow-changes perhaps" in raised.value.seen
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (train, ["x.csv", "--nodes-wait", "60"]),
+        (train, ["x.csv", "--nodes-wait", "60", "--nodes", "1"]),
+        (run, ["--nodes-wait", "60", "--", "true"]),
+        (run, ["--nodes-wait", "60", "--nodes", "1", "--run", "x", "--", "true"]),
+    ],
+)
+def test_a_wait_for_machines_is_refused_where_there_is_one(tmp_path, monkeypatch, command, words):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RequestError, match="--nodes-wait is for several machines") as raised:
+        command.main(words, standalone_mode=False)
+    assert raised.value.seen == ("--nodes 1" if "--nodes" in words else "--nodes was not given")
+    assert not list(tmp_path.iterdir())
