@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import IO
 
 from holdfast.core.errors import RequestError
+from holdfast.core.misspelt import did_you_mean
 from holdfast.core.plan import Choice
-from holdfast.core.text import closest, human_bytes
+from holdfast.core.text import human_bytes
 from holdfast.data.encoding import EncodingCensus
 from holdfast.data.magic import name_of_binary
 from holdfast.data.request import Progress, no_progress
@@ -154,9 +155,5 @@ def _is_gzip(path: Path) -> bool:
 
 
 def _missing(path: Path) -> RequestError:
-    beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    guess = closest(path.name, beside)
     seen = "" if path.parent.is_dir() else f"the folder {path.parent} does not exist either"
-    return RequestError(
-        f"there is no file {path}", seen=seen, try_next=(f"did you mean {path.parent / guess}?",) if guess else ()
-    )
+    return RequestError(f"there is no file {path}", seen=seen, try_next=did_you_mean(path))

@@ -3,7 +3,6 @@
 Reads: the request. Leaves: request.json.
 """
 
-import difflib
 import errno
 import os
 import re
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.misspelt import did_you_mean
 from holdfast.core.request import TrainRequest, nodes_of, read_saved, to_saved
 from holdfast.core.runfolder import NODES, PLAN, REQUEST, model_folder
 from holdfast.planning.presets import with_preset
@@ -69,19 +69,11 @@ def _require_data(request: TrainRequest) -> None:
     for name in ("data", "validation", "test", "negatives"):
         path = getattr(request, name)
         if path and not os.path.lexists(path):
-            guess = next(iter(difflib.get_close_matches(Path(path).name, _names_in(Path(path).parent), cutoff=0.8)), "")
             raise RequestError(
                 f"there is no {path}",
                 seen="" if name == "data" else f"given as --{name}",
-                try_next=(f"{Path(path).parent / guess}, which is there",) if guess else (),
+                try_next=did_you_mean(Path(path)),
             )
-
-
-def _names_in(folder: Path) -> list[str]:
-    try:
-        return sorted(path.name for path in folder.iterdir())[:1000]
-    except OSError:
-        return []
 
 
 def _from_earlier(request: TrainRequest) -> TrainRequest:

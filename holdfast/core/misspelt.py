@@ -1,0 +1,26 @@
+"""Guesses which path a missing one was meant to be."""
+
+from difflib import SequenceMatcher
+from pathlib import Path
+
+_CLOSE = 0.8  # `trian` and `train`; `cats` and `data` are far below
+_MOST_NAMES = 1000
+
+
+def did_you_mean(path: Path) -> tuple[str, ...]:
+    """Propose what lies beside a missing path where its name is truly close; the same ending does not make it so."""
+    try:
+        beside = sorted(entry.name for entry in path.parent.iterdir() if not entry.name.startswith("."))[:_MOST_NAMES]
+    except OSError:
+        return ()
+    alike = {name: (_likeness(_stem(path.name), _stem(name)), _likeness(path.name, name)) for name in beside}
+    best = max(beside, key=alike.__getitem__, default="")
+    return (f"did you mean {path.parent / best}?",) if best and alike[best][0] >= _CLOSE else ()
+
+
+def _stem(name: str) -> str:
+    return name.lower().partition(".")[0]
+
+
+def _likeness(one: str, other: str) -> float:
+    return SequenceMatcher(None, one, other).ratio()

@@ -1,0 +1,34 @@
+"""A missing path is guessed at only where something beside it has nearly its name."""
+
+import pytest
+
+from holdfast.core.misspelt import did_you_mean
+
+BESIDE = ("train.csv", "reviews.csv", "Notes.csv", "data.jsonl", "data.csv.gz", "a.csv", ".draft.csv", "bank-1")
+
+
+@pytest.mark.parametrize(
+    ("missing", "meant"),
+    [
+        ("trian.csv", "train.csv"),
+        ("revews.csv", "reviews.csv"),
+        ("notes.csv", "Notes.csv"),
+        ("train.jsonl", "train.csv"),
+        ("data.csv", "data.csv.gz"),
+        ("data.json", "data.jsonl"),
+        ("bank-2", "bank-1"),
+        ("b.csv", None),
+        ("nosuch.csv", None),
+        ("test.csv", None),
+        ("draft.csv", None),
+        ("x.csv", None),
+    ],
+)
+def test_only_a_name_that_is_truly_close_is_proposed(tmp_path, missing, meant):
+    for name in BESIDE:
+        (tmp_path / name).touch()
+    assert did_you_mean(tmp_path / missing) == ((f"did you mean {tmp_path / meant}?",) if meant else ())
+
+
+def test_where_there_is_no_folder_there_is_no_guess(tmp_path):
+    assert did_you_mean(tmp_path / "nowhere" / "train.csv") == ()
