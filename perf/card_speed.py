@@ -1,10 +1,10 @@
 """Times the three tasks on a CUDA card: the engine and its peers, each in a process of its own, in turns of many steps.
 
 classify: BERT-base shape, texts of log-normal lengths (mean 92 tokens); HF Trainer and Lightning. causal: SmolLM2-135M,
-LoRA or full; HF Trainer (with peft). two-tower: MiniLM-L6; the model and loss of sentence-transformers in a plain loop,
-which is quicker than its trainer. Peers run as people run them, and tuned: texts of like length together, padded to a
-few lengths, fused optimizer, tf32, compiled where that is quicker for them. bf16 for all. Weights are random without
---model and texts without --prepared; neither changes the time of a step.
+LoRA or full; HF Trainer and TRL (with peft). two-tower: MiniLM-L6; the model and loss of sentence-transformers in a
+plain loop, which is quicker than its trainer. Peers run as people run them, and tuned: texts of like length together,
+padded to a few lengths, fused optimizer, tf32, compiled where that is quicker for them. bf16 for all. Weights are
+random without --model and texts without --prepared; neither changes the time of a step.
 """
 
 import argparse
@@ -95,6 +95,13 @@ def work_lightning(options: argparse.Namespace) -> None:
     from lightning_peer import train
 
     train(options.model, options.prepared, options.batch, device="cuda", threads=None)
+
+
+def work_trl(options: argparse.Namespace) -> None:
+    """TRL on the same texts."""
+    from trl_peer import train
+
+    train(options.model, options.prepared, options.batch, LORA if options.lora else None, device="cuda", threads=None)
 
 
 def work_hf(options: argparse.Namespace) -> None:
@@ -250,6 +257,7 @@ WORKERS = {
     "hf": work_hf,
     "lightning": work_lightning,
     "st": work_st,
+    "trl": work_trl,
     "products": work_products_alone,
 }
 PEERS = {
@@ -258,7 +266,7 @@ PEERS = {
         "HF Trainer, tuned": ["hf", "--tuned", "--compile"],
         "Lightning": ["lightning"],
     },
-    "causal": {"HF Trainer": ["hf"], "HF Trainer, tuned": ["hf", "--tuned"]},
+    "causal": {"HF Trainer": ["hf"], "HF Trainer, tuned": ["hf", "--tuned"], "TRL SFTTrainer": ["trl"]},
     "two-tower": {"sentence-transformers": ["st"], "sentence-transformers, tuned": ["st", "--tuned"]},
 }
 

@@ -84,48 +84,11 @@ def work_hf(options: argparse.Namespace) -> None:
 
 
 def work_trl(options: argparse.Namespace) -> None:
-    """TRL's trainer on the same tokens, padded to the longest of a batch: its packing needs a CUDA kernel."""
-    import torch
-    from contest import paced_callback
-    from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from trl import SFTConfig, SFTTrainer
+    """TRL's trainer on the same tokens."""
+    from trl_peer import train
 
-    torch.set_num_threads(options.threads)
-    data = labelled(options.prepared)
-    rows = {name: [row[name] for row in data] for name in ("input_ids", "labels")}
-    more = {}
-    if options.kinds == ["lora"]:
-        from peft import LoraConfig
-
-        more["peft_config"] = LoraConfig(task_type="CAUSAL_LM", **LORA)
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = SFTConfig(
-            output_dir=folder,
-            per_device_train_batch_size=BATCH,
-            num_train_epochs=1000,
-            learning_rate=5e-5,
-            weight_decay=0.01,
-            optim="adamw_torch_fused",
-            train_sampling_strategy="group_by_length",
-            max_length=None,
-            gradient_checkpointing=False,
-            bf16=False,
-            dataset_kwargs={"skip_prepare_dataset": True},
-            save_strategy="no",
-            report_to="none",
-            logging_steps=500,
-            disable_tqdm=True,
-            use_cpu=True,
-        )
-        SFTTrainer(
-            model=AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32),
-            args=arguments,
-            train_dataset=Dataset.from_dict(rows),
-            processing_class=AutoTokenizer.from_pretrained(options.model),
-            callbacks=[paced_callback(BATCH)],
-            **more,
-        ).train()
+    lora = LORA if options.kinds == ["lora"] else None
+    train(options.model, options.prepared, BATCH, lora, device="cpu", threads=options.threads)
 
 
 def lengths(prepared: Path) -> tuple[float, float]:

@@ -15,8 +15,6 @@ from transformers import AutoModelForSequenceClassification
 
 from holdfast.data.shards import open_array, open_tokens
 
-VERSION = "lightning==2.6.6"
-
 
 def train(model: Path, prepared: Path, batch: int, *, device: str, threads: int | None) -> None:
     """Train in turns for ever: fp32 on a CPU, bf16 on a card; clipping and optimizer as the others have them."""

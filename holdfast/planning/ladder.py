@@ -41,6 +41,7 @@ class Ladder:
     rungs: tuple[Rung, ...]
     remedies: Mapping[str, tuple[Rung, ...]] = field(default_factory=dict)  # of this kind of run alone, by slug
     final_codes: frozenset[int] = frozenset()  # exit codes by which the child says that no rung will help
+    chance_seconds: float = float("inf")  # a hang after so long may have been chance once: work is kept
     settle: Settle  # (changes so far, a change) -> the changes with it; the same again where it means nothing here
 
 
@@ -94,6 +95,9 @@ def choose_rung(
         return _after_exception(diagnosis, tried, beaten, again, ladder, allow_changes)
     if diagnosis.slug in OF_RANKS and not any(one.slug in OF_RANKS for one in before):
         return _because(again, "one process of several failed, which may have been chance")
+    if beaten and _is_late_hang(last, ladder) and not any(one.slug == diagnosis.slug for one in before):
+        minutes = f"{last.seconds / 60:.0f} minutes"
+        return _because(again, f"it had worked for {minutes}: once more before a remedy makes it slower")
     if diagnosis.slug not in _UNNAMED and (rung := _named_rung(diagnosis, tried, ladder, current)):
         return rung
     if beaten:
@@ -212,6 +216,10 @@ def _refused(tried: Sequence[Tried]) -> list[dict[str, object]]:
     """The changes of rungs that made things worse."""
     ends = [tried[: at + 1] for at in range(1, len(tried))]
     return [dict(end[-1].rung.change) for end in ends if end[-1].rung and _made_worse(end)]
+
+
+def _is_late_hang(last: Tried, ladder: Ladder) -> bool:
+    return last.ending == "hang" and ladder.chance_seconds <= last.seconds < float("inf")
 
 
 def _futile(tried: Sequence[Tried]) -> int:

@@ -23,6 +23,8 @@ _NO_COMPILE = Rung("do not compile the model", {"compile": False, "TORCH_COMPILE
 _FEWER_SAVES = Rung(
     "go on without the checkpoints that do not fit", {"save_on_full_disk": "skip"}, "more work is lost after a crash"
 )
+# To hang once more after so long costs a few seconds of notice and of steps; one thread costs half the speed for good.
+_CHANCE_SECONDS = 180.0
 _ON_CPU = Rung("train on the CPU", {"device": "cpu"}, "much slower")
 _FEWER_PROCESSES = Rung(
     "train in half as many processes", {"processes": "halve"}, "slower where each had a core or a card"
@@ -59,6 +61,7 @@ def engine_ladder(settings: Mapping[str, object]) -> Ladder:
         remedies=dict.fromkeys((*OF_RANKS, "host-oom"), (_FEWER_PROCESSES,)),
         settle=settle,
         final_codes=frozenset({RequestError.exit_code, MachineError.exit_code}),
+        chance_seconds=_CHANCE_SECONDS,
     )
 
 

@@ -21,7 +21,6 @@ _BYTES_PER_SECOND = {"cuda": 1e12, "mps": 1e11, "cpu": 1e10}
 _LAYER_SECONDS = 1e-3  # of calling one layer for one token
 _BF16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")
 SECONDS_EACH = 1.5
-_COMPARISON_FACTOR = 6.0  # how much slower the folklore's safe settings may be
 _FASTER = 1.03  # less than this is noise
 
 

@@ -219,3 +219,16 @@ def test_what_is_done_in_any_case_is_no_rung(ladder):
     tried = climb(named("segfault-other"), CRASHED, ladder)
     assert len(tried) > 1
     assert not any("PYTHONFAULTHANDLER" in one.changes for one in tried)
+
+
+def test_a_hang_after_minutes_is_tried_once_more_before_the_engine_is_made_slower():
+    ladder, deadlock = engine_ladder({"threads": 2}), named("thread-deadlock")
+    late = replace(HUNG, slug="thread-deadlock", step_reached=300, seconds=200.0)
+    first = choose_rung(deadlock, [late], ladder)
+    assert (first.action, first.changes) == ("again", {})
+    assert "worked for 3 minutes" in first.because
+    second = choose_rung(deadlock, [late, replace(late, step_reached=600)], ladder)
+    assert second.changes["threads"] == 1
+    for soon in (replace(late, seconds=20.0), replace(late, step_reached=0)):
+        assert choose_rung(deadlock, [soon], ladder).changes["threads"] == 1
+    assert choose_rung(deadlock, [late], LADDER).action == "rung"  # a command may have nothing to resume from
