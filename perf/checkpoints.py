@@ -81,13 +81,13 @@ def cost(run: Path, settings: dict[str, object], pairs: int) -> list[Figure]:
 
     prepare_process()
     from holdfast.engine.cadence import SaveCost, cheap_interval_seconds, longest_interval_seconds
-    from holdfast.engine.loop import Loop, use_threads
+    from holdfast.engine.loop import Loop
     from holdfast.engine.settings import Settings
     from holdfast.engine.tasks import load_task
 
     run.mkdir()
     made = Settings(**settings, run=str(run))  # type: ignore[arg-type]  # settings as a benchmark has them
-    use_threads(made)
+    made.use_threads()
     loop = Loop(load_task(made), made, BeatWriter(run / BEAT), Events(run / EVENTS))
     stalls: list[float] = []
     saves = 0

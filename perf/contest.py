@@ -145,7 +145,7 @@ def run_engine(task: str, model: Path, prepared: Path, threads: int | None, **mo
     prepare_process()
     from holdfast.core.events import Events
     from holdfast.core.heartbeat import BeatWriter
-    from holdfast.engine.loop import Loop, use_threads
+    from holdfast.engine.loop import Loop
     from holdfast.engine.order import Indices
     from holdfast.engine.settings import Settings
     from holdfast.engine.tasks import load_task
@@ -169,7 +169,7 @@ def run_engine(task: str, model: Path, prepared: Path, threads: int | None, **mo
             threads=threads,
             **more,  # type: ignore[arg-type]  # settings as a benchmark has them
         )
-        use_threads(settings)
+        settings.use_threads()
         loop = Paced(load_task(settings), settings, BeatWriter(Path(run) / "beat"), Events(Path(run) / "events.jsonl"))
         pace.start()
         loop.train()

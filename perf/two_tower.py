@@ -99,7 +99,7 @@ def work_ours(options: argparse.Namespace) -> None:
 
     from holdfast.core.events import Events
     from holdfast.core.heartbeat import BeatWriter
-    from holdfast.engine.loop import Loop, use_threads
+    from holdfast.engine.loop import Loop
     from holdfast.engine.order import Indices
     from holdfast.engine.settings import Settings
     from holdfast.engine.tasks import load_task
@@ -125,7 +125,7 @@ def work_ours(options: argparse.Namespace) -> None:
             micro_tokens=options.micro_tokens,
             options={"same_article": "negative"},  # theirs knows of no articles
         )
-        use_threads(settings)
+        settings.use_threads()
         loop = Paced(load_task(settings), settings, BeatWriter(Path(run) / "beat"), Events(Path(run) / "events.jsonl"))
         pace.start()
         loop.train()
