@@ -51,7 +51,7 @@ def main(folder: Path) -> int:
 
 
 def _time(settings: Any, seconds: float, best: float, beat: BeatWriter) -> dict[str, object]:
-    """Time one candidate; where its first step is far behind the best rate so far, that step tells enough."""
+    """Time one candidate; where its first step is far behind the best rate so far, one more tells enough."""
     import torch
 
     from holdfast.engine.optim import clip_gradients
@@ -67,7 +67,8 @@ def _time(settings: Any, seconds: float, best: float, beat: BeatWriter) -> dict[
     beat.enter("first step")
     first, begun = order.examples(0), time.perf_counter()
     loss = float(task.forward_backward(0, first))
-    taken, texts, tokens, done = time.perf_counter() - begun, len(first), int(task.lengths[first].sum()), 1
+    rate = int(task.lengths[first].sum()) / (time.perf_counter() - begun)
+    fewest = 1 if rate < _FAR_BEHIND * best else _FEWEST_STEPS
     norm = float(clip_gradients(task.model.parameters(), 0.0))
     task.model.zero_grad(set_to_none=True)
     step_once, wait = _stepper(task, settings)
@@ -76,16 +77,15 @@ def _time(settings: Any, seconds: float, best: float, beat: BeatWriter) -> dict[
             beat.enter("step", step, steps)
             step_once(step, order.examples(step))
         wait()
-    if settings.is_on_card or tokens / taken > _FAR_BEHIND * best:
-        texts, tokens, done, begun = 0, 0, 0, time.perf_counter()
-        most = _MOST_CARD_STEPS if settings.is_on_card else steps
-        while done < most and (done < _FEWEST_STEPS or time.perf_counter() - begun < seconds):
-            beat.enter("step", done, most)
-            examples = order.examples(done % steps)
-            step_once(done % steps, examples)
-            texts, tokens, done = texts + len(examples), tokens + int(task.lengths[examples].sum()), done + 1
-        wait()
-        taken = time.perf_counter() - begun
+    texts, tokens, done, begun = 0, 0, 0, time.perf_counter()
+    most = _MOST_CARD_STEPS if settings.is_on_card else steps
+    while done < most and (done < fewest or time.perf_counter() - begun < seconds):
+        beat.enter("step", done, most)
+        examples = order.examples(done % steps)
+        step_once(done % steps, examples)
+        texts, tokens, done = texts + len(examples), tokens + int(task.lengths[examples].sum()), done + 1
+    wait()
+    taken = time.perf_counter() - begun
     peak = torch.cuda.max_memory_allocated() if settings.is_on_card else _peak_bytes()
     is_packed = bool(getattr(task, "is_packed", True))
     del task
