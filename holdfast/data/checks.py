@@ -16,7 +16,7 @@ from holdfast.data.tally import Tally
 
 _IMBALANCE = 10
 _SHOWN_DOUBTS = 3
-_FEW_ROWS = 50
+FEW_ROWS = 50
 _SHOWN = 5
 _SHARED_BY = 1.25  # rows with the same value, on average, from which a column groups them
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
@@ -46,7 +46,7 @@ def warnings_of(
 ) -> Iterator[str]:
     """Say what to look at before training."""
     yield from _unmeasured(tally)
-    if len(tally) < _FEW_ROWS and any(tally.splits):
+    if len(tally) < FEW_ROWS and any(tally.splits):
         yield f"only {len(tally)} rows: the figures of an evaluation will say little"
     if bad.count:
         reasons = ", ".join(f"{reason} ({count:,})" for reason, count in bad.reasons.most_common(3))

@@ -12,16 +12,16 @@ from holdfast.core.errors import RequestError
 from holdfast.core.facts import DatasetFacts
 from holdfast.core.plan import Choice
 from holdfast.data import names
-from holdfast.data.badrows import BadRows, BadValue, describe, shortened
+from holdfast.data.badrows import BadRows, BadValue, describe
 from holdfast.data.checks import check_trainable, warnings_of
 from holdfast.data.csvrows import Row
 from holdfast.data.detect import detect
 from holdfast.data.files import Files
 from holdfast.data.formats import Example, reader_for
+from holdfast.data.guesses import check_is_corpus, check_is_table
 from holdfast.data.labels import in_order
 from holdfast.data.layout import Layout
 from holdfast.data.profile import ColumnProfile, profile_columns
-from holdfast.data.rawfile import open_text, reading
 from holdfast.data.read import Source, open_source
 from holdfast.data.request import DataRequest, Progress, no_progress
 from holdfast.data.split import MOST_ROWS, SPLITS, cut
@@ -70,7 +70,7 @@ def survey_table(
     profiles, whole = _profile(request, sources, on_progress)
     layout = _with_split_column(detect(request, profiles, sources[0][1].repeated), profiles, files)
     _check_columns(layout, sources)
-    _check_is_table(request, layout, sources[0][1])
+    check_is_table(request, layout, sources[0][1])
     _check_scores(request, layout, profiles)
     bad, tally, left_out = BadRows(request.max_bad_share), Tally(keep_sample=tokens is not None), 0
     for split, _, row, example in _examples(request, layout, sources, bad):
@@ -82,6 +82,7 @@ def survey_table(
             on_progress("surveying rows", len(tally), whole if len(sources) == 1 else None)
     bad.refuse_many(len(tally) + left_out)
     check_trainable(layout, tally, files)
+    check_is_corpus(request, layout, sources[0][1], len(tally))
     chosen = _cut_splits(request, tally)
     facts = _facts(request, layout, sources, tally, bad, files, left_out, chosen, tokens, profiles)
     return TableSurvey(
@@ -257,27 +258,6 @@ def _check_columns(layout: Layout, sources: tuple[tuple[str, Source], ...]) -> N
                 seen=f"its columns: {', '.join(map(repr, source.columns))}",
                 try_next=("give all files the same columns",),
             )
-
-
-def _check_is_table(request: DataRequest, layout: Layout, source: Source) -> None:
-    """Refuse lines that are no table, such as a program or a log, where only a guess would train on them as text."""
-    dialect = source.dialect
-    is_asked = request.task or request.text_columns or request.delimiter or request.header is not None
-    if dialect is None or is_asked or layout.form != "text" or names.find(names.TEXT, source.columns):
-        return
-    if dialect.has_header.value and dialect.cuts:
-        return
-    with open_text(source.raw) as file, reading(source.path):
-        first = next((line.strip() for line in file if line.strip()), "")
-    why = "it has no header" if dialect.cuts else "no delimiter cuts its lines evenly"
-    raise RequestError(
-        f"{source.path.name} is no table whose columns say what to learn",
-        seen=f"{why}; it begins with {shortened(first)}",
-        try_next=(
-            "--task causal, to learn to write text like it",
-            "a first row that names the columns, such as text and label, or instruction and output",
-        ),
-    )
 
 
 def _check_scores(request: DataRequest, layout: Layout, profiles: Mapping[str, ColumnProfile]) -> None:

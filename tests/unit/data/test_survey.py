@@ -309,6 +309,22 @@ class TestWhatIsNoTable:
         facts = facts_of(tmp_path / "a.csv")
         assert (facts.task, facts.rows) == ("causal", 60)
 
+    def test_a_few_texts_are_not_taken_for_a_corpus_unless_asked(self, write):
+        path = write("a.csv", 'text\n"one, and on"\n"two, and on"\n"three, and on"\n')
+        with pytest.raises(RequestError, match="3 rows of text are too few") as refused:
+            facts_of(path)
+        assert "column 'text' would be taken for causal" in refused.value.seen
+        assert [word for word in ("--task causal", "--label-column") if word in " ".join(refused.value.try_next)] == [
+            "--task causal",
+            "--label-column",
+        ]
+        assert facts_of(path, task="causal").rows == 3
+        assert facts_of(path, text_columns=("text",)).task == "causal"
+
+    def test_a_short_file_of_prose_is_text_and_nothing_else(self, write):
+        facts = facts_of(write("a.txt", "A first paragraph of prose.\n\nA second one.\n\nA third.\n"))
+        assert (facts.task, facts.form) == ("causal", "text")
+
     def test_rows_of_which_none_can_be_used_are_not_called_missing(self, tmp_path):
         (tmp_path / "a.csv").write_text("text;label\n" + "one;two;three\n" * 30)
         with pytest.raises(RequestError, match="30 of 30 rows cannot be used"):
