@@ -40,6 +40,7 @@ from holdfast.core.runfolder import (
     SUPERVISOR_LOG,
 )
 from holdfast.core.text import human_bytes, plural
+from holdfast.runs.given import require_run
 
 _ATTEMPTS = "attempts"
 _MOST_LOG_BYTES = 2 << 20  # of one file; longer ones keep their beginning and their end
@@ -103,8 +104,7 @@ class Bundle:
 
 def pack_run(run: Path, target: Path | None = None, variables: Mapping[str, str] | None = None) -> Bundle:
     """Write a zip of a run that may be shown to others."""
-    if not (run / _ATTEMPTS).is_dir() and not (run / REQUEST).exists():
-        raise RequestError(f"{run} is not the folder of a run", try_next=("holdfast status RUN",))
+    require_run(run)
     target = target or _free_name(f"{run.resolve().name}-bundle")
     if target.exists():
         raise RequestError(f"{target} is there already", try_next=("--to FILE, with a new name", f"rm {target}"))

@@ -9,7 +9,9 @@ from typing import Any
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.runfolder import ABOUT_MODEL, REQUEST, model_folder
+from holdfast.runs.given import is_run, no_run
 
+_WANTED = "the folder of a run or of a model"
 _PICKLES = ("pytorch_model.bin", "model.pt", "model.pth", "model.ckpt")
 
 
@@ -50,18 +52,17 @@ class FinishedModel:
 def find_model(path: Path) -> FinishedModel:
     """The model of a run folder or a model folder; an error that says what is missing."""
     if not path.is_dir():
-        seen = "it is a file" if path.exists() else "no such folder"
-        raise RequestError(f"{path} is neither a run folder nor a model folder", seen=seen)
+        raise no_run(path, _WANTED)
     inner = model_folder(path)
-    is_run = inner.is_dir() or (path / "attempts").is_dir() or (path / REQUEST).is_file()
-    folder = inner if is_run else path
+    has_run = is_run(path) or _has_weights(inner)
+    folder = inner if has_run else path
     if read_artifact(path / REQUEST).get("kind") == "command":
         raise RequestError(
             f"the run {path} is a command of your own",
             seen="its model lies where the command saves it",
-            try_next=("holdfast predict THAT_FOLDER ...",),
+            try_next=("holdfast predict THAT_FOLDER ...", "holdfast train DATA --model THAT_FOLDER"),
         )
-    if is_run and not _has_weights(folder):
+    if has_run and not _has_weights(folder):
         raise RequestError(
             f"the run {path} has no finished model yet",
             seen=f"no weights in {inner}",
@@ -70,7 +71,7 @@ def find_model(path: Path) -> FinishedModel:
     if not _has_weights(folder):
         raise _no_weights(folder)
     about = read_artifact(folder / ABOUT_MODEL)
-    run = path if is_run else path.parent if path.name == "model" and (path.parent / "attempts").is_dir() else None
+    run = path if has_run else path.parent if path.name == "model" and (path.parent / "attempts").is_dir() else None
     return FinishedModel(folder=folder, task=str(about.get("task") or _task_of(folder)), run=run, about=about)
 
 
@@ -106,5 +107,4 @@ def _no_weights(folder: Path) -> RequestError:
                 seen=name,
                 try_next=("save the model as safetensors: model.save_pretrained(FOLDER)",),
             )
-    found = ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "it is empty"
-    return RequestError(f"{folder} is neither a run folder nor a model folder", seen=found)
+    return no_run(folder, _WANTED)

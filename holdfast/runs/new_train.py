@@ -16,9 +16,11 @@ from holdfast.core.misspelt import did_you_mean
 from holdfast.core.request import TrainRequest, nodes_of, read_saved, to_saved
 from holdfast.core.runfolder import NODES, PLAN, REQUEST, model_folder
 from holdfast.planning.presets import with_preset
+from holdfast.runs.finished_model import find_model
 from holdfast.runs.folders import RUNS, make_free_folder, take_folder
 from holdfast.runs.join import join_training
 from holdfast.runs.nodes import read_leader
+from holdfast.runs.status import read_request
 from holdfast.runs.trackers import require_trackers
 from holdfast.runs.walk import read_plan
 
@@ -81,18 +83,14 @@ def _from_earlier(request: TrainRequest) -> TrainRequest:
     if not request.from_run:
         return request
     earlier = Path(request.from_run)
-    if not (earlier / REQUEST).is_file():
-        raise RequestError(f"--from {earlier} is no run folder", seen="it holds no request.json")
-    if not any(model_folder(earlier).rglob("*.safetensors")):
-        raise RequestError(
-            f"--from {earlier} has no finished model", try_next=(f"holdfast resume {earlier}, to finish it first",)
-        )
+    read_request(earlier)
+    find_model(earlier)
     before = read_saved(earlier / REQUEST)
     mine = {name: getattr(request, name) for name in TrainRequest.__dataclass_fields__}
     theirs = {name: getattr(before, name) for name in TrainRequest.__dataclass_fields__}
     plain = TrainRequest()
     taken = {name: value for name, value in theirs.items() if mine[name] == getattr(plain, name)}
-    own = {"out", "from_run", "model", "preset"}
+    own = {"out", "from_run", "model", "preset", "nodes", "nodes_wait"}
     if request.data:  # of other data the columns may be named otherwise
         own |= {"validation", "test", "negatives", "text_column", "label_column", "group_column", "encoding"}
         own |= {"delimiter", "header", "multi_label", "min_score"}

@@ -14,8 +14,8 @@ from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.events import find_last_event, read_events, read_last_events
 from holdfast.core.runfolder import EVENTS, METRICS, REQUEST, RESULT, RUNG, SAMPLES, SETTINGS, attempt_folders
-from holdfast.core.text import closest
 from holdfast.runs.earlier import is_left_running, newest_step
+from holdfast.runs.given import require_run
 from holdfast.runs.nodes import NodeStatus, read_leader, read_nodes
 from holdfast.supervisor.ends import read_ranks
 from holdfast.supervisor.outcome import newest_beat, read_outcome, weights_words
@@ -124,19 +124,14 @@ def processes_of(attempt: Path) -> int:
 
 def read_request(run: Path) -> dict[str, Any]:
     """What was asked; refuse a folder that holds no run."""
-    if run.is_file():
-        raise RequestError(f"{run} is a file, not the folder of a run")
-    if not run.is_dir():
-        siblings = [item.name for item in run.parent.iterdir()] if run.parent.is_dir() else []
-        guess = closest(run.name, siblings)
-        raise RequestError(
-            f"there is no folder {run}", try_next=(f"did you mean {run.parent / guess}?",) if guess else ()
-        )
-    if not (run / REQUEST).exists():
-        raise RequestError(f"{run} holds no run", seen=f"it has no {REQUEST}", try_next=("holdfast run -- COMMAND",))
+    require_run(run)
     request = read_artifact(run / REQUEST)
     if not request:
-        raise RequestError(f"{run / REQUEST} cannot be read", seen="it is not the JSON object that a run begins with")
+        raise RequestError(
+            f"{run / REQUEST} cannot be read",
+            seen="it is not the JSON object that a run begins with",
+            try_next=(f"holdfast report {run}, which shows what is left of the run",),
+        )
     return request
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.artifacts import read_artifact
-from holdfast.core.errors import RequestError
 from holdfast.core.events import read_events
 from holdfast.core.loglines import clean_lines
 from holdfast.core.runfolder import (
@@ -36,6 +35,7 @@ from holdfast.core.runfolder import (
     SUPERVISOR,
     model_folder,
 )
+from holdfast.runs.given import require_run
 from holdfast.runs.nodes import read_leader
 from holdfast.supervisor.outcome import newest_beat
 
@@ -194,19 +194,7 @@ class Story:
 
 def read_story(run: Path) -> Story:
     """Read a run folder; an error when it is none."""
-    if not run.is_dir():
-        raise RequestError(
-            f"there is no run folder {run}",
-            seen="it is a file" if run.exists() else "no such folder",
-            try_next=("give the folder that `holdfast train` or `holdfast run` named",),
-        )
-    known = (REQUEST, RESULT, METRICS, PLAN, DATASET)
-    if not (run / "attempts").is_dir() and not any((run / name).is_file() for name in known):
-        raise RequestError(
-            f"{run} is not a run folder",
-            seen=", ".join(sorted(entry.name for entry in run.iterdir())[:8]) or "it is empty",
-            try_next=("give the folder that holds attempts/ and request.json",),
-        )
+    require_run(run)
     return Story(
         folder=run,
         request=read_artifact(run / REQUEST),

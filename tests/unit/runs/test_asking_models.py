@@ -48,8 +48,11 @@ def test_a_folder_that_others_made_is_known_by_its_architecture(tmp_path, archit
 
 
 def test_what_is_wrong_with_a_folder_is_said(tmp_path):
-    with pytest.raises(RequestError, match="neither a run folder nor a model folder"):
+    with pytest.raises(RequestError, match="there is no folder"):
         find_model(tmp_path / "none")
+    (tmp_path / "project" / "model").mkdir(parents=True)
+    with pytest.raises(RequestError, match="is not the folder of a run or of a model"):
+        find_model(tmp_path / "project")
     (tmp_path / "run" / "attempts").mkdir(parents=True)
     with pytest.raises(RequestError, match="has no finished model yet"):
         find_model(tmp_path / "run")

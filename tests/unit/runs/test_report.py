@@ -194,10 +194,10 @@ def test_a_supervised_command_has_its_own_page(tmp_path):
 
 
 def test_something_else_than_a_run_folder_is_refused(tmp_path):
-    with pytest.raises(RequestError, match="there is no run folder"):
+    with pytest.raises(RequestError, match="there is no folder"):
         write_report(tmp_path / "none")
     (tmp_path / "other.txt").write_text("x")
-    with pytest.raises(RequestError, match="is not a run folder"):
+    with pytest.raises(RequestError, match="is not the folder of a run"):
         write_report(tmp_path)
 
 

@@ -25,7 +25,7 @@ from holdfast.core.runfolder import (
 )
 from holdfast.runs.earlier import read_earlier
 from holdfast.runs.holder import hold, holder
-from holdfast.runs.status import read_glance, read_request, read_status
+from holdfast.runs.status import read_glance, read_status
 from holdfast.supervisor.members import boot_id, start_ticks_of
 from holdfast.supervisor.outcome import Outcome
 
@@ -179,12 +179,6 @@ def test_the_end_of_a_long_story_is_read_without_its_beginning(tmp_path):
     assert len(last) < 300
     assert find_last_event(tmp_path / EVENTS, "evaluated")["step"] == 0
     assert find_last_event(tmp_path / "absent", "evaluated") is None
-
-
-def test_a_file_is_not_the_folder_of_a_run(tmp_path):
-    (tmp_path / "train.py").touch()
-    with pytest.raises(RequestError, match="is a file"):
-        read_request(tmp_path / "train.py")
 
 
 def test_a_full_disk_is_said_when_a_run_is_taken_up(run, monkeypatch):

@@ -1,0 +1,53 @@
+"""Refuses a path that was given as a run and is none, in the same words whichever command was given it."""
+
+import os
+from pathlib import Path
+
+from holdfast.core.errors import RequestError
+from holdfast.core.misspelt import did_you_mean
+from holdfast.core.runfolder import REQUEST
+from holdfast.runs.folders import RUNS
+
+_SHOWN_NAMES = 5
+
+
+def require_run(path: Path) -> None:
+    """Refuse what is not the folder of a run."""
+    if not is_run(path):
+        raise no_run(path)
+
+
+def is_run(path: Path) -> bool:
+    """True for the folder of a run, also of one that is damaged; a folder that may not be looked into is none."""
+    return os.path.isfile(path / REQUEST) or os.path.isdir(path / "attempts")  # noqa: PTH112, PTH113  (never raise)
+
+
+def no_run(path: Path, wanted: str = "the folder of a run") -> RequestError:
+    """The error for a path that is not what is wanted: what it is, and what may have been meant."""
+    whole = path.absolute()
+    named = f"the folder that `holdfast train` or `holdfast run` named, such as {RUNS}/NAME-1"
+    if not os.path.exists(whole):  # noqa: PTH110  (never raises)
+        there = Path(RUNS).absolute() / path.name
+        guess = (f"did you mean {there}?",) if is_run(there) else did_you_mean(whole)
+        return RequestError(f"there is no folder {whole}", try_next=guess or (named,))
+    meant = _newest_inside(whole) or next(filter(is_run, whole.parents), None)
+    guess = (f"did you mean {meant}?",) if meant else ()
+    return RequestError(f"{whole} is not {wanted}", seen=_described(whole), try_next=guess or (named,))
+
+
+def _newest_inside(folder: Path) -> Path | None:
+    try:
+        return max(filter(is_run, folder.iterdir()), key=lambda run: run.stat().st_mtime, default=None)
+    except OSError:
+        return None
+
+
+def _described(path: Path) -> str:
+    try:
+        names = sorted(entry.name for entry in path.iterdir())
+    except NotADirectoryError:
+        return "it is a file"
+    except OSError as error:
+        return error.strerror or str(error)
+    more = " ..." if len(names) > _SHOWN_NAMES else ""
+    return f"it holds {', '.join(names[:_SHOWN_NAMES])}{more}" if names else "it is empty"

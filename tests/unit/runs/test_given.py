@@ -1,0 +1,88 @@
+"""What is given as a run and is none gets one answer from every command: the path, what it is, what to give instead."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.errors import RequestError
+from holdfast.core.request import make_request
+from holdfast.runs.bundle import pack_run
+from holdfast.runs.export import export_run
+from holdfast.runs.finished_model import find_model
+from holdfast.runs.new_train import start_train
+from holdfast.runs.resume import ask_to_stop, job_of
+from holdfast.runs.status import read_status
+from holdfast.runs.story import read_story
+
+COMMANDS = {
+    "status": read_status,
+    "resume": job_of,
+    "stop": lambda run: ask_to_stop(run, at_once=False, wait_seconds=1),
+    "report": read_story,
+    "bundle": pack_run,
+    "export": lambda run: export_run(run, "script"),
+    "predict": find_model,
+    "train --from": lambda run: start_train(make_request({"from_run": str(run)})),
+}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch) -> Path:
+    """A folder with a run in runs/, and with what is none."""
+    (tmp_path / "runs" / "bank-1" / "model").mkdir(parents=True)
+    (tmp_path / "runs" / "bank-1" / "request.json").write_text(json.dumps({"kind": "train", "data": "bank.csv"}))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "train.py").touch()
+    (tmp_path / "bank.csv").touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+@pytest.mark.parametrize(
+    ("given", "what", "seen", "advice"),
+    [
+        ("nowhere", "there is no folder {}", "", "the folder that `holdfast train` or `holdfast run` named"),
+        ("bank-1", "there is no folder {}", "", "did you mean {here}/runs/bank-1?"),
+        ("runs/bank-2", "there is no folder {}", "", "did you mean {here}/runs/bank-1?"),
+        ("empty", "{} is not the folder of a run", "it is empty", "the folder that `holdfast train`"),
+        ("project", "{} is not the folder of a run", "it holds train.py", "the folder that `holdfast train`"),
+        ("bank.csv", "{} is not the folder of a run", "it is a file", "the folder that `holdfast train`"),
+        ("runs", "{} is not the folder of a run", "it holds bank-1", "did you mean {here}/runs/bank-1?"),
+        ("runs/bank-1/model", "{} is not the folder of a run", "it is empty", "did you mean {here}/runs/bank-1?"),
+    ],
+)
+def test_what_is_no_run_is_refused_in_the_same_words_everywhere(here, command, given, what, seen, advice):
+    with pytest.raises(RequestError) as refused:
+        command(Path(given))
+    assert refused.value.what.removesuffix(" or of a model") == what.format(here / given)
+    assert refused.value.seen == seen
+    assert refused.value.try_next[0].startswith(advice.format(here=here))
+
+
+def test_a_request_that_is_damaged_is_named(here):
+    (here / "runs" / "bank-1" / "request.json").write_text("")
+    for command in (read_status, job_of):
+        with pytest.raises(RequestError, match=r"request\.json cannot be read"):
+            command(here / "runs" / "bank-1")
+
+
+@pytest.mark.parametrize("command", ["predict", "train --from"])
+def test_a_command_of_ones_own_has_no_model_to_take(here, command):
+    (here / "runs" / "bank-1" / "request.json").write_text(json.dumps({"kind": "command", "command": ["true"]}))
+    with pytest.raises(RequestError, match="is a command of your own") as refused:
+        COMMANDS[command](here / "runs" / "bank-1")
+    assert "holdfast train DATA --model THAT_FOLDER" in refused.value.try_next
+
+
+def test_a_run_that_goes_on_from_one_of_several_machines_is_of_one(here):
+    earlier = here / "runs" / "bank-1"
+    saved = {"kind": "train", "data": str(here / "bank.csv"), "out": str(earlier), "nodes": 2, "processes": 2}
+    (earlier / "request.json").write_text(json.dumps(saved))
+    (earlier / "model" / "model.safetensors").touch()
+    (earlier / "model" / "holdfast.json").write_text('{"task": "classify"}')
+    run = start_train(make_request({"from_run": str(earlier)}))
+    asked = json.loads((run / "request.json").read_text())
+    assert (asked["nodes"], asked["processes"], asked["model"]) == (None, 2, str(earlier / "model"))
