@@ -11,6 +11,7 @@ import click
 from holdfast import __version__
 from holdfast.core.artifacts import to_json
 from holdfast.core.errors import HoldfastError, MachineError, RequestError, render_error
+from holdfast.core.room import room_words
 from holdfast.core.text import closest
 
 COMMANDS = {
@@ -102,10 +103,12 @@ def main() -> None:
             _own_up()
             raise
         # The reader of our output has gone, as in `| head -1`, or the disk it goes to is full.
+        full = _full(error)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        if error.errno == errno.ENOSPC:
-            click.echo("error: the output could not be written: no space left on the device", err=True)
-        raise SystemExit(0 if error.errno == errno.EPIPE else MachineError.exit_code) from None
+        if error.errno == errno.EPIPE:
+            raise SystemExit(0) from None
+        _say(full)
+        raise SystemExit(full.exit_code) from None
     except Exception:
         _own_up()
         raise
@@ -113,6 +116,18 @@ def main() -> None:
 
 def _own_up() -> None:
     click.echo("error: this is a bug in Holdfast; what follows helps to find it", err=True)
+
+
+def _full(error: OSError) -> MachineError:
+    """That there is no room for what is written, with its place where that is known."""
+    place = Path(error.filename or "/dev/stdout").resolve()
+    is_known = place.is_file()
+    return MachineError(
+        "the output could not be written" + (f" to {place}" if is_known else ""),
+        seen=f"{error.strerror}" + (f"; {room_words(place)}" if is_known else ""),
+        try_next=("make room, or let the output go elsewhere",),
+        slug="disk-full",
+    )
 
 
 def _as_ours(error: click.ClickException) -> RequestError:

@@ -1,6 +1,5 @@
 """`holdfast run`: supervise any training command, unmodified."""
 
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.output import lose
 from holdfast.core.artifacts import to_json
 
 if TYPE_CHECKING:
@@ -152,5 +152,5 @@ def _write(content: bytes) -> None:
         sys.stdout.flush()
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
-    except (OSError, ValueError):
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  (open as long as the process lives)
+    except (OSError, ValueError) as error:
+        lose(error)

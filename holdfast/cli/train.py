@@ -2,13 +2,13 @@
 
 import dataclasses
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
+from holdfast.cli.output import put
 from holdfast.core.artifacts import to_json, to_plain
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.request import FIELDS, make_request, nodes_of, option, read_toml
@@ -91,8 +91,7 @@ def train(
         require_several(request.nodes)
     view = _view(as_json, as_lines, verbose)
     if not as_json and not as_lines:
-        click.echo(f"holdfast train {Path(request.data).name or request.from_run}")
-        sys.stdout.flush()
+        put(f"holdfast train {Path(request.data).name or request.from_run}\n")
 
     from holdfast.runs.join import has_finished
     from holdfast.runs.new_train import discard, start_train

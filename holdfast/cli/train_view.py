@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import click
-
+from holdfast.cli.output import put
 from holdfast.core.artifacts import to_plain
 from holdfast.core.env import wants_color
 from holdfast.core.runfolder import attempt_folder
@@ -89,7 +88,7 @@ class TrainView:
             break_on_hyphens=False,
         )
         for line in lines:
-            click.echo(line)
+            put(f"{line}\n")
 
     def _tick(self) -> None:
         while not self._closed.wait(_MOVES_EVERY_SECONDS):
@@ -240,22 +239,19 @@ class TrainView:
             if now - self._told_at >= _LINE_EVERY_SECONDS and now - self._phase_begun >= 1:
                 self._told_at = now
                 for line in self._moving(10_000)[:1]:
-                    click.echo(line)
-                sys.stdout.flush()
+                    put(f"{line}\n")
             return
         if now - self._drawn_at < _MOVES_EVERY_SECONDS or now - self._phase_begun < _SHOWN_AFTER_SECONDS:
             return
         self._drawn_at = now
         lines = self._moving(_width() - 1)
         self._erase()
-        sys.stdout.write("".join(f"{line}\n" for line in lines))
-        sys.stdout.flush()
+        put("".join(f"{line}\n" for line in lines))
         self._drawn = len(lines)
 
     def _erase(self) -> None:
         if self._drawn:
-            sys.stdout.write(f"\x1b[{self._drawn}F\x1b[J")
-            sys.stdout.flush()
+            put(f"\x1b[{self._drawn}F\x1b[J")
             self._drawn = 0
 
     def _moving(self, width: int) -> list[str]:
@@ -324,7 +320,7 @@ class EventLines:
         if event not in ("progress", "working", "turn"):
             plain = to_plain(details)
             assert isinstance(plain, dict)
-            click.echo(json.dumps({"event": event, "time": round(time.time(), 3), **plain}, ensure_ascii=False))
+            put(json.dumps({"event": event, "time": round(time.time(), 3), **plain}, ensure_ascii=False) + "\n")
 
     def say(self, text: str, mark: str = "", name: str = "") -> None:
         """Nothing but events is printed."""

@@ -17,8 +17,9 @@ from typing import Any
 
 import holdfast
 from holdfast.core.artifacts import write_artifact
-from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.errors import RequestError
 from holdfast.core.redact import is_secret
+from holdfast.core.room import cannot_write
 from holdfast.core.runfolder import REQUEST, SETTINGS, checkpoints_folder, run_of
 from holdfast.planning.ladder import DEFAULT_MAX_ATTEMPTS, Changes
 from holdfast.planning.ladders import command_ladder
@@ -83,11 +84,8 @@ def make_folder(request: CommandRequest, folder: Path | None, name: str = "") ->
         write_artifact(folder, REQUEST, {"kind": "command", **asdict(request)})
         (folder / REQUEST).chmod(0o600)  # it holds the environment
     except OSError as error:
-        raise MachineError(
-            f"the run folder {folder or RUNS} cannot be written",
-            seen=error.strerror or str(error),
-            try_next=("--run FOLDER, at a place with room that you may write to",),
-        ) from error
+        elsewhere = "--run FOLDER, at a place with room that you may write to"
+        raise cannot_write(folder or Path(RUNS), error, elsewhere) from error
     return folder.resolve()
 
 

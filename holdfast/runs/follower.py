@@ -18,6 +18,7 @@ from holdfast.core.env import lease_seconds, node_name
 from holdfast.core.errors import HoldfastError, RequestError
 from holdfast.core.events import Events
 from holdfast.core.notice import Seen
+from holdfast.core.room import writing
 from holdfast.core.runfolder import CHILD, EVENTS, NODES, NOTICE, OUTCOME, attempt_folder, attempt_folders, part_folder
 from holdfast.core.text import human_seconds
 from holdfast.runs.lease import (
@@ -53,11 +54,12 @@ def take_part(run: Path, job: Job, *, on_event: OnEvent | None = None, stop: Sto
 
 def follow(run: Path, job: Job, *, on_event: OnEvent | None = None, stop: StopRequest) -> Result | None:
     """Take part until the run has ended, and say how; None when nobody leads it any more."""
-    follower = _Follower(run, job, on_event, stop)
-    try:
-        return follower.run()
-    finally:
-        follower.leave()
+    with writing(run):
+        follower = _Follower(run, job, on_event, stop)
+        try:
+            return follower.run()
+        finally:
+            follower.leave()
 
 
 class _Follower:

@@ -3,6 +3,7 @@
 Listens to the attempts as they go. Leaves: "forecast" and "proof" in plan.json.
 """
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -164,7 +165,8 @@ class Forecasting:
 
     def _write(self, name: str, value: Mapping[str, object]) -> None:
         self._plan[name] = value
-        write_artifact(self._run, PLAN, self._plan)
+        with contextlib.suppress(OSError):  # a disk that is full must not end what is forecast
+            write_artifact(self._run, PLAN, self._plan)
 
 
 def _to_repeat(run: Path, plan: Mapping[str, Any]) -> dict[int, tuple[Any, Any]]:

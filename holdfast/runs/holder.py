@@ -3,7 +3,6 @@
 Leaves: leases/, supervisor.json.
 """
 
-import errno
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.core.artifacts import write_artifact
-from holdfast.core.errors import HoldfastError, MachineError
+from holdfast.core.errors import HoldfastError
+from holdfast.core.room import cannot_write
 from holdfast.core.runfolder import SUPERVISOR
 from holdfast.runs.identity import describe_process
 from holdfast.runs.lease import AlreadyHeld, Lease, Say, machine_id, newest_lease, seen_lease, take_lease
@@ -35,7 +35,7 @@ def hold(
             lease = take_lease(run, say=say, is_stopped=is_stopped)
             write_artifact(run, SUPERVISOR, {**describe_process(os.getpid()), "started": round(time.time(), 3)})
         except OSError as error:
-            raise _cannot_write(run, error) from error
+            raise cannot_write(run, error) from error
         yield lease
     except KeyboardInterrupt as asked:
         last = {
@@ -61,13 +61,3 @@ def holder(run: Path) -> Identity | None:
     identity = Identity(int(seen.said["pid"]), int(seen.said["start_ticks"]))
     found = find_member(identity.pid)
     return identity if found and found.identity == identity and not found.is_gone else None
-
-
-def _cannot_write(run: Path, error: OSError) -> MachineError:
-    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return MachineError(
-        "the run's folder cannot be written",
-        seen=f"{error.strerror} ({run})",
-        try_next=(f"make room, then: holdfast resume {run}",) if is_full else (),
-        slug="disk-full" if is_full else "",
-    )

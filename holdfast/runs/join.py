@@ -14,8 +14,9 @@ from typing import Any
 
 from holdfast.core.artifacts import read_artifact, to_plain, write_artifact
 from holdfast.core.env import node_name
-from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.errors import RequestError
 from holdfast.core.request import DATA_SHA256, FIELDS, TrainRequest, option, to_saved
+from holdfast.core.room import cannot_write
 from holdfast.core.runfolder import NODES, REQUEST, RESULT
 from holdfast.core.text import plural
 from holdfast.runs.command import CommandRequest
@@ -60,11 +61,7 @@ def _join(saved: Mapping[str, Any], folder: Path, where: str) -> Path:
         (mine / REQUEST).chmod(0o600)  # a command's holds the environment
         _be_first(mine / REQUEST, folder / REQUEST)
     except OSError as error:
-        raise MachineError(
-            f"the run folder {folder} cannot be written",
-            seen=error.strerror or str(error),
-            try_next=(f"{where} FOLDER, on storage that all machines share",),
-        ) from error
+        raise cannot_write(folder, error, f"{where} FOLDER, on storage that all machines share") from error
     _require_same(saved, read_artifact(folder / REQUEST), folder, where)
     return folder.resolve()
 

@@ -3,7 +3,6 @@
 Reads: the request. Leaves: request.json.
 """
 
-import errno
 import os
 import re
 import shutil
@@ -11,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast.core.artifacts import write_artifact
-from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.errors import RequestError
 from holdfast.core.misspelt import did_you_mean
 from holdfast.core.request import TrainRequest, nodes_of, read_saved, to_saved
+from holdfast.core.room import cannot_write
 from holdfast.core.runfolder import NODES, PLAN, REQUEST, model_folder
 from holdfast.planning.presets import with_preset
 from holdfast.runs.finished_model import find_model
@@ -23,9 +23,6 @@ from holdfast.runs.nodes import read_leader
 from holdfast.runs.status import read_request
 from holdfast.runs.trackers import require_trackers
 from holdfast.runs.walk import read_plan
-
-_SLUGS = {errno.ENOSPC: "disk-full", errno.EDQUOT: "disk-full"}
-_SLUGS |= dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "permission-denied")
 
 
 def start_train(request: TrainRequest) -> Path:
@@ -53,12 +50,8 @@ def make_run_folder(request: TrainRequest) -> Path:
         run = take_folder(Path(request.out), "--out") if request.out else make_free_folder(_name_of(request.data))
         write_artifact(run, REQUEST, to_saved(replace(request, out=str(run))))
     except OSError as error:
-        raise MachineError(
-            f"the run folder {request.out or RUNS} cannot be written",
-            seen=error.strerror or str(error),
-            try_next=("--out FOLDER, at a place with room that you may write to",),
-            slug=_SLUGS.get(error.errno or 0, ""),
-        ) from error
+        elsewhere = "--out FOLDER, at a place with room that you may write to"
+        raise cannot_write(Path(request.out or RUNS), error, elsewhere) from error
     return run
 
 

@@ -23,7 +23,6 @@ are read from the folder.
 """
 
 import contextlib
-import errno
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -31,9 +30,9 @@ from pathlib import Path
 from typing import Literal
 
 from holdfast.core.artifacts import write_artifact
-from holdfast.core.errors import MachineError
 from holdfast.core.events import Events
 from holdfast.core.evidence import Decision, Diagnosis
+from holdfast.core.room import cannot_write, writing
 from holdfast.core.runfolder import DECISION, EVENTS, OUTCOME, RESULT, RUNG, STACKS, attempt_folder
 from holdfast.core.text import plural
 from holdfast.planning.ladder import DEFAULT_MAX_ATTEMPTS, Changes, Ladder, choose_rung
@@ -105,7 +104,7 @@ def supervise(
     stop = stop or StopRequest()
     say = (lambda words: on_event("waiting", {"words": words})) if on_event else (lambda words: None)
     holding = contextlib.nullcontext(lease) if lease else hold(run, say=say, is_stopped=lambda: stop.is_asked)
-    with holding as held, kept_awake():
+    with holding as held, writing(run), kept_awake():
         return _Supervision(run, job, on_event, stop, held).run()
 
 
@@ -190,12 +189,7 @@ class _Supervision:
             self._tell("attempt", {"number": number, **told})
             launch = self._job.make_launch(attempt, changes, resume)
         except OSError as error:
-            raise MachineError(
-                "the run's folder cannot be written",
-                seen=f"{error.strerror} ({self._run})",
-                try_next=(f"make room, then: holdfast resume {self._run}",),
-                slug="disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "",
-            ) from error
+            raise cannot_write(self._run, error) from error
         budgets = Budgets(self._job.step_timeout_seconds, self._phases, step_floor_seconds(self._history))
         outcome, diagnosis = self._run_attempt(number, decision, resume, launch, budgets)
         self._learnt = budgets.learnt()

@@ -3,20 +3,18 @@
 Reads: the request. Leaves: a run folder that is the only truth about the run and can be resumed from any point.
 """
 
-import errno
-import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.env import node_name
-from holdfast.core.errors import HoldfastError, MachineError, RequestError
+from holdfast.core.errors import HoldfastError, RequestError
 from holdfast.core.request import KIND, TrainRequest, nodes_of, read_saved
+from holdfast.core.room import writing
 from holdfast.core.runfolder import NODES, PLAN, REQUEST, attempt_folders
-from holdfast.core.text import human_bytes
 from holdfast.data.amounts import amounts_of
 from holdfast.data.shards import read_manifest
 from holdfast.planning.ladder import Changes
@@ -125,7 +123,7 @@ def _plan(run: Path, request: TrainRequest, on_event: OnEvent, children: EngineC
     if is_prepared and is_of_here and is_as_asked and not is_moved and (proof or has_begun):
         return plan
     children.warm_up()  # beside the reading of the data
-    with _room(run):
+    with writing(run, "--out FOLDER, on another disk"):
         try:
             walked = walk(run, request, on_event)
         except HoldfastError:
@@ -191,22 +189,6 @@ def _report(run: Path, on_event: OnEvent) -> None:
         on_event("report", {"path": str(write_report(run))})
     except Exception as error:
         on_event("note", {"words": f"the report could not be written: {error}"})
-
-
-@contextmanager
-def _room(run: Path) -> Iterator[None]:
-    """Say a full disk in words."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise MachineError(
-            f"the disk is full: {run} could not be written",
-            seen=f"{human_bytes(shutil.disk_usage(run).free)} free",
-            try_next=("make room, then: holdfast resume " + str(run), "--out FOLDER, on another disk"),
-            slug="disk-full",
-        ) from error
 
 
 def train_job(run: Path) -> Job:

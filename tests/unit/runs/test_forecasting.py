@@ -98,6 +98,14 @@ def test_a_forecast_says_what_it_assumes(forecast):
     assert "if nothing fails and other programs leave it 1.5 cores, as now" in forecast(timed(12))["because"]
 
 
+def test_a_full_disk_keeps_no_forecast_from_being_told(forecast, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("holdfast.runs.forecasting.write_artifact", refuse)
+    assert forecast(timed(12))["seconds"] > 100
+
+
 def test_cores_are_counted_from_a_time_on():
     assert cores_used(timed(5)) == 1.5
     assert cores_used(timed(5), since=10**9) is None

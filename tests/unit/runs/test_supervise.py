@@ -5,9 +5,11 @@ import sys
 import pytest
 
 from holdfast.core.artifacts import write_artifact
+from holdfast.core.errors import MachineError
 from holdfast.core.runfolder import LEASES, RESULT, attempt_folder
 from holdfast.runs import lease as leases
 from holdfast.runs.command import command_job, make_request
+from holdfast.runs.holder import holder
 from holdfast.runs.lease import LostLease, take_lease
 from holdfast.runs.supervise import step_floor_seconds, supervise
 from holdfast.supervisor.budgets import STEP_FLOOR_SECONDS
@@ -27,6 +29,19 @@ def test_busy_work_that_was_given_up_gets_longer_the_next_time():
 
 def test_a_deadlock_earns_no_patience():
     assert step_floor_seconds([given_up("dataloader-deadlock")]) == STEP_FLOOR_SECONDS
+
+
+def test_a_full_disk_ends_a_run_with_words_and_gives_it_back(tmp_path, monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("holdfast.runs.supervise.read_earlier", refuse)
+    (tmp_path / "request.json").touch()
+    with pytest.raises(MachineError, match="cannot be written") as refused:
+        supervise(tmp_path, command_job(make_request((sys.executable, "-c", ""))))
+    assert " free of " in refused.value.seen
+    assert refused.value.try_next == (f"make room, then: holdfast resume {tmp_path}",)
+    assert holder(tmp_path) is None
 
 
 def test_a_run_that_another_machine_has_taken_meanwhile_is_not_touched(tmp_path, monkeypatch):

@@ -1,0 +1,50 @@
+"""What cannot be printed never ends a run, and is said where there is something to lose."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.output import put
+from holdfast.cli.train_view import EventLines, TrainView
+
+FULL = Path("/dev/full")
+pytestmark = pytest.mark.skipif(not FULL.exists(), reason="Linux only")
+
+
+@contextmanager
+def full_output(patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let standard output go to a full disk."""
+    with FULL.open("w") as file, Path(os.devnull).open("w") as nowhere, patch.context() as patched:
+        patched.setattr("sys.stdout", file)
+        yield
+        os.dup2(nowhere.fileno(), file.fileno())  # what still lies in it could not be written when it is closed
+
+
+def test_output_that_cannot_be_written_is_told_of_once(monkeypatch, capsys):
+    with full_output(monkeypatch):
+        for number in range(3):
+            put(f"line {number}\n")
+    assert capsys.readouterr().err.count("No space left on device); the run goes on") == 1
+
+
+@pytest.mark.parametrize("view", [TrainView, EventLines])
+def test_a_run_whose_output_is_lost_goes_on(monkeypatch, view):
+    with full_output(monkeypatch):
+        shown = view()
+        shown("note", {"words": "something"})
+        shown.say("more")
+        shown.close()
+
+
+def test_a_command_whose_answer_is_lost_says_so():
+    with FULL.open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "holdfast", "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert ended.returncode == 3
+    assert ended.stderr.startswith("error: the output could not be written   [disk-full]\n  seen   No space left")
