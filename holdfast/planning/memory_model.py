@@ -69,6 +69,11 @@ def need_of(
     )
 
 
+def checkpoint_bytes(model: ModelFacts, *, lora: bool) -> int:
+    """What one checkpoint takes on the disk at least: weights and Adam's moments; of adapters next to nothing."""
+    return 0 if lora else model.parameters * (_WEIGHT + _ADAM)
+
+
 def reading_bytes(model: ModelFacts, tokens: int, precision: str = "fp32") -> int:
     """What reading so many tokens at once takes, as an evaluation does; measured with MiniLM at 61 kB a token."""
     return (2 if precision == "bf16" else 4) * tokens * (2 * model.inner + 32 * model.hidden)

@@ -1,0 +1,33 @@
+"""A run whose checkpoints cannot fit on its disk is refused before time is spent on it."""
+
+import pytest
+
+from holdfast.core.errors import MachineError
+from holdfast.core.facts import ModelFacts
+from holdfast.core.plan import Choice
+from holdfast.planning.memory_model import MemoryNeed
+from holdfast.planning.plan import TrainPlan
+from holdfast.runs.walk import require_room
+
+
+def plan(parameters: int, *, lora: bool = False) -> TrainPlan:
+    model = ModelFacts(name="large", folder="/m", source="a folder", parameters=parameters)
+    need = MemoryNeed(libraries=0, weights=0, activations=0)
+    choices = {"lora": Choice(lora, "as asked")}
+    return TrainPlan(task="causal", model=model, choices=choices, need=need, free_bytes=None)
+
+
+def test_what_cannot_fit_is_refused_with_what_there_is_and_what_it_needs(tmp_path):
+    with pytest.raises(MachineError, match="no room for two checkpoints") as refused:
+        require_room(tmp_path, plan(10**15))
+    assert str(tmp_path) in refused.value.what
+    assert " free of " in refused.value.seen
+    assert "two checkpoints need 24000.0 TB" in refused.value.seen
+    assert refused.value.try_next == ("make room there", "--out FOLDER, on another disk")
+
+
+def test_what_fits_or_is_small_or_was_saved_before_goes_on(tmp_path):
+    require_room(tmp_path, plan(10))
+    require_room(tmp_path, plan(10**15, lora=True))
+    (tmp_path / "checkpoints").mkdir()
+    require_room(tmp_path, plan(10**15))
