@@ -3,7 +3,8 @@
 What you see: the last line is printed and the model is saved; then "terminate called without an active exception", or
 "Fatal Python error" with "Python runtime state: finalizing", and "Aborted" or exit code 134.
 Why: a library left a thread of its own running. Destroying one that nobody has joined ends the process by definition of C++, and
-Python before 3.14 tore down threads that came back to it while it was closing, through the C++ code on their stack.
+Python before 3.14 tore down threads that came back to it while it was closing, through the C++ code on their stack. Or an exit
+handler (`atexit`), of a library or of the program, crashed; what such handlers were still to do is then not done.
 What we do: a run whose program had come to its last line without an error has finished; it is not tried again, and that is said.
 """
 

@@ -32,6 +32,7 @@ from holdfast.supervisor.outcome import (
     How,
     Outcome,
     closing_words,
+    is_at_end,
     last_error,
     newest_beat,
     was_ended_from_outside,
@@ -184,6 +185,8 @@ class _Attempt:
             time.sleep(_TURN_SECONDS)
         last = watch.look()  # which also sees how the others of the tree ended
         phase, step, steps = newest_beat(self._launch.attempt)  # a page outlives its process
+        if (child.poll() or 0) < 0 and is_at_end(self._launch.attempt, child.pid):
+            phase = "end"
         return replace(last, phase=phase or look.phase, step=max(step, look.step), steps=max(steps, look.steps))
 
     def _name(

@@ -22,7 +22,7 @@ How = Literal["finished", "died", "hung", "stopped", "interrupted"]
 _OUTSIDE_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL}
 _CRASHES = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP}
 OUTSIDE = {"process-killed", "process-stopped", "machine-sleep"}  # named, and no fault of the plan
-_TRAINING = ("first step", "step", "evaluate", "save")  # the phases of a script that has set everything up
+_TRAINING = ("first step", "step", "evaluate", "save", "end")  # the phases of a script that has set everything up
 # Variables that say the same as a setting, and reach nothing where it reaches nothing.
 _ECHOES = {"TORCH_COMPILE_DISABLE": "compile", "TORCHDYNAMO_DISABLE": "compile"}
 _OWN_PLACE = r"^(?:waits for a lock of the program's own|stands|crashed|ended itself) at (\S+:\d+)"
@@ -110,14 +110,20 @@ def weights_words(attempt: Path) -> str:
     return f"the weights are NaN since about step {seen.get('step')}" + (f" (not yet at step {good})" if good else "")
 
 
+def is_at_end(attempt: Path, pid: int) -> bool:
+    """Whether a program had come to its last line without an error, whatever happened to its process after that."""
+    told = find_last_event(attempt / EVENTS, "program ended") or {}
+    return told.get("pid") == pid and bool(told.get("is_clean"))
+
+
 def closing_words(attempt: Path, pid: int, exit_code: int) -> str:
     """Say that a program crashed once its own code had run to the end; empty when it did not, or ended otherwise."""
-    told = find_last_event(attempt / EVENTS, "program ended") or {}
-    if -exit_code not in _CRASHES or told.get("pid") != pid or not told.get("is_clean"):
+    if -exit_code not in _CRASHES or not is_at_end(attempt, pid):
         return ""
     if find_last_event(attempt / EVENTS, "stopped"):  # it was asked to, half-way
         return ""
-    return f"its process was ended by signal {signal.Signals(-exit_code).name} after the program's last line"
+    handlers = "" if find_last_event(attempt / EVENTS, "exit handlers ended") else ", while its exit handlers ran"
+    return f"its process was ended by signal {signal.Signals(-exit_code).name} after the program's last line{handlers}"
 
 
 def last_error(evidence: Evidence) -> tuple[str, str]:

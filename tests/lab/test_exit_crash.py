@@ -25,6 +25,15 @@ def test_a_crash_after_the_last_line_is_said_and_the_run_has_finished(tmp_path, 
     assert "more   holdfast explain exit-crash" in ended.output
 
 
+def test_a_crash_in_an_exit_handler_comes_after_the_last_line(tmp_path):
+    script = tmp_path / "fit.py"
+    script.write_text("import atexit, os\natexit.register(os.abort)\nprint('the model is saved')\n")
+    ended = supervise(tmp_path / "run", sys.executable, script)
+    assert ended.exit_code == 0
+    assert [(one.exit_code, one.phase) for one in ended.outcomes] == [(-6, "end")]
+    assert ended.result["sentence"].endswith("SIGABRT after the program's last line, while its exit handlers ran")
+
+
 @pytest.mark.parametrize("how", ["raises", "1", "exits"])
 def test_a_program_that_failed_before_it_crashed_has_failed(tmp_path, how):
     ended = supervise(

@@ -1,6 +1,8 @@
-"""Tells that the program itself has come to its end: a crash after that is one of libraries that are being closed.
+"""Tells that the program itself has come to its end: a crash after that is one of exit handlers, or of libraries that
+are being closed.
 
-Told by the first process only, whose end is the attempt's, from the exit handler that runs last.
+Told by the first process only, whose end is the attempt's: when its last line is done and its threads have ended, and
+again once its exit handlers have run.
 """
 
 from __future__ import annotations
@@ -9,18 +11,23 @@ import atexit
 import builtins
 import os
 import sys
+import threading
 from typing import NoReturn
 
 from holdfast_preload import events, settings
 
+_MOST_CHARACTERS = 1000
 _asked: list[object] = []  # what `leave` was given
 
 
 def arm() -> None:
-    """Tell when all of the program's own code has run."""
+    """Tell when the program's own code has run, and when its exit handlers have."""
     if os.getppid() == settings.get("supervisor"):
-        atexit.register(_tell, os.getpid())
         sys.exit = builtins.exit = builtins.quit = leave  # type: ignore[assignment]  # they do not return either
+        atexit.register(_tell_handled, os.getpid())
+        # Exit handlers run from the last to the first, after what `threading` does at the end of the main thread:
+        # one that is registered there runs before all others.
+        threading._register_atexit(atexit.register, _tell, os.getpid())  # type: ignore[attr-defined]
 
 
 def leave(status: object = None, /) -> NoReturn:
@@ -32,4 +39,13 @@ def leave(status: object = None, /) -> NoReturn:
 def _tell(pid: int) -> None:
     if os.getpid() == pid:  # not in a fork of it
         has_raised = getattr(sys, "last_value", None) is not None
-        events.write("program ended", is_clean=not has_raised and all(status in (None, 0) for status in _asked))
+        is_clean = not has_raised and all(status in (None, 0) for status in _asked)
+        said = [str(status) for status in _asked[-1:] if isinstance(status, (str, Exception))]
+        events.write(
+            "program ended", is_clean=is_clean, has_raised=has_raised, message="".join(said)[:_MOST_CHARACTERS]
+        )
+
+
+def _tell_handled(pid: int) -> None:
+    if os.getpid() == pid:
+        events.write("exit handlers ended")

@@ -52,7 +52,7 @@ def test_what_was_not_applied_and_what_the_script_does_not_use_reaches_nothing(t
 
 
 def test_before_its_first_step_nobody_knows_what_a_script_uses(tmp_path):
-    for phase, is_void in (("import", False), ("first step", True)):
+    for phase, is_void in (("import", False), ("first step", True), ("end", True)):
         outcome = Outcome(number=1, outcome="died", phase=phase)
         assert ("loader_workers" in void_changes(tmp_path, {"loader_workers": 0}, outcome)) is is_void
 
@@ -94,7 +94,10 @@ def test_what_the_child_tells_is_passed_on_once_and_whole(tmp_path):
 def test_a_crash_after_the_last_line_is_one_unless_the_program_was_asked_to_stop_half_way(tmp_path):
     events = Events(tmp_path / EVENTS)
     events.write("program ended", pid=7, is_clean=True)
-    assert "SIGABRT after the program's last line" in closing_words(tmp_path, 7, -signal.SIGABRT)
+    crashed = closing_words(tmp_path, 7, -signal.SIGABRT)
+    assert crashed.endswith("SIGABRT after the program's last line, while its exit handlers ran")
+    events.write("exit handlers ended", pid=7)
+    assert closing_words(tmp_path, 7, -signal.SIGABRT).endswith("SIGABRT after the program's last line")
     assert closing_words(tmp_path, 8, -signal.SIGABRT) == closing_words(tmp_path, 7, -signal.SIGKILL) == ""
     events.write("stopped", step=3)
     assert closing_words(tmp_path, 7, -signal.SIGABRT) == ""
