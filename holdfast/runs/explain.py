@@ -82,6 +82,7 @@ def find_attempt(folder: Path) -> Path | None:
 def explain_run(folder: Path) -> tuple[Diagnosis, str]:
     """Name the cause of a run's last failure from all that was collected, and say it in one sentence."""
     from holdfast.supervisor.collect import read_attempt_evidence  # a log alone needs none of it
+    from holdfast.supervisor.own_words import in_own_words
     from holdfast.supervisor.sentence import one_sentence
 
     attempt = find_attempt(folder)
@@ -97,7 +98,9 @@ def explain_run(folder: Path) -> tuple[Diagnosis, str]:
         return Diagnosis(slug="unknown", confidence="unknown", title="nothing failed", note=words), ""
     evidence = read_attempt_evidence(attempt)
     diagnosis = diagnose(evidence)
-    return diagnosis, f"attempt {attempt.name}: {one_sentence(attempt, evidence, diagnosis)}"
+    command = read_artifact(attempt / CHILD).get("command")
+    advised = in_own_words(diagnosis, [str(word) for word in command] if isinstance(command, list) else ())
+    return advised, f"attempt {attempt.name}: {one_sentence(attempt, evidence, diagnosis)}"
 
 
 def render_diagnosis(diagnosis: Diagnosis, sentence: str = "") -> str:

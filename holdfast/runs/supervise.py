@@ -46,6 +46,7 @@ from holdfast.supervisor.attempt import CallOff, OnEvent, StopRequest, run_attem
 from holdfast.supervisor.budgets import STEP_FLOOR_SECONDS, Budgets
 from holdfast.supervisor.child import Launch
 from holdfast.supervisor.outcome import Outcome, read_outcome, void_changes
+from holdfast.supervisor.own_words import in_own_words
 
 __all__ = ["Job", "Result", "StopRequest", "supervise"]
 
@@ -204,7 +205,7 @@ class _Supervision:
         _keep(attempt, OUTCOME, outcome)
         if outcome.outcome in ("died", "hung"):
             self._tell("ended", _told(outcome))
-        return outcome, diagnosis
+        return outcome, in_own_words(diagnosis, launch.command)
 
     def _run_attempt(
         self, number: int, decision: Decision, resume: bool, launch: Launch, budgets: Budgets

@@ -1,0 +1,29 @@
+"""Advice names the command that was run."""
+
+import pytest
+
+from holdfast.core.evidence import Diagnosis
+from holdfast.core.plan import Remedy
+from holdfast.supervisor.own_words import in_own_words
+
+
+@pytest.mark.parametrize(
+    ("advice", "command", "said"),
+    [
+        ("gdb --args python train.py", "python3 my_train.py --lr 1", "gdb --args python3 my_train.py --lr 1"),
+        ("NCCL_DEBUG=INFO torchrun train.py", "torchrun fit.py", "NCCL_DEBUG=INFO torchrun fit.py"),
+        ("python -u train.py > train.log", "python fit.py", "python -u fit.py > train.log"),
+        ("CUDA_VISIBLE_DEVICES=1 python train.py", "python -m fit", "CUDA_VISIBLE_DEVICES=1 python -m fit"),
+        ("torchrun train.py", "./fit.sh", "torchrun train.py"),
+        ("gdb --args python train.py", "python -m holdfast.engine 01", "gdb --args python train.py"),
+    ],
+)
+def test_advice_names_the_command_that_was_run(advice, command, said):
+    diagnosis = Diagnosis(slug="x", confidence="proven", title="x", remedies=(Remedy("look", command=advice),))
+    assert in_own_words(diagnosis, command.split()).remedies[0].command == said
+
+
+def test_a_command_with_quotes_is_not_put_into_quotes():
+    advice = "holdfast run -- sh -c 'python train.py < answers.txt'"
+    diagnosis = Diagnosis(slug="x", confidence="proven", title="x", remedies=(Remedy("answer", command=advice),))
+    assert in_own_words(diagnosis, ("python", "-c", "input()")).remedies[0].command == advice
