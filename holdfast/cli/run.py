@@ -125,8 +125,9 @@ def foreground(run_folder: Path, job: "Job", *, as_json: bool, quiet: bool, verb
     else:
         from holdfast.runs.view import closing_lines
 
+        place = shown(run_folder)
         for line in closing_lines(
-            result.state, result.sentence, result.seconds, shown(run_folder), result.remedies, result.slug
+            result.state, result.sentence, result.seconds, place, result.remedies, result.slug, view.cause
         ):
             view.say(line)
     raise SystemExit(result.exit_code)

@@ -120,6 +120,7 @@ class Hazard:
     near_misses: tuple[str | Case, ...]
     invited_by: Callable[[MachineFacts, Plan], Invited | None] = _never
     over: tuple[str, ...] = ()  # hazards of which this is the more exact name when both show
+    is_last_resort: bool = False  # it says only how the process ended: any other name is the more exact one
     reproduced_by: str = ""
     story: str = ""  # the module's docstring; filled by all_hazards
 

@@ -25,6 +25,7 @@ class Foreground:
         self._shows_output, self._verbose = shows_output, verbose
         self._file: int | None = None
         self._ends_line = True
+        self.cause = ""  # of the newest failure, where it was shown whole
 
     def __call__(self, event: str, details: Mapping[str, object]) -> None:
         """Show one event."""
@@ -34,6 +35,8 @@ class Foreground:
         self.pump()
         for line in _lines(event, details, self._verbose):
             self.say(line)
+        if event == "ended":
+            self.cause = str(details["sentence"]) if len(str(details["sentence"])) <= _SHOWN_CHARACTERS else ""
 
     def say(self, line: str) -> None:
         """Print one line of ours, on a line of its own."""
@@ -170,10 +173,10 @@ _SHOWN: dict[str, Callable[[Mapping[str, object], bool], str | list[str]]] = {
 
 
 def closing_lines(
-    state: str, sentence: str, seconds: float, run: str, remedies: tuple[str, ...], slug: str
+    state: str, sentence: str, seconds: float, run: str, remedies: tuple[str, ...], slug: str, cause: str = ""
 ) -> list[str]:
-    """How a run ended, in a sentence, and where things lie."""
-    lines = [f"{clean(sentence, 600)}; {human_seconds(seconds)}"]
+    """How a run ended, in a sentence, and where things lie; a `cause` that stands on the screen is not said again."""
+    lines = [f"{clean(sentence.replace(f': {cause};', ';'), 600)}; {human_seconds(seconds)}"]
     if state == "failed":
         lines += [f"try    {clean(remedy)}" for remedy in remedies[:3]]
     if slug and slug != "unknown":

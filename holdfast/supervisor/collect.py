@@ -32,6 +32,7 @@ from holdfast.supervisor.mac_reports import find_crash_report
 from holdfast.supervisor.members import Identity, read_root
 from holdfast.supervisor.memory_proof import MemoryMark
 from holdfast.supervisor.own_code import own_lines
+from holdfast.supervisor.own_exit import exit_lines
 from holdfast.supervisor.rank_stacks import HELD, rank_lines, told_by_stacks
 from holdfast.supervisor.room import room_lines
 
@@ -87,6 +88,8 @@ def collect(
     lines = [*_verdict_lines(look, ending), *lines]
     if root and (ending.is_hung or (ending.returncode or 0) < 0):
         lines += _asked("the program's own code", lambda: own_lines(attempt, root.pid, is_hung=ending.is_hung))
+    if root and (ending.returncode or 0) > 0:
+        lines += _asked("the program's own words", lambda: exit_lines(attempt, root.pid))
     ends = Ends(exits, ranks, root.pid if root else 0, read_places(attempt))
     lines += _asked("the exits", ends.lines)
     victim = ends.killed() or _launcher(ending, root, ranks)

@@ -52,8 +52,8 @@ class _Suspect:
 
     def rank(self, all_suspects: list["_Suspect"]) -> tuple[int, int, int, int]:
         """Smaller is the better explanation."""
-        others = (other for other in all_suspects if other is not self)
-        outranked_by = sum(self.hazard.slug in other.hazard.over for other in others)
+        others = [other for other in all_suspects if other is not self]
+        outranked_by = sum(self.hazard.is_last_resort or self.hazard.slug in other.hazard.over for other in others)
         return (outranked_by, -self.weight, not self.is_in_error, self.because[0].line)
 
 

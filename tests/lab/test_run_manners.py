@@ -21,6 +21,8 @@ PROGRAMS = {
     "with lock:\n    save()\n",
     "abort": "import os\nos.abort()\n",
     "input": "name = input('name? ')\n",
+    "exit": "import sys\nsys.exit('error: no rows in data.csv')\n",
+    "raise": "raise SystemExit('no rows in data.csv')\n",
 }
 
 
@@ -46,6 +48,17 @@ def test_a_fault_of_the_program_is_named_and_not_tried_for_long(tmp_path, name, 
     assert ended.outcomes[-1].diagnosis == slug
     assert said.format(folder=tmp_path) in ended.result["sentence"]
     assert "py-spy" not in ended.output
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("exit", "its message: error: no rows"), ("raise", "its last line: no rows")]
+)
+def test_a_program_that_ends_itself_is_told_by_its_own_words(tmp_path, name, said):
+    ended = run_program(tmp_path, name)
+    assert (ended.exit_code, len(ended.outcomes)) == (1, 1)
+    assert ended.outcomes[0].diagnosis == "script-exit"
+    assert f"the program ended by its own decision ({said} in data.csv)" in ended.result["sentence"]
+    assert ended.output.count("by its own decision") == 1
 
 
 def test_a_command_that_kills_itself_at_once_is_given_up_soon(tmp_path):

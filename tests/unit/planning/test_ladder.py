@@ -197,6 +197,14 @@ def test_a_lock_of_the_programs_own_gets_one_more_try_and_is_named():
     assert choose_rung(named("script-deadlock"), further, LADDER).action == "again"
 
 
+def test_a_program_that_says_why_it_ends_itself_is_not_asked_again():
+    left = Tried(changes={}, ending="code", exit_code=3, slug="script-exit")
+    decision = choose_rung(named("script-exit"), [left], LADDER)
+    assert (decision.action, decision.exit_code) == ("stop", 3)
+    assert "it would decide so again" in decision.because
+    assert len(climb(named("script-exit"), replace(left, step_reached=30))) == 2  # it had got further
+
+
 @pytest.mark.parametrize(("slug", "attempts"), [("script-abort", 2), ("input-empty", 1)])
 def test_what_the_program_does_to_itself_is_not_tried_for_long(slug, attempts):
     assert len(climb(named(slug), replace(CRASHED, exit_code=-6, place="train.py:4"))) == attempts

@@ -7,7 +7,7 @@ import pytest
 from holdfast.core.runfolder import OUTPUT, attempt_folder
 from holdfast.runs.live import render_glance, spark_line
 from holdfast.runs.status import AttemptStatus, Glance, Status
-from holdfast.runs.view import Foreground, clean
+from holdfast.runs.view import Foreground, clean, closing_lines
 
 STATUS = Status(
     state="training",
@@ -75,3 +75,13 @@ def test_our_lines_start_on_a_line_of_their_own(tmp_path):
 
 def test_a_log_cannot_steer_the_terminal():
     assert clean("a\x1b[31m b\n c") == "a[31m b c"
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"), [("no rows", "failed after 1 attempt; so again; 1.0 s"), ("x" * 400, "xxx")]
+)
+def test_a_cause_that_stands_on_the_screen_is_not_said_again(tmp_path, cause, said):
+    view = Foreground(tmp_path, lambda content: None)
+    view("ended", {"number": 1, "sentence": cause, "slug": "script-exit"})
+    sentence = f"failed after 1 attempt: {cause}; so again"
+    assert said in closing_lines("failed", sentence, 1.0, "runs/a", (), "script-exit", view.cause)[0]

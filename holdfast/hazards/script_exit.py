@@ -1,0 +1,55 @@
+"""The program ended itself with a code, and said why or printed something last.
+
+What you see: a line of the program's own, such as "no rows in data.csv", and exit code 1; no traceback.
+Why: `sys.exit("...")`, `raise SystemExit("...")` or `sys.exit(1)` stands where the program finds that it cannot go on. It comes
+to the same place the next time.
+What we do: stop, say its words, and pass its exit code on; once more only when it had got further than before.
+"""
+
+import re
+
+from holdfast.core.evidence import Evidence, Passage
+from holdfast.core.plan import Remedy
+from holdfast.hazards import Case, Hazard, judged
+
+_OTHERS = r"ended by (?:signal|code)"  # it may only pass on what became of another process
+
+
+def _left_without_an_error(evidence: Evidence) -> Passage | None:
+    """The words with which it left, unless it, or another process, had failed before."""
+    found = evidence.samples.first(r"^its (?:message|last line): ")
+    if found is None or evidence.samples.first(_OTHERS):
+        return None
+    is_said = (re.sub(r"\s+", " ", error.text).strip() in found.text for error in evidence.errors)
+    return found if all(is_said) else None
+
+
+HAZARD = Hazard(
+    slug="script-exit",
+    title="the program ended by its own decision",
+    kind="error",
+    signs=(judged("proves", _left_without_an_error),),
+    is_last_resort=True,
+    remedies=(
+        Remedy(
+            "do what its words ask for, or find the line that decides so",
+            command="grep -nE 'sys.exit|SystemExit' train.py",
+        ),
+    ),
+    sources=("https://docs.python.org/3/library/sys.html#sys.exit",),
+    matches=(
+        Case("no rows in data.csv", "1", ("its message: no rows in data.csv",)),
+        Case("fit.py: error: --lr is missing", "2", ("its last line: fit.py: error: --lr is missing",)),
+    ),
+    near_misses=(
+        Case("KeyError: 'lr'\ngiving up", "1", ("its message: giving up",)),
+        Case("giving up", "1", ("rank 1 (pid 32) ended by code 3", "its message: giving up")),
+        Case(
+            "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB",
+            "1",
+            ("its message: RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB",),
+        ),
+        Case("no rows in data.csv", "1"),
+    ),
+    reproduced_by="tests/lab/test_run_manners.py",
+)
