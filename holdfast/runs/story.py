@@ -50,6 +50,7 @@ class AttemptStory:
 
     folder: Path
     number: int
+    is_live: bool = False  # somebody looks after it now and has not seen it end
 
     @cached_property
     def settings(self) -> Json:
@@ -195,6 +196,7 @@ class Story:
 def read_story(run: Path) -> Story:
     """Read a run folder; an error when it is none."""
     require_run(run)
+    is_held = read_leader(run) is not None
     return Story(
         folder=run,
         request=read_artifact(run / REQUEST),
@@ -206,15 +208,17 @@ def read_story(run: Path) -> Story:
         misjudged=read_artifact(run / MISJUDGED),
         result=read_artifact(run / RESULT),
         supervisor=read_artifact(run / SUPERVISOR),
-        is_held=read_leader(run) is not None,
-        attempts=tuple(_attempts(run)),
+        is_held=is_held,
+        attempts=tuple(_attempts(run, is_held)),
     )
 
 
-def _attempts(run: Path) -> Iterator[AttemptStory]:
-    folders = [path for path in (run / "attempts").glob("*") if path.is_dir() and path.name.isdecimal()]
-    for folder in sorted(folders, key=lambda path: int(path.name)):
-        yield AttemptStory(folder, int(folder.name))
+def _attempts(run: Path, is_held: bool) -> Iterator[AttemptStory]:
+    found = [path for path in (run / "attempts").glob("*") if path.is_dir() and path.name.isdecimal()]
+    folders = sorted(found, key=lambda path: int(path.name))
+    for folder in folders:
+        is_live = is_held and folder == folders[-1] and not (folder / OUTCOME).exists()
+        yield AttemptStory(folder, int(folder.name), is_live)
 
 
 def _events(path: Path) -> list[Json]:

@@ -70,7 +70,7 @@ def outcome_of(attempt: AttemptStory) -> tuple[str, str]:
         return "stopped", "it was asked to stop"
     if code not in (None, ""):
         return "failed", f"it ended with {code}"
-    return "open", "it left no word about its end"
+    return "open", "it is still running" if attempt.is_live else "it left no word about its end"
 
 
 def reached_step(attempt: AttemptStory) -> int | None:

@@ -74,7 +74,7 @@ def sentence_of(story: Story) -> str:
     if isinstance(said, str) and said and not (state == "finished" and best_score(story)):
         return said[0].upper() + said[1:].rstrip(".") + "."
     if state != "finished":
-        reached = max(story.steps, default=0)
+        reached = max(story.steps, default=0) or (story.attempts[-1].beat[1] if story.attempts else 0)
         of = f" of {steps:,}" if steps else ""
         return f"{STATES[state][0].capitalize()} at step {reached:,}{of}: {_last_word(story)}."
     bad = sum(outcome_of(attempt)[0] not in ("finished", "stopped") for attempt in story.attempts)
@@ -92,7 +92,9 @@ def _last_word(story: Story) -> str:
     if not story.request:
         return f"{REQUEST} is missing or cannot be read, so it cannot be resumed"
     if not story.attempts:
-        return "it had not begun to train"
+        return "it has not begun to train yet" if story.is_held else "it had not begun to train"
+    if story.attempts[-1].is_live:
+        return f"attempt {story.attempts[-1].number} is running"
     word, sentence = outcome_of(story.attempts[-1])
     return "it was trained to the end, but its result was not written" if word == "finished" else sentence
 

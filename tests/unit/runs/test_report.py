@@ -12,6 +12,7 @@ import pytest
 from holdfast.core.errors import RequestError
 from holdfast.core.events import Events
 from holdfast.core.runfolder import EVENTS, attempt_folder
+from holdfast.runs.holder import hold
 from holdfast.runs.page.charts import Chart, Series, line_chart, nice_ticks, smoothed, thinned
 from holdfast.runs.page.given import histogram
 from holdfast.runs.page.html import Html, tag
@@ -157,7 +158,22 @@ def test_a_run_without_a_result_reads_as_in_status(tmp_path):
     assert "holdfast resume" in render_report(replace(story, folder=tmp_path / "no-model"))
     shutil.rmtree(run / "attempts")
     assert "had not begun to train" in sentence_of(read_story(run))
-    assert state_of(replace(story, is_held=True)) == "running"
+
+
+def test_an_attempt_that_goes_on_is_told_as_still_running(tmp_path):
+    run = classify_run(tmp_path / "run")
+    write(run, "request.json", {"kind": "train", "data": "reviews.csv"})
+    (run / "result.json").unlink()
+    kept = [line for line in (attempt_folder(run, 2) / EVENTS).read_text().splitlines(True) if "finished" not in line]
+    (attempt_folder(run, 2) / EVENTS).write_text("".join(kept))
+    with hold(run):
+        story = read_story(run)
+        page = render_report(story)
+    assert state_of(story) == "running"
+    assert sentence_of(story) == "Still going at step 20 of 20: attempt 2 is running."
+    assert "it is still running" in page
+    assert "left no word" not in page
+    assert "left no word about its end" in render_report(read_story(run))  # nobody looks after it any more
 
 
 def test_files_of_a_strange_shape_are_passed_over(tmp_path):
