@@ -67,7 +67,7 @@ class Crew:
     def gather(self, tell: OnEvent, stop: StopRequest) -> bool:
         """Wait until enough machines are there; False when a stop was asked for meanwhile."""
         begun = time.monotonic()
-        say_at = begun + _SAY_FIRST_SECONDS
+        say_at, said = begun + _SAY_FIRST_SECONDS, ""
         while True:
             self._look(at_once=True)
             self._hear_interrupt(stop)
@@ -87,10 +87,10 @@ class Crew:
                         "--nodes-wait SECONDS, for machines that take longer",
                     ),
                 )
-            if time.monotonic() > say_at:
-                say_at = time.monotonic() + _SAY_SECONDS
+            if time.monotonic() > say_at or words != (said or words):
+                say_at, said = time.monotonic() + _SAY_SECONDS, words
                 left = human_seconds(self._wait_seconds - waited)
-                tell("waiting", {"words": f"{words}; waiting for {missing} more, given up in {left}"})
+                tell("waiting", {"here": words, "words": f"{words}; waiting for {missing} more, given up in {left}"})
             tell("turn", {})
             time.sleep(_LOOK_SECONDS)
 

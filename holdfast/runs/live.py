@@ -34,7 +34,7 @@ _ENDED = {"finished", "failed", "stopped"}
 def render_glance(glance: Glance, width: int, height: int | None = None) -> list[str]:
     """Draw a run's state as lines of at most `width` characters."""
     status = glance.status
-    lines = [glance.words, f"{status.state}{_where(glance)}"]
+    lines = [glance.words, f"{_state(glance)}{_where(glance)}"]
     if status.steps and status.step <= status.steps:
         lines.append(_bar(status.step, status.steps, min(width, 72)))
     lines += [line for line in (_speed(glance), _loss_line(glance, width)) if line]
@@ -111,11 +111,16 @@ def _json_line(glance: Glance) -> str:
 
 def _plain_line(glance: Glance) -> str:
     status = glance.status
-    parts = [status.state, status.phase, f"step {status.step}" + (f"/{status.steps}" if status.steps else "")]
+    parts = [_state(glance), status.phase, f"step {status.step}" + (f"/{status.steps}" if status.steps else "")]
     if status.loss is not None:
         parts.append(f"loss {status.loss:.4g}")
     parts.append(plural(len(status.attempts), "attempt"))
     return ", ".join(part for part in parts if part)
+
+
+def _state(glance: Glance) -> str:
+    status = glance.status
+    return f"{status.state} for machines: {status.here}" if status.here else status.state
 
 
 def _where(glance: Glance) -> str:

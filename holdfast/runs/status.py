@@ -23,6 +23,7 @@ from holdfast.supervisor.outcome import newest_beat, read_outcome, weights_words
 _ALONE = (
     "it trains on, but its supervisor is gone: `holdfast resume {run}` ends it and goes on from its last checkpoint"
 )
+_ONE_EVENT_BYTES = 8192
 _RATE_SAMPLES = 24  # about two minutes: the speed of now, not of the first epoch
 
 
@@ -41,7 +42,7 @@ class AttemptStatus:
 class Status:
     """Where a run stands."""
 
-    state: str  # "preparing" | "proving" | "training" | "finished" | "failed" | "stopped"
+    state: str  # "preparing" | "proving" | "waiting" | "training" | "finished" | "failed" | "stopped"
     phase: str
     step: int
     steps: int
@@ -51,6 +52,7 @@ class Status:
     attempts: tuple[AttemptStatus, ...]
     processes: int = 1  # that share each step
     nodes: tuple[NodeStatus, ...] = ()  # where several machines take part
+    here: str = ""  # while it waits for machines: how many have come, and which
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +89,8 @@ def read_glance(run: Path) -> Glance:
     step = step or newest_step(reversed(folders))  # while it loads, the run stands where it stood
     samples: list[dict[str, Any]] = read_last_events(newest / SAMPLES)[-_RATE_SAMPLES:] if newest else []
     losses, metrics = _learned(newest) if newest else ((), {})
-    state = _state(result, is_watched or is_left, newest is not None, run)
+    here = _here(run) if is_watched else ""
+    state = "waiting" if here else _state(result, is_watched or is_left, newest is not None, run)
     rate = _rate(samples)
     is_going = state == "training"
     last = samples[-1] if samples else {}
@@ -102,6 +105,7 @@ def read_glance(run: Path) -> Glance:
         attempts=attempts,
         processes=processes_of(newest) if newest else int(request.get("processes") or 1),
         nodes=read_nodes(run),
+        here=here,
     )
     return Glance(
         status=status,
@@ -144,6 +148,12 @@ def _state(result: Mapping[str, Any], is_watched: bool, has_attempts: bool, run:
         return "training"
     phases = [event.get("phase") for event in read_events(run / EVENTS) if event["event"] == "phase"]
     return "proving" if phases and phases[-1] == "prove" else "preparing"
+
+
+def _here(run: Path) -> str:
+    """How many machines have come, where the last word of the one that leads is that it waits for more."""
+    last = read_last_events(run / EVENTS, most_bytes=_ONE_EVENT_BYTES)[-1:]
+    return str(last[0].get("here") or "") if last and last[0]["event"] == "waiting" else ""
 
 
 def _attempt_status(attempt: Path, is_watched: bool) -> AttemptStatus:

@@ -174,7 +174,7 @@ def test_detached_it_outlives_its_starter_and_status_needs_only_the_folder(tmp_p
     assert known["state"] == "finished"
     assert known["step"] == 200
     agreed = {"state", "phase", "step", "steps", "loss", "metrics", "eta_seconds", "attempts"}
-    assert set(known) == agreed | {"processes", "nodes"}
+    assert set(known) == agreed | {"processes", "nodes", "here"}
     assert set(known["attempts"][0]) == {"rung", "outcome", "diagnosis", "noticed_after_seconds", "step_reached"}
     assert (tmp_path / "out" / "final.pt").exists()
 

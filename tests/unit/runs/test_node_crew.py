@@ -85,6 +85,21 @@ def test_ctrl_c_elsewhere_is_heard_while_this_machine_plans(tmp_path, other):
     lease.close()
 
 
+def test_each_machine_that_comes_is_told_of_at_once(tmp_path, other, monkeypatch):
+    monkeypatch.setattr(crews, "_SAY_FIRST_SECONDS", 0.0)
+    lease, told, stop = take_lease(tmp_path), [], StopRequest()
+
+    def tell(event: str, details: dict[str, object]) -> None:
+        other(event, details)
+        told.extend([details["here"]] if event == "waiting" else ())
+        if len(told) == 2:
+            stop.ask(signal.SIGTERM)
+
+    assert not Crew(tmp_path, 3, lease).gather(tell, stop)
+    lease.close()
+    assert told == ["1 of 3 machines are here (a)", "2 of 3 machines are here (a, b)"]
+
+
 def test_machines_that_did_not_come_leave_a_run_that_can_be_resumed(tmp_path, other):
     lease = take_lease(tmp_path)
     with pytest.raises(MachineError, match="1 machine of 2 did not come") as refused:

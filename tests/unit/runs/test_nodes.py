@@ -4,9 +4,21 @@ import pytest
 
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import RequestError
+from holdfast.core.events import Events
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.notice import NoticeWriter
-from holdfast.core.runfolder import BEAT, CHILD, LEASES, NODES, NOTICE, REQUEST, RUNG, attempt_folder, part_folder
+from holdfast.core.runfolder import (
+    BEAT,
+    CHILD,
+    EVENTS,
+    LEASES,
+    NODES,
+    NOTICE,
+    REQUEST,
+    RUNG,
+    attempt_folder,
+    part_folder,
+)
 from holdfast.runs import nodes, resume
 from holdfast.runs.holder import hold
 from holdfast.runs.lease import describe_self
@@ -46,6 +58,20 @@ def test_both_machines_are_shown_with_their_steps(run):
         lines = render_glance(read_glance(run), width=100)
     assert "[ok] a leads, step 31" in lines
     assert "[ok] b takes part, step 30" in lines
+
+
+def test_a_run_that_waits_for_machines_says_how_many_have_come(run):
+    events = Events(run / EVENTS)
+    events.write("phase", phase="prove")
+    events.write("waiting", here="1 of 2 machines are here (a)", words="1 of 2 machines are here (a); given up soon")
+    with hold(run):
+        glance = read_glance(run)
+        assert (glance.status.state, glance.status.phase) == ("waiting", "")
+        assert render_glance(glance, width=100)[1].startswith("waiting for machines: 1 of 2 machines are here (a)")
+        events.write("attempt", number=2)
+        assert read_glance(run).status.state == "training"
+    events.write("waiting", here="1 of 2 machines are here (a)")
+    assert read_glance(run).status.state == "stopped"  # nobody waits any more
 
 
 def test_of_another_machine_only_a_notice_that_moves_is_believed(run, monkeypatch):
