@@ -10,6 +10,8 @@ from holdfast.core.runfolder import RESULT, attempt_folder, part_folder
 from tests.lab.slurm import Slurm, missing_tools
 from tests.lab.supervised import SCRIPTS, weights
 from tests.lab.together import unbroken_weights
+from tests.lab.trained import finish, make_world, train
+from tests.lab.trained import weights as trained_weights
 
 SCRIPT = Path(__file__).parents[2] / "deploy" / "slurm" / "train.sbatch"
 pytestmark = [
@@ -18,6 +20,10 @@ pytestmark = [
     pytest.mark.skipif(bool(missing_tools()), reason=missing_tools()),
 ]
 VARIABLES = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+TRAIN = """#!/bin/bash
+#SBATCH --nodes=2 --ntasks-per-node=1 --output=%x-%j.log
+srun --kill-on-bad-exit=0 holdfast train texts.csv --nodes "$SLURM_NNODES" --out runs/one "$@"
+"""
 
 
 @pytest.fixture
@@ -56,3 +62,18 @@ def test_a_job_whose_time_is_up_saves_and_goes_on_by_itself(slurm):
     run = slurm.folder / "runs" / f"train-{job}"
     assert part_folder(attempt_folder(run, 2), "one").exists() or part_folder(attempt_folder(run, 2), "two").exists()
     assert weights(slurm.folder / "out") == unbroken_weights()
+
+
+def test_one_model_is_trained_on_both_machines(slurm):
+    given = ("--prove", "never")
+    world = make_world(slurm.folder)
+    finish(train(world, world / "alone", "--processes", "2", *given))
+    script = slurm.folder / "one.sbatch"
+    script.write_text(TRAIN)
+    words = ("--model", "model", "--threads", "1", "--epochs", "3", "--batch-size", "16", "--lr", "1e-3", *given)
+    caches = {"XDG_CACHE_HOME": str(world / "cache"), "XDG_STATE_HOME": str(world / "state")}
+    job = slurm.submit(script, *words, HOLDFAST_NODE_ADDRESS="127.0.0.1", **caches, **VARIABLES)
+    slurm.wait_until(lambda: slurm.state_of(job) not in ("PENDING", "RUNNING", "COMPLETING"), "it did not end")
+    said = (slurm.folder / f"one.sbatch-{job}.log").read_text()
+    assert slurm.state_of(job) == "COMPLETED", said
+    assert trained_weights(slurm.folder / "runs" / "one") == trained_weights(world / "alone")
