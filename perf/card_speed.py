@@ -9,11 +9,12 @@ random without --model and texts without --prepared; neither changes the time of
 
 import argparse
 import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-OURS, COMPILED = "holdfast", "holdfast, compiled"
+OURS, COMPILED, TRL = "holdfast", "holdfast, compiled", "TRL SFTTrainer"
 LORA = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}
 
 
@@ -24,6 +25,7 @@ def main() -> None:
         return WORKERS[options.worker](options)
     from contest import Contestant, contest, report
     from matrix_rate import PRODUCTS, shares
+    from peers import trl_python
 
     with tempfile.TemporaryDirectory() as name:
         model = options.model or make_model(options.task, Path(name) / "model")
@@ -34,7 +36,8 @@ def main() -> None:
         if options.compile:
             contestants.append(Contestant(COMPILED, [*given, "--worker", "ours", "--compile"]))
         for peer, more in PEERS[options.task].items():
-            contestants.append(Contestant(peer, [*given, "--worker", *more]))
+            python = trl_python() if peer == TRL else sys.executable
+            contestants.append(Contestant(peer, [*given, "--worker", *more], python=python))
         contestants.append(Contestant(PRODUCTS, [*given, "--worker", "products"]))
         turns = contest(contestants, options.rounds, options.steps, warm_up=options.warm_up)
         tokens, gflop = needed(options, model, prepared)
@@ -266,7 +269,7 @@ PEERS = {
         "HF Trainer, tuned": ["hf", "--tuned", "--compile"],
         "Lightning": ["lightning"],
     },
-    "causal": {"HF Trainer": ["hf"], "HF Trainer, tuned": ["hf", "--tuned"], "TRL SFTTrainer": ["trl"]},
+    "causal": {"HF Trainer": ["hf"], "HF Trainer, tuned": ["hf", "--tuned"], TRL: ["trl"]},
     "two-tower": {"sentence-transformers": ["st"], "sentence-transformers, tuned": ["st", "--tuned"]},
 }
 

@@ -26,9 +26,7 @@ def main() -> None:
         return {OURS: work_ours, "hf": work_hf, TRL: work_trl, "products": work_products_alone}[options.worker](options)
     from contest import Contestant, contest, report
     from matrix_rate import PRODUCTS, language_gflop, shares
-    from peers import peer_python
-
-    trl_python = peer_python("trl", "trl==1.16.0", "transformers==5.22.2", "peft", "accelerate", "datasets")
+    from peers import trl_python
 
     with tempfile.TemporaryDirectory() as name:
         model, prepared = options.model or Path(name) / "model", options.prepared or Path(name) / "prepared"
@@ -41,7 +39,7 @@ def main() -> None:
             contestants = [Contestant(OURS, [*given, "--worker", OURS])]
             for peer, more in PEERS.items():
                 contestants.append(Contestant(peer, [*given, "--worker", "hf", *more], CALM))
-            contestants.append(Contestant(TRL, [*given, "--worker", TRL], CALM, trl_python))
+            contestants.append(Contestant(TRL, [*given, "--worker", TRL], CALM, trl_python()))
             contestants.append(Contestant(PRODUCTS, [*given, "--worker", "products"]))
             turns = contest(contestants, options.rounds, options.steps, warm_up=1)
             tokens, learned = lengths(prepared)

@@ -11,6 +11,12 @@ from pathlib import Path
 import platformdirs
 
 _TORCH = "torch==2.13.0"
+_TRL = ("trl==1.16.0", "transformers==5.22.2", "peft", "accelerate", "datasets")
+
+
+def trl_python() -> str:
+    """The interpreter that has TRL."""
+    return peer_python("trl", *_TRL, "msgspec", "psutil")
 
 
 def peer_python(name: str, *packages: str) -> str:

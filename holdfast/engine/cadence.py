@@ -47,7 +47,7 @@ def is_time_to_save(
 ) -> bool:
     """Whether to save now, so long after the last save; the next chance comes a step later.
 
-    `life_seconds` is what this run lived for each attempt that died, infinite while none has.
+    `life_seconds` is what this run trains for each attempt that dies, infinite while none has.
     """
     longest = longest_interval_seconds(cost, at_stake_seconds)
     return since_seconds >= cheap_interval_seconds(cost, life_seconds) or since_seconds + step_seconds > longest

@@ -24,7 +24,7 @@ from holdfast.engine.captured import StepResult, make_captured
 from holdfast.engine.checkpoint import Loaded, Tensors, is_full
 from holdfast.engine.finished import write_finished
 from holdfast.engine.identity import identity_of, require_same
-from holdfast.engine.lives import mean_life_seconds
+from holdfast.engine.lives import lives_of
 from holdfast.engine.meeting import Meeting
 from holdfast.engine.optim import (
     clip_gradients,
@@ -64,7 +64,8 @@ class Loop:
         self._best: float | None = None
         self._best_step, self._evaluated_step = -1, 0
         self._saved_at, self._saved_step, self._step_seconds = time.monotonic(), -1, 0.0
-        self._has_said_saving_is_dear, self._life_seconds = False, mean_life_seconds(self._run)
+        self._has_said_saving_is_dear = False
+        self._lives, self._began_at = lives_of(self._run), time.monotonic()
         self._is_stopping, self._is_save_due = False, False  # as ranks agreed in the last step
         self._others_cpu_seconds = 0.0
 
@@ -241,8 +242,9 @@ class Loop:
         if share and not self._has_said_saving_is_dear:
             self._has_said_saving_is_dear = True
             self._events.write("saving is dear", share=round(share, 4), at_stake_seconds=at_stake)
-        since = time.monotonic() - self._saved_at
-        return is_time_to_save(since, self._step_seconds, cost, at_stake, self._life_seconds)
+        now = time.monotonic()
+        life_seconds = self._lives.mean_seconds(now - self._began_at)
+        return is_time_to_save(now - self._saved_at, self._step_seconds, cost, at_stake, life_seconds)
 
     def _resume(self) -> int:
         self._beat.enter("resume")

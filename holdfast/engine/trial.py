@@ -51,7 +51,7 @@ def main(folder: Path) -> int:
 
 
 def _time(settings: Any, seconds: float, best: float, beat: BeatWriter) -> dict[str, object]:
-    """Time one candidate; where its first step is far behind the best rate so far, one more tells enough."""
+    """Time one candidate; `best` is the fastest before it, in tokens a second."""
     import torch
 
     from holdfast.engine.optim import clip_gradients
@@ -68,7 +68,7 @@ def _time(settings: Any, seconds: float, best: float, beat: BeatWriter) -> dict[
     first, begun = order.examples(0), time.perf_counter()
     loss = float(task.forward_backward(0, first))
     rate = int(task.lengths[first].sum()) / (time.perf_counter() - begun)
-    fewest = 1 if rate < _FAR_BEHIND * best else _FEWEST_STEPS
+    fewest = fewest_steps(rate, best)
     norm = float(clip_gradients(task.model.parameters(), 0.0))
     task.model.zero_grad(set_to_none=True)
     step_once, wait = _stepper(task, settings)
@@ -100,6 +100,11 @@ def _time(settings: Any, seconds: float, best: float, beat: BeatWriter) -> dict[
         "peak_bytes": peak,
         "is_packed": is_packed,
     }
+
+
+def fewest_steps(first_rate: float, best: float) -> int:
+    """How many steps are timed at least; one tells enough where the first was far behind the best so far."""
+    return 1 if first_rate < _FAR_BEHIND * best else _FEWEST_STEPS
 
 
 def _stepper(task: Any, settings: Any) -> tuple[Callable[[int, Any], None], Callable[[], None]]:

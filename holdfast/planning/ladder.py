@@ -60,7 +60,7 @@ class Tried:
     step_reached: int = 0
     phase: str = ""
     is_outside: bool = False  # ended by somebody else: a kill, a stop, a machine that slept
-    seconds: float = float("inf")  # how long it lived, where that is known
+    seconds: float = float("inf")  # until its last sign of progress, where that is known
     void: frozenset[str] = field(default_factory=frozenset)  # settings that were seen to reach nothing in this script
 
 
@@ -99,8 +99,7 @@ def choose_rung(
     if diagnosis.slug in OF_RANKS and not any(one.slug in OF_RANKS for one in before):
         return _because(again, "one process of several failed, which may have been chance")
     if beaten and _is_late_hang(last, ladder) and not any(one.slug == diagnosis.slug for one in before):
-        minutes = f"{last.seconds / 60:.0f} minutes"
-        return _because(again, f"it had worked for {minutes}: once more before a remedy makes it slower")
+        return _because(again, f"it hung after {last.seconds / 60:.0f} minutes, which may have been chance")
     if diagnosis.slug not in _UNNAMED and (rung := _named_rung(diagnosis, tried, ladder, current)):
         return rung
     if beaten:

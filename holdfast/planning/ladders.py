@@ -23,7 +23,7 @@ _NO_COMPILE = Rung("do not compile the model", {"compile": False, "TORCH_COMPILE
 _FEWER_SAVES = Rung(
     "go on without the checkpoints that do not fit", {"save_on_full_disk": "skip"}, "more work is lost after a crash"
 )
-# To hang once more after so long costs a few seconds of notice and of steps; one thread costs half the speed for good.
+# To hang once more after so long costs little beside it; one thread costs half the speed for good.
 _CHANCE_SECONDS = 180.0
 _ON_CPU = Rung("train on the CPU", {"device": "cpu"}, "much slower")
 _FEWER_PROCESSES = Rung(

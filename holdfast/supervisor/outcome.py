@@ -53,6 +53,13 @@ class Outcome:
     seconds: float = 0.0
     started: float = 0.0  # time of day
 
+    @property
+    def _lived_seconds(self) -> float:
+        """Until its last sign of progress; one that was cut off with its supervisor was not killed at its start."""
+        if self.outcome == "interrupted" or not self.seconds:
+            return float("inf")
+        return max(0.0, self.seconds - (self.noticed_after_seconds or 0.0))
+
     def as_tried(self) -> Tried:
         """The same for the ladder."""
         ending: Literal["signal", "code", "hang"] = "code"
@@ -71,8 +78,7 @@ class Outcome:
             step_reached=self.step_reached,
             phase=self.phase,
             is_outside=self.is_outside,
-            # One that was cut off with its supervisor was not killed at its start, however short it was.
-            seconds=float("inf") if self.outcome == "interrupted" else self.seconds or float("inf"),
+            seconds=self._lived_seconds,
             void=frozenset(self.void),
         )
 

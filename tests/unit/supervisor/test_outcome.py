@@ -41,6 +41,13 @@ def test_a_kill_without_a_memory_kill_counted_is_from_outside_only_where_kills_a
         assert was_ended_from_outside(-signal.SIGKILL, False) is outside
 
 
+def test_the_silence_before_a_hang_is_noticed_is_no_part_of_its_life():
+    hung = Outcome(number=1, outcome="hung", seconds=325.0, noticed_after_seconds=300.0)
+    assert hung.as_tried().seconds == 25.0
+    for unknown in (Outcome(number=1, outcome="interrupted", seconds=3.0), Outcome(number=1, outcome="died")):
+        assert unknown.as_tried().seconds == float("inf")
+
+
 def test_what_was_not_applied_and_what_the_script_does_not_use_reaches_nothing(tmp_path):
     events = Events(tmp_path / EVENTS)
     events.write("uses", what="hf-trainer")
