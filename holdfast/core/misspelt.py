@@ -1,5 +1,7 @@
 """Guesses which path a missing one was meant to be."""
 
+import re
+from collections.abc import Callable
 from difflib import SequenceMatcher
 from pathlib import Path
 
@@ -7,10 +9,11 @@ _CLOSE = 0.8  # `trian` and `train`; `cats` and `data` are far below
 _MOST_NAMES = 1000
 
 
-def did_you_mean(path: Path) -> tuple[str, ...]:
+def did_you_mean(path: Path, is_wanted: Callable[[Path], bool] = lambda path: True) -> tuple[str, ...]:
     """Propose what lies beside a missing path where its name is truly close; the same ending does not make it so."""
     try:
-        beside = sorted(entry.name for entry in path.parent.iterdir() if not entry.name.startswith("."))[:_MOST_NAMES]
+        shown = (entry for entry in path.parent.iterdir() if not entry.name.startswith("."))
+        beside = sorted(entry.name for entry in shown if is_wanted(entry))[:_MOST_NAMES]
     except OSError:
         return ()
     alike = {name: (_likeness(_stem(path.name), _stem(name)), _likeness(path.name, name)) for name in beside}
@@ -19,7 +22,8 @@ def did_you_mean(path: Path) -> tuple[str, ...]:
 
 
 def _stem(name: str) -> str:
-    return name.lower().partition(".")[0]
+    """Without endings, and without the number that tells fit-1 from fit-2."""
+    return re.sub(r"-\d+$", "", name.lower().partition(".")[0])
 
 
 def _likeness(one: str, other: str) -> float:

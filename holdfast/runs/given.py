@@ -28,7 +28,8 @@ def no_run(path: Path, wanted: str = "the folder of a run") -> RequestError:
     named = f"the folder that `holdfast train` or `holdfast run` named, such as {RUNS}/NAME-1"
     if not os.path.exists(whole):  # noqa: PTH110  (never raises)
         there = Path(RUNS).absolute() / path.name
-        guess = (f"did you mean {there}?",) if is_run(there) else did_you_mean(whole)
+        known = (f"did you mean {there}?",) if is_run(there) else ()
+        guess = known or did_you_mean(whole, is_run) or did_you_mean(there, is_run)
         return RequestError(f"there is no folder {whole}", try_next=guess or (named,))
     meant = _newest_inside(whole) or next(filter(is_run, whole.parents), None)
     guess = (f"did you mean {meant}?",) if meant else ()

@@ -1,10 +1,22 @@
 """A missing path is guessed at only where something beside it has nearly its name."""
 
+from pathlib import Path
+
 import pytest
 
 from holdfast.core.misspelt import did_you_mean
 
-BESIDE = ("train.csv", "reviews.csv", "Notes.csv", "data.jsonl", "data.csv.gz", "a.csv", ".draft.csv", "bank-1")
+BESIDE = (
+    "train.csv",
+    "reviews.csv",
+    "Notes.csv",
+    "data.jsonl",
+    "data.csv.gz",
+    "a.csv",
+    ".draft.csv",
+    "bank-1",
+    "fit-1",
+)
 
 
 @pytest.mark.parametrize(
@@ -17,6 +29,7 @@ BESIDE = ("train.csv", "reviews.csv", "Notes.csv", "data.jsonl", "data.csv.gz", 
         ("data.csv", "data.csv.gz"),
         ("data.json", "data.jsonl"),
         ("bank-2", "bank-1"),
+        ("fit", "fit-1"),
         ("b.csv", None),
         ("nosuch.csv", None),
         ("test.csv", None),
@@ -32,3 +45,9 @@ def test_only_a_name_that_is_truly_close_is_proposed(tmp_path, missing, meant):
 
 def test_where_there_is_no_folder_there_is_no_guess(tmp_path):
     assert did_you_mean(tmp_path / "nowhere" / "train.csv") == ()
+
+
+def test_only_what_is_wanted_is_proposed(tmp_path):
+    (tmp_path / "train.py").touch()
+    (tmp_path / "train-1").mkdir()
+    assert did_you_mean(tmp_path / "train", Path.is_dir) == (f"did you mean {tmp_path / 'train-1'}?",)

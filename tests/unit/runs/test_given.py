@@ -45,6 +45,7 @@ def here(tmp_path: Path, monkeypatch) -> Path:
     ("given", "what", "seen", "advice"),
     [
         ("nowhere", "there is no folder {}", "", "the folder that `holdfast train` or `holdfast run` named"),
+        ("bank", "there is no folder {}", "", "did you mean {here}/runs/bank-1?"),  # not bank.csv
         ("bank-1", "there is no folder {}", "", "did you mean {here}/runs/bank-1?"),
         ("runs/bank-2", "there is no folder {}", "", "did you mean {here}/runs/bank-1?"),
         ("empty", "{} is not the folder of a run", "it is empty", "the folder that `holdfast train`"),
