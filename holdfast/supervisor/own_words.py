@@ -1,5 +1,6 @@
 """Lets the advice of hazards, which speaks of `python train.py`, speak of the command that was run."""
 
+import itertools
 import re
 import shlex
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from dataclasses import replace
 from holdfast.core.evidence import Diagnosis
 
 _EXAMPLE = re.compile(r"(?P<whole>python train\.py)|(?<![\w./-])train\.py\b")
+_TAKES_A_VALUE = re.compile(r"-m|--[^=]+")
 
 
 def in_own_words(diagnosis: Diagnosis, command: Sequence[str]) -> Diagnosis:
@@ -19,7 +21,16 @@ def in_own_words(diagnosis: Diagnosis, command: Sequence[str]) -> Diagnosis:
 
 
 def _spoken(advice: str, command: Sequence[str]) -> str:
-    whole, script = shlex.join(command), next((word for word in command if word.endswith(".py")), "")
-    if "'" in whole and "'" in advice:  # quotes inside of quotes
-        return advice
-    return _EXAMPLE.sub(lambda found: whole if found["whole"] else shlex.quote(script) if script else found[0], advice)
+    whole, script = shlex.join(command), _script(command)
+
+    def own(found: re.Match[str]) -> str:
+        words = whole if found["whole"] else script
+        return found[0] if not words or ("'" in words and "'" in advice) else words  # no quotes inside of quotes
+
+    return _EXAMPLE.sub(own, advice)
+
+
+def _script(command: Sequence[str]) -> str:
+    """The first word that names a Python file and is no module, no value of an option and no line for a shell."""
+    words = [word for before, word in itertools.pairwise(("", *command)) if not _TAKES_A_VALUE.fullmatch(before)]
+    return next((shlex.quote(word) for word in words if word.endswith(".py") and " " not in word), "")

@@ -1,5 +1,7 @@
 """Advice names the command that was run."""
 
+import shlex
+
 import pytest
 
 from holdfast.core.evidence import Diagnosis
@@ -15,12 +17,17 @@ from holdfast.supervisor.own_words import in_own_words
         ("python -u train.py > train.log", "python fit.py", "python -u fit.py > train.log"),
         ("CUDA_VISIBLE_DEVICES=1 python train.py", "python -m fit", "CUDA_VISIBLE_DEVICES=1 python -m fit"),
         ("torchrun train.py", "./fit.sh", "torchrun train.py"),
+        ("torchrun train.py", "torchrun --nproc-per-node=2 fit.py", "torchrun fit.py"),
+        ("torchrun train.py", "bash -c 'cd x && python fit.py'", "torchrun train.py"),
+        ("grep exit train.py", "python -m pkg.fit --config conf.py", "grep exit train.py"),
+        ("grep exit train.py", "python -m my.py fit.py", "grep exit fit.py"),
+        ("grep 'a|b' train.py", "python fit.py --note 'a b'", "grep 'a|b' fit.py"),
         ("gdb --args python train.py", "python -m holdfast.engine 01", "gdb --args python train.py"),
     ],
 )
 def test_advice_names_the_command_that_was_run(advice, command, said):
     diagnosis = Diagnosis(slug="x", confidence="proven", title="x", remedies=(Remedy("look", command=advice),))
-    assert in_own_words(diagnosis, command.split()).remedies[0].command == said
+    assert in_own_words(diagnosis, shlex.split(command)).remedies[0].command == said
 
 
 def test_a_command_with_quotes_is_not_put_into_quotes():
