@@ -1,7 +1,8 @@
 """Says with which words a program ended itself: `sys.exit` or a SystemExit, which leave no traceback.
 
-Python tells nobody of a SystemExit that was raised without `sys.exit`; there only the last line that was printed is
-known, which mostly is its message. Reads: events.jsonl and output.log of the attempt.
+Python tells nobody of a SystemExit that was raised without `sys.exit`; there only the last line that was printed before
+the exit handlers is known, which mostly is its message. A message that Python has not printed was of an exit that the
+program caught. Reads: events.jsonl and output.log of the attempt.
 """
 
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from holdfast.core.events import find_last_event
 from holdfast.core.loglines import clean_lines
 from holdfast.core.runfolder import EVENTS, OUTPUT
 
-_TAIL_BYTES = 16_384
+_TAIL_BYTES, _LAST_LINES = 16_384, 20
 
 
 def exit_lines(attempt: Path, root_pid: int) -> Iterator[str]:
@@ -20,18 +21,22 @@ def exit_lines(attempt: Path, root_pid: int) -> Iterator[str]:
     has_left = find_last_event(attempt / EVENTS, "exit handlers ended")  # or a handler took another way out
     if told.get("pid") != root_pid or told.get("has_raised") or not has_left:
         return
-    if message := " ".join(str(told.get("message") or "").split()):
+    lines = _last_lines(attempt / OUTPUT, told.get("output_bytes"))
+    message = " ".join(str(told.get("message") or "").split())
+    if message and message in " ".join(" ".join(lines).split()):
         yield f"its message: {message}"
-    elif last := _last_line(attempt / OUTPUT):
-        yield f"its last line: {last}"
+    elif lines:
+        yield f"its last line: {lines[-1]}"
 
 
-def _last_line(output: Path) -> str:
+def _last_lines(output: Path, most_bytes: object) -> list[str]:
+    """The last lines among the first bytes of a file."""
     try:
         with output.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
-            text = file.read().decode(errors="replace")
+            end = most_bytes if isinstance(most_bytes, int) else file.seek(0, 2)
+            begin = file.seek(max(0, end - _TAIL_BYTES))
+            text = file.read(end - begin).decode(errors="replace")
     except OSError:
-        return ""
+        return []
     lines = [line.strip() for _, line in clean_lines(enumerate(text.split("\n"))) if line.strip()]
-    return lines[-1] if lines else ""
+    return lines[-_LAST_LINES:]

@@ -23,6 +23,9 @@ PROGRAMS = {
     "input": "name = input('name? ')\n",
     "exit": "import sys\nsys.exit('error: no rows in data.csv')\n",
     "raise": "raise SystemExit('no rows in data.csv')\n",
+    "tracker": "import atexit\natexit.register(print, 'find logs at x')\nraise SystemExit('no rows in data.csv')\n",
+    "thread": "import sys\nimport threading\nworker = threading.Thread(target=sys.exit, args=('nothing left',))\n"
+    "worker.start()\nworker.join()\nprint('nothing left')\nraise SystemExit('no rows in data.csv')\n",
 }
 
 
@@ -51,7 +54,13 @@ def test_a_fault_of_the_program_is_named_and_not_tried_for_long(tmp_path, name, 
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("exit", "its message: error: no rows"), ("raise", "its last line: no rows")]
+    ("name", "said"),
+    [
+        ("exit", "its message: error: no rows"),
+        ("raise", "its last line: no rows"),
+        ("tracker", "its last line: no rows"),
+        ("thread", "its last line: no rows"),
+    ],
 )
 def test_a_program_that_ends_itself_is_told_by_its_own_words(tmp_path, name, said):
     ended = run_program(tmp_path, name)

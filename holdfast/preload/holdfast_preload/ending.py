@@ -32,7 +32,8 @@ def arm() -> None:
 
 def leave(status: object = None, /) -> NoReturn:
     """Leave the program with this status, and remember it: Python tells nobody of a SystemExit."""
-    _asked.append(status)
+    if threading.current_thread() is threading.main_thread():  # any other ends alone
+        _asked.append(status)
     raise SystemExit(status)
 
 
@@ -41,9 +42,17 @@ def _tell(pid: int) -> None:
         has_raised = getattr(sys, "last_value", None) is not None
         is_clean = not has_raised and all(status in (None, 0) for status in _asked)
         said = [str(status) for status in _asked[-1:] if isinstance(status, (str, Exception))]
-        events.write(
-            "program ended", is_clean=is_clean, has_raised=has_raised, message="".join(said)[:_MOST_CHARACTERS]
-        )
+        message = "".join(said)[:_MOST_CHARACTERS]
+        ended = {"is_clean": is_clean, "has_raised": has_raised, "message": message, "output_bytes": _output_bytes()}
+        events.write("program ended", **ended)
+
+
+def _output_bytes() -> int | None:
+    """How much was printed so far: what comes after that are words of exit handlers."""
+    try:
+        return os.path.getsize(os.path.join(settings.attempt, "output.log"))
+    except OSError:
+        return None
 
 
 def _tell_handled(pid: int) -> None:

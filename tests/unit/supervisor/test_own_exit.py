@@ -10,16 +10,20 @@ from holdfast.supervisor.own_exit import exit_lines
 @pytest.mark.parametrize(
     ("told", "line"),
     [
-        ({"message": "no rows\n  in data.csv"}, "its message: no rows in data.csv"),
+        ({"message": "found\n  no rows"}, "its message: found no rows"),
+        ({"message": "nothing left"}, "its last line: no rows"),  # it was never printed: the program caught that exit
         ({}, "its last line: no rows"),
+        ({"output_bytes": None}, "its last line: tracker: find logs at x"),
         ({"has_raised": True}, None),
         ({"pid": 8}, None),  # not the process whose end is the attempt's
     ],
 )
 def test_words_count_only_where_no_error_was_raised(tmp_path, told, line):
-    (tmp_path / OUTPUT).write_text("step 1\n 10%\r 20%\nno rows\n\n")
+    printed = "step 1\n 10%\r 20%\nfound\n no rows\n\n"
+    (tmp_path / OUTPUT).write_text(f"{printed}tracker: find logs at x\n")
     events = Events(tmp_path / EVENTS)
-    events.write("program ended", **{"pid": 7, "is_clean": False, "has_raised": False, "message": "", **told})
+    ended = {"pid": 7, "is_clean": False, "has_raised": False, "message": "", "output_bytes": len(printed)}
+    events.write("program ended", **{**ended, **told})
     assert list(exit_lines(tmp_path, 7)) == []  # an exit handler may have ended it
     events.write("exit handlers ended", pid=7)
     assert list(exit_lines(tmp_path, 7)) == ([line] if line else [])
