@@ -10,7 +10,7 @@ import click
 
 from holdfast.cli.output import put
 from holdfast.core.artifacts import to_json, to_plain
-from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.errors import MachineError, NotNow, RequestError
 from holdfast.core.request import FIELDS, make_request, nodes_of, option, read_toml
 from holdfast.core.setting_values import allowed_words
 
@@ -93,6 +93,7 @@ def train(
     if not as_json and not as_lines:
         put(f"holdfast train {Path(request.data).name or request.from_run}\n")
 
+    from holdfast.runs.holder import AlreadyHeld
     from holdfast.runs.join import has_finished
     from holdfast.runs.new_train import discard, start_train
 
@@ -109,9 +110,10 @@ def train(
         return
     try:
         _show(run, view, as_json=as_json, as_lines=as_lines)
-    except (RequestError, MachineError) as error:
-        if not any("holdfast resume" in hint for hint in error.try_next):
-            discard(run)  # refused: nothing is left behind
+    except (NotNow, AlreadyHeld):
+        raise  # it goes on later, or elsewhere
+    except (RequestError, MachineError):
+        discard(run)  # refused: nothing is left behind
         raise
 
 

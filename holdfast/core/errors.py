@@ -27,6 +27,10 @@ class MachineError(HoldfastError):
     exit_code = 3
 
 
+class NotNow(MachineError):
+    """This machine cannot go on at the moment; the run stays as it is, to be resumed."""
+
+
 class RunFailed(HoldfastError):
     """Every rung of the ladder was tried."""
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.env import lease_seconds, node_name
-from holdfast.core.errors import MachineError
+from holdfast.core.errors import MachineError, NotNow
 from holdfast.core.evidence import Diagnosis
 from holdfast.core.notice import Seen
 from holdfast.core.runfolder import DIAGNOSIS, EVIDENCE, NODES, NOTICE, attempt_folder, part_folder
@@ -79,7 +79,7 @@ class Crew:
             waited, missing = time.monotonic() - begun, self._nodes - 1 - len(here)
             words = f"{1 + len(here)} of {self._nodes} machines are here ({', '.join((self._me, *here))})"
             if waited > self._wait_seconds:
-                raise MachineError(
+                raise NotNow(
                     f"{plural(missing, 'machine')} of {self._nodes} did not come within {human_seconds(waited)}",
                     seen=words + self._last_seen(here),
                     try_next=(

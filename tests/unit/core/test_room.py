@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from holdfast.core.errors import MachineError
+from holdfast.core.errors import MachineError, NotNow
 from holdfast.core.room import cannot_write, room_words, writing
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -22,6 +22,26 @@ def test_a_full_disk_names_the_folder_its_room_and_both_ways_on(tmp_path):
 def test_a_run_that_has_begun_is_to_be_resumed(tmp_path):
     (tmp_path / "request.json").touch()
     assert cannot_write(tmp_path, FULL).try_next == (f"make room, then: holdfast resume {tmp_path}",)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.EROFS])
+def test_a_run_that_has_begun_is_to_be_resumed_whatever_kept_it_from_being_written(tmp_path, number):
+    (tmp_path / "request.json").touch()
+    error = cannot_write(tmp_path, OSError(number, "why"))
+    assert isinstance(error, NotNow)
+    assert error.try_next == (f"put that right, then: holdfast resume {tmp_path}",)
+
+
+def test_what_lies_elsewhere_is_named_where_the_error_names_it(tmp_path):
+    run, cache = tmp_path / "run", tmp_path / "cache" / "file"
+    (run / "attempts").mkdir(parents=True)
+    (run / "request.json").touch()
+    with pytest.raises(NotNow) as refused, writing(run, "--out FOLDER"):
+        raise OSError(errno.ENOSPC, "No space left on device", str(cache))
+    assert refused.value.what == f"{cache} cannot be written"
+    assert refused.value.try_next == (f"make room, then: holdfast resume {run}",)
+    with pytest.raises(NotNow, match=f"the run folder {run} cannot"), writing(run, "--out FOLDER"):
+        raise OSError(errno.ENOSPC, "No space left on device", str(run / "attempts" / "01"))
 
 
 @pytest.mark.parametrize(("number", "slug"), [(errno.EROFS, "permission-denied"), (errno.ESTALE, "")])
