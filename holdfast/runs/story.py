@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.events import read_events
@@ -196,7 +196,7 @@ class Story:
 def read_story(run: Path) -> Story:
     """Read a run folder; an error when it is none."""
     require_run(run)
-    is_held = read_leader(run) is not None
+    is_held, supervisor = read_leader(run) is not None, read_artifact(run / SUPERVISOR)
     return Story(
         folder=run,
         request=read_artifact(run / REQUEST),
@@ -207,18 +207,25 @@ def read_story(run: Path) -> Story:
         metrics=read_artifact(run / METRICS),
         misjudged=read_artifact(run / MISJUDGED),
         result=read_artifact(run / RESULT),
-        supervisor=read_artifact(run / SUPERVISOR),
+        supervisor=supervisor,
         is_held=is_held,
-        attempts=tuple(_attempts(run, is_held)),
+        attempts=tuple(_attempts(run, supervisor if is_held else None)),
     )
 
 
-def _attempts(run: Path, is_held: bool) -> Iterator[AttemptStory]:
+def _attempts(run: Path, supervisor: Json | None) -> Iterator[AttemptStory]:
     found = [path for path in (run / "attempts").glob("*") if path.is_dir() and path.name.isdecimal()]
     folders = sorted(found, key=lambda path: int(path.name))
     for folder in folders:
-        is_live = is_held and folder == folders[-1] and not (folder / OUTCOME).exists()
+        is_open = folder == folders[-1] and not (folder / OUTCOME).exists()
+        is_live = is_open and supervisor is not None and not _is_cut_off(folder, supervisor)
         yield AttemptStory(folder, int(folder.name), is_live)
+
+
+def _is_cut_off(attempt: Path, supervisor: Json) -> bool:
+    """True when it began under an earlier supervisor, which a new one writes down only once it has planned."""
+    began, held_since = read_artifact(attempt / RUNG).get("started"), supervisor.get("started")
+    return _is_number(began) and _is_number(held_since) and began < held_since
 
 
 def _events(path: Path) -> list[Json]:
@@ -233,5 +240,5 @@ def _of_log(event: Json) -> Json:
     return {name.removeprefix("eval_"): value for name, value in event.items() if name.startswith("eval_")}
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and value == value  # NaN differs from itself

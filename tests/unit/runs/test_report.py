@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.core.errors import RequestError
 from holdfast.core.events import Events
-from holdfast.core.runfolder import EVENTS, attempt_folder
+from holdfast.core.runfolder import EVENTS, RUNG, attempt_folder
 from holdfast.runs.holder import hold
 from holdfast.runs.page.charts import Chart, Series, line_chart, nice_ticks, smoothed, thinned
 from holdfast.runs.page.given import histogram
@@ -167,8 +167,13 @@ def test_an_attempt_that_goes_on_is_told_as_still_running(tmp_path):
     kept = [line for line in (attempt_folder(run, 2) / EVENTS).read_text().splitlines(True) if "finished" not in line]
     (attempt_folder(run, 2) / EVENTS).write_text("".join(kept))
     with hold(run):
+        held_since = read_story(run).supervisor["started"]
+        write(attempt_folder(run, 2), RUNG, {"started": held_since})
         story = read_story(run)
         page = render_report(story)
+        # It began under an earlier supervisor, which was killed.
+        write(attempt_folder(run, 2), RUNG, {"started": held_since - 1})
+        assert sentence_of(read_story(run)) == "Still going at step 20 of 20: it left no word about its end."
     assert state_of(story) == "running"
     assert sentence_of(story) == "Still going at step 20 of 20: attempt 2 is running."
     assert "it is still running" in page
