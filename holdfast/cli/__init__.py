@@ -1,5 +1,6 @@
 """The `holdfast` command. Each command lives in its own file and is imported only when it is called."""
 
+import contextlib
 import errno
 import os
 import sys
@@ -11,7 +12,7 @@ import click
 from holdfast import __version__
 from holdfast.core.artifacts import to_json
 from holdfast.core.errors import HoldfastError, MachineError, RequestError, render_error
-from holdfast.core.room import room_words
+from holdfast.core.room import FULL, slug_of, why_not
 from holdfast.core.text import closest
 
 COMMANDS = {
@@ -99,16 +100,18 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         raise SystemExit(130) from None  # what a shell reports for Ctrl-C
     except OSError as error:
-        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+        is_of_output = error.filename is None and error.errno in (errno.EPIPE, *FULL) and _is_output_lost()
+        if error.errno not in FULL and not is_of_output:
             _own_up()
             raise
-        # The reader of our output has gone, as in `| head -1`, or the disk it goes to is full.
-        full = _full(error)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        if error.errno == errno.EPIPE:
+        told = _full(error, is_of_output)
+        if is_of_output:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if error.errno == errno.EPIPE:  # the reader has gone, as in `| head -1`
             raise SystemExit(0) from None
-        _say(full)
-        raise SystemExit(full.exit_code) from None
+        with contextlib.suppress(OSError):  # errors may go to the same full disk
+            _say(told, is_output_lost=is_of_output)
+        raise SystemExit(told.exit_code) from None
     except Exception:
         _own_up()
         raise
@@ -118,15 +121,25 @@ def _own_up() -> None:
     click.echo("error: this is a bug in Holdfast; what follows helps to find it", err=True)
 
 
-def _full(error: OSError) -> MachineError:
+def _is_output_lost() -> bool:
+    """Whether it is our output that cannot be written: a failed write does not say to which file, so try once more."""
+    try:
+        click.echo()
+    except (OSError, ValueError):
+        return True
+    return False
+
+
+def _full(error: OSError, is_of_output: bool) -> MachineError:
     """That there is no room for what is written, with its place where that is known."""
-    place = Path(error.filename or "/dev/stdout").resolve()
-    is_known = place.is_file()
+    place = Path("/dev/stdout" if is_of_output else error.filename or "").resolve()
+    is_known = bool(error.filename) or place.is_file()
+    what = "the output" if is_of_output else "a file"
     return MachineError(
-        "the output could not be written" + (f" to {place}" if is_known else ""),
-        seen=f"{error.strerror}" + (f"; {room_words(place)}" if is_known else ""),
-        try_next=("make room, or let the output go elsewhere",),
-        slug="disk-full",
+        f"{what} could not be written" + (f": {place}" if is_known else ""),
+        seen=why_not(error, place) if is_known else error.strerror or str(error),
+        try_next=("make room, or let the output go elsewhere" if is_of_output else "make room",),
+        slug=slug_of(error),
     )
 
 
@@ -149,9 +162,9 @@ def _sentence(said: str) -> str:
     return flat[:1].lower() + flat[1:]
 
 
-def _say(error: HoldfastError) -> None:
+def _say(error: HoldfastError, *, is_output_lost: bool = False) -> None:
     """Show an error for people, or as the one JSON object that was asked for."""
-    if "--json" in sys.argv:
+    if "--json" in sys.argv and not is_output_lost:
         said = {"what": error.what, "seen": error.seen, "try_next": error.try_next, "slug": error.slug}
         click.echo(to_json({"error": said}))
     else:

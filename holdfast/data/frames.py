@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.room import FULL, slug_of, why_not
 from holdfast.data.csvrows import Row
 from holdfast.data.rawfile import RawFile, open_bytes
 
@@ -88,8 +89,18 @@ def _as_file(raw: RawFile) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
         copy = Path(folder) / raw.path.stem
-        with open_bytes(raw.path) as packed, copy.open("wb") as unpacked:
-            shutil.copyfileobj(packed, unpacked, 1_048_576)
+        try:
+            with open_bytes(raw.path) as packed, copy.open("wb") as unpacked:
+                shutil.copyfileobj(packed, unpacked, 1_048_576)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            raise MachineError(
+                f"{raw.path.name} cannot be unpacked in {tempfile.gettempdir()}",
+                seen=why_not(error, copy),
+                try_next=("make room there, or name a folder with room: TMPDIR=FOLDER", f"gunzip {raw.path}"),
+                slug=slug_of(error),
+            ) from error
         yield copy
 
 

@@ -5,7 +5,9 @@ prepared data, whatever else is not known to be needed. Taken out of the rest: t
 folders, host names, addresses. The packed text is looked through a second time before the file gets its name.
 """
 
+import contextlib
 import getpass
+import io
 import itertools
 import json
 import os
@@ -21,8 +23,9 @@ import psutil
 
 from holdfast import __version__
 from holdfast.core.artifacts import to_json
-from holdfast.core.errors import HoldfastError, RequestError
+from holdfast.core.errors import HoldfastError, MachineError, RequestError
 from holdfast.core.redact import Redactor, is_secret_name
+from holdfast.core.room import slug_of, why_not
 from holdfast.core.runfolder import (
     DATASET,
     DOCTOR,
@@ -262,11 +265,23 @@ def _look_again(texts: Mapping[str, str], variables: Mapping[str, str]) -> None:
 
 
 def _write(target: Path, texts: Mapping[str, str]) -> None:
-    draft = target.with_name(f".{target.name}.draft")
-    with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as packed:
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as packed:
         for name, text in texts.items():
             packed.writestr(zipfile.ZipInfo(name, _EPOCH), text, zipfile.ZIP_DEFLATED)
-    draft.replace(target)
+    draft = target.with_name(f".{target.name}.draft")
+    try:
+        draft.write_bytes(whole.getvalue())
+        draft.replace(target)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise MachineError(
+            f"the bundle {target.absolute()} cannot be written",
+            seen=why_not(error, target),
+            try_next=("--to FILE, at a place with room that you may write to",),
+            slug=slug_of(error),
+        ) from error
 
 
 def _object(file: Path) -> dict[str, object]:

@@ -1,5 +1,6 @@
 """What cannot be printed never ends a run, and is said where there is something to lose."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli import cli, main
 from holdfast.cli.output import put
 from holdfast.cli.train_view import EventLines, TrainView
 
@@ -48,3 +50,34 @@ def test_a_command_whose_answer_is_lost_says_so():
         )
     assert ended.returncode == 3
     assert ended.stderr.startswith("error: the output could not be written   [disk-full]\n  seen   No space left")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.ENOSPC, "why"), "error: a file could not be written   [disk-full]\n  seen   why\n"),
+        (OSError(errno.EDQUOT, "why"), "error: a file could not be written   [disk-full]\n  seen   why\n"),
+        (OSError(errno.EDQUOT, "why", "/disk/x"), "error: a file could not be written: /disk/x   [disk-full]\n"),
+    ],
+)
+def test_a_full_disk_is_not_blamed_on_output_that_can_be_written(monkeypatch, capsys, error, words):
+    def refuse(context: object) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "invoke", refuse)
+    monkeypatch.setattr("sys.argv", ["holdfast", "memory"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 3
+    assert capsys.readouterr().err.startswith(words)
+
+
+def test_a_pipe_that_broke_elsewhere_is_no_reader_that_has_gone(monkeypatch, capsys):
+    def refuse(context: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(cli, "invoke", refuse)
+    monkeypatch.setattr("sys.argv", ["holdfast", "memory"])
+    with pytest.raises(BrokenPipeError):
+        main()
+    assert "a bug in Holdfast" in capsys.readouterr().err

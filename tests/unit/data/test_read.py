@@ -1,17 +1,20 @@
 """Files of every kind are read, and every bad one is answered with its name and a remedy."""
 
 import contextlib
+import errno
 import gzip
 import json
 import os
+import shutil
 import sys
+import tempfile
 import zipfile
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import MachineError, RequestError
 from holdfast.data import frames
 from holdfast.data.badrows import BadRows
 from holdfast.data.rawfile import look_at
@@ -157,6 +160,17 @@ class TestFormats:
         source, rows, _ = read(tmp_path / "b.csv.gz")
         assert pairs(rows) == ROWS
         assert "holds Parquet" in source.warnings[0]
+
+    def test_a_full_disk_for_temporary_files_is_named(self, tmp_path, monkeypatch):
+        def refuse(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        (tmp_path / "a.parquet.gz").write_bytes(gzip.compress(b"PAR1" + bytes(99) + b"PAR1"))
+        monkeypatch.setattr(shutil, "copyfileobj", refuse)
+        with pytest.raises(MachineError, match=f"cannot be unpacked in {tempfile.gettempdir()}") as refused:
+            read(tmp_path / "a.parquet.gz")
+        assert refused.value.slug == "disk-full"
+        assert " free of " in refused.value.seen
 
     def test_excel_takes_the_first_sheet_with_rows_and_says_so(self, tmp_path):
         pytest.importorskip("polars")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import MachineError, RequestError
 from holdfast.runs import bundle as module
 from holdfast.runs.bundle import pack_run, render_bundle
 
@@ -116,3 +116,13 @@ def test_an_earlier_bundle_is_never_written_over(run, tmp_path, monkeypatch):
     ]
     with pytest.raises(RequestError, match="there already"):
         pack_run(run, tmp_path / "run-bundle.zip", VARIABLES)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux only")
+def test_a_bundle_that_finds_no_room_is_told_of_and_leaves_nothing(run, tmp_path):
+    (tmp_path / ".b.zip.draft").symlink_to("/dev/full")
+    with pytest.raises(MachineError, match=f"the bundle {tmp_path}/b.zip cannot be written") as refused:
+        pack_run(run, tmp_path / "b.zip")
+    assert refused.value.slug == "disk-full"
+    assert refused.value.seen.startswith("No space left on device; ")
+    assert not list(tmp_path.glob("*b.zip*"))
