@@ -23,7 +23,8 @@ from holdfast.supervisor.outcome import newest_beat, read_outcome, weights_words
 _ALONE = (
     "it trains on, but its supervisor is gone: `holdfast resume {run}` ends it and goes on from its last checkpoint"
 )
-_ONE_EVENT_BYTES = 8192
+_LAST_EVENTS_BYTES = 8192
+_TURNS = ("phase", "waiting", "attempt", "finished", "stopped", "failed")  # each ends what the one before began
 _RATE_SAMPLES = 24  # about two minutes: the speed of now, not of the first epoch
 
 
@@ -151,9 +152,10 @@ def _state(result: Mapping[str, Any], is_watched: bool, has_attempts: bool, run:
 
 
 def _here(run: Path) -> str:
-    """How many machines have come, where the last word of the one that leads is that it waits for more."""
-    last = read_last_events(run / EVENTS, most_bytes=_ONE_EVENT_BYTES)[-1:]
-    return str(last[0].get("here") or "") if last and last[0]["event"] == "waiting" else ""
+    """How many machines have come, where the last thing that the one that leads began was to wait for more."""
+    told = read_last_events(run / EVENTS, most_bytes=_LAST_EVENTS_BYTES)
+    last = next((event for event in reversed(told) if event["event"] in _TURNS), {})
+    return str(last.get("here") or "") if last.get("event") == "waiting" else ""
 
 
 def _attempt_status(attempt: Path, is_watched: bool) -> AttemptStatus:

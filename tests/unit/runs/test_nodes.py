@@ -64,6 +64,7 @@ def test_a_run_that_waits_for_machines_says_how_many_have_come(run):
     events = Events(run / EVENTS)
     events.write("phase", phase="prove")
     events.write("waiting", here="1 of 2 machines are here (a)", words="1 of 2 machines are here (a); given up soon")
+    events.write("storage", words="the run's folder can be written again")
     with hold(run):
         glance = read_glance(run)
         assert (glance.status.state, glance.status.phase) == ("waiting", "")
@@ -72,6 +73,9 @@ def test_a_run_that_waits_for_machines_says_how_many_have_come(run):
         assert read_glance(run).status.state == "training"
     events.write("waiting", here="1 of 2 machines are here (a)")
     assert read_glance(run).status.state == "stopped"  # nobody waits any more
+    events.write("phase", phase="prove")
+    with hold(run):
+        assert read_glance(run).status.here == ""  # the next one plans first
 
 
 def test_of_another_machine_only_a_notice_that_moves_is_believed(run, monkeypatch):
