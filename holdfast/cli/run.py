@@ -39,10 +39,8 @@ if TYPE_CHECKING:
     "--nodes-wait",
     "nodes_wait_seconds",
     type=click.FloatRange(min=1),
-    default=900.0,
-    show_default=True,
     metavar="SECONDS",
-    help="How long machines that are missing are waited for.",
+    help="How long machines that are missing are waited for; 900 by default.",
 )
 @click.option("--detach", is_flag=True, help="Go on in the background, also when this terminal closes.")
 @click.option("--quiet", is_flag=True, help="Do not show the command's own output.")
@@ -58,7 +56,7 @@ def run(
     max_attempts: int,
     step_timeout_seconds: float | None,
     nodes: int | None,
-    nodes_wait_seconds: float,
+    nodes_wait_seconds: float | None,
     detach: bool,
     quiet: bool,
     no_memory: bool,
@@ -71,12 +69,9 @@ def run(
     Exit code 0: finished. 2: the request is wrong. 3: this machine cannot. 4: every rung was tried. A command that
     leaves by a code of its own, without an error, passes that code on.
     """
-    from holdfast.cli.train import is_given, require_several
     from holdfast.runs.command import command_job, make_folder, make_request
     from holdfast.runs.join import has_finished, join_folder
 
-    if is_given("nodes_wait_seconds"):
-        require_several(nodes)
     request = make_request(
         command,
         resume_args=tuple(shlex.split(resume_args)),

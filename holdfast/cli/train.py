@@ -87,8 +87,6 @@ def train(
     settings: dict[str, object] = dict(read_toml(config)) if config else {}
     asked = {name: value for name, value in given.items() if value is not None and value != () and is_given(name)}
     request = make_request({**settings, **asked, **({"data": data} if data else {})})
-    if is_given("nodes_wait"):
-        require_several(request.nodes)
     view = _view(as_json, as_lines, verbose)
     if not as_json and not as_lines:
         put(f"holdfast train {Path(request.data).name or request.from_run}\n")
@@ -165,16 +163,6 @@ def _view(as_json: bool, as_lines: bool, verbose: bool) -> Any:
     from holdfast.cli.train_view import EventLines, TrainView
 
     return EventLines() if as_lines else TrainView(verbose=verbose, quiet=as_json)
-
-
-def require_several(nodes: int | None) -> None:
-    """Refuse --nodes-wait where there is no other machine to wait for."""
-    if (nodes or 1) == 1:
-        raise RequestError(
-            "--nodes-wait is for several machines, and there is one",
-            seen="--nodes 1" if nodes else "--nodes was not given",
-            try_next=("--nodes N, with 2 or more", "leave --nodes-wait out"),
-        )
 
 
 def is_given(name: str) -> bool:

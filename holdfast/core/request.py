@@ -17,6 +17,7 @@ from holdfast.core.setting_values import read_value
 from holdfast.core.text import closest
 
 KIND = "train"
+NEEDLESS_WAIT = "--nodes-wait is for several machines: it needs --nodes N, with 2 or more"
 DATA_SHA256 = "data_sha256"  # beside the settings, where several machines must have the same data
 
 
@@ -275,6 +276,8 @@ def read_saved(path: Path) -> TrainRequest:
     found = json.loads(path.read_text(encoding="utf-8"))
     found.pop("kind", None)
     found.pop(DATA_SHA256, None)
+    if (found.get("nodes") or 1) == 1:
+        found.pop("nodes_wait", None)  # as it was before others left, or as nobody gave it
     return make_request({name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
 
 
@@ -309,6 +312,8 @@ def _together(values: Mapping[str, Any]) -> Iterator[str]:
         yield "--validation-share and --test-share leave nothing to train on"
     if values.get("nodes", 1) > 1 and not values.get("out"):
         yield f"--nodes {values['nodes']} needs --out FOLDER, on storage that all machines share: they meet there"
+    if "nodes_wait" in values and values.get("nodes", 1) == 1:
+        yield NEEDLESS_WAIT
     task, lora = values.get("task"), values.get("lora")
     if lora and task in ("classify", "two-tower"):
         yield f"--lora is for causal, not for {task}"

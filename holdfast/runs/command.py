@@ -19,6 +19,7 @@ import holdfast
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.redact import is_secret
+from holdfast.core.request import NEEDLESS_WAIT
 from holdfast.core.room import cannot_write
 from holdfast.core.runfolder import REQUEST, SETTINGS, checkpoints_folder, run_of
 from holdfast.planning.ladder import DEFAULT_MAX_ATTEMPTS, Changes
@@ -58,10 +59,14 @@ class CommandRequest:
         return shlex.join(self.command)
 
 
-def make_request(command: tuple[str, ...], **options: Any) -> CommandRequest:
+def make_request(
+    command: tuple[str, ...], *, nodes: int = 1, nodes_wait_seconds: float | None = None, **options: Any
+) -> CommandRequest:
     """Check a command and take down the place and environment it is asked from."""
     if not command:
         raise RequestError("there is no command to run", try_next=("holdfast run -- python train.py",))
+    if nodes_wait_seconds is not None and nodes == 1:
+        raise RequestError(NEEDLESS_WAIT, try_next=("leave --nodes-wait out",))
     if shutil.which(command[0]) is None:
         raise RequestError(
             f"there is no command named {command[0]!r}",
@@ -72,6 +77,7 @@ def make_request(command: tuple[str, ...], **options: Any) -> CommandRequest:
     if script and not Path(script).exists():
         raise RequestError(f"there is no file {script!r}", seen=f"looked in {Path.cwd()}")
     kept = {name: value for name, value in os.environ.items() if not _OWN.match(name) and not is_secret(name, value)}
+    options |= {"nodes": nodes, "nodes_wait_seconds": nodes_wait_seconds or WAIT_SECONDS}
     return CommandRequest(command=command, cwd=str(Path.cwd()), environment=kept, **options)
 
 

@@ -40,13 +40,15 @@ def test_a_flag_that_was_not_given_does_not_hide_what_the_file_says(tmp_path):
     [
         (train, ["x.csv", "--nodes-wait", "60"]),
         (train, ["x.csv", "--nodes-wait", "60", "--nodes", "1"]),
+        (train, ["x.csv", "--config", "wait.toml"]),
         (run, ["--nodes-wait", "60", "--", "true"]),
         (run, ["--nodes-wait", "60", "--nodes", "1", "--run", "x", "--", "true"]),
     ],
 )
 def test_a_wait_for_machines_is_refused_where_there_is_one(tmp_path, monkeypatch, command, words):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RequestError, match="--nodes-wait is for several machines") as raised:
+    (tmp_path / "wait.toml").write_text("nodes_wait = 60\n")
+    with pytest.raises(RequestError) as raised:
         command.main(words, standalone_mode=False)
-    assert raised.value.seen == ("--nodes 1" if "--nodes" in words else "--nodes was not given")
-    assert not list(tmp_path.iterdir())
+    assert "--nodes-wait is for several machines" in f"{raised.value.what} {raised.value.seen}"
+    assert [path.name for path in tmp_path.iterdir()] == ["wait.toml"]

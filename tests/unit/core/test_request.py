@@ -71,6 +71,14 @@ def test_it_is_written_back_complete_and_read_again(tmp_path):
     assert set(FIELDS) < set(to_saved(request))
 
 
+def test_a_wait_that_was_saved_is_none_that_was_asked_for_of_one_machine(tmp_path):
+    together = to_saved(make_request({"data": "x.csv", "out": "y", "nodes": 2, "nodes_wait": 60}))
+    write_artifact(tmp_path, "request.json", {**together, "nodes": 1})  # as `resume --nodes 1` leaves it
+    assert read_saved(tmp_path / "request.json").nodes == 1
+    write_artifact(tmp_path, "request.json", together)
+    assert read_saved(tmp_path / "request.json").nodes_wait == 60
+
+
 def test_a_toml_file_may_use_tables_for_order(tmp_path):
     (tmp_path / "run.toml").write_text('data = "x.csv"\n[learning]\nlr = 1e-3\n')
     assert make_request(read_toml(tmp_path / "run.toml")).lr == 1e-3
