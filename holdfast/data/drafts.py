@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.room import FULL, why_not
 from holdfast.core.runfolder import MANIFEST
-from holdfast.core.text import human_bytes
 
 KEPT = 8  # preparations in the cache
 
@@ -30,11 +30,10 @@ def build_whole(folder: Path, write: Callable[[Path], None]) -> None:
         draft.rename(folder)
         sync(folder.parent)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            room = shutil.disk_usage(folder.parent)
+        if error.errno in FULL:
             raise MachineError(
                 f"the disk is full: the prepared data did not fit in {folder.parent}",
-                seen=f"{human_bytes(room.free)} free of {human_bytes(room.total)}",
+                seen=why_not(error, folder.parent),
                 try_next=("make room, or give a folder on another disk",),
                 slug="disk-full",
             ) from error
@@ -79,7 +78,7 @@ def link_files(home: Path, draft: Path) -> None:
         try:
             os.link(path, draft / path.name)
         except OSError as error:
-            if error.errno == errno.ENOSPC:
+            if error.errno in FULL:
                 raise
             shutil.copyfile(path, draft / path.name)
 

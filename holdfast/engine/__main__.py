@@ -1,6 +1,5 @@
 """Runs one attempt: `python -m holdfast.engine ATTEMPT_FOLDER`."""
 
-import errno
 import faulthandler
 import os
 import signal
@@ -11,6 +10,7 @@ from pathlib import Path
 from holdfast.core.errors import HoldfastError, MachineError, render_error
 from holdfast.core.events import Events
 from holdfast.core.heartbeat import BeatWriter
+from holdfast.core.room import FULL
 from holdfast.core.runfolder import BEAT, BEATS, EVENTS, STACKS, STOP
 from holdfast.engine.place import Place, read_place
 from holdfast.engine.process import end_with_parent, prepare_process
@@ -102,7 +102,7 @@ def _cannot_write(attempt: Path, error: OSError) -> MachineError:
         "the attempt's folder cannot be written",
         seen=f"{error} ({attempt})",
         try_next=("make room, or choose another run folder",),
-        slug="disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "",
+        slug="disk-full" if error.errno in FULL else "",
     )
 
 

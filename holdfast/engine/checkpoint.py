@@ -5,7 +5,6 @@ safetensors files into a draft folder, fsync, a manifest with checksums last, th
 name is therefore complete unless the disk itself changed it later, and the checksums tell that.
 """
 
-import errno
 import hashlib
 import json
 import os
@@ -25,6 +24,7 @@ from torch import Tensor
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import MachineError
 from holdfast.core.events import Events
+from holdfast.core.room import FULL, room_at
 from holdfast.core.runfolder import MANIFEST
 from holdfast.core.text import human_bytes
 from holdfast.engine.ranks import whole
@@ -35,7 +35,6 @@ _FORMAT = 1
 _KEEP_NEWEST = 2
 _BEST = "best.json"
 _BEGUN = "-begun"
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +65,7 @@ class Checkpoints:
     def require_room(self, parts: Mapping[str, Tensors], unsaved_bytes: int) -> None:
         """Refuse to start where two checkpoints cannot fit: one must stay whole while the next is written."""
         size = sum(tensor.nbytes for tensors in parts.values() for tensor in tensors.values()) + unsaved_bytes
-        free = shutil.disk_usage(self._folder).free
+        free = room_at(self._folder).free_bytes
         held = sum(file.stat().st_size for file in self._folder.rglob("*.safetensors"))
         if free + held < 2 * size:
             raise MachineError(
@@ -226,7 +225,7 @@ def read_checkpoint(folder: Path) -> Loaded:
 def is_full(error: Exception) -> bool:
     """Whether the disk has no room left. safetensors gives its own error, with the system's number in the text."""
     number = getattr(error, "errno", None)
-    return number in _FULL or any(f"os error {code})" in str(error) for code in _FULL)
+    return number in FULL or any(f"os error {code})" in str(error) for code in FULL)
 
 
 def _checksum(path: Path, *, sync: bool = False) -> str:

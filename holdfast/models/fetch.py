@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from holdfast.core.room import FULL
+
 _TIMEOUT_SECONDS = 10
 _SMALL = (".json", ".txt", ".model", ".jinja")
 
@@ -51,7 +53,7 @@ def kind_of(error: BaseException) -> str:
         return "gated"
     if "RepositoryNotFoundError" in names or "HFValidationError" in names or "RevisionNotFoundError" in names:
         return "missing"
-    if getattr(error, "errno", None) in (28, 122):
+    if getattr(error, "errno", None) in FULL:
         return "disk"
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status in (401, 403):

@@ -5,7 +5,6 @@
 A walk that was cut off is walked again: a step whose file is whole and still true costs nothing the second time.
 """
 
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,9 +18,7 @@ from holdfast.core.events import Events
 from holdfast.core.facts import MachineFacts, ModelFacts
 from holdfast.core.plan import Choice
 from holdfast.core.request import TrainRequest
-from holdfast.core.room import room_words
-from holdfast.core.runfolder import DATASET, DOCTOR, EVENTS, MACHINE, PLAN, checkpoints_folder
-from holdfast.core.text import human_bytes
+from holdfast.core.runfolder import DATASET, DOCTOR, EVENTS, MACHINE, PLAN
 from holdfast.data.amounts import amounts_of
 from holdfast.data.prepare import Prepared, PrepareOptions, prepare
 from holdfast.data.request import DataRequest, Task
@@ -35,9 +32,9 @@ from holdfast.models.catalog import DEFAULT_FOR
 from holdfast.models.resolve import Progress, require_model, resolve
 from holdfast.models.shape import read_shape
 from holdfast.models.store import ModelFolder
-from holdfast.planning.memory_model import checkpoint_bytes
 from holdfast.planning.plan import TrainPlan, make_plan
 from holdfast.planning.presets import is_of_preset
+from holdfast.runs.checkpoint_room import require_room
 
 OnEvent = Callable[[str, Mapping[str, object]], None]
 
@@ -229,20 +226,6 @@ def _check_up(run: Path, machine: MachineFacts, plan: TrainPlan, story: Story) -
     blockers = [finding for finding in checkup.findings if finding.severity == "blocker"]
     if blockers:
         raise _blocked(blockers[0])
-
-
-def require_room(run: Path, plan: TrainPlan) -> None:
-    """Refuse before anything is spent where two checkpoints cannot fit, as the engine does once it has loaded all."""
-    lora = plan.choices.get("lora")
-    need = 2 * checkpoint_bytes(plan.model, lora=bool(lora and lora.value))
-    if shutil.disk_usage(run).free >= need or checkpoints_folder(run).exists():
-        return
-    raise MachineError(
-        f"the disk of {run} has no room for two checkpoints, so a full disk could end the run",
-        seen=f"{room_words(run)}; two checkpoints need {human_bytes(need)}",
-        try_next=("make room there", "--out FOLDER, on another disk"),
-        slug="disk-full",
-    )
 
 
 def _blocked(finding: Finding) -> MachineError:

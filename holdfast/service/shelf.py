@@ -7,7 +7,6 @@ A turn belongs to one writer and is named by the database's clock: a writer that
 where nobody looks. Nothing here depends on a file appearing at once, so every kind of store will do.
 """
 
-import errno
 import hashlib
 import json
 import re
@@ -17,11 +16,11 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 
 from holdfast.core.errors import MachineError
+from holdfast.core.room import FULL
 from holdfast.service.storage import Store
 
 _INDEX = re.compile(r"index-(\d{6})\.json")
 READ_BYTES = 64 * 1024**2  # what is no larger is read at once: it may grow while it is sent
-_FULL = (errno.ENOSPC, errno.EDQUOT)  # of this machine's disk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +102,7 @@ class Shelf:
                 except FileNotFoundError:
                     is_whole = False
                 except OSError as error:
-                    if error.errno not in _FULL:
+                    if error.errno not in FULL:  # of this machine's disk
                         raise
                     raise _full(error) from error
                 if not is_whole:

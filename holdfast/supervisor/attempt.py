@@ -4,7 +4,6 @@ Reads: the launch. Leaves: child.json, output.log, samples.jsonl, stacks/, evide
 A hang is looked at before anything is ended: killing first destroys the only evidence.
 """
 
-import errno
 import signal
 import threading
 import time
@@ -16,6 +15,7 @@ from typing import Literal
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.events import Events, read_events
 from holdfast.core.evidence import Diagnosis, Evidence
+from holdfast.core.room import FULL
 from holdfast.core.runfolder import DIAGNOSIS, EVENTS, SAMPLES, STOP
 from holdfast.hazards import find_hazard
 from holdfast.supervisor.budgets import Budgets
@@ -309,7 +309,7 @@ def _touch(file: Path) -> bool:
 
 def _cannot_keep(trouble: OSError) -> Diagnosis:
     """The diagnosis of an attempt whose evidence could not even be written."""
-    hazard = find_hazard("disk-full") if trouble.errno in (errno.ENOSPC, errno.EDQUOT) else None
+    hazard = find_hazard("disk-full") if trouble.errno in FULL else None
     if hazard is None:
         return replace(NOTHING, title="the cause is not established", note=f"the evidence was lost: {trouble}")
     return Diagnosis(slug=hazard.slug, confidence="proven", title=hazard.title, remedies=hazard.remedies)

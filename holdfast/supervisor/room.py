@@ -5,14 +5,13 @@ folder and shared memory. A disk that does not answer is passed over: asking it 
 """
 
 import json
-import os
-import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.core.events import read_events
+from holdfast.core.room import room_at
 from holdfast.core.runfolder import CHILD, EVENTS
 from holdfast.core.text import human_bytes
 
@@ -35,18 +34,17 @@ def _ask(attempt: Path) -> Iterator[str]:
     for folder in list(dict.fromkeys(_folders(attempt)))[:_MOST_FOLDERS]:
         try:
             device = folder.stat().st_dev
-            usage = shutil.disk_usage(folder)
-            no_files_left = os.statvfs(folder).f_favail == 0 and os.statvfs(folder).f_files > 0
+            room = room_at(folder)
         except OSError:
             continue
-        if device in seen or usage.total == 0:
+        if device in seen or room.total_bytes == 0:
             continue
         seen.add(device)
         is_shm = folder == Path("/dev/shm")
-        if is_shm or usage.free < _LITTLE_BYTES:
+        if is_shm or room.free_bytes < _LITTLE_BYTES:
             own = ", where its own output goes" if folder == attempt else ""
-            yield f"free space on {folder}: {human_bytes(usage.free)} of {human_bytes(usage.total)}{own}"
-        if no_files_left:
+            yield f"free space on {folder}: {human_bytes(room.free_bytes)} of {human_bytes(room.total_bytes)}{own}"
+        if room.is_out_of_files:
             yield f"free space on {folder}: 0 bytes for new files, all its file entries are used"
 
 

@@ -1,11 +1,12 @@
 """A folder that cannot be written is named, with the room that is left and what to try."""
 
 import errno
+import shutil
 
 import pytest
 
 from holdfast.core.errors import MachineError, NotNow
-from holdfast.core.room import cannot_write, room_words, writing
+from holdfast.core.room import cannot_write, room_at, room_words, why_not, writing
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -59,3 +60,12 @@ def test_only_a_full_disk_is_taken_for_one(tmp_path):
 
 def test_the_room_of_what_is_not_there_yet_is_that_of_the_folder_around_it(tmp_path):
     assert room_words(tmp_path / "a" / "b").split(" of ")[1] == room_words(tmp_path).split(" of ")[1]
+
+
+def test_the_room_is_counted_as_the_system_counts_it(tmp_path):
+    room = room_at(tmp_path)
+    assert (room.total_bytes, room.is_out_of_files) == (shutil.disk_usage(tmp_path).total, False)
+
+
+def test_the_room_of_the_disk_is_not_told_for_a_quota(tmp_path):
+    assert why_not(OSError(errno.EDQUOT, "Disk quota exceeded"), tmp_path) == "Disk quota exceeded"

@@ -3,12 +3,14 @@
 import errno
 import itertools
 import json
+import os
 
 import numpy as np
 import pytest
 
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.data import prepare_classify
+from holdfast.data.drafts import build_whole, link_files
 from holdfast.data.prepare import PrepareOptions, prepare
 from holdfast.data.prepare_causal import learned
 from holdfast.data.request import DataRequest
@@ -340,6 +342,19 @@ class TestWholeOrAbsent:
             prepared(write("a.csv", labelled(80)), bert_folder, tmp_path / "runs" / "out")
         assert caught.value.exit_code == 3
         assert not list((tmp_path / "runs").iterdir())
+
+
+def test_a_full_quota_is_no_reason_to_copy_what_cannot_be_linked(tmp_path, monkeypatch):
+    def full(source, target):
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    for name in ("cache", "run"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "cache" / "rows.npy").write_bytes(b"rows")
+    monkeypatch.setattr(os, "link", full)
+    with pytest.raises(MachineError, match="the disk is full") as caught:
+        build_whole(tmp_path / "run" / "prepared", lambda draft: link_files(tmp_path / "cache", draft))
+    assert caught.value.seen == "Disk quota exceeded"
 
 
 def stop_when_tokenizing(stop):

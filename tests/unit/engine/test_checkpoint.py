@@ -1,12 +1,11 @@
 import json
-import shutil
-from collections import namedtuple
 
 import pytest
 import torch
 
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.events import Events, read_events
+from holdfast.core.room import Room
 from holdfast.engine import checkpoint
 from holdfast.engine.checkpoint import Checkpoints
 from holdfast.engine.identity import identity_of, require_same
@@ -88,8 +87,8 @@ def test_a_save_that_fails_leaves_the_one_before_and_is_told(checkpoints, tmp_pa
 
 
 def test_it_refuses_to_start_where_two_checkpoints_cannot_fit(checkpoints, monkeypatch):
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10**9, 0, 900))
+    room = Room(free_bytes=900, total_bytes=10**9, is_out_of_files=False)
+    monkeypatch.setattr("holdfast.engine.checkpoint.room_at", lambda folder: room)
     checkpoints.require_room({"weights": {"w": torch.zeros(50)}}, unsaved_bytes=200)
     with pytest.raises(MachineError, match="two checkpoints") as caught:
         checkpoints.require_room({"weights": {"w": torch.zeros(50)}}, unsaved_bytes=400)
