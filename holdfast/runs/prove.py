@@ -20,7 +20,7 @@ from holdfast.core.artifacts import read_artifact, to_plain, write_artifact
 from holdfast.core.events import read_events
 from holdfast.core.request import TrainRequest, nodes_of
 from holdfast.core.runfolder import EVENTS, PLAN
-from holdfast.core.text import processes_words
+from holdfast.core.text import plural, processes_words
 from holdfast.data.amounts import amounts_of
 from holdfast.data.subset import write_longest
 from holdfast.planning.proving import (
@@ -226,7 +226,7 @@ class _Proving:
             not_eligible.append(len(tried))
             tried.append(dict(COMPARISON))
         write_artifact(folder, "candidates.json", {"candidates": tried, "seconds_each": SECONDS_EACH})
-        self._attempt(folder, TRIAL, f"timing {len(tried)} ways to compute the same")
+        self._attempt(folder, TRIAL, f"timing {plural(len(tried), 'way')} to compute the same")
         told = [event for event in read_events(folder / EVENTS) if event["event"] == "candidate"]
         measured = judge(self._settings, told, not_eligible)
         if not measured:
