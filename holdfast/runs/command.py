@@ -20,12 +20,11 @@ from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.redact import is_secret
 from holdfast.core.request import NEEDLESS_WAIT
-from holdfast.core.room import cannot_write
 from holdfast.core.runfolder import REQUEST, SETTINGS, checkpoints_folder, run_of
 from holdfast.planning.ladder import DEFAULT_MAX_ATTEMPTS, Changes
 from holdfast.planning.ladders import command_ladder
 from holdfast.runs.crew import WAIT_SECONDS
-from holdfast.runs.folders import RUNS, make_free_folder, take_folder
+from holdfast.runs.folders import RUNS, new_folder
 from holdfast.runs.memory import Memory, key_of
 from holdfast.runs.supervise import Job
 from holdfast.supervisor.child import Launch
@@ -85,14 +84,10 @@ def make_folder(request: CommandRequest, folder: Path | None, name: str = "") ->
     """Make the run's folder with its request in it; refuse one that holds a run already."""
     if name and (name in (".", "..") or Path(name).name != name):
         raise RequestError(f"{name!r} is no name for a folder under {RUNS}/", try_next=("--run FOLDER, for any place",))
-    try:
-        folder = take_folder(folder, "--run") if folder else make_free_folder(name or _name_of(request.command))
-        write_artifact(folder, REQUEST, {"kind": "command", **asdict(request)})
-        (folder / REQUEST).chmod(0o600)  # it holds the environment
-    except OSError as error:
-        elsewhere = "--run FOLDER, at a place with room that you may write to"
-        raise cannot_write(folder or Path(RUNS), error, elsewhere) from error
-    return folder.resolve()
+    with new_folder(folder, name or _name_of(request.command), "--run") as made:
+        write_artifact(made, REQUEST, {"kind": "command", **asdict(request)})
+        (made / REQUEST).chmod(0o600)  # it holds the environment
+    return made.resolve()
 
 
 def command_job(request: CommandRequest) -> Job:

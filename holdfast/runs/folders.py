@@ -1,11 +1,35 @@
 """Finds a new run a folder of its own, and takes the one that was asked for only where nothing else is in it."""
 
+import contextlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.core.errors import RequestError
+from holdfast.core.room import cannot_write
 from holdfast.core.runfolder import REQUEST
 
 RUNS = "runs"  # where run folders go when none is named
+
+
+@contextmanager
+def new_folder(asked: Path | None, name: str, option: str) -> Iterator[Path]:
+    """Make the folder of a new run: the one that was asked for, or one called NAME under runs/.
+
+    Where it cannot be written, that is said in words, and no empty folder of ours stays behind.
+    """
+    place = (asked or Path(RUNS)).absolute()
+    made = [folder for folder in (place, *place.parents) if not os.path.exists(folder)]  # noqa: PTH110  (never raises)
+    try:
+        run = take_folder(asked, option) if asked else make_free_folder(name)
+        made = made if asked else [run, *made]
+        yield run
+    except OSError as error:
+        for folder in made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise cannot_write(place, error, f"{option} FOLDER, at a place with room that you may write to") from error
 
 
 def make_free_folder(name: str) -> Path:

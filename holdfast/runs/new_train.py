@@ -13,11 +13,10 @@ from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.misspelt import did_you_mean
 from holdfast.core.request import TrainRequest, nodes_of, read_saved, to_saved
-from holdfast.core.room import cannot_write
 from holdfast.core.runfolder import NODES, PLAN, REQUEST, model_folder
 from holdfast.planning.presets import with_preset
 from holdfast.runs.finished_model import find_model
-from holdfast.runs.folders import RUNS, make_free_folder, take_folder
+from holdfast.runs.folders import new_folder
 from holdfast.runs.join import join_training
 from holdfast.runs.nodes import read_leader
 from holdfast.runs.status import read_request
@@ -46,12 +45,8 @@ def discard(run: Path) -> None:
 
 def make_run_folder(request: TrainRequest) -> Path:
     """A folder of its own for the run, with the request in it."""
-    try:
-        run = take_folder(Path(request.out), "--out") if request.out else make_free_folder(_name_of(request.data))
+    with new_folder(Path(request.out) if request.out else None, _name_of(request.data), "--out") as run:
         write_artifact(run, REQUEST, to_saved(replace(request, out=str(run))))
-    except OSError as error:
-        elsewhere = "--out FOLDER, at a place with room that you may write to"
-        raise cannot_write(Path(request.out or RUNS), error, elsewhere) from error
     return run
 
 

@@ -81,6 +81,19 @@ def test_a_place_that_cannot_be_written_is_the_machines_fault(monkeypatch):
         make_folder(CommandRequest(command=("true",), cwd="."), Path("run"))
 
 
+@pytest.mark.parametrize("asked", [None, "a/b", "empty"])
+def test_a_full_disk_leaves_no_folder_of_ours_behind(monkeypatch, asked):
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    Path("empty").mkdir()
+    monkeypatch.setattr("holdfast.runs.command.write_artifact", refuse)
+    with pytest.raises(MachineError) as refused:
+        make_folder(CommandRequest(command=("true",), cwd="."), Path(asked) if asked else None)
+    assert refused.value.slug == "disk-full"
+    assert [path.name for path in Path().iterdir()] == ["empty"]
+
+
 @pytest.mark.parametrize("place", ["file", "file/run", "full"])
 def test_a_file_or_a_folder_with_other_things_in_it_is_no_place_for_a_run(place):
     Path("file").touch()
