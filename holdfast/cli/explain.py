@@ -77,8 +77,11 @@ def _log_file(what: str) -> Path | IO[bytes]:
     except OSError as error:
         raise _no_such(what, error) from None
     if stat.S_ISDIR(kind):
-        where = f"{what or 'the current folder'} is a folder, and neither a log nor a run"
-        raise RequestError(where, try_next=("holdfast explain FOLDER/the.log",))
+        from holdfast.runs.given import no_run
+
+        refused = no_run(path, "a log or the folder of a run")
+        refused.try_next += ("holdfast explain FOLDER/the.log",)
+        raise refused
     return path if stat.S_ISREG(kind) else path.open("rb")  # a pipe, such as the shell's <(command)
 
 

@@ -121,3 +121,12 @@ def test_the_readme_shows_what_the_command_prints(monkeypatch):
     assert f"$ holdfast explain examples/crashed_run.log\n{printed}```" in (root / "README.md").read_text(
         encoding="utf-8"
     )
+
+
+def test_a_folder_that_is_neither_log_nor_run_is_told_of_as_by_every_command(tmp_path):
+    (tmp_path / "bank-1").mkdir()
+    (tmp_path / "bank-1" / "request.json").touch()
+    refused = run(str(tmp_path)).exception
+    assert isinstance(refused, RequestError)
+    assert (refused.what, refused.seen) == (f"{tmp_path} is not a log or the folder of a run", "it holds bank-1")
+    assert refused.try_next == (f"did you mean {tmp_path}/bank-1?", "holdfast explain FOLDER/the.log")
