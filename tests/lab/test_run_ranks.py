@@ -97,7 +97,11 @@ def test_a_struck_rank_is_named_and_the_same_weights_come_out(tmp_path, parts, u
         return
     assert first.diagnosis == HANGS[name] or (name, first.diagnosis) == ("deadlock", "rank-stuck"), first.sentence
     assert f"rank {rank} (pid {pid}) holds the others up: it stands at " in first.sentence
-    assert re.search(rf"rank {1 - rank} \(pid \d+\) waits for the others in \w+, at holdfast/engine/", first.sentence)
+    other = rf"rank {1 - rank} \(pid \d+\) "
+    if phase == "load":  # on a busy machine it may not have come to the meeting yet
+        assert re.search(other + r"(waits for the others in \w+, at|stands at) holdfast/engine/", first.sentence)
+    else:
+        assert re.search(other + r"waits for the others in \w+, at holdfast/engine/", first.sentence)
     assert name != "deadlock" or "calling strike" in first.sentence
 
 
