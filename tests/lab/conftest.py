@@ -38,7 +38,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if not _ROWS:
+    is_worker = hasattr(terminalreporter.config, "workerinput")
+    if not _ROWS or is_worker:  # the one that started it has the rows of all
         return
     terminalreporter.section("the fault lab")
     for line in table(_ROWS):
