@@ -32,6 +32,7 @@ from holdfast.supervisor.members import start_ticks_of
 
 PRELOAD = Path(holdfast.__file__).parent / "preload"
 
+_MOST_SECONDS = 604_800  # a week
 _OWN = re.compile(r"HOLDFAST_|PWD$|OLDPWD$|SHLVL$|_$|TMUX|STY$|WINDOWID$|TERM_SESSION")
 
 
@@ -66,6 +67,12 @@ def make_request(
         raise RequestError("there is no command to run", try_next=("holdfast run -- python train.py",))
     if nodes_wait_seconds is not None and nodes == 1:
         raise RequestError(NEEDLESS_WAIT, try_next=("leave --nodes-wait out",))
+    for option, seconds in (
+        ("--nodes-wait", nodes_wait_seconds),
+        ("--step-timeout", options.get("step_timeout_seconds")),
+    ):
+        if seconds is not None and not 1 <= seconds <= _MOST_SECONDS:  # not a number is in no range
+            raise RequestError(f"{option} {seconds}: is out of range", seen=f"allowed: 1 to {_MOST_SECONDS:,}")
     if shutil.which(command[0]) is None:
         raise RequestError(
             f"there is no command named {command[0]!r}",

@@ -64,7 +64,7 @@ class _Looker:
         if thread.state == "t":
             return Wait(kind="traced", words="is held by a debugger")
         if thread.state == "T":
-            return Wait(kind="stopped", words="is stopped")
+            return Wait(kind="stopped", words="is stopped (SIGSTOP)")
         if _is_frozen(thread):
             return Wait(kind="stopped", words="is frozen by its control group")
         if thread.state == "D":

@@ -26,6 +26,14 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 0.0])
+def test_seconds_out_of_range_are_refused(seconds):
+    with pytest.raises(RequestError, match="--nodes-wait .*out of range"):
+        make_request(("true",), nodes=2, nodes_wait_seconds=seconds)
+    with pytest.raises(RequestError, match="--step-timeout .*out of range"):
+        make_request(("true",), step_timeout_seconds=seconds)
+
+
 @pytest.mark.parametrize("command", [(), ("no-such-command",), (sys.executable, "absent.py"), ("./train.py",)])
 def test_what_cannot_be_started_is_refused_before_anything_is_made(command):
     with pytest.raises(RequestError):
