@@ -28,9 +28,9 @@ def here(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 0.0])
 def test_seconds_out_of_range_are_refused(seconds):
-    with pytest.raises(RequestError, match="--nodes-wait .*out of range"):
+    with pytest.raises(RequestError, match=r"--nodes-wait .*out of range"):
         make_request(("true",), nodes=2, nodes_wait_seconds=seconds)
-    with pytest.raises(RequestError, match="--step-timeout .*out of range"):
+    with pytest.raises(RequestError, match=r"--step-timeout .*out of range"):
         make_request(("true",), step_timeout_seconds=seconds)
 
 
