@@ -32,8 +32,8 @@ HAZARD = Hazard(
     is_last_resort=True,
     remedies=(
         Remedy(
-            "do what its words ask for, or find the line that decides so",
-            command="grep -nE 'sys.exit|SystemExit' train.py",
+            "do what its words ask for, or look in the program for what was printed last: there it decides so",
+            command="grep -n -e sys.exit -e SystemExit -e argparse -e click train.py",
         ),
     ),
     sources=("https://docs.python.org/3/library/sys.html#sys.exit",),

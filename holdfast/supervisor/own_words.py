@@ -22,6 +22,8 @@ def in_own_words(diagnosis: Diagnosis, command: Sequence[str]) -> Diagnosis:
 
 def _spoken(advice: str, command: Sequence[str]) -> str:
     whole, script = shlex.join(command), _script(command)
+    if advice.startswith("grep ") and not script:
+        return ""  # a file that is not there cannot be read; the remedy's title stands alone
 
     def own(found: re.Match[str]) -> str:
         words = whole if found["whole"] else script
