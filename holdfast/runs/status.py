@@ -23,6 +23,7 @@ from holdfast.supervisor.outcome import newest_beat, read_outcome, weights_words
 _ALONE = (
     "it trains on, but its supervisor is gone: `holdfast resume {run}` ends it and goes on from its last checkpoint"
 )
+_NOBODY = "nobody looks after it: `holdfast resume {run}` goes on"
 _LAST_EVENTS_BYTES = 8192
 _TURNS = ("phase", "waiting", "attempt", "finished", "stopped", "failed")  # each ends what the one before began
 _RATE_SAMPLES = 24  # about two minutes: the speed of now, not of the first epoch
@@ -111,7 +112,7 @@ def read_glance(run: Path) -> Glance:
     return Glance(
         status=status,
         words=_words(request),
-        sentence=_ALONE.format(run=run) if is_left else str(result.get("sentence", "")),
+        sentence=_sentence(run, result, is_watched, is_left),
         doing=str(last.get("words", "")) if is_going else "",
         resident_bytes=last.get("resident_bytes") if is_going else None,
         steps_per_second=rate if is_going else None,
@@ -149,6 +150,13 @@ def _state(result: Mapping[str, Any], is_watched: bool, has_attempts: bool, run:
         return "training"
     phases = [event.get("phase") for event in read_events(run / EVENTS) if event["event"] == "phase"]
     return "proving" if phases and phases[-1] == "prove" else "preparing"
+
+
+def _sentence(run: Path, result: Mapping[str, Any], is_watched: bool, is_left: bool) -> str:
+    """How it ended, or how it was left."""
+    if is_left:
+        return _ALONE.format(run=run)
+    return str(result.get("sentence", "")) if result or is_watched else _NOBODY.format(run=run)
 
 
 def _here(run: Path) -> str:

@@ -56,6 +56,7 @@ def test_a_run_that_nobody_looks_after_is_stopped_and_its_attempt_interrupted(ru
     status = read_status(run)
     assert (status.state, status.phase, status.step, status.steps) == ("stopped", "step", 12, 100)
     assert status.attempts[0].outcome == "interrupted"
+    assert read_glance(run).sentence == f"nobody looks after it: `holdfast resume {run}` goes on"
 
 
 def test_a_run_with_a_supervisor_is_training_with_loss_and_time_left(run):
