@@ -48,6 +48,7 @@ class TrainView:
         self._attempt, self._peak_bytes, self._processes = 0, 0, 0
         self._state: dict[str, Any] = {}
         self._metrics_step, self._told_first_step, self._is_quiet = 0, 0, False
+        self._full_since: int | None = None  # the step saved last when a full disk was told of
         self._lock, self._closed = threading.RLock(), threading.Event()
         if not quiet:
             # Clocks move also while nothing is heard; daemonic, so that it never keeps the command from ending.
@@ -177,7 +178,7 @@ class TrainView:
             self._processes = processes_of(attempt_folder(self._run, self._attempt))
         self._peak_bytes = max(self._peak_bytes, int(details.get("resident_bytes") or 0))
         if self._follow:
-            now = self._follow.look()
+            now = self._follow.look(int(details.get("step") or 0))
             self._tell_first_step(now)
             self._tell_metrics(now)
 
@@ -215,6 +216,19 @@ class TrainView:
         self.say(str(details["words"]), "[..]", "machines")
 
     _on_leader_gone = _on_storage = _on_waiting
+
+    def _on_save_failed(self, details: Mapping[str, Any]) -> None:
+        if details.get("is_full"):
+            self._on_disk_full(details)
+
+    def _on_disk_full(self, details: Mapping[str, Any]) -> None:
+        """Told once, until something is saved again."""
+        now = self._follow.look() if self._follow else Followed()
+        saved = max(now.saved_step or 0, now.first_step or 0)
+        if saved != self._full_since:
+            self._full_since = saved
+            since = f"nothing is saved since step {saved:,}" if saved else "nothing can be saved"
+            self.say(f"the disk is full: {since}; make room", "[!]", "train")
 
     def _tell_first_step(self, now: Followed) -> None:
         if self._attempt > 1 and now.first_step is not None and self._told_first_step != self._attempt:

@@ -57,10 +57,11 @@ class Follow:
         self._times.clear()
         self.now.first_step = None
 
-    def look(self) -> Followed:
-        """Read on, and give what is known now."""
+    def look(self, step: int = 0) -> Followed:
+        """Read on, and give what is known now; the beat's `step` is ahead where a full disk keeps the story from it."""
         for event in self._new_events():
             self._take(event)
+        self.now.step = max(self.now.step, step)
         return self.now
 
     def _new_events(self) -> list[Mapping[str, Any]]:

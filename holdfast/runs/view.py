@@ -161,6 +161,7 @@ _SHOWN: dict[str, Callable[[Mapping[str, object], bool], str | list[str]]] = {
     "waiting": _told,
     "leader gone": _told,
     "storage": _told,
+    "disk full": _told,
     "stopping": _stopping,
     "resumed": _resumed,
     "from the beginning": _from_the_beginning,

@@ -38,6 +38,7 @@ from holdfast.supervisor.outcome import (
     was_ended_from_outside,
     weights_words,
 )
+from holdfast.supervisor.room import FullDisk
 from holdfast.supervisor.sentence import one_sentence
 from holdfast.supervisor.told import Told
 from holdfast.supervisor.verdict import Verdict
@@ -107,6 +108,7 @@ class _Attempt:
         self._call_off: CallOff = ""
         self._samples, self._told = Events(launch.attempt / SAMPLES), Told(launch.attempt / EVENTS)
         self._sampled_at, self._verdict = float("-inf"), ""
+        self._full_disk = FullDisk(launch.attempt)
         self._phase, self._can_stop = "", False
         self._told_again_seconds = 0.0  # of silence, before it is told of again
         self._started = time.time()
@@ -172,6 +174,8 @@ class _Attempt:
                 mark.see_all(child.pid, look.pids)
                 next_look = now + watch.next_look_seconds
                 self._report(look, now)
+                if words := self._full_disk.look(now):
+                    self._on_event("disk full", {"words": words})
             call_off = self._called_off()  # which may also pass on a wish to stop
             if self._stop.is_asked:
                 self._ask_to_stop(child)

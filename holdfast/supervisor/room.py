@@ -11,13 +11,41 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.core.events import read_events
-from holdfast.core.room import room_at
+from holdfast.core.room import room_at, room_words
 from holdfast.core.runfolder import CHILD, EVENTS
 from holdfast.core.text import human_bytes
 
 _ASK_SECONDS = 2.0
 _LITTLE_BYTES = 1_000_000_000
 _MOST_FOLDERS = 24
+_LOOK_SECONDS = 10.0
+_NO_ROOM_BYTES = 1 << 16  # in less the child cannot even tell of a save that failed
+
+
+class FullDisk:
+    """Notices that the disk of an attempt's folder has become full. Asks in a thread: the answer may never come."""
+
+    def __init__(self, attempt: Path):
+        self._attempt = attempt
+        self._asker: threading.Thread | None = None
+        self._asked_at, self._is_full, self._words = float("-inf"), False, ""
+
+    def look(self, now: float) -> str:
+        """What is to be told since the last look: once, until there is room again."""
+        if now - self._asked_at >= _LOOK_SECONDS and not (self._asker and self._asker.is_alive()):
+            self._asked_at, self._asker = now, threading.Thread(target=self._ask, name="room", daemon=True)
+            self._asker.start()
+        words, self._words = self._words, ""
+        return words
+
+    def _ask(self) -> None:
+        try:
+            room = room_at(self._attempt)
+        except OSError:
+            return
+        was_full, self._is_full = self._is_full, room.free_bytes < _NO_ROOM_BYTES or room.is_out_of_files
+        if self._is_full and not was_full:
+            self._words = f"the disk is full: {room_words(self._attempt)} at {self._attempt}; make room"
 
 
 def room_lines(attempt: Path) -> list[str]:

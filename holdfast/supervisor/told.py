@@ -8,7 +8,7 @@ from holdfast.core.events import NewEvents
 # What a person wants to hear of while it happens; steps and losses are for the views that ask.
 _PASSED_ON = {
     *("uses", "resumed", "skipped checkpoint", "checkpoint damaged", "applied", "refused", "bad numbers"),
-    *("save skipped", "saving is dear", "from the beginning"),
+    *("save skipped", "save failed", "saving is dear", "from the beginning"),
 }
 
 

@@ -61,3 +61,12 @@ def test_a_later_attempt_goes_on_from_its_checkpoint(tmp_path):
     follow.attempt(2)
     write(tmp_path, 2, {"event": "resumed", "step": 5, "time": 20.0}, TRAINING | {"first_step": 5})
     assert follow.look().step == 5
+
+
+def test_the_beat_counts_steps_that_a_full_disk_keeps_from_the_story(tmp_path):
+    follow = Follow(tmp_path)
+    follow.attempt(1)
+    write(tmp_path, 1, TRAINING, *(step(at, at * 2.0) for at in range(10)))
+    assert follow.look(30).step == 30
+    assert follow.now.seconds_left() == 140.0
+    assert follow.look(5).step == 30

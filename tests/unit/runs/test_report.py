@@ -1,6 +1,7 @@
 """The report of runs in every state: whatever is in the folder, a page comes out, and data stays text."""
 
 import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -9,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.events import Events
-from holdfast.core.runfolder import EVENTS, RUNG, attempt_folder
+from holdfast.core.runfolder import EVENTS, REQUEST, RUNG, attempt_folder
 from holdfast.runs.holder import hold
 from holdfast.runs.page.charts import Chart, Series, line_chart, nice_ticks, smoothed, thinned
 from holdfast.runs.page.given import histogram
@@ -220,6 +221,19 @@ def test_something_else_than_a_run_folder_is_refused(tmp_path):
     (tmp_path / "other.txt").write_text("x")
     with pytest.raises(RequestError, match="is not the folder of a run"):
         write_report(tmp_path)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux only")
+def test_a_report_that_finds_no_room_is_told_of_and_leaves_nothing(tmp_path):
+    (run := tmp_path / "run").mkdir()
+    (run / REQUEST).write_text("{}")
+    (tmp_path / f".r.html.{os.getpid()}.draft").symlink_to("/dev/full")
+    with pytest.raises(MachineError, match=f"the report {tmp_path}/r.html cannot be written") as refused:
+        write_report(run, tmp_path / "r.html")
+    assert refused.value.slug == "disk-full"
+    assert refused.value.seen.startswith("No space left on device; ")
+    assert refused.value.try_next
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_text_is_escaped_and_markup_is_not():

@@ -1,0 +1,46 @@
+"""A disk that becomes full while something trains is told of once, until there is room again."""
+
+import threading
+
+import pytest
+
+from holdfast.core.room import Room
+from holdfast.supervisor.room import FullDisk
+
+PLENTY = Room(free_bytes=10**9, total_bytes=10**10, is_out_of_files=False)
+FULL = Room(free_bytes=0, total_bytes=10**10, is_out_of_files=False)
+NO_FILES = Room(free_bytes=10**9, total_bytes=10**10, is_out_of_files=True)
+
+
+@pytest.fixture
+def told(tmp_path, monkeypatch):
+    """What is told when the room is such, one after the other."""
+    disk, clock = FullDisk(tmp_path), iter(range(0, 1000, 20))
+
+    def look(room):
+        monkeypatch.setattr("holdfast.supervisor.room.room_at", lambda folder: room)
+        now = next(clock)
+        first = disk.look(now)
+        for thread in threading.enumerate():
+            if thread.name == "room":
+                thread.join()
+        return first or disk.look(now + 1)
+
+    return look
+
+
+@pytest.mark.parametrize("full", [FULL, NO_FILES])
+def test_a_full_disk_is_told_of_once_until_there_is_room_again(told, tmp_path, full):
+    words = [told(room) for room in (PLENTY, full, full, PLENTY, full)]
+    assert [bool(said) for said in words] == [False, True, False, False, True]
+    assert words[1].startswith("the disk is full: ")
+    assert words[1].endswith(f" at {tmp_path}; make room")
+
+
+def test_a_disk_that_does_not_answer_keeps_nobody_waiting(tmp_path, monkeypatch):
+    answers = threading.Event()
+    monkeypatch.setattr("holdfast.supervisor.room.room_at", lambda folder: answers.wait(60) and PLENTY)
+    disk = FullDisk(tmp_path)
+    assert [disk.look(now) for now in (0.0, 20.0, 40.0)] == ["", "", ""]
+    assert sum(thread.name == "room" for thread in threading.enumerate()) == 1
+    answers.set()
