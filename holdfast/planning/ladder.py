@@ -25,6 +25,7 @@ _HALVINGS_AT_FIRST, _HALVINGS_IN_ALL = 2, 4  # of one thing, before something el
 _UNNAMED = {"unknown", "segfault-other"}
 _OWN = {"script-deadlock", "script-abort"}  # of the program itself: chance may have had a part in it, no setting has
 OWN_EXIT = "script-exit"
+_NO_PROGRAM = "program-missing"
 OF_RANKS = frozenset({"rank-lost", "rank-stuck"})  # one process of several: that may have been chance, the first time
 _MACHINE_CANNOT = {"arch-mismatch", "disk-full", "illegal-instruction", "native-lib-missing", "torch-cpu-build"}
 _ARITHMETIC = {"precision", "device", "compile", "packing"}  # settings that change how numbers are computed
@@ -94,6 +95,8 @@ def choose_rung(
         return _stop(diagnosis, last, "it ended by its own decision, with a code and no error", last.exit_code)
     if diagnosis.slug == OWN_EXIT and not beaten:
         return _stop(diagnosis, last, "it would decide so again, whatever is changed around it", last.exit_code)
+    if diagnosis.slug == _NO_PROGRAM:
+        return _stop(diagnosis, last, "no other plan helps against that", last.exit_code)
     if diagnosis.slug == "unknown" and last.ending == "code":
         return _after_exception(diagnosis, tried, beaten, again, ladder, allow_changes)
     if diagnosis.slug in OF_RANKS and not any(one.slug in OF_RANKS for one in before):

@@ -70,6 +70,22 @@ def test_a_program_that_ends_itself_is_told_by_its_own_words(tmp_path, name, sai
     assert ended.output.count("by its own decision") == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("-m", "nosuch"), 1, "No module named nosuch"),
+        (("nosuch",), 2, "can't open file"),
+        ((".",), 1, "can't find '__main__' module"),
+    ],
+)
+def test_a_program_that_is_not_there_has_decided_nothing(tmp_path, words, code, said):
+    ended = supervise(tmp_path / "run", PYTHON, *words)
+    assert (ended.exit_code, len(ended.outcomes)) == (code, 1)
+    assert ended.outcomes[0].diagnosis == "program-missing"
+    assert said in ended.result["sentence"]
+    assert "by its own decision" not in ended.output
+
+
 def test_a_command_that_kills_itself_at_once_is_given_up_soon(tmp_path):
     ended = supervise(tmp_path / "run", "bash", "-c", "kill -9 $$")
     assert ended.exit_code == 4
