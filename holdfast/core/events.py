@@ -18,11 +18,12 @@ from holdfast.core.artifacts import to_plain
 
 
 class Events:
-    """Appends to one file of events."""
+    """Appends to one file of events; what the disk has no room for may go to standard error, where that is a log."""
 
     _file = -1
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, *, is_logged: bool = False):
+        self._is_logged = is_logged
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         size = os.fstat(self._file).st_size
         self._is_torn = bool(size) and os.pread(self._file, 1, size - 1) != b"\n"  # killed in the middle of a line
@@ -33,7 +34,7 @@ class Events:
         line = json.dumps({"event": event, "time": round(time.time(), 3), **plain}, ensure_ascii=False, allow_nan=False)
         # A full disk must not end what is told of: the line goes to the log, which may be as full.
         with contextlib.suppress(OSError):
-            if not self._append(line):
+            if not self._append(line) and self._is_logged:
                 print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ def main(attempt: Path) -> int:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS may add in another order
     place = read_place(os.environ)
     try:
-        beat, events = BeatWriter(_beat_path(attempt, place)), Events(attempt / EVENTS)
+        beat, events = BeatWriter(_beat_path(attempt, place)), Events(attempt / EVENTS, is_logged=True)
     except OSError as error:
         print(render_error(_cannot_write(attempt, error)), file=sys.stderr)
         return MachineError.exit_code

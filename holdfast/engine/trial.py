@@ -29,7 +29,7 @@ def main(folder: Path) -> int:
     """Time every candidate within its share of seconds; give the exit code."""
     faulthandler.enable()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    beat, events = BeatWriter(folder / BEAT), Events(folder / EVENTS)
+    beat, events = BeatWriter(folder / BEAT), Events(folder / EVENTS, is_logged=True)
     beat.enter("import")
     prepare_process()
     from holdfast.engine.settings import read_settings

@@ -43,7 +43,7 @@ def test_a_failed_write_leaves_what_was_there(tmp_path):
 
 
 def test_a_full_disk_loses_events_and_nothing_else(tmp_path, monkeypatch, capsys):
-    events, plain = Events(tmp_path / "events.jsonl"), os.write
+    events, plain = Events(tmp_path / "events.jsonl", is_logged=True), os.write
     events.write("first")
     monkeypatch.setattr(os, "write", lambda file, content: plain(file, content[:9]))  # so much still fits
     events.write("second")
@@ -55,6 +55,13 @@ def test_a_full_disk_loses_events_and_nothing_else(tmp_path, monkeypatch, capsys
     told = capsys.readouterr().err
     assert "second" in told
     assert "third" in told
+
+
+def test_events_that_are_lost_do_not_fill_a_screen(tmp_path, monkeypatch, capsys):
+    events = Events(tmp_path / "events.jsonl")
+    monkeypatch.setattr(os, "write", _full)
+    events.write("first")
+    assert capsys.readouterr().err == ""
 
 
 def _full(*args: object) -> int:
