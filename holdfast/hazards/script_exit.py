@@ -20,8 +20,13 @@ def _left_without_an_error(evidence: Evidence) -> Passage | None:
     found = evidence.samples.first(r"^its (?:message|last line): ")
     if found is None or evidence.samples.first(_OTHERS):
         return None
-    is_said = (re.sub(r"\s+", " ", error.text).strip() in found.text for error in evidence.errors)
+    errors = (re.sub(r"\s+", " ", error.text).strip() for error in evidence.errors)
+    is_said = (error in found.text or _is_of_closing(error, found.text) for error in errors)
     return found if all(is_said) else None
+
+
+def _is_of_closing(error: str, words: str) -> bool:
+    return words.endswith(" crashed") and error.startswith("Fatal Python error: ")
 
 
 HAZARD = Hazard(
@@ -39,6 +44,11 @@ HAZARD = Hazard(
     sources=("https://docs.python.org/3/library/sys.html#sys.exit",),
     matches=(
         Case("no rows in data.csv", "1", ("its message: no rows in data.csv",)),
+        Case(
+            "no rows in data.csv\nFatal Python error: Aborted",
+            "SIGABRT",
+            ("its message: no rows in data.csv; then one of its exit handlers crashed",),
+        ),
         Case("fit.py: error: --lr is missing", "2", ("its last line: fit.py: error: --lr is missing",)),
     ),
     near_misses=(

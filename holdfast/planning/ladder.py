@@ -94,7 +94,8 @@ def choose_rung(
     if _is_own_exit(diagnosis, last):
         return _stop(diagnosis, last, "it ended by its own decision, with a code and no error", last.exit_code)
     if diagnosis.slug == OWN_EXIT and not beaten:
-        return _stop(diagnosis, last, "it would decide so again, whatever is changed around it", last.exit_code)
+        code = last.exit_code if last.ending == "code" else None
+        return _stop(diagnosis, last, "it would decide so again, whatever is changed around it", code)
     if diagnosis.slug == _NO_PROGRAM:
         return _stop(diagnosis, last, "no other plan helps against that", last.exit_code)
     if diagnosis.slug == "unknown" and last.ending == "code":

@@ -86,10 +86,13 @@ def collect(
             order = [one.pid for one in judged.standings] or (judged.pids if judged.verdict in HELD else ())
             lines += _asked("the ranks", lambda: rank_lines(attempt, ranks, order))
     lines = [*_verdict_lines(look, ending), *lines]
-    if root and (ending.is_hung or (ending.returncode or 0) < 0):
+    code, words = ending.returncode or 0, list[str]()
+    has_crashed = not ending.is_hung and -code in _CRASHES
+    if root and (code > 0 or has_crashed):
+        words = _asked("the program's own words", lambda: exit_lines(attempt, root.pid, has_crashed=has_crashed))
+        lines += words
+    if root and not words and (ending.is_hung or code < 0):
         lines += _asked("the program's own code", lambda: own_lines(attempt, root.pid, is_hung=ending.is_hung))
-    if root and (ending.returncode or 0) > 0:
-        lines += _asked("the program's own words", lambda: exit_lines(attempt, root.pid))
     ends = Ends(exits, ranks, root.pid if root else 0, read_places(attempt))
     lines += _asked("the exits", ends.lines)
     victim = ends.killed() or _launcher(ending, root, ranks)
@@ -98,7 +101,7 @@ def collect(
     if not _waits_for_disk(look):  # a disk that does not answer would not answer us either
         lines += _asked("the disks", lambda: room_lines(attempt))
     lines += _asked("the events", lambda: _event_lines(attempt))
-    if ending.returncode is not None and -ending.returncode in _CRASHES:
+    if has_crashed:
         lines += _asked("the crash reports", lambda: _keep_crash_report(attempt, pids, ending.started))
     free_room(attempt)  # after the disks were asked
     value = {

@@ -15,18 +15,24 @@ from holdfast.core.runfolder import EVENTS, OUTPUT
 _TAIL_BYTES, _LAST_LINES = 16_384, 20
 
 
-def exit_lines(attempt: Path, root_pid: int) -> Iterator[str]:
-    """The words of a program that ended with a code of its own, as a line of evidence; none when it raised an error."""
+def exit_lines(attempt: Path, root_pid: int, *, has_crashed: bool = False) -> Iterator[str]:
+    """The words of a program that ended with a code of its own, as a line of evidence; none when it raised an error.
+
+    One whose process crashed after that had left by its own decision only where it is known to have asked for a code.
+    """
     told = find_last_event(attempt / EVENTS, "program ended") or {}
-    has_left = find_last_event(attempt / EVENTS, "exit handlers ended")  # or a handler took another way out
-    if told.get("pid") != root_pid or told.get("has_raised") or not has_left:
+    is_handled = find_last_event(attempt / EVENTS, "exit handlers ended")  # or a handler took another way out
+    if told.get("pid") != root_pid or told.get("has_raised"):
         return
+    if told.get("is_clean") if has_crashed else not is_handled:
+        return
+    after = f"; then {'its process' if is_handled else 'one of its exit handlers'} crashed" if has_crashed else ""
     lines = _last_lines(attempt / OUTPUT, told.get("output_bytes"))
     message = " ".join(str(told.get("message") or "").split())
     if message and message in " ".join(" ".join(lines).split()):
-        yield f"its message: {message}"
-    elif lines:
-        yield f"its last line: {lines[-1]}"
+        yield f"its message: {message}{after}"
+    elif lines and not (message and has_crashed):
+        yield f"its last line: {lines[-1]}{after}"
 
 
 def _last_lines(output: Path, most_bytes: object) -> list[str]:

@@ -86,6 +86,15 @@ def test_a_program_that_is_not_there_has_decided_nothing(tmp_path, words, code, 
     assert "by its own decision" not in ended.output
 
 
+def test_a_crash_of_an_exit_handler_does_not_undo_what_the_program_decided(tmp_path):
+    script = tmp_path / "fit.py"
+    script.write_text("import atexit, os, sys\natexit.register(lambda: os.abort())\nsys.exit('no rows')\n")
+    ended = supervise(tmp_path / "run", PYTHON, script)
+    assert (ended.exit_code, len(ended.outcomes)) == (4, 1)
+    assert ended.outcomes[0].diagnosis == "script-exit"
+    assert "(its message: no rows; then one of its exit handlers crashed)" in ended.result["sentence"]
+
+
 def test_a_command_that_kills_itself_at_once_is_given_up_soon(tmp_path):
     ended = supervise(tmp_path / "run", "bash", "-c", "kill -9 $$")
     assert ended.exit_code == 4

@@ -27,3 +27,20 @@ def test_words_count_only_where_no_error_was_raised(tmp_path, told, line):
     assert list(exit_lines(tmp_path, 7)) == []  # an exit handler may have ended it
     events.write("exit handlers ended", pid=7)
     assert list(exit_lines(tmp_path, 7)) == ([line] if line else [])
+
+
+@pytest.mark.parametrize(
+    ("told", "line"),
+    [
+        ({"message": "no rows"}, "its message: no rows; then one of its exit handlers crashed"),
+        ({}, "its last line: no rows; then one of its exit handlers crashed"),
+        ({"message": "nothing left"}, None),  # caught; how it left then is not known
+        ({"is_clean": True}, None),
+        ({"has_raised": True}, None),
+    ],
+)
+def test_a_crash_after_that_is_told_beside_the_words(tmp_path, told, line):
+    (tmp_path / OUTPUT).write_text("no rows\n")
+    ended = {"pid": 7, "is_clean": False, "has_raised": False, "message": "", "output_bytes": 8}
+    Events(tmp_path / EVENTS).write("program ended", **{**ended, **told})
+    assert list(exit_lines(tmp_path, 7, has_crashed=True)) == ([line] if line else [])
