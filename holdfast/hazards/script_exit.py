@@ -1,6 +1,6 @@
-"""The program ended itself with a code, and said why or printed something last.
+"""The program ended itself with a code, with a word or without one.
 
-What you see: a line of the program's own, such as "no rows in data.csv", and exit code 1; no traceback.
+What you see: a line of the program's own, such as "no rows in data.csv", or none, and exit code 1; no traceback.
 Why: `sys.exit("...")`, `raise SystemExit("...")` or `sys.exit(1)` stands where the program finds that it cannot go on. It comes
 to the same place the next time.
 What we do: stop, say its words, and pass its exit code on; once more only when it had got further than before.
@@ -17,7 +17,7 @@ _OTHERS = r"ended by (?:signal|code)"  # it may only pass on what became of anot
 
 def _left_without_an_error(evidence: Evidence) -> Passage | None:
     """The words with which it left, unless it, or another process, had failed before."""
-    found = evidence.samples.first(r"^its (?:message|last line): ")
+    found = evidence.samples.first(r"^its (?:message|last line): |^it left without a word")
     if found is None or evidence.samples.first(_OTHERS):
         return None
     errors = (re.sub(r"\s+", " ", error.text).strip() for error in evidence.errors)
@@ -37,7 +37,7 @@ HAZARD = Hazard(
     is_last_resort=True,
     remedies=(
         Remedy(
-            "do what its words ask for, or look in the program for what was printed last: there it decides so",
+            "do what its words ask for, or find where it leaves: after what it printed last, or where it says sys.exit",
             command="grep -n -e sys.exit -e SystemExit -e argparse -e click train.py",
         ),
     ),
@@ -50,9 +50,11 @@ HAZARD = Hazard(
             ("its message: no rows in data.csv; then one of its exit handlers crashed",),
         ),
         Case("fit.py: error: --lr is missing", "2", ("its last line: fit.py: error: --lr is missing",)),
+        Case("", "1", ("it left without a word",)),
     ),
     near_misses=(
         Case("KeyError: 'lr'\ngiving up", "1", ("its message: giving up",)),
+        Case("", "1", ("rank 1 (pid 32) ended by code 3", "it left without a word")),
         Case("giving up", "1", ("rank 1 (pid 32) ended by code 3", "its message: giving up")),
         Case(
             "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB",

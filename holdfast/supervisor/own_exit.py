@@ -31,8 +31,8 @@ def exit_lines(attempt: Path, root_pid: int, *, has_crashed: bool = False) -> It
     message = " ".join(str(told.get("message") or "").split())
     if message and message in " ".join(" ".join(lines).split()):
         yield f"its message: {message}{after}"
-    elif lines and not (message and has_crashed):
-        yield f"its last line: {lines[-1]}{after}"
+    elif not (message and has_crashed):
+        yield f"its last line: {lines[-1]}{after}" if lines else f"it left without a word{after}"
 
 
 def _last_lines(output: Path, most_bytes: object) -> list[str]:

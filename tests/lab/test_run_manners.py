@@ -86,6 +86,18 @@ def test_a_program_that_is_not_there_has_decided_nothing(tmp_path, words, code, 
     assert "by its own decision" not in ended.output
 
 
+@pytest.mark.parametrize("leaves", ["sys.exit(1)", "sys.exit(-1)", "sys.exit('')", "raise SystemExit(3)"])
+def test_a_program_that_leaves_without_a_word_has_decided_so_too(tmp_path, leaves):
+    script = tmp_path / "fit.py"
+    script.write_text(f"import sys\n{leaves}\n")
+    ended = supervise(tmp_path / "run", PYTHON, script)
+    code = {"sys.exit(-1)": 255, "raise SystemExit(3)": 3}.get(leaves, 1)
+    assert (ended.exit_code, len(ended.outcomes)) == (code, 1)
+    assert ended.outcomes[0].diagnosis == "script-exit"
+    assert "by its own decision (it left without a word)" in ended.result["sentence"]
+    assert "unknown" not in ended.output
+
+
 def test_a_crash_of_an_exit_handler_does_not_undo_what_the_program_decided(tmp_path):
     script = tmp_path / "fit.py"
     script.write_text("import atexit, os, sys\natexit.register(lambda: os.abort())\nsys.exit('no rows')\n")

@@ -13,6 +13,7 @@ from holdfast.supervisor.own_exit import exit_lines
         ({"message": "found\n  no rows"}, "its message: found no rows"),
         ({"message": "nothing left"}, "its last line: no rows"),  # it was never printed: the program caught that exit
         ({}, "its last line: no rows"),
+        ({"output_bytes": 0}, "it left without a word"),
         ({"output_bytes": None}, "its last line: tracker: find logs at x"),
         ({"has_raised": True}, None),
         ({"pid": 8}, None),  # not the process whose end is the attempt's
