@@ -22,6 +22,7 @@ pytestmark = pytest.mark.django_db
 
 def test_a_run_that_goes_on_from_another_brings_its_model(job, store, at, ada, data):
     finish(job)
+    write_artifact(model_folder(job.folder), "config.json", {"architectures": ["BertForSequenceClassification"]})
     send_all(store, job)
     second = leases.submit(owner=ada, name="more", dataset=data, request={"task": "classify", "from_run": job.pk})
     at("two")
