@@ -191,8 +191,8 @@ BENCHMARKS = {
         "useful",
         "A run with faults",
         "python perf/useful_time.py --data FILE",
-        "Goal: 95 %, not reached: 55 s went by before the first step, as `holdfast` itself was killed while it proved "
-        "the plan; faults and what they cost took 73 s, and saves every 11 s most of the rest. They are rarer since.",
+        "Goal: 95 %, not reached: `holdfast` itself was killed while it proved the plan, which it then did again, and "
+        "after the first failures saves came close together; they are rarer since.",
     ),
     "service_load": Benchmark("service", "Load", "python perf/service_load.py", is_drawn=False),
     "service_chaos": Benchmark(

@@ -52,6 +52,16 @@ def cannot_write(run: Path, error: OSError, elsewhere: str = "") -> MachineError
     )
 
 
+def cannot_put(what: str, target: Path, error: OSError, option: str) -> MachineError:
+    """The error for a file that is made for a person, such as a report; `option` names another place for it."""
+    return MachineError(
+        f"the {what} {target.absolute()} cannot be written",
+        seen=why_not(error, target),
+        try_next=(f"{option} FILE, at a place with room that you may write to",),
+        slug=slug_of(error),
+    )
+
+
 def why_not(error: OSError, place: Path) -> str:
     """Why a place cannot be written, with the room that is left there where that is the cause."""
     room = f"; {room_words(place)}" if error.errno == errno.ENOSPC else ""  # a quota is not the room of the disk

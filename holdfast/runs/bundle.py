@@ -23,9 +23,9 @@ import psutil
 
 from holdfast import __version__
 from holdfast.core.artifacts import to_json
-from holdfast.core.errors import HoldfastError, MachineError, RequestError
+from holdfast.core.errors import HoldfastError, RequestError
 from holdfast.core.redact import Redactor, is_secret_name
-from holdfast.core.room import slug_of, why_not
+from holdfast.core.room import cannot_put
 from holdfast.core.runfolder import (
     DATASET,
     DOCTOR,
@@ -276,12 +276,7 @@ def _write(target: Path, texts: Mapping[str, str]) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             draft.unlink()
-        raise MachineError(
-            f"the bundle {target.absolute()} cannot be written",
-            seen=why_not(error, target),
-            try_next=("--to FILE, at a place with room that you may write to",),
-            slug=slug_of(error),
-        ) from error
+        raise cannot_put("bundle", target, error, "--to") from error
 
 
 def _object(file: Path) -> dict[str, object]:

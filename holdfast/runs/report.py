@@ -9,8 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from holdfast import __version__
-from holdfast.core.errors import MachineError
-from holdfast.core.room import slug_of, why_not
+from holdfast.core.room import cannot_put
 from holdfast.core.runfolder import REPORT
 from holdfast.runs.page.attempts import attempts_section
 from holdfast.runs.page.given import data_section
@@ -32,12 +31,7 @@ def write_report(run: Path, out: Path | None = None) -> Path:
         draft.replace(target)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise MachineError(
-            f"the report {target.absolute()} cannot be written",
-            seen=why_not(error, target),
-            try_next=("--out FILE, at a place with room that you may write to",),
-            slug=slug_of(error),
-        ) from error
+        raise cannot_put("report", target, error, "--out") from error
     return target
 
 

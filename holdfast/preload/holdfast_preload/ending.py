@@ -27,7 +27,7 @@ def arm() -> None:
         atexit.register(_tell_handled, os.getpid())
         # Exit handlers run from the last to the first, after what `threading` does at the end of the main thread:
         # one that is registered there runs before all others.
-        threading._register_atexit(atexit.register, _tell, os.getpid())  # type: ignore[attr-defined]
+        threading._register_atexit(atexit.register, _tell, os.getpid())  # type: ignore[attr-defined]  # private, no other way
 
 
 def leave(status: object = None, /) -> NoReturn:
