@@ -22,7 +22,7 @@ def bundle(run: Path, target: Path | None, as_json: bool) -> None:
     Tokens, passwords, user names, home folders, host names and addresses are taken out of them. Weights and data are
     not packed.
     """
-    from holdfast.runs.bundle import pack_run, render_bundle
+    from holdfast.runs.support_bundle import pack_run, render_bundle
 
     packed = pack_run(run, target)
     click.echo(to_json(packed) if as_json else render_bundle(packed))

@@ -20,7 +20,7 @@ def demo(run: Path, port: int | None, device: str, top: int, corpus: Path | None
     Needs gradio: pip install 'holdfast[demo]'. Ctrl-C ends it.
     """
     from holdfast.cli.waiting import Waiting
-    from holdfast.runs.demo import free_port, require_gradio, serve_demo
+    from holdfast.runs.demo_server import free_port, require_gradio, serve_demo
     from holdfast.runs.finished_model import find_model
 
     model = find_model(run)

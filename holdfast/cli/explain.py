@@ -35,7 +35,7 @@ def explain(what: str | None, exit_status: str, as_json: bool) -> None:
         click.echo(f"looking at {what if len(what) <= 60 else what[:60] + '...'}", err=True)
 
     from holdfast.hazards import all_hazards
-    from holdfast.runs.explain import (
+    from holdfast.runs.explanation import (
         explain_log,
         explain_run,
         is_run,
@@ -77,7 +77,7 @@ def _log_file(what: str) -> Path | IO[bytes]:
     except OSError as error:
         raise _no_such(what, error) from None
     if stat.S_ISDIR(kind):
-        from holdfast.runs.given import no_run
+        from holdfast.runs.run_path import no_run
 
         refused = no_run(path, "a log or the folder of a run")
         refused.try_next += ("holdfast explain FOLDER/the.log",)

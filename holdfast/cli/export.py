@@ -25,7 +25,7 @@ def export(run: Path, kind: str, out: Path | None, as_json: bool) -> None:
     script: plain PyTorch, one file, with the data as arrays beside it. notebook: the same in cells, for Jupyter and
     Colab. docker: the same in a container, for the CPU or CUDA.
     """
-    from holdfast.runs.export import describe_export, export_run
+    from holdfast.runs.exporters import describe_export, export_run
 
     folder = export_run(run, kind, out)
     found = describe_export(folder)

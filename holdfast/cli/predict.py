@@ -12,8 +12,8 @@ from holdfast.core.errors import RequestError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.runs.asking import Asking
-    from holdfast.runs.predict import Asked
+    from holdfast.runs.prediction import Question
+    from holdfast.runs.prediction_inputs import PredictionInputs
 
 _PATH = click.Path(path_type=Path)
 _SHOWN_LABELS = 5
@@ -61,16 +61,16 @@ def predict(
 
     try:
         from holdfast.runs.answers_file import check_target, write_answers
-        from holdfast.runs.asking import Asking
         from holdfast.runs.finished_model import find_model
-        from holdfast.runs.predict import predict as ask
+        from holdfast.runs.prediction import predict as ask
+        from holdfast.runs.prediction_inputs import PredictionInputs
 
         if out:
             check_target(out)
         model = find_model(run)
         if corpus and not corpus.is_file():
             raise RequestError(f"there is no file {corpus}")
-        asking = Asking(model, columns)
+        asking = PredictionInputs(model, columns)
         rows = _rows(asking, what)
         given = {**options, "corpus": str(corpus.resolve()) if corpus else None, **model.places()}
         pairs = ask(model, rows, given, screen.show)
@@ -100,8 +100,8 @@ def predict(
         raise RequestError("there was nothing to ask", seen="no row has a text")
 
 
-def _rows(asking: "Asking", what: tuple[str, ...]) -> "Iterator[Asked]":
-    from holdfast.runs.asking import ENDINGS
+def _rows(asking: "PredictionInputs", what: tuple[str, ...]) -> "Iterator[Question]":
+    from holdfast.runs.prediction_inputs import ENDINGS
 
     if what == ("-",):
         return asking.stream(sys.stdin)

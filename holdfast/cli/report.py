@@ -16,8 +16,8 @@ def report(run: Path, out: Path | None, as_json: bool) -> None:
 
     Curves, mistakes, attempts with causes and remedies, the plan with reasons. One file that needs no network.
     """
-    from holdfast.runs.page.outcome import sentence_of, state_of
-    from holdfast.runs.report import write_report
+    from holdfast.runs.report.headline import sentence_of, state_of
+    from holdfast.runs.report.page import write_report
     from holdfast.runs.story import read_story
 
     target = write_report(run, out).resolve()

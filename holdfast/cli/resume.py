@@ -31,7 +31,7 @@ def resume(
     glance = read_glance(run)
     if glance.status.state == "finished":
         if read_request(run).get("kind") == "train" and not (run / REPORT).exists():
-            from holdfast.runs.report import write_report
+            from holdfast.runs.report.page import write_report
 
             write_report(run)  # it was killed between its result and its report
         click.echo(to_json({"run": run, "state": "finished"}) if as_json else f"holdfast: {shown(run)} has finished")

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from holdfast.cli.waiting import Waiting
-from holdfast.runs import survey as surveying
+from holdfast.runs import dataset_survey as surveying
 
 _PATH = click.Path(path_type=Path, readable=False)  # whether it can be read is said in our own words
 

@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.runfolder import ABOUT_MODEL, REQUEST, model_folder
-from holdfast.runs.given import is_run, no_run
+from holdfast.runs.run_path import is_run, no_run
 
 _WANTED = "the folder of a run or of a model"
 _PICKLES = ("pytorch_model.bin", "model.pt", "model.pth", "model.ckpt")

@@ -15,8 +15,8 @@ from holdfast.core.errors import RequestError
 from holdfast.core.events import find_last_event, read_events, read_last_events
 from holdfast.core.runfolder import EVENTS, METRICS, REQUEST, RESULT, RUNG, SAMPLES, SETTINGS, attempt_folders
 from holdfast.runs.earlier import is_left_running, newest_step
-from holdfast.runs.given import require_run
 from holdfast.runs.nodes import NodeStatus, read_leader, read_nodes
+from holdfast.runs.run_path import require_run
 from holdfast.supervisor.ends import read_ranks
 from holdfast.supervisor.outcome import newest_beat, read_outcome, weights_words
 

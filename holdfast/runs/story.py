@@ -35,8 +35,8 @@ from holdfast.core.runfolder import (
     SUPERVISOR,
     model_folder,
 )
-from holdfast.runs.given import require_run
 from holdfast.runs.nodes import read_leader
+from holdfast.runs.run_path import require_run
 from holdfast.supervisor.outcome import newest_beat
 
 Json = dict[str, Any]

@@ -55,7 +55,11 @@ def survey_upload(job: Mapping[str, Any], on_progress: Any) -> dict[str, object]
     found: dict[str, object] = {"state": "refused", "facts": {}, "preview": {}, "problem": {}}
     try:
         check_packed(path, limits)
-        from holdfast.runs.survey import DataRequest, first_rows, survey_with_lengths  # under the limits already
+        from holdfast.runs.dataset_survey import (
+            DataRequest,
+            first_rows,
+            survey_with_lengths,
+        )  # under the limits already
 
         request = DataRequest(path=path, **_reading(job["choices"]))
         columns, rows = first_rows(request, _PREVIEW_ROWS, on_progress)

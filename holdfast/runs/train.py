@@ -28,7 +28,7 @@ from holdfast.runs.forecasting import Forecasting
 from holdfast.runs.holder import AlreadyHeld, hold
 from holdfast.runs.memory import Memory, fingerprint_of, key_of
 from holdfast.runs.prove import prove
-from holdfast.runs.report import write_report
+from holdfast.runs.report.page import write_report
 from holdfast.runs.result import closing_lines, describe_result, read_result
 from holdfast.runs.stopping import AtOnce
 from holdfast.runs.supervise import Job, Result, supervise

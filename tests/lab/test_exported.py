@@ -14,7 +14,7 @@ import pytest
 from safetensors.torch import load_file
 
 from holdfast.core.runfolder import model_folder
-from holdfast.runs.export import export_run
+from holdfast.runs.exporters import export_run
 from tests.tiny import tiny_attempt, tiny_bert, tiny_instructions, tiny_llama, tiny_prepared, tiny_questions
 
 pytestmark = pytest.mark.lab

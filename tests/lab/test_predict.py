@@ -137,9 +137,9 @@ def test_several_labels_have_a_probability_each(tmp_path, bert):
 
 def test_the_asking_process_never_imports_torch(one_label):
     code = (
-        "import sys; from pathlib import Path; from holdfast.runs.asking import Asking;"
-        "from holdfast.runs.finished_model import find_model; from holdfast.runs.predict import predict;"
-        "model = find_model(Path(sys.argv[1])); print(list(predict(model, Asking(model).texts(['w3']), {})));"
+        "import sys; from pathlib import Path; from holdfast.runs.prediction_inputs import PredictionInputs;"
+        "from holdfast.runs.finished_model import find_model; from holdfast.runs.prediction import predict;"
+        "model = find_model(Path(sys.argv[1])); print(list(predict(model, PredictionInputs(model).texts(['w3']), {})));"
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, str(one_label)], check=True, capture_output=True, timeout=600)

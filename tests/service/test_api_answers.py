@@ -13,7 +13,7 @@ from django.test import AsyncClient, Client
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.runs import story
-from holdfast.runs.bundle import pack_run
+from holdfast.runs.support_bundle import pack_run
 from holdfast.service.jobs import limits
 from holdfast.service.jobs.models import Dataset, Job
 from tests.service.world import HUB_TOKEN, TRACKER_KEY

@@ -189,9 +189,9 @@ def tiny_run(tmp_path):
 
 
 def test_a_model_is_asked_twice_dies_and_is_asked_again(tiny_run):
-    from holdfast.runs.talk import open_talk
+    from holdfast.runs.model_server import open_model_server
 
-    talk = open_talk(tiny_run, {"device": "cpu", "max_new_tokens": 4})
+    talk = open_model_server(tiny_run, {"device": "cpu", "max_new_tokens": 4})
     try:
         first = talk.ask("w1 w2 w3", 60)
         assert "answer" in first
@@ -206,10 +206,10 @@ def test_a_model_is_asked_twice_dies_and_is_asked_again(tiny_run):
 
 
 def test_a_model_that_cannot_be_loaded_says_so(tiny_run):
-    from holdfast.runs.talk import open_talk
+    from holdfast.runs.model_server import open_model_server
 
     (tiny_run / "model" / "model.safetensors").write_bytes(b"not a model")
-    talk = open_talk(tiny_run, {"device": "cpu"})
+    talk = open_model_server(tiny_run, {"device": "cpu"})
     try:
         with pytest.raises(HoldfastError, match="cannot be loaded"):
             talk.ask("w1", 60)

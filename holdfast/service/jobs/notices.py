@@ -16,7 +16,7 @@ from django.core.validators import validate_email
 from django.utils import timezone
 
 from holdfast.core.errors import RequestError
-from holdfast.runs.page.outcome import metric_name
+from holdfast.runs.report.headline import metric_name
 from holdfast.runs.view import clean
 from holdfast.service.jobs.limits import count_test
 from holdfast.service.jobs.models import Hook, Job, Notice

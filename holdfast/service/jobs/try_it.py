@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.errors import HoldfastError, RequestError
-from holdfast.runs.talk import Talk, open_talk
+from holdfast.runs.model_server import ModelServer, open_model_server
 
 AT_ONCE = 2
 IDLE_SECONDS = 240.0
@@ -24,7 +24,7 @@ _LOOK_EVERY_SECONDS = 15.0
 class Loaded:
     """A model's child, how many are asking it, and when the last one was done."""
 
-    talk: Talk
+    talk: ModelServer
     asking: int = 0
     used: float = field(default_factory=time.monotonic)
 
@@ -80,7 +80,7 @@ def _take(run: Path) -> Loaded:
         loaded = _loaded.get(run)
         if loaded is None or not loaded.talk.is_alive:
             _make_room(run)
-            loaded = _loaded[run] = Loaded(open_talk(run, _OPTIONS))
+            loaded = _loaded[run] = Loaded(open_model_server(run, _OPTIONS))
             _watch()
         loaded.asking += 1
         return loaded

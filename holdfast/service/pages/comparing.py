@@ -8,8 +8,8 @@ from django.utils.safestring import SafeString, mark_safe
 
 from holdfast.core.errors import RequestError
 from holdfast.core.text import human_bytes, human_seconds
-from holdfast.runs.page.charts import Chart, Series, line_chart, smoothed
-from holdfast.runs.page.outcome import metric_name
+from holdfast.runs.report.headline import metric_name
+from holdfast.runs.report.svg_charts import Chart, Series, line_chart, smoothed
 from holdfast.runs.story import Story
 from holdfast.service.jobs.compare import compare_runs
 from holdfast.service.jobs.followed import follow_story

@@ -12,8 +12,8 @@ from django.db.models import Count, Q
 from django.utils.safestring import SafeString, mark_safe
 
 from holdfast.core.text import human_bytes
-from holdfast.runs.page.charts import bar_chart, meter
-from holdfast.runs.page.html import Html, table, tag
+from holdfast.runs.report.html import Html, table, tag
+from holdfast.runs.report.svg_charts import bar_chart, meter
 from holdfast.service.jobs import datasets
 from holdfast.service.jobs.models import Dataset, Job
 from holdfast.service.pages.dataset_form import TASK_WORDS, Field, choice_fields

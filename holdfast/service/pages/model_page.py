@@ -12,9 +12,9 @@ from django.utils.safestring import SafeString, mark_safe
 
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.runfolder import ABOUT_MODEL, METRICS, model_folder
-from holdfast.runs.page.charts import meter
-from holdfast.runs.page.html import table
-from holdfast.runs.page.outcome import metric_name
+from holdfast.runs.report.headline import metric_name
+from holdfast.runs.report.html import table
+from holdfast.runs.report.svg_charts import meter
 from holdfast.service.jobs.models import TrainedModel
 from holdfast.service.jobs.try_it import LONGEST_TEXT
 

@@ -8,7 +8,7 @@ from django.utils.safestring import SafeString, mark_safe
 
 from holdfast.core.runfolder import STACKS
 from holdfast.core.text import human_seconds
-from holdfast.runs.page.learning import memory_chart
+from holdfast.runs.report.learning_section import memory_chart
 from holdfast.runs.story import AttemptStory, Story
 from holdfast.runs.timeline import outcome_of, progress_words, span_of
 from holdfast.runs.view import changes_words

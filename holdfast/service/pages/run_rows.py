@@ -9,7 +9,7 @@ from django.db.models import Count, Q
 from django.http import QueryDict
 
 from holdfast.core.text import human_seconds
-from holdfast.runs.page.outcome import metric_name
+from holdfast.runs.report.headline import metric_name
 from holdfast.service.jobs.models import Job, Shared
 from holdfast.service.jobs.words import label_of, named_in
 from holdfast.service.pages.phases import phase_words

@@ -14,11 +14,11 @@ from django.utils.safestring import SafeString, mark_safe
 from holdfast.core.errors import RequestError
 from holdfast.core.runfolder import EVENTS, REPORT
 from holdfast.core.text import human_bytes, human_seconds, plural
-from holdfast.runs.page.html import Html, tag
-from holdfast.runs.page.judged import metrics_table, mistakes_section, result_section
-from holdfast.runs.page.learning import loss_chart, memory_chart, metric_chart, rate_chart
-from holdfast.runs.page.outcome import sentence_of
-from holdfast.runs.page.planned import forecast_section, machine_section, plan_section
+from holdfast.runs.report.headline import sentence_of
+from holdfast.runs.report.html import Html, tag
+from holdfast.runs.report.learning_section import loss_chart, memory_chart, metric_chart, rate_chart
+from holdfast.runs.report.plan_section import forecast_section, machine_section, plan_section
+from holdfast.runs.report.result_section import metrics_table, mistakes_section, result_section
 from holdfast.runs.story import Story
 from holdfast.service.jobs.followed import follow_events, follow_story, marks_of
 from holdfast.service.jobs.models import Job

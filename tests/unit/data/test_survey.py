@@ -10,7 +10,7 @@ from holdfast.core.errors import RequestError
 from holdfast.data.request import DataRequest
 from holdfast.data.survey import survey
 from holdfast.data.tokens import Tokens
-from holdfast.runs.survey import render_facts
+from holdfast.runs.dataset_survey import render_facts
 from tests.unit.data.conftest import csv_text, labelled, sentences
 
 CONTRACT = (

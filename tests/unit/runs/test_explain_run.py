@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.runfolder import CHILD, OUTCOME, attempt_folder
-from holdfast.runs.explain import explain_run
+from holdfast.runs.explanation import explain_run
 
 
 @pytest.mark.parametrize(("outcome", "words"), [("finished", "has finished"), ("stopped", "as somebody asked")])

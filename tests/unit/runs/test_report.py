@@ -14,12 +14,12 @@ from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.events import Events
 from holdfast.core.runfolder import EVENTS, REQUEST, RUNG, attempt_folder
 from holdfast.runs.holder import hold
-from holdfast.runs.page.charts import Chart, Series, line_chart, nice_ticks, smoothed, thinned
-from holdfast.runs.page.given import histogram
-from holdfast.runs.page.html import Html, tag
-from holdfast.runs.page.judged import worst_confusions
-from holdfast.runs.page.outcome import sentence_of, state_of
-from holdfast.runs.report import render_report, write_report
+from holdfast.runs.report.data_section import histogram
+from holdfast.runs.report.headline import sentence_of, state_of
+from holdfast.runs.report.html import Html, tag
+from holdfast.runs.report.page import render_report, write_report
+from holdfast.runs.report.result_section import worst_confusions
+from holdfast.runs.report.svg_charts import Chart, Series, line_chart, nice_ticks, smoothed, thinned
 from holdfast.runs.status import read_status
 from holdfast.runs.story import read_story
 

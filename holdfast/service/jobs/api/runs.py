@@ -13,7 +13,7 @@ from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.events import NewEvents
 from holdfast.core.runfolder import EVENTS, METRICS, PLAN, attempt_folder
-from holdfast.runs.report import render_report
+from holdfast.runs.report.page import render_report
 from holdfast.runs.story import AttemptStory, Story, read_story
 from holdfast.runs.timeline import outcome_of, reached_step, span_of
 from holdfast.service.jobs.api.answers import AttemptsAnswer, EventsAnswer, LogAnswer, MetricsAnswer

@@ -1,8 +1,8 @@
 """How it learned: loss, metrics, learning rate and memory over the steps of all attempts."""
 
 from holdfast.core.text import human_bytes
-from holdfast.runs.page.charts import Chart, Point, Series, line_chart, smoothed
-from holdfast.runs.page.html import Html, details, section, tag
+from holdfast.runs.report.html import Html, details, section, tag
+from holdfast.runs.report.svg_charts import Chart, Point, Series, line_chart, smoothed
 from holdfast.runs.story import Story
 
 SHARES = {  # metrics between 0 and 1 by task, the deciding one first

@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.core.errors import RequestError
 from holdfast.runs.answers_file import check_target, flat, joined, write_answers
-from holdfast.runs.asking import Asking
 from holdfast.runs.finished_model import FinishedModel, find_model
+from holdfast.runs.prediction_inputs import PredictionInputs
 
 
 def model_of(task: str, run: Path | None = None, **about: object) -> FinishedModel:
@@ -24,7 +24,7 @@ def write_model(folder: Path, architecture: str = "BertForSequenceClassification
     return folder
 
 
-def asked(asking: Asking, path: Path) -> list[dict]:
+def asked(asking: PredictionInputs, path: Path) -> list[dict]:
     return [row.asked for row in asking.file(path)]
 
 
@@ -70,25 +70,25 @@ def test_the_column_that_was_learned_from_is_asked(tmp_path):
     (tmp_path / "run" / "dataset.json").write_text('{"roles": {"text": ["remark"]}}')
     file = tmp_path / "new.csv"
     file.write_text("text,remark\nwrong,right\n")
-    assert asked(Asking(model_of("classify", tmp_path / "run")), file) == [{"text": "right"}]
-    assert asked(Asking(model_of("classify")), file) == [{"text": "wrong"}]
-    assert asked(Asking(model_of("classify"), ("remark", "text")), file) == [{"text": "right\nwrong"}]
+    assert asked(PredictionInputs(model_of("classify", tmp_path / "run")), file) == [{"text": "right"}]
+    assert asked(PredictionInputs(model_of("classify")), file) == [{"text": "wrong"}]
+    assert asked(PredictionInputs(model_of("classify"), ("remark", "text")), file) == [{"text": "right\nwrong"}]
 
 
 def test_an_unclear_or_missing_column_is_an_error_that_lists_them(tmp_path):
     file = tmp_path / "new.csv"
     file.write_text("one,two\na,b\n")
     with pytest.raises(RequestError) as error:
-        asked(Asking(model_of("classify")), file)
+        asked(PredictionInputs(model_of("classify")), file)
     assert error.value.seen == "columns: one, two"
     with pytest.raises(RequestError, match="no column 'three'"):
-        asked(Asking(model_of("classify"), ("three",)), file)
+        asked(PredictionInputs(model_of("classify"), ("three",)), file)
 
 
 def test_rows_without_a_text_stay_and_are_not_asked(tmp_path):
     file = tmp_path / "new.jsonl"
     file.write_text('{"text": "a"}\n{"text": ""}\n{"text": null}\n{"te\n')
-    asking = Asking(model_of("classify"))
+    asking = PredictionInputs(model_of("classify"))
     assert asked(asking, file) == [{"text": "a"}, {}, {}]
     assert asking.empty_rows == 2
     assert "new.jsonl, row 4" in asking.notes()[0]
@@ -103,22 +103,24 @@ def test_a_conversation_is_asked_without_the_answer_it_ends_with(tmp_path):
         {"role": "assistant", "content": "a"},
     ]
     file.write_text(json.dumps({"messages": turns}) + "\n")
-    assert asked(Asking(model_of("causal", chat_template="x")), file) == [{"turns": [["system", "s"], ["user", "u"]]}]
+    assert asked(PredictionInputs(model_of("causal", chat_template="x")), file) == [
+        {"turns": [["system", "s"], ["user", "u"]]}
+    ]
 
 
 def test_an_instruction_with_its_input_is_asked_as_it_was_learned(tmp_path):
     (tmp_path / "dataset.json").write_text('{"roles": {"prompt": ["instruction"], "context": ["input"]}}')
     file = tmp_path / "new.jsonl"
     file.write_text('{"instruction": "Sum up", "input": "a text", "output": "t"}\n')
-    assert asked(Asking(model_of("causal", tmp_path, chat_template="x")), file) == [
+    assert asked(PredictionInputs(model_of("causal", tmp_path, chat_template="x")), file) == [
         {"turns": [["user", "Sum up\n\na text"]]}
     ]
-    plain = Asking(model_of("causal", max_length=9))
+    plain = PredictionInputs(model_of("causal", max_length=9))
     assert [row.asked for row in plain.texts(["once", " "])] == [{"text": "once"}, {}]
 
 
 def test_standard_input_is_a_text_or_an_object_a_line():
-    asking = Asking(model_of("classify"))
+    asking = PredictionInputs(model_of("classify"))
     stream = io.StringIO('one text, with a comma\n\n{"text": "two", "id": 7}\n{"broken\n')
     rows = list(asking.stream(stream))
     assert [row.asked for row in rows] == [{"text": "one text, with a comma"}, {"text": "two"}]

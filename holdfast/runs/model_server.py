@@ -27,7 +27,7 @@ _CHUNK_BYTES = 65_536
 _LONGEST_ANSWER_BYTES = 4_000_000
 
 
-class Talk:
+class ModelServer:
     """One loaded model. Questions wait for each other."""
 
     def __init__(self, model: FinishedModel, options: Mapping[str, Any]):
@@ -127,9 +127,9 @@ class Talk:
         return MachineError(f"the process that runs the model ended with {words}", seen=seen)
 
 
-def open_talk(run: Path, options: Mapping[str, Any]) -> Talk:
+def open_model_server(run: Path, options: Mapping[str, Any]) -> ModelServer:
     """Start the child for the model of a run; it loads until the first question is answered."""
-    return Talk(find_model(run), options)
+    return ModelServer(find_model(run), options)
 
 
 def _refusal(said: Mapping[str, Any]) -> HoldfastError:

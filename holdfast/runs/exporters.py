@@ -5,10 +5,14 @@ folder of this machine, the model to start from. The code is made of `scripts/`:
 of this program.
 """
 
+import hashlib
 import json
 import os
+import re
 import shutil
+import sys
 import textwrap
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -17,9 +21,7 @@ from typing import Any
 
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.runfolder import MANIFEST
-from holdfast.runs.container import write_container
-from holdfast.runs.notebook import write_notebook
-from holdfast.runs.page.outcome import base_model, sentence_of
+from holdfast.runs.report.headline import base_model, sentence_of
 from holdfast.runs.story import Story, read_story
 
 KINDS = ("script", "notebook", "docker")
@@ -45,6 +47,48 @@ DEFAULTS: Mapping[str, Any] = {
 }
 _TEMPLATES = {"classify": "classify", "causal": "causal", "two-tower": "two_tower"}
 _MODEL_FILES = (".json", ".safetensors", ".txt", ".model", ".jinja")
+
+
+_SETUP = """\
+# Packages that are not here yet, and the data: upload data.zip when asked, or put the folder beside this notebook.
+import importlib.util
+import sys
+import zipfile
+from pathlib import Path
+
+missing = [name for name in {packages} if importlib.util.find_spec(name) is None]
+if missing:
+    get_ipython().run_line_magic("pip", "install -q " + " ".join(missing))
+if not Path("data").is_dir():
+    if not Path("data.zip").is_file() and "google.colab" in sys.modules:
+        from google.colab import files
+
+        files.upload()
+    with zipfile.ZipFile("data.zip") as packed:
+        packed.extractall(".")"""
+_DOCKERFILE = """\
+# {about}
+#
+#   docker build -t {name} .
+#   mkdir -p model
+#   docker run --rm --user "$(id -u)" -v "$PWD/model:/app/model" {name}
+#   docker run --rm --user "$(id -u)" -v "$PWD/model:/app/model" --gpus all -e DEVICE=cuda {name}
+#
+# torch's wheels bring CUDA; the host brings the driver. --build-arg PIP_ARGS="..." hands options to pip, such as an
+# index with smaller builds for the CPU alone.
+ARG BASE=python:{python}-slim
+FROM ${{BASE}}
+ARG PIP_ARGS=""
+ENV PIP_NO_CACHE_DIR=1 PYTHONUNBUFFERED=1 HF_HOME=/tmp/hf HF_HUB_DISABLE_TELEMETRY=1 TOKENIZERS_PARALLELISM=false
+WORKDIR /app
+COPY requirements.txt ./
+RUN pip install ${{PIP_ARGS}} -r requirements.txt
+{copies}
+COPY train.py ./
+# Nothing is loaded by worker processes, so the small shared memory of a container is enough.
+CMD ["python", "-X", "faulthandler", "train.py"]
+"""
+_IGNORE = "model\n**/__pycache__\n"
 
 
 def export_run(run: Path, kind: str, out: Path | None = None) -> Path:
@@ -186,3 +230,67 @@ def describe_export(folder: Path) -> Exported:
     found = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     names = [str(path.relative_to(folder)) for path in found]
     return Exported(str(folder.resolve()), names, sum(path.stat().st_size for path in found))
+
+
+def write_notebook(folder: Path, script: str, about: str) -> None:
+    """Write `train.ipynb`, and data and model together as `data.zip` for an upload."""
+    packages = ["torch", "transformers", "safetensors", *(["peft"] if "from peft" in script else [])]
+    cells = [_cell("markdown", _intro(script, about)), _cell("code", _SETUP.format(packages=packages))]
+    for title, code in parts_of(script):
+        cells += [_cell("markdown", f"## {title}"), _cell("code", code)]
+    notebook = {
+        "cells": cells,
+        "metadata": {
+            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+            "language_info": {"name": "python"},
+            "colab": {"provenance": []},
+            "accelerator": "GPU" if "DEVICE = 'cuda" in script else "None",
+        },
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+    (folder / "train.ipynb").write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    _pack(folder)
+
+
+def parts_of(script: str) -> list[tuple[str, str]]:
+    """The parts of a script, by its `# %%` lines: title and code."""
+    pieces = re.split(r"^# %% ", script, flags=re.MULTILINE)[1:]
+    return [(title.strip(), code.strip("\n")) for title, _, code in (piece.partition("\n") for piece in pieces)]
+
+
+def _intro(script: str, about: str) -> str:
+    said = re.match(r'"""(.*?)"""', script, flags=re.DOTALL)
+    return "# " + (said[1].strip() if said else about)
+
+
+def _cell(kind: str, text: str) -> dict[str, Any]:
+    lines = text.splitlines(keepends=True)
+    name = hashlib.sha256(text.encode()).hexdigest()[:12]
+    cell: dict[str, Any] = {"cell_type": kind, "id": name, "metadata": {}, "source": lines}
+    return cell | ({"execution_count": None, "outputs": []} if kind == "code" else {})
+
+
+def _pack(folder: Path) -> None:
+    """One file to upload: the data, and the model where it is a folder of this machine."""
+    with zipfile.ZipFile(folder / "data.zip", "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in ("data", "base"):
+            for path in sorted((folder / name).rglob("*")):
+                packed.write(path, path.relative_to(folder))
+    for name in ("data", "base"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def write_container(folder: Path, script: str, about: str) -> None:
+    """Write Dockerfile, script and requirements; data and model lie beside them."""
+    copies = "\n".join(f"COPY {name} ./{name}" for name in ("data", "base") if (folder / name).is_dir())
+    filled = _DOCKERFILE.format(
+        about="\n# ".join(textwrap.wrap(" ".join(about.split()), 110)),
+        name="fine-tune",
+        python=f"{sys.version_info.major}.{sys.version_info.minor}",
+        copies=copies,
+    )
+    (folder / "Dockerfile").write_text(filled, encoding="utf-8")
+    (folder / ".dockerignore").write_text(_IGNORE, encoding="utf-8")
+    (folder / "train.py").write_text(script, encoding="utf-8")
+    (folder / "requirements.txt").write_text(requirements(script), encoding="utf-8")

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.core.text import plural
-from holdfast.runs.page.charts import bar_chart, meter
-from holdfast.runs.page.html import Html, details, join, section, table, tag
+from holdfast.runs.report.html import Html, details, join, section, table, tag
+from holdfast.runs.report.svg_charts import bar_chart, meter
 from holdfast.runs.story import Story
 
 _BINS = 24

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import TypeGuard
 
 from holdfast.core.text import human_bytes, human_seconds
-from holdfast.runs.page.charts import meter
-from holdfast.runs.page.html import Html, details, join, section, table, tag
+from holdfast.runs.report.html import Html, details, join, section, table, tag
+from holdfast.runs.report.svg_charts import meter
 from holdfast.runs.result import excuses
 from holdfast.runs.story import Json, Story
 

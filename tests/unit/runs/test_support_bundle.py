@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.errors import MachineError, RequestError
-from holdfast.runs import bundle as module
-from holdfast.runs.bundle import pack_run, render_bundle
+from holdfast.runs import support_bundle as module
+from holdfast.runs.support_bundle import pack_run, render_bundle
 
 HF, WANDB = "hf_" + "Zz9Yy8Xx7Ww6Vv5Uu4Tt", "0123456789abcdef0123456789abcdef01234567"
 VARIABLES = {"HF_TOKEN": HF, "WANDB_API_KEY": WANDB, "SERVICE_PASSWORD": "correct horse", "USER": "marlene"}

@@ -5,8 +5,8 @@ import socket
 import pytest
 
 from holdfast.core.errors import RequestError
-from holdfast.runs import demo
-from holdfast.runs.demo import free_port, require_gradio
+from holdfast.runs import demo_server as demo
+from holdfast.runs.demo_server import free_port, require_gradio
 
 
 def test_without_gradio_the_error_says_what_to_install(monkeypatch):

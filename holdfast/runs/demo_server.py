@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.runs.finished_model import FinishedModel
-from holdfast.runs.page.outcome import title_of
+from holdfast.runs.report.headline import title_of
 from holdfast.runs.story import read_story
 
 _LOOPBACK = "127.0.0.1"
@@ -93,12 +93,12 @@ def _prompts(model: FinishedModel) -> list[str]:
     """What a language model was asked in the data it learned from, for trying again."""
     if model.task != "causal" or model.run is None:
         return []
-    from holdfast.runs.asking import Asking
+    from holdfast.runs.prediction_inputs import PredictionInputs
 
     found: list[str] = []
     for name in list(model.dataset.get("files") or ())[:1]:
         try:
-            for row in Asking(model).file(Path(name)):
+            for row in PredictionInputs(model).file(Path(name)):
                 turns = row.asked.get("turns") or [["user", row.asked.get("text", "")]]
                 found.append(str(turns[-1][1]))
                 if len(found) >= 5:

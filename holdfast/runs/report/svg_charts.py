@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.runs.page.html import Content, Html, details, join, table, tag
+from holdfast.runs.report.html import Content, Html, details, join, table, tag
 
 Point = tuple[float, float]
 

@@ -43,7 +43,7 @@ from holdfast.core.runfolder import (
     SUPERVISOR_LOG,
 )
 from holdfast.core.text import human_bytes, plural
-from holdfast.runs.given import require_run
+from holdfast.runs.run_path import require_run
 
 _ATTEMPTS = "attempts"
 _MOST_LOG_BYTES = 2 << 20  # of one file; longer ones keep their beginning and their end

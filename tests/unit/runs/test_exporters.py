@@ -11,8 +11,7 @@ import pytest
 from holdfast.core.errors import RequestError
 from holdfast.core.runfolder import attempt_folder
 from holdfast.engine.settings import Settings
-from holdfast.runs.export import DEFAULTS, KINDS, export_run, script_of
-from holdfast.runs.notebook import parts_of
+from holdfast.runs.exporters import DEFAULTS, KINDS, export_run, parts_of, script_of
 from holdfast.runs.story import read_story
 
 

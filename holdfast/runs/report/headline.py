@@ -6,8 +6,8 @@ from pathlib import Path
 
 from holdfast.core.runfolder import REQUEST
 from holdfast.core.text import human_seconds, plural
-from holdfast.runs.page.html import Html, join, section, tag
-from holdfast.runs.page.learning import SHARES
+from holdfast.runs.report.html import Html, join, section, tag
+from holdfast.runs.report.learning_section import SHARES
 from holdfast.runs.story import Story
 from holdfast.runs.timeline import lasted_seconds, outcome_of
 

@@ -5,8 +5,8 @@ import json
 from collections.abc import Iterator
 
 from holdfast.core.text import human_seconds
-from holdfast.runs.page.html import Content, Html, details, join, section, tag
-from holdfast.runs.page.learning import memory_chart
+from holdfast.runs.report.html import Content, Html, details, join, section, tag
+from holdfast.runs.report.learning_section import memory_chart
 from holdfast.runs.story import AttemptStory, Story
 from holdfast.runs.timeline import outcome_of, progress_words, span_of
 

@@ -7,13 +7,13 @@ import pytest
 
 from holdfast.core.errors import RequestError
 from holdfast.core.request import make_request
-from holdfast.runs.bundle import pack_run
-from holdfast.runs.export import export_run
+from holdfast.runs.exporters import export_run
 from holdfast.runs.finished_model import find_model
 from holdfast.runs.new_train import start_train
 from holdfast.runs.resume import ask_to_stop, job_of
 from holdfast.runs.status import read_status
 from holdfast.runs.story import read_story
+from holdfast.runs.support_bundle import pack_run
 
 COMMANDS = {
     "status": read_status,

@@ -28,7 +28,7 @@ _SHOWN_LINES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Question:
     """A row as it came, and what of it goes to the model."""
 
     given: Row
@@ -37,7 +37,7 @@ class Asked:
 
 def predict(
     model: FinishedModel,
-    rows: Iterable[Asked],
+    rows: Iterable[Question],
     options: Mapping[str, Any],
     on_progress: Progress = lambda what, done, whole: None,
 ) -> Iterator[tuple[Row, Row]]:
@@ -55,7 +55,7 @@ def predict(
         shutil.rmtree(job, ignore_errors=True)
 
 
-def _write_inputs(job: Path, rows: Iterable[Asked]) -> int:
+def _write_inputs(job: Path, rows: Iterable[Question]) -> int:
     count = 0
     with (job / "inputs.jsonl").open("w", encoding="utf-8") as asked, (job / "given.jsonl").open("w") as given:
         for row in rows:

@@ -18,7 +18,7 @@ from holdfast.data.formats.example import optional_text
 from holdfast.data.read import open_source
 from holdfast.data.request import DataRequest
 from holdfast.runs.finished_model import FinishedModel
-from holdfast.runs.predict import Asked
+from holdfast.runs.prediction import Question
 
 ENDINGS = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".xlsx", ".txt", ".gz")
 _TEXT_NAMES = {"classify": names.TEXT, "causal": names.PROMPT + names.TEXT, "two-tower": names.QUERY + names.TEXT}
@@ -26,7 +26,7 @@ _ROLES = {"classify": "text", "causal": "prompt", "two-tower": "query"}
 
 
 @dataclass(slots=True)
-class Asking:
+class PredictionInputs:
     """The rows to ask, once they are taken, and what could not be read."""
 
     model: FinishedModel
@@ -34,12 +34,12 @@ class Asking:
     bad: BadRows = field(default_factory=lambda: BadRows(1.0))
     empty_rows: int = 0
 
-    def texts(self, texts: Sequence[str]) -> Iterator[Asked]:
+    def texts(self, texts: Sequence[str]) -> Iterator[Question]:
         """One row for each text."""
         for text in texts:
             yield self._asked({"text": text}, self._one(text.strip()))
 
-    def file(self, path: Path) -> Iterator[Asked]:
+    def file(self, path: Path) -> Iterator[Question]:
         """The rows of a file."""
         source = open_source(path, DataRequest(path=path))
         if source.kind == "npz":
@@ -53,7 +53,7 @@ class Asking:
                 continue
             yield self._asked({key: value for key, value in row.items() if key is not None}, asked)
 
-    def stream(self, stream: IO[str]) -> Iterator[Asked]:
+    def stream(self, stream: IO[str]) -> Iterator[Question]:
         """Standard input: a text a line, or a JSON object a line."""
         for number, line in enumerate(stream, start=1):
             if line.lstrip().startswith("{"):
@@ -73,9 +73,9 @@ class Asking:
         said += [f"and {more:,} more rows that could not be read"] if more > 0 else []
         return said + ([f"{self.empty_rows:,} rows without a text were not asked"] if self.empty_rows else [])
 
-    def _asked(self, given: dict[str, Any], asked: dict[str, Any]) -> Asked:
+    def _asked(self, given: dict[str, Any], asked: dict[str, Any]) -> Question:
         self.empty_rows += not asked
-        return Asked(given=given, asked=asked)
+        return Question(given=given, asked=asked)
 
     def _one(self, text: str) -> dict[str, Any]:
         if not text:

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 
-from holdfast.runs.page.charts import meter
-from holdfast.runs.page.html import Content, Html, breakable, details, join, section, table, tag
-from holdfast.runs.page.outcome import metric_name, state_of
+from holdfast.runs.report.headline import metric_name, state_of
+from holdfast.runs.report.html import Content, Html, breakable, details, join, section, table, tag
+from holdfast.runs.report.svg_charts import meter
 from holdfast.runs.result import NO_LABEL, gives_no_label, nothing_measured
 from holdfast.runs.story import Json, Story
 

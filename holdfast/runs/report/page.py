@@ -11,13 +11,13 @@ from pathlib import Path
 from holdfast import __version__
 from holdfast.core.room import cannot_put
 from holdfast.core.runfolder import REPORT
-from holdfast.runs.page.attempts import attempts_section
-from holdfast.runs.page.given import data_section
-from holdfast.runs.page.html import Html, tag
-from holdfast.runs.page.judged import mistakes_section, result_section
-from holdfast.runs.page.learning import learning_section
-from holdfast.runs.page.outcome import everything, head, links, title_of, use_section
-from holdfast.runs.page.planned import forecast_section, machine_section, plan_section
+from holdfast.runs.report.attempts_section import attempts_section
+from holdfast.runs.report.data_section import data_section
+from holdfast.runs.report.headline import everything, head, links, title_of, use_section
+from holdfast.runs.report.html import Html, tag
+from holdfast.runs.report.learning_section import learning_section
+from holdfast.runs.report.plan_section import forecast_section, machine_section, plan_section
+from holdfast.runs.report.result_section import mistakes_section, result_section
 from holdfast.runs.story import Story, read_story
 
 
@@ -61,7 +61,7 @@ def render_report(story: Story) -> str:
             # Nothing may be fetched or run, whatever the data holds.
             tag("meta", http_equiv="Content-Security-Policy", content="default-src 'none'; style-src 'unsafe-inline'"),
             tag("title", f"{title_of(story)} - Holdfast"),
-            tag("style", Html(files("holdfast.runs.page").joinpath("report.css").read_text(encoding="utf-8"))),
+            tag("style", Html(files("holdfast.runs.report").joinpath("report.css").read_text(encoding="utf-8"))),
         ),
         body,
         lang="en",
