@@ -13,12 +13,11 @@ from holdfast.core.facts import DatasetFacts
 from holdfast.core.plan import Choice
 from holdfast.data import names
 from holdfast.data.badrows import BadRows, BadValue, describe
-from holdfast.data.checks import check_trainable, warnings_of
+from holdfast.data.checks import check_is_corpus, check_is_table, check_trainable, warnings_of
 from holdfast.data.csvrows import Row
 from holdfast.data.detect import detect
+from holdfast.data.examples import Example, reader_for
 from holdfast.data.files import Files
-from holdfast.data.formats import Example, reader_for
-from holdfast.data.guesses import check_is_corpus, check_is_table
 from holdfast.data.labels import in_order
 from holdfast.data.layout import Layout
 from holdfast.data.profile import ColumnProfile, profile_columns

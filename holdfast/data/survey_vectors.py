@@ -16,8 +16,8 @@ from holdfast.core.facts import DatasetFacts
 from holdfast.core.plan import Choice
 from holdfast.data import names
 from holdfast.data.badrows import BadRows
+from holdfast.data.examples import content_hash
 from holdfast.data.files import Files
-from holdfast.data.formats.example import content_hash
 from holdfast.data.rawfile import look_at, reading
 from holdfast.data.request import DataRequest, Progress, no_progress
 from holdfast.data.split import SPLITS, cut, repeated

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from holdfast.core.facts import Lengths, LengthUnit
-from holdfast.data.formats.example import Example, content_hash
+from holdfast.data.examples import Example, content_hash
 from holdfast.data.labels import in_order
 
 # Tokens are counted in all texts, or in a sample by content where there are more than this.

@@ -13,8 +13,7 @@ from typing import IO, Any
 from holdfast.core.errors import RequestError
 from holdfast.data import names
 from holdfast.data.badrows import BadRows, BadValue, describe
-from holdfast.data.formats.causal import read_messages
-from holdfast.data.formats.example import optional_text
+from holdfast.data.examples import optional_text, read_messages
 from holdfast.data.read import open_source
 from holdfast.data.request import DataRequest
 from holdfast.runs.finished_model import FinishedModel

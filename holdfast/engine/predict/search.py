@@ -15,7 +15,7 @@ from torch import Tensor
 from holdfast.core.errors import RequestError
 from holdfast.data import names
 from holdfast.data.badrows import BadRows
-from holdfast.data.formats.example import optional_text
+from holdfast.data.examples import optional_text
 from holdfast.data.read import open_source
 from holdfast.data.request import DataRequest
 from holdfast.data.shards import TokenArray, open_tokens, read_manifest

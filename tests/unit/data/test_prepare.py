@@ -10,8 +10,7 @@ import pytest
 
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.data import prepare_classify
-from holdfast.data.drafts import build_whole, link_files
-from holdfast.data.prepare import PrepareOptions, prepare
+from holdfast.data.prepare import PrepareOptions, build_whole, link_files, prepare
 from holdfast.data.prepare_causal import learned
 from holdfast.data.request import DataRequest
 from holdfast.data.shards import (

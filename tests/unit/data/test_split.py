@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.data.formats.example import exact_hash
+from holdfast.data.examples import exact_hash
 from holdfast.data.split import MOST_ROWS, cut, draw, repeated
 
 SHARES = {"validation": 0.1, "test": 0.1}

@@ -1,0 +1,280 @@
+"""One example of any task, how a text is taken from a row, and the readers that turn rows into examples."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from holdfast.data.badrows import BadValue
+from holdfast.data.labels import as_list
+from holdfast.data.layout import Layout
+from holdfast.data.names import ROLES
+from holdfast.data.profile import MOST_VALUES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """What is learned from one row: texts in their parts, and labels."""
+
+    parts: tuple[tuple[str, str], ...]  # (part, text): "text"; "system", "user", "assistant"; "query", "positive", ...
+    labels: tuple[str, ...] = ()
+    group: str = ""  # examples of one group stay in one split
+    key: str  # examples with the same key stay in one split: the text, the prompt, the query
+
+    def texts(self, part: str) -> list[str]:
+        """The texts of one part."""
+        return [text for name, text in self.parts if name == part]
+
+
+def text_of(row: Mapping[str, object], column: str, what: str = "text") -> str:
+    """The text of one column; BadValue when it is empty or none."""
+    text = optional_text(row, column)
+    if not text:
+        raise BadValue(
+            column, row.get(column) or "", f"the {what} is empty" if column in row else f"the {what} is missing"
+        )
+    return text
+
+
+def optional_text(row: Mapping[str, object], column: str | None) -> str:
+    """The text of one column, empty when there is none."""
+    return plain_text(row.get(column), column) if column else ""
+
+
+def plain_text(value: object, column: str) -> str:
+    """A value as text, without spaces around it; BadValue when it cannot be one."""
+    if value is None or value != value:  # NaN differs from itself
+        return ""
+    if isinstance(value, (list, dict)):
+        raise BadValue(column, value, f"a text is wanted, not {'a list' if isinstance(value, list) else 'an object'}")
+    text = (value if isinstance(value, str) else str(value)).strip()
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise BadValue(column, text[:100], "the text holds half a character (a lone surrogate)") from None
+    return text
+
+
+def exact_hash(text: str) -> int:
+    """64 bits that say whether two texts are the very same."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def content_hash(text: str) -> int:
+    """64 bits that say whether two texts are the same but for spaces and capitals."""
+    return exact_hash(" ".join(text.split()).casefold())
+
+
+class LabelledRows:
+    """Reads rows with a text, which may be joined from several columns, and labels."""
+
+    def __init__(self, layout: Layout):
+        assert layout.labels is not None
+        self._columns = layout.roles["text"]
+        self._labels = layout.labels
+        self._group = layout.column("group")
+        self._known: dict[str, tuple[str, ...]] = {}  # values read before: there are few different ones
+
+    def read(self, row: Mapping[str, object]) -> Example:
+        """Make an example of a row."""
+        text = self._text(row)
+        return Example(
+            parts=(("text", text),), labels=self._labels_of(row), group=optional_text(row, self._group), key=text
+        )
+
+    def _labels_of(self, row: Mapping[str, object]) -> tuple[str, ...]:
+        if self._labels.kind == "columns":
+            return self._labels.read(row)
+        value = row.get(self._labels.columns[0])
+        if not isinstance(value, str):
+            return self._labels.read(row)
+        labels = self._known.get(value)
+        if labels is None:
+            labels = self._labels.read(row)
+            if len(self._known) < MOST_VALUES:
+                self._known[value] = labels
+        return labels
+
+    def _text(self, row: Mapping[str, object]) -> str:
+        if len(self._columns) == 1:
+            return text_of(row, self._columns[0])
+        text = "\n".join(filter(None, (optional_text(row, column) for column in self._columns)))
+        if not text:
+            raise BadValue(" + ".join(self._columns), "", "the text is empty")
+        return text
+
+
+_ROLE_KEYS, _TEXT_KEYS = ("role", "from", "speaker", "author"), ("content", "value", "text", "message")
+
+
+class ConversationRows:
+    """Reads rows of one form: instruction, prompt and answer, messages, or text."""
+
+    def __init__(self, layout: Layout):
+        self._layout = layout
+        self._form = {"messages": self._messages, "text": self._plain}.get(layout.form, self._prompted)
+
+    def read(self, row: Mapping[str, object]) -> Example:
+        """Make an example of a row."""
+        return self._form(row)
+
+    def _plain(self, row: Mapping[str, object]) -> Example:
+        column = self._layout.roles["text"][0]
+        text = text_of(row, column)
+        return Example(parts=(("text", text),), key=text)
+
+    def _prompted(self, row: Mapping[str, object]) -> Example:
+        """An instruction with perhaps an input below it, or a prompt; and the answer."""
+        column = self._layout.column
+        prompt_column, answer_column = column("prompt") or "", column("answer") or ""
+        prompt = _first_text(row, prompt_column, "prompt")
+        if context := optional_text(row, column("context")):
+            prompt = f"{prompt}\n\n{context}"
+        answer = _first_text(row, answer_column, "answer")
+        parts = [*self._history(row), ("user", prompt), ("assistant", answer)]
+        if system := optional_text(row, column("system")):
+            parts.insert(0, ("system", system))
+        return Example(parts=tuple(parts), key=_key(parts))
+
+    def _history(self, row: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+        column = self._layout.column("history")
+        turns = row.get(column) if column else None
+        for turn in turns if isinstance(turns, list) else ():
+            if not isinstance(turn, list) or len(turn) != 2:
+                raise BadValue(column or "", turn, "history is wanted as pairs of question and answer")
+            yield "user", plain_text(turn[0], column or "")
+            yield "assistant", plain_text(turn[1], column or "")
+
+    def _messages(self, row: Mapping[str, object]) -> Example:
+        column = self._layout.roles["messages"][0]
+        parts = read_messages(row.get(column), column)
+        if not any(role == "assistant" for role, _ in parts):
+            raise BadValue(column, row.get(column), "no message is the assistant's, so there is nothing to learn")
+        return Example(parts=tuple(parts), key=_key(parts))
+
+
+def read_messages(value: object, column: str) -> list[tuple[str, str]]:
+    """Turns of a conversation as (role, text), from either common spelling."""
+    if isinstance(value, str):
+        try:
+            value = msgspec.json.decode(value)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            raise BadValue(column, value, "a list of messages is wanted") from None
+    if not isinstance(value, list) or not value:
+        raise BadValue(column, value if value is not None else "", "a list of messages is wanted")
+    return [_turn(message, column) for message in value]
+
+
+def _turn(message: object, column: str) -> tuple[str, str]:
+    if not isinstance(message, dict):
+        raise BadValue(column, message, "a message is wanted as an object with role and content")
+    role = next((message[key] for key in _ROLE_KEYS if key in message), None)
+    content = next((message[key] for key in _TEXT_KEYS if key in message), None)
+    known = ROLES.get(str(role).lower())
+    if known is None:
+        raise BadValue(column, role, "a message's role is unknown; user, assistant, system and tool are known")
+    if isinstance(content, list):  # pieces of typed content
+        content = "".join(str(piece.get("text", "")) for piece in content if isinstance(piece, dict))
+    text = plain_text(content, column)
+    if known == "assistant" and not text:
+        raise BadValue(column, message, "an assistant's message is empty")
+    return known, text
+
+
+def _first_text(row: Mapping[str, object], column: str, what: str) -> str:
+    """The column's text; where it holds messages, those of the last turn (TRL writes prompts and choices so)."""
+    value = row.get(column)
+    if isinstance(value, list) and value and isinstance(value[-1], dict):
+        return _turn(value[-1], column)[1]
+    return text_of(row, column, what)
+
+
+def _key(parts: list[tuple[str, str]]) -> str:
+    """What comes before the first answer."""
+    before = []
+    for role, text in parts:
+        if role == "assistant":
+            break
+        before.append(text)
+    return "\n".join(before) or parts[0][1]
+
+
+_TEXT_KEYS = ("text", "contents", "content", "passage", "document")
+
+
+class MatchRows:
+    """Reads pairs, triplets, lists of positives and negatives, or passages with their article."""
+
+    def __init__(self, layout: Layout, min_score: float | None):
+        self._layout = layout
+        self._min_score = min_score
+        self._group = layout.column("group")
+
+    def read(self, row: Mapping[str, object]) -> Example | None:
+        """Make an example of a row; None for a pair below the lowest score."""
+        if not self._is_positive(row):
+            return None
+        group = optional_text(row, self._group)
+        if self._layout.form == "passages of articles":
+            text = text_of(row, self._layout.roles["text"][0])
+            if not group:
+                raise BadValue(self._group or "", "", "the passage belongs to no article")
+            return Example(parts=(("passage", text),), group=group, key=text)
+        query = text_of(row, self._layout.roles["query"][0], "query")
+        column = self._layout.roles["positive"][0]
+        positives = passages_in(row.get(column), column)
+        if not positives:
+            raise BadValue(column, row.get(column) or "", "no passage that answers the query")
+        negatives = [
+            text for column in self._layout.roles.get("negative", ()) for text in passages_in(row.get(column), column)
+        ]
+        return Example(
+            parts=(
+                ("query", query),
+                *(("positive", text) for text in positives),
+                *(("negative", text) for text in negatives),
+            ),
+            group=group,
+            key=query,
+        )
+
+    def _is_positive(self, row: Mapping[str, object]) -> bool:
+        column = self._layout.column("score")
+        if not column or self._min_score is None:
+            return True
+        try:
+            return float(str(row.get(column))) >= self._min_score
+        except ValueError:
+            raise BadValue(column, row.get(column), "a score is wanted, which is a number") from None
+
+
+def passages_in(value: object, column: str) -> list[str]:
+    """Passages from a text, a list of texts, or a list of objects with title and text."""
+    items = as_list(value) if isinstance(value, list) or (isinstance(value, str) and value.startswith("[")) else None
+    texts = [_passage(item, column) for item in (items if items is not None else [value])]
+    return [text for text in texts if text]
+
+
+def _passage(item: object, column: str) -> str:
+    if not isinstance(item, dict):
+        return plain_text(item, column)
+    text = next((plain_text(item[key], column) for key in _TEXT_KEYS if key in item), "")
+    title = plain_text(item.get("title"), column)
+    return f"{title} {text}".strip()
+
+
+RowReader = Callable[[Mapping[str, object]], Example | None]
+
+
+def reader_for(layout: Layout, min_score: float | None = None) -> RowReader:
+    """The function that makes an example of a row.
+
+    It raises BadValue for a row that cannot be used, and returns None for a pair below the lowest score.
+    """
+    if layout.task == "classify":
+        return LabelledRows(layout).read
+    if layout.task == "causal":
+        return ConversationRows(layout).read
+    return MatchRows(layout, min_score).read
