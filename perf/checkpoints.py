@@ -26,8 +26,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from holdfast.core.events import Events, read_events
 from holdfast.core.heartbeat import BeatWriter
+from holdfast.core.old_events import Events, read_events
 from holdfast.core.runfolder import BEAT, EVENTS, REQUEST, attempt_folder
 from perf.figures import Figure, write_figures
 from tests.tiny import tiny_bert, tiny_prepared

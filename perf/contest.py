@@ -143,8 +143,8 @@ def run_engine(task: str, model: Path, prepared: Path, threads: int | None, **mo
     from holdfast.engine.process import prepare_process
 
     prepare_process()
-    from holdfast.core.events import Events
     from holdfast.core.heartbeat import BeatWriter
+    from holdfast.core.old_events import Events
     from holdfast.engine.loop import Loop
     from holdfast.engine.order import Indices
     from holdfast.engine.settings import Settings

@@ -24,7 +24,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from holdfast.core.events import read_events
+from holdfast.core.old_events import read_events
 from holdfast.core.runfolder import EVENTS
 from perf.figures import Figure, write_figures
 from perf.first_step_peer import BATCH_SIZE, EPOCHS

@@ -97,8 +97,8 @@ def work_ours(options: argparse.Namespace) -> None:
     prepare_process()
     from contest import Pace
 
-    from holdfast.core.events import Events
     from holdfast.core.heartbeat import BeatWriter
+    from holdfast.core.old_events import Events
     from holdfast.engine.loop import Loop
     from holdfast.engine.order import Indices
     from holdfast.engine.settings import Settings

@@ -31,7 +31,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from holdfast.core.events import read_events
+from holdfast.core.old_events import read_events
 from holdfast.core.runfolder import EVENTS, attempt_folders
 from holdfast.supervisor.members import read_root
 from perf.figures import Figure, write_figures

@@ -1,133 +1,610 @@
-"""The append-only story of an attempt: one JSON object a line.
+"""Every event of a run: one struct each, with its fields and what it means.
 
-Each line is written by one system call, so a reader sees whole lines, and a writer that is killed leaves at most the
-lines it had finished.
+The child, the supervisor and the pipeline each append events to a file as they happen (`core/event_log.py`); whatever
+shows a run reads them back. An event states facts; sentences about it are made in `runs/wording.py`. On disk an event
+is one JSON object a line, its name under "event". `docs/events.md` is generated from this file.
 """
 
-import contextlib
-import json
-import mmap
-import os
-import sys
+import re
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from holdfast.core.artifacts import to_plain
+import msgspec
 
-
-class Events:
-    """Appends to one file of events; what the disk has no room for may go to standard error, where that is a log."""
-
-    _file = -1
-
-    def __init__(self, path: Path, *, is_logged: bool = False):
-        self._is_logged = is_logged
-        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-        size = os.fstat(self._file).st_size
-        self._is_torn = bool(size) and os.pread(self._file, 1, size - 1) != b"\n"  # killed in the middle of a line
-
-    def write(self, event: str, **details: object) -> None:
-        """Add one event with the time of day."""
-        plain = {key: to_plain(item) for key, item in details.items()}
-        line = json.dumps({"event": event, "time": round(time.time(), 3), **plain}, ensure_ascii=False, allow_nan=False)
-        # A full disk must not end what is told of: the line goes to the log, which may be as full.
-        with contextlib.suppress(OSError):
-            if not self._append(line) and self._is_logged:
-                print(line, file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        """Let go of the file."""
-        file, self._file = self._file, -1
-        if file >= 0:
-            os.close(file)
-
-    def __del__(self) -> None:
-        """Let go of the file also where nobody says so: a service holds many runs, one after the other."""
-        self.close()
-
-    def _append(self, line: str) -> bool:
-        """Write a whole line; a part of it that still fitted on the disk is closed off before the next one."""
-        content = (b"\n" if self._is_torn else b"") + line.encode() + b"\n"
-        try:
-            written = os.write(self._file, content)
-        except OSError:
-            return False
-        self._is_torn = written < len(content)
-        return not self._is_torn
+Device = str  # "cpu", "mps", "cuda" or "cuda:1"
+Numbers = Mapping[str, float | None]
 
 
-class NewEvents:
-    """Follows a file of events: gives the whole ones that came since the last time, at the cost of those alone."""
-
-    def __init__(self, path: Path, most_bytes: int = 1 << 20, at: int = 0):
-        self._path, self._most_bytes, self._at = path, most_bytes, at
-
-    @property
-    def at(self) -> int:
-        """How far it has read: where another one, made later, may go on."""
-        return self._at
-
-    def read_lines(self) -> list[bytes]:
-        """The new lines; what is more than the most at one look comes with the next."""
-        try:
-            if self._path.stat().st_size <= self._at:
-                return []
-            with self._path.open("rb") as file:
-                file.seek(self._at)
-                chunk = file.read(self._most_bytes)
-        except OSError:
-            return []
-        whole = chunk[: chunk.rfind(b"\n") + 1] or (chunk if len(chunk) == self._most_bytes else b"")
-        self._at += len(whole)
-        return [line for line in whole.split(b"\n") if line]
-
-    def read(self) -> list[dict[str, Any]]:
-        """The new events."""
-        return [event for line in self.read_lines() if (event := _event(line))]
+def _tag(class_name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", class_name).lower()
 
 
-def read_events(path: Path) -> Iterator[dict[str, object]]:
-    """Every whole event; the half line of a writer that was killed is passed over."""
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        for line in file:
-            if event := _event(line):
-                yield event
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event", tag=_tag):
+    """One thing that happened, and when."""
+
+    time: float = msgspec.field(default_factory=lambda: round(time.time(), 3))  # time of day
+    pid: int | None = None  # of the process that wrote it, where several write into one file
+
+    @classmethod
+    def name(cls) -> str:
+        """What the event is called on disk."""
+        return _tag(cls.__name__)
 
 
-def read_last_events(path: Path, most_bytes: int = 1 << 19) -> list[dict[str, object]]:
-    """The events at the end of a file that may be long: for a view that is drawn twice a second."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - most_bytes))
-            lines = file.read().split(b"\n")
-    except OSError:
-        return []
-    whole = lines if size <= most_bytes else lines[1:]  # the first is cut
-    return [event for line in whole if (event := _event(line))]
+class UnknownEvent(Event, frozen=True, kw_only=True):
+    """An event that this version does not know, kept as it was written."""
+
+    was: str
+    fields: dict[str, Any]
 
 
-def find_last_event(path: Path, name: str) -> dict[str, object] | None:
-    """The newest event of one name, however far back it lies."""
-    needle = f'"event": "{name}"'.encode()
-    try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            at = content.rfind(needle)
-            if at < 0:
-                return None
-            end = content.find(b"\n", at)
-            return _event(content[content.rfind(b"\n", 0, at) + 1 : len(content) if end < 0 else end])
-    except (OSError, ValueError):  # absent or empty
-        return None
+# Preparing a run
 
 
-def _event(line: bytes) -> dict[str, object] | None:
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) and "event" in event else None
+class RunOpened(Event, frozen=True, kw_only=True):
+    """The run has its folder."""
+
+    folder: str
+
+
+class StageStarted(Event, frozen=True, kw_only=True):
+    """A stage of the pipeline began."""
+
+    stage: Literal["survey", "model", "machine", "plan", "prepare", "prove"]
+    subject: str = ""  # the file or the model it is about
+
+
+class Working(Event, frozen=True, kw_only=True):
+    """How far the current stage is. Many a second, not written to disk."""
+
+    what: str
+    done: int = 0
+    total: int | None = None
+    unit: Literal["", "bytes"] = ""
+
+
+class Noted(Event, frozen=True, kw_only=True):
+    """Something worth saying that has no fields, such as a message of the hub."""
+
+    text: str
+
+
+class Surveyed(Event, frozen=True, kw_only=True):
+    """The data was read: what it is and how it is split."""
+
+    task: str
+    form: str
+    rows: int
+    splits: dict[str, int]
+    labels: int = 0
+    choices: dict[str, Any] = {}
+    warnings: list[Any] = []
+    bad_row_count: int = 0
+
+
+class ModelFound(Event, frozen=True, kw_only=True):
+    """The model to start from is on this machine."""
+
+    name: str
+    folder: str
+    source: str
+    parameters: int = 0
+
+
+class MachineProbed(Event, frozen=True, kw_only=True):
+    """What this machine has."""
+
+    cpu_count: int | None
+    memory_bytes: int | None
+    gpus: list[str] = []
+
+
+class FindingReported(Event, frozen=True, kw_only=True):
+    """A known hazard that this machine and plan invite."""
+
+    slug: str
+    severity: Literal["blocker", "warning", "note"]
+    seen: str
+    title: str
+
+
+class DataPrepared(Event, frozen=True, kw_only=True):
+    """The data is tokenized and on disk."""
+
+    is_reused: bool
+    seconds: float
+    splits: dict[str, Any] = {}
+    bad_row_count: int = 0
+
+
+class Planned(Event, frozen=True, kw_only=True):
+    """The plan, each setting with its reason."""
+
+    task: str
+    choices: dict[str, Any]
+
+
+class ProofReported(Event, frozen=True, kw_only=True):
+    """One check of the proof ended; `facts` are its numbers."""
+
+    check: Literal["remembered", "longest", "processes", "device", "candidate", "first_steps", "resume", "skipped"]
+    state: Literal["done", "failed", "skipped", "remembered"]
+    facts: dict[str, Any] = {}
+
+
+class ForecastMade(Event, frozen=True, kw_only=True):
+    """How long the run will take and how much memory it will need."""
+
+    seconds: float
+    peak_bytes: int | None = None
+    card_peak_bytes: int | None = None  # of the GPU's own memory
+    measured_steps: int = 0
+    step_seconds: float | None = None
+    cores: float | None = None  # how many cores it got while it was measured
+
+
+class ReportWritten(Event, frozen=True, kw_only=True):
+    """The HTML report of the finished run is there."""
+
+    path: str
+
+
+class ReportFailed(Event, frozen=True, kw_only=True):
+    """The HTML report could not be written."""
+
+    error: str
+
+
+# Attempts, as their supervisor sees them
+
+
+class AttemptStarted(Event, frozen=True, kw_only=True):
+    """An attempt began: which fallback it tries, and why."""
+
+    number: int
+    remedy: str = ""  # title of the fallback; empty for the plan as requested
+    reason: Any = None
+    cost: str = ""
+    changes: dict[str, Any] = {}  # everything that differs from the plan as requested
+    resume: bool = False
+    folder: str = ""  # of this machine's part, on a machine that does not lead
+
+
+class SettingsRemembered(Event, frozen=True, kw_only=True):
+    """The same run finished on this machine before with these changes, so it starts with them."""
+
+    changes: dict[str, Any]
+    command: str
+
+
+class PhaseChanged(Event, frozen=True, kw_only=True):
+    """The training process entered a new phase."""
+
+    phase: str
+    step: int = 0
+    steps: int = 0
+
+
+class Progressed(Event, frozen=True, kw_only=True):
+    """Where the attempt is. Several a second, not written to disk."""
+
+    phase: str
+    step: int = 0
+    steps: int = 0
+    resident_bytes: int = 0
+    activity: Any = None  # what the processes do, as the watcher saw it
+
+
+class Ticked(Event, frozen=True, kw_only=True):
+    """Nothing happened; whoever shows or supervises the run may look around. Not written to disk."""
+
+
+class Quiet(Event, frozen=True, kw_only=True):
+    """No progress for a while."""
+
+    seconds: float
+    phase: str
+    step: int = 0
+    steps: int = 0
+    activity: Any = None
+
+
+class HangFound(Event, frozen=True, kw_only=True):
+    """The attempt was judged to hang; its evidence is collected next."""
+
+    phase: str
+    step: int = 0
+
+
+class ChildDied(Event, frozen=True, kw_only=True):
+    """The training process ended before the run was finished."""
+
+    phase: str
+    step: int = 0
+    exit_code: int | None = None  # negative for a signal
+
+
+class Diagnosed(Event, frozen=True, kw_only=True):
+    """The cause was named."""
+
+    slug: str
+    confidence: Literal["proven", "likely", "unknown"]
+
+
+class AttemptEnded(Event, frozen=True, kw_only=True):
+    """An attempt failed; the whole outcome is in outcome.json."""
+
+    number: int
+    outcome: Literal["finished", "died", "hung", "stopped", "interrupted"]
+    slug: str | None = None
+    step: int = 0
+    phase: str = ""
+    noticed_after_seconds: float | None = None
+    cause: Any = None
+
+
+class Decided(Event, frozen=True, kw_only=True):
+    """What follows a failed attempt."""
+
+    action: Literal["rung", "again", "stop"]
+    remedy: str = ""
+    reason: Any = None
+
+
+class DiskFull(Event, frozen=True, kw_only=True):
+    """A disk that the run writes to has no room."""
+
+    folder: str = ""
+    free_bytes: int | None = None
+
+
+class ProcessesEnded(Event, frozen=True, kw_only=True):
+    """Processes that outlived their attempt were ended."""
+
+    processes: list[str]  # "pid 12 (name)"
+    has_finished: bool = False  # the command itself had finished
+
+
+class ProcessesLeft(Event, frozen=True, kw_only=True):
+    """Processes of an attempt could not be ended."""
+
+    processes: list[str]
+
+
+class StopStarted(Event, frozen=True, kw_only=True):
+    """A stop was requested; the run may save and end within this time."""
+
+    seconds: float
+
+
+class RunFinished(Event, frozen=True, kw_only=True):
+    """The run finished; result.json says how."""
+
+    exit_code: int = 0
+
+
+class RunStopped(Event, frozen=True, kw_only=True):
+    """The run was stopped and can be resumed."""
+
+    exit_code: int
+
+
+class RunFailed(Event, frozen=True, kw_only=True):
+    """Every fallback was tried, or none could help."""
+
+    exit_code: int
+
+
+# Several machines
+
+
+class MachinesAwaited(Event, frozen=True, kw_only=True):
+    """The run waits for machines to join."""
+
+    present: list[str]
+    wanted: int
+    seconds_left: float
+
+
+class LeaderAwaited(Event, frozen=True, kw_only=True):
+    """This machine waits for the leader to start the next attempt, or to hand over the run."""
+
+    leader: str
+    state: Literal["leads", "asked_to_stop", "silent", "wait_for_lease"] = "leads"
+    seconds: float | None = None
+
+
+class LeaderLost(Event, frozen=True, kw_only=True):
+    """The leader left or stopped responding; this machine may take over."""
+
+    leader: str
+    silent_seconds: float | None = None
+
+
+class StorageTrouble(Event, frozen=True, kw_only=True):
+    """The shared folder did not take what this machine reported."""
+
+    error: str
+
+
+# Training, as the child tells it
+
+
+class RankStarted(Event, frozen=True, kw_only=True):
+    """A process of a distributed job started."""
+
+    rank: int
+    world_size: int = 0
+
+
+class RankEnded(Event, frozen=True, kw_only=True):
+    """A rank ended with an error it can explain; its launcher's exit code would hide that."""
+
+    rank: int
+    exit_code: int
+    what: str
+
+
+class RanksConnected(Event, frozen=True, kw_only=True):
+    """All ranks of this machine have joined."""
+
+    can_stop: bool = True
+
+
+class TrainingStarted(Event, frozen=True, kw_only=True):
+    """The engine is about to do its first step."""
+
+    first_step: int
+    steps: int
+    epoch_steps: int = 0
+    can_stop: bool = False  # it saves and ends when the attempt's stop file appears
+
+
+class EpochStarted(Event, frozen=True, kw_only=True):
+    """An epoch began; `made` is what the task prepared for it, such as mined negatives."""
+
+    step: int
+    epoch: int
+    made: dict[str, Any] = {}
+
+
+class StepDone(Event, frozen=True, kw_only=True):
+    """One optimizer step finished."""
+
+    step: int  # counted from 0
+    loss: float | None = None  # None for a number that JSON does not have
+    lr: float | None = None
+    norm: float | None = None  # of the gradient, before clipping
+    cpu_seconds: float | None = None  # of all processes of the engine, since they started
+    card_bytes: int | None = None  # most GPU memory reserved so far
+
+
+class Evaluated(Event, frozen=True, kw_only=True):
+    """The model was evaluated."""
+
+    step: int  # steps done
+    metrics: dict[str, float | None]
+    cpu_seconds: float | None = None
+    card_bytes: int | None = None
+
+
+class Sampled(Event, frozen=True, kw_only=True):
+    """What the model answers now to a few examples of the validation split."""
+
+    step: int
+    samples: list[Any]
+
+
+class Logged(Event, frozen=True, kw_only=True):
+    """Numbers that a script's own trainer logged."""
+
+    step: int
+    values: dict[str, Any]
+    train: int = 1
+
+
+class CheckpointStarted(Event, frozen=True, kw_only=True):
+    """A script's trainer began to write a checkpoint."""
+
+    step: int
+    path: str
+    train: int = 1
+
+
+class CheckpointSaved(Event, frozen=True, kw_only=True):
+    """A checkpoint is whole and on disk."""
+
+    step: int
+    seconds: float = 0.0
+    best: bool = False
+    path: str = ""
+    train: int = 1
+
+
+class CheckpointFailed(Event, frozen=True, kw_only=True):
+    """A checkpoint could not be written; training continues."""
+
+    step: int
+    reason: str
+    is_full: bool = False
+    train: int = 1
+
+
+class CheckpointSkipped(Event, frozen=True, kw_only=True):
+    """A checkpoint was left out because the disk is full, as the fallback allows."""
+
+    step: int
+    path: str
+    reason: str
+
+
+class CheckpointRejected(Event, frozen=True, kw_only=True):
+    """A checkpoint is incomplete or damaged and was passed over on resume."""
+
+    path: str
+    reason: str
+    is_damaged: bool = False  # its bytes changed after it was whole
+
+
+class CheckpointOverBudget(Event, frozen=True, kw_only=True):
+    """Saving as often as requested costs more than its share of the run."""
+
+    share: float
+    at_stake_seconds: float
+
+
+class BestCheckpointMissing(Event, frozen=True, kw_only=True):
+    """The best checkpoint is gone; the last weights are kept instead."""
+
+    step: int
+
+
+class Resumed(Event, frozen=True, kw_only=True):
+    """Training continues from a checkpoint."""
+
+    step: int
+    checkpoint: str = ""
+    train: int = 1
+
+
+class StartedOver(Event, frozen=True, kw_only=True):
+    """No usable checkpoint was found, so training starts from the beginning."""
+
+    folder: str = ""
+    train: int = 1
+
+
+class BadNumbersFound(Event, frozen=True, kw_only=True):
+    """The loss or the gradient is NaN or infinite."""
+
+    reason: str
+    step: int | None = None
+    last_finite_step: int | None = None
+    train: int = 1
+
+
+class WeightsChecked(Event, frozen=True, kw_only=True):
+    """The weights became NaN, or are finite again."""
+
+    is_nan: bool
+    step: int
+    last_finite_step: int | None = None
+
+
+class TrainingStopped(Event, frozen=True, kw_only=True):
+    """Training was asked to stop and ended."""
+
+    step: int
+    train: int = 1
+    saved: bool = True
+
+
+class TrainingFinished(Event, frozen=True, kw_only=True):
+    """The engine has written the finished model."""
+
+    steps: int
+    kept_step: int
+    metrics: dict[str, Any] = {}
+    cpu_seconds: float | None = None
+    card_bytes: int | None = None
+
+
+class ScriptTrained(Event, frozen=True, kw_only=True):
+    """A script's trainer returned from its training call."""
+
+    step: int
+    train: int = 1
+
+
+class CandidateTimed(Event, frozen=True, kw_only=True):
+    """One way to compute the same step was timed, or failed."""
+
+    number: int
+    candidate: dict[str, Any]
+    result: dict[str, Any] = {}
+    error: str = ""
+
+
+# What the preload saw and did inside a script
+
+
+class PartUsed(Event, frozen=True, kw_only=True):
+    """The script uses a part that Holdfast knows: a trainer, a data loader, torch.compile."""
+
+    what: str
+    output_dir: str | None = None
+    workers: int | None = None
+    train: int | None = None
+    can_stop: bool = False
+
+
+class ChangeApplied(Event, frozen=True, kw_only=True):
+    """A change of the plan reached the script."""
+
+    change: str
+    value: Any
+    how: str = ""
+
+
+class ChangeRefused(Event, frozen=True, kw_only=True):
+    """A change of the plan cannot be made in this script."""
+
+    change: str
+    value: Any
+    because: str = ""
+
+
+class HookFailed(Event, frozen=True, kw_only=True):
+    """One of the preload's hooks failed; the script continues without it."""
+
+    where: str
+    error: str
+
+
+class NotObserved(Event, frozen=True, kw_only=True):
+    """A module or function that the preload cannot hook into."""
+
+    module: str
+    name: str = ""
+    because: str = ""
+
+
+class ProgramEnded(Event, frozen=True, kw_only=True):
+    """The program's own code has run to its end; its exit handlers come next."""
+
+    is_clean: bool
+    has_raised: bool = False
+    message: str = ""
+    output_bytes: int | None = None
+
+
+class ExitHandlersEnded(Event, frozen=True, kw_only=True):
+    """The program's exit handlers have run."""
+
+
+class Orphaned(Event, frozen=True, kw_only=True):
+    """The supervisor is gone, so the process ends itself."""
+
+    supervisor: int
+
+
+# Samples
+
+
+class TreeSampled(Event, frozen=True, kw_only=True):
+    """Where an attempt's processes are and what they use; in samples.jsonl."""
+
+    phase: str
+    step: int = 0
+    steps: int = 0
+    resident_bytes: int = 0
+    activity: Any = None
+
+
+def all_events() -> tuple[type[Event], ...]:
+    """Every event that can be written, in the order of this file."""
+    return tuple(one for one in Event.__subclasses__() if one is not UnknownEvent)
+
+
+MOVING = (Working, Progressed, Ticked)  # shown as they come, never written

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast.core.errors import HoldfastError, MachineError, render_error
-from holdfast.core.events import Events
 from holdfast.core.heartbeat import BeatWriter
+from holdfast.core.old_events import Events
 from holdfast.core.room import FULL
 from holdfast.core.runfolder import BEAT, BEATS, EVENTS, STACKS, STOP
 from holdfast.engine.place import Place, read_place

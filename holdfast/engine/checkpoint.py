@@ -23,7 +23,7 @@ from torch import Tensor
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import MachineError
-from holdfast.core.events import Events
+from holdfast.core.old_events import Events
 from holdfast.core.room import FULL, room_at
 from holdfast.core.runfolder import MANIFEST
 from holdfast.core.text import human_bytes

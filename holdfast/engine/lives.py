@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.core.events import read_events, read_last_events
+from holdfast.core.old_events import read_events, read_last_events
 from holdfast.core.runfolder import EVENTS, attempt_folders
 
 

@@ -15,8 +15,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from holdfast.core.errors import MachineError, RequestError
-from holdfast.core.events import Events
 from holdfast.core.heartbeat import BeatWriter
+from holdfast.core.old_events import Events
 from holdfast.core.runfolder import checkpoints_folder
 from holdfast.engine.bad_numbers import keep_bad_batch
 from holdfast.engine.cadence import SaveCost, is_time_to_save, share_over_budget

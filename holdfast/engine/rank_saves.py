@@ -6,7 +6,7 @@ They are the files of one process, so a run goes on with any other number of ran
 from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast.core.events import Events
+from holdfast.core.old_events import Events
 from holdfast.engine.checkpoint import Checkpoints, Loaded, Tensors, checkpoint_path, read_checkpoint
 from holdfast.engine.ranks import Ranks, whole
 

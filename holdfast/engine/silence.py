@@ -1,6 +1,6 @@
 """What ranks other than the first tell: nothing. The first tells what is the same for all."""
 
-from holdfast.core.events import Events
+from holdfast.core.old_events import Events
 
 
 class Silence(Events):

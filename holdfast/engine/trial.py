@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.events import Events
 from holdfast.core.heartbeat import BeatWriter
+from holdfast.core.old_events import Events
 from holdfast.core.runfolder import BEAT, EVENTS
 from holdfast.engine.process import prepare_process
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.artifacts import read_artifact, write_artifact
-from holdfast.core.events import read_last_events
+from holdfast.core.old_events import read_last_events
 from holdfast.core.plan import Rung
 from holdfast.core.runfolder import DECISION, EVENTS, OUTCOME, RUNG, SAMPLES, attempt_folder, attempt_folders
 from holdfast.planning.ladder import Changes

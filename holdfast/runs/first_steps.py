@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.events import NewEvents, read_events
+from holdfast.core.old_events import NewEvents, read_events
 from holdfast.core.runfolder import EVENTS, SAMPLES
 from holdfast.supervisor.ending import send
 from holdfast.supervisor.members import find_members, read_root

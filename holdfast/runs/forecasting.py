@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.artifacts import read_artifact, write_artifact
-from holdfast.core.events import read_events
 from holdfast.core.facts import ModelFacts
+from holdfast.core.old_events import read_events
 from holdfast.core.runfolder import EVENTS, PLAN, SETTINGS, attempt_folder
 from holdfast.core.text import human_bytes, human_seconds
 from holdfast.planning.memory_model import reading_bytes

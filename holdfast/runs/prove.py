@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.artifacts import read_artifact, to_plain, write_artifact
-from holdfast.core.events import read_events
+from holdfast.core.old_events import read_events
 from holdfast.core.request import TrainRequest, nodes_of
 from holdfast.core.runfolder import EVENTS, PLAN
 from holdfast.core.text import plural, processes_words

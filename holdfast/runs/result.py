@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.artifacts import read_artifact
-from holdfast.core.events import read_events
+from holdfast.core.old_events import read_events
 from holdfast.core.runfolder import DATASET, EVENTS, METRICS, REPORT, RESULT, SAMPLES, attempt_folders, model_folder
 from holdfast.core.text import human_bytes, human_seconds
 from holdfast.runs.earlier import read_pauses

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.errors import HoldfastError, MachineError, RequestError, RunFailed
-from holdfast.core.events import read_events
+from holdfast.core.old_events import read_events
 from holdfast.core.runfolder import EVENTS
 from holdfast.planning.ladders import engine_ladder
 from holdfast.runs.engine_child import EngineChildren, OnEvent

@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import RequestError
-from holdfast.core.events import find_last_event, read_events, read_last_events
+from holdfast.core.old_events import find_last_event, read_events, read_last_events
 from holdfast.core.runfolder import EVENTS, METRICS, REQUEST, RESULT, RUNG, SAMPLES, SETTINGS, attempt_folders
 from holdfast.runs.earlier import is_left_running, newest_step
 from holdfast.runs.nodes import NodeStatus, read_leader, read_nodes

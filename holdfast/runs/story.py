@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from holdfast.core.artifacts import read_artifact
-from holdfast.core.events import read_events
 from holdfast.core.loglines import clean_lines
+from holdfast.core.old_events import read_events
 from holdfast.core.runfolder import (
     DATASET,
     DECISION,

@@ -14,8 +14,8 @@ from typing import Any
 from holdfast.core.artifacts import read_artifact, to_plain, write_artifact
 from holdfast.core.env import cache_folder
 from holdfast.core.errors import MachineError, RequestError
-from holdfast.core.events import Events
 from holdfast.core.facts import MachineFacts, ModelFacts
+from holdfast.core.old_events import Events
 from holdfast.core.plan import Choice
 from holdfast.core.request import TrainRequest
 from holdfast.core.runfolder import DATASET, DOCTOR, EVENTS, MACHINE, PLAN

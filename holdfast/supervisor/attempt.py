@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from holdfast.core.artifacts import write_artifact
-from holdfast.core.events import Events, read_events
 from holdfast.core.evidence import Diagnosis, Evidence
+from holdfast.core.old_events import Events, read_events
 from holdfast.core.room import FULL
 from holdfast.core.runfolder import DIAGNOSIS, EVENTS, SAMPLES, STOP
 from holdfast.hazards import find_hazard

@@ -8,8 +8,8 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from holdfast.core.events import read_events
 from holdfast.core.heartbeat import read_beat
+from holdfast.core.old_events import read_events
 from holdfast.core.runfolder import BEATS, EVENTS
 from holdfast.supervisor.child_exits import ChildExit
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Literal
 
 from holdfast.core.artifacts import read_artifact
-from holdfast.core.events import find_last_event, read_events
 from holdfast.core.evidence import Evidence
 from holdfast.core.heartbeat import read_beat
+from holdfast.core.old_events import find_last_event, read_events
 from holdfast.core.plan import Rung
 from holdfast.core.runfolder import BEAT, BEATS, CHILD, EVENTS, OUTCOME
 from holdfast.planning.ladder import Tried

@@ -8,8 +8,8 @@ program caught. Reads: events.jsonl and output.log of the attempt.
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.core.events import find_last_event
 from holdfast.core.loglines import clean_lines
+from holdfast.core.old_events import find_last_event
 from holdfast.core.runfolder import EVENTS, OUTPUT
 
 _TAIL_BYTES, _LAST_LINES = 16_384, 20

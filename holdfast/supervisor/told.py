@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from holdfast.core.events import NewEvents
+from holdfast.core.old_events import NewEvents
 
 # What a person wants to hear of while it happens; steps and losses are for the views that ask.
 _PASSED_ON = {

@@ -12,8 +12,8 @@ if not torch.cuda.is_available():
 
 from safetensors.torch import load_file
 
-from holdfast.core.events import Events, read_events
 from holdfast.core.heartbeat import BeatWriter
+from holdfast.core.old_events import Events, read_events
 from holdfast.engine.loop import Loop
 from holdfast.engine.place import Place
 from holdfast.engine.ranks import ALONE, JoinedRanks

@@ -12,7 +12,7 @@ if not torch.cuda.is_available():
 
 import json
 
-from holdfast.core.events import read_events
+from holdfast.core.old_events import read_events
 from holdfast.core.runfolder import EVENTS, model_folder
 from tests.tiny import tiny_attempt, tiny_bert, tiny_prepared
 

@@ -11,7 +11,7 @@ if not torch.cuda.is_available():
 
 import signal
 
-from holdfast.core.events import read_events
+from holdfast.core.old_events import read_events
 from holdfast.core.runfolder import EVENTS, model_folder
 from tests.lab.test_engine_resume import finish, start, wait_for_step
 from tests.tiny import tiny_attempt, tiny_bert, tiny_questions

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import holdfast
-from holdfast.core.events import read_events
 from holdfast.core.heartbeat import Beat, read_beat
+from holdfast.core.old_events import read_events
 from holdfast.core.runfolder import EVENTS, SETTINGS, attempt_folder
 
 PRELOAD = Path(holdfast.__file__).parent / "preload"

@@ -10,7 +10,7 @@ from pathlib import Path
 from safetensors.torch import load_file
 from torch import Tensor
 
-from holdfast.core.events import read_events
+from holdfast.core.old_events import read_events
 from holdfast.core.runfolder import BEATS, EVENTS, METRICS, OUTPUT, checkpoints_folder, model_folder
 from holdfast.runs.engine_child import torchrun_command
 from tests.lab.test_engine_resume import wait_for_step

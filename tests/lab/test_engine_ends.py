@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForSequenceClassification
 
-from holdfast.core.events import read_events
 from holdfast.core.heartbeat import read_beat
+from holdfast.core.old_events import read_events
 from holdfast.core.runfolder import BEAT, EVENTS, checkpoints_folder, model_folder
 from tests.tiny import tiny_attempt, tiny_bert, tiny_prepared
 

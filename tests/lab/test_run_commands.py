@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from holdfast.core.events import read_events
+from holdfast.core.old_events import read_events
 from holdfast.core.runfolder import EVENTS, OUTPUT
 from holdfast.supervisor.members import find_members
 from tests.lab.supervised import SCRIPTS, finish, resume, start, supervise, wait_for_step, weights

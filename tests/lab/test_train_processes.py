@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from holdfast.core.artifacts import read_artifact
-from holdfast.core.events import read_events
+from holdfast.core.old_events import read_events
 from holdfast.core.runfolder import CHILD, EVENTS, attempt_folder, attempt_folders
 from holdfast.runs.forecasting import cores_used
 from holdfast.supervisor.ends import read_ranks

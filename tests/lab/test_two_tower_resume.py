@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.events import read_events
 from holdfast.core.heartbeat import read_beat
+from holdfast.core.old_events import read_events
 from holdfast.core.runfolder import BEAT, EVENTS, checkpoints_folder, model_folder
 from tests.lab.test_engine_resume import finish, start, wait_for_step
 from tests.tiny import tiny_attempt, tiny_bert, tiny_questions, tiny_vectors

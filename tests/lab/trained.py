@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.core.events import read_events
+from holdfast.core.old_events import read_events
 from holdfast.core.runfolder import EVENTS, attempt_folder
 from tests.tiny import tiny_bert
 

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.events import NewEvents
+from holdfast.core.old_events import NewEvents
 from holdfast.core.runfolder import EVENTS, SAMPLES, attempt_folders
 from holdfast.runs.story import AttemptStory, Story, read_story
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.artifacts import to_json, write_artifact
-from holdfast.core.events import Events, read_events
+from holdfast.core.old_events import Events, read_events
 
 
 def test_numbers_that_json_does_not_know_become_null(tmp_path):

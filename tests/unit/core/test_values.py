@@ -7,9 +7,9 @@ import pytest
 
 from holdfast.core.artifacts import to_plain, write_artifact
 from holdfast.core.errors import MachineError, RequestError, RunFailed, render_error
-from holdfast.core.events import Events, read_events
 from holdfast.core.facts import MachineFacts, release
 from holdfast.core.heartbeat import BeatWriter, read_beat
+from holdfast.core.old_events import Events, read_events
 from holdfast.core.plan import Remedy
 from holdfast.core.text import closest, human_bytes, human_seconds, plural
 

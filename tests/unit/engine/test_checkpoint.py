@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from holdfast.core.errors import MachineError, RequestError
-from holdfast.core.events import Events, read_events
+from holdfast.core.old_events import Events, read_events
 from holdfast.core.room import Room
 from holdfast.engine import checkpoint
 from holdfast.engine.checkpoint import Checkpoints

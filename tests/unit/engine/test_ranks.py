@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from holdfast.core.errors import MachineError, RequestError
-from holdfast.core.events import Events, read_events
+from holdfast.core.old_events import Events, read_events
 from holdfast.engine.batches import share_among, shared_out
 from holdfast.engine.meeting import Meeting, _buckets
 from holdfast.engine.order import Order

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.events import Events, read_events
 from holdfast.core.heartbeat import BeatWriter
+from holdfast.core.old_events import Events, read_events
 from holdfast.core.runfolder import BEAT, EVENTS, attempt_folder, model_folder
 from holdfast.engine.loop import Loop
 from holdfast.engine.settings import read_settings

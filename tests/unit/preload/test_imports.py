@@ -6,7 +6,7 @@ import sys
 import pytest
 from holdfast_preload import devices, imports, settings
 
-from holdfast.core.events import read_events
+from holdfast.core.old_events import read_events
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from holdfast_preload import weights
 from holdfast_preload.beat import BEAT
 from holdfast_preload.weights import Weights
 
-from holdfast.core.events import read_events
+from holdfast.core.old_events import read_events
 
 
 @pytest.fixture

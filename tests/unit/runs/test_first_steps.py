@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from holdfast.core.events import NewEvents
+from holdfast.core.old_events import NewEvents
 from holdfast.runs.first_steps import Progress, steps_wanted
 
 

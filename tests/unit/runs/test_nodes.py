@@ -4,9 +4,9 @@ import pytest
 
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import RequestError
-from holdfast.core.events import Events
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.notice import NoticeWriter
+from holdfast.core.old_events import Events
 from holdfast.core.runfolder import (
     BEAT,
     CHILD,

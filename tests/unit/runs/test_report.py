@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.errors import MachineError, RequestError
-from holdfast.core.events import Events
+from holdfast.core.old_events import Events
 from holdfast.core.runfolder import EVENTS, REQUEST, RUNG, attempt_folder
 from holdfast.runs.holder import hold
 from holdfast.runs.report.data_section import histogram

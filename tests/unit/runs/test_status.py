@@ -7,8 +7,8 @@ import pytest
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import MachineError, RequestError
-from holdfast.core.events import Events, find_last_event, read_last_events
 from holdfast.core.heartbeat import BeatWriter
+from holdfast.core.old_events import Events, find_last_event, read_last_events
 from holdfast.core.plan import Rung
 from holdfast.core.runfolder import (
     BEAT,

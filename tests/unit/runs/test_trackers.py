@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.errors import RequestError
-from holdfast.core.events import Events
+from holdfast.core.old_events import Events
 from holdfast.core.runfolder import EVENTS, attempt_folder
 from holdfast.core.setting_values import TRACKERS
 from holdfast.runs import trackers

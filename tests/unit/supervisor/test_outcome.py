@@ -4,9 +4,9 @@ import signal
 
 import pytest
 
-from holdfast.core.events import Events
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.logtext import read_evidence
+from holdfast.core.old_events import Events
 from holdfast.core.runfolder import BEAT, BEATS, EVENTS
 from holdfast.supervisor.outcome import (
     Outcome,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core.events import Events
+from holdfast.core.old_events import Events
 from holdfast.core.runfolder import EVENTS, OUTPUT
 from holdfast.supervisor.own_exit import exit_lines
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import RequestError
-from holdfast.core.events import NewEvents
+from holdfast.core.old_events import NewEvents
 from holdfast.core.runfolder import EVENTS, METRICS, PLAN, attempt_folder
 from holdfast.runs.report.page import render_report
 from holdfast.runs.story import AttemptStory, Story, read_story
