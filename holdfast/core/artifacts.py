@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 
 def write_artifact(folder: Path, name: str, value: object) -> Path:
     """Write JSON so that a reader never sees half of it, even when the writer is killed."""
@@ -43,6 +45,8 @@ def to_plain(value: object) -> object:
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, msgspec.Struct):
+        return to_plain(msgspec.to_builtins(value))
     if isinstance(value, Mapping):
         return {str(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):

@@ -1,0 +1,439 @@
+"""What the supervisor saw of an attempt: one documented value for each kind of thing seen.
+
+`evidence.json` holds these values, hazards match on them, and `runs/` turns them into sentences. Nothing here is text
+for a person, and nobody reads a sentence back.
+"""
+
+import re
+from enum import StrEnum
+from functools import cache
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+
+class Observation(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="type",
+    tag=lambda name: re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower(),
+):
+    """One thing that was seen. In JSON its "type" is the class name in snake_case."""
+
+
+class ExitStatus(Observation):
+    """How a process ended: by a code of its own, by a signal, or not at all because it hung."""
+
+    code: int | None = None
+    signal: str = ""  # "SIGKILL"
+    is_hang: bool = False
+    line: int = 0  # of the log that says so; 0 when the supervisor saw it
+
+
+# What threads and processes wait for.
+
+
+class Verdict(StrEnum):
+    """What a tree of processes, or one training process of it, does."""
+
+    MOVING = "moving"
+    STARVED = "starved"  # it would run, but gets no processor
+    SLEEPING = "sleeping"
+    WAIT_NET = "waits_for_network"
+    WAIT_INPUT = "waits_for_input"
+    KERNEL = "waits_in_kernel"
+    STOPPED = "stopped"
+    TIMED = "waits_for_limited_time"
+    DEADLOCK = "deadlock"
+    CRASH_LOOP = "crash_loop"
+    DEBUGGED = "in_debugger"
+
+
+# The last three end only from inside: by a thread of the same process, or by other processes of the tree.
+WaitKind = Literal[
+    "run", "stopped", "traced", "kernel", "device", "net", "listen", "input", "sleep", "timed",
+    "lock", "interpreter", "tree",
+]  # fmt: skip
+
+
+class WaitTarget(StrEnum):
+    """What exactly a thread waits for. The comment says what `Wait.name` holds."""
+
+    NOTHING = "nothing"  # it runs
+    DEBUGGER = "debugger"
+    STOP_SIGNAL = "stop_signal"
+    FROZEN_CGROUP = "frozen_cgroup"
+    KERNEL = "kernel"  # the kernel function
+    SYSTEM_CALL = "system_call"  # the call
+    FILE = "file"  # its path
+    UNKNOWN = "unknown"  # the kernel function
+    LOCK = "lock"
+    SHARED_LOCK = "shared_lock"  # between processes
+    LOCK_WITH_TIMEOUT = "lock_with_timeout"
+    INTERPRETER_LOCK = "interpreter_lock"
+    TIMEOUT = "timeout"  # the kernel function
+    SLEEP = "sleep"
+    TIMER = "timer"
+    SIGNAL = "signal"
+    OWN_THREAD = "own_thread"  # another thread of the process
+    PROCESSES = "processes"  # `Wait.wakers`
+    CHILD = "child"
+    HIDDEN_CHILD = "hidden_child"  # another user's, perhaps
+    PROCESS_END = "process_end"
+    OPEN = "open"  # the path to open
+    OPEN_FIFO = "open_fifo"  # the path of a FIFO that nobody has opened at the other end
+    FIFO = "fifo"  # its path
+    PIPE = "pipe"  # the kernel's name of it
+    FILE_LOCK = "file_lock"  # the path of the file
+    TERMINAL = "terminal"  # its path
+    DEVICE = "device"  # its path
+    KERNEL_OBJECT = "kernel_object"  # the kernel's name of it, such as "inotify"
+    ADDRESS = "address"  # of a server
+    CONNECTING = "connecting"  # the address of a server
+    LISTENING = "listening"  # the own address
+    LOCAL_SOCKET = "local_socket"  # its path
+    SOCKET = "socket"  # the kernel's name of it
+
+
+class Wait(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one thread waits for."""
+
+    kind: WaitKind
+    target: WaitTarget
+    name: str = ""  # path, address or kernel function, see `WaitTarget`
+    function: str = ""  # the kernel function, where `name` is something else
+    wakers: frozenset[int] = frozenset()  # the processes that can end it, where only these can
+    silent_seconds: float | None = None  # since the last byte came in over the network; None when not known
+
+
+class WaitingThread(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A thread that could end another's wait, and what it waits for itself."""
+
+    pid: int
+    tid: int
+    name: str
+    wait: Wait
+
+
+class StuckProcess(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A process whose main thread waits for a lock that nobody can release."""
+
+    pid: int
+    command: str  # the kernel's short name of it
+
+
+class RankVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one training process does."""
+
+    pid: int
+    verdict: Verdict
+    rank: int | None = None
+    wait: Wait | None = None  # of its main thread
+    helper: WaitingThread | None = None  # whoever would end that wait, when it waits itself
+    stuck: StuckProcess | None = None  # in a deadlock; None when its processes wait for each other
+    cpu_share: float | None = None  # of one processor, when it is busy
+
+    @property
+    def last_wait(self) -> Wait | None:
+        """What is waited for in the end: by the helper, or else by the main thread."""
+        return self.helper.wait if self.helper else self.wait
+
+    @property
+    def is_own_timer(self) -> bool:
+        """True when its main thread itself sleeps, or waits for a limited time."""
+        return self.helper is None and self.wait is not None and self.wait.kind in ("sleep", "timed")
+
+
+class TreeVerdict(Observation):
+    """What the whole tree of processes does."""
+
+    verdict: Verdict
+    state: Literal["", "starting", "progressing", "ended"] = ""  # moving because of that
+    pids: tuple[int, ...] = ()  # the processes that show it
+    cpu_share: float | None = None  # of one processor, when it is busy
+    given_share: float = 1.0  # of the processor time that the tree wanted, how much it got
+    main: RankVerdict | None = None  # of the process that decides, when the tree is quiet
+    failed_children: int = 0  # in a crash loop, within `window_seconds`
+    window_seconds: float = 0.0
+    child_exit: ExitStatus | None = None  # of the last of them; None when nobody saw it
+    has_inner_debugger: bool = False  # one that works over the network and holds nothing
+    has_left_tree: bool = False  # a process that left the tree may end the wait
+    ranks: tuple[RankVerdict, ...] = ()  # one for each training process, the one that holds up the others first
+
+    @property
+    def silent_seconds(self) -> float | None:
+        """How long the network has given no byte, where that is what is waited for."""
+        wait = self.main.last_wait if self.main else None
+        return wait.silent_seconds if wait else None
+
+    @property
+    def is_own_timer(self) -> bool:
+        """True when the main thread itself sleeps, or waits for a limited time."""
+        return self.main is not None and self.main.is_own_timer
+
+
+class GivenUp(Observation):
+    """Why the hang rule ended the attempt."""
+
+    reason: Literal[
+        "verdict",  # a deadlock, a stopped process, a crash loop: more time changes nothing
+        "wait_too_long",
+        "step_timeout",  # the user's own limit
+        "busy_stacks_unseen",
+        "busy_stack_still",
+        "busy_stack_moves",
+    ]
+    is_busy: bool = False
+    phase: str = ""
+    seconds: float = 0.0  # without progress
+    limit_seconds: float = 0.0
+
+
+class LastPhase(Observation):
+    """How far the attempt was."""
+
+    phase: str
+    step: int = 0
+    steps: int = 0
+
+
+# Single processes.
+
+
+class ProcessView(Observation):
+    """One process of a tree that does not move, seen from close up."""
+
+    pid: int
+    command: str
+    threads: int = 1
+    wait: Wait | None = None  # of its main thread
+    system_call: str = ""  # in which the main thread waits
+    has_timeout: bool = True  # of a wait in `futex`
+    caller: str = ""  # the library that made the call
+    forked_from: int | None = None  # the parent, when it is a copy of it that never became another program
+    parent_threads: int = 0
+    libraries: tuple[str, ...] = ()  # of those known for trouble, the loaded ones
+    tracer_pid: int = 0  # of a debugger
+    frozen_cgroup: str = ""
+
+    @property
+    def is_fork_in_lock(self) -> bool:
+        """True for a forked child whose main thread waits for a lock: perhaps one it inherited."""
+        return self.forked_from is not None and self.wait is not None and self.wait.kind == "lock"
+
+
+class MutexWait(Observation):
+    """A thread that waits for a native mutex which will never be released."""
+
+    pid: int
+    command: str
+    tid: int
+    owner_tid: int
+    how: Literal["orphaned_by_fork", "own", "mutual"]
+    parent_pid: int | None = None  # when the owner is a thread of the parent
+
+
+class ProcessExit(Observation):
+    """How another process than the root ended, by its exit status."""
+
+    pid: int
+    name: str  # the kernel's short name of it
+    status: ExitStatus
+    rank: int | None = None
+    is_first: bool = False  # the first rank that left, while others were at work
+    phase: str = ""  # where it was
+    step: int = 0
+
+    @property
+    def is_loader_worker(self) -> bool:
+        """True for a worker of torch's data loader, by the name that torch gives it."""
+        return self.name == "pt_data_worker"
+
+
+class FailedExits(Observation):
+    """How many processes ended in failure, when not all of them are listed."""
+
+    count: int
+
+
+class KilledExternally(Observation):
+    """A signal that ended the attempt and that neither we, nor the program, nor the kernel for memory sent."""
+
+    signal: str
+    victim: Literal["root", "launcher", "rank", "worker"] = "root"
+    pid: int | None = None
+    rank: int | None = None
+    name: str = ""
+
+
+class CodePlace(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of a program."""
+
+    file: str
+    line: int
+    function: str = ""
+    source: str = ""  # what the line says
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class OwnCode(Observation):
+    """The line of the user's own program at which an attempt hung or crashed."""
+
+    how: Literal["waits_for_own_lock", "hung", "crashed", "ended_itself"]
+    place: CodePlace
+    call: str = ""  # with which it ended itself, such as "os.abort()"
+
+
+class ProgramExit(Observation):
+    """A program that ended itself without a traceback, and its last words."""
+
+    message: str = ""  # of the SystemExit
+    last_line: str = ""  # of its output, when there is no message
+    crashed_after: Literal["", "exit_handler", "process"] = ""  # what crashed after its decision to end
+
+
+class RankStack(Observation):
+    """Where a rank of a distributed job is, by its stack."""
+
+    rank: int
+    pid: int
+    place: CodePlace
+    collective: str = ""  # in which it waits for the other ranks
+    call: str = ""  # what the place has called, when it is in no collective
+    holds_up: bool = False  # the others wait for it
+
+
+# Memory and disks.
+
+
+class OomKill(Observation):
+    """The kernel counted processes that it killed for memory."""
+
+    kills: int
+    cgroup: str = ""  # empty: counted in the whole system, and no control group says whose
+    limit_bytes: int | None = None
+    peak_bytes: int | None = None
+
+
+class OomKillerOff(Observation):
+    """A control group is out of memory with its OOM killer switched off: whoever allocates waits."""
+
+    cgroup: str
+    limit_bytes: int | None = None
+    peak_bytes: int | None = None
+
+
+class NoOomKill(Observation):
+    """The kernel's counters were asked, and counted no kill of ours."""
+
+    cgroups: tuple[str, ...] = ()
+    limit_bytes: int | None = None  # the smallest of them
+    is_system_asked: bool = False
+    other_kills: int = 0  # of processes that are not ours
+
+
+class KernelKill(Observation):
+    """A line of the kernel's log about one of our processes that it killed for memory."""
+
+    text: str
+    pid: int
+    name: str = ""
+    resident_bytes: int | None = None
+
+
+class JetsamKill(Observation):
+    """A process of ours that macOS ended for memory."""
+
+    pid: int
+    name: str
+    reason: str  # in the words of macOS
+    resident_bytes: int = 0
+
+
+class MemoryUse(Observation):
+    """How much memory the tree held over time."""
+
+    last_bytes: int
+    peak_bytes: int
+    growth_per_step: float = 0.0  # bytes, when it grew step by step
+    since_step: int = 0
+
+
+class DiskSpace(Observation):
+    """The space left on a file system that the attempt may write to."""
+
+    folder: str
+    free_bytes: int
+    total_bytes: int
+    is_output: bool = False  # the program's own output goes there
+    is_out_of_inodes: bool = False
+
+    @property
+    def is_shared_memory(self) -> bool:
+        """True for the file system of shared memory, which is no disk."""
+        return self.folder == "/dev/shm"
+
+    @property
+    def is_full(self) -> bool:
+        """True when there is room for next to nothing."""
+        return self.free_bytes < 1_000_000
+
+
+# What the training itself reported.
+
+
+class NonFiniteNumbers(Observation):
+    """The training stopped because a loss or a gradient was no number."""
+
+    step: int
+    reason: str
+
+
+class UnusableCheckpoint(Observation):
+    """A checkpoint that could not be used."""
+
+    path: str
+    reason: str
+    is_incomplete: bool = False
+
+
+class UnsavedCheckpoint(Observation):
+    """A checkpoint that could not be saved because the disk was full."""
+
+    step: int
+
+
+class FailedProbe(Observation):
+    """A probe of the supervisor that broke; the others were made nevertheless."""
+
+    probe: str
+    error: str
+
+
+class UnknownObservation(Observation):
+    """An observation that a newer version of Holdfast wrote, kept as it was."""
+
+    fields: dict[str, object]
+
+
+@cache
+def _types() -> dict[str, type[Observation]]:
+    return {str(kind.__struct_config__.tag): kind for kind in Observation.__subclasses__()}
+
+
+def to_observation(value: object) -> Observation:
+    """Make an observation from what JSON gave of it; one that is not known is kept as it is."""
+    known = _types().get(str(value.get("type"))) if isinstance(value, dict) else None
+    try:
+        return msgspec.convert(value, known) if known else UnknownObservation(fields=_object(value))
+    except msgspec.ValidationError:
+        return UnknownObservation(fields=_object(value))
+
+
+def _object(value: object) -> dict[str, object]:
+    return value if isinstance(value, dict) else {"value": value}
