@@ -68,14 +68,14 @@ def pair_tokens(prepared: Path) -> float:
 
 def prepare_pairs(model: Path, data: Path, folder: Path, options: argparse.Namespace) -> None:
     """Prepare the data for the engine, and write the pairs as texts in the order in which the engine takes them."""
+    from holdfast.data.data_request import DataRequest
     from holdfast.data.prepare import PrepareOptions, prepare
-    from holdfast.data.request import DataRequest
     from holdfast.data.shards import open_array, open_tokens
-    from holdfast.data.survey import survey
-    from holdfast.data.tokens import Tokens
+    from holdfast.data.survey_dataset import survey
+    from holdfast.data.tokenizer import ModelTokenizer
     from holdfast.engine.order import Order
 
-    tokens = Tokens(model)
+    tokens = ModelTokenizer(model)
     found = survey(DataRequest(path=data, task="two-tower"), tokens)
     prepared = folder / "prepared"
     prepare(found, tokens, prepared, options=PrepareOptions(max_length=options.max_length))

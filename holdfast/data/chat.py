@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.core.errors import RequestError
 from holdfast.core.plan import Choice
-from holdfast.data.tokens import Tokens
+from holdfast.data.tokenizer import ModelTokenizer
 
 Turns = Sequence[tuple[str, str]]
 Span = tuple[int, int]
@@ -35,7 +35,7 @@ class CannotRender(Exception):
 class Chat:
     """A chat template, ready to render."""
 
-    def __init__(self, tokens: Tokens, template: str | None = None):
+    def __init__(self, tokens: ModelTokenizer, template: str | None = None):
         self.chosen, self.source = _choose(tokens, template)
         if self.source is HEADINGS and not tokens.marks[0]:
             self.source = HEADINGS.replace("{{ bos_token }}", "")  # this tokenizer puts none before a text
@@ -76,7 +76,7 @@ class Chat:
             raise CannotRender(f"the chat template refuses it: {error}") from error
 
 
-def _choose(tokens: Tokens, asked: str | None) -> tuple[Choice[str], str]:
+def _choose(tokens: ModelTokenizer, asked: str | None) -> tuple[Choice[str], str]:
     if asked:
         return Choice("the given template", "as asked"), asked
     if tokens.own_chat_template:

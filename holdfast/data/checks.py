@@ -7,13 +7,13 @@ from holdfast.core.errors import RequestError
 from holdfast.core.facts import Lengths
 from holdfast.data import names
 from holdfast.data.badrows import BadRows, shortened
+from holdfast.data.data_request import DataRequest
 from holdfast.data.files import Files
-from holdfast.data.labels import in_order
-from holdfast.data.layout import Layout
+from holdfast.data.label_forms import in_order
+from holdfast.data.layout import ColumnLayout
 from holdfast.data.profile import MOST_VALUES, ColumnProfile
 from holdfast.data.rawfile import open_text, reading
 from holdfast.data.read import Source
-from holdfast.data.request import DataRequest
 from holdfast.data.split import SPLITS, repeated
 from holdfast.data.tally import Tally
 
@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _BOOLS = {"true", "false", "yes", "no", "0", "1"}
 
 
-def check_trainable(layout: Layout, tally: Tally, files: Files) -> None:
+def check_trainable(layout: ColumnLayout, tally: Tally, files: Files) -> None:
     """Refuse a dataset from which nothing sensible can be learned."""
     train = tally.splits.count(0)
     if not train:
@@ -39,7 +39,7 @@ def check_trainable(layout: Layout, tally: Tally, files: Files) -> None:
 
 
 def warnings_of(
-    layout: Layout,
+    layout: ColumnLayout,
     tally: Tally,
     lengths: Mapping[str, Lengths],
     bad: BadRows,
@@ -81,7 +81,7 @@ def _unmeasured(tally: Tally) -> Iterator[str]:
         yield "no rows for validation: the last step is kept, whether or not it is the best"
 
 
-def _check_classes(layout: Layout, tally: Tally) -> None:
+def _check_classes(layout: ColumnLayout, tally: Tally) -> None:
     counts = {name: tally.label_counts[number] for name, number in tally.label_numbers.items()}
     column = " + ".join(layout.roles["label"][:3])
     is_multi = layout.labels is not None and layout.labels.is_multi
@@ -110,7 +110,7 @@ def _check_classes(layout: Layout, tally: Tally) -> None:
         )
 
 
-def _repeats(layout: Layout, tally: Tally) -> Iterator[str]:
+def _repeats(layout: ColumnLayout, tally: Tally) -> Iterator[str]:
     """Duplicates, contradictions and examples that are in two splits."""
     same_whole = repeated(tally.wholes)
     if same_whole:
@@ -142,7 +142,7 @@ def _repeats(layout: Layout, tally: Tally) -> Iterator[str]:
                 yield f"leakage: {count:,} of the {SPLITS[code]} rows share their {what} with a row of another split"
 
 
-def _label_warnings(layout: Layout, tally: Tally) -> Iterator[str]:
+def _label_warnings(layout: ColumnLayout, tally: Tally) -> Iterator[str]:
     counts = {name: tally.label_counts[tally.label_numbers[name]] for name in in_order(tally.label_numbers)}
     once = [name for name, count in counts.items() if count == 1]
     if once:
@@ -177,7 +177,7 @@ def _unseen_labels(tally: Tally) -> Iterator[str]:
             yield f"labels in {SPLITS[code]} that training never sees: {_listed(unknown)}"
 
 
-def _groups(layout: Layout, profiles: Mapping[str, ColumnProfile]) -> Iterator[str]:
+def _groups(layout: ColumnLayout, profiles: Mapping[str, ColumnProfile]) -> Iterator[str]:
     """Name a column whose rows belong together but may be cut apart."""
     if layout.column("group") or layout.task == "two-tower":
         return
@@ -197,7 +197,7 @@ def _listed(values: list[str]) -> str:
 _AS_TEXT = "--task causal, to learn to write text like it"
 
 
-def check_is_table(request: DataRequest, layout: Layout, source: Source) -> None:
+def check_is_table(request: DataRequest, layout: ColumnLayout, source: Source) -> None:
     """Refuse lines that are no table, such as a program or a log."""
     dialect = source.dialect
     is_asked = request.task or request.text_columns or request.delimiter or request.header is not None
@@ -218,7 +218,7 @@ def check_is_table(request: DataRequest, layout: Layout, source: Source) -> None
     )
 
 
-def check_is_corpus(request: DataRequest, layout: Layout, source: Source, rows: int) -> None:
+def check_is_corpus(request: DataRequest, layout: ColumnLayout, source: Source, rows: int) -> None:
     """Refuse a table with a few rows of text and nothing beside them; a file of prose is what it is."""
     is_asked = request.task or request.text_columns
     if rows >= FEW_ROWS or layout.form != "text" or source.kind == "text" or is_asked:

@@ -9,12 +9,12 @@ from holdfast.core.errors import RequestError
 from holdfast.core.plan import Choice
 from holdfast.core.text import closest
 from holdfast.data import names
+from holdfast.data.data_request import DataRequest
 from holdfast.data.detect_classify import by_names as classify_by_names
 from holdfast.data.detect_classify import by_values as classify_by_values
 from holdfast.data.detect_classify import pairs_with_labels
-from holdfast.data.layout import Layout
+from holdfast.data.layout import ColumnLayout
 from holdfast.data.profile import ColumnProfile
-from holdfast.data.request import DataRequest
 
 Profiles = Mapping[str, ColumnProfile]
 
@@ -24,7 +24,7 @@ _STRONG_POSITIVE = ("positive", "pos", "positives", "positive_passages", "positi
 _STRONG_ANSWER = ("completion", "response", "output", "chosen", "reply")
 
 
-def detect(request: DataRequest, profiles: Profiles, repeated: tuple[str, ...] = ()) -> Layout:
+def detect(request: DataRequest, profiles: Profiles, repeated: tuple[str, ...] = ()) -> ColumnLayout:
     """Choose how to read these columns."""
     _check_asked(request, profiles)
     found = [(weight, one) for weight, one in _readings(request, profiles) if request.task in (None, one.task)]
@@ -44,7 +44,7 @@ def detect(request: DataRequest, profiles: Profiles, repeated: tuple[str, ...] =
         warnings.append(f"it could also be read as {other.task} ({other.form}): --task {other.task} does that")
     because = "as asked" if request.task else chosen.choices["form"].because
     choices: dict[str, Choice[str]] = {"task": Choice(chosen.task, because), **chosen.choices}
-    return Layout(
+    return ColumnLayout(
         task=chosen.task,
         form=chosen.form,
         roles=chosen.roles,
@@ -54,9 +54,9 @@ def detect(request: DataRequest, profiles: Profiles, repeated: tuple[str, ...] =
     )
 
 
-def _readings(request: DataRequest, profiles: Profiles) -> Iterator[tuple[int, Layout]]:
+def _readings(request: DataRequest, profiles: Profiles) -> Iterator[tuple[int, ColumnLayout]]:
     """Every way to read the columns with the weight of its names, the most telling first."""
-    finders: tuple[tuple[int, Callable[[DataRequest, Profiles], Layout | None]], ...] = (
+    finders: tuple[tuple[int, Callable[[DataRequest, Profiles], ColumnLayout | None]], ...] = (
         (3, _messages),
         (3, _strong_pairs),
         (3, _instructions),
@@ -80,13 +80,13 @@ def _readings(request: DataRequest, profiles: Profiles) -> Iterator[tuple[int, L
             yield weight, layout
 
 
-def _messages(request: DataRequest, profiles: Profiles) -> Layout | None:
+def _messages(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
     column = names.find(names.MESSAGES, tuple(profiles))
     if not column or not profiles[column].kinds & {"list", "text"}:
         return None
     if profiles[column].kinds == {"text"} and not _holds_json_lists(profiles[column]):
         return None
-    return Layout(
+    return ColumnLayout(
         task="causal",
         form="messages",
         roles={"messages": (column,)},
@@ -94,7 +94,7 @@ def _messages(request: DataRequest, profiles: Profiles) -> Layout | None:
     )
 
 
-def _instructions(request: DataRequest, profiles: Profiles) -> Layout | None:
+def _instructions(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
     columns = tuple(profiles)
     instruction = names.find(names.INSTRUCTION, columns)
     answer = names.find(names.ANSWER, columns)
@@ -107,7 +107,7 @@ def _instructions(request: DataRequest, profiles: Profiles) -> Layout | None:
     return _with_system("instruction", roles, columns, f"columns {instruction!r} and {answer!r}")
 
 
-def _prompts(request: DataRequest, profiles: Profiles) -> Layout | None:
+def _prompts(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
     columns = tuple(profiles)
     prompt = names.find(("prompt", "question", "input", "source"), columns)
     answer = names.find(_STRONG_ANSWER, columns)
@@ -116,7 +116,7 @@ def _prompts(request: DataRequest, profiles: Profiles) -> Layout | None:
     return _prompt_layout(prompt, answer, columns)
 
 
-def _questions(request: DataRequest, profiles: Profiles) -> Layout | None:
+def _questions(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
     columns = tuple(profiles)
     prompt, answer = names.find(names.PROMPT, columns), names.find(("answer", "target", "text"), columns)
     if not prompt or not answer or prompt == answer:
@@ -124,7 +124,7 @@ def _questions(request: DataRequest, profiles: Profiles) -> Layout | None:
     return _prompt_layout(prompt, answer, columns)
 
 
-def _prompt_layout(prompt: str, answer: str, columns: tuple[str, ...]) -> Layout:
+def _prompt_layout(prompt: str, answer: str, columns: tuple[str, ...]) -> ColumnLayout:
     rejected = names.find(names.REJECTED, columns)
     warnings = (f"column {rejected!r} is not used: preferences are not trained on",) if rejected else ()
     because = f"columns {prompt!r} and {answer!r}"
@@ -133,15 +133,17 @@ def _prompt_layout(prompt: str, answer: str, columns: tuple[str, ...]) -> Layout
 
 def _with_system(
     form: str, roles: dict[str, tuple[str, ...]], columns: tuple[str, ...], because: str, warnings: tuple[str, ...] = ()
-) -> Layout:
+) -> ColumnLayout:
     if system := names.find(names.SYSTEM, columns):
         roles["system"] = (system,)
     if history := names.find(("history",), columns):
         roles["history"] = (history,)
-    return Layout(task="causal", form=form, roles=roles, choices={"form": Choice(form, because)}, warnings=warnings)
+    return ColumnLayout(
+        task="causal", form=form, roles=roles, choices={"form": Choice(form, because)}, warnings=warnings
+    )
 
 
-def _strong_pairs(request: DataRequest, profiles: Profiles) -> Layout | None:
+def _strong_pairs(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
     columns = tuple(profiles)
     query, positive = names.find(names.QUERY, columns), names.find(names.POSITIVE, columns)
     if not query or not positive or query == positive:
@@ -150,7 +152,7 @@ def _strong_pairs(request: DataRequest, profiles: Profiles) -> Layout | None:
     return _pair_layout(request, profiles, query, positive) if is_strong else None
 
 
-def _weak_pairs(request: DataRequest, profiles: Profiles) -> Layout | None:
+def _weak_pairs(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
     columns = tuple(profiles)
     query = names.find(names.QUERY, columns)
     positive = names.find(tuple(name for name in names.POSITIVE if name != "answer"), columns)
@@ -159,13 +161,13 @@ def _weak_pairs(request: DataRequest, profiles: Profiles) -> Layout | None:
     return _pair_layout(request, profiles, query, positive)
 
 
-def _question_pairs(request: DataRequest, profiles: Profiles) -> Layout | None:
+def _question_pairs(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
     columns = tuple(profiles)
     query, positive = names.find(names.QUERY, columns), names.find(("answer",), columns)
     return _pair_layout(request, profiles, query, positive) if query and positive else None
 
 
-def _pair_layout(request: DataRequest, profiles: Profiles, query: str, positive: str) -> Layout:
+def _pair_layout(request: DataRequest, profiles: Profiles, query: str, positive: str) -> ColumnLayout:
     columns = tuple(profiles)
     negatives = names.find_all(names.NEGATIVE, columns)
     roles: dict[str, tuple[str, ...]] = {"query": (query,), "positive": (positive,)}
@@ -181,10 +183,10 @@ def _pair_layout(request: DataRequest, profiles: Profiles, query: str, positive:
         roles["score"] = (score,)
         form = f"scored {form}"
     because = f"columns {query!r} and {positive!r}" + (f", negatives in {', '.join(negatives)}" if negatives else "")
-    return Layout(task="two-tower", form=form, roles=roles, choices={"form": Choice(form, because)})
+    return ColumnLayout(task="two-tower", form=form, roles=roles, choices={"form": Choice(form, because)})
 
 
-def _pairs_by_place(request: DataRequest, profiles: Profiles) -> Layout | None:
+def _pairs_by_place(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
     texts = [name for name, profile in profiles.items() if profile.looks_like_text and not names.is_identity(name)]
     if not 2 <= len(texts) <= 3:
         return None
@@ -193,10 +195,10 @@ def _pairs_by_place(request: DataRequest, profiles: Profiles) -> Layout | None:
         roles["negative"] = (texts[2],)
     form = "triplets" if len(texts) == 3 else "pairs"
     choice = Choice(form, f"by their place: {', '.join(texts)}")
-    return Layout(task="two-tower", form=form, roles=roles, choices={"form": choice})
+    return ColumnLayout(task="two-tower", form=form, roles=roles, choices={"form": choice})
 
 
-def _passages(request: DataRequest, profiles: Profiles) -> Layout | None:
+def _passages(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
     columns = tuple(profiles)
     text = request.text_columns[0] if request.text_columns else names.find(names.TEXT, columns)
     group = request.group_column or names.find(names.GROUP, columns)
@@ -207,7 +209,7 @@ def _passages(request: DataRequest, profiles: Profiles) -> Layout | None:
         return None
     groups = f"more than {held.distinct:,}" if held.has_many else f"{held.distinct:,}"
     because = f"texts of {groups} different {group!r}: two texts of one are a pair"
-    return Layout(
+    return ColumnLayout(
         task="two-tower",
         form="passages of articles",
         roles={"text": (text,), "group": (group,)},
@@ -215,7 +217,7 @@ def _passages(request: DataRequest, profiles: Profiles) -> Layout | None:
     )
 
 
-def _plain_text(request: DataRequest, profiles: Profiles) -> Layout | None:
+def _plain_text(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
     columns = request.text_columns or tuple(filter(None, (names.find(names.TEXT, tuple(profiles)),)))
     if not columns:
         longest = max((one for one in profiles.values() if one.looks_like_text), key=_length, default=None)
@@ -223,7 +225,7 @@ def _plain_text(request: DataRequest, profiles: Profiles) -> Layout | None:
     if not columns or not profiles[columns[0]].filled:
         return None
     because = f"column {columns[0]!r} holds text, and no other column says what to learn from it"
-    return Layout(task="causal", form="text", roles={"text": columns}, choices={"form": Choice("text", because)})
+    return ColumnLayout(task="causal", form="text", roles={"text": columns}, choices={"form": Choice("text", because)})
 
 
 def _length(profile: ColumnProfile) -> float:

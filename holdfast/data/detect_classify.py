@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from holdfast.core.plan import Choice
 from holdfast.data import names
-from holdfast.data.labels import LabelForm, find_label_form, form_of_columns
-from holdfast.data.layout import Layout
+from holdfast.data.data_request import DataRequest
+from holdfast.data.label_forms import LabelForm, find_label_form, form_of_columns
+from holdfast.data.layout import ColumnLayout
 from holdfast.data.profile import ColumnProfile
-from holdfast.data.request import DataRequest
 
 Profiles = Mapping[str, ColumnProfile]
 
@@ -15,7 +15,7 @@ _SECOND = ("sentence2", "question2", "text2", "hypothesis", "sent2")
 _TITLES = ("title", "headline", "subject")
 
 
-def by_names(request: DataRequest, profiles: Profiles) -> Layout | None:
+def by_names(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
     """A text column and a label column that are named so, or that were asked for."""
     label = _label_by_name(request, profiles)
     if not label:
@@ -24,7 +24,7 @@ def by_names(request: DataRequest, profiles: Profiles) -> Layout | None:
     return _layout(request, profiles, text, label) if text else None
 
 
-def by_values(request: DataRequest, profiles: Profiles) -> Layout | None:
+def by_values(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
     """A text column, and labels known by what the columns hold."""
     text = _text_columns(request, profiles, "")
     if not text:
@@ -44,7 +44,7 @@ def by_values(request: DataRequest, profiles: Profiles) -> Layout | None:
     return _layout(request, profiles, text, Choice(best.name, because))
 
 
-def pairs_with_labels(request: DataRequest, profiles: Profiles) -> Layout | None:
+def pairs_with_labels(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
     """Two texts that are judged together, such as a premise and a hypothesis."""
     columns = tuple(profiles)
     first, second = names.find(names.QUERY, columns), names.find(_SECOND, columns)
@@ -101,7 +101,7 @@ def _text_columns(request: DataRequest, profiles: Profiles, label: str) -> tuple
 
 def _layout(
     request: DataRequest, profiles: Profiles, text: tuple[tuple[str, ...], str], label: Choice[str]
-) -> Layout | None:
+) -> ColumnLayout | None:
     if label.value in text[0]:
         return None
     form, choice = find_label_form(profiles[label.value], request.multi_label)
@@ -114,13 +114,13 @@ def _finished(
     text: tuple[tuple[str, ...], str],
     form: LabelForm,
     choices: Mapping[str, Choice[str]],
-) -> Layout:
+) -> ColumnLayout:
     columns, because = text
     roles: dict[str, tuple[str, ...]] = {"text": columns, "label": form.columns}
     if request.group_column:
         roles["group"] = (request.group_column,)
     labels = choices["labels"]
-    return Layout(
+    return ColumnLayout(
         task="classify",
         form=labels.value,
         roles=roles,

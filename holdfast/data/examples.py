@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import msgspec
 
 from holdfast.data.badrows import BadValue
-from holdfast.data.labels import as_list
-from holdfast.data.layout import Layout
+from holdfast.data.label_forms import as_list
+from holdfast.data.layout import ColumnLayout
 from holdfast.data.names import ROLES
 from holdfast.data.profile import MOST_VALUES
 
@@ -70,7 +70,7 @@ def content_hash(text: str) -> int:
 class LabelledRows:
     """Reads rows with a text, which may be joined from several columns, and labels."""
 
-    def __init__(self, layout: Layout):
+    def __init__(self, layout: ColumnLayout):
         assert layout.labels is not None
         self._columns = layout.roles["text"]
         self._labels = layout.labels
@@ -112,7 +112,7 @@ _ROLE_KEYS, _TEXT_KEYS = ("role", "from", "speaker", "author"), ("content", "val
 class ConversationRows:
     """Reads rows of one form: instruction, prompt and answer, messages, or text."""
 
-    def __init__(self, layout: Layout):
+    def __init__(self, layout: ColumnLayout):
         self._layout = layout
         self._form = {"messages": self._messages, "text": self._plain}.get(layout.form, self._prompted)
 
@@ -207,7 +207,7 @@ _TEXT_KEYS = ("text", "contents", "content", "passage", "document")
 class MatchRows:
     """Reads pairs, triplets, lists of positives and negatives, or passages with their article."""
 
-    def __init__(self, layout: Layout, min_score: float | None):
+    def __init__(self, layout: ColumnLayout, min_score: float | None):
         self._layout = layout
         self._min_score = min_score
         self._group = layout.column("group")
@@ -268,7 +268,7 @@ def _passage(item: object, column: str) -> str:
 RowReader = Callable[[Mapping[str, object]], Example | None]
 
 
-def reader_for(layout: Layout, min_score: float | None = None) -> RowReader:
+def reader_for(layout: ColumnLayout, min_score: float | None = None) -> RowReader:
     """The function that makes an example of a row.
 
     It raises BadValue for a row that cannot be used, and returns None for a pair below the lowest score.

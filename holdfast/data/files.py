@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.errors import RequestError
+from holdfast.data.data_request import DataRequest
 from holdfast.data.names import SPLIT_VALUES
 from holdfast.data.rawfile import check_is_file
-from holdfast.data.request import DataRequest
 
 SPLITS = ("train", "validation", "test")
 _ENDINGS = (

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast.core.plan import Choice
-from holdfast.data.labels import LabelForm
-from holdfast.data.request import Task
+from holdfast.data.data_request import Task
+from holdfast.data.label_forms import LabelForm
 
 Roles = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class ColumnLayout:
     """One way to read a dataset, with the reason for every choice."""
 
     task: Task

@@ -19,16 +19,16 @@ from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.plan import Choice
 from holdfast.core.room import FULL, why_not
 from holdfast.core.runfolder import MANIFEST
+from holdfast.data.data_request import Progress, no_progress
 from holdfast.data.prepare_causal import prepare_causal
 from holdfast.data.prepare_classify import prepare_classify
 from holdfast.data.prepare_two_tower import prepare_beir, prepare_pairs, prepare_passages, prepare_vectors
 from holdfast.data.rawfile import look_at
-from holdfast.data.request import Progress, no_progress
 from holdfast.data.shards import FORMAT, LONGEST_SHOWN, read_manifest
-from holdfast.data.survey import Survey
 from holdfast.data.survey_beir import BeirSurvey
+from holdfast.data.survey_dataset import Survey
 from holdfast.data.survey_vectors import VectorSurvey
-from holdfast.data.tokens import Tokens
+from holdfast.data.tokenizer import ModelTokenizer
 
 _DEFAULT_LENGTH = {"classify": 512, "causal": 2048, "two-tower": 256}
 _SHORTEST_LENGTH = 8
@@ -56,7 +56,7 @@ class Prepared:
 
 def prepare(
     survey: Survey,
-    tokens: Tokens | None,
+    tokens: ModelTokenizer | None,
     out: Path,
     *,
     options: PrepareOptions | None = None,
@@ -85,7 +85,7 @@ def prepare(
     return Prepared(folder=out, manifest=manifest, is_reused=is_reused)
 
 
-def choose_length(survey: Survey, tokens: Tokens | None, options: PrepareOptions) -> Choice[int]:
+def choose_length(survey: Survey, tokens: ModelTokenizer | None, options: PrepareOptions) -> Choice[int]:
     """How many tokens a text may have: as asked, at most what the model takes."""
     limit = tokens.limit if tokens else None
     asked = options.max_length
@@ -109,7 +109,7 @@ def choose_length(survey: Survey, tokens: Tokens | None, options: PrepareOptions
 
 def _write(
     survey: Survey,
-    tokens: Tokens | None,
+    tokens: ModelTokenizer | None,
     options: PrepareOptions,
     length: Choice[int],
     fingerprint: str,
@@ -151,7 +151,7 @@ def _write(
     write_artifact(draft, MANIFEST, manifest)
 
 
-def _fingerprint(survey: Survey, tokens: Tokens | None, options: PrepareOptions, length: Choice[int]) -> str:
+def _fingerprint(survey: Survey, tokens: ModelTokenizer | None, options: PrepareOptions, length: Choice[int]) -> str:
     """Of everything that decides what is written."""
     request = {
         name: value

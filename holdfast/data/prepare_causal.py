@@ -15,14 +15,14 @@ from holdfast.core.errors import RequestError
 from holdfast.core.plan import Choice
 from holdfast.data.badrows import BadRows
 from holdfast.data.chat import CannotRender, Chat, Span
-from holdfast.data.request import Progress
+from holdfast.data.data_request import Progress
 from holdfast.data.shards import TokenWriter, write_array
-from holdfast.data.survey_table import Found, TableSurvey
-from holdfast.data.tokens import Tokens, batches
+from holdfast.data.survey_table import PlacedExample, TableSurvey
+from holdfast.data.tokenizer import ModelTokenizer, batches
 
 
 def prepare_causal(
-    survey: TableSurvey, tokens: Tokens, length: int, template: str | None, folder: Path, on_progress: Progress
+    survey: TableSurvey, tokens: ModelTokenizer, length: int, template: str | None, folder: Path, on_progress: Progress
 ) -> dict[str, Any]:
     """Write the arrays; gives what the manifest says of them."""
     splits = {name: _Split(folder, name) for name in survey.facts.splits}
@@ -34,7 +34,7 @@ def prepare_causal(
 
 
 def _write_texts(
-    survey: TableSurvey, tokens: Tokens, length: int, splits: dict[str, "_Split"], on_progress: Progress
+    survey: TableSurvey, tokens: ModelTokenizer, length: int, splits: dict[str, "_Split"], on_progress: Progress
 ) -> dict[str, Any]:
     before, _ = tokens.marks
     end = tokens.id_of(tokens.special("eos_token"))
@@ -55,7 +55,12 @@ def _write_texts(
 
 
 def _write_conversations(
-    survey: TableSurvey, tokens: Tokens, length: int, chat: Chat, splits: dict[str, "_Split"], on_progress: Progress
+    survey: TableSurvey,
+    tokens: ModelTokenizer,
+    length: int,
+    chat: Chat,
+    splits: dict[str, "_Split"],
+    on_progress: Progress,
 ) -> dict[str, Any]:
     bad = BadRows(survey.request.max_bad_share)
     kept = cut = done = 0
@@ -107,7 +112,7 @@ def learned(starts: list[int], spans: list[Span]) -> bytearray:
     return flags
 
 
-def _rendered(chat: Chat, batch: list[Found], bad: BadRows) -> Iterator[tuple[Found, str, list[Span]]]:
+def _rendered(chat: Chat, batch: list[PlacedExample], bad: BadRows) -> Iterator[tuple[PlacedExample, str, list[Span]]]:
     for found in batch:
         try:
             text, spans = chat.render(found.example.parts)
@@ -130,7 +135,7 @@ def _nothing_learned(prompt_tokens: "array[int]", length: int, bad: BadRows) -> 
     )
 
 
-def _characters(found: Found) -> int:
+def _characters(found: PlacedExample) -> int:
     return sum(len(text) for _, text in found.example.parts)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from holdfast.core.plan import Choice
-from holdfast.data.request import Progress
+from holdfast.data.data_request import Progress
 from holdfast.data.shards import TextWriter, TokenWriter, write_array
 from holdfast.data.survey_table import TableSurvey
-from holdfast.data.tokens import Tokens, batches
+from holdfast.data.tokenizer import ModelTokenizer, batches
 
 WINDOW_OVERLAP = 8  # a window shares an eighth of its tokens with the one before it
 MOST_WINDOWS = 16  # of one text; more would let a few texts take the whole run's time
@@ -19,7 +19,7 @@ _WINDOW_FROM = 0.1  # share of over-long texts from which windows are worth thei
 
 
 def prepare_classify(
-    survey: TableSurvey, tokens: Tokens, length: int, overlong: str, folder: Path, on_progress: Progress
+    survey: TableSurvey, tokens: ModelTokenizer, length: int, overlong: str, folder: Path, on_progress: Progress
 ) -> dict[str, Any]:
     """Write the arrays; gives what the manifest says of them."""
     choice = choose_overlong(survey, length, overlong)

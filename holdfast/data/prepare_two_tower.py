@@ -17,21 +17,26 @@ from holdfast.core.errors import RequestError
 from holdfast.core.plan import Choice
 from holdfast.data import names
 from holdfast.data.badrows import BadRows, BadValue
+from holdfast.data.data_request import DataRequest, Progress
 from holdfast.data.examples import content_hash, exact_hash, passages_in, plain_text
 from holdfast.data.read import open_source
-from holdfast.data.request import DataRequest, Progress
 from holdfast.data.shards import ArrayWriter, TextWriter, TokenWriter, write_array
 from holdfast.data.split import SPLITS, draw
 from holdfast.data.survey_beir import BeirSurvey
 from holdfast.data.survey_table import TableSurvey
 from holdfast.data.survey_vectors import VectorSurvey, slices
-from holdfast.data.tokens import Tokens, batches
+from holdfast.data.tokenizer import ModelTokenizer, batches
 
 Indices = NDArray[np.int64]
 
 
 def prepare_pairs(
-    survey: TableSurvey, tokens: Tokens, length: int, prefixes: tuple[str, str], folder: Path, on_progress: Progress
+    survey: TableSurvey,
+    tokens: ModelTokenizer,
+    length: int,
+    prefixes: tuple[str, str],
+    folder: Path,
+    on_progress: Progress,
 ) -> dict[str, Any]:
     """Pairs, triplets and lists: every different passage once, every different query of a split once."""
     passages, groups = _Distinct(), array("q")
@@ -78,7 +83,12 @@ def prepare_pairs(
 
 
 def prepare_passages(
-    survey: TableSurvey, tokens: Tokens, length: int, prefixes: tuple[str, str], folder: Path, on_progress: Progress
+    survey: TableSurvey,
+    tokens: ModelTokenizer,
+    length: int,
+    prefixes: tuple[str, str],
+    folder: Path,
+    on_progress: Progress,
 ) -> dict[str, Any]:
     """Passages of articles: each is a query for another one of its article.
 
@@ -177,7 +187,12 @@ def _passage_pairs(
 
 
 def prepare_beir(
-    survey: BeirSurvey, tokens: Tokens, length: int, prefixes: tuple[str, str], folder: Path, on_progress: Progress
+    survey: BeirSurvey,
+    tokens: ModelTokenizer,
+    length: int,
+    prefixes: tuple[str, str],
+    folder: Path,
+    on_progress: Progress,
 ) -> dict[str, Any]:
     """Write the corpus as it is, and of the queries those that are judged."""
     writer = TowerWriter(tokens, length, folder, on_progress, len(survey.passages.ids) + len(survey.queries.ids))
@@ -270,7 +285,7 @@ def _near_misses(
 class TowerWriter:
     """Tokenizes texts into token arrays, cutting each to the length; counts what it wrote."""
 
-    def __init__(self, tokens: Tokens, length: int, folder: Path, on_progress: Progress, whole: int):
+    def __init__(self, tokens: ModelTokenizer, length: int, folder: Path, on_progress: Progress, whole: int):
         self._tokens, self._length, self._folder = tokens, length, folder
         self._on_progress, self._whole = on_progress, whole
         self._done = 0

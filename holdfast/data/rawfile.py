@@ -19,8 +19,8 @@ from holdfast.core.errors import RequestError
 from holdfast.core.misspelt import did_you_mean
 from holdfast.core.plan import Choice
 from holdfast.core.text import human_bytes
+from holdfast.data.data_request import Progress, no_progress
 from holdfast.data.magic import name_of_binary, utf16_by_zeros
-from holdfast.data.request import Progress, no_progress
 
 HEAD_BYTES = 262_144
 LINE_CHARACTERS = 32_000_000  # a longer line is a file without line breaks, or a binary

@@ -13,11 +13,11 @@ from holdfast.core.errors import RequestError
 from holdfast.core.plan import Choice
 from holdfast.data.badrows import BadRows
 from holdfast.data.csvrows import Row, csv_rows, read_header
+from holdfast.data.data_request import DataRequest, Progress, no_progress
 from holdfast.data.frames import frame_columns, frame_rows, sheet_note
 from holdfast.data.jsonrows import json_line_rows, json_rows
 from holdfast.data.magic import looks_like_text
 from holdfast.data.rawfile import HEAD_BYTES, RawFile, look_at, open_text, reading
-from holdfast.data.request import DataRequest, Progress, no_progress
 from holdfast.data.sniff import DELIMITERS, Dialect, kind_of_text, sniff_table
 
 NAMES: Mapping[str, str] = {

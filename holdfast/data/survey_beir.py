@@ -15,13 +15,13 @@ from holdfast.core.facts import DatasetFacts
 from holdfast.core.plan import Choice
 from holdfast.data import names
 from holdfast.data.badrows import BadRows, BadValue
+from holdfast.data.data_request import DataRequest, Progress, no_progress
 from holdfast.data.examples import content_hash, exact_hash, optional_text, text_of
 from holdfast.data.files import Files, beir_file
 from holdfast.data.read import Source, open_source
-from holdfast.data.request import DataRequest, Progress, no_progress
 from holdfast.data.split import SPLITS, cut, repeated
 from holdfast.data.tally import TextLengths
-from holdfast.data.tokens import Tokens
+from holdfast.data.tokenizer import ModelTokenizer
 
 _NO_GROUP = 0
 
@@ -49,7 +49,7 @@ class IdIndex:
         return None
 
 
-class Texts:
+class BeirTexts:
     """The texts of a corpus or of its queries: where each id is, and what groups and lengths there are."""
 
     def __init__(self, source: Source, group_column: str | None, *, keep_sample: bool):
@@ -107,8 +107,8 @@ class BeirSurvey:
 
     request: DataRequest
     facts: DatasetFacts
-    queries: Texts
-    passages: Texts
+    queries: BeirTexts
+    passages: BeirTexts
     query_index: IdIndex
     passage_index: IdIndex
     judgements: Mapping[str, "array[int]"]  # split -> query, passage, query, passage, ...
@@ -116,7 +116,7 @@ class BeirSurvey:
 
 
 def survey_beir(
-    request: DataRequest, files: Files, tokens: Tokens | None = None, on_progress: Progress = no_progress
+    request: DataRequest, files: Files, tokens: ModelTokenizer | None = None, on_progress: Progress = no_progress
 ) -> BeirSurvey:
     """Survey a BEIR folder."""
     folder = request.path
@@ -172,19 +172,19 @@ def survey_beir(
     )
 
 
-def _texts(request: DataRequest, folder: Path, name: str, keep_sample: bool, on_progress: Progress) -> Texts:
+def _texts(request: DataRequest, folder: Path, name: str, keep_sample: bool, on_progress: Progress) -> BeirTexts:
     path = beir_file(folder, name)
     assert path is not None
     source = open_source(path, request, on_progress)
     group = request.group_column or names.find(names.GROUP, source.columns)
-    return Texts(source, group if group in source.columns else None, keep_sample=keep_sample)
+    return BeirTexts(source, group if group in source.columns else None, keep_sample=keep_sample)
 
 
 def _cut(
     request: DataRequest,
     judgements: dict[str, "array[int]"],
     near_misses: dict[str, "array[int]"],
-    queries: Texts,
+    queries: BeirTexts,
     folder: Path,
 ) -> Choice[str]:
     """Cut the splits that were not given from the training judgements, by query."""
@@ -211,7 +211,7 @@ def _cut(
     return Choice(", ".join(f"{share:.0%} for {name}" for name, share in shares.items()), "not given, so cut by query")
 
 
-def _choices(folder: Path, passages: Texts, splits: Choice[str]) -> dict[str, Choice[str]]:
+def _choices(folder: Path, passages: BeirTexts, splits: Choice[str]) -> dict[str, Choice[str]]:
     found = {
         "format": Choice("BEIR folder", f"{folder.name} has corpus, queries and qrels"),
         "task": Choice("two-tower", "queries and passages with judgements"),
@@ -226,7 +226,7 @@ def _choices(folder: Path, passages: Texts, splits: Choice[str]) -> dict[str, Ch
 
 
 def _warnings(
-    judgements: Mapping[str, "array[int]"], queries: Texts, passages: Texts, bad: BadRows, files: Files
+    judgements: Mapping[str, "array[int]"], queries: BeirTexts, passages: BeirTexts, bad: BadRows, files: Files
 ) -> Iterator[str]:
     yield from files.warnings
     if bad.count:

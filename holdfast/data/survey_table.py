@@ -15,24 +15,24 @@ from holdfast.data import names
 from holdfast.data.badrows import BadRows, BadValue, describe
 from holdfast.data.checks import check_is_corpus, check_is_table, check_trainable, warnings_of
 from holdfast.data.csvrows import Row
+from holdfast.data.data_request import DataRequest, Progress, no_progress
 from holdfast.data.detect import detect
 from holdfast.data.examples import Example, reader_for
 from holdfast.data.files import Files
-from holdfast.data.labels import in_order
-from holdfast.data.layout import Layout
+from holdfast.data.label_forms import in_order
+from holdfast.data.layout import ColumnLayout
 from holdfast.data.profile import ColumnProfile, profile_columns
 from holdfast.data.read import Source, open_source
-from holdfast.data.request import DataRequest, Progress, no_progress
 from holdfast.data.split import MOST_ROWS, SPLITS, cut
 from holdfast.data.tally import Tally
-from holdfast.data.tokens import Tokens
+from holdfast.data.tokenizer import ModelTokenizer
 
 _REQUIRED = ("text", "label", "prompt", "answer", "messages", "query", "positive")
 _EVERY_ROWS = 5000
 _AS_GIVEN = "as given"
 
 
-class Found(NamedTuple):
+class PlacedExample(NamedTuple):
     """An example, the split it is in and where it stands."""
 
     split: str
@@ -47,7 +47,7 @@ class TableSurvey:
 
     request: DataRequest
     facts: DatasetFacts
-    layout: Layout
+    layout: ColumnLayout
     sources: tuple[tuple[str, Source], ...]  # (split, file) in reading order
     tally: Tally  # with the split of every example
     labels: tuple[str, ...]  # in the order of their numbers
@@ -57,12 +57,12 @@ class TableSurvey:
         at = 0
         for _, path, row, example in _examples(self.request, self.layout, self.sources, BadRows(1.0)):
             if example is not None:
-                yield Found(SPLITS[self.tally.splits[at]], path, row, example)
+                yield PlacedExample(SPLITS[self.tally.splits[at]], path, row, example)
                 at += 1
 
 
 def survey_table(
-    request: DataRequest, files: Files, tokens: Tokens | None = None, on_progress: Progress = no_progress
+    request: DataRequest, files: Files, tokens: ModelTokenizer | None = None, on_progress: Progress = no_progress
 ) -> TableSurvey:
     """Survey files of rows."""
     sources = tuple(_open_all(request, files, on_progress))
@@ -131,7 +131,7 @@ def _counted(rows: Iterator[Row], counter: Iterator[int], on_progress: Progress)
 
 
 def _examples(
-    request: DataRequest, layout: Layout, sources: tuple[tuple[str, Source], ...], bad: BadRows
+    request: DataRequest, layout: ColumnLayout, sources: tuple[tuple[str, Source], ...], bad: BadRows
 ) -> Iterator[tuple[str, Path, int, Example | None]]:
     """Every row as (split, file, row, example); None for a pair below the lowest score. Bad rows are noted."""
     read = reader_for(layout, request.min_score)
@@ -153,7 +153,7 @@ def _split_of(row: Mapping[str, object], column: str) -> str:
     return split
 
 
-def _with_split_column(layout: Layout, profiles: Mapping[str, ColumnProfile], files: Files) -> Layout:
+def _with_split_column(layout: ColumnLayout, profiles: Mapping[str, ColumnProfile], files: Files) -> ColumnLayout:
     """Use a column that says train or test, where one file holds all."""
     column = names.find(names.SPLIT, tuple(profiles))
     if not column or len(files.splits) > 1 or column in layout.used:
@@ -162,7 +162,7 @@ def _with_split_column(layout: Layout, profiles: Mapping[str, ColumnProfile], fi
     found = {names.SPLIT_VALUES.get(value) for value in values}
     if None in found or "train" not in found or len(found) < 2:
         return layout
-    return Layout(
+    return ColumnLayout(
         task=layout.task,
         form=layout.form,
         roles={**layout.roles, "split": (column,)},
@@ -200,14 +200,14 @@ def _cut_splits(request: DataRequest, tally: Tally) -> Choice[str]:
 
 def _facts(
     request: DataRequest,
-    layout: Layout,
+    layout: ColumnLayout,
     sources: tuple[tuple[str, Source], ...],
     tally: Tally,
     bad: BadRows,
     files: Files,
     left_out: int,
     chosen: Choice[str],
-    tokens: Tokens | None,
+    tokens: ModelTokenizer | None,
     profiles: Mapping[str, ColumnProfile],
 ) -> DatasetFacts:
     label_names = in_order(tally.label_numbers)
@@ -247,7 +247,7 @@ def _facts(
     )
 
 
-def _check_columns(layout: Layout, sources: tuple[tuple[str, Source], ...]) -> None:
+def _check_columns(layout: ColumnLayout, sources: tuple[tuple[str, Source], ...]) -> None:
     """Refuse a validation or test file that lacks a column which training needs."""
     needed = [column for role in _REQUIRED for column in layout.roles.get(role, ())]
     for _, source in sources:
@@ -259,7 +259,7 @@ def _check_columns(layout: Layout, sources: tuple[tuple[str, Source], ...]) -> N
             )
 
 
-def _check_scores(request: DataRequest, layout: Layout, profiles: Mapping[str, ColumnProfile]) -> None:
+def _check_scores(request: DataRequest, layout: ColumnLayout, profiles: Mapping[str, ColumnProfile]) -> None:
     column = layout.column("score")
     if not column or request.min_score is not None:
         return

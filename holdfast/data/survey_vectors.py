@@ -16,10 +16,10 @@ from holdfast.core.facts import DatasetFacts
 from holdfast.core.plan import Choice
 from holdfast.data import names
 from holdfast.data.badrows import BadRows
+from holdfast.data.data_request import DataRequest, Progress, no_progress
 from holdfast.data.examples import content_hash
 from holdfast.data.files import Files
 from holdfast.data.rawfile import look_at, reading
-from holdfast.data.request import DataRequest, Progress, no_progress
 from holdfast.data.split import SPLITS, cut, repeated
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _GROUP = ("groups", "group", "group_ids", "article_ids", "article_id", "article"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class VectorArray:
     """One array inside the archive."""
 
     name: str
@@ -121,7 +121,7 @@ def survey_vectors(request: DataRequest, files: Files, on_progress: Progress = n
     )
 
 
-def list_members(path: Path) -> list[Member]:
+def list_members(path: Path) -> list[VectorArray]:
     """The arrays of an NPZ file, without reading them."""
     numpy = _numpy()
     found = []
@@ -135,7 +135,7 @@ def list_members(path: Path) -> list[Member]:
                     seen="opening those may run any code, so they never are",
                     try_next=("save it as numbers or text: numpy.asarray(values, dtype=...)",),
                 )
-            found.append(Member(name=entry.removesuffix(".npy"), shape=shape, kind=dtype.kind))
+            found.append(VectorArray(name=entry.removesuffix(".npy"), shape=shape, kind=dtype.kind))
     return found
 
 
@@ -158,7 +158,7 @@ def slices(path: Path, name: str) -> Iterator[tuple[int, "NDArray[Any]"]]:
             yield at, numpy.frombuffer(held, dtype=dtype).reshape(count, shape[1]).astype(numpy.float32)
 
 
-def _find_pair(path: Path, members: list[Member]) -> tuple[Member, Member, str]:
+def _find_pair(path: Path, members: list[VectorArray]) -> tuple[VectorArray, VectorArray, str]:
     tables = [member for member in members if len(member.shape) == 2 and member.kind == "f"]
     by_name = {member.name: member for member in tables}
     query, passage = names.find(_QUERY, tuple(by_name)), names.find(_PASSAGE, tuple(by_name))
@@ -195,7 +195,7 @@ def _check_rows(path: Path, name: str, at: int, rows: "NDArray[Any]", usable: by
             bad.add(path, at + offset + 1, reason, column=name)
 
 
-def _read_groups(path: Path, members: list[Member], count: int) -> "array[int]":
+def _read_groups(path: Path, members: list[VectorArray], count: int) -> "array[int]":
     name = names.find(_GROUP, tuple(member.name for member in members))
     member = next((one for one in members if one.name == name), None)
     if member is None or member.shape != (count,):

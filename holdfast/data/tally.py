@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast.core.facts import Lengths, LengthUnit
 from holdfast.data.examples import Example, content_hash
-from holdfast.data.labels import in_order
+from holdfast.data.label_forms import in_order
 
 # Tokens are counted in all texts, or in a sample by content where there are more than this.
 SAMPLED_TEXTS = 20_000

@@ -9,12 +9,12 @@ from pathlib import Path
 from holdfast.core.artifacts import to_json
 from holdfast.core.facts import DatasetFacts
 from holdfast.data.badrows import BadRows, describe
+from holdfast.data.data_request import TASKS, DataRequest, Progress, Task, no_progress
 from holdfast.data.read import open_source
-from holdfast.data.request import TASKS, DataRequest, Progress, Task, no_progress
-from holdfast.data.survey import survey
+from holdfast.data.survey_dataset import survey
 from holdfast.data.survey_table import TableSurvey
 from holdfast.data.survey_vectors import list_members
-from holdfast.data.tokens import Tokens
+from holdfast.data.tokenizer import ModelTokenizer
 
 __all__ = (
     "TASKS",
@@ -38,7 +38,7 @@ def survey_data(
     request: DataRequest, tokenizer: Path | None = None, on_progress: Progress = no_progress
 ) -> DatasetFacts:
     """Read a dataset and say what it holds and how it would be used."""
-    return survey(request, Tokens(tokenizer) if tokenizer else None, on_progress).facts
+    return survey(request, ModelTokenizer(tokenizer) if tokenizer else None, on_progress).facts
 
 
 def survey_with_lengths(request: DataRequest, on_progress: Progress = no_progress) -> tuple[DatasetFacts, Histograms]:

@@ -13,9 +13,9 @@ from typing import IO, Any
 from holdfast.core.errors import RequestError
 from holdfast.data import names
 from holdfast.data.badrows import BadRows, BadValue, describe
+from holdfast.data.data_request import DataRequest
 from holdfast.data.examples import optional_text, read_messages
 from holdfast.data.read import open_source
-from holdfast.data.request import DataRequest
 from holdfast.runs.finished_model import FinishedModel
 from holdfast.runs.prediction import Question
 

@@ -20,11 +20,11 @@ from holdfast.core.plan import Choice
 from holdfast.core.request import TrainRequest
 from holdfast.core.runfolder import DATASET, DOCTOR, EVENTS, MACHINE, PLAN
 from holdfast.data.amounts import amounts_of
+from holdfast.data.data_request import DataRequest, Task
 from holdfast.data.prepare import Prepared, PrepareOptions, prepare
-from holdfast.data.request import DataRequest, Task
-from holdfast.data.survey import Survey, survey
+from holdfast.data.survey_dataset import Survey, survey
 from holdfast.data.survey_vectors import VectorSurvey
-from holdfast.data.tokens import Tokens
+from holdfast.data.tokenizer import ModelTokenizer
 from holdfast.doctor.checkup import Finding, check
 from holdfast.machine.asking import Asking
 from holdfast.machine.probe import ask_this_machine
@@ -237,7 +237,7 @@ def _blocked(finding: Finding) -> MachineError:
 
 def _prepare(run: Path, request: TrainRequest, surveyed: Survey, model: ModelFacts, story: Story) -> Prepared:
     begun = time.monotonic()
-    tokens = Tokens(Path(model.folder)) if model.folder and not isinstance(surveyed, VectorSurvey) else None
+    tokens = ModelTokenizer(Path(model.folder)) if model.folder and not isinstance(surveyed, VectorSurvey) else None
     length = request.max_length
     if length and tokens and tokens.limit and is_of_preset(request, "max_length"):
         length = min(length, tokens.limit)

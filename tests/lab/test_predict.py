@@ -13,11 +13,11 @@ import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from holdfast.core.runfolder import model_folder
+from holdfast.data.data_request import DataRequest
 from holdfast.data.prepare import PrepareOptions, prepare
 from holdfast.data.prepare_classify import windows
-from holdfast.data.request import DataRequest
-from holdfast.data.survey import survey
-from holdfast.data.tokens import Tokens
+from holdfast.data.survey_dataset import survey
+from holdfast.data.tokenizer import ModelTokenizer
 from holdfast.engine.predict.loading import load_predictor
 from tests.tiny import tiny_attempt, tiny_bert, tiny_llama
 
@@ -34,7 +34,7 @@ def train(run: Path, model: Path, rows: list[dict], options: PrepareOptions | No
     run.mkdir(parents=True)
     data = run / "data.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    tokens = Tokens(model)
+    tokens = ModelTokenizer(model)
     found = survey(DataRequest(path=data), tokens)
     prepare(found, tokens, run / "prepared", options=options)
     attempt = tiny_attempt(run, model, run / "prepared", **{"task": found.facts.task, "epochs": 2, **settings})
@@ -117,7 +117,7 @@ def test_long_texts_are_read_in_windows_as_in_training(tmp_path, bert):
     about = json.loads((folder / "holdfast.json").read_text())
     scores = load_predictor(folder, "classify", about, {"device": "cpu"}).scores([long, "w5 w6"])
     model = AutoModelForSequenceClassification.from_pretrained(folder)
-    tokens = Tokens(folder)
+    tokens = ModelTokenizer(folder)
     pieces = list(windows(tokens.encode([long])[0], 16))
     assert len(pieces) > 2
     with torch.no_grad():

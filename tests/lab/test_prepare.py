@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from holdfast.data.data_request import DataRequest
 from holdfast.data.prepare import PrepareOptions, prepare
-from holdfast.data.request import DataRequest
 from holdfast.data.shards import open_array, open_tokens, read_manifest
-from holdfast.data.survey import survey
-from holdfast.data.tokens import Tokens
+from holdfast.data.survey_dataset import survey
+from holdfast.data.tokenizer import ModelTokenizer
 from tests.tiny import tiny_attempt, tiny_bert, tiny_llama
 
 CHAT = (
@@ -27,10 +27,10 @@ PREPARE = """
 import sys
 from pathlib import Path
 from holdfast.data.prepare import prepare
-from holdfast.data.request import DataRequest
-from holdfast.data.survey import survey
-from holdfast.data.tokens import Tokens
-tokens = Tokens(Path(sys.argv[2]))
+from holdfast.data.data_request import DataRequest
+from holdfast.data.survey_dataset import survey
+from holdfast.data.tokenizer import ModelTokenizer
+tokens = ModelTokenizer(Path(sys.argv[2]))
 found = survey(DataRequest(path=Path(sys.argv[1])), tokens)
 print("surveyed", flush=True)
 prepare(found, tokens, Path(sys.argv[3]), cache=Path(sys.argv[4]))
@@ -97,7 +97,7 @@ class TestBesideTransformers:
         from transformers import AutoTokenizer
 
         data = labelled(tmp_path / "a.jsonl", 200)
-        tokens, options = Tokens(bert), PrepareOptions(max_length=8, overlong="truncate")
+        tokens, options = ModelTokenizer(bert), PrepareOptions(max_length=8, overlong="truncate")
         prepare(survey(DataRequest(path=data), tokens), tokens, tmp_path / "out", options=options)
         theirs = AutoTokenizer.from_pretrained(bert)
         made, rows = open_tokens(tmp_path / "out", "train"), open_array(tmp_path / "out", "train.rows")
@@ -125,7 +125,7 @@ class TestBesideTransformers:
             for one, two in zip(texts(60, words=4), texts(60, seed=1, words=5), strict=True)
         ]
         data = write_rows(tmp_path / "a.jsonl", [{"messages": one} for one in conversations])
-        tokens = Tokens(folder)
+        tokens = ModelTokenizer(folder)
         prepare(survey(DataRequest(path=data), tokens), tokens, tmp_path / "out")
         theirs = AutoTokenizer.from_pretrained(folder)
         made, rows = open_tokens(tmp_path / "out", "train"), open_array(tmp_path / "out", "train.rows")
@@ -148,7 +148,7 @@ class TestTrained:
         return json.loads((run / "metrics.json").read_text())
 
     def prepared(self, data: Path, model: Path, out: Path) -> Path:
-        tokens = Tokens(model)
+        tokens = ModelTokenizer(model)
         return prepare(survey(DataRequest(path=data), tokens), tokens, out).folder
 
     def test_classify(self, bert, tmp_path):

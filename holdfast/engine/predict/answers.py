@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from holdfast.core.errors import RequestError
 from holdfast.data.chat import CannotRender, Chat
-from holdfast.data.tokens import Tokens
+from holdfast.data.tokenizer import ModelTokenizer
 from holdfast.engine.predict.loading import Row
 
 _MOST_PROMPTS = 16
@@ -30,7 +30,7 @@ def load(folder: Path, about: Row, options: Row) -> "Answers":
     is_half = device.startswith("cuda") and came_as == "bfloat16"
     dtype = torch.bfloat16 if is_half else torch.float32
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True).to(device)
-    return Answers(model.eval(), Tokens(folder), about.get("chat_template"), options)
+    return Answers(model.eval(), ModelTokenizer(folder), about.get("chat_template"), options)
 
 
 class Answers:
@@ -38,7 +38,7 @@ class Answers:
 
     rows_at_once = 64
 
-    def __init__(self, model: Any, tokens: Tokens, template: str | None, options: Row):
+    def __init__(self, model: Any, tokens: ModelTokenizer, template: str | None, options: Row):
         self._model, self._tokens, self._template = model, tokens, template
         self._chat: Chat | None = None
         self._new_tokens = int(options.get("max_new_tokens") or 256)
@@ -106,7 +106,7 @@ class Answers:
         return torch.from_numpy(ids).to(device), torch.from_numpy(mask).to(device)
 
 
-def _marks(model: Any, tokens: Tokens) -> tuple[int, set[int]]:
+def _marks(model: Any, tokens: ModelTokenizer) -> tuple[int, set[int]]:
     """The padding id, and the ids that end an answer."""
     said = model.generation_config.eos_token_id
     ends = set(said if isinstance(said, list) else [] if said is None else [said])

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.data.prepare_classify import windows
-from holdfast.data.tokens import Tokens
+from holdfast.data.tokenizer import ModelTokenizer
 from holdfast.engine.calibration import probabilities
 from holdfast.engine.classifier import Classifier, averaged
 from holdfast.engine.predict.loading import Row
@@ -28,7 +28,7 @@ def load(folder: Path, about: Row, options: Row) -> "Labels":
     labels = about.get("labels") or [by_number[key] for key in sorted(by_number, key=int)]
     is_multi = about.get("multi_label", config.get("problem_type") == "multi_label_classification")
     settings = Settings(task="classify", model=str(folder), prepared="", run="", device=options["device"])
-    tokens = Tokens(folder)
+    tokens = ModelTokenizer(folder)
     length = about.get("max_length") or min(tokens.limit or _USUAL_LENGTH, _USUAL_LENGTH)
     file = folder / CALIBRATION
     temperature = json.loads(file.read_text(encoding="utf-8"))["temperature"] if file.is_file() else 1.0
@@ -46,7 +46,7 @@ class Labels:
     def __init__(
         self,
         classifier: Classifier,
-        tokens: Tokens,
+        tokens: ModelTokenizer,
         names: list[str],
         is_multi: bool,
         length: int,

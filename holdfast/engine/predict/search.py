@@ -15,11 +15,11 @@ from torch import Tensor
 from holdfast.core.errors import RequestError
 from holdfast.data import names
 from holdfast.data.badrows import BadRows
+from holdfast.data.data_request import DataRequest
 from holdfast.data.examples import optional_text
 from holdfast.data.read import open_source
-from holdfast.data.request import DataRequest
 from holdfast.data.shards import TokenArray, open_tokens, read_manifest
-from holdfast.data.tokens import Tokens
+from holdfast.data.tokenizer import ModelTokenizer
 from holdfast.engine.misjudged import Words
 from holdfast.engine.predict.loading import Row
 from holdfast.engine.predict.texts import token_array
@@ -40,7 +40,7 @@ def load(folder: Path, about: Row, options: Row) -> "Search":
         )
     settings = Settings(task="two-tower", model=str(folder), prepared="", run="", device=options["device"])
     towers = finished_text_towers(settings)
-    tokens = Tokens(folder / "query" if (folder / "query").is_dir() else folder)
+    tokens = ModelTokenizer(folder / "query" if (folder / "query").is_dir() else folder)
     prefixes = about.get("prefixes") or _prompts(folder)
     length = int(about.get("max_length") or min(tokens.limit or 256, 256))
     model = Search(towers, tokens, length, prefixes, settings, int(options.get("top") or 5))
@@ -59,7 +59,7 @@ class Search:
     rows_at_once = 1024
 
     def __init__(
-        self, towers: list[TextTower], tokens: Tokens, length: int, prefixes: Row, settings: Settings, top: int
+        self, towers: list[TextTower], tokens: ModelTokenizer, length: int, prefixes: Row, settings: Settings, top: int
     ):
         self._towers, self._tokens, self._length, self._prefixes = towers, tokens, length, prefixes
         self._settings, self._top = settings, top

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from holdfast.data.shards import TokenArray
-from holdfast.data.tokens import Tokens
+from holdfast.data.tokenizer import ModelTokenizer
 
 
-def token_array(tokens: Tokens, texts: Sequence[str], length: int) -> TokenArray:
+def token_array(tokens: ModelTokenizer, texts: Sequence[str], length: int) -> TokenArray:
     """Texts with the marks around them, each cut to a length."""
     before, after = tokens.marks
     room = length - len(before) - len(after)

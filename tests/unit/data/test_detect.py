@@ -3,10 +3,10 @@
 import pytest
 
 from holdfast.core.errors import RequestError
+from holdfast.data.data_request import DataRequest
 from holdfast.data.detect import detect
-from holdfast.data.labels import in_order
+from holdfast.data.label_forms import in_order
 from holdfast.data.profile import profile_columns
-from holdfast.data.request import DataRequest
 from tests.unit.data.conftest import sentences
 
 TEXTS = sentences(40)

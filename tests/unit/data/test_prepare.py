@@ -10,9 +10,9 @@ import pytest
 
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.data import prepare_classify
+from holdfast.data.data_request import DataRequest
 from holdfast.data.prepare import PrepareOptions, build_whole, link_files, prepare
 from holdfast.data.prepare_causal import learned
-from holdfast.data.request import DataRequest
 from holdfast.data.shards import (
     LONGEST_SHOWN,
     ArrayWriter,
@@ -23,19 +23,19 @@ from holdfast.data.shards import (
     open_tokens,
     read_manifest,
 )
-from holdfast.data.survey import survey
-from holdfast.data.tokens import Tokens
+from holdfast.data.survey_dataset import survey
+from holdfast.data.tokenizer import ModelTokenizer
 from tests.unit.data.conftest import labelled, sentences
 
 
 def prepared(path, folder, out, *, cache=None, options=None, on_progress=lambda *_: None, **given):
-    tokens = Tokens(folder)
+    tokens = ModelTokenizer(folder)
     found = survey(DataRequest(path=path, **given), tokens)
     return found, prepare(found, tokens, out, options=options, cache=cache, on_progress=on_progress)
 
 
 def texts_of(folder, name, tokens_folder):
-    tokenizer = Tokens(tokens_folder).tokenizer
+    tokenizer = ModelTokenizer(tokens_folder).tokenizer
     array = open_tokens(folder, name)
     return [tokenizer.decode(array[at].tolist()) for at in range(len(array))]
 
@@ -131,7 +131,7 @@ class TestCausal:
         _, done = prepared(write("a.jsonl", self.ROWS), chat_folder, tmp_path / "out")
         tokens, flags = open_tokens(tmp_path / "out", "train"), open_array(tmp_path / "out", "train.learn")
         assert len(flags) == len(tokens.tokens)
-        tokenizer = Tokens(chat_folder).tokenizer
+        tokenizer = ModelTokenizer(chat_folder).tokenizer
         numbers = open_array(tmp_path / "out", "train.rows")
         for at in range(len(tokens)):
             flag = flags[tokens.starts[at] : tokens.starts[at + 1]]
@@ -142,7 +142,7 @@ class TestCausal:
     def test_ends_of_questions_are_not_learned_though_they_are_pads_too(self, write, chat_folder, tmp_path):
         prepared(write("a.jsonl", self.ROWS), chat_folder, tmp_path / "out")
         tokens, flags = open_tokens(tmp_path / "out", "train"), open_array(tmp_path / "out", "train.learn")
-        end = Tokens(chat_folder).id_of("<|end|>")[0]
+        end = ModelTokenizer(chat_folder).id_of("<|end|>")[0]
         ends = flags[: tokens.starts[1]][tokens[0] == end]
         assert ends.tolist() == [0, 0, 1]  # system, user, assistant
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.data import frames
 from holdfast.data.badrows import BadRows
+from holdfast.data.data_request import DataRequest
 from holdfast.data.rawfile import look_at
 from holdfast.data.read import open_source
-from holdfast.data.request import DataRequest
 from tests.unit.data.conftest import csv_text, labelled
 
 ROWS = labelled(12)

@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import MPNetConfig, MPNetModel
 
+from holdfast.data.data_request import DataRequest
 from holdfast.data.prepare import prepare
-from holdfast.data.request import DataRequest
 from holdfast.data.shards import write_tokens
-from holdfast.data.survey import survey
-from holdfast.data.tokens import Tokens
+from holdfast.data.survey_dataset import survey
+from holdfast.data.tokenizer import ModelTokenizer
 from holdfast.engine.order import Order
 from holdfast.engine.settings import Settings
 from holdfast.engine.tasks import load_task
@@ -92,7 +92,7 @@ def test_texts_over_the_models_limit_are_read_whole_and_scored_once(bert, tmp_pa
         words[90] = "w7" if row % 2 else "w8"
         lines.append(f"{' '.join(words)},{'odd' if row % 2 else 'even'}")
     (tmp_path / "long.csv").write_text("\n".join(lines))
-    tokens = Tokens(bert)
+    tokens = ModelTokenizer(bert)
     found = survey(DataRequest(path=tmp_path / "long.csv", task="classify"), tokens)
     prepared = prepare(found, tokens, tmp_path / "prepared")
     assert prepared.manifest["overlong"] == "window", "chosen by itself, since every text is too long"

@@ -7,9 +7,9 @@ import pytest
 
 from holdfast.core.artifacts import to_plain
 from holdfast.core.errors import RequestError
-from holdfast.data.request import DataRequest
-from holdfast.data.survey import survey
-from holdfast.data.tokens import Tokens
+from holdfast.data.data_request import DataRequest
+from holdfast.data.survey_dataset import survey
+from holdfast.data.tokenizer import ModelTokenizer
 from holdfast.runs.dataset_survey import render_facts
 from tests.unit.data.conftest import csv_text, labelled, sentences
 
@@ -79,7 +79,7 @@ class TestFacts:
 
     def test_lengths_in_tokens_and_what_is_cut(self, write, bert_folder):
         rows = [*labelled(60), *((("film " * 50).strip(), "pos") for _ in range(6))]
-        facts = survey(DataRequest(path=write("a.csv", rows)), Tokens(bert_folder)).facts
+        facts = survey(DataRequest(path=write("a.csv", rows)), ModelTokenizer(bert_folder)).facts
         assert (facts.lengths["text"].unit, facts.lengths["text"].limit, facts.lengths["text"].longest) == (
             "tokens",
             32,

@@ -3,19 +3,19 @@
 Reads: the user's files. Leaves: `DatasetFacts`, which a run keeps as `dataset.json`.
 """
 
+from holdfast.data.data_request import DataRequest, Progress, no_progress
 from holdfast.data.files import find_files
 from holdfast.data.magic import name_of_binary
 from holdfast.data.rawfile import open_bytes, reading
-from holdfast.data.request import DataRequest, Progress, no_progress
 from holdfast.data.survey_beir import BeirSurvey, survey_beir
 from holdfast.data.survey_table import TableSurvey, survey_table
 from holdfast.data.survey_vectors import VectorSurvey, survey_vectors
-from holdfast.data.tokens import Tokens
+from holdfast.data.tokenizer import ModelTokenizer
 
 Survey = TableSurvey | BeirSurvey | VectorSurvey
 
 
-def survey(request: DataRequest, tokens: Tokens | None = None, on_progress: Progress = no_progress) -> Survey:
+def survey(request: DataRequest, tokens: ModelTokenizer | None = None, on_progress: Progress = no_progress) -> Survey:
     """Survey a file, a folder of splits, a BEIR folder or a file of vectors."""
     files = find_files(request)
     if files.beir:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.errors import RequestError
-from holdfast.data.tokens import Tokens, WordCache, batches, can_go_by_word
+from holdfast.data.tokenizer import Tokens, WordCache, batches, can_go_by_word
 from tests.unit.data.conftest import WORDS
 
 
@@ -66,7 +66,7 @@ def test_word_by_word_gives_the_same_tokens(bert_folder, texts):
 
 
 def test_the_cache_stays_small(bert_folder, monkeypatch):
-    monkeypatch.setattr("holdfast.data.tokens._MOST_WORDS", 5)
+    monkeypatch.setattr("holdfast.data.tokenizer._MOST_WORDS", 5)
     cache = WordCache(Tokens(bert_folder).tokenizer)
     for start in range(0, 40, 4):
         cache.encode([" ".join(WORDS[start : start + 4]), "x" * 50])

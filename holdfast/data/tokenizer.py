@@ -76,7 +76,7 @@ class WordCache:
 
 
 @dataclass(frozen=True)
-class Tokens:
+class ModelTokenizer:
     """A model folder's tokenizer, with the marks it puts around a text."""
 
     folder: Path
