@@ -1,19 +1,30 @@
 """`holdfast survey`: read a dataset as training would, and say what was found and chosen."""
 
+import shutil
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
 from holdfast.cli.waiting import Waiting
-from holdfast.runs import dataset_survey as surveying
+from holdfast.core.artifacts import to_json
+from holdfast.core.facts import DatasetFacts
+from holdfast.data.badrows import describe
+from holdfast.data.data_request import TASKS, DataRequest
+from holdfast.data.survey_dataset import survey as survey_dataset
+from holdfast.data.tokenizer import ModelTokenizer
 
+_SHOWN_LABELS = 12
+_SHOWN_BAD_ROWS = 5
+_WIDTH, _NARROW = 110, 60
 _PATH = click.Path(path_type=Path, readable=False)  # whether it can be read is said in our own words
 
 
 @click.command()
 @click.argument("data", type=_PATH)
-@click.option("--task", type=click.Choice(surveying.TASKS), help="What to train; found out when not given.")
+@click.option("--task", type=click.Choice(TASKS), help="What to train; found out when not given.")
 @click.option("--validation", type=_PATH, help="File with the rows to validate on.")
 @click.option("--test", type=_PATH, help="File with the rows to test on.")
 @click.option("--negatives", type=_PATH, help="JSON lines with near-misses of queries.")
@@ -47,14 +58,68 @@ def survey(data: Path, tokenizer: Path | None, as_json: bool, delimiter: str | N
     DATA is a file (CSV, TSV, JSON, JSON lines, Parquet, Excel, NPZ; each but the last also gzipped), a folder with a
     file for each split, or a BEIR folder. Exit code 2: nothing sensible can be trained on it.
     """
-    request = surveying.DataRequest(
+    request = DataRequest(
         path=data,
         delimiter="\t" if delimiter in ("tab", "\\t") else delimiter,
         **given,
     )
     screen = Waiting(quiet=as_json)
     try:
-        facts = surveying.survey_data(request, tokenizer, screen.show)
+        tokens = ModelTokenizer(tokenizer) if tokenizer else None
+        facts = survey_dataset(request, tokens, screen.show).facts
     finally:
         screen.clear()
-    click.echo(surveying.render_json(facts) if as_json else surveying.render_facts(facts))
+    click.echo(to_json(facts) if as_json else render_facts(facts))
+
+
+def render_facts(facts: DatasetFacts) -> str:
+    """Write the facts for a terminal: what the data is, what was chosen and why, what to check."""
+    return "\n".join(_lines(facts))
+
+
+def _lines(facts: DatasetFacts) -> Iterator[str]:
+    splits = ", ".join(f"{name} {rows:,}" for name, rows in facts.splits.items())
+    yield from _wrapped(f"{facts.task}, {facts.form}: {facts.rows:,} rows ({splits})", "[ok] ", 5)
+    for name, choice in facts.choices.items():
+        if name != "form":  # the first line says it
+            yield from _entry(name, f"{choice.value}  ({choice.because})")
+    if facts.labels:
+        yield from _entry("label names" if facts.multi_label else "classes", _labels(facts))
+    for role, found in facts.lengths.items():
+        sampled = f", from a sample of {found.measured:,}" if found.is_sample else ""
+        limit = f"; the model takes {found.limit:,}" if found.limit else ""
+        yield from _entry(
+            f"{role} lengths",
+            f"median {found.median:g} {found.unit}, 95 of 100 within {found.p95:,}, longest {found.longest:,}"
+            f"{limit}{sampled}",
+        )
+    for warning in facts.warnings:
+        yield from _wrapped(warning, "[!]  ", 5)
+    for bad in facts.bad_rows[:_SHOWN_BAD_ROWS]:
+        yield from _wrapped(describe(bad), "     bad: ", 10)
+    if facts.bad_row_count > _SHOWN_BAD_ROWS:
+        more = facts.bad_row_count - _SHOWN_BAD_ROWS
+        yield from _wrapped(f"and {more:,} more bad rows; --json lists the first {len(facts.bad_rows)}", " " * 5, 5)
+
+
+def _labels(facts: DatasetFacts) -> str:
+    ordered = sorted(facts.labels.items(), key=lambda item: -item[1])
+    shown = ", ".join(f"{name} ({count:,})" for name, count in ordered[:_SHOWN_LABELS])
+    more = f" and {len(ordered) - _SHOWN_LABELS} more" if len(ordered) > _SHOWN_LABELS else ""
+    return f"{len(ordered)}: {shown}{more}"
+
+
+def _entry(name: str, text: str) -> list[str]:
+    return _wrapped(text, f"     {name:<15} ", 21)
+
+
+def _wrapped(text: str, start: str, indent: int) -> list[str]:
+    width = max(38, min(_WIDTH, shutil.get_terminal_size((_WIDTH + 1, 24)).columns - 1))
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=start,
+        subsequent_indent=" " * (indent if width >= _NARROW else min(indent, 7)),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -52,7 +52,7 @@ class TableSurvey:
     tally: Tally  # with the split of every example
     labels: tuple[str, ...]  # in the order of their numbers
 
-    def examples(self) -> Iterator["Found"]:
+    def examples(self) -> Iterator["PlacedExample"]:
         """Read the dataset again: every example that can be used, in the same order."""
         at = 0
         for _, path, row, example in _examples(self.request, self.layout, self.sources, BadRows(1.0)):

@@ -3,9 +3,9 @@
 import pytest
 
 from holdfast.core.artifacts import read_artifact, write_artifact
-from holdfast.runs import survey_child
-from holdfast.runs.survey_watch import PLACE
+from holdfast.service import survey_child
 from holdfast.service.jobs import datasets
+from holdfast.service.survey_watch import PLACE
 
 ROWS = "text,label\n" + "".join(
     f"the meal number {at} was good,food\n" if at % 2 else f"the room number {at} was cold,stay\n" for at in range(60)

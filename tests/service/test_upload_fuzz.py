@@ -12,8 +12,8 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from holdfast.runs.survey_child import check_amount, survey_upload
 from holdfast.service.jobs.uploads import safe_name, title_of
+from holdfast.service.survey_child import check_amount, survey_upload
 
 LIMITS = {"memory_bytes": 10**9, "seconds": 20, "unpacked_bytes": 2_000_000, "rows": 20_000}
 CELL = st.one_of(

@@ -14,8 +14,8 @@ import pytest
 
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import HoldfastError
-from holdfast.runs import survey_watch
-from holdfast.runs.survey_watch import PLACE
+from holdfast.service import survey_watch
+from holdfast.service.survey_watch import PLACE
 from tests.service.surveyed import ROWS
 
 pytestmark = pytest.mark.service
@@ -70,7 +70,7 @@ def test_a_survey_that_was_killed_is_done_again_but_not_for_ever(tmp_path):
     job = {"path": str(folder / "a.csv"), "choices": {}, "limits": {**LIMITS, "rows": 10**9}}
     write_artifact(folder / PLACE, "k.job.json", job)
     for _ in range(3):
-        watch = subprocess.Popen([sys.executable, "-P", "-m", "holdfast.runs.survey_watch", str(folder), "k"])
+        watch = subprocess.Popen([sys.executable, "-P", "-m", "holdfast.service.survey_watch", str(folder), "k"])
         ends = time.monotonic() + 60
         while not (folder / PLACE / "work" / "job.json").exists() and time.monotonic() < ends:
             time.sleep(0.02)
@@ -90,7 +90,7 @@ def test_two_at_once_survey_one_file_once(tmp_path):
     (folder / "a.csv").write_text(ROWS)
     job = {"path": str(folder / "a.csv"), "choices": {}, "limits": LIMITS}
     write_artifact(folder / PLACE, "k.job.json", job)
-    command = [sys.executable, "-P", "-m", "holdfast.runs.survey_watch", str(folder), "k"]
+    command = [sys.executable, "-P", "-m", "holdfast.service.survey_watch", str(folder), "k"]
     for watch in [subprocess.Popen(command) for _ in range(3)]:
         assert watch.wait(90) == 0
     assert read_artifact(folder / PLACE / "k.json")["state"] == "ready"

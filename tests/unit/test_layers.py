@@ -20,8 +20,8 @@ MAY_IMPORT = {
     "preload": set(),
     "runs": {"core", "hazards", "machine", "data", "models", "planning", "doctor", "supervisor"},
     "integrations": {"core", "runs"},
-    "cli": {"core", "hazards", "runs", "service"},
-    "service": {"core", "hazards", "runs"},
+    "cli": {"core", "hazards", "data", "runs", "service"},
+    "service": {"core", "hazards", "data", "runs"},
 }
 HEAVY = {
     "torch": {"engine"},

@@ -23,8 +23,8 @@ from django.db.models import ProtectedError, Q
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.text import closest, plural
-from holdfast.runs.survey_watch import PLACE, is_watched, progress_of
 from holdfast.service.jobs.models import Dataset, Job, Shared
+from holdfast.service.survey_watch import PLACE, is_watched, progress_of
 from holdfast.service.unsent import forget
 
 Person = AbstractBaseUser | AnonymousUser
@@ -115,7 +115,7 @@ def start_survey(dataset: Dataset) -> None:
 def begin(folder: Path, key: str) -> "subprocess.Popen[bytes]":
     """Start the process that watches over a survey."""
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "holdfast.runs.survey_watch", str(folder), key],
+        [sys.executable, "-P", "-m", "holdfast.service.survey_watch", str(folder), key],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
+from holdfast.cli.survey import render_facts
 from holdfast.core.artifacts import to_plain
 from holdfast.core.errors import RequestError
 from holdfast.data.data_request import DataRequest
 from holdfast.data.survey_dataset import survey
 from holdfast.data.tokenizer import ModelTokenizer
-from holdfast.runs.dataset_survey import render_facts
 from tests.unit.data.conftest import csv_text, labelled, sentences
 
 CONTRACT = (

@@ -1,4 +1,4 @@
-"""Tokens are those of the library, whatever way they are come by."""
+"""The tokens are those of the library, however they are computed."""
 
 import json
 
@@ -7,17 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.errors import RequestError
-from holdfast.data.tokenizer import Tokens, WordCache, batches, can_go_by_word
+from holdfast.data.tokenizer import ModelTokenizer, WordCache, batches, can_go_by_word
 from tests.unit.data.conftest import WORDS
 
 
 def test_marks_and_limit_come_from_the_models_files(bert_folder):
-    tokens = Tokens(bert_folder)
+    tokens = ModelTokenizer(bert_folder)
     assert (tokens.marks, tokens.limit) == (((2,), (3,)), 32)
 
 
 def test_the_files_own_cutting_and_padding_are_off(bert_folder):
-    tokens = Tokens(bert_folder)
+    tokens = ModelTokenizer(bert_folder)
     assert len(tokens.encode(["film " * 40])[0]) == 40
     assert len(tokens.encode(["film"])[0]) == 1
 
@@ -27,23 +27,23 @@ def test_positions_that_start_after_the_padding_token(bert_folder, tmp_path):
     config = {"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1}
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 10**30}))
-    assert Tokens(tmp_path).limit == 512
+    assert ModelTokenizer(tmp_path).limit == 512
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
     with pytest.raises(RequestError, match=r"has no tokenizer.json"):
-        Tokens(tmp_path)
+        ModelTokenizer(tmp_path)
 
 
 def test_a_damaged_tokenizer_is_refused(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(RequestError, match="cannot be read"):
-        Tokens(tmp_path).encode(["film"])
+        ModelTokenizer(tmp_path).encode(["film"])
 
 
 def test_only_bert_tokenizers_go_word_by_word(bert_folder, chat_folder):
-    assert can_go_by_word(Tokens(bert_folder).tokenizer)
-    assert not can_go_by_word(Tokens(chat_folder).tokenizer)
+    assert can_go_by_word(ModelTokenizer(bert_folder).tokenizer)
+    assert not can_go_by_word(ModelTokenizer(chat_folder).tokenizer)
 
 
 _PIECES = st.one_of(
@@ -57,7 +57,7 @@ _PIECES = st.one_of(
 @settings(deadline=None)
 @given(st.lists(st.lists(_PIECES, max_size=12).map("".join), max_size=6))
 def test_word_by_word_gives_the_same_tokens(bert_folder, texts):
-    tokenizer = Tokens(bert_folder).tokenizer
+    tokenizer = ModelTokenizer(bert_folder).tokenizer
     texts = [text.encode("utf-8", "ignore").decode() for text in texts]
     expected = [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
     cache = WordCache(tokenizer)
@@ -67,7 +67,7 @@ def test_word_by_word_gives_the_same_tokens(bert_folder, texts):
 
 def test_the_cache_stays_small(bert_folder, monkeypatch):
     monkeypatch.setattr("holdfast.data.tokenizer._MOST_WORDS", 5)
-    cache = WordCache(Tokens(bert_folder).tokenizer)
+    cache = WordCache(ModelTokenizer(bert_folder).tokenizer)
     for start in range(0, 40, 4):
         cache.encode([" ".join(WORDS[start : start + 4]), "x" * 50])
     assert len(cache._ids) <= 10

@@ -1,4 +1,4 @@
-"""Surveys a file that somebody sent, inside limits: `python -P -m holdfast.runs.survey_child FOLDER`.
+"""Surveys a file that somebody sent, inside limits: `python -P -m holdfast.service.survey_child FOLDER`.
 
 The file may be a bomb or a riddle, so this process gives itself little memory, time and disk before it looks at it.
 It reads and counts; it runs nothing and unpickles nothing. Reads: job.json. Leaves: progress.json, result.json.
@@ -9,12 +9,16 @@ import sys
 import time
 import zipfile
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.core.artifacts import read_artifact, to_plain, write_artifact
 from holdfast.core.errors import HoldfastError, RequestError
 from holdfast.core.text import human_bytes
+
+if TYPE_CHECKING:
+    from holdfast.data.data_request import DataRequest, Progress
 
 _PREVIEW_ROWS, _PREVIEW_COLUMNS, _CELL_CHARACTERS = 20, 50, 400
 _MOST_LABELS, _MOST_COLUMNS, _MOST_ENTRIES = 300, 500, 10_000
@@ -55,22 +59,17 @@ def survey_upload(job: Mapping[str, Any], on_progress: Any) -> dict[str, object]
     found: dict[str, object] = {"state": "refused", "facts": {}, "preview": {}, "problem": {}}
     try:
         check_packed(path, limits)
-        from holdfast.runs.dataset_survey import (
-            DataRequest,
-            first_rows,
-            survey_with_lengths,
-        )  # under the limits already
+        # Imported here, under the limits: reading a hostile file starts with the libraries that do.
+        from holdfast.data.data_request import DataRequest
+        from holdfast.data.survey_dataset import survey
+        from holdfast.data.survey_table import TableSurvey
 
         request = DataRequest(path=path, **_reading(job["choices"]))
-        columns, rows = first_rows(request, _PREVIEW_ROWS, on_progress)
-        found["preview"] = {
-            "columns": list(columns[:_PREVIEW_COLUMNS]),
-            "rows": [[_cell(value) for value in row[:_PREVIEW_COLUMNS]] for row in rows],
-            "left_out_columns": max(0, len(columns) - _PREVIEW_COLUMNS),
-        }
-        facts, histograms = survey_with_lengths(request, on_progress)
-        found |= {"facts": _bounded(to_plain(facts)), "state": "ready"}
-        found["facts"] |= {"histograms": histograms}  # type: ignore[operator]  # built here, as what JSON can hold
+        found["preview"] = _preview(request, on_progress)
+        surveyed = survey(request, None, on_progress)
+        lengths = surveyed.tally.lengths if isinstance(surveyed, TableSurvey) else {}
+        histograms = {role: one.histogram() for role, one in lengths.items()}
+        found |= {"facts": {**_bounded(to_plain(surveyed.facts)), "histograms": histograms}, "state": "ready"}
     except HoldfastError as error:
         found["problem"] = {"what": error.what, "seen": error.seen, "try_next": list(error.try_next)}
     except (MemoryError, RecursionError) as error:
@@ -79,6 +78,29 @@ def survey_upload(job: Mapping[str, Any], on_progress: Any) -> dict[str, object]
         seen = f"{type(error).__name__}: {error}"[:300]
         found["problem"] = {"what": "the file could not be read", "seen": seen, "try_next": []}
     return _storable(found, str(path.parent))  # type: ignore[return-value]  # built here, as what JSON can hold
+
+
+def _preview(request: "DataRequest", on_progress: "Progress") -> dict[str, object]:
+    """The columns of a file and its first rows, before anything is decided about them."""
+    from holdfast.data.badrows import BadRows
+    from holdfast.data.read import open_source
+    from holdfast.data.survey_vectors import list_members
+
+    source = open_source(request.path, request, on_progress)
+    columns: tuple[str, ...] = source.columns
+    rows: list[list[object]]
+    if source.kind == "npz":
+        columns = ("array", "shape")
+        arrays = islice(list_members(source.path), _PREVIEW_ROWS)
+        rows = [[one.name, " x ".join(map(str, one.shape))] for one in arrays]
+    else:
+        first = islice(source.rows(BadRows(1.0)), _PREVIEW_ROWS)
+        rows = [[row.get(column) for column in columns[:_PREVIEW_COLUMNS]] for _, row in first]
+    return {
+        "columns": list(columns[:_PREVIEW_COLUMNS]),
+        "rows": [[_cell(value) for value in row] for row in rows],
+        "left_out_columns": max(0, len(columns) - _PREVIEW_COLUMNS),
+    }
 
 
 def too_much(seen: str, limits: Mapping[str, int]) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Watches over the survey of one upload: `python -P -m holdfast.runs.survey_watch FOLDER KEY`.
+"""Watches over the survey of one upload: `python -P -m holdfast.service.survey_watch FOLDER KEY`.
 
 It holds the folder's lock, so that a survey runs once; waits for a free place, so that few run at a time; gives the
 child its limits and its time; and writes down in words how it ended, whatever happened to it. It outlives the page
@@ -19,7 +19,7 @@ from typing import Any
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.exits import exit_words
 from holdfast.core.text import human_seconds
-from holdfast.runs.survey_child import too_much
+from holdfast.service.survey_child import too_much
 
 PLACE = ".survey"  # in the upload's folder
 _AT_ONCE = 2
@@ -87,7 +87,7 @@ def _run(work: Path, seconds: float) -> int | None:
     passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     with (work / "log").open("wb") as log:
         child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "holdfast.runs.survey_child", str(work)],
+            [sys.executable, "-P", "-m", "holdfast.service.survey_child", str(work)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
