@@ -15,10 +15,10 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from holdfast.core.records import Outcome, read_record
 from holdfast.core.runfolder import attempt_folder, model_folder
 from holdfast.runs.supervise import Job
 from holdfast.runs.supervise import supervise as supervise_job
-from holdfast.supervisor.outcome import read_outcome
 from tests.lab.preloaded import has_library
 from tests.lab.supervised import supervise, weights
 from tests.lab.test_run_engine import STRIKE, Unbroken, job
@@ -157,7 +157,7 @@ class Engine(Subject):
         """Under its supervisor."""
         run = place / "run"
         result = supervise_job(run, self._job(run, fault, phase))
-        first = read_outcome(attempt_folder(run, 1))
+        first = read_record(attempt_folder(run, 1), Outcome)
         return result.exit_code, first and first.noticed_after_seconds, _weights_in(model_folder(run))
 
     def _job(self, run: Path, fault: str, phase: str) -> Job:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 REQUEST, MACHINE, DATASET, PLAN, DOCTOR = "request.json", "machine.json", "dataset.json", "plan.json", "doctor.json"
 RESULT, METRICS, REPORT = "result.json", "metrics.json", "report.html"
+PROOF, FORECAST = "proof.json", "forecast.json"
+RESUME_CHECK = "resume_check.json"  # whether a killed run repeated its steps
 MISJUDGED = "misjudged.json"  # examples that the finished model gets wrong
 ABOUT_MODEL = "holdfast.json"  # in the model's folder: what it takes and gives
 SETTINGS, BEAT, EVENTS = "settings.json", "beat", "events.jsonl"

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.core.evidence import Diagnosis, Evidence
+from holdfast.core.records import Outcome
 from holdfast.supervisor.attempt import NOTHING
 from holdfast.supervisor.diagnose import diagnose
-from holdfast.supervisor.outcome import Outcome
 
 _ECHOES = {"nccl-timeout", "rank-stuck"}  # what ranks say that waited for another
 _ECHO = re.compile(
@@ -61,7 +61,7 @@ def told_by(part: Part, number: int) -> tuple[Outcome, Diagnosis]:
                 f"on {part.node}: nothing was heard of its supervisor for {part.silent_seconds:.0f} s; "
                 "it was killed, or the machine is off or cut off from the run's folder"
             )
-        return Outcome(number=number, outcome="died", sentence=sentence, is_outside=True, diagnosis="unknown"), NOTHING
+        return Outcome(number=number, outcome="died", sentence=sentence, is_external=True, diagnosis="unknown"), NOTHING
     sentence = _RANK.sub(lambda found: f"rank {found[1]} on {part.node} (pid ", part.outcome.sentence)
     return replace(part.outcome, sentence=f"on {part.node}: {sentence}"), diagnose(part.evidence)
 

@@ -22,6 +22,7 @@ from holdfast.core.env import lease_seconds, node_name
 from holdfast.core.errors import MachineError, NotNow
 from holdfast.core.evidence import Diagnosis
 from holdfast.core.notice import Seen
+from holdfast.core.records import Outcome, to_record
 from holdfast.core.runfolder import DIAGNOSIS, EVIDENCE, NODES, NOTICE, attempt_folder, part_folder
 from holdfast.core.text import human_seconds, plural
 from holdfast.machine.network import free_port, own_address
@@ -32,7 +33,7 @@ from holdfast.runs.rendezvous import MeetingPlace, with_rendezvous
 from holdfast.supervisor.attempt import NOTHING, CallOff, OnEvent, StopRequest
 from holdfast.supervisor.child import Launch
 from holdfast.supervisor.collect import read_attempt_evidence
-from holdfast.supervisor.outcome import Outcome, newest_beat, outcome_of
+from holdfast.supervisor.outcome import newest_beat
 
 WAIT_SECONDS = 900.0  # for machines that have not come yet
 _LOOK_SECONDS = 0.3
@@ -205,8 +206,8 @@ class Crew:
             f"the machines did not meet at {meeting.host}, port {meeting.port}, of {self._me} ({said}); "
             f"where the others reach {self._me} at another address: HOLDFAST_NODE_ADDRESS=ADDRESS there"
         )
-        told = replace(told, sentence=sentence, diagnosis="unknown", confidence="unknown", error="", is_outside=True)
-        return replace(told, exit_code=MachineError.exit_code, is_outside=False) if self._had_not_met else told
+        told = replace(told, sentence=sentence, diagnosis="unknown", confidence="unknown", error="", is_external=True)
+        return replace(told, exit_code=MachineError.exit_code, is_external=False) if self._had_not_met else told
 
     def _look(self, at_once: bool = False) -> None:
         """Look at every notice, but not oftener than a network file system likes."""
@@ -264,7 +265,7 @@ class Crew:
 
     def _outcome(self, node: str) -> Outcome | None:
         said = self._said(node)
-        return outcome_of(said.get("outcome")) if said.get("attempt") == self._call.number else None
+        return to_record(said.get("outcome"), Outcome) if said.get("attempt") == self._call.number else None
 
     def _part(self, node: str) -> Part | None:
         """One machine's part once it is over; None while it goes on."""
@@ -292,7 +293,7 @@ class _Call:
 
 
 def _cut_off(outcome: Outcome, sentence: str, step: int) -> Outcome:
-    return replace(outcome, outcome="interrupted", sentence=sentence, step_reached=step, is_outside=True)
+    return replace(outcome, outcome="interrupted", sentence=sentence, step_reached=step, is_external=True)
 
 
 def _keep_evidence(attempt: Path, me: str, culprit: Part) -> None:

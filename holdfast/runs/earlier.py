@@ -15,11 +15,12 @@ from typing import Any
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.old_events import read_last_events
 from holdfast.core.plan import Rung
+from holdfast.core.records import Outcome, read_record
 from holdfast.core.runfolder import DECISION, EVENTS, OUTCOME, RUNG, SAMPLES, attempt_folder, attempt_folders
 from holdfast.planning.ladder import Changes
 from holdfast.supervisor.ending import end_tree
 from holdfast.supervisor.members import find_member, read_root
-from holdfast.supervisor.outcome import Outcome, newest_beat, read_outcome
+from holdfast.supervisor.outcome import newest_beat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +40,8 @@ def read_earlier(run: Path, on_leftover: Callable[[str], None]) -> Earlier:
     folders = attempt_folders(run)
     if not folders:
         return Earlier()
-    ended = [(folder, outcome) for folder in folders[:-1] if (outcome := read_outcome(folder))]
-    last = read_outcome(folders[-1]) or _close_cut_off(folders[-1], on_leftover)
+    ended = [(folder, outcome) for folder in folders[:-1] if (outcome := read_record(folder, Outcome))]
+    last = read_record(folders[-1], Outcome) or _close_cut_off(folders[-1], on_leftover)
     next_number = int(folders[-1].name) + 1
     seconds = last.seconds + sum(outcome.seconds for _, outcome in ended)
     if last.outcome in ("stopped", "finished"):
@@ -65,7 +66,7 @@ def read_earlier(run: Path, on_leftover: Callable[[str], None]) -> Earlier:
 
 def read_pauses(run: Path) -> list[tuple[float, float]]:
     """When no attempt ran: from the end of each to the start of the next, which may be days after a stop."""
-    outcomes = [outcome for folder in attempt_folders(run) if (outcome := read_outcome(folder))]
+    outcomes = [outcome for folder in attempt_folders(run) if (outcome := read_record(folder, Outcome))]
     gaps = ((before.started + before.seconds, after.started) for before, after in itertools.pairwise(outcomes))
     return [(end, start) for end, start in gaps if start > end]
 
@@ -73,7 +74,7 @@ def read_pauses(run: Path) -> list[tuple[float, float]]:
 def is_left_running(run: Path) -> bool:
     """Say whether the newest attempt's process lives although it has no outcome, as when its supervisor was killed."""
     folders = attempt_folders(run)
-    root = read_root(folders[-1]) if folders and not read_outcome(folders[-1]) else None
+    root = read_root(folders[-1]) if folders and not read_record(folders[-1], Outcome) else None
     found = find_member(root.pid) if root else None
     return found is not None and found.identity == root and not found.is_gone
 
@@ -82,7 +83,7 @@ def end_leftovers(run: Path) -> str:
     """End what a killed supervisor left running; say what was ended, or nothing."""
     said: list[str] = []
     folders = attempt_folders(run)
-    if folders and not read_outcome(folders[-1]):
+    if folders and not read_record(folders[-1], Outcome):
         _close_cut_off(folders[-1], said.append)
     return "".join(said)
 
@@ -124,7 +125,7 @@ def _close_cut_off(attempt: Path, on_leftover: Callable[[str], None]) -> Outcome
         phase=phase,
         step_reached=step,
         steps=steps,
-        is_outside=True,
+        is_external=True,
         started=started,
         seconds=round(max(0.0, _last_word_at(attempt) - started), 3),
     )

@@ -18,6 +18,7 @@ from holdfast.core.env import lease_seconds, node_name
 from holdfast.core.errors import HoldfastError, RequestError
 from holdfast.core.notice import Seen
 from holdfast.core.old_events import Events
+from holdfast.core.records import Outcome
 from holdfast.core.room import writing
 from holdfast.core.runfolder import CHILD, EVENTS, NODES, NOTICE, OUTCOME, attempt_folder, attempt_folders, part_folder
 from holdfast.core.text import human_seconds
@@ -35,7 +36,6 @@ from holdfast.runs.supervise import Job, Result, supervise
 from holdfast.supervisor.attempt import CallOff, OnEvent, StopRequest, run_attempt
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.ending import end_tree
-from holdfast.supervisor.outcome import Outcome
 
 _LOOK_SECONDS = 0.3
 _SAY_SECONDS = 60.0

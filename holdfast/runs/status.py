@@ -13,12 +13,13 @@ from typing import Any
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.old_events import find_last_event, read_events, read_last_events
+from holdfast.core.records import Outcome, read_record
 from holdfast.core.runfolder import EVENTS, METRICS, REQUEST, RESULT, RUNG, SAMPLES, SETTINGS, attempt_folders
 from holdfast.runs.earlier import is_left_running, newest_step
 from holdfast.runs.nodes import NodeStatus, read_leader, read_nodes
 from holdfast.runs.run_path import require_run
 from holdfast.supervisor.ends import read_ranks
-from holdfast.supervisor.outcome import newest_beat, read_outcome, weights_words
+from holdfast.supervisor.outcome import newest_beat, weights_words
 
 _ALONE = (
     "it trains on, but its supervisor is gone: `holdfast resume {run}` ends it and goes on from its last checkpoint"
@@ -167,7 +168,7 @@ def _here(run: Path) -> str:
 
 
 def _attempt_status(attempt: Path, is_watched: bool) -> AttemptStatus:
-    outcome = read_outcome(attempt)
+    outcome = read_record(attempt, Outcome)
     if outcome:
         return AttemptStatus(
             rung=outcome.rung,

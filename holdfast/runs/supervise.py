@@ -32,6 +32,7 @@ from typing import Literal
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.evidence import Decision, Diagnosis
 from holdfast.core.old_events import Events
+from holdfast.core.records import Outcome, read_record
 from holdfast.core.room import cannot_write, writing
 from holdfast.core.runfolder import DECISION, EVENTS, OUTCOME, RESULT, RUNG, STACKS, attempt_folder
 from holdfast.core.text import plural
@@ -45,7 +46,7 @@ from holdfast.runs.memory import Memory
 from holdfast.supervisor.attempt import CallOff, OnEvent, StopRequest, run_attempt
 from holdfast.supervisor.budgets import STEP_FLOOR_SECONDS, Budgets
 from holdfast.supervisor.child import Launch
-from holdfast.supervisor.outcome import Outcome, read_outcome, void_changes
+from holdfast.supervisor.outcome import ineffective_changes, tried_of
 from holdfast.supervisor.own_words import in_own_words
 
 __all__ = ["Job", "Result", "StopRequest", "supervise"]
@@ -135,7 +136,7 @@ class _Supervision:
             number = earlier.next_number if not history else max(earlier.next_number, history[-1].number + 1)
             if self._crew and not self._gather(self._crew):
                 self._lease.require()
-                last = read_outcome(attempt_folder(self._run, number - 1)) if number > 1 else None
+                last = read_record(attempt_folder(self._run, number - 1), Outcome) if number > 1 else None
                 return self._stopped(last or Outcome(number=0, outcome="stopped"))
             outcome, diagnosis = self._attempt(number, decision, resume=number > 1)
             history.append(outcome)
@@ -145,7 +146,7 @@ class _Supervision:
                 return self._stopped(outcome)
             decision = choose_rung(
                 diagnosis,
-                [one.as_tried() for one in history],
+                [tried_of(one) for one in history],
                 self._job.ladder,
                 allow_changes=self._job.allow_changes,
                 max_attempts=self._job.max_attempts,
@@ -200,7 +201,7 @@ class _Supervision:
             rung=_title(decision),
             rung_change=decision.rung.change if decision.rung else {},
             changes=decision.changes,
-            void=void_changes(attempt, decision.changes, outcome),
+            ineffective=ineffective_changes(attempt, decision.changes, outcome),
         )
         _keep(attempt, OUTCOME, outcome)
         if outcome.outcome in ("died", "hung"):
@@ -231,7 +232,7 @@ class _Supervision:
         part = " in the last" if outcome.number > 1 and not outcome.steps else ""
         steps = f", {outcome.step_reached} steps{part}" if outcome.step_reached else ""
         if self._memory and not outcome.sentence:
-            changes = {name: value for name, value in outcome.changes.items() if name not in outcome.void}
+            changes = {name: value for name, value in outcome.changes.items() if name not in outcome.ineffective}
             self._memory.remember(self._job.memory_key, self._job.words, changes, outcome.number, self._learnt)
         if self._job.clean_up:
             self._job.clean_up(self._run)

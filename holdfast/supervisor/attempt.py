@@ -15,6 +15,7 @@ from typing import Literal
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.evidence import Diagnosis, Evidence
 from holdfast.core.old_events import Events, read_events
+from holdfast.core.records import Outcome, OutcomeKind
 from holdfast.core.room import FULL
 from holdfast.core.runfolder import DIAGNOSIS, EVENTS, SAMPLES, STOP
 from holdfast.hazards import find_hazard
@@ -29,8 +30,6 @@ from holdfast.supervisor.members import Member, find_members
 from holdfast.supervisor.memory_proof import MemoryMark
 from holdfast.supervisor.outcome import (
     OUTSIDE,
-    How,
-    Outcome,
     closing_words,
     is_at_end,
     last_error,
@@ -141,7 +140,7 @@ class _Attempt:
             outcome, diagnosis = _outcome("finished" if has_finished else "stopped", look, code), NOTHING
         elif code is None and self._call_off == "end":
             end_tree(self._launch.attempt, child, _HUNG_GRACE_SECONDS)
-            outcome, diagnosis = replace(_outcome("interrupted", look, None), is_outside=True), NOTHING
+            outcome, diagnosis = replace(_outcome("interrupted", look, None), is_external=True), NOTHING
         elif code == 0 or (code is not None and self._is_all_done(child.pid, code)):
             self._end_stragglers(child)
             outcome, diagnosis = self._finished(look, child.pid, code), NOTHING
@@ -221,7 +220,7 @@ class _Attempt:
             error=error,
             place=place,
             noticed_after_seconds=round(look.noticed_after_seconds or 0.0, 3) if is_hung else None,
-            is_outside=diagnosis.slug in OUTSIDE or _is_outside(look, code, exits, mark),
+            is_external=diagnosis.slug in OUTSIDE or _is_outside(look, code, exits, mark),
         )
         self._on_event("diagnosis", {"slug": diagnosis.slug, "confidence": diagnosis.confidence})
         return outcome, diagnosis
@@ -319,7 +318,7 @@ def _cannot_keep(trouble: OSError) -> Diagnosis:
     return Diagnosis(slug=hazard.slug, confidence="proven", title=hazard.title, remedies=hazard.remedies)
 
 
-def _outcome(how: How, look: Look, code: int | None) -> Outcome:
+def _outcome(how: OutcomeKind, look: Look, code: int | None) -> Outcome:
     return Outcome(number=0, outcome=how, exit_code=code, phase=look.phase, step_reached=look.step, steps=look.steps)
 
 

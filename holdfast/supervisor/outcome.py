@@ -1,11 +1,9 @@
 """How one attempt went: the value, its file, and what the ladder needs to know of it."""
 
-import dataclasses
 import re
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -14,10 +12,9 @@ from holdfast.core.evidence import Evidence
 from holdfast.core.heartbeat import read_beat
 from holdfast.core.old_events import find_last_event, read_events
 from holdfast.core.plan import Rung
-from holdfast.core.runfolder import BEAT, BEATS, CHILD, EVENTS, OUTCOME
+from holdfast.core.records import Outcome
+from holdfast.core.runfolder import BEAT, BEATS, CHILD, EVENTS
 from holdfast.planning.ladder import Tried
-
-How = Literal["finished", "died", "hung", "stopped", "interrupted"]
 
 _OUTSIDE_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL}
 _CRASHES = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP}
@@ -29,74 +26,34 @@ _OWN_PLACE = r"^(?:waits for a lock of the program's own|stands|crashed|ended it
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """How one attempt went. Written as outcome.json when it has ended."""
-
-    number: int
-    outcome: How
-    rung: str = ""  # title of what this attempt changed; empty for the plan as asked
-    rung_change: Mapping[str, object] = field(default_factory=dict)
-    changes: Mapping[str, object] = field(default_factory=dict)  # all that differed from the plan as asked
-    exit_code: int | None = None  # of the child; negative for a signal; None when it was ended for a hang
-    diagnosis: str | None = None  # slug
-    confidence: str = ""
-    sentence: str = ""  # the cause with its proof
-    error: str = ""
-    place: str = ""
-    phase: str = ""
-    step_reached: int = 0
-    steps: int = 0
-    noticed_after_seconds: float | None = None  # from the last sign of progress until it was known
-    is_outside: bool = False
-    void: tuple[str, ...] = ()
-    seconds: float = 0.0
-    started: float = 0.0  # time of day
-
-    @property
-    def _lived_seconds(self) -> float:
-        """Until its last sign of progress; one that was cut off with its supervisor was not killed at its start."""
-        if self.outcome == "interrupted" or not self.seconds:
-            return float("inf")
-        return max(0.0, self.seconds - (self.noticed_after_seconds or 0.0))
-
-    def as_tried(self) -> Tried:
-        """The same for the ladder."""
-        ending: Literal["signal", "code", "hang"] = "code"
-        if self.outcome == "hung":
-            ending = "hang"
-        elif self.outcome == "interrupted" or (self.exit_code or 0) < 0:
-            ending = "signal"
-        return Tried(
-            changes=self.changes,
-            rung=Rung(self.rung, self.rung_change) if self.rung_change else None,
-            ending=ending,
-            exit_code=self.exit_code,
-            slug=self.diagnosis or "unknown",
-            error=self.error,
-            place=self.place,
-            step_reached=self.step_reached,
-            phase=self.phase,
-            is_outside=self.is_outside,
-            seconds=self._lived_seconds,
-            void=frozenset(self.void),
-        )
+def tried_of(outcome: Outcome) -> Tried:
+    """What the ladder needs to know of an attempt."""
+    ending: Literal["signal", "code", "hang"] = "code"
+    if outcome.outcome == "hung":
+        ending = "hang"
+    elif outcome.outcome == "interrupted" or (outcome.exit_code or 0) < 0:
+        ending = "signal"
+    return Tried(
+        changes=outcome.changes,
+        rung=Rung(outcome.rung, outcome.rung_change) if outcome.rung_change else None,
+        ending=ending,
+        exit_code=outcome.exit_code,
+        slug=outcome.diagnosis or "unknown",
+        error=outcome.error,
+        place=outcome.place,
+        step_reached=outcome.step_reached,
+        phase=outcome.phase,
+        is_outside=outcome.is_external,
+        seconds=_lived_seconds(outcome),
+        void=frozenset(outcome.ineffective),
+    )
 
 
-def read_outcome(attempt: Path) -> Outcome | None:
-    """How an attempt went; None while it runs, or when its supervisor was killed."""
-    return outcome_of(read_artifact(attempt / OUTCOME))
-
-
-def outcome_of(known: object) -> Outcome | None:
-    """The outcome that was written down as a plain object; None where that holds none."""
-    if not isinstance(known, Mapping):
-        return None
-    names = {one.name for one in dataclasses.fields(Outcome)}
-    try:
-        return Outcome(**{name: value for name, value in known.items() if name in names})
-    except TypeError:
-        return None
+def _lived_seconds(outcome: Outcome) -> float:
+    """Until its last sign of progress; an attempt that was cut off with its supervisor was not killed at its start."""
+    if outcome.outcome == "interrupted" or not outcome.seconds:
+        return float("inf")
+    return max(0.0, outcome.seconds - (outcome.noticed_after_seconds or 0.0))
 
 
 def newest_beat(attempt: Path) -> tuple[str, int, int]:
@@ -146,7 +103,7 @@ def last_error(evidence: Evidence) -> tuple[str, str]:
     return errors[-1].text, f"{frames[-1]['file']}:{frames[-1]['line']}" if frames else ""
 
 
-def void_changes(attempt: Path, changes: Mapping[str, object], outcome: Outcome) -> tuple[str, ...]:
+def ineffective_changes(attempt: Path, changes: Mapping[str, object], outcome: Outcome) -> tuple[str, ...]:
     """The settings that were seen to reach nothing in this script; empty before it trains, when nobody knows."""
     has_begun = outcome.step_reached or outcome.phase in _TRAINING
     if not has_begun or is_of_engine(attempt):

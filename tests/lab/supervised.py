@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.heartbeat import read_beat
+from holdfast.core.records import Outcome, read_record
 from holdfast.core.runfolder import OUTPUT
-from holdfast.supervisor.outcome import Outcome, read_outcome
 
 SCRIPTS = Path(__file__).parent / "scripts"
 LIMIT_SECONDS = 600
@@ -28,7 +28,7 @@ class Supervised:
 
     @property
     def outcomes(self) -> list[Outcome]:
-        return [one for folder in sorted((self.run / "attempts").iterdir()) if (one := read_outcome(folder))]
+        return [one for folder in sorted((self.run / "attempts").iterdir()) if (one := read_record(folder, Outcome))]
 
     @property
     def result(self) -> dict:

@@ -15,6 +15,7 @@ import pytest
 
 from holdfast.core.evidence import Diagnosis
 from holdfast.core.heartbeat import read_beat
+from holdfast.core.records import Outcome
 from holdfast.core.runfolder import BEAT, OUTPUT
 from holdfast.runs.command import PRELOAD
 from holdfast.supervisor import dumps
@@ -25,7 +26,6 @@ from holdfast.supervisor.collect import read_attempt_evidence
 from holdfast.supervisor.dumps import find_spy
 from holdfast.supervisor.ending import end_tree
 from holdfast.supervisor.members import find_member, find_members, read_root
-from holdfast.supervisor.outcome import Outcome
 
 pytestmark = pytest.mark.lab
 FAULTS = Path(__file__).parent / "faults"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.core.records import Outcome
 from holdfast.core.runfolder import OUTPUT, part_folder
 from holdfast.runs.status import read_status
-from holdfast.supervisor.outcome import Outcome
 from tests.lab.supervised import LIMIT_SECONDS
 from tests.lab.together import Together
 
@@ -110,7 +110,7 @@ def test_a_supervisor_killed_on_another_machine_is_missed_and_may_come_back(toge
     finished_row("supervisor killed on another machine", together)
     said = "nothing was heard of its supervisor" if waits else "its supervisor was gone and has been started again"
     assert f"on b: {said}" in first.sentence
-    assert first.is_outside
+    assert first.is_external
     assert same
 
 

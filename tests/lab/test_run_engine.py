@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.core.records import Outcome, read_record
 from holdfast.core.runfolder import REQUEST, SETTINGS, attempt_folder, model_folder
 from holdfast.planning.ladders import engine_ladder
 from holdfast.runs.supervise import Job, supervise
 from holdfast.supervisor.child import Launch
-from holdfast.supervisor.outcome import read_outcome
 from tests.lab.supervised import weights
 from tests.tiny import (
     tiny_bert,
@@ -94,7 +94,7 @@ def test_struck_in_any_phase_it_ends_with_the_same_weights(tmp_path, unbroken, l
     wanted = unbroken.weights(task)
     strike = f"{name}:{phase}:{20 if phase == 'step' else 0}"
     result = supervise(run, job(run, task, unbroken.parts(task), strike))
-    first = read_outcome(attempt_folder(run, 1))
+    first = read_record(attempt_folder(run, 1), Outcome)
     same = result.state == "finished" and weights(model_folder(run)) == wanted
     lab_row(
         fault=name,

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.artifacts import read_artifact
+from holdfast.core.records import Outcome, read_record
 from holdfast.core.runfolder import DIAGNOSIS, EVIDENCE, REQUEST, SETTINGS, attempt_folder, model_folder
 from holdfast.planning.ladders import engine_ladder
 from holdfast.runs.engine_child import EngineChildren
 from holdfast.runs.supervise import Job, supervise
 from holdfast.supervisor.child import Launch
 from holdfast.supervisor.ends import read_ranks
-from holdfast.supervisor.outcome import read_outcome
 from tests.lab.supervised import weights
 from tests.tiny import tiny_bert, tiny_prepared
 
@@ -75,7 +75,7 @@ def test_a_struck_rank_is_named_and_the_same_weights_come_out(tmp_path, parts, u
     run = tmp_path / "run"
     result = supervise(run, job(run, parts, f"{name}:{phase}:{20 if phase == 'step' else 0}", rank))
     attempt = attempt_folder(run, 1)
-    first = read_outcome(attempt)
+    first = read_record(attempt, Outcome)
     same = result.state == "finished" and weights(model_folder(run)) == unbroken
     lab_row(
         fault=f"{name} of rank {rank}",

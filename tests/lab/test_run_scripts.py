@@ -97,7 +97,7 @@ def test_a_trainer_ended_from_outside_goes_on_with_the_same_plan(tmp_path, unbro
         finished=True,
         identical=same,
     )
-    assert first.is_outside
+    assert first.is_external
     assert first.diagnosis == ("process-stopped" if number is signal.SIGSTOP else "process-killed")
     assert [one.changes for one in done.outcomes] == [{}, {}]
     assert first.noticed_after_seconds is None or first.noticed_after_seconds < 15

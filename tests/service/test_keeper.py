@@ -15,6 +15,7 @@ from django.contrib.auth.models import User
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.heartbeat import BeatWriter
+from holdfast.core.records import Outcome
 from holdfast.core.runfolder import BEAT, OUTCOME, PLAN, REFUSED, RESULT, SAMPLES, SUPERVISOR_LOG, attempt_folder
 from holdfast.runs.holder import HELD_BY_OTHER, hold
 from holdfast.service import keeper as keepers
@@ -25,7 +26,6 @@ from holdfast.service.keeper import ASKED, Keeper
 from holdfast.service.leash import Leash
 from holdfast.service.mirror import TURN
 from holdfast.service.storage import StoreError
-from holdfast.supervisor.outcome import Outcome
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

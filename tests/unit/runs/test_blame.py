@@ -5,8 +5,8 @@ from itertools import permutations
 import pytest
 
 from holdfast.core.evidence import Evidence, Text
+from holdfast.core.records import Outcome
 from holdfast.runs.blame import Part, find_culprit, told_by
-from holdfast.supervisor.outcome import Outcome
 
 
 def part(how: str, *errors: str, sample: str = "", **outcome: object) -> Part:
@@ -78,6 +78,6 @@ def test_nobody_is_to_blame_where_none_has_failed():
 def test_who_is_told_with_its_machine():
     outcome, _ = told_by(named(LOST, "node-2"), 3)
     assert outcome.sentence.startswith("on node-2: nothing was heard of its supervisor for 61 s")
-    assert (outcome.number, outcome.outcome, outcome.is_outside) == (3, "died", True)
+    assert (outcome.number, outcome.outcome, outcome.is_external) == (3, "died", True)
     ranked = part("hung", sentence="rank 1 (pid 77) is stopped")
     assert told_by(named(ranked, "node-2"), 3)[0].sentence == "on node-2: rank 1 on node-2 (pid 77) is stopped"

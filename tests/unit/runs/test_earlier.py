@@ -1,9 +1,10 @@
 """What earlier supervisors of a run left: how long they trained, and what a short life says of a plan."""
 
 from holdfast.core.artifacts import write_artifact
+from holdfast.core.records import Outcome, read_record
 from holdfast.core.runfolder import EVENTS, OUTCOME, RUNG, attempt_folder
 from holdfast.runs.earlier import read_earlier, read_pauses, stopped_words
-from holdfast.supervisor.outcome import Outcome, read_outcome
+from holdfast.supervisor.outcome import tried_of
 
 
 def begin_attempt(run, number: int):
@@ -36,8 +37,8 @@ def test_the_time_of_every_earlier_attempt_is_known_also_of_one_that_nobody_saw_
 def test_an_attempt_that_was_cut_off_at_once_does_not_count_as_killed_at_its_start(tmp_path):
     attempt = cut_off(tmp_path, 1, 50.0, 51.0)
     read_earlier(tmp_path, lambda words: None)
-    assert read_outcome(attempt).seconds == 1.0
-    assert read_outcome(attempt).as_tried().seconds == float("inf")
+    assert read_record(attempt, Outcome).seconds == 1.0
+    assert tried_of(read_record(attempt, Outcome)).seconds == float("inf")
 
 
 def test_one_that_left_no_word_has_no_time(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from holdfast.core.artifacts import to_plain
 from holdfast.core.errors import MachineError
 from holdfast.core.notice import NoticeWriter, read_notice
+from holdfast.core.records import Outcome
 from holdfast.core.runfolder import LEASES, NODES, NOTICE, OUTPUT, attempt_folder
 from holdfast.runs import crew as crews
 from holdfast.runs.crew import Crew
@@ -16,7 +17,6 @@ from holdfast.runs.lease import describe_self, take_lease
 from holdfast.runs.stopping import AtOnce, Stopped
 from holdfast.supervisor.attempt import NOTHING, StopRequest
 from holdfast.supervisor.child import Launch
-from holdfast.supervisor.outcome import Outcome
 
 
 class Other:
@@ -136,5 +136,5 @@ def test_machines_that_do_not_meet_twice_are_told_of_the_address(tmp_path, other
     lease.close()
     assert "did not meet at 10.9.8.7, port " in ends[0].sentence
     assert "HOLDFAST_NODE_ADDRESS=ADDRESS there" in ends[0].sentence
-    told = [(one.exit_code, one.is_outside, one.diagnosis) for one in ends]
+    told = [(one.exit_code, one.is_external, one.diagnosis) for one in ends]
     assert (told[0], told[-1]) == ((1, True, "unknown"), last)  # the first time it was chance, perhaps

@@ -4,10 +4,10 @@ import json
 import time
 
 from holdfast.core.artifacts import write_artifact
+from holdfast.core.records import Outcome
 from holdfast.core.runfolder import OUTCOME, attempt_folder
 from holdfast.runs.result import closing_lines, describe_result, excuses, lost_seconds
 from holdfast.runs.supervise import Result
-from holdfast.supervisor.outcome import Outcome
 
 
 def result(state="finished", **more):

@@ -10,6 +10,7 @@ from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.old_events import Events, find_last_event, read_last_events
 from holdfast.core.plan import Rung
+from holdfast.core.records import Outcome
 from holdfast.core.runfolder import (
     BEAT,
     CHILD,
@@ -27,7 +28,6 @@ from holdfast.runs.earlier import read_earlier
 from holdfast.runs.holder import hold, holder
 from holdfast.runs.status import read_glance, read_status
 from holdfast.supervisor.members import boot_id, start_ticks_of
-from holdfast.supervisor.outcome import Outcome
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_an_attempt_cut_off_with_its_supervisor_goes_on_with_its_plan(run):
     assert earlier.next_number == 2
     assert earlier.changes == {"threads": 1}
     assert earlier.counted[0].outcome == "interrupted"
-    assert earlier.counted[0].is_outside
+    assert earlier.counted[0].is_external
 
 
 def test_a_supervisor_killed_between_two_attempts_goes_on_with_what_was_decided(run):

@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import MachineError
+from holdfast.core.records import Outcome
 from holdfast.core.runfolder import LEASES, RESULT, attempt_folder
 from holdfast.runs import lease as leases
 from holdfast.runs.command import command_job, make_request
@@ -14,7 +15,6 @@ from holdfast.runs.lease import LostLease, take_lease
 from holdfast.runs.supervise import step_floor_seconds, supervise
 from holdfast.supervisor.budgets import STEP_FLOOR_SECONDS
 from holdfast.supervisor.clocks import Clocks
-from holdfast.supervisor.outcome import Outcome
 
 
 def given_up(slug: str) -> Outcome:

@@ -7,13 +7,14 @@ import pytest
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.logtext import read_evidence
 from holdfast.core.old_events import Events
+from holdfast.core.records import Outcome
 from holdfast.core.runfolder import BEAT, BEATS, EVENTS
 from holdfast.supervisor.outcome import (
-    Outcome,
     closing_words,
+    ineffective_changes,
     last_error,
     newest_beat,
-    void_changes,
+    tried_of,
     was_ended_from_outside,
 )
 from holdfast.supervisor.told import Told
@@ -43,9 +44,9 @@ def test_a_kill_without_a_memory_kill_counted_is_from_outside_only_where_kills_a
 
 def test_the_silence_before_a_hang_is_noticed_is_no_part_of_its_life():
     hung = Outcome(number=1, outcome="hung", seconds=325.0, noticed_after_seconds=300.0)
-    assert hung.as_tried().seconds == 25.0
+    assert tried_of(hung).seconds == 25.0
     for unknown in (Outcome(number=1, outcome="interrupted", seconds=3.0), Outcome(number=1, outcome="died")):
-        assert unknown.as_tried().seconds == float("inf")
+        assert tried_of(unknown).seconds == float("inf")
 
 
 def test_what_was_not_applied_and_what_the_script_does_not_use_reaches_nothing(tmp_path):
@@ -53,7 +54,7 @@ def test_what_was_not_applied_and_what_the_script_does_not_use_reaches_nothing(t
     events.write("uses", what="hf-trainer")
     events.write("applied", change="micro_batch", value=2, how="TrainingArguments")
     changes = {"micro_batch_factor": 2, "loader_workers": 0, "TORCH_COMPILE_DISABLE": "1"}
-    void = void_changes(tmp_path, changes, Outcome(number=1, outcome="died", step_reached=10))
+    void = ineffective_changes(tmp_path, changes, Outcome(number=1, outcome="died", step_reached=10))
     assert "micro_batch_factor" not in void
     assert {"loader_workers", "compile", "TORCH_COMPILE_DISABLE"} <= set(void)
 
@@ -61,7 +62,7 @@ def test_what_was_not_applied_and_what_the_script_does_not_use_reaches_nothing(t
 def test_before_its_first_step_nobody_knows_what_a_script_uses(tmp_path):
     for phase, is_void in (("import", False), ("first step", True), ("end", True)):
         outcome = Outcome(number=1, outcome="died", phase=phase)
-        assert ("loader_workers" in void_changes(tmp_path, {"loader_workers": 0}, outcome)) is is_void
+        assert ("loader_workers" in ineffective_changes(tmp_path, {"loader_workers": 0}, outcome)) is is_void
 
 
 def test_the_last_error_comes_with_its_place():

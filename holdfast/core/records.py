@@ -1,0 +1,374 @@
+"""The files of a run folder that hold one value each: one type, one file name, one reader and one writer.
+
+    write_record(run, plan)              # plan.json, whole or not at all
+    plan = read_record(run, RunPlan)     # None where the file is missing or damaged
+
+`FILES` says which type is in which file. A file from a newer version may have more fields: they are ignored. Events are
+not records: they are appended to one file, see `core.events`. How a failed attempt looked is in `core.observations`.
+"""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from holdfast.core import runfolder
+from holdfast.core.artifacts import read_artifact, write_artifact
+from holdfast.core.evidence import Decision, Diagnosis
+from holdfast.core.facts import DatasetFacts, MachineFacts, ModelFacts
+from holdfast.core.plan import Choice
+from holdfast.core.request import TrainRequest
+
+T = TypeVar("T")
+Changes = Mapping[str, Any]  # setting or, in capitals, environment variable -> its new value
+OutcomeKind = Literal["finished", "died", "hung", "stopped", "interrupted"]
+RunEnd = Literal["finished", "stopped", "failed"]
+
+DEFAULT_MAX_ATTEMPTS = 12
+DEFAULT_NODES_WAIT_SECONDS = 900.0
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """What one file holds."""
+
+
+# What was requested
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandRequest:
+    """What was asked of `holdfast run`."""
+
+    command: tuple[str, ...]
+    cwd: str
+    environment: Mapping[str, str] = field(default_factory=dict)  # without secrets: those come from the shell again
+    resume_args: tuple[str, ...] = ()  # added to the command when earlier work is resumed
+    allow_changes: bool = False
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    step_timeout_seconds: float | None = None
+    remembers: bool = True
+    nodes: int = 1  # machines that run it together, each with its own command line
+    nodes_wait_seconds: float = DEFAULT_NODES_WAIT_SECONDS
+
+    @property
+    def words(self) -> str:
+        """The command as one would type it."""
+        return shlex.join(self.command)
+
+
+_KINDS: Mapping[str, type[TrainRequest | CommandRequest]] = {"train": TrainRequest, "command": CommandRequest}
+
+
+class Refusal(Record):
+    """Why nothing can come of a request: an error of ours, for the service."""
+
+    what: str
+    found: str = ""
+    try_next: tuple[str, ...] = ()
+    slug: str = ""
+    setting: str = ""
+
+
+# What was planned, proven and forecast
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """What one attempt of our engine is to do.
+
+    The first block decides what is learned; the second only how fast and how safely.
+    """
+
+    task: str  # "classify" | "causal" | "two-tower"
+    model: str  # folder of the model to start from
+    prepared: str  # folder of the prepared shards
+    run: str  # folder of the run
+    seed: int = 42
+    epochs: int = 3
+    max_steps: int | None = None
+    batch_size: int = 16  # examples of one optimizer step, however they are split
+    lr: float = 5e-5
+    weight_decay: float = 0.01
+    warmup_ratio: float = 0.06
+    schedule: str = "linear"  # "linear" | "cosine" | "constant"
+    max_grad_norm: float = 1.0
+    pool_batches: int = 1  # see engine.order
+    eval_steps: int | None = None  # None: after each epoch
+    keep: str = "best"  # "best" | "last": which weights are exported
+    options: Mapping[str, Any] = field(default_factory=dict)  # the task's own
+
+    device: str = "cpu"
+    precision: str = "fp32"  # "fp32" | "bf16"
+    threads: int | None = None
+    micro_tokens: int = 16_384  # maximum number of tokens in one backward pass
+    packing: bool = True  # work on real tokens only, where the model's attention allows
+    compile: bool = False
+    gradient_checkpointing: bool = False
+    processes: int = 1  # how many train together; torchrun decides (see engine.ranks)
+    shard: bool = False  # each process keeps a part of the weights, for models that do not fit one
+    save_seconds: float = 60.0  # maximum seconds of work that a crash may lose
+
+
+class MemoryEstimate(Record):
+    """How much memory a run needs, calculated from the sizes of model and texts."""
+
+    need_bytes: int
+    libraries_bytes: int  # the part of it that torch does not count
+    free_bytes: int | None = None
+    is_of_card: bool = False  # the card's memory, not the machine's
+
+
+class RunPlan(Record):
+    """Every setting of a training run with its reason. Written by `runs.prepare_run` alone."""
+
+    task: str
+    model: ModelFacts
+    choices: Mapping[str, Choice[Any]]
+    settings: EngineSettings
+    memory: MemoryEstimate
+    processes: int = 1  # on each machine
+    nodes: int = 1
+    # The last attempt before another number of processes was requested: its changes to processes no longer count.
+    changed_after_attempt: int = 0
+
+
+class TimedCandidate(Record):
+    """One way to compute the same, timed on this machine."""
+
+    changes: Changes  # to the planned settings
+    words: str
+    tokens_per_second: float = 0.0
+    samples_per_second: float = 0.0
+    peak_bytes: int | None = None
+    agrees: bool = False  # loss and gradient are those of the reference, within rounding
+    is_chosen: bool = False
+    is_reference: bool = False
+    because: str = ""
+
+
+class LongestExamples(Record):
+    """The longest examples went through a whole small run."""
+
+    examples: int
+    loss: float | None = None
+    changes: Changes = {}  # that the small run needed to finish
+    peak_bytes: int | None = None
+    seconds: float = 0.0
+
+
+class LossParity(Record):
+    """The same small run computed in two ways."""
+
+    against: Literal["one process", "cpu"]
+    loss: float
+    reference_loss: float
+    off: float  # relative difference
+    agrees: bool
+
+
+class FirstSteps(Record):
+    """The run's own first steps, ended by a kill without warning."""
+
+    state: Literal["killed", "finished", "failed"]
+    steps: int = 0
+    saved_step: int = 0
+    peak_bytes: int | None = None
+
+
+class Proof(Record):
+    """What was proven before time was spent, and what the proof changed in the plan. Written by `runs.prove`."""
+
+    state: Literal["done", "remembered", "skipped"]
+    because: str = ""
+    fingerprint: str = ""  # of the machine and its libraries: proof holds only there
+    seconds: float = 0.0
+    longest: LongestExamples | None = None
+    parity: tuple[LossParity, ...] = ()
+    candidates: tuple[TimedCandidate, ...] = ()
+    first_steps: FirstSteps | None = None
+    settings: Changes = {}  # what the proof changed in the plan's settings
+    variables: Mapping[str, str] = {}  # of the environment, that the attempts need
+    choices: Mapping[str, Choice[Any]] = {}  # those of the plan that were replaced by a measured one
+
+
+class ResumeCheck(Record):
+    """Whether the first attempt repeated the steps that the killed first steps had done after their last save."""
+
+    is_exact: bool
+    steps: int
+    different_step: int | None = None  # the first one that gave another loss
+    loss: float | None = None
+    expected_loss: float | None = None
+
+
+class Forecast(Record):
+    """How long a run will take and how much memory it will need. Written by `runs.forecast`."""
+
+    basis: Literal["model size", "earlier run", "measured steps"]
+    seconds: float | None = None  # still to come when it was made
+    rough_seconds: float | None = None  # right within a factor of three or so
+    peak_bytes: int | None = None
+    card_peak_bytes: int | None = None
+    made_at: float | None = None  # None: for a run that waits to be started
+    steps: int = 0  # that were timed
+    step_seconds: float | None = None
+    cores: float | None = None  # that the engine computed with meanwhile
+
+
+# What happened
+
+
+class Supervisor(Record):
+    """The process that supervises a run, so that it is not mistaken for a later one with the same pid."""
+
+    pid: int
+    start_ticks: int | None = None
+    boot_id: str = ""
+    host: str = ""
+    started: float = 0.0  # time of day
+
+
+class ChildInfo(Record):
+    """The process that an attempt started."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str = ""
+    command: tuple[str, ...] = ()
+    cwd: str = ""
+
+
+class AttemptStart(Record):
+    """What an attempt changes and why; written before its process is started."""
+
+    number: int
+    rung: str = ""  # title of the fallback that is tried; empty for the plan as requested
+    rung_change: Changes = {}
+    changes: Changes = {}  # everything that differs from the plan as requested
+    because: str = ""
+    started: float = 0.0  # time of day
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How one attempt went; written when it has ended. An attempt without it still runs, or lost its supervisor."""
+
+    number: int
+    outcome: OutcomeKind
+    rung: str = ""  # title of what this attempt changed; empty for the plan as requested
+    rung_change: Changes = field(default_factory=dict)
+    changes: Changes = field(default_factory=dict)  # everything that differed from the plan as requested
+    exit_code: int | None = None  # of the child; negative for a signal; None when it was ended for a hang
+    diagnosis: str | None = None  # slug
+    confidence: str = ""
+    sentence: str = ""  # the cause with its proof
+    error: str = ""
+    place: str = ""
+    phase: str = ""
+    step_reached: int = 0
+    steps: int = 0
+    noticed_after_seconds: float | None = None  # from the last sign of progress until it was known
+    is_external: bool = False  # ended by someone else: a kill, a stop, a machine that slept
+    ineffective: tuple[str, ...] = ()  # changed settings that this script was seen not to use
+    seconds: float = 0.0
+    started: float = 0.0  # time of day
+
+
+class Compared(Record):
+    """A forecast next to what happened."""
+
+    forecast: float | None = None
+    actual: float | None = None
+    error: float | None = None  # as a share of the forecast
+
+
+class ForecastCheck(Record):
+    """How good the forecast was, and what it could not know."""
+
+    seconds: Compared = Compared()
+    peak_bytes: Compared = Compared()
+    card_peak_bytes: Compared = Compared()
+    cores: Compared = Compared()
+    lost_seconds: float = 0.0  # of attempts that were cut short
+
+
+class Result(Record):
+    """How a run ended; written last."""
+
+    state: RunEnd
+    exit_code: int
+    sentence: str
+    attempts: int
+    seconds: float  # of all attempts, also under earlier supervisors; without the wait for machines
+    child_exit_code: int | None = None
+    changes: Changes = {}  # what the last attempt changed in the plan as requested
+    remedies: tuple[str, ...] = ()  # what a person could do, when it failed
+    slug: str = ""
+    # Of a training run only:
+    kind: Literal["train", "command"] = "command"
+    task: str = ""
+    model: str | None = None  # folder of the finished model
+    metrics: Mapping[str, Mapping[str, float]] = {}  # split -> name -> value
+    forecast: ForecastCheck | None = None
+    next: tuple[str, ...] = ()  # commands for a person
+
+
+FILES: Mapping[type, str] = {
+    MachineFacts: runfolder.MACHINE,
+    DatasetFacts: runfolder.DATASET,
+    RunPlan: runfolder.PLAN,
+    Proof: runfolder.PROOF,
+    ResumeCheck: runfolder.RESUME_CHECK,
+    Forecast: runfolder.FORECAST,
+    Supervisor: runfolder.SUPERVISOR,
+    Result: runfolder.RESULT,
+    Refusal: runfolder.REFUSED,
+    AttemptStart: runfolder.RUNG,
+    ChildInfo: runfolder.CHILD,
+    Diagnosis: runfolder.DIAGNOSIS,
+    Decision: runfolder.DECISION,
+    Outcome: runfolder.OUTCOME,
+}
+
+
+def write_record(folder: Path, record: object) -> Path:
+    """Write a record into its file: a reader never sees half of it."""
+    return write_artifact(folder, FILES[type(record)], record)
+
+
+def read_record(folder: Path, kind: type[T]) -> T | None:
+    """The record of this type in a folder; None where its file is missing or damaged."""
+    return to_record(read_artifact(folder / FILES[kind]), kind)
+
+
+def to_record(plain: object, kind: type[T]) -> T | None:
+    """The record that a plain JSON object holds; None where it holds none."""
+    try:
+        return msgspec.convert(plain, kind)
+    except msgspec.ValidationError:
+        return None
+
+
+def write_request(folder: Path, request: TrainRequest | CommandRequest, *, data_sha256: str = "") -> Path:
+    """Write down, complete, what was requested; of several machines with what is in its data."""
+    kind = "train" if isinstance(request, TrainRequest) else "command"
+    plain = {"kind": kind, **msgspec.to_builtins(request), **({"data_sha256": data_sha256} if data_sha256 else {})}
+    path = write_artifact(folder, runfolder.REQUEST, plain)
+    if kind == "command":
+        path.chmod(0o600)  # it holds the environment
+    return path
+
+
+def read_request(folder: Path) -> TrainRequest | CommandRequest | None:
+    """What was requested; None where the file is missing or damaged."""
+    plain = read_artifact(folder / runfolder.REQUEST)
+    kind = _KINDS.get(str(plain.get("kind")))
+    return to_record(plain, kind) if kind else None
+
+
+def read_data_sha256(folder: Path) -> str:
+    """What the data of a run of several machines must be on each of them; empty for a run of one machine."""
+    return str(read_artifact(folder / runfolder.REQUEST).get("data_sha256") or "")
