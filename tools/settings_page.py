@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from holdfast.core.request import FIELDS, option
+from holdfast.core.request import FIELDS
 from holdfast.core.setting_values import allowed_words
+from holdfast.core.text import option
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
 _GROUPS = {"data": "The data", "learning": "What is learned", "machine": "How it is computed", "run": "The run"}

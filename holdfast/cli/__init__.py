@@ -11,7 +11,7 @@ import click
 
 from holdfast import __version__
 from holdfast.core.artifacts import to_json
-from holdfast.core.errors import HoldfastError, MachineError, RequestError, render_error
+from holdfast.core.errors import HoldfastError, MachineError, RequestError, printed_error, render_error
 from holdfast.core.room import FULL, slug_of, why_not
 from holdfast.core.text import closest
 
@@ -165,7 +165,6 @@ def _sentence(said: str) -> str:
 def _say(error: HoldfastError, *, is_output_lost: bool = False) -> None:
     """Show an error for people, or as the one JSON object that was asked for."""
     if "--json" in sys.argv and not is_output_lost:
-        said = {"what": error.what, "seen": error.seen, "try_next": error.try_next, "slug": error.slug}
-        click.echo(to_json({"error": said}))
+        click.echo(to_json({"error": printed_error(error)}))
     else:
         click.echo(render_error(error), err=True)

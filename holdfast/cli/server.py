@@ -175,7 +175,7 @@ def _refusal(error: urllib.error.HTTPError, url: str) -> HoldfastError:
         )
     if error.code >= 500:
         return Unreachable(f"{url} is in trouble", seen=f"it answered {error.code}: {what}")
-    return RequestError(what, seen=seen.replace("\n", "\n         "), try_next=advice, slug=slug)
+    return RequestError(what, seen=seen, try_next=advice, slug=slug)
 
 
 def _unreachable(error: Exception, url: str) -> HoldfastError:

@@ -11,8 +11,9 @@ import click
 from holdfast.cli.output import put
 from holdfast.core.artifacts import to_json, to_plain
 from holdfast.core.errors import MachineError, NotNow, RequestError
-from holdfast.core.request import FIELDS, make_request, nodes_of, option, read_toml
+from holdfast.core.request import FIELDS, make_request, nodes_of, read_toml
 from holdfast.core.setting_values import allowed_words
+from holdfast.core.text import option
 
 _GROUPS = {"data": "The data", "learning": "What is learned", "machine": "How it is computed", "run": "The run"}
 _METAVARS = {"whole": "NUMBER", "number": "NUMBER", "path": "PATH", "text": "TEXT", "texts": "TEXT"}

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.artifacts import to_plain
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import Problem, RequestError, invalid_settings
 from holdfast.core.setting_values import read_value
 from holdfast.core.text import closest
 
 KIND = "train"
-NEEDLESS_WAIT = "--nodes-wait is for several machines: it needs --nodes N, with 2 or more"
-DATA_SHA256 = "data_sha256"  # beside the settings, where several machines must have the same data
+NEEDLESS_WAIT = "only for several machines; give their number too"
+DATA_SHA256 = "data_sha256"  # kept with the settings, where several machines must have the same data
+PRESET_TASKS = {"instruct": "causal", "retriever": "two-tower", "medical-literature": "classify"}
 
 
 def setting(
@@ -235,7 +236,7 @@ REMOTE_FIELDS = {
 
 def make_request(given: Mapping[str, object]) -> TrainRequest:
     """Check everything that was given, by any of its names; all problems are reported at once."""
-    problems: list[str] = []
+    problems: list[Problem] = []
     values: dict[str, Any] = {}
     for name, value in given.items():
         field = _field_named(name)
@@ -245,11 +246,10 @@ def make_request(given: Mapping[str, object]) -> TrainRequest:
             try:
                 values[field.name] = read_value(field, value)
             except ValueError as error:
-                problems.append(f"{option(field.name)} {_shown(value)}: {error}")
+                problems.append(Problem(field.name, str(error), _shown(value)))
     problems += _together(values)
     if problems:
-        count = "the request cannot be used" if len(problems) == 1 else f"{len(problems)} things cannot be used"
-        raise RequestError(count, seen="\n         ".join(problems), try_next=("holdfast train --help",))
+        raise invalid_settings(problems)
     return TrainRequest(**values)
 
 
@@ -286,11 +286,6 @@ def nodes_of(request: TrainRequest) -> int:
     return request.nodes or 1
 
 
-def option(name: str) -> str:
-    """What a setting is called on the command line."""
-    return "DATA" if name == "data" else "--from" if name == "from_run" else "--" + name.replace("_", "-")
-
-
 def _field_named(name: str) -> "dataclasses.Field[Any] | None":
     wanted = name.lstrip("-").replace("-", "_")
     if wanted in FIELDS:
@@ -298,35 +293,32 @@ def _field_named(name: str) -> "dataclasses.Field[Any] | None":
     return next((field for field in FIELDS.values() if wanted in field.metadata["also"]), None)
 
 
-def _unknown(name: str) -> str:
+def _unknown(name: str) -> Problem:
     names = [*FIELDS, *(other for field in FIELDS.values() for other in field.metadata["also"])]
     guess = closest(name.replace("-", "_"), names)
-    return f"there is no setting {name!r}" + (f"; did you mean {guess}?" if guess else "")
+    return Problem("", f"unknown setting {name!r}" + (f"; did you mean {guess}?" if guess else ""))
 
 
-def _together(values: Mapping[str, Any]) -> Iterator[str]:
+def _together(values: Mapping[str, Any]) -> Iterator[Problem]:
     """Settings that do not go together."""
     if not values.get("data") and not values.get("from_run"):
-        yield "DATA is missing: the file or folder to train on"
+        yield Problem("data", "missing; give a file or a folder to train on")
     if values.get("validation_share", 0.1) + values.get("test_share", 0.1) > 0.95:
-        yield "--validation-share and --test-share leave nothing to train on"
+        yield Problem("validation_share", "together with the test share, this leaves nothing to train on")
     if values.get("nodes", 1) > 1 and not values.get("out"):
-        yield f"--nodes {values['nodes']} needs --out FOLDER, on storage that all machines share: they meet there"
+        yield Problem("out", "required with several machines; give a folder on storage that they all share")
     if "nodes_wait" in values and values.get("nodes", 1) == 1:
-        yield NEEDLESS_WAIT
+        yield Problem("nodes_wait", NEEDLESS_WAIT)
     task, lora = values.get("task"), values.get("lora")
     if lora and task in ("classify", "two-tower"):
-        yield f"--lora is for causal, not for {task}"
-    if values.get("preset") == "instruct" and task not in (None, "causal"):
-        yield f"--preset instruct is for causal, not for {task}"
-    if values.get("preset") == "retriever" and task not in (None, "two-tower"):
-        yield f"--preset retriever is for two-tower, not for {task}"
-    if values.get("preset") == "medical-literature" and task not in (None, "classify"):
-        yield f"--preset medical-literature is for classify, not for {task}"
+        yield Problem("lora", f"only for causal models, not for {task}")
+    preset_task = PRESET_TASKS.get(values.get("preset", ""), task)
+    if task is not None and preset_task != task:
+        yield Problem("preset", f"only for {preset_task}, not for {task}", values["preset"])
     if lora is False:
         for name in ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"):
             if values.get(name):
-                yield f"{option(name)} needs --lora, which was turned off"
+                yield Problem(name, "requires LoRA, which was turned off", _shown(values[name]))
 
 
 def _flat(found: Mapping[str, Any]) -> Iterator[tuple[str, object]]:

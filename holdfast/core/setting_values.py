@@ -1,4 +1,4 @@
-"""What one setting of a request may be: its words are read by what its field says of itself."""
+"""Reads the value of one setting, checked against the type and range that its field states."""
 
 import dataclasses
 import math
@@ -12,7 +12,7 @@ _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 def allowed_words(field: "dataclasses.Field[Any]") -> str:
-    """The range of a setting in words; empty where anything goes."""
+    """The allowed values of a setting as text; empty if anything is allowed."""
     about = field.metadata
     if about["allowed"]:
         return ", ".join(about["allowed"])
@@ -24,7 +24,7 @@ def allowed_words(field: "dataclasses.Field[Any]") -> str:
 
 
 def read_value(field: "dataclasses.Field[Any]", value: object) -> object:
-    """The value that was meant; ValueError says what is allowed."""
+    """The value that was given, converted; ValueError says what is allowed."""
     about = field.metadata
     kind = about["kind"]
     if kind in ("whole", "number"):
@@ -37,15 +37,15 @@ def read_value(field: "dataclasses.Field[Any]", value: object) -> object:
     if kind == "texts":
         found = tuple(map(str, value)) if isinstance(value, (list, tuple)) else (str(value),)
         if any("\0" in text for text in found):
-            raise ValueError("holds a NUL character")
+            raise ValueError("contains a NUL character")
         return _trackers(found) if field.name == "report_to" else found
     if not isinstance(value, (str, Path)):
-        raise ValueError("a text is wanted")
+        raise ValueError("must be text")
     text = str(value)
     if "\0" in text:
-        raise ValueError("holds a NUL character")
+        raise ValueError("contains a NUL character")
     if about["allowed"] and text not in about["allowed"]:
-        guess = closest(text, about["allowed"]) if len(text) > 3 else None  # "gpu" is no misspelt "cpu"
+        guess = closest(text, about["allowed"]) if len(text) > 3 else None  # "gpu" is not a misspelled "cpu"
         raise ValueError(f"allowed: {allowed_words(field)}" + (f"; did you mean {guess}?" if guess else ""))
     if kind == "path" and text:
         return str(Path(text).expanduser().absolute())
@@ -59,15 +59,15 @@ def _number(value: object, field: "dataclasses.Field[Any]") -> int | float:
     low, high, is_whole = about["low"], about["high"], about["kind"] == "whole"
     bounds = f"; allowed: {words}" if (words := allowed_words(field)) else ""
     if isinstance(value, bool):
-        raise ValueError(f"a number is wanted{bounds}")
+        raise ValueError(f"must be a number{bounds}")
     try:
         number = float(str(value).replace("_", ""))
     except ValueError:
-        raise ValueError(f"is no number{bounds}") from None
+        raise ValueError(f"must be a number{bounds}") from None
     if not math.isfinite(number) or (low is not None and number < low) or (high is not None and number > high):
-        raise ValueError(f"is out of range{bounds}")
+        raise ValueError(f"out of range{bounds}")
     if is_whole and number != int(number):
-        raise ValueError(f"a whole number is wanted{bounds}")
+        raise ValueError(f"must be a whole number{bounds}")
     return int(number) if is_whole else number
 
 

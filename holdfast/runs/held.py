@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from holdfast.core.artifacts import to_json, write_artifact
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, error_record
 from holdfast.core.runfolder import REFUSED
 from holdfast.runs.holder import HELD_BY_OTHER, AlreadyHeld
 from holdfast.runs.identity import kill_run
@@ -45,7 +45,7 @@ def main(run: Path, goal: str, keeper_pid: int, save_seconds: float) -> int:
     except AlreadyHeld:
         return HELD_BY_OTHER
     except HoldfastError as error:
-        said = {"what": error.what, "seen": error.seen, "try_next": error.try_next, "slug": error.slug}
+        said = error_record(error)
         write_artifact(run, REFUSED, said)
         print(to_json(said), flush=True)
         return error.exit_code

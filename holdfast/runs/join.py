@@ -15,10 +15,10 @@ from typing import Any
 from holdfast.core.artifacts import read_artifact, to_plain, write_artifact
 from holdfast.core.env import node_name
 from holdfast.core.errors import RequestError
-from holdfast.core.request import DATA_SHA256, FIELDS, TrainRequest, option, to_saved
+from holdfast.core.request import DATA_SHA256, FIELDS, TrainRequest, to_saved
 from holdfast.core.room import cannot_write
 from holdfast.core.runfolder import NODES, REQUEST, RESULT
-from holdfast.core.text import plural
+from holdfast.core.text import option, plural
 from holdfast.runs.command import CommandRequest
 from holdfast.runs.folders import take_folder
 

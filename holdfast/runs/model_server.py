@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from holdfast.core.errors import HoldfastError, MachineError, RequestError
+from holdfast.core.errors import HoldfastError, MachineError, RequestError, install, read_error
 from holdfast.core.exits import exit_words
 from holdfast.core.text import human_seconds
 from holdfast.runs.finished_model import FinishedModel, find_model
@@ -120,7 +120,7 @@ class ModelServer:
             return RequestError(
                 "using a model needs an extra that is not installed",
                 seen=lines[-1],
-                try_next=("pip install 'holdfast[train]'",),
+                try_next=[install("train")],
             )
         words = exit_words(str(code)) or f"code {code}"
         seen = "\n".join(lines[-6:])[-_SHOWN_CHARACTERS:] or "it wrote nothing"
@@ -133,5 +133,4 @@ def open_model_server(run: Path, options: Mapping[str, Any]) -> ModelServer:
 
 
 def _refusal(said: Mapping[str, Any]) -> HoldfastError:
-    advice = tuple(str(line) for line in said.get("try_next") or ())
-    return RequestError(str(said["what"]), seen=str(said.get("seen") or ""), try_next=advice)
+    return read_error({**said, "exit_code": RequestError.exit_code})

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.artifacts import read_artifact, write_artifact
-from holdfast.core.errors import HoldfastError, MachineError, RequestError
+from holdfast.core.errors import HoldfastError, MachineError, RequestError, install, read_error
 from holdfast.core.exits import exit_words
 from holdfast.runs.finished_model import FinishedModel
 
@@ -91,17 +91,13 @@ def _run_child(job: Path, count: int, on_progress: Progress) -> None:
 def _why(job: Path, code: int) -> HoldfastError:
     said = read_artifact(job / "error.json")
     if said:
-        kind = RequestError if said.get("exit_code") == RequestError.exit_code else MachineError
-        advice = tuple(str(line) for line in said.get("try_next") or ())
-        return kind(
-            str(said["what"]), seen=str(said.get("seen") or ""), try_next=advice, slug=str(said.get("slug") or "")
-        )
+        return read_error(said)
     lines = (job / "log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
     if any("No module named" in line and "holdfast" not in line for line in lines):
         return RequestError(
             "using a model needs an extra that is not installed",
             seen=lines[-1],
-            try_next=("pip install 'holdfast[train]'",),
+            try_next=[install("train")],
         )
     from holdfast.core.logtext import read_evidence  # slow to import, and mostly not needed
     from holdfast.supervisor.diagnose import diagnose
@@ -111,7 +107,7 @@ def _why(job: Path, code: int) -> HoldfastError:
     words = exit_words(str(code)) or f"code {code}"
     return MachineError(
         f"the process that runs the model ended with {words}" + (f": {diagnosis.title}" if is_named else ""),
-        seen="\n         ".join(lines[-_SHOWN_LINES:]) or "it wrote nothing",
+        seen="\n".join(lines[-_SHOWN_LINES:]) or "it wrote nothing",
         try_next=() if is_named else ("holdfast doctor",),
         slug=diagnosis.slug if is_named else "",
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.core.artifacts import read_artifact, to_plain, write_artifact
 from holdfast.core.env import cache_folder
-from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.errors import MachineError, RequestError, install, leave_out, set_to, type_command
 from holdfast.core.facts import MachineFacts, ModelFacts
 from holdfast.core.old_events import Events
 from holdfast.core.plan import Choice
@@ -176,7 +176,11 @@ def _dataset_words(found: Survey) -> dict[str, object]:
 def _model(request: TrainRequest, surveyed: Survey, story: Story) -> ModelFacts:
     task = surveyed.facts.task
     if request.lora and task != "causal":
-        raise RequestError(f"--lora is for causal; this is {task}", try_next=("leave --lora out", "--task causal"))
+        raise RequestError(
+            f"LoRA is only for causal models, not for {task}",
+            setting="lora",
+            try_next=[leave_out("lora"), set_to("task", "causal")],
+        )
     if isinstance(surveyed, VectorSurvey) and not request.model:
         return ModelFacts(name="vectors", folder="", source="the vectors in the data")
     story.tell("phase", phase="model", words=request.model or DEFAULT_FOR[task])
@@ -212,7 +216,7 @@ def _look(run: Path, request: TrainRequest, asking: Asking, story: Story) -> Mac
         raise MachineError(
             "torch is not installed in this environment",
             seen=facts.python_path,
-            try_next=("pip install 'holdfast[train]'",),
+            try_next=[install("train")],
         )
     return facts
 
@@ -229,7 +233,7 @@ def _check_up(run: Path, machine: MachineFacts, plan: TrainPlan, story: Story) -
 
 
 def _blocked(finding: Finding) -> MachineError:
-    advice = tuple(remedy.command or remedy.title for remedy in finding.remedies)
+    advice = [type_command(remedy.command) if remedy.command else remedy.title for remedy in finding.remedies]
     return MachineError(
         finding.title or "this machine cannot train", seen=finding.seen, try_next=advice, slug=finding.slug
     )

@@ -22,7 +22,7 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from holdfast.core.artifacts import read_artifact, write_artifact
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, error_record
 from holdfast.core.runfolder import PLAN, REFUSED, REQUEST, RESULT, SUPERVISOR_LOG
 from holdfast.runs.detach import start_apart
 from holdfast.runs.holder import HELD_BY_OTHER, holder
@@ -316,7 +316,7 @@ def _closing_connections(work: Callable[[], object]) -> None:
 
 
 def _said(error: HoldfastError) -> dict[str, object]:
-    return {"what": error.what, "seen": error.seen, "try_next": list(error.try_next), "slug": error.slug}
+    return error_record(error)
 
 
 def _last_line(run: Path) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.artifacts import read_artifact, to_plain, write_artifact
-from holdfast.core.errors import HoldfastError, RequestError
+from holdfast.core.errors import HoldfastError, RequestError, error_record
 from holdfast.core.text import human_bytes
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def survey_upload(job: Mapping[str, Any], on_progress: Any) -> dict[str, object]
         histograms = {role: one.histogram() for role, one in lengths.items()}
         found |= {"facts": {**_bounded(to_plain(surveyed.facts)), "histograms": histograms}, "state": "ready"}
     except HoldfastError as error:
-        found["problem"] = {"what": error.what, "seen": error.seen, "try_next": list(error.try_next)}
+        found["problem"] = error_record(error)
     except (MemoryError, RecursionError) as error:
         found["problem"] = too_much(str(type(error).__name__), limits)
     except Exception as error:  # a fault of the reader, which must not look like a fault of the service

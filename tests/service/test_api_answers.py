@@ -85,7 +85,7 @@ def test_all_problems_of_a_request_come_back_at_once_by_the_keys_of_its_settings
     refused = post(ada, "/api/jobs", {"dataset": world.dataset.pk, "settings": settings})
     assert refused.status_code == 422
     seen = refused.json()["error"]["seen"]
-    for words in ("epochs 0: is out of range", "did you mean batch_size?", "out: not to be set here", "model '/etc"):
+    for words in ("epochs 0: out of range", "did you mean batch_size?", "out: not to be set here", "model '/etc"):
         assert words in seen
     assert "--" not in seen
 

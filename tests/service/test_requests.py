@@ -43,7 +43,7 @@ def test_a_model_is_named_and_never_found_by_a_path(model):
 @pytest.mark.parametrize("name", ["processes", "--processes", "nproc_per_node"])
 def test_how_many_processes_share_a_step_can_be_asked_for(name):
     assert check_settings({name: "2"}) == {"processes": 2}
-    assert "--processes 0: is out of range; allowed: 1 to 1,024" in refused({name: 0})
+    assert "--processes 0: out of range; allowed: 1 to 1,024" in refused({name: 0})
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,8 @@ def test_wrong_settings_are_told_at_once_beside_their_fields_by_their_labels(hom
     shown = answer.content.decode()
     assert answer.status_code == 422
     assert "3 things cannot be used" in shown
-    assert '<span class="error" id="error-epochs">epochs 0: is out of range; allowed: 1 to 1,000</span>' in shown
-    assert '<a href="#field-lr">Learning rate fast: is no number' in shown
+    assert '<span class="error" id="error-epochs">epochs 0: out of range; allowed: 1 to 1,000</span>' in shown
+    assert '<a href="#field-lr">Learning rate fast: must be a number' in shown
     assert "--" not in re.sub(r"<!--.*?-->", "", shown)
     assert 'id="error-lr"' in shown
     assert 'value="fast"' in shown

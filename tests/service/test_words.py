@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import RequestError, error_record
 from holdfast.models import from_hub
 from holdfast.service.jobs.words import key_of, label_of, problem_in, said_in
 from tests.service.folders import make_job
@@ -55,11 +55,11 @@ def test_a_kept_refusal_keeps_its_other_fields():
 def test_a_model_that_is_not_known_is_told_on_page_and_api_with_a_guess_and_no_options(home, ada, page, kind):
     refused = from_hub._error("minilmm", {"error": kind, "text": "404"})
     assert isinstance(refused, RequestError) or kind == "unreachable"
-    error = {"what": refused.what, "seen": refused.seen, "try_next": list(refused.try_next), "slug": ""}
+    error = error_record(refused)
     job = make_job(ada, state="failed", error=error)
     shown = page.get(f"/runs/{job.pk}").content.decode()
     answered = page.get(f"/api/jobs/{job.pk}").json()["error"]["try_next"]
     for said in (shown, "\n".join(answered)):
-        assert "did you mean minilm?" in said
+        assert "set model to minilm" in said
         assert "--model" not in said
         assert "FOLDER" not in said

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.artifacts import write_artifact
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, error_record
 from holdfast.engine.process import prepare_process
 
 
@@ -24,8 +24,7 @@ def main(job: Path) -> int:
     try:
         return _answer(job)
     except HoldfastError as error:
-        said = {"what": error.what, "seen": error.seen, "try_next": error.try_next, "slug": error.slug}
-        write_artifact(job, "error.json", {**said, "exit_code": error.exit_code})
+        write_artifact(job, "error.json", error_record(error))
         return error.exit_code
 
 

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import IO, Any
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, error_record
 from holdfast.engine.process import prepare_process
 
 
@@ -51,7 +51,7 @@ def _say(answers: IO[str], said: dict[str, Any]) -> None:
 
 
 def _words(error: HoldfastError) -> dict[str, Any]:
-    return {"error": {"what": error.what, "seen": error.seen, "try_next": list(error.try_next), "slug": error.slug}}
+    return {"error": error_record(error)}
 
 
 if __name__ == "__main__":

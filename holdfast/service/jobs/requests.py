@@ -11,9 +11,9 @@ from typing import Any
 from django.contrib.auth.models import Group, User
 
 from holdfast.core.artifacts import to_plain
-from holdfast.core.errors import RequestError
-from holdfast.core.request import FIELDS, REMOTE_FIELDS, make_request, option
-from holdfast.core.text import closest
+from holdfast.core.errors import RequestError, problem_text
+from holdfast.core.request import FIELDS, REMOTE_FIELDS, make_request
+from holdfast.core.text import closest, option
 from holdfast.service.jobs import leases
 from holdfast.service.jobs.folders import ROLES
 from holdfast.service.jobs.models import Dataset, Job, TrainedModel
@@ -37,7 +37,7 @@ def check_settings(given: Mapping[str, object], known: Sequence[str] = ()) -> di
     try:
         request = make_request({**usable, "data": _STAND_IN})
     except RequestError as error:
-        problems += [line.strip() for line in error.seen.split("\n")]
+        problems += map(problem_text, error.problems)
     _refuse(problems)
     names = [_NAMES[_plain_name(name)] for name, value in usable.items() if value not in (None, (), [])]
     return {name: to_plain(getattr(request, name)) for name in names}

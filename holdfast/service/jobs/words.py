@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.core.errors import Action, advice_text
 from holdfast.core.request import FIELDS, REMOTE_FIELDS
 
 _LABELS = {
@@ -56,7 +57,7 @@ def key_of(setting: str) -> str:
 def said_in(name: Callable[[str], str], what: object, seen: object, try_next: object) -> Said:
     """A refusal, its settings called as `name` calls them."""
     advice = try_next if isinstance(try_next, list | tuple) else ()
-    return Said(named_in(name, str(what)), named_in(name, str(seen or "")), tuple(_advice(map(str, advice), name)))
+    return Said(named_in(name, str(what)), named_in(name, str(seen or "")), tuple(_advice(map(_line, advice), name)))
 
 
 def named_in(name: Callable[[str], str], text: str) -> str:
@@ -73,6 +74,11 @@ def problem_in(name: Callable[[str], str], problem: Mapping[str, Any]) -> dict[s
     """A kept refusal, as rows hold it, with its other fields as they are."""
     said = said_in(name, problem.get("what", ""), problem.get("seen", ""), problem.get("try_next", ()))
     return {**problem, "what": said.what, "seen": said.seen, "try_next": list(said.try_next)}
+
+
+def _line(advice: object) -> str:
+    action = Action(**advice) if isinstance(advice, dict) else advice
+    return advice_text(action) if isinstance(action, Action) else str(action)
 
 
 def _advice(lines: Iterable[str], name: Callable[[str], str]) -> Iterable[str]:

@@ -11,6 +11,7 @@ from django.core.paginator import Page, Paginator
 from django.db.models import Count, Q
 from django.utils.safestring import SafeString, mark_safe
 
+from holdfast.core.errors import Action, advice_text
 from holdfast.core.text import human_bytes
 from holdfast.runs.report.html import Html, table, tag
 from holdfast.runs.report.svg_charts import bar_chart, meter
@@ -256,7 +257,8 @@ def _labels(facts: Mapping[str, Any]) -> SafeString:
     return mark_safe(table(["label", "share", "rows"], rows, caption=caption, numbers=[2]))
 
 
-def _advice(line: str) -> str:
+def _advice(advice: object) -> str:
+    line = advice_text(Action(**advice)) if isinstance(advice, dict) else str(advice)
     for flag, words in _ON_PAGE:
         if line.startswith(flag):
             return words

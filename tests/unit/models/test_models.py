@@ -52,8 +52,9 @@ def test_what_the_hub_raises_is_understood():
 
 
 def test_a_name_that_is_no_name_is_refused_without_asking_anyone():
-    with pytest.raises(RequestError, match="neither a folder nor a model's name"):
+    with pytest.raises(RequestError) as refused:
         get_from_hub("no/such/model/name", lambda *_: None, say=lambda _: None)
+    assert refused.value.setting == "model"
 
 
 def test_a_stored_model_is_whole_or_absent():
@@ -72,11 +73,11 @@ def test_a_folder_that_is_no_model_says_what_is_missing(tmp_path):
     with pytest.raises(RequestError, match=r"config\.json is missing"):
         check_folder(tmp_path)
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(RequestError, match="holds no weights"):
+    with pytest.raises(RequestError, match="no weights"):
         check_folder(tmp_path)
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
-    with pytest.raises(RequestError, match="an adapter, not a whole model"):
+    with pytest.raises(RequestError, match="adapter"):
         check_folder(tmp_path / "adapter")
 
 
@@ -96,7 +97,7 @@ def test_weights_that_were_cut_off_are_refused(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     weights(tmp_path / "model.safetensors")
     (tmp_path / "model.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes()[:-8])
-    with pytest.raises(RequestError, match="no whole weight file"):
+    with pytest.raises(RequestError, match=r"model\.safetensors"):
         read_shape(ModelFolder(name="m", folder=tmp_path, source="a test"))
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.errors import MachineError, RequestError, set_to
 from holdfast.core.facts import DatasetFacts, DeviceTrial, Gpu, Lengths, MachineFacts, ModelFacts
 from holdfast.core.request import make_request
 from holdfast.planning.choices import class_weights
@@ -87,15 +87,18 @@ def test_a_card_that_agrees_is_used_in_bf16():
 
 
 def test_a_device_that_is_not_there_is_refused():
-    with pytest.raises(MachineError, match="--device cuda was asked for"):
+    with pytest.raises(MachineError) as raised:
         plan(device="cuda")
+    assert raised.value.setting == "device"
 
 
 def test_what_cannot_fit_is_said_with_the_numbers_and_a_way_out():
-    with pytest.raises(MachineError, match="would not fit") as raised:
+    with pytest.raises(MachineError) as raised:
         plan("causal", model=LLAMA, lora=False)
     assert "12.0 GB free" in raised.value.seen
-    assert any("--lora" in advice for advice in raised.value.try_next)
+    assert raised.value.slug == "host-oom"
+    assert raised.value.action
+    assert (raised.value.action.setting, raised.value.action.value) == ("lora", True)
 
 
 def test_smaller_micro_batches_are_taken_before_giving_up():
@@ -113,8 +116,9 @@ def test_adapters_are_chosen_where_all_weights_do_not_fit():
 
 
 def test_an_encoder_is_not_trained_to_write():
-    with pytest.raises(RequestError, match="cannot be trained to write"):
+    with pytest.raises(RequestError) as raised:
         plan("causal")
+    assert raised.value.action == set_to("model", "smollm2")
 
 
 def test_recomputing_activations_takes_less_memory_than_keeping_them():

@@ -101,7 +101,7 @@ def test_a_run_that_nobody_leads_goes_on_with_other_machines_and_processes(run):
     write_artifact(run, REQUEST, {"kind": "train", "data": "rows.csv", "processes": 2})
     with pytest.raises(RequestError) as refused:
         ask_for(run, None, "0")
-    assert "--nodes 0: is out of range; allowed: 1 to 10,000" in refused.value.seen
+    assert (refused.value.setting, refused.value.problems[0].value) == ("nodes", "0")
     ask_for(run, "1", "3")
     asked = read_artifact(run / REQUEST)
     assert (asked["processes"], asked["nodes"], asked["data"]) == (1, 3, "rows.csv")
