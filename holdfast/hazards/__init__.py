@@ -1,8 +1,8 @@
 """One file per known failure; the folder is the registry.
 
-A hazard is what we know of one way a run dies, hangs or lies. Before the run `doctor` asks it whether this machine
-invites it, after a failure `supervisor.diagnose` asks whether it was the cause, the ladder takes its remedies, and
-`holdfast explain` and the docs print its text. CONTRIBUTING.md shows how to add one.
+A hazard describes one way a run can die, hang or give wrong results. Before the run, `doctor` asks each hazard whether
+this machine and plan invite it. After a failure, diagnosis asks whether it was the cause, and the fallback ladder
+applies its remedies. `holdfast explain` and the docs print its text. CONTRIBUTING.md shows how to add one.
 """
 
 import pkgutil
@@ -29,7 +29,7 @@ class Clue:
     pattern: str
 
     def find(self, evidence: Evidence) -> Passage | None:
-        """Give the first line that shows it; from the log rather the error itself than a source line that quotes it."""
+        """Return the first matching line; in a log, an error line wins over a source line that quotes it."""
         found = evidence.texts(self.source).first(self.pattern)
         if found and self.source == "log":
             return evidence.errors.first(self.pattern) or found
@@ -38,29 +38,29 @@ class Clue:
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """What a hazard leaves behind, and how much it means."""
+    """Evidence that a hazard leaves behind, and how strong it is."""
 
     strength: Strength
     find: Callable[[Evidence], Passage | None]
 
 
 def seen(source: Source, pattern: str) -> Clue:
-    """Look for a pattern beside a sign's own, in `also` or `unless`."""
+    """An extra pattern for the `also` or `unless` of a sign."""
     return Clue(source, pattern)
 
 
 def proves(source: Source, pattern: str, *, also: tuple[Clue, ...] = (), unless: tuple[Clue, ...] = ()) -> Sign:
-    """Nothing else looks like this."""
+    """A sign that no other cause produces."""
     return _sign("proves", Clue(source, pattern), also, unless)
 
 
 def suggests(source: Source, pattern: str, *, also: tuple[Clue, ...] = (), unless: tuple[Clue, ...] = ()) -> Sign:
-    """It points here, though other causes are possible."""
+    """A sign that points here, although other causes are possible."""
     return _sign("suggests", Clue(source, pattern), also, unless)
 
 
 def fallout(source: Source, pattern: str, *, also: tuple[Clue, ...] = (), unless: tuple[Clue, ...] = ()) -> Sign:
-    """Usually the echo of an earlier failure, so it never wins over another sign."""
+    """A sign that is usually a consequence of an earlier failure, so any other sign outranks it."""
     return _sign("fallout", Clue(source, pattern), also, unless)
 
 
@@ -81,7 +81,7 @@ def _sign(strength: Strength, clue: Clue, also: tuple[Clue, ...], unless: tuple[
 
 @dataclass(frozen=True, slots=True)
 class Invited:
-    """Why this machine and plan invite a hazard, and how bad that is."""
+    """Why this machine and plan invite a hazard, and how severe it is."""
 
     seen: str
     severity: Severity = "warning"
@@ -94,7 +94,7 @@ def _never(facts: MachineFacts, plan: Plan) -> Invited | None:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A log with how its process ended and what was seen of it live, where the text alone says too little."""
+    """A log plus the process exit and live observations, for cases where the log alone says too little."""
 
     log: str
     exit: str = ""
@@ -102,7 +102,7 @@ class Case:
 
     @property
     def shown(self) -> str:
-        """What the hazard's page shows of it."""
+        """The text that the hazard's page shows."""
         return "\n".join(filter(None, [self.log, *self.samples]))
 
 
@@ -119,19 +119,19 @@ class Hazard:
     matches: tuple[str | Case, ...]
     near_misses: tuple[str | Case, ...]
     invited_by: Callable[[MachineFacts, Plan], Invited | None] = _never
-    over: tuple[str, ...] = ()  # hazards of which this is the more exact name when both show
-    is_last_resort: bool = False  # it says only how the process ended: any other name is the more exact one
+    over: tuple[str, ...] = ()  # less specific hazards that this one overrides
+    is_last_resort: bool = False  # says only how the process ended, so any other hazard is more specific
     reproduced_by: str = ""
     story: str = ""  # the module's docstring; filled by all_hazards
 
     @property
     def why(self) -> str:
-        """The story's explanation alone."""
+        """The "Why" part of the story."""
         explanation = self.story.partition("Why:")[2].partition("What we do:")[0]
         return " ".join(explanation.split())
 
     def page(self) -> dict[str, object]:
-        """All that is known of it, as plain values."""
+        """Everything known about the hazard, as plain values."""
         return {
             "slug": self.slug,
             "title": self.title,
@@ -145,7 +145,7 @@ class Hazard:
 
 @cache
 def all_hazards() -> tuple[Hazard, ...]:
-    """Every hazard of this folder, by slug."""
+    """All hazards in this folder, sorted by slug."""
     found: list[Hazard] = []
     for module_info in pkgutil.iter_modules(__path__):
         module = import_module(f"{__name__}.{module_info.name}")
@@ -155,5 +155,5 @@ def all_hazards() -> tuple[Hazard, ...]:
 
 
 def find_hazard(slug: str) -> Hazard | None:
-    """The hazard of that name, if there is one."""
+    """The hazard with this slug, or None."""
     return next((hazard for hazard in all_hazards() if hazard.slug == slug), None)

@@ -1,10 +1,10 @@
-"""Two libraries carry two generations of protobuf, and one takes the other's lock.
+"""Two libraries bundle different generations of protobuf, and one takes the other's lock.
 
-What you see: the process stops for ever after "[mutex.cc : 452] RAW: Lock blocking", or aborts with "mutex lock failed:
-Invalid argument". Often nobody imported TensorFlow: it was only installed.
-Why: on macOS both copies share one weak symbol that holds a mutex; old protobuf puts a `std::mutex` there, new protobuf an
-`absl::Mutex`. The order of imports only chooses between the hang and the abort.
-What we do: keep TensorFlow out of the training process; name the versions that no longer share the symbol.
+What you see: the process stops forever after "[mutex.cc : 452] RAW: Lock blocking", or aborts with "mutex lock failed:
+Invalid argument". Often TensorFlow was installed but never imported.
+Why: on macOS both copies share one weak symbol that holds a mutex. Old protobuf stores a `std::mutex` there, new
+protobuf an `absl::Mutex`. The import order only decides whether the process hangs or aborts.
+What we do: keep TensorFlow out of the training process, and name the versions that no longer share the symbol.
 """
 
 from holdfast.core.facts import MachineFacts
@@ -22,7 +22,7 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     if not clashes:
         return None
     orders = "; ".join(f"{pair.first} then {pair.second}: {pair.outcome}, {pair.because}" for pair in clashes)
-    # transformers 4 imports TensorFlow by itself when it is installed, after datasets has imported pyarrow.
+    # transformers 4 imports TensorFlow if it is installed, after datasets has imported pyarrow.
     meets_it_anyway = facts.has_below("transformers", "5") and "tensorflow" in facts.distributions
     return Invited(orders, "blocker" if meets_it_anyway else "warning")
 
@@ -35,7 +35,7 @@ HAZARD = Hazard(
     signs=(
         proves("log", r"mutex\.cc\s*:\s*\d+\]?\s*RAW: Lock blocking"),
         proves("log", r"mutex lock failed: Invalid argument", also=(seen("log", _TENSORFLOW),)),
-        # MLX aborts with the same sentence after its work is done (ml-explore/mlx-examples#706).
+        # MLX aborts with the same message after its work is done (ml-explore/mlx-examples#706).
         suggests(
             "log", r"mutex lock failed: Invalid argument", unless=(seen("log", r"\bmlx(?:_lm|\.core|-examples)\b"),)
         ),
@@ -56,11 +56,11 @@ HAZARD = Hazard(
     remedies=(
         Remedy("keep transformers 4 from loading TensorFlow", change={"USE_TF": "0"}),
         Remedy(
-            "take the versions that no longer share the symbol",
+            "install versions that no longer share the symbol",
             command='pip install -U "pyarrow>=22" "sentencepiece>=0.2.2"',
         ),
         Remedy("remove TensorFlow from the PyTorch environment", command="pip uninstall tensorflow"),
-        Remedy("or stay with the older generation on both sides", command='pip install "tensorflow<2.20" "pyarrow<22"'),
+        Remedy("or keep the older generation on both sides", command='pip install "tensorflow<2.20" "pyarrow<22"'),
     ),
     sources=(
         "tensorflow/tensorflow#98563",

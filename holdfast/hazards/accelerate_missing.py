@@ -1,10 +1,10 @@
-"""A training library needs accelerate, and it is absent, too old, or was installed too late.
+"""A training library needs accelerate, which is missing, too old, or was installed too late.
 
 What you see: an ImportError about `accelerate>=...` when the Trainer or `device_map` is used, or a NameError for a name
-that only accelerate brings (`PartialState`, `init_empty_weights`).
-Why: transformers treats accelerate as optional and looks for it once, at import; a notebook that installs it later
-keeps the first answer.
-What we do: say so before the run, and name the one package to install; the process must start anew afterwards.
+that only accelerate provides (`PartialState`, `init_empty_weights`).
+Why: transformers treats accelerate as optional and looks for it once, at import. A notebook that installs it later
+keeps the old result.
+What we do: report it before the run and name the one package to install. The process must be restarted afterwards.
 """
 
 from holdfast.core.facts import MachineFacts
@@ -20,12 +20,12 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     if transformers is None or "torch" not in facts.distributions:
         return None
     if "accelerate" not in facts.distributions:
-        return Invited(f"transformers {transformers} is installed and accelerate is not; its Trainer refuses to start")
+        return Invited(f"transformers {transformers} is installed without accelerate; its Trainer refuses to start")
     for since, needed in _OLDEST.items():
         if facts.has_at_least("transformers", since):
             if facts.has_below("accelerate", needed):
                 installed = facts.distributions["accelerate"]
-                return Invited(f"accelerate {installed}; the Trainer of transformers {transformers} asks for {needed}")
+                return Invited(f"accelerate {installed}; the Trainer of transformers {transformers} needs {needed}")
             return None
     return None
 
@@ -52,7 +52,7 @@ HAZARD = Hazard(
             r"accelerate: (?:command )?not found|'accelerate' is not recognized as an internal or external command",
         ),
         proves("error", r"accelerate[`'\"]?\s*[<>=!~]=?\s*\d[\d.]*[^\n]{0,40}(?:is required|but found|not found)"),
-        # transformers imports these names only when it found accelerate.
+        # transformers imports these names only if it found accelerate.
         proves(
             "log",
             r"name '(?:init_empty_weights|PartialState|AcceleratorState|dispatch_model|infer_auto_device_map"

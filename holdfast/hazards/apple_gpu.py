@@ -1,10 +1,10 @@
-"""What the mps hazards share: how a log shows that the Apple GPU was in use, and when a machine would use it."""
+"""Shared by the mps hazards: whether a log shows the Apple GPU in use, and whether a run would use it."""
 
 from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan
 from holdfast.hazards import seen
 
-# "mps", "mps:0" or "y_mps", but neither "mpsgraph", NVIDIA's "cuda-mps" nor "MPS available but not used".
+# Matches "mps", "mps:0" and "y_mps", but not "mpsgraph", NVIDIA's "cuda-mps" or "MPS available but not used".
 _IS_OFF = r"(?!(?:_device)?['\"]?\s*[=:]\s*(?:False|None|null)\b|[ ._]*(?:is_)?(?:available|built)(?:\W{1,5}(?:False|No)| but not used)|\)?, used: False)"
 MPS_WORD = rf"(?i:(?<![A-Za-z0-9-])mps(?::\d)?(?![A-Za-z0-9-]){_IS_OFF})"
 
@@ -13,7 +13,7 @@ HUNG = seen("exit", r"hang")
 
 
 def uses_mps(facts: MachineFacts, plan: Plan) -> bool:
-    """True when a run of this plan would land on the Apple GPU."""
+    """True if a run with this plan would use the Apple GPU."""
     if plan.device not in ("auto", "mps"):
         return False
     return facts.os == "macos" and (facts.arch == "arm64" or any(gpu.kind == "mps" for gpu in facts.gpus))

@@ -1,9 +1,10 @@
-"""A library was built for another processor than the Python that loads it.
+"""A library was built for a different processor than the Python that loads it.
 
 What you see: "incompatible architecture (have 'x86_64', need 'arm64')", "wrong ELF class", "not a valid Win32
 application", "Exec format error", mostly at import.
-Why: an Intel Python on an Apple chip (Rosetta), a package built under the other one, a container image for another CPU.
-What we do: say which side is wrong; a Python for this chip and fresh packages are the cure.
+Why: an Intel Python on an Apple chip (Rosetta), a package built under the other architecture, or a container image for
+another CPU.
+What we do: say which side is wrong. The fix is a Python for this chip, with freshly installed packages.
 """
 
 from holdfast.core.facts import MachineFacts
@@ -11,7 +12,7 @@ from holdfast.core.plan import Plan, Remedy
 from holdfast.hazards import Hazard, Invited, proves, seen, suggests
 
 _NATIVE_PYTHON = Remedy(
-    "make the environment anew with a Python for this chip",
+    "recreate the environment with a Python for this chip",
     command="CONDA_SUBDIR=osx-arm64 conda create -n train python=3.12   # or: /opt/homebrew/bin/python3 -m venv .venv",
     cost="a new environment",
 )
@@ -28,7 +29,7 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
 
 HAZARD = Hazard(
     slug="arch-mismatch",
-    title="a library was built for another processor",
+    title="a library was built for a different processor",
     kind="error",
     invited_by=invited_by,
     signs=(
@@ -56,7 +57,7 @@ HAZARD = Hazard(
     ),
     remedies=(
         Remedy(
-            "reinstall the named package for this processor",
+            "reinstall the package named in the error for this processor",
             command="pip install --force-reinstall --no-cache-dir PACKAGE",
         ),
         _NATIVE_PYTHON,

@@ -1,17 +1,17 @@
-"""bitsandbytes found no native library for this CUDA, or no GPU it can work with.
+"""bitsandbytes found no native library for this CUDA version, or no GPU it supports.
 
-What you see: "CUDA Setup failed despite GPU being available", "libbitsandbytes_cuda130.so ... not found", or an optimizer
-that fails with "'NoneType' object has no attribute 'cquantize_blockwise...'".
-Why: the package carries one library per CUDA version and takes the one that matches torch. A newer torch, a missing CUDA
-runtime, WSL's driver folder, a Mac or a machine without a GPU leave it with its CPU library or none.
-What we do: train without quantization where that fits; otherwise say which package version carries the library.
+What you see: "CUDA Setup failed despite GPU being available", "libbitsandbytes_cuda130.so ... not found", or an
+optimizer that fails with "'NoneType' object has no attribute 'cquantize_blockwise...'".
+Why: the package contains one library per CUDA version and loads the one that matches torch. With a newer torch, without
+a CUDA runtime, with WSL's driver folder, on a Mac or on a machine without a GPU, only its CPU library is left, or none.
+What we do: train without quantization if the model fits; otherwise say which package version contains the library.
 """
 
 from holdfast.core.facts import MachineFacts, release
 from holdfast.core.plan import Plan, Remedy
 from holdfast.hazards import Case, Hazard, Invited, proves, seen, suggests
 
-# First release whose Linux wheel carries a library for a CUDA version; read from the wheels 0.44.1 to 0.50.2.
+# First release whose Linux wheel contains a library for each CUDA version; read from the wheels 0.44.1 to 0.50.2.
 _CARRIED_SINCE = (((13,), "0.48"), ((12, 9), "0.46.1"), ((12, 8), "0.45.3"), ((12, 6), "0.45"))
 
 
@@ -26,13 +26,13 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
         return None
     needed = next((since for cuda, since in _CARRIED_SINCE if release(facts.torch.cuda) >= cuda), None)
     if needed and facts.has_below("bitsandbytes", needed):
-        return Invited(f"bitsandbytes {version} carries no library for CUDA {facts.torch.cuda}; {needed} and later do")
+        return Invited(f"bitsandbytes {version} has no library for CUDA {facts.torch.cuda}; {needed} and later do")
     return None
 
 
 HAZARD = Hazard(
     slug="bitsandbytes-cuda",
-    title="bitsandbytes has no native library for this CUDA",
+    title="bitsandbytes has no native library for this CUDA version",
     kind="error",
     invited_by=invited_by,
     signs=(
@@ -80,19 +80,19 @@ HAZARD = Hazard(
     ),
     remedies=(
         Remedy(
-            "install the newest bitsandbytes, which carries libraries for the newest CUDA versions",
+            "install the newest bitsandbytes, which supports the newest CUDA versions",
             command="pip install --upgrade bitsandbytes && python -m bitsandbytes",
         ),
         Remedy(
-            "name a CUDA version whose library the package does carry, with its runtime on the path",
+            "select a CUDA version that the package supports, with its runtime on the path",
             command="BNB_CUDA_VERSION=126 LD_LIBRARY_PATH=$LD_LIBRARY_PATH:/usr/local/cuda-12.6/lib64 python train.py",
         ),
         Remedy(
-            "on WSL: let the loader find the driver's library",
+            "on WSL: put the driver's library on the loader's path",
             command="export LD_LIBRARY_PATH=/usr/lib/wsl/lib:$LD_LIBRARY_PATH",
         ),
         Remedy(
-            "load the model in bfloat16 and use torch's own AdamW",
+            "load the model in bfloat16 and use torch's AdamW",
             command="AutoModelForCausalLM.from_pretrained(name, dtype='bfloat16'); TrainingArguments(optim='adamw_torch')",
             cost="two to four times the memory of quantized weights",
         ),

@@ -1,8 +1,9 @@
-"""The run keeps its processors busy and gets nowhere.
+"""The run keeps its processors busy but makes no progress.
 
-What you see: 100 % CPU, no step for many times the usual time, the same stack at every look.
-Why: a loop that waits by asking again and again, a regular expression or a search that never ends, or a retry without a limit.
-What we do: wait for many times the slowest step, then take the stacks, end it, and start again from the last checkpoint.
+What you see: 100% CPU, no step for many times the usual step time, the same stack in every sample.
+Why: a busy-waiting loop, a regular expression or search that never finishes, or a retry without a limit.
+What we do: wait for many times the slowest step, record the stacks, stop the run, and restart it from the last
+checkpoint.
 """
 
 from holdfast.core.plan import Remedy
@@ -17,12 +18,12 @@ HAZARD = Hazard(
     signs=(proves("sample", r"^verdict (?:moving|starved): ", also=_GIVEN_UP),),
     remedies=(
         Remedy("load data in the main process", change={"loader_workers": 0}, cost="slower input"),
-        Remedy("do without compiled graphs", change={"compile": False}, cost="slower steps"),
+        Remedy("run without compiled graphs", change={"compile": False}, cost="slower steps"),
         Remedy(
-            "give each step more time, if it is only slow",
+            "allow more time per step, if the run is only slow",
             command="holdfast run --step-timeout 600 -- COMMAND",
         ),
-        Remedy("see where it turns", command="py-spy top --pid PID"),
+        Remedy("see where it spins", command="py-spy top --pid PID"),
     ),
     sources=("nerfstudio-project/nerfstudio#906", "marin-community/marin#6019"),
     matches=(

@@ -1,10 +1,10 @@
-"""A job queue's worker process died under its task.
+"""A job queue's worker process died during a task.
 
 What you see: "WorkerLostError: Worker exited prematurely: signal 11 (SIGSEGV)" or "signal 9 (SIGKILL)"; with
-`--pool=solo` nothing at all, the whole worker is gone and the task stays pending.
-Why: Celery and RQ fork a process per worker. Native libraries that have started threads do not survive a fork, and a task
-that outgrows the memory is killed. The queue only sees that its child is gone.
-What we do: start the job as a process of its own from a thread pool; never fork after torch was loaded.
+`--pool=solo` there is no message: the whole worker is gone and the task stays pending.
+Why: Celery and RQ fork a process per worker. Native libraries that have started threads do not survive a fork, and a
+task that uses too much memory is killed. The queue only sees that its child is gone.
+What we do: start each job as a separate process from a thread pool, and never fork after torch was loaded.
 """
 
 from holdfast.core.facts import MachineFacts
@@ -12,7 +12,7 @@ from holdfast.core.plan import Plan, Remedy
 from holdfast.hazards import Hazard, Invited, proves, seen, suggests
 
 _THREADS = Remedy(
-    "run tasks in threads and start the training as a process of its own",
+    "run tasks in threads and start the training as a separate process",
     command="celery -A app worker --pool=threads",
     cost="none for tasks that only start and watch a run",
 )
@@ -27,7 +27,7 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
 
 HAZARD = Hazard(
     slug="celery-worker-lost",
-    title="the job queue's worker process died under its task",
+    title="the job queue's worker process died during a task",
     kind="crash",
     invited_by=invited_by,
     signs=(
@@ -43,17 +43,17 @@ HAZARD = Hazard(
     remedies=(
         _THREADS,
         Remedy(
-            "run one task in the worker's own process",
+            "run one task at a time in the worker's own process",
             command="celery -A app worker --pool=solo",
             cost="one task at a time",
         ),
         Remedy(
-            "import torch and load the model inside the task, so that the forked child starts clean",
+            "import torch and load the model inside the task, so that nothing is loaded before the fork",
             command="celery -A app worker --concurrency=1 --max-tasks-per-child=1",
             cost="the model is loaded for every task",
         ),
         Remedy(
-            "when the signal is 9: give the worker more memory, or fewer processes",
+            "for signal 9: give the worker more memory, or use fewer processes",
             command="celery -A app worker --concurrency=1",
         ),
     ),

@@ -1,10 +1,10 @@
-"""A checkpoint's weights do not fit the model that was built.
+"""A checkpoint's weights do not match the model that was built.
 
-What you see: "Error(s) in loading state_dict", with missing, unexpected or wrongly sized keys; "size mismatch for
+What you see: "Error(s) in loading state_dict", with missing keys, unexpected keys or wrong sizes; "size mismatch for
 classifier.weight".
-Why: the model was built with another head, vocabulary, depth or wrapper (`module.` of DataParallel, `_orig_mod.` of
-compile, `base_model.model.` of an adapter) than the one that was saved, or the file is of another model.
-What we do: build the model from the checkpoint's own config; name the keys that differ.
+Why: the model has a different head, vocabulary, depth or wrapper (`module.` from DataParallel, `_orig_mod.` from
+compile, `base_model.model.` from an adapter) than the saved one, or the file belongs to another model.
+What we do: build the model from the checkpoint's own config and name the keys that differ.
 """
 
 from holdfast.core.plan import Remedy
@@ -12,7 +12,7 @@ from holdfast.hazards import Hazard, proves, seen, suggests
 
 HAZARD = Hazard(
     slug="checkpoint-mismatch",
-    title="the checkpoint does not fit the model",
+    title="the checkpoint does not match the model",
     kind="error",
     signs=(
         proves("log", r"Error\(s\) in loading state_dict for"),
@@ -73,20 +73,20 @@ HAZARD = Hazard(
             cost="none",
         ),
         Remedy(
-            "take the wrapper's prefix off the names",
+            "remove the wrapper's prefix from the names",
             command="state = {name.removeprefix('module.').removeprefix('_orig_mod.'): value for name, value in state.items()}",
             cost="none",
         ),
         Remedy(
-            "start a new head where only its size differs",
+            "start with a new head if only its size differs",
             command="from_pretrained(..., num_labels=N, ignore_mismatched_sizes=True)",
             cost="the head is trained from scratch",
             keeps=False,
         ),
         Remedy(
-            "ignore extra keys that the model does not need, after reading which they are",
+            "ignore extra keys, after checking that the model does not need them",
             command="model.load_state_dict(state, strict=False)",
-            cost="layers without a key stay untrained, silently",
+            cost="layers without a key silently stay untrained",
             keeps=False,
         ),
     ),

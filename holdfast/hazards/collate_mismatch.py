@@ -1,10 +1,11 @@
-"""The examples of one batch do not fit into one tensor.
+"""The examples of a batch cannot be combined into one tensor.
 
-What you see: "stack expects each tensor to be equal size", "Unable to create tensor, you should probably activate truncation
-and/or padding", or "batch must contain tensors, numbers, dicts or lists; found <class 'NoneType'>", from the collate step.
-Why: texts of different lengths were not padded, labels were not padded along with the inputs, images differ in size, a sample
-is None, or a text column reached the collator.
-What we do: name the step and the sizes; padding in the collator is the user's choice.
+What you see: "stack expects each tensor to be equal size", "Unable to create tensor, you should probably activate
+truncation and/or padding", or "batch must contain tensors, numbers, dicts or lists; found <class 'NoneType'>", from the
+collate step.
+Why: texts of different lengths were not padded, labels were not padded with their inputs, images differ in size, a
+sample is None, or a text column reached the collator.
+What we do: name the step and the sizes. Padding in the collator is the user's choice.
 """
 
 from holdfast.core.evidence import Evidence, Passage
@@ -40,7 +41,7 @@ def _ends_in_collate(evidence: Evidence) -> Passage | None:
 
 
 def _keys_differ(evidence: Evidence) -> Passage | None:
-    """A KeyError raised by torch's own collate: one sample lacks a key that the first one has."""
+    """A KeyError from torch's own collate: one sample lacks a key that the first one has."""
     found = error_raised_in(evidence, "KeyError")
     if found and found[1] and is_in_torch_loader(found[1][-1]) and "collate" in found[1][-1].module:
         return found[0]
@@ -49,7 +50,7 @@ def _keys_differ(evidence: Evidence) -> Passage | None:
 
 HAZARD = Hazard(
     slug="collate-mismatch",
-    title="the examples of a batch could not be put into one tensor",
+    title="the examples of a batch cannot be combined into one tensor",
     kind="error",
     signs=(
         proves("error", r"you should probably activate truncation and/or padding"),
@@ -80,7 +81,7 @@ HAZARD = Hazard(
         Remedy(
             "resize or crop images to one size",
             command="transforms.Resize((224, 224))",
-            cost="the model sees other images",
+            cost="the model sees different images",
             keeps=False,
         ),
     ),

@@ -1,10 +1,10 @@
-"""The trainer dropped the columns that the run needs.
+"""The Trainer dropped columns that the run needs.
 
-What you see: "No columns in the dataset match the model's forward method signature", "Invalid key: 47682 is out of bounds for
-size 0", or a KeyError inside the collator for a column that the dataset does have.
-Why: Hugging Face's Trainer keeps only columns that the model's forward accepts. A wrapped model (PEFT, a custom class) hides
-its signature, and a custom collator may need other columns; what is left can be nothing at all.
-What we do: name the columns; `remove_unused_columns=False` keeps them.
+What you see: "No columns in the dataset match the model's forward method signature", "Invalid key: 47682 is out of
+bounds for size 0", or a KeyError inside the collator for a column that the dataset has.
+Why: Hugging Face's Trainer keeps only columns that the model's forward accepts. A wrapped model (PEFT, a custom class)
+hides its signature, so no column may be left, and a custom collator may need other columns.
+What we do: name the columns. `remove_unused_columns=False` keeps them.
 """
 
 import re
@@ -21,13 +21,13 @@ _IGNORED = r"have been ignored: \[?(?P<names>[\w'\", ]+)"
 
 
 def _misses_an_ignored_column(evidence: Evidence) -> Passage | None:
-    """A KeyError for a column that the Trainer had said it ignores."""
+    """A KeyError for a column that the Trainer said it ignores."""
     ignored = {name for match, _ in evidence.log.search(_IGNORED) for name in re.findall(r"\w+", match["names"])}
     return next((error for match, error in evidence.errors.search(r"KeyError: '(\w+)'") if match[1] in ignored), None)
 
 
 def _collator_misses_a_column(evidence: Evidence) -> Passage | None:
-    """A KeyError that a collator of the user's raised under the Trainer."""
+    """A KeyError that the user's collator raised under the Trainer."""
     found = error_raised_in(evidence, "KeyError")
     if not found:
         return None
@@ -39,7 +39,7 @@ def _collator_misses_a_column(evidence: Evidence) -> Passage | None:
 
 HAZARD = Hazard(
     slug="columns-removed",
-    title="the trainer removed dataset columns that the run needs",
+    title="the Trainer removed dataset columns that the run needs",
     kind="error",
     signs=(
         proves("error", r"No columns in the dataset match the model's forward method signature"),
@@ -68,10 +68,11 @@ HAZARD = Hazard(
         Remedy(
             "keep all columns",
             command="TrainingArguments(..., remove_unused_columns=False)",
-            cost="the collator must drop what the model cannot take",
+            cost="the collator must drop columns that the model does not accept",
         ),
         Remedy(
-            "name the columns as the model's forward does", command="dataset = dataset.rename_column('label', 'labels')"
+            "rename the columns to what the model's forward expects",
+            command="dataset = dataset.rename_column('label', 'labels')",
         ),
     ),
     sources=(

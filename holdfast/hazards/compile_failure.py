@@ -1,10 +1,10 @@
-"""Code that is compiled while the run starts could not be compiled.
+"""Code that is compiled during the run failed to compile.
 
-What you see: "BackendCompilerFailed", "InductorError", "Failed to find C compiler", "Python.h: No such file",
-"Error building extension 'fused_adam'" or "ninja: build stopped".
-Why: torch.compile, Triton and DeepSpeed write and build code on the spot. That needs a C compiler, Python's headers and,
-for CUDA extensions, a CUDA toolkit of torch's version; and a graph or a GPU that the compiler can handle.
-What we do: run without compiling, which computes the same; say what the build lacked.
+What you see: "BackendCompilerFailed", "InductorError", "Failed to find C compiler", "Python.h: No such file", "Error
+building extension 'fused_adam'" or "ninja: build stopped".
+Why: torch.compile, Triton and DeepSpeed generate and build code at run time. That needs a C compiler, Python's headers
+and, for CUDA extensions, a CUDA toolkit that matches torch; it also needs a graph and a GPU that the compiler supports.
+What we do: run without compiling, which gives the same result, and say what the build lacked.
 """
 
 from holdfast.core.facts import MachineFacts
@@ -20,13 +20,13 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
         return None
     has_triton = any(name in facts.distributions for name in ("triton", "triton-windows", "pytorch-triton"))
     if facts.torch.cuda and not has_triton and plan.device in ("auto", "cuda"):
-        return Invited("the plan compiles for CUDA and Triton is not installed")
+        return Invited("the plan compiles for CUDA, but Triton is not installed")
     return None
 
 
 HAZARD = Hazard(
     slug="compile-failure",
-    title="code that is compiled at run time could not be compiled",
+    title="code that is compiled at run time failed to compile",
     kind="error",
     invited_by=invited_by,
     signs=(
@@ -49,7 +49,7 @@ HAZARD = Hazard(
             r"Failed to find C compiler|fatal error: '?omp\.h|library (?:not found for -l|')omp\b|C\+\+ compile error|fatal error: Python\.h: No such file|cannot find -l(?:cuda|python|nvrtc|cudart|aio|curand)\b|No working C\+\+ compiler|Failed to find CUDA\.$",
         ),
         suggests("error", r"Triton Error \[CUDA\]: (?!out of memory|an illegal|device kernel)"),
-        # extensions built on the spot: torch.utils.cpp_extension, DeepSpeed, Megatron, apex
+        # extensions built at run time: torch.utils.cpp_extension, DeepSpeed, Megatron, apex
         proves(
             "log",
             r"Error building extension|ninja: build stopped|Command '\['(?:\S*/)?ninja'|Ninja is required to load C\+\+ extensions|Error compiling objects for extension",
@@ -94,15 +94,15 @@ HAZARD = Hazard(
             command="sudo apt install build-essential python3-dev ninja-build",
         ),
         Remedy(
-            "install a CUDA toolkit of torch's version and point to it",
+            "install a CUDA toolkit that matches torch and set CUDA_HOME to it",
             command="conda install -c nvidia cuda-nvcc=12.8 && export CUDA_HOME=$CONDA_PREFIX",
         ),
         Remedy(
-            "throw away half-built extensions",
+            "delete half-built extensions",
             command="rm -rf ~/.cache/torch_extensions ~/.triton/cache /tmp/torchinductor_$USER",
         ),
         Remedy(
-            "use torch's own optimizer instead of a fused one",
+            "use torch's optimizer instead of a fused one",
             command='deepspeed config: {"optimizer": {"params": {"torch_adam": true}}}',
         ),
     ),

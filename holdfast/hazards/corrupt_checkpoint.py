@@ -1,10 +1,11 @@
-"""A weights or state file is cut short, damaged, or not a weights file at all.
+"""A weights or state file is truncated, damaged, or not a weights file at all.
 
 What you see: "failed finding central directory", "HeaderTooLarge", "unexpected EOF", "invalid load key, 'v'", "Ran out
 of input" when a model or checkpoint is loaded.
-Why: a download or a save was cut off (`torch.save` writes straight to the final name), or git fetched the 130-byte pointer
-of a large file, or an HTML page was saved under the file's name.
-What we do: verify checksums before loading; use the checkpoint before it; fetch broken model files anew.
+Why: a download or a save was interrupted (`torch.save` writes directly to the final name), git fetched the 130-byte
+pointer of a large file, or an HTML page was saved under the file's name.
+What we do: verify checksums before loading, fall back to the previous checkpoint, and download broken model files
+again.
 """
 
 from holdfast.core.facts import MachineFacts
@@ -16,7 +17,7 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     """Say why this machine and plan invite the hazard; None when they do not."""
     halves = [model.name for model in facts.models if not model.complete]
     if halves:
-        return Invited(f"a download was left half-way in the model cache: {', '.join(halves)}", "note")
+        return Invited(f"the model cache holds an unfinished download: {', '.join(halves)}", "note")
     return None
 
 
@@ -61,7 +62,7 @@ HAZARD = Hazard(
             "error",
             r"(?i)(?:checkpoint|weights?|model)(?: file)?\b[^\n]{0,60}\b(?:is|are|may be|might be|seems?|appears?)(?: to be)? (?:corrupt|truncated|incomplete|damaged)",
         ),
-        # 118 is "v" of a git-lfs pointer, 60 is "<" of a web page: bytes that no pickle starts with.
+        # 118 is the "v" of a git-lfs pointer, 60 the "<" of a web page: no pickle starts with these bytes.
         proves("log", r"WeightsUnpickler error: Unsupported operand (?:118|60|10|32|123)\b"),
         suggests(
             "error",
@@ -98,17 +99,17 @@ HAZARD = Hazard(
     ),
     remedies=(
         Remedy(
-            "resume from the checkpoint before it",
+            "resume from the previous checkpoint",
             command="python train.py --resume_from_checkpoint out/checkpoint-500   # one whose trainer_state.json is whole",
             cost="the steps between the two checkpoints",
         ),
         Remedy(
-            "fetch the model's files again",
+            "download the model's files again",
             command="hf download MODEL --force-download",
             cost="the download",
         ),
         Remedy(
-            "fetch what git left as pointers",
+            "fetch the files that git left as pointers",
             command="git lfs install && git lfs pull",
             cost="the download",
         ),

@@ -1,10 +1,11 @@
 """cuBLAS or cuDNN could not start, or failed inside a kernel.
 
-What you see: "CUBLAS_STATUS_NOT_INITIALIZED when calling cublasCreate", "CUBLAS_STATUS_EXECUTION_FAILED" in a plain linear
-layer, "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR".
-Why: most often no memory is left for the library's workspace, or an earlier kernel failed (an index out of range) and this
-call is the first to notice; otherwise another version of the library is found on LD_LIBRARY_PATH.
-What we do: halve the micro-batch, which frees the workspace; then one step on the CPU, which shows a bad index plainly.
+What you see: "CUBLAS_STATUS_NOT_INITIALIZED when calling cublasCreate", "CUBLAS_STATUS_EXECUTION_FAILED" in a plain
+linear layer, "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR".
+Why: most often no memory is left for the library's workspace, or an earlier kernel failed (an index out of range) and
+this call is the first to report it. Otherwise LD_LIBRARY_PATH leads to another version of the library.
+What we do: halve the micro-batch to make room for the workspace; then run one step on the CPU, which reports a bad
+index plainly.
 """
 
 from holdfast.core.plan import Remedy
@@ -33,20 +34,22 @@ HAZARD = Hazard(
     ),
     remedies=(
         Remedy(
-            "halve the micro-batch, so that the library finds room for its workspace",
+            "halve the micro-batch, to leave room for the library's workspace",
             change={"micro_batch": "halve"},
             cost="a little slower, the same effective batch",
         ),
         Remedy(
-            "run one step on the CPU: a bad index or label raises there with its value",
+            "run one step on the CPU, where a bad index or label raises an error with its value",
             change={"device": "cpu"},
             cost="much slower",
         ),
         Remedy(
-            "drop other copies of the library from the path; torch brings its own",
+            "remove other copies of the library from the path; torch has its own",
             command="env -u LD_LIBRARY_PATH python train.py",
         ),
-        Remedy("take the cuBLAS version that this torch was built with", command="pip install --force-reinstall torch"),
+        Remedy(
+            "install the cuBLAS version that this torch was built with", command="pip install --force-reinstall torch"
+        ),
     ),
     sources=(
         "QwenLM/Qwen#120",

@@ -1,10 +1,10 @@
-"""A check inside a CUDA kernel failed: an index, a class or a probability was out of its range.
+"""A check inside a CUDA kernel failed: an index, a class or a probability was out of range.
 
-What you see: "CUDA error: device-side assert triggered", often at a line that has nothing to do with it, and every later
-CUDA call fails the same way.
-Why: kernels run behind the program's back, so the error shows at the next call that waits. The data holds an index
-outside its table, a label outside the classes, or NaN where a probability belongs.
-What we do: run the same step on the CPU, where the same mistake raises a plain error at its own line.
+What you see: "CUDA error: device-side assert triggered", often at an unrelated line, and every later CUDA call fails
+the same way.
+Why: kernels run asynchronously, so the error appears at the next call that waits. The data contains an index outside
+its table, a label outside the classes, or NaN instead of a probability.
+What we do: run the same step on the CPU, where the same mistake raises a plain error at the right line.
 """
 
 from holdfast.core.plan import Remedy
@@ -19,7 +19,7 @@ HAZARD = Hazard(
             "log",
             r"device-side assert(?:ion)?s? (?:triggered|were)|\berror=(?:59|710)\b|cudaErrorAssert|CUDA_ERROR_ASSERT|\(?(?:error ?[=(] ?|CUDA error\()(?:59|710)\)?\s*[:,] ?device-side",
         ),
-        # The kernel's own line; it may be all that a cut log holds.
+        # The kernel's own line; a truncated log may hold nothing else.
         proves("log", r"block: \[\d+, ?\d+, ?\d+\],? thread: \[\d+, ?\d+, ?\d+\]:? Assertion"),
         proves("log", r"_assert_async_cuda_kernel|Device-side assertion `.*' failed"),
         suggests("log", r"\.cuh?:\d+:.{0,400}Assertion `"),
@@ -27,16 +27,16 @@ HAZARD = Hazard(
     ),
     remedies=(
         Remedy(
-            "run one epoch on the CPU: it names the line and the value",
+            "run one epoch on the CPU, which names the line and the value",
             change={"device": "cpu"},
-            cost="much slower, until the data is mended",
+            cost="much slower, until the data is fixed",
         ),
         Remedy(
-            "have the GPU report the error where it happens",
+            "make the GPU report the error where it happens",
             command="CUDA_LAUNCH_BLOCKING=1 python train.py",
             cost="slower; for finding the line only",
         ),
-        Remedy("check labels, token numbers and positions against the model's sizes", command="holdfast survey DATA"),
+        Remedy("check labels, token ids and positions against the model's sizes", command="holdfast survey DATA"),
     ),
     sources=(
         "ultralytics/ultralytics#863",

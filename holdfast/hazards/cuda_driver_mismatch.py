@@ -1,10 +1,10 @@
-"""The NVIDIA driver and the CUDA build do not go together, or the driver does not answer.
+"""The NVIDIA driver and the CUDA build are incompatible, or the driver does not respond.
 
-What you see: "The NVIDIA driver on your system is too old", "CUDA driver version is insufficient", error 803 or 804 from
-`cudaGetDeviceCount`, or "Driver/library version mismatch" - and then torch quietly uses the CPU.
-Why: each CUDA version needs a driver at least as new; after an update the loaded kernel module and the libraries on disk
-differ until a restart; a container may carry its own, other driver library.
-What we do: train on the CPU and say which driver or which build is needed.
+What you see: "The NVIDIA driver on your system is too old", "CUDA driver version is insufficient", error 803 or 804
+from `cudaGetDeviceCount`, or "Driver/library version mismatch". torch then quietly uses the CPU.
+Why: each CUDA version needs a driver at least as new. After an update, the loaded kernel module and the libraries on
+disk differ until a restart. A container may bring a different driver library.
+What we do: train on the CPU and say which driver or build is needed.
 """
 
 from holdfast.core.facts import MachineFacts, release
@@ -17,20 +17,20 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     if facts.torch is None or facts.torch.cuda is None or not facts.driver_cuda or plan.device not in ("auto", "cuda"):
         return None
     built_for, driver = release(facts.torch.cuda), release(facts.driver_cuda)
-    # From CUDA 11 on a driver runs every minor version of its own major one.
+    # Since CUDA 11 a driver runs every minor version of its major version.
     too_old = built_for[:1] > driver[:1] if built_for >= (11,) else built_for > driver
     if too_old:
-        seen_here = f"the driver takes CUDA up to {facts.driver_cuda}; torch {facts.torch.version} was built for {facts.torch.cuda}"
+        seen_here = f"the driver supports CUDA up to {facts.driver_cuda}; torch {facts.torch.version} was built for {facts.torch.cuda}"
         return Invited(seen_here, "blocker")
     return None
 
 
-# TensorFlow says on every machine without a card that it found none.
+# TensorFlow prints this on every machine without a card.
 _TENSORFLOW = seen("log", r"cuda_driver\.cc|stream_executor|cuda_diagnostics")
 
 HAZARD = Hazard(
     slug="cuda-driver-mismatch",
-    title="the NVIDIA driver does not go with this CUDA build",
+    title="the NVIDIA driver does not fit this CUDA build",
     kind="error",
     invited_by=invited_by,
     signs=(
@@ -58,7 +58,7 @@ HAZARD = Hazard(
             "log",
             r"CUDA unknown error - this may be due to an incorrectly set up environment|CUDA driver initialization failed",
         ),
-        # A forked worker also gets error 3 from here; that is another hazard.
+        # A forked worker also gets error 3 here; that is another hazard (cuda-fork).
         proves("log", r"Unexpected error from cudaGetDeviceCount\(\)(?![^\n]*Error 3:)"),
         proves("log", r"(?:Error|error|CUDA failure) ?\(?(?:802|803|804)\)?: |system not yet initialized"),
         suggests(
@@ -86,20 +86,20 @@ HAZARD = Hazard(
         ),
     ),
     remedies=(
-        Remedy("train on the CPU until the driver is mended", change={"device": "cpu"}, cost="much slower"),
+        Remedy("train on the CPU until the driver is fixed", change={"device": "cpu"}, cost="much slower"),
         Remedy(
-            "install a torch built for a CUDA version that the driver takes (nvidia-smi shows it)",
+            "install a torch built for a CUDA version that the driver supports (see nvidia-smi)",
             command="pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu126",
         ),
         Remedy(
             "update the driver, then restart the machine", command="sudo apt install nvidia-driver-570 && sudo reboot"
         ),
         Remedy(
-            "after a driver update: restart, so that kernel module and libraries are of one version",
+            "after a driver update: restart, so that the kernel module and the libraries match",
             command="sudo reboot",
         ),
         Remedy(
-            "in a container: leave out its own compat libraries",
+            "in a container: skip its compat libraries",
             command="LD_LIBRARY_PATH=$(echo $LD_LIBRARY_PATH | sed 's#/usr/local/cuda/compat[^:]*:\\?##g') python train.py",
         ),
         Remedy(

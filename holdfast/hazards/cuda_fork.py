@@ -1,9 +1,10 @@
 """A forked process uses CUDA after its parent did.
 
-What you see: "Cannot re-initialize CUDA in forked subprocess", or in older versions "initialization error (3)" in a worker.
-Why: a CUDA context does not survive `fork`. A dataset or collate function that puts tensors on the GPU does this in every
-loader worker; so does a web or Celery worker that forks after the model was loaded.
-What we do: load in the main process; otherwise start workers with spawn and keep the GPU out of the dataset.
+What you see: "Cannot re-initialize CUDA in forked subprocess", or in older versions "initialization error (3)" in a
+worker.
+Why: a CUDA context does not survive `fork`. A dataset or collate function that puts tensors on the GPU does this in
+every loader worker; so does a web or Celery worker that forks after the model was loaded.
+What we do: load in the main process; otherwise start workers with spawn and keep GPU tensors out of the dataset.
 """
 
 import re
@@ -20,12 +21,12 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     """Say why this machine and plan invite the hazard; None when they do not."""
     start = plan.start_method or facts.start_method
     if plan.device == "cuda" and plan.loader_workers > 0 and start == "fork":
-        return Invited(f"{plan.loader_workers} loader workers are forked from a process that uses CUDA", "note")
+        return Invited(f"{plan.loader_workers} loader workers would be forked from a process that uses CUDA", "note")
     return None
 
 
 def _lazy_init_in_a_worker(evidence: Evidence) -> Passage | None:
-    """A worker's stack, cut before its error, that stops where torch starts CUDA."""
+    """A worker's truncated stack that stops where torch starts CUDA."""
     if evidence.errors:
         return None
     for stack in evidence.stacks:
@@ -58,7 +59,7 @@ HAZARD = Hazard(
             "error",
             r"(?:CUDA|cuda)(?: runtime)? error(?: \(3\))?\s?: initialization error|cudaGetDeviceCount\(\).*Error 3: initialization error",
         ),
-        # A worker frees a GPU tensor that it inherited.
+        # A worker frees an inherited GPU tensor.
         proves("log", r"initialization error[\s\S]{0,300}(?:insert_events|raw_delete)"),
         suggests("log", r"faiss::gpu::getNumDevices\(\).*CUDA error 3\b"),
         judged("suggests", _lazy_init_in_a_worker),
@@ -71,7 +72,7 @@ HAZARD = Hazard(
             command="batch = {name: value.to(device) for name, value in batch.items()}",
         ),
         Remedy(
-            "in a Celery worker: use threads or one process, so that nothing forks",
+            "in a Celery worker: use threads or a single process, so that nothing forks",
             command="celery -A app worker --pool=threads",
         ),
     ),

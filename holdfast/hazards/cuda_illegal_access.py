@@ -1,10 +1,10 @@
-"""A CUDA kernel read or wrote memory that is not its own.
+"""A CUDA kernel read or wrote memory outside its own.
 
-What you see: "an illegal memory access was encountered", "misaligned address" or "unspecified launch failure", mostly at
-an unrelated line and often only after many steps.
-Why: a bug in a kernel - an extension built for another CUDA or torch, an attention kernel at an odd shape, an index
-computed in 32 bits - or, more rarely, an unstable or overheated card.
-What we do: take the plain kernels (no compile, eager attention), then another precision, then the CPU.
+What you see: "an illegal memory access was encountered", "misaligned address" or "unspecified launch failure", mostly
+at an unrelated line and often only after many steps.
+Why: a kernel bug (an extension built for another CUDA or torch, an attention kernel at an odd shape, an index computed
+in 32 bits) or, more rarely, an unstable or overheated card.
+What we do: use the plain kernels (no compile, eager attention), then a smaller micro-batch, then the CPU.
 """
 
 from holdfast.core.plan import Remedy
@@ -12,7 +12,7 @@ from holdfast.hazards import Hazard, proves, suggests
 
 HAZARD = Hazard(
     slug="cuda-illegal-access",
-    title="a CUDA kernel touched memory that is not its own",
+    title="a CUDA kernel accessed memory outside its own",
     kind="crash",
     signs=(
         proves(
@@ -40,9 +40,9 @@ HAZARD = Hazard(
         Remedy(
             "run without compiled kernels",
             change={"compile": False, "TORCH_COMPILE_DISABLE": "1"},
-            cost="slower where compile was on",
+            cost="slower if compile was on",
         ),
-        Remedy("use the plain attention", change={"attention": "eager"}, cost="slower, more memory for long texts"),
+        Remedy("use plain attention", change={"attention": "eager"}, cost="slower, more memory for long texts"),
         Remedy(
             "halve the micro-batch", change={"micro_batch": "halve"}, cost="a little slower, the same effective batch"
         ),
@@ -52,9 +52,9 @@ HAZARD = Hazard(
             command="pip install --no-build-isolation --no-binary :all: --force-reinstall PACKAGE",
         ),
         Remedy(
-            "find the kernel",
+            "find the faulty kernel",
             command="CUDA_LAUNCH_BLOCKING=1 compute-sanitizer python train.py",
-            cost="very slow; for finding it only",
+            cost="very slow; only for debugging",
         ),
     ),
     sources=(

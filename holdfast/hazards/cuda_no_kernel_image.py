@@ -1,18 +1,18 @@
 """The installed build has no code for this GPU's generation.
 
-What you see: "no kernel image is available for execution on the device", or torch warning that "sm_120 is not compatible
+What you see: "no kernel image is available for execution on the device", or torch's warning "sm_120 is not compatible
 with the current PyTorch installation".
-Why: a build carries machine code for some generations only. A newer card needs a newer build; an old card needs one that
-still supports it; an extension may have been compiled on another machine.
-What we do: say which build fits; train on the CPU until it is installed.
+Why: a build contains machine code for some GPU generations only. A newer card needs a newer build; an old card needs
+one that still supports it. An extension may have been compiled on another machine.
+What we do: say which build fits, and train on the CPU until it is installed.
 """
 
 from holdfast.core.facts import MachineFacts, release
 from holdfast.core.plan import Plan, Remedy
 from holdfast.hazards import Hazard, Invited, proves, seen, suggests
 
-# Newest and oldest generation that wheels built with a CUDA version carry (pytorch/pytorch release notes 1.7 to 2.9).
-# A card runs code of an earlier minor version of its own generation: 8.6 runs what was made for 8.0.
+# Oldest and newest generation that wheels for each CUDA version support (pytorch/pytorch release notes 1.7 to 2.9).
+# A card runs code for an earlier minor version of its own generation: 8.6 runs code built for 8.0.
 _NEWEST_BY_CUDA = (((12, 8), (12, 99)), ((11, 8), (9, 99)), ((11,), (8, 99)), ((9,), (7, 99)), ((0,), (6, 99)))
 _OLDEST_BY_CUDA = (((13,), (7, 5)), ((12, 8), (7,)), ((12,), (5,)), ((0,), (3,)))
 
@@ -28,9 +28,7 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
         capability = release(gpu.capability)
         if gpu.kind == "cuda" and capability and not (oldest <= capability <= newest):
             build = f"torch {facts.torch.version} for CUDA {facts.torch.cuda}"
-            return Invited(
-                f"{gpu.name} has compute capability {gpu.capability}; {build} carries no code for it", "blocker"
-            )
+            return Invited(f"{gpu.name} has compute capability {gpu.capability}; {build} has no code for it", "blocker")
     return None
 
 
@@ -74,9 +72,9 @@ HAZARD = Hazard(
         ),
     ),
     remedies=(
-        Remedy("train on the CPU until the right build is there", change={"device": "cpu"}, cost="much slower"),
+        Remedy("train on the CPU until the right build is installed", change={"device": "cpu"}, cost="much slower"),
         Remedy(
-            "install a build that carries this card's generation (RTX 50: cu128 or later; V100, GTX 10 and older: cu126)",
+            "install a build that supports this card (RTX 50: cu128 or later; V100, GTX 10 and older: cu126)",
             command="pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130",
         ),
         Remedy(

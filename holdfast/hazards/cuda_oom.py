@@ -1,10 +1,10 @@
-"""The GPU has not enough memory for this step.
+"""The GPU does not have enough memory for this step.
 
-What you see: "CUDA out of memory. Tried to allocate ...", or in old versions "cuda runtime error (2) : out of memory".
-Why: weights, optimizer state and the activations of one batch together are more than the card holds; a long example or
-memory in many small pieces is enough to tip it over.
-What we do: let the allocator join its pieces, then halve the micro-batch and accumulate twice as often, then recompute
-activations. The effective batch stays as asked.
+What you see: "CUDA out of memory. Tried to allocate ...", in old versions "cuda runtime error (2) : out of memory".
+Why: weights, optimizer state and the activations of one batch together exceed the card's memory. One long example or
+fragmented memory can be enough.
+What we do: let the allocator merge its free blocks, then halve the micro-batch and double the accumulation, then
+recompute activations. The effective batch does not change.
 """
 
 from holdfast.core.plan import Remedy
@@ -23,13 +23,13 @@ HAZARD = Hazard(
     signs=(
         proves("log", OUT_OF_MEMORY),
         proves("log", r"Tried to allocate [\d.]+ [KMG]iB(?: \(GPU|\. GPU|[\s\S]{0,80}total capaci?ty)"),
-        # TensorFlow, JAX, MXNet and cupy have their own words.
+        # TensorFlow, JAX, MXNet and cupy word it differently.
         proves(
             "log", r"OOM when allocating tensor[\s\S]{0,200}(?:GPU|gpu):\d|cudaMalloc (?:re)?try failed: out of memory"
         ),
         proves("log", r"cupy[\w.]*OutOfMemoryError|cudaMalloc failed: out of memory"),
         suggests("error", r"RESOURCE_EXHAUSTED: .*[Oo]ut of memory"),
-        # cuDNN tries its algorithms one after the other and says this when none got its workspace.
+        # cuDNN tries its algorithms in turn and prints this if none got its workspace.
         suggests(
             "log",
             r"[Uu]nable to find a valid cuDNN algorithm|GET was unable to find an engine to execute this computation",
@@ -42,17 +42,17 @@ HAZARD = Hazard(
     ),
     remedies=(
         Remedy(
-            "let the allocator join its free pieces",
+            "let the allocator merge its free blocks",
             change={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
-            cost="none where it is supported (Linux, torch 2.1 and later)",
+            cost="none (needs Linux and torch 2.1 or later)",
         ),
         Remedy(
-            "halve the micro-batch and accumulate twice as often",
+            "halve the micro-batch and double the accumulation",
             change={"micro_batch": "halve"},
             cost="a little slower, the same effective batch",
         ),
         Remedy(
-            "compute activations again in the backward pass instead of keeping them",
+            "recompute activations in the backward pass instead of keeping them",
             change={"gradient_checkpointing": True},
             cost="about a third slower",
         ),
@@ -78,7 +78,7 @@ HAZARD = Hazard(
         "RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API call",
         "RuntimeError: No executable batch size found, reached zero.",
         "RuntimeError: Unable to find a valid cuDNN algorithm to run convolution",
-        # In a container torch cannot tell its own process from another, so "Process 412 has ..." is itself.
+        # In a container torch cannot tell its own process from others: "Process 412 has ..." may be the process itself.
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 94.00 MiB. GPU 0 has a total capacity of 14.75 GiB of which 57.06 MiB is free. "
         "Process 3746 has 14.69 GiB memory in use. Of the allocated memory 14.20 GiB is allocated by PyTorch, and 371.50 MiB is reserved by PyTorch but unallocated.",
     ),

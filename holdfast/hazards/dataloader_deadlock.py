@@ -1,10 +1,11 @@
-"""The data loader's workers and the training process wait for each other.
+"""The data loader's workers and the training process are waiting for each other.
 
-What you see: no error and no progress; the main process sits in `_try_get_data`, polling a queue that stays empty. The same
-happens in `datasets.map(num_proc=...)`. Small data often works, because fewer workers or smaller batches take another path.
-Why: a forked worker inherits a lock that another thread held at that moment, a worker died without being noticed, or a
-worker waits for a full pipe or for another library's thread pool (OpenCV, HDF5, a logger).
-What we do: load in the main process, or start workers by spawn so that they inherit no lock.
+What you see: no error and no progress; the main process is in `_try_get_data`, polling an empty queue. The same happens
+in `datasets.map(num_proc=...)`. Small datasets often work, because fewer workers or smaller batches take another code
+path.
+Why: a forked worker inherited a lock that another thread held at that moment, a worker died unnoticed, or a worker is
+waiting for a full pipe or another library's thread pool (OpenCV, HDF5, a logger).
+What we do: load data in the main process, or start workers with spawn so that they inherit no locks.
 """
 
 from holdfast.core.evidence import Evidence, Passage
@@ -39,13 +40,13 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     ]
     if threaded:
         return Invited(
-            f"{plan.loader_workers} forked loader workers beside {', '.join(threaded)}, whose threads do not survive a fork"
+            f"{plan.loader_workers} forked loader workers together with {', '.join(threaded)}, whose threads do not survive a fork"
         )
-    return Invited(f"{plan.loader_workers} forked loader workers inherit any lock that is held at that moment", "note")
+    return Invited(f"{plan.loader_workers} forked loader workers inherit every lock held at that moment", "note")
 
 
 def _waits_for_workers(evidence: Evidence) -> Passage | None:
-    """A stack that stands in the loader's queue and that nothing but a hang or Ctrl-C ended."""
+    """A stack inside the loader's queue, when the process ended by a hang or Ctrl-C only."""
     echoes = ("KeyboardInterrupt", "can only test a child process")
     errors = [passage for passage in evidence.errors if not any(echo in passage.text for echo in echoes)]
     if errors or not (_HUNG.find(evidence) or _STOPPED_BY_HAND.find(evidence)):
@@ -55,7 +56,7 @@ def _waits_for_workers(evidence: Evidence) -> Passage | None:
 
 
 def _worker_stuck_live(evidence: Evidence) -> Passage | None:
-    """A deadlock was seen live and it is a worker that holds everything up; older torch gives workers no name."""
+    """A deadlock seen live in which a worker blocks everything; older torch does not name its workers."""
     if seen("frame", r"^_worker_loop \(.*worker").find(evidence):
         return seen("sample", r"^verdict deadlock: process \d+ \(\w").find(evidence)
     return seen("sample", r"^verdict deadlock: process \d+ \(pt_data_worker\)").find(evidence)
@@ -63,7 +64,7 @@ def _worker_stuck_live(evidence: Evidence) -> Passage | None:
 
 HAZARD = Hazard(
     slug="dataloader-deadlock",
-    title="the data loader's workers stopped answering and the main process waits for ever",
+    title="the data loader's workers stopped responding and the main process waits forever",
     kind="hang",
     invited_by=invited_by,
     signs=(
@@ -90,7 +91,7 @@ HAZARD = Hazard(
         suggests(
             "log", r"resource_sharer|pt_data_worker|_MultiProcessingDataLoaderIter", also=(_HUNG,), unless=_OTHER_WAIT
         ),
-        # A progress bar that stands still says only that the loop over the loader does not go on.
+        # A frozen progress bar only shows that the loop over the loader does not advance.
         fallout(
             "log",
             r"(?<!\d)\d+/\d+ \[[\d:]+<[\d:?]+, +[\d.?]+ ?(?:it|batch\w*|ex\w*)/s",
@@ -101,17 +102,17 @@ HAZARD = Hazard(
     remedies=(
         Remedy("load data in the main process", change={"loader_workers": 0}, cost="slower input"),
         Remedy(
-            "start workers by spawn, so that they inherit no lock",
+            "start workers with spawn, so that they inherit no locks",
             change={"start_method": "spawn"},
             cost="slower start",
         ),
         Remedy(
-            "let the loader give up instead of waiting for ever",
+            "let the loader time out instead of waiting forever",
             command="DataLoader(..., timeout=120)",
             cost="the run ends with an error that names the loader",
         ),
         Remedy(
-            "keep OpenCV from using its own threads in workers",
+            "turn off OpenCV's threads in workers",
             command="cv2.setNumThreads(0)",
             cost="none in most loaders",
         ),

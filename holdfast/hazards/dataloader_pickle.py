@@ -1,10 +1,11 @@
 """Something in the dataset cannot be sent to a worker process.
 
-What you see: "Can't pickle local object ...", "cannot pickle 'Environment' object" and the like when the first worker
-starts; the child then says "EOFError: Ran out of input".
-Why: with spawn (macOS, Windows) and forkserver (Linux since Python 3.14) the dataset, collate function and model travel to
-the worker as a pickle. Lambdas, inner functions, open files, HDF5 or LMDB handles, locks and generators cannot.
-What we do: load in the main process, where nothing is pickled.
+What you see: "Can't pickle local object ...", "cannot pickle 'Environment' object" and similar errors when the first
+worker starts; the child then prints "EOFError: Ran out of input".
+Why: with spawn (macOS, Windows) and forkserver (Linux since Python 3.14) the dataset, collate function and model are
+pickled and sent to the worker. Lambdas, inner functions, open files, HDF5 or LMDB handles, locks and generators cannot
+be pickled.
+What we do: load data in the main process, where nothing is pickled.
 """
 
 from holdfast.core.facts import MachineFacts
@@ -22,7 +23,7 @@ _STARTS_A_PROCESS = seen(
     r"|spawn_main|num_workers",
 )
 _IN_THE_CHILD = seen("log", r"spawn_main|from_parent|forkserver\.py|[/\\]spawn\.py")
-# Pickling has other uses, whose failures are ordinary bugs: saving a model, copying an object, other pools.
+# Pickling also fails elsewhere, as an ordinary bug: saving a model, copying an object, other pools.
 _OTHER_USES = (
     seen(
         "frame", r"^(?:save|_save|_legacy_save|_rebuild\w*) \(.*serialization|^deepcopy \(|^_?reconstruct \(.*copy\.py"
@@ -36,7 +37,7 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     method = plan.start_method or facts.start_method
     if plan.loader_workers and method in ("spawn", "forkserver"):
         return Invited(
-            f"{plan.loader_workers} loader workers started by {method}: the dataset must survive pickling", "note"
+            f"{plan.loader_workers} loader workers started with {method}: the dataset must be picklable", "note"
         )
     return None
 
@@ -53,7 +54,7 @@ HAZARD = Hazard(
         suggests("error", r"cannot serialize a \w+ object larger than 4 ?GiB|attribute lookup \S+ on \S+ failed"),
         suggests("error", r"Can't get attribute '[^']+' on <module '__(?:mp_)?main__'", also=(_IN_THE_CHILD,)),
         suggests("error", r"EOFError: Ran out of input|pickle data was truncated", also=(_IN_THE_CHILD,)),
-        # A traceback cut before its last line: the line of the popen module that writes the pickle.
+        # A traceback truncated before its last line: the popen module's line that writes the pickle.
         suggests(
             "log",
             r"popen_spawn_posix\.py(?:\", line |:)4[67]\b|popen_forkserver\.py(?:\", line |:)4[7-9]\b"
@@ -66,7 +67,7 @@ HAZARD = Hazard(
         Remedy(
             "open files and database handles inside the worker, at the first __getitem__, and use module-level functions instead of lambdas",
             command="grep -n 'lambda\\|h5py.File\\|lmdb.open' your_dataset.py",
-            cost="a small change of the dataset",
+            cost="a small change to the dataset",
         ),
     ),
     sources=(

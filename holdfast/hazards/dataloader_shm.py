@@ -1,9 +1,10 @@
-"""The data loader's workers run out of shared memory.
+"""The data loader's workers ran out of shared memory.
 
-What you see: a worker dies with "Bus error", or torch cannot allocate a shared memory file, mostly within the first batches.
-Why: workers hand batches over through shared memory, and a container often gets only 64 MB of it. Older torch dies of a bus
-error there; torch 2.x mostly says "No space left on device (28)" for a file named /torch_...
-What we do: load in the main process; tell the user how to give the container more.
+What you see: a worker dies with "Bus error", or torch cannot allocate a shared memory file, mostly within the first
+batches.
+Why: workers pass batches through shared memory, and a container often has only 64 MB of it. Older torch then dies with
+a bus error; torch 2.x mostly reports "No space left on device (28)" for a file named /torch_...
+What we do: load data in the main process, and say how to give the container more shared memory.
 """
 
 from holdfast.core.facts import MachineFacts
@@ -13,7 +14,7 @@ from holdfast.hazards import Case, Hazard, Invited, fallout, proves, seen, sugge
 
 _TORCH_FILE = r"</?torch_[^>\n]*>"
 _OPEN_FILES = (seen("log", r"Too many open files|\(24\)|\[Errno 24\]"),)
-# Seen live: gigabytes of it are free, and so it is not what ran out.
+# Seen live: gigabytes are free, so shared memory is not what ran out.
 _ROOM = (seen("sample", r"^free space on /dev/shm: [\d.]+ [GT]B of "),)
 _NCCL = (seen("log", r"NCCL WARN|nccl-shm"),)
 
@@ -26,7 +27,7 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     if facts.shm_bytes < need:
         return Invited(f"{human_bytes(facts.shm_bytes)} of shared memory, about {human_bytes(need)} needed")
     if facts.shm_bytes <= 64 * 1024 * 1024:  # Docker's default
-        return Invited(f"only {human_bytes(facts.shm_bytes)} of shared memory; loader workers fill that", "note")
+        return Invited(f"only {human_bytes(facts.shm_bytes)} of shared memory; loader workers can fill it", "note")
     return None
 
 
@@ -42,7 +43,7 @@ HAZARD = Hazard(
         ),
         proves("log", r"dataloader's workers are out of shared memory"),
         proves("sample", r"^free space on /dev/shm: [\d.]+ (?:bytes|kB) of "),
-        # Torch words these as a guess ("this might be caused by"), and a memory-mapped file cut short looks the same.
+        # Torch only guesses here ("this might be caused by"), and a truncated memory-mapped file looks the same.
         suggests("log", r"Unexpected bus error encountered in worker", unless=_ROOM),
         suggests("log", r"DataLoader worker\s*\(?[^)\n]{0,80}\)* is killed by signal: Bus error", unless=_ROOM),
         suggests(

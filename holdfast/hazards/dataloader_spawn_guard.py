@@ -1,11 +1,11 @@
 """The script starts worker processes while it is being imported.
 
 What you see: "An attempt has been made to start a new process before the current process has finished its bootstrapping
-phase", or a pool that restarts its children for ever.
-Why: with spawn and forkserver every worker imports the script again. Code that stands outside `if __name__ == "__main__":`
-runs in the worker too and tries to start workers of its own. macOS and Windows spawn by default; Linux does since Python 3.14
-by forkserver.
-What we do: load in the main process, which starts no worker; tell the user where the guard belongs.
+phase", or a pool that restarts its children forever.
+Why: with spawn and forkserver every worker imports the script again. Code outside `if __name__ == "__main__":` runs in
+the worker too and tries to start more workers. macOS and Windows use spawn by default; Linux uses forkserver since
+Python 3.14.
+What we do: load data in the main process, which starts no workers, and say where the guard belongs.
 """
 
 from holdfast.core.evidence import Evidence, Passage
@@ -14,7 +14,7 @@ from holdfast.hazards import Hazard, judged, proves, seen, suggests
 
 
 def _starts_inside_an_import(evidence: Evidence) -> Passage | None:
-    """A stack that imports the script in a child and starts a process from there."""
+    """A stack in which a child imports the script and starts a process."""
     if seen("log", r"WinError 1455|paging file").find(evidence):  # the child died of memory while it imported
         return None
     for stack in evidence.stacks:
@@ -37,7 +37,7 @@ HAZARD = Hazard(
         proves("log", r"[\"“']freeze_support\(\)[\"”'] line can be omitted|forgotten to use the proper idiom"),
         judged("suggests", _starts_inside_an_import),
         suggests("frame", r"get_preparation_data"),
-        # A traceback cut before its last line: the line of the popen module that asks whether the script is still importing.
+        # A traceback truncated before its last line: the popen module's check whether the script is still being imported.
         suggests(
             "log",
             r"popen_spawn_posix\.py(?:\", line |:)4[12]\b|popen_forkserver\.py(?:\", line |:)4[12]\b"
@@ -49,7 +49,7 @@ HAZARD = Hazard(
     remedies=(
         Remedy("load data in the main process", change={"loader_workers": 0}, cost="slower input"),
         Remedy(
-            "put everything that runs under the main guard",
+            "put the script's code under the main guard",
             command="if __name__ == '__main__': main()",
             cost="one line in the script",
         ),

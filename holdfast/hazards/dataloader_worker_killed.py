@@ -1,10 +1,10 @@
 """A data loader worker died.
 
-What you see: "DataLoader worker (pid N) is killed by signal: Killed", or "exited unexpectedly". Sometimes only the echo: a
-`ConnectionResetError` or `EOFError` while the main process reads from a worker that is gone.
-Why: mostly memory. Each worker holds its own batches, and after a while its own copy of the dataset's Python objects; the
-kernel kills the largest process. A segmentation fault in a decoder looks the same from outside.
-What we do: load in the main process, where the dataset exists once and a crash shows its own traceback.
+What you see: "DataLoader worker (pid N) is killed by signal: Killed", or "exited unexpectedly". Sometimes only the
+consequence is visible: a `ConnectionResetError` or `EOFError` while the main process reads from a worker that is gone.
+Why: mostly memory. Each worker holds its own batches and, after a while, its own copy of the dataset's Python objects;
+the kernel kills the largest process. A segmentation fault in a decoder looks the same from outside.
+What we do: load data in the main process, where the dataset exists once and a crash shows its own traceback.
 """
 
 from holdfast.core.facts import MachineFacts
@@ -23,12 +23,12 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     need = plan.loader_workers * plan.prefetch_batches * plan.batch_bytes
     if facts.memory_free_bytes is not None and need > facts.memory_free_bytes // 2:
         return Invited(
-            f"{plan.loader_workers} loader workers hold about {human_bytes(need)} of batches, {human_bytes(facts.memory_free_bytes)} are free"
+            f"{plan.loader_workers} loader workers hold about {human_bytes(need)} of batches; {human_bytes(facts.memory_free_bytes)} is free"
         )
     return None
 
 
-# The kernel took it for memory; what took the worker is then the cause.
+# The kernel killed it for memory, so the memory shortage is the cause.
 _MEMORY_KILL = (seen("sample", r"^oom_kill \+[1-9]\d* in cgroup|^kernel log: .*Killed process"),)
 # Ctrl-C reaches the workers too.
 _STOPPED_BY_HAND = (seen("log", r"^\^C|^KeyboardInterrupt"),)
@@ -50,7 +50,7 @@ HAZARD = Hazard(
             unless=_MEMORY_KILL,
         ),
         suggests("sample", r"^worker pid \d+ \(pt_data_worker\) ended by code [1-9]"),
-        # Often the echo of an exception in the worker that stands before it.
+        # Often a consequence of an exception in the worker, printed before it.
         suggests("error", rf"{_WORKER} exited unexpectedly", unless=_STOPPED_BY_HAND),
         suggests("log", rf"{_WORKER} exited unexpectedly", unless=_STOPPED_BY_HAND),
         suggests(
@@ -77,7 +77,7 @@ HAZARD = Hazard(
     remedies=(
         Remedy("use fewer workers", change={"loader_workers": "halve"}, cost="slower input"),
         Remedy("load data in the main process", change={"loader_workers": 0}, cost="slower input"),
-        Remedy("look whether the kernel killed it for memory", command="dmesg | grep -i 'killed process'"),
+        Remedy("check whether the kernel killed it for memory", command="dmesg | grep -i 'killed process'"),
     ),
     sources=(
         "pytorch/pytorch#8976",

@@ -1,17 +1,17 @@
-"""A data file cannot be read as the table or records it should be.
+"""A data file cannot be parsed.
 
 What you see: "Error tokenizing data. C error: Expected 7 fields in line 2658, saw 8", "JSON parse error", "An error
 occurred while generating the dataset", or a UnicodeDecodeError.
-Why: stray separators and quotes, a JSON array where lines were expected, values that change type between rows, another
-encoding than UTF-8, or a file that is empty or cut off.
-What we do: read the file as it is, name each bad row with its line, and train on the rest only when asked.
+Why: stray separators and quotes, a JSON array where lines were expected, values that change type between rows, an
+encoding other than UTF-8, or an empty or truncated file.
+What we do: name each bad row with its line, and train on the remaining rows only if asked to.
 """
 
 from holdfast.core.plan import Remedy
 from holdfast.hazards import Hazard, proves, seen, suggests
 
-# A JSON or text error in these places is about settings, the network or weights, not about data.
-# Broken JSON or bytes are everywhere; they are about data only where something else says so.
+# A JSON or text error in these places concerns settings, the network or weights, not data.
+# Broken JSON or bytes occur everywhere; they concern data only if something else says so.
 _DATA = seen(
     "log",
     r"(?i)data_?sets?\b|data_?loader|load_(?:data|json|corpus|examples)|read_(?:csv|json|jsonl|examples|data|lines)|\.(?:jsonl|csv|tsv|conll)\b"
@@ -79,7 +79,7 @@ HAZARD = Hazard(
         suggests(
             "log", r"UnicodeDecodeError|codec can't decode byte|UnicodeError: UTF-16", also=(_DATA,), unless=_NOT_DATA
         ),
-        # With no frame to say what was read, data is the likeliest.
+        # Without a frame that says what was read, data is the most likely.
         suggests("error", r"^UnicodeDecodeError", unless=(seen("frame", r"."), seen("log", r"\n"), *_NOT_DATA)),
         suggests(
             "error",
@@ -115,20 +115,20 @@ HAZARD = Hazard(
     ),
     remedies=(
         Remedy(
-            "see which rows are bad, with their line numbers",
+            "list the bad rows with their line numbers",
             command="holdfast survey DATA",
             cost="none",
         ),
         Remedy(
-            "say the real separator, quoting and encoding",
+            "pass the real separator, quoting and encoding",
             command="pd.read_csv(path, sep='\\t', quoting=csv.QUOTE_NONE, encoding='utf-8-sig')",
         ),
         Remedy("put one record on each line", command="jq -c '.[]' data.json > data.jsonl"),
         Remedy("convert the file to UTF-8", command="iconv -f GBK -t UTF-8 data.csv > data_utf8.csv"),
         Remedy(
-            "leave bad rows out",
+            "skip bad rows",
             command="pd.read_csv(path, on_bad_lines='warn')",
-            cost="those rows are not learned; count them first",
+            cost="those rows are not trained on; count them first",
             keeps=False,
         ),
     ),

@@ -1,9 +1,9 @@
-"""Distributed training waits for gradients that never come, because part of the model took no part in the loss.
+"""Distributed training waits for gradients that never come, because part of the model did not contribute to the loss.
 
 What you see: "Expected to have finished reduction in the prior iteration before starting a new one" at the second step.
-Why: DistributedDataParallel expects a gradient for every trainable weight at every step; a head, an expert or an adapter
-that was not used in this forward pass gives none.
-What we do: have the wrapper look for unused weights; the lasting cure is to freeze or remove them.
+Why: DistributedDataParallel expects a gradient for every trainable weight at every step; a head, an expert or an
+adapter that was not used in this forward pass has none.
+What we do: let the wrapper look for unused weights. The permanent fix is to freeze or remove them.
 """
 
 from holdfast.core.plan import Remedy
@@ -11,7 +11,7 @@ from holdfast.hazards import Hazard, proves, seen, suggests
 
 HAZARD = Hazard(
     slug="ddp-unused-parameters",
-    title="part of the model took no part in the loss, and distributed training waits for it",
+    title="part of the model did not contribute to the loss, and distributed training waits for it",
     kind="error",
     signs=(
         proves(
@@ -22,7 +22,7 @@ HAZARD = Hazard(
             "log",
             r"Parameters? (?:indices )?which did not receive grad for rank|your LightningModule has parameters that were not used in producing the loss",
         ),
-        # Also said when gradient checkpointing runs a block twice under this wrapper; that one has its own hazard.
+        # Also printed when gradient checkpointing runs a block twice under DDP; that is a separate hazard.
         suggests(
             "error",
             r"Expected to mark a variable ready only once|has been marked as ready twice",
@@ -39,10 +39,10 @@ HAZARD = Hazard(
         Remedy(
             "let the wrapper look for unused weights",
             command="DistributedDataParallel(model, find_unused_parameters=True)   # Trainer: ddp_find_unused_parameters=True; Lightning: strategy='ddp_find_unused_parameters_true'",
-            cost="one more walk through the graph at each step",
+            cost="one more graph traversal per step",
         ),
         Remedy(
-            "name the weights, then freeze them or use them in the loss",
+            "list the weights, then freeze them or use them in the loss",
             command="TORCH_DISTRIBUTED_DEBUG=DETAIL torchrun train.py",
         ),
         Remedy("train on one GPU", command="CUDA_VISIBLE_DEVICES=0 python train.py", cost="slower"),

@@ -1,10 +1,10 @@
 """The disk, or the quota on it, is full.
 
-What you see: "No space left on device"; or, from `torch.save`, only "unexpected pos 8389568 vs 8389520", "PytorchStreamWriter
-failed writing file" or "iostream error", none of which says "disk".
-Why: every checkpoint holds weights and two more copies for the optimizer, caches keep each model twice, and a failed save
-leaves a broken file under the final name.
-What we do: forecast the room that checkpoints need, keep the newest two and the best, and delete before writing.
+What you see: "No space left on device"; or, from `torch.save`, only "unexpected pos 8389568 vs 8389520",
+"PytorchStreamWriter failed writing file" or "iostream error", none of which mentions the disk.
+Why: every checkpoint holds the weights plus two copies for the optimizer, caches keep each model twice, and a failed
+save leaves a broken file under the final name.
+What we do: estimate the space that checkpoints need, keep the newest two and the best, and delete before writing.
 """
 
 from holdfast.core.evidence import Evidence, Passage
@@ -28,7 +28,7 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     return Invited(places, "blocker" if is_hopeless else "warning")
 
 
-# Shared memory, semaphores and file watchers report the same error number; those are no disks.
+# Shared memory, semaphores and file watchers report the same error number, but they are not disks.
 _A_DISK = r"^(?![^\n]*(?:/dev/shm|shared memory|</torch_\d|shm_|inotify|posix_fallocate))[^\n]*"
 _NOT_A_DISK = (seen("frame", r"multiprocessing.(?:synchronize|heap|shared_memory)"),)
 
@@ -37,7 +37,7 @@ _FULL = r"^free space on (?!/dev/shm)\S+: [\d.]+ (?:bytes|kB)\b"
 
 
 def _no_room_while_saving(evidence: Evidence) -> Passage | None:
-    """A file system of the run is full, and what failed was a write. `torch.save` does not say why it failed."""
+    """A file system used by the run is full, and a write failed. `torch.save` does not say why it failed."""
     full = seen("sample", _FULL).find(evidence)
     wrote = seen(
         "error", r"(?i)iostream|\bwrite|written|unexpected pos|serializ|\bsav(?:e|ing)|Errno 28|central directory"
@@ -45,7 +45,7 @@ def _no_room_while_saving(evidence: Evidence) -> Passage | None:
     is_saving = seen("sample", r"^phase (?:save|export)\b").find(evidence) or seen("frame", r"^_?save\w* \(").find(
         evidence
     )
-    # Without room its own last words are missing too.
+    # Without disk space its last message is missing too.
     is_mute = not evidence.errors and seen("sample", _FULL + r".*, where its own output goes").find(evidence)
     return full if wrote.find(evidence) or is_saving or is_mute else None
 
@@ -74,7 +74,7 @@ HAZARD = Hazard(
             r"(?i)(?:insufficient|not enough|out of|no more|ran out of|low) (?:free )?(?:disk|storage) space|disk (?:is )?full",
         ),
         judged("proves", _no_room_while_saving),
-        # Memory mapped from a file that the disk has no room for.
+        # Memory mapped from a file that no longer fits on the disk.
         suggests("sample", _FULL, also=(seen("exit", r"SIGBUS"),)),
         suggests("sample", _FULL, also=(seen("sample", r"ended by signal SIGBUS"),)),
         suggests("log", r"basic_ios::clear: iostream error"),
@@ -97,13 +97,15 @@ HAZARD = Hazard(
     ),
     remedies=(
         Remedy(
-            "keep fewer checkpoints", command="TrainingArguments(save_total_limit=2)", cost="fewer steps to go back to"
+            "keep fewer checkpoints",
+            command="TrainingArguments(save_total_limit=2)",
+            cost="fewer checkpoints to go back to",
         ),
         Remedy(
-            "see what fills the model cache, and delete what is not needed", command="hf cache ls && hf cache prune"
+            "see what fills the model cache and delete what you do not need", command="hf cache ls && hf cache prune"
         ),
         Remedy(
-            "put caches and temporary files where there is room",
+            "put caches and temporary files on a disk with free space",
             command="export HF_HOME=/big/disk/hf TMPDIR=/big/disk/tmp",
         ),
         Remedy(

@@ -1,9 +1,10 @@
-"""A disk, most often one over the network, does not answer.
+"""A disk, most often a network disk, does not respond.
 
-What you see: no error and no progress while data is read or a checkpoint is written; `ps` shows the state D, and the process
-cannot even be killed until the disk answers.
-Why: the server of a network or FUSE mount is gone, the device is failing, or it is so slow that a write takes minutes.
-What we do: wait for the phase's limit, end what can be ended, and start again; tell which wait it was.
+What you see: no error and no progress while data is read or a checkpoint is written; `ps` shows the state D, and the
+process cannot even be killed until the disk responds.
+Why: the server of a network or FUSE mount is gone, the device is failing, or the disk is so slow that a write takes
+minutes.
+What we do: wait for the phase's limit, stop what can be stopped, restart, and say what the process was waiting for.
 """
 
 from holdfast.core.plan import Remedy
@@ -13,12 +14,12 @@ _NOT_MEMORY = (seen("sample", r"OOM killer is switched off"), seen("sample", r"f
 
 HAZARD = Hazard(
     slug="disk-stalled",
-    title="a disk does not answer",
+    title="a disk does not respond",
     kind="hang",
     signs=(proves("sample", r"^verdict waits in the kernel: ", unless=_NOT_MEMORY),),
     remedies=(
-        Remedy("see which mount does not answer", command="findmnt -t nfs,nfs4,fuse && dmesg | tail"),
-        Remedy("let go of a dead mount", command="umount -f -l MOUNTPOINT"),
+        Remedy("see which mount does not respond", command="findmnt -t nfs,nfs4,fuse && dmesg | tail"),
+        Remedy("detach a dead mount", command="umount -f -l MOUNTPOINT"),
         Remedy(
             "write checkpoints to a local disk and copy them afterwards",
             command="python train.py --output_dir /local/disk/run",

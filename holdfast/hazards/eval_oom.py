@@ -1,10 +1,10 @@
-"""Memory runs out while evaluating, although training fits.
+"""Memory runs out during evaluation, although training fits.
 
-What you see: "out of memory" below `evaluate`, `prediction_loop`, `compute_metrics` or `validation_step`; or main memory
-that climbs through the evaluation until the process is killed.
-Why: the logits of the whole evaluation set are kept, on the GPU or in main memory, until the metric is computed; with a
-vocabulary of 50,000 a few hundred texts are gigabytes. Or the evaluation batch is larger than the training batch.
-What we do: evaluate in smaller batches and keep reduced predictions only; the model that is trained stays the same.
+What you see: "out of memory" below `evaluate`, `prediction_loop`, `compute_metrics` or `validation_step`; or main
+memory that grows during the evaluation until the process is killed.
+Why: the logits of the whole evaluation set are kept, on the GPU or in main memory, until the metric is computed. With a
+vocabulary of 50,000, a few hundred texts take gigabytes. Or the evaluation batch is larger than the training batch.
+What we do: evaluate in smaller batches and keep only reduced predictions. The trained model stays the same.
 """
 
 from bisect import bisect_left, bisect_right
@@ -25,7 +25,7 @@ _EVALUATION_NAMES = (
     r"|(?:\w+_)?(?:eval|evaluate|validate|validation|valid|val)(?:_\w+)?)"
 )
 _TRACEBACK = r"Traceback \(most recent call last\)"
-# A traceback's "in evaluate": plain, boxed by rich, or a notebook's.
+# "in evaluate" in a traceback: plain, boxed by rich, or from a notebook.
 _IN_EVALUATION = rf"(?:\.py|\d|>)\"?,? in (?:[\w<>]+\.)*{_EVALUATION_NAMES}(?=[\s(]|$)|[/\\](?:evaluation_loop|validator|val|validation_loop|evaluator)\.py\b"
 _IN_TRAINING = (
     r"(?:\.py|\d|>)\"?,? in (?:[\w<>]+\.)*(?:training_step|train_step|train_one_\w+|backward|run_backward)(?=[\s(]|$)"
@@ -40,7 +40,7 @@ _PHASE = (
 
 
 def _below_an_evaluation(evidence: Evidence) -> Passage | None:
-    """The line that says memory ran out, when the traceback above it goes through an evaluation."""
+    """The out-of-memory line, if the traceback above it goes through an evaluation."""
     starts, evaluating = _lines(_TRACEBACK, evidence), _lines(_IN_EVALUATION, evidence)
     for _, passage in evidence.log.search(_NO_MEMORY):
         if _is_within_traceback(evaluating, passage, starts):
@@ -49,7 +49,7 @@ def _below_an_evaluation(evidence: Evidence) -> Passage | None:
 
 
 def _after_an_evaluation_began(evidence: Evidence) -> Passage | None:
-    """The line that says memory ran out, when the last thing the log announced was an evaluation."""
+    """The out-of-memory line, if the last thing the log announced was an evaluation."""
     for _, passage in evidence.log.search(_NO_MEMORY):
         starts, training = _lines(_TRACEBACK, evidence), _lines(_IN_TRAINING, evidence)
         began = _last_phase(evidence, until=passage.line) == "evaluation"
@@ -58,7 +58,7 @@ def _after_an_evaluation_began(evidence: Evidence) -> Passage | None:
 
 
 def _killed_while_collecting(evidence: Evidence) -> Passage | None:
-    """How the process ended, when it was killed and the log stops inside an evaluation."""
+    """The process exit, if it was killed and the log stops during an evaluation."""
     killed = seen("exit", r"signal SIGKILL").find(evidence)
     return killed if killed and _last_phase(evidence) == "evaluation" else None
 
@@ -68,7 +68,7 @@ def _lines(pattern: str, evidence: Evidence) -> list[int]:
 
 
 def _is_within_traceback(lines: list[int], error: Passage, starts: list[int]) -> bool:
-    """True when one of the lines stands between the start of the error's traceback and the error."""
+    """True if one of the lines is between the start of the error's traceback and the error."""
     above = bisect_right(starts, error.line)
     if not above:  # with several ranks the message of one may stand before the traceback of another
         return bool(lines)
@@ -82,14 +82,14 @@ def _last_phase(evidence: Evidence, until: int | None = None) -> str | None:
 
 HAZARD = Hazard(
     slug="eval-oom",
-    title="memory ran out while evaluating",
+    title="memory ran out during evaluation",
     kind="error",
     signs=(
         judged("proves", _below_an_evaluation),
         judged("suggests", _after_an_evaluation_began),
         judged("suggests", _killed_while_collecting),
         suggests("log", r"(?i)(?:error|failed) (?:while|during) (?:evaluat|validat)\w*[^\n]*out of memory"),
-        # A traceback that was cut before its last line: it stops where predictions are put together.
+        # A traceback truncated before its last line, where predictions are concatenated.
         suggests(
             "log",
             r"(?:preds|labels|inputs|losses)(?:_host)? = (?:logits|labels|loss\w*|inputs\w*) if (?:preds|labels|inputs|losses)(?:_host)? is None else|, in (?:nested_concat|(?:torch|numpy)_pad_and_concatenate|distributed_concat)$",
@@ -103,7 +103,7 @@ HAZARD = Hazard(
             cost="a slower evaluation, the same metrics",
         ),
         Remedy(
-            "in a Trainer script: keep class numbers instead of logits, and move them off the GPU as they come",
+            "in a Trainer script: keep class ids instead of logits and move them off the GPU early",
             command="Trainer(..., preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1)); TrainingArguments(eval_accumulation_steps=8)",
         ),
         Remedy(

@@ -1,11 +1,12 @@
-"""The program had done its work; native code crashed while its process was closed down.
+"""The program had finished; native code crashed while the process was shutting down.
 
 What you see: the last line is printed and the model is saved; then "terminate called without an active exception", or
 "Fatal Python error" with "Python runtime state: finalizing", and "Aborted" or exit code 134.
-Why: a library left a thread of its own running. Destroying one that nobody has joined ends the process by definition of C++, and
-Python before 3.14 tore down threads that came back to it while it was closing, through the C++ code on their stack. Or an exit
-handler (`atexit`), of a library or of the program, crashed; what such handlers were still to do is then not done.
-What we do: a run whose program had come to its last line without an error has finished; it is not tried again, and that is said.
+Why: a library left a thread running. In C++, destroying a thread that was not joined aborts the process, and Python
+before 3.14 unwound threads that returned to it during shutdown through the C++ code on their stack. Or an exit handler
+(`atexit`) of a library or the program crashed; the remaining exit handlers then did not run.
+What we do: treat a run whose program reached its last line without an error as finished, do not retry it, and report
+the crash.
 """
 
 from holdfast.core.plan import Remedy
@@ -15,7 +16,7 @@ _BUG = (seen("error", r"^(?:\w+\.)*\w*(?:Error|Exception)\b"),)  # it was a way 
 
 HAZARD = Hazard(
     slug="exit-crash",
-    title="native code crashed while the process was closed down, after the program's own work",
+    title="native code crashed during shutdown, after the program had finished",
     kind="crash",
     signs=(
         proves("log", r"^\s*Python runtime state: finalizing", also=(seen("log", r"Fatal Python error"),), unless=_BUG),
@@ -25,19 +26,19 @@ HAZARD = Hazard(
     over=("segfault-other",),
     remedies=(
         Remedy(
-            "use what was saved: the files that the program had closed are whole",
+            "use what was saved: files that the program had closed are complete",
             command="holdfast run -- python train.py   # says whether its last line was reached",
         ),
         Remedy(
-            "close what holds the thread before the last line: the loader, the dataset, the client, the process group",
+            "close what owns the thread before the last line: the loader, the dataset, the client, the process group",
             command="torch.distributed.destroy_process_group()   # or .close() of what was opened",
         ),
         Remedy(
-            "leave without closing libraries down, once everything is saved",
+            "exit without shutting libraries down, once everything is saved",
             command="sys.stdout.flush(); os._exit(0)",
-            cost="files that are still open lose what was not flushed",
+            cost="open files lose what was not flushed",
         ),
-        Remedy("update the library whose thread it is", command="pip install -U datasets pyarrow"),
+        Remedy("update the library that owns the thread", command="pip install -U datasets pyarrow"),
     ),
     sources=(
         "huggingface/datasets#7357",

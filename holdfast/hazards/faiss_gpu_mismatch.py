@@ -1,10 +1,10 @@
-"""The code asks faiss for the GPU, and the installed faiss has no GPU part or one for another card.
+"""The code asks faiss for the GPU, but the installed faiss has no GPU support or supports other cards.
 
 What you see: "module 'faiss' has no attribute 'StandardGpuResources'" (or `GpuIndexFlatL2`, `index_cpu_to_gpu`), or
 "Faiss assertion 'err__ == cudaSuccess' failed ... no kernel image".
-Why: faiss-cpu and faiss-gpu are different packages with one import name, and whichever was installed last wins; the GPU
-package carries code for some card generations and CUDA versions only.
-What we do: search on the CPU, which gives the same neighbours; say which package brings the GPU part.
+Why: faiss-cpu and faiss-gpu are different packages with the same import name, and the one installed last wins. The GPU
+package has code for some card generations and CUDA versions only.
+What we do: search on the CPU, which gives the same neighbors, and say which package supports the GPU.
 """
 
 from holdfast.core.facts import MachineFacts
@@ -18,15 +18,15 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     """Say why this machine and plan invite the hazard; None when they do not."""
     gpu_builds = [name for name in facts.distributions if name.startswith("faiss-gpu")]
     if gpu_builds and "faiss-cpu" in facts.distributions:
-        return Invited(f"faiss-cpu and {gpu_builds[0]} are both installed; whichever came last hides the other")
+        return Invited(f"faiss-cpu and {gpu_builds[0]} are both installed; the one installed last hides the other")
     if gpu_builds and not any(gpu.kind == "cuda" for gpu in facts.gpus):
-        return Invited(f"{gpu_builds[0]} is installed and there is no NVIDIA card", "note")
+        return Invited(f"{gpu_builds[0]} is installed, but there is no NVIDIA card", "note")
     return None
 
 
 HAZARD = Hazard(
     slug="faiss-gpu-mismatch",
-    title="the installed faiss has no GPU part for this machine",
+    title="the installed faiss has no GPU support for this machine",
     kind="error",
     invited_by=invited_by,
     signs=(
@@ -63,12 +63,12 @@ HAZARD = Hazard(
     ),
     remedies=(
         Remedy(
-            "search on the CPU; the neighbours are the same",
+            "search on the CPU; the neighbors are the same",
             command="index = faiss.IndexFlatIP(dim)   # leave out index_cpu_to_gpu",
-            cost="slower from some millions of vectors on",
+            cost="slower with millions of vectors",
         ),
         Remedy(
-            "remove both builds, then install the GPU one alone",
+            "remove both builds, then install only the GPU build",
             command="pip uninstall -y faiss-cpu faiss-gpu && conda install -c pytorch -c nvidia faiss-gpu",
         ),
         Remedy("with pip and CUDA 12", command="pip uninstall -y faiss-cpu && pip install faiss-gpu-cu12"),

@@ -1,10 +1,10 @@
-"""FlashAttention was asked for and is not installed, was built for another torch, or cannot run on this GPU.
+"""FlashAttention was requested but is not installed, was built for another torch, or cannot run on this GPU.
 
 What you see: "FlashAttention2 has been toggled on, but it cannot be used", "No module named 'flash_attn'",
 "flash_attn_2_cuda ... undefined symbol", or "FlashAttention only supports Ampere GPUs or newer".
-Why: flash-attn is a compiled extension tied to one torch, one CUDA and one Python version, for newer NVIDIA cards only. A
-torch upgrade breaks it, and some model files import it without asking.
-What we do: use torch's own scaled-dot-product attention, which computes the same and brings such a kernel with it.
+Why: flash-attn is a compiled extension for one torch, CUDA and Python version, and for newer NVIDIA cards only. A torch
+upgrade breaks it, and some model files import it unconditionally.
+What we do: use torch's scaled-dot-product attention, which gives the same result and includes such a kernel.
 """
 
 from holdfast.core.facts import MachineFacts, release
@@ -80,9 +80,13 @@ HAZARD = Hazard(
         ),
     ),
     remedies=(
-        Remedy("use torch's own attention", change={"attention": "sdpa"}, cost="about as fast; the same result"),
+        Remedy(
+            "use torch's scaled-dot-product attention",
+            change={"attention": "sdpa"},
+            cost="about as fast; the same result",
+        ),
         Remedy("in a Transformers script", command="AutoModel.from_pretrained(name, attn_implementation='sdpa')"),
-        Remedy("use the plain attention", change={"attention": "eager"}, cost="slower, more memory for long texts"),
+        Remedy("use plain attention", change={"attention": "eager"}, cost="slower, more memory for long texts"),
         Remedy(
             "build flash-attn again for the installed torch",
             command="pip uninstall -y flash-attn && pip install flash-attn --no-build-isolation --no-cache-dir",

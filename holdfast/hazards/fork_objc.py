@@ -1,11 +1,11 @@
 """A process was forked on a Mac after Apple's frameworks had started, and the child died.
 
-What you see: "+[MPSGraphObject initialize] may have been in progress in another thread when fork() was called", "crashed on
-child side of fork pre-exec", XPC_ERROR_CONNECTION_INVALID from Metal, or workers of gunicorn, Celery or a subprocess that
-die of SIGSEGV one after the other.
-Why: fork copies only the calling thread. Metal, Accelerate, Grand Central Dispatch and Objective-C have threads, locks and
-connections that are dead in the child, and macOS ends it on first use.
-What we do: start children with spawn, or have none.
+What you see: "+[MPSGraphObject initialize] may have been in progress in another thread when fork() was called",
+"crashed on child side of fork pre-exec", XPC_ERROR_CONNECTION_INVALID from Metal, or gunicorn workers, Celery workers
+or subprocesses that die one after another with SIGSEGV.
+Why: fork copies only the calling thread. Metal, Accelerate, Grand Central Dispatch and Objective-C have threads, locks
+and connections that are dead in the child, and macOS kills it on first use.
+What we do: start children with spawn, or use none.
 """
 
 from holdfast.core.facts import MachineFacts
@@ -22,7 +22,7 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     if facts.os != "macos":
         return None
     if (plan.start_method or facts.start_method) == "fork":
-        return Invited("processes are started by fork, and Metal does not survive it", remedies=(_SPAWN,))
+        return Invited("processes are started with fork, which Metal does not survive", remedies=(_SPAWN,))
     forces_fork = facts.has_at_least("transformers", "5.0") and facts.has_below("transformers", "5.15")
     if forces_fork and plan.loader_workers > 1:
         version = facts.distributions["transformers"]
@@ -52,7 +52,7 @@ HAZARD = Hazard(
             r"(?i)the_?\s?process_?\s?has_?\s?forked_?\s?and_?\s?you_?\s?cannot_?\s?use_?\s?this_?\s?corefoundation",
         ),
         proves("log", r"(?i)\b(?:mps|metal)\b[^\n]{0,80}\bfork(?:ed)? (?:sub)?process"),
-        # The child of a fork has no connection to the system's shader compiler any more (xorbitsai/inference#469).
+        # A forked child has lost the connection to the system's shader compiler (xorbitsai/inference#469).
         proves("log", r"XPC_ERROR_CONNECTION_INVALID"),
         suggests(
             "frame",
@@ -77,14 +77,14 @@ HAZARD = Hazard(
         _SPAWN,
         _NO_WORKERS,
         Remedy(
-            "load the application in each worker instead of before the fork",
+            "load the application in each worker, not before the fork",
             command="gunicorn --workers 1 app:app   # without --preload",
         ),
         Remedy("let Celery use threads instead of forked processes", command="celery -A app worker --pool=threads"),
         Remedy(
-            "let the child go on although its state may be broken",
+            "let the child continue although its state may be broken",
             command="export OBJC_DISABLE_INITIALIZE_FORK_SAFETY=YES",
-            cost="hides the check only; a hang or crash stays possible",
+            cost="only hides the check; a hang or crash is still possible",
         ),
     ),
     sources=(

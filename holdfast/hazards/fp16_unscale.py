@@ -1,9 +1,9 @@
-"""The gradient scaler met weights that are themselves in half precision.
+"""The gradient scaler was used with weights that are in half precision.
 
 What you see: "Attempting to unscale FP16 gradients", at the first optimizer step; or
 "_amp_foreach_non_finite_check_and_unscale_cuda not implemented for 'BFloat16'".
-Why: mixed precision keeps trained weights in float32 and scales the loss so that small gradients survive. A model or an
-adapter that was loaded in float16 (or bfloat16) and trained with fp16=True has no float32 weights to scale back to.
+Why: mixed precision keeps the trained weights in float32 and scales the loss so that small gradients survive. A model
+or adapter that was loaded in float16 or bfloat16 and trained with fp16=True has no float32 weights.
 What we do: keep the trained weights in float32, or use bfloat16, which needs no scaler.
 """
 
@@ -12,7 +12,7 @@ from holdfast.hazards import Hazard, proves, seen, suggests
 
 HAZARD = Hazard(
     slug="fp16-unscale",
-    title="the gradient scaler met half-precision weights",
+    title="the gradient scaler does not work with half-precision weights",
     kind="error",
     signs=(
         proves("log", r"Attempting to unscale FP16 [Gg]radients"),
@@ -27,13 +27,13 @@ HAZARD = Hazard(
         Remedy(
             "compute in bfloat16, which needs no scaler",
             change={"precision": "bf16"},
-            cost="needs an Ampere card or newer, or a Mac with macOS 14",
+            cost="needs an Ampere or newer card, or macOS 14",
         ),
         Remedy("compute in float32", change={"precision": "fp32"}, cost="slower, more memory"),
         Remedy(
             "keep the trained weights in float32 and let autocast do the rest",
             command="model = AutoModel.from_pretrained(name, dtype='float32')   # LoRA: for p in model.parameters(): if p.requires_grad: p.data = p.data.float()",
-            cost="more memory for full fine-tuning, next to none for LoRA",
+            cost="more memory for full fine-tuning, almost none for LoRA",
         ),
     ),
     sources=(

@@ -1,10 +1,10 @@
-"""Gradient checkpointing clashes with frozen layers, DDP, or a forward pass that does not repeat itself.
+"""Gradient checkpointing conflicts with frozen layers, DDP, or a forward pass that is not repeatable.
 
 What you see: "element 0 of tensors does not require grad" after "None of the inputs have requires_grad=True"; "Expected
 to mark a variable ready only once"; "Recomputed values ... have different metadata".
-Why: the old (re-entrant) kind cuts the graph when its inputs need no gradient, as with frozen embeddings under LoRA, and runs
-backward twice where DDP expects once; the new kind compares the second forward with the first.
-What we do: use the non-re-entrant kind, let the inputs require gradients, or train without checkpointing.
+Why: re-entrant checkpointing cuts the graph if its inputs need no gradient, as with frozen embeddings under LoRA, and
+runs backward twice where DDP expects one pass. The non-re-entrant kind compares the second forward pass with the first.
+What we do: use non-re-entrant checkpointing, let the inputs require gradients, or train without checkpointing.
 """
 
 from holdfast.core.plan import Remedy
@@ -22,7 +22,7 @@ _ADAPTED = seen(
 
 HAZARD = Hazard(
     slug="gradient-checkpointing-conflict",
-    title="gradient checkpointing clashes with the way the model is trained",
+    title="gradient checkpointing conflicts with how the model is trained",
     kind="error",
     signs=(
         proves("log", r"Recomputed values for the following tensors have different metadata"),
@@ -38,7 +38,7 @@ HAZARD = Hazard(
         ),
         proves("log", r"does not require grad and does not have a grad_fn", also=(_CHECKPOINTED,)),
         suggests("log", r"does not require grad and does not have a grad_fn", also=(_ADAPTED,)),
-        # The message names re-entrant checkpointing as one of two causes; in all but a few reports it is the one.
+        # The message names re-entrant checkpointing as one of two causes; in nearly all reports it is the cause.
         proves("log", r"ready only once[^\n]*(?:multiple reentrant backward passes|`?checkpoint`? functions)"),
         proves("log", r"with name \S*(?:lora|base_model)\S* has been marked as ready twice"),
         suggests("log", r"Expected to mark a variable ready only once|has been marked as ready twice"),
@@ -59,7 +59,7 @@ HAZARD = Hazard(
     ),
     remedies=(
         Remedy(
-            "use the non-re-entrant kind of checkpointing",
+            "use non-re-entrant checkpointing",
             command='TrainingArguments(gradient_checkpointing=True, gradient_checkpointing_kwargs={"use_reentrant": False})',
             cost="none",
         ),
@@ -71,7 +71,7 @@ HAZARD = Hazard(
         Remedy(
             "train without gradient checkpointing, in smaller micro-batches",
             change={"gradient_checkpointing": False, "micro_batch": "halve"},
-            cost="more memory per example; the effective batch is kept",
+            cost="more memory per example; the effective batch does not change",
         ),
     ),
     sources=(

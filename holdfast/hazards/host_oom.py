@@ -1,10 +1,10 @@
-"""The machine, container or job ran out of main memory, and the system ended the process.
+"""The machine, container or job ran out of main memory, and the system killed the process.
 
-What you see: "Killed", "zsh: killed", exit code -9 or 137, no traceback; or "can't allocate memory", MemoryError,
-"The paging file is too small". With torchrun only "exitcode: -9".
-Why: weights, optimizer state, copies made while loading, cached datasets and every loader worker share one limit, often that
-of a container or a batch job and far below what the machine has.
-What we do: fewer examples at once, no loader workers; tell how to raise the limit.
+What you see: "Killed", "zsh: killed", exit code -9 or 137, no traceback; or "can't allocate memory", MemoryError, "The
+paging file is too small". With torchrun only "exitcode: -9".
+Why: weights, optimizer state, copies made while loading, cached datasets and every loader worker share one limit. It is
+often a container's or batch job's limit, far below the machine's memory.
+What we do: process fewer examples at once, stop using loader workers, and say how to raise the limit.
 """
 
 from holdfast.core.evidence import Evidence, Passage
@@ -16,7 +16,7 @@ from holdfast.hazards import Case, Hazard, Invited, fallout, judged, proves, see
 _LOW_FREE_BYTES = 2_000_000_000
 _SMALL_BYTES = 8_000_000_000
 
-# The shell's word for SIGKILL, in the languages it was met in.
+# What shells print for SIGKILL, in the languages seen so far.
 _KILLED = (
     r"^(?:\S+: (?:line \d+: +)?(?:\d+ +)?|\[\d+\]\s*[+-]?\s*(?:\d+\s+)?)?(?:zsh: )?"
     r"(?:Killed(?:: 9)?|killed|Getötet|Processus arrêté|Tué|Terminado \(killed\)|Matado|Morto|Убито|已杀死|已殺死|強制終了|죽었음)(?:$|\s{2,}|\s+(?:python|\S*/python|torchrun|accelerate))"
@@ -41,7 +41,7 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
 
 
 def _killed_without_a_word(evidence: Evidence) -> Passage | None:
-    """SIGKILL and no exception before it: mostly the kernel's or the container's memory limit."""
+    """SIGKILL without an exception before it: mostly the kernel's or the container's memory limit."""
     if evidence.errors.joined and "Error" in evidence.errors.joined:
         return None
     return next((passage for passage in evidence.exit if passage.text == "signal SIGKILL"), None)
@@ -54,7 +54,7 @@ _VICTIM_IN_LOG = seen(
 
 
 def _kill_was_counted(evidence: Evidence) -> Passage | None:
-    """Our control group counted a kill, and a process of ours was the victim."""
+    """The run's control group counted an OOM kill, and one of the run's processes was the victim."""
     killed = any(passage.text == "signal SIGKILL" for passage in evidence.exit)
     killed = killed or seen("sample", r"ended by signal SIGKILL").find(evidence) is not None
     return _COUNTED.find(evidence) if killed or _VICTIM_IN_LOG.find(evidence) else None
@@ -62,7 +62,7 @@ def _kill_was_counted(evidence: Evidence) -> Passage | None:
 
 HAZARD = Hazard(
     slug="host-oom",
-    title="the main memory ran out",
+    title="main memory ran out",
     kind="crash",
     invited_by=invited_by,
     signs=(
@@ -125,7 +125,7 @@ HAZARD = Hazard(
     remedies=(
         Remedy("load data in the main process", change={"loader_workers": 0}, cost="slower input"),
         Remedy(
-            "train on fewer examples at once, same effective batch",
+            "train on fewer examples at once, with the same effective batch",
             change={"micro_batch": "halve"},
             cost="a little slower",
         ),

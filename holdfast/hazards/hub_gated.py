@@ -1,10 +1,10 @@
-"""The model or dataset needs a login, an accepted licence, or does not exist under that name.
+"""The model or dataset needs a login, needs an accepted license, or does not exist under that name.
 
-What you see: "401 Client Error", "GatedRepoError", "Repository Not Found", or "X is not a local folder and is not a valid
-model identifier".
-Why: the hub answers 401 both for gated and private repositories without a token and for names that do not exist, so the
-messages look alike; a token may also lack the right for gated repositories.
-What we do: ask the hub before the run with the token that the run will have.
+What you see: "401 Client Error", "GatedRepoError", "Repository Not Found", or "X is not a local folder and is not a
+valid model identifier".
+Why: the hub answers 401 both for gated or private repositories without a token and for names that do not exist, so the
+messages look alike. A token may also lack permission for gated repositories.
+What we do: check access before the run, with the token that the run will use.
 """
 
 from holdfast.core.plan import Remedy
@@ -14,7 +14,7 @@ _HUB = seen("log", r"(?i)huggingface|hugging face|hf_hub|hf-mirror|\bhf\b|transf
 
 HAZARD = Hazard(
     slug="hub-gated",
-    title="the hub refused the model or dataset",
+    title="the hub denied access to the model or dataset",
     kind="error",
     over=("hub-offline",),
     signs=(
@@ -43,12 +43,12 @@ HAZARD = Hazard(
             command="hf auth login",
             cost="none",
         ),
-        Remedy("give the token to the run where nobody can type it", command="export HF_TOKEN=hf_..."),
+        Remedy("pass the token to a run without a terminal", command="export HF_TOKEN=hf_..."),
         Remedy(
-            "check the name: the hub says the same of a repository that is not there",
+            "check the name: a missing repository gives the same error",
             command="hf models info OWNER/NAME",
         ),
-        Remedy("use a folder already on this machine", command="AutoModel.from_pretrained('/path/to/folder')"),
+        Remedy("use a local model folder", command="AutoModel.from_pretrained('/path/to/folder')"),
     ),
     sources=(
         "ml-explore/mlx-examples#759",

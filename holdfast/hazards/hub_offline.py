@@ -1,10 +1,10 @@
-"""The model hub cannot be reached, answers too slowly, or turns requests away.
+"""The model hub cannot be reached, responds too slowly, or rejects requests.
 
-What you see: "We couldn't connect to 'https://huggingface.co'", "Max retries exceeded", time-outs, certificate errors,
-429 or 5xx answers; or a start that simply blocks, because some calls wait without a limit.
-Why: no network in the job's node, a proxy or firewall, a mirror that is needed and not set, too many requests from one
-address, or offline mode with a file that was never fetched.
-What we do: work from the cache when it is complete; fetch before the run, not in it.
+What you see: "We couldn't connect to 'https://huggingface.co'", "Max retries exceeded", timeouts, certificate errors,
+429 or 5xx responses; or a start that simply blocks, because some calls wait without a limit.
+Why: no network on the job's node, a proxy or firewall, a required mirror that is not set, too many requests from one
+address, or offline mode with a file that was never downloaded.
+What we do: use the cache if it is complete, and download before the run, not during it.
 """
 
 from holdfast.core.facts import MachineFacts
@@ -23,8 +23,8 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
         return None
     because = " and ".join(f"{variable.name}={variable.value}" for variable in switches) or "the plan is offline"
     if not any(model.complete for model in facts.models):
-        return Invited(f"{because}, and the model cache holds no complete model")
-    return Invited(f"{because}: only what the cache holds can be used", "note")
+        return Invited(f"{because}, and the model cache has no complete model")
+    return Invited(f"{because}: only cached models can be used", "note")
 
 
 _HOSTS = (
@@ -108,7 +108,7 @@ HAZARD = Hazard(
         ),
         suggests("log", r"thrown while requesting (?:HEAD|GET) https?://|Retrying in \d+s \[Retry \d/\d\]"),
         suggests("log", rf"(?:{_NETWORK})", also=(_FETCHING,), unless=_NOT_THE_HUB),
-        # Before 4.20 transformers said the same of an unreachable hub and of a wrong name.
+        # Before 4.20 transformers printed the same for an unreachable hub and for a wrong name.
         suggests(
             "log",
             r"Can't load (?:config|tokenizer|weights|model|the \w+|feature extractor|image processor|processor) for '",
@@ -123,17 +123,19 @@ HAZARD = Hazard(
     ),
     remedies=(
         Remedy(
-            "use only what the cache holds",
+            "use only cached files",
             change={"offline": True, "HF_HUB_OFFLINE": "1"},
-            cost="fails at once, instead of waiting, when a file was never fetched",
+            cost="fails immediately, instead of waiting, if a file was never downloaded",
         ),
-        Remedy("fetch the model beforehand, where there is a network", command="hf download OWNER/NAME"),
-        Remedy("go through a mirror that can be reached", command="export HF_ENDPOINT=https://hf-mirror.com"),
         Remedy(
-            "name the proxy, or the company's certificate",
+            "download the model beforehand, on a machine with a network connection", command="hf download OWNER/NAME"
+        ),
+        Remedy("use a mirror that can be reached", command="export HF_ENDPOINT=https://hf-mirror.com"),
+        Remedy(
+            "set the proxy, or the company's certificate",
             command="export HTTPS_PROXY=http://proxy:3128 REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt",
         ),
-        Remedy("against 429: send requests with a token", command="export HF_TOKEN=hf_..."),
+        Remedy("for 429: send requests with a token", command="export HF_TOKEN=hf_..."),
     ),
     sources=(
         "roboflow/rf-detr#100",

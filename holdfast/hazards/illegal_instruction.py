@@ -1,10 +1,11 @@
 """A library uses processor instructions that this CPU does not have.
 
-What you see: "Illegal instruction (core dumped)", "Illegal instruction: 4", SIGILL or exit code 132, mostly at import or at
-the first large operation.
-Why: wheels are built for newer processors (AVX, AVX2, ARMv8.1 atomics); old machines, virtual machines with a generic CPU
-type and emulators do not offer them.
-What we do: ask torch and the math libraries for their plain kernels; otherwise show the CPU type to the virtual machine.
+What you see: "Illegal instruction (core dumped)", "Illegal instruction: 4", SIGILL or exit code 132, mostly at import
+or at the first large operation.
+Why: wheels are built for newer processors (AVX, AVX2, ARMv8.1 atomics). Old machines, virtual machines with a generic
+CPU type and emulators lack these instructions.
+What we do: make torch and the math libraries use their plain kernels; otherwise give the virtual machine the host's CPU
+type.
 """
 
 from holdfast.core.facts import MachineFacts
@@ -19,7 +20,7 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     if facts.arch in ("x86_64", "amd64") and facts.os != "macos":
         missing = [flag for flag in ("avx", "avx2") if flag not in facts.cpu_flags]
         if missing:
-            return Invited(f"this CPU offers no {' and no '.join(missing)}; many wheels need them")
+            return Invited(f"this CPU lacks {' and '.join(missing)}, which many wheels need")
     # torch 2.10's allocator was built with ARMv8.1 atomics (vectorize-io/hindsight#4142).
     if facts.arch == "aarch64" and "atomics" not in facts.cpu_flags and facts.has_at_least("torch", "2.10"):
         return Invited(
@@ -30,7 +31,7 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
 
 HAZARD = Hazard(
     slug="illegal-instruction",
-    title="a library used an instruction this CPU does not have",
+    title="a library used an instruction that this CPU lacks",
     kind="crash",
     invited_by=invited_by,
     over=("corrupt-checkpoint",),  # a pickle may say "invalid opcode" too
@@ -72,7 +73,7 @@ HAZARD = Hazard(
             command="qm set VMID --cpu host   # Proxmox; 'host-passthrough' in libvirt",
         ),
         Remedy(
-            "take builds for older processors",
+            "install builds for older processors",
             command="conda install -c conda-forge pytorch-cpu",
             cost="another installer",
         ),

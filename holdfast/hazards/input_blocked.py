@@ -1,10 +1,11 @@
-"""The run waits for an answer, a pipe or a file lock that nothing will give it.
+"""The run waits for an answer, a pipe or a file lock, and will wait forever.
 
-What you see: no error and no progress right after a question ("wandb: Enter your choice:", "Do you wish to run the custom
-code? [y/N]"); or, without a keyboard, "EOFError: EOF when reading a line". Also a FIFO without a writer, and a lock file held
-by another process. A script that asks by itself is [input-empty](input-empty.md).
-Why: a library asks and waits; in a batch job nobody is there to answer.
-What we do: give every run an empty input, so that a question fails at once and names itself; switch off the questions we know.
+What you see: no error and no progress right after a question ("wandb: Enter your choice:", "Do you wish to run the
+custom code? [y/N]"); or, without a keyboard, "EOFError: EOF when reading a line". Also a FIFO without a writer, and a
+lock file held by another process. If the script itself asks, see [input-empty](input-empty.md).
+Why: a library asks and waits, but in a batch job nobody is there to answer.
+What we do: give every run an empty input, so that a question fails immediately and shows in the log; turn off the known
+questions.
 """
 
 from holdfast.core.evidence import Evidence, Passage
@@ -21,7 +22,7 @@ _LIBRARY_ASKS = seen("log", r"\bwandb: |site-packages/wandb/")
 
 
 def _asked_and_got_no_answer(evidence: Evidence) -> Passage | None:
-    """A library's question that met the empty input of a supervised run; it can be switched off."""
+    """A library's question that failed on the empty input of a supervised run; such questions can be turned off."""
     if not evidence.samples or not _LIBRARY_ASKS.find(evidence):
         return None
     return seen("error", r"EOFError: EOF when reading a line|could not find a TTY|Aborted!$").find(evidence)
@@ -35,7 +36,7 @@ def _question_and_hang(evidence: Evidence) -> Passage | None:
 
 HAZARD = Hazard(
     slug="input-blocked",
-    title="the run waits for input that nobody gives",
+    title="the run waits for input that never comes",
     kind="hang",
     signs=(
         proves("sample", r"^verdict waits for input: "),
@@ -46,12 +47,12 @@ HAZARD = Hazard(
     over=("input-empty",),
     remedies=(
         Remedy(
-            "switch off the questions that libraries ask",
+            "turn off the questions that libraries ask",
             change={"WANDB_MODE": "offline"},
             cost="metrics stay in local files until `wandb sync`",
         ),
         Remedy("answer beforehand", command="wandb login   # or: hf auth login"),
-        Remedy("see who holds a lock file, or the other end of a pipe", command="lsof PATH"),
+        Remedy("see which process holds a lock file, or the other end of a pipe", command="lsof PATH"),
     ),
     sources=("wandb/wandb#592", "McGill-NLP/llm2vec#99", "SWivid/F5-TTS#166", "pymc-labs/decision-lab#49"),
     matches=(

@@ -1,8 +1,8 @@
-"""The script asks a question, and a supervised run has nobody to answer: its input is empty.
+"""The script asks a question, but the input of a supervised run is empty.
 
 What you see: "EOFError: EOF when reading a line", at a line with `input(...)`.
-Why: every supervised run reads from /dev/null, so that a question fails at once instead of waiting for ever.
-What we do: stop and say so; the answers can come from a file or from arguments.
+Why: every supervised run reads from /dev/null, so that a question fails immediately instead of waiting forever.
+What we do: stop and report the question. Answers can come from a file or from arguments.
 """
 
 from holdfast.core.evidence import Evidence, Passage
@@ -11,7 +11,7 @@ from holdfast.hazards import Case, Hazard, judged, seen
 
 
 def _asked_and_got_no_answer(evidence: Evidence) -> Passage | None:
-    """The empty input that a supervised run has, met by `input()`."""
+    """An `input()` call that failed on the empty input of a supervised run."""
     if not evidence.samples:
         return None
     return seen("error", r"EOFError: EOF when reading a line|could not find a TTY").find(evidence)
@@ -19,11 +19,11 @@ def _asked_and_got_no_answer(evidence: Evidence) -> Passage | None:
 
 HAZARD = Hazard(
     slug="input-empty",
-    title="the script asks for input, and a supervised run has none (its input is /dev/null)",
+    title="the script asks for input, but the input of a supervised run is empty (/dev/null)",
     kind="error",
     signs=(judged("proves", _asked_and_got_no_answer),),
     remedies=(
-        Remedy("give the answers from a file", command="holdfast run -- sh -c 'python train.py < answers.txt'"),
+        Remedy("read the answers from a file", command="holdfast run -- sh -c 'python train.py < answers.txt'"),
         Remedy("answer beforehand", command="wandb login   # or: hf auth login, or an argument of the script"),
     ),
     sources=("McGill-NLP/llm2vec#99", "SWivid/F5-TTS#166"),

@@ -1,10 +1,10 @@
-"""The labels have a number type that the loss does not take.
+"""The labels have a number type that the loss does not accept.
 
 What you see: "expected scalar type Long but found Float" or `"nll_loss..." not implemented for 'Int'` in cross entropy;
 "Found dtype Long but expected Float" in a binary or squared loss.
-Why: class losses want 64-bit integers, per-label and regression losses want floats; NumPy on Windows makes 32-bit
+Why: class losses need 64-bit integers; per-label and regression losses need floats. NumPy on Windows creates 32-bit
 integers, and a table's label column is easily read as float.
-What we do: convert labels once, when the data is read, to what the task's loss takes.
+What we do: convert labels once, when the data is read, to the type that the task's loss needs.
 """
 
 from holdfast.core.plan import Remedy
@@ -16,7 +16,7 @@ _LOSS = seen("log", rf"{_CLASS_LOSS}|{_FLOAT_LOSS}|\bloss\b|\bLoss\b|[Ll]abels?\
 
 HAZARD = Hazard(
     slug="label-dtype",
-    title="the labels have a number type that the loss does not take",
+    title="the labels have a number type that the loss does not accept",
     kind="error",
     signs=(
         proves(
@@ -44,7 +44,7 @@ HAZARD = Hazard(
             "log",
             r"(?:parameter 'labels'|labels)[^\n]*has DataType float\d+ not in list of allowed values|Unknown label type: '?continuous",
         ),
-        # Only "suggests" from here on: the words do not say that the tensor was a label.
+        # Only "suggests" from here on: the message does not say that the tensor was a label.
         suggests(
             "log",
             r"[Ee]xpected (?:object of )?(?:scalar )?type (?:torch\.(?:cuda\.)?)?Long(?:Tensor)? but (?:got|found)",
@@ -75,17 +75,17 @@ HAZARD = Hazard(
     ),
     remedies=(
         Remedy(
-            "give class losses 64-bit integers",
+            "use 64-bit integers for class losses",
             command="labels = labels.long()",
             cost="none",
         ),
         Remedy(
-            "give per-label and regression losses floats",
+            "use floats for per-label and regression losses",
             command="labels = labels.float()",
             cost="none",
         ),
         Remedy(
-            "tell the model which loss is meant",
+            "set the model's problem type, which selects the loss",
             command='AutoModelForSequenceClassification.from_pretrained(..., problem_type="multi_label_classification")',
         ),
     ),

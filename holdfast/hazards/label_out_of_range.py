@@ -1,10 +1,10 @@
 """A label is a number that the model has no output for.
 
 What you see: "IndexError: Target 5 is out of bounds" on the CPU; on a GPU "Assertion `t >= 0 && t < n_classes` failed"
-many times over, then "device-side assert triggered".
-Why: classes are counted from 0, so five classes end at 4; labels that start at 1, masks with grey values (255), an
-unmapped background class, or a `num_labels` left at 2 all point past the end.
-What we do: count the labels when the data is read, map them to 0..n-1, and size the head from that.
+many times, then "device-side assert triggered".
+Why: classes are numbered from 0, so the last of five classes is 4. Labels that start at 1, masks with gray values
+(255), an unmapped background class, or `num_labels` left at 2 all exceed it.
+What we do: count the labels when the data is read, map them to 0..n-1, and size the head accordingly.
 """
 
 from holdfast.core.plan import Remedy
@@ -12,7 +12,7 @@ from holdfast.hazards import Hazard, proves, seen, suggests
 
 HAZARD = Hazard(
     slug="label-out-of-range",
-    title="a label lies outside the model's classes",
+    title="a label is outside the model's classes",
     kind="error",
     over=("cuda-device-assert",),
     signs=(
@@ -68,7 +68,7 @@ HAZARD = Hazard(
             command="AutoModelForSequenceClassification.from_pretrained(..., num_labels=len(names))",
         ),
         Remedy(
-            "mark labels that must not count, such as 255 in masks",
+            "ignore labels that must not count, such as 255 in masks",
             command="CrossEntropyLoss(ignore_index=255)",
         ),
     ),

@@ -1,10 +1,10 @@
-"""The machine sleeps, or saves power, while a run is under way.
+"""The machine goes to sleep or saves power during a run.
 
-What you see: no error. The run stands still for hours and goes on when somebody wakes the machine, connections time out at
+What you see: no error. The run pauses for hours and continues when somebody wakes the machine, connections time out at
 that moment, or every step takes longer than it did on mains power.
-Why: a computer that nobody types on falls asleep, a laptop also when its lid is closed, and every process sleeps with it. On
-battery and in Low Power Mode the processors run slower.
-What we do: say before the run when this Mac would sleep, and how to keep it awake without keeping its display on.
+Why: an idle computer goes to sleep, a laptop also when its lid is closed, and every process stops with it. On battery
+and in Low Power Mode the processors run slower.
+What we do: say before the run when this Mac would sleep, and how to keep it awake with the display off.
 """
 
 from holdfast.core.facts import MachineFacts
@@ -13,7 +13,7 @@ from holdfast.hazards import Case, Hazard, Invited, suggests
 
 _STAY_AWAKE = Remedy("keep the Mac awake while the run lasts", command="caffeinate -is COMMAND")
 _CHARGER = Remedy("connect the charger", command="pmset -g batt")
-_FULL_POWER = Remedy("switch Low Power Mode off", command="sudo pmset -a lowpowermode 0")
+_FULL_POWER = Remedy("turn off Low Power Mode", command="sudo pmset -a lowpowermode 0")
 
 
 def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
@@ -23,10 +23,10 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
         return None
     reasons, remedies = list[str](), list[Remedy]()
     if power.on_battery:
-        reasons.append("this Mac runs on battery: it slows down, sleeps with its lid closed, and may run empty")
+        reasons.append("this Mac runs on battery: it slows down, sleeps with its lid closed, and may run out of power")
         remedies += [_CHARGER, _STAY_AWAKE]
     elif power.sleep_after_minutes:
-        reasons.append(f"this Mac sleeps after {power.sleep_after_minutes} min without input, and a run sleeps with it")
+        reasons.append(f"this Mac sleeps after {power.sleep_after_minutes} min without input, and the run with it")
         remedies.append(_STAY_AWAKE)
     if power.low_power_mode:
         reasons.append("Low Power Mode is on: the GPU and the CPU run slower")
@@ -38,7 +38,7 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
 
 HAZARD = Hazard(
     slug="machine-sleep",
-    title="the machine slept or saved power while the run was under way",
+    title="the machine slept or saved power during the run",
     kind="hang",
     invited_by=invited_by,
     signs=(

@@ -1,10 +1,10 @@
-"""The tokenizer has no padding token, so examples of different lengths cannot form a batch.
+"""The tokenizer has no padding token, so examples of different lengths cannot be batched.
 
 What you see: "Asking to pad but the tokenizer does not have a padding token", or "Cannot handle batch sizes > 1 if no
 padding token is defined" at the first batch.
-Why: GPT-2, Llama and other generators were trained without padding; classification heads also look for the id in the
-model's own config.
-What we do: pad with a token that the loss ignores; the end-of-text token serves when its labels are masked.
+Why: GPT-2, Llama and other generators were trained without padding. Classification heads also look for the token's id
+in the model's config.
+What we do: pad with a token that the loss ignores. The end-of-text token works if its labels are masked.
 """
 
 from holdfast.core.plan import Remedy
@@ -41,19 +41,19 @@ HAZARD = Hazard(
     ),
     remedies=(
         Remedy(
-            "pad with the end-of-text token and tell the model",
+            "pad with the end-of-text token and set it in the model's config",
             command="tokenizer.pad_token = tokenizer.eos_token; model.config.pad_token_id = tokenizer.pad_token_id",
-            cost="none while padded labels are -100; otherwise the model may unlearn when to stop",
+            cost="none if padded labels are -100; otherwise the model may unlearn when to stop",
         ),
         Remedy(
-            "add a token of its own",
+            "add a separate padding token",
             command="tokenizer.add_special_tokens({'pad_token': '[PAD]'}); model.resize_token_embeddings(len(tokenizer))",
             cost="one more row in the embedding",
         ),
         Remedy(
             "use batches of one",
             change={"micro_batch": 1, "eval_micro_batch": 1},
-            cost="slower; the effective batch is kept by accumulation",
+            cost="slower; accumulation keeps the effective batch",
         ),
     ),
     sources=(

@@ -1,11 +1,11 @@
 """Apple's Metal libraries aborted the process.
 
-What you see: "failed assertion" from MPSNDArray, MPSGraph or a Metal command buffer, "LLVM ERROR: Failed to infer result type(s)",
-"commit an already committed command buffer", and then an abort with no Python traceback. Sometimes training goes on after "command
-buffer exited with error status", with values that can no longer be trusted.
-Why: a kernel of the Apple GPU backend was called with a layout, shape or state that Metal checks and torch did not. Most of these are
-bugs of one torch release, met by one shape of tensor.
-What we do: run the step on the CPU; a newer torch often has the fix.
+What you see: "failed assertion" from MPSNDArray, MPSGraph or a Metal command buffer, "LLVM ERROR: Failed to infer
+result type(s)", "commit an already committed command buffer", then an abort without a Python traceback. Sometimes
+training continues after "command buffer exited with error status" with values that cannot be trusted.
+Why: a kernel of the Apple GPU backend was called with a layout, shape or state that Metal checks and torch did not.
+Most of these are bugs in one torch release that only certain tensor shapes trigger.
+What we do: run the step on the CPU. A newer torch often has the fix.
 """
 
 from holdfast.core.facts import MachineFacts
@@ -35,7 +35,7 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
         return Invited(
             "loading a bf16 checkpoint as float32 with device_map='auto' crashes with transformers 5.14 and later on torch 2.13",
             "note",
-            (Remedy("load weights one after another", change={"HF_DEACTIVATE_ASYNC_LOAD": "1"}, cost="slower start"),),
+            (Remedy("load weights one at a time", change={"HF_DEACTIVATE_ASYNC_LOAD": "1"}, cost="slower start"),),
         )
     return None
 

@@ -1,9 +1,9 @@
-"""Worker processes were handed tensors that live on the Apple GPU.
+"""Tensors on the Apple GPU were passed to worker processes.
 
 What you see: "RuntimeError: _share_filename_: only available on CPU" when a data loader starts its workers.
-Why: only CPU memory can be shared between processes. A dataset, collate function or model on the GPU that is sent to a spawned worker
-cannot be; torch.set_default_device('mps') makes every new tensor such a one.
-What we do: load in the main process. Workers that touch only CPU tensors are fine.
+Why: only CPU memory can be shared between processes. A dataset, collate function or model with GPU tensors cannot be
+sent to a spawned worker. After torch.set_default_device('mps') every new tensor is on the GPU.
+What we do: load data in the main process. Workers that use only CPU tensors are fine.
 """
 
 from holdfast.core.facts import MachineFacts
@@ -16,7 +16,7 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     """Say why this machine and plan invite the hazard; None when they do not."""
     method = plan.start_method or facts.start_method
     if plan.loader_workers and method == "spawn" and uses_mps(facts, plan):
-        return Invited("loader workers are spawned on a Mac: nothing in the dataset may be on the GPU", "note")
+        return Invited("loader workers are spawned on a Mac, so the dataset must not hold GPU tensors", "note")
     return None
 
 
@@ -46,7 +46,7 @@ HAZARD = Hazard(
             command="batch = batch.to('mps')",
         ),
         Remedy(
-            "fork the workers, where they touch only CPU tensors",
+            "fork the workers, if they use only CPU tensors",
             command="DataLoader(..., multiprocessing_context='fork')",
         ),
     ),

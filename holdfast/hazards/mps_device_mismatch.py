@@ -1,10 +1,10 @@
 """Some tensors are on the Apple GPU and some are not.
 
-What you see: "Placeholder storage has not been allocated on MPS device!", "Expected all tensors to be on the same device, but found
-at least two devices, mps:0 and cpu!", or "Expected a 'mps:0' generator device but found 'cpu'".
-Why: the model was moved and an input, a buffer or a random generator was not. transformers 4.42.0 to 4.42.4 did it by themselves:
-Accelerate put the model on the GPU and the Trainer left the inputs on the CPU.
-What we do: run all of it on the CPU; name the library version where that is the cause.
+What you see: "Placeholder storage has not been allocated on MPS device!", "Expected all tensors to be on the same
+device, but found at least two devices, mps:0 and cpu!", or "Expected a 'mps:0' generator device but found 'cpu'".
+Why: the model was moved but an input, a buffer or a random generator was not. transformers 4.42.0 to 4.42.4 caused this
+themselves: Accelerate put the model on the GPU and the Trainer left the inputs on the CPU.
+What we do: run everything on the CPU, and name the library version if it is the cause.
 """
 
 from holdfast.core.facts import MachineFacts

@@ -1,10 +1,12 @@
-"""A number format that the Apple GPU does not have, or two formats in one operation.
+"""The Apple GPU does not support a number format, or one operation mixes two formats.
 
-What you see: "Cannot convert a MPS Tensor to float64 dtype", "Trying to convert BFloat16 to the MPS backend but it does not have support for
-that dtype", "MPS does not support cumsum op with int64 input", or an abort with "op requires the same element type".
-Why: Metal has no double precision at all. bfloat16 needs macOS 14 and torch 2.6, float16 training with a scaler torch 2.8. Integer
-and mixed operands are converted on the CPU and on CUDA, but not everywhere here.
-What we do: float32 on the same device first; the fallback variable does not help, because the check stands before any operator.
+What you see: "Cannot convert a MPS Tensor to float64 dtype", "Trying to convert BFloat16 to the MPS backend but it does
+not have support for that dtype", "MPS does not support cumsum op with int64 input", or an abort with "op requires the
+same element type".
+Why: Metal has no double precision. bfloat16 needs macOS 14 and torch 2.6; float16 training with a scaler needs torch
+2.8. Unlike the CPU and CUDA backends, mps does not always convert integer and mixed operands.
+What we do: train in float32 on the same device first. The fallback variable does not help, because the check comes
+before any operator.
 """
 
 from holdfast.core.facts import MachineFacts
@@ -21,15 +23,15 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     if not uses_mps(facts, plan):
         return None
     if plan.precision == "bf16" and facts.has_below("torch", "2.6"):
-        return Invited(f"bf16 training on the Apple GPU needs torch 2.6, here is {facts.distributions['torch']}")
+        return Invited(f"bf16 training on the Apple GPU needs torch 2.6; this is {facts.distributions['torch']}")
     if plan.precision == "fp16" and facts.has_below("torch", "2.8"):
-        return Invited(f"fp16 training on the Apple GPU needs torch 2.8, here is {facts.distributions['torch']}")
+        return Invited(f"fp16 training on the Apple GPU needs torch 2.8; this is {facts.distributions['torch']}")
     return None
 
 
 HAZARD = Hazard(
     slug="mps-dtype",
-    title="the Apple GPU does not have this number format",
+    title="the Apple GPU does not support this number format",
     kind="error",
     invited_by=invited_by,
     signs=(
@@ -71,11 +73,11 @@ HAZARD = Hazard(
     ),
     remedies=(
         Remedy("train in float32", change={"precision": "fp32"}, cost="more memory; no slower on M1 and M2"),
-        Remedy("train on the CPU, which has every format", change={"device": "cpu"}, cost="slower"),
+        Remedy("train on the CPU, which supports every format", change={"device": "cpu"}, cost="slower"),
         Remedy(
             "convert before moving to the device",
             command="x = x.float().to('mps')",
-            cost="double becomes single precision",
+            cost="double precision becomes single precision",
         ),
         Remedy("install a newer torch", command="pip install --upgrade 'torch>=2.14'"),
     ),

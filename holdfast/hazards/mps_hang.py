@@ -1,10 +1,10 @@
-"""The program waits for the Apple GPU and the GPU never answers.
+"""The program waits for the Apple GPU, which never responds.
 
-What you see: no error, no progress, no CPU; the stack stands in `waitUntilCompleted`, `MPSStream::synchronize` or in a Python call that reads
-a value from the GPU, such as `.item()`, `.cpu()` or `.to(device)`.
-Why: a command buffer faulted or was never committed, and nobody tells the thread that waits for it. Events read after an explicit
-synchronise do the same, and so does Metal in a forked process.
-What we do: stop the process and go on from the last checkpoint, on the CPU if it happens again.
+What you see: no error, no progress, no CPU use; the stack is in `waitUntilCompleted`, `MPSStream::synchronize` or a
+Python call that reads a value from the GPU, such as `.item()`, `.cpu()` or `.to(device)`.
+Why: a command buffer faulted or was never committed, and the waiting thread is not notified. Reading events after an
+explicit synchronize has the same effect, and so has Metal in a forked process.
+What we do: stop the process and continue from the last checkpoint, on the CPU if it happens again.
 """
 
 from holdfast.core.facts import MachineFacts
@@ -33,12 +33,14 @@ _OTHER_WAIT = (
 def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     """Say why this machine and plan invite the hazard; None when they do not."""
     hung = next((trial for trial in facts.trials if trial.device.startswith("mps") and trial.outcome == "hang"), None)
-    return Invited(f"one training step on the Apple GPU never ended here: {hung.detail}", "blocker") if hung else None
+    return (
+        Invited(f"one training step on the Apple GPU never finished here: {hung.detail}", "blocker") if hung else None
+    )
 
 
 HAZARD = Hazard(
     slug="mps-hang",
-    title="the program waits for the Apple GPU, which never answers",
+    title="the program waits for the Apple GPU, which never responds",
     kind="hang",
     invited_by=invited_by,
     signs=(
@@ -56,7 +58,7 @@ HAZARD = Hazard(
     remedies=(
         Remedy("train on the CPU", change={"device": "cpu"}, cost="slower"),
         Remedy(
-            "load weights one after another, where the hang is in loading",
+            "load weights one at a time, if the hang is during loading",
             change={"HF_DEACTIVATE_ASYNC_LOAD": "1"},
             cost="slower start",
         ),

@@ -2,10 +2,10 @@
 
 What you see: "MPS backend out of memory (MPS allocated: ...)", "Invalid buffer size: 19.45 GB", or Metal's
 `kIOGPUCommandBufferCallbackErrorOutOfMemory`.
-Why: CPU and GPU share one memory, and torch stops at 1.7 times the size that Metal recommends. A single buffer has its own, smaller
-limit. Batches of ever new lengths also make the graph cache grow for ever.
-What we do: smaller micro-batches with the same effective batch, then recomputation, then the CPU. Removing the limit
-(`PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0`) is no remedy: the system swaps and then kills the process.
+Why: the CPU and GPU share memory, and torch stops at 1.7 times the size that Metal recommends. A single buffer has its
+own, smaller limit. Batches of varying lengths also make the graph cache grow without bound.
+What we do: use smaller micro-batches with the same effective batch, then recomputation, then the CPU. Removing the
+limit (`PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0`) is not a remedy: the system swaps and then kills the process.
 """
 
 from holdfast.core.plan import Remedy
@@ -44,12 +44,12 @@ HAZARD = Hazard(
         ),
         Remedy("train on the CPU", change={"device": "cpu"}, cost="slower"),
         Remedy(
-            "pad to a few fixed lengths, so that the graph cache stops growing",
+            "pad to a few fixed lengths, to stop the graph cache growing",
             command="DataCollatorWithPadding(tokenizer, pad_to_multiple_of=64)",
             cost="some padding",
         ),
         Remedy(
-            "cut long texts",
+            "truncate long texts",
             command="tokenizer(texts, truncation=True, max_length=512)",
             cost="the model sees shorter texts",
             keeps=False,

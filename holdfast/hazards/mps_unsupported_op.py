@@ -1,10 +1,10 @@
 """An operation has no implementation on the Apple GPU.
 
-What you see: "NotImplementedError: The operator 'aten::...' is not currently implemented for the MPS device", or "Could not run
-'aten::...' with arguments from the 'MPS' backend".
-Why: the Apple GPU backend is younger than the others, and each torch release fills more gaps.
-What we do: run just that operation on the CPU (`PYTORCH_ENABLE_MPS_FALLBACK=1`, which must be set before torch is imported); then the
-whole run.
+What you see: "NotImplementedError: The operator 'aten::...' is not currently implemented for the MPS device", or "Could
+not run 'aten::...' with arguments from the 'MPS' backend".
+Why: the Apple GPU backend is newer than the others, and each torch release fills more gaps.
+What we do: run just that operation on the CPU (`PYTORCH_ENABLE_MPS_FALLBACK=1`, which must be set before torch is
+imported), then the whole run.
 """
 
 from holdfast.core.plan import Remedy
@@ -29,7 +29,7 @@ HAZARD = Hazard(
         ),
         suggests("error", r"Adaptive pool MPS: input sizes must be divisible|Output channels > 65536 not supported"),
         suggests("error", r"tensor backend other than CPU/CUDA/MKLDNN", also=(ON_MPS,)),
-        # Pinned memory exists for CUDA alone; a build without CUDA kernels, such as every Mac's, says it this way.
+        # Pinned memory exists only for CUDA; builds without CUDA kernels, such as every Mac's, word it this way.
         suggests("error", r"Could not run 'aten::_?pin_memory' with arguments from the 'CUDA' backend"),
         suggests(
             "error",

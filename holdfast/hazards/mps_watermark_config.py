@@ -1,10 +1,10 @@
-"""The memory limits of the Apple GPU were set to values that contradict each other, or were switched off.
+"""The memory limits of the Apple GPU contradict each other or were turned off.
 
-What you see: "RuntimeError: invalid low watermark ratio 1.4" at the first tensor; or, with the limit off, a Mac that swaps until
-the process is killed.
-Why: `PYTORCH_MPS_HIGH_WATERMARK_RATIO` must not be below the low one, which is 1.4 by default, so lowering the limit takes two
-variables. The value 0.0 that torch's own message suggests removes the limit; it frees no memory.
-What we do: drop both variables, which restores the defaults.
+What you see: "RuntimeError: invalid low watermark ratio 1.4" at the first tensor; or, with the limit off, a Mac that
+swaps until the process is killed.
+Why: `PYTORCH_MPS_HIGH_WATERMARK_RATIO` must not be below the low ratio, which is 1.4 by default, so lowering the limit
+takes two variables. The value 0.0, which torch's own message suggests, removes the limit and frees no memory.
+What we do: restore the default limits.
 """
 
 from holdfast.core.facts import MachineFacts
@@ -27,9 +27,9 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     except ValueError:
         return Invited(f"{shown}: not a number", "blocker")
     if high == 0:
-        return Invited(f"{shown}: no limit at all, so the system swaps and may kill the run")
+        return Invited(f"{shown}: no limit, so the system swaps and may kill the run")
     if not 0 < high <= 2 or not 0 <= low <= high:
-        return Invited(f"{shown}: torch needs 0 <= low <= high <= 2, and the low one is {low:g}", "blocker")
+        return Invited(f"{shown}: torch needs 0 <= low <= high <= 2, and low is {low:g}", "blocker")
     return None
 
 
@@ -60,7 +60,7 @@ HAZARD = Hazard(
             change={_HIGH: "0.7", _LOW: "0.6"},
             cost="an oversized run stops early instead of swapping",
         ),
-        Remedy("take the variables out of the shell's start files", command=f"unset {_HIGH} {_LOW}"),
+        Remedy("remove the variables from the shell's startup files", command=f"unset {_HIGH} {_LOW}"),
     ),
     sources=("kohya-ss/sd-scripts#603", "kshetrajna12/reflex#1", "pytorch/pytorch#91268", "gensyn-ai/rl-swarm#59"),
     over=("mps-oom",),

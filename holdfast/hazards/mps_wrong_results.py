@@ -1,10 +1,11 @@
-"""The Apple GPU computes other numbers than the CPU does.
+"""The Apple GPU computes different numbers than the CPU.
 
-What you see: no error at all. The loss sticks, turns NaN or differs, or an evaluation is far worse on `mps` than on `cpu` with the same weights
-and data.
-Why: bugs of single kernels, most of them with tensors that are not contiguous. torch 2.8.0 is the worst: `F.linear` and attention give
-wrong values there. Before 2.13 attention in half precision lets a token see later ones; before 2.4 optimisers lost updates.
-What we do: compare one step with the CPU before the run is spent; float32 and plain attention, then the CPU.
+What you see: no error at all. The loss stops changing, turns NaN or differs, or an evaluation is far worse on `mps`
+than on `cpu` with the same weights and data.
+Why: bugs in individual kernels, mostly with non-contiguous tensors. torch 2.8.0 is the worst: `F.linear` and attention
+return wrong values. Before 2.13, attention in half precision lets a token see later tokens; before 2.4, optimizers lost
+updates.
+What we do: compare one step with the CPU before training; use float32 and plain attention, then the CPU.
 """
 
 import re
@@ -42,25 +43,25 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
         (trial for trial in facts.trials if trial.device.startswith("mps") and trial.outcome == "differs"), None
     )
     if differing:
-        return Invited(f"one training step gave another result than the CPU: {differing.detail}", "blocker")
+        return Invited(f"one training step gave a different result than on the CPU: {differing.detail}", "blocker")
     installed = facts.distributions.get("torch", "")
     if not release(installed) or not uses_mps(facts, plan):
         return None
     known = next(_known_bugs(facts, plan, release(installed)), None)
     if known is None:
         return None
-    # Nothing has gone wrong yet, so the remedy that costs nothing comes first.
+    # Nothing has gone wrong yet, so the free remedy comes first.
     return Invited(f"torch {installed} on the Apple GPU: {known[0]}", known[1], (_UPGRADE, _PLAIN, _ON_CPU))
 
 
 def _known_bugs(facts: MachineFacts, plan: Plan, torch: tuple[int, ...]) -> Iterator[tuple[str, Severity]]:
-    """What is documented of a release, the worst first."""
+    """The documented bugs of a release, worst first."""
     if torch[:2] == (2, 8):
-        yield "linear layers and attention give wrong values for tensors that are not contiguous", "blocker"
+        yield "linear layers and attention give wrong values for non-contiguous tensors", "blocker"
     if (2, 2) <= torch < (2, 3) and release(facts.os_version) >= (14, 4):
         yield "wrong fill and indexing values on macOS 14.4 and later", "blocker"
     if torch < (2, 4):
-        yield "Adam-type optimisers leave parameters frozen that are not contiguous", "warning"
+        yield "Adam-type optimizers do not update non-contiguous parameters", "warning"
     if torch < (2, 13) and plan.precision in ("fp16", "bf16"):
         yield "causal attention in half precision sees up to three later tokens", "warning"
     if (2, 7) <= torch < (2, 14) and re.search(r"\bM[12]\b", facts.chip):
@@ -68,7 +69,7 @@ def _known_bugs(facts: MachineFacts, plan: Plan, torch: tuple[int, ...]) -> Iter
 
 
 def _devices_disagree(evidence: Evidence) -> Passage | None:
-    """The same line or tensor printed for the CPU and for the Apple GPU, with other numbers."""
+    """The same line or tensor printed for the CPU and the Apple GPU with different numbers."""
     if not ON_MPS.find(evidence):
         return None
     printed: dict[tuple[str, str], list[tuple[list[str], Passage]]] = {}
@@ -86,7 +87,7 @@ def _devices_disagree(evidence: Evidence) -> Passage | None:
 
 
 def _statements(evidence: Evidence) -> Iterator[tuple[str, str, list[str], Passage]]:
-    """Lines with numbers: the device named in the line or in a heading above, the words, the numbers."""
+    """Lines with numbers: the device named in the line or in a heading above, the text, the numbers."""
     device = ""
     for passage in evidence.log:
         named = {match[0].lower()[:3] for match in _DEVICE.finditer(passage.text)}
@@ -100,7 +101,7 @@ def _statements(evidence: Evidence) -> Iterator[tuple[str, str, list[str], Passa
 
 
 def _tensors(evidence: Evidence) -> Iterator[tuple[str, str, list[str], Passage]]:
-    """Printed tensors: torch names the device of all but CPU ones."""
+    """Printed tensors; torch prints the device unless it is the CPU."""
     for match, passage in evidence.log.search(_TENSOR):
         named = re.search(r"device='(\w+)", match["rest"] or "")
         numbers = re.findall(_NUMBER, match["values"])
@@ -109,7 +110,7 @@ def _tensors(evidence: Evidence) -> Iterator[tuple[str, str, list[str], Passage]
 
 
 def _are_comparable(one: list[str], two: list[str], words: str) -> bool:
-    """True for numbers of the same kind. Whole numbers in a log line count steps or name shapes, and must agree."""
+    """True for numbers of the same kind. Integers in a log line are steps or shapes and must be equal."""
     if len(one) != len(two):
         return False
     return (
@@ -120,7 +121,7 @@ def _are_comparable(one: list[str], two: list[str], words: str) -> bool:
 
 
 def _differ(expected: list[str], numbers: list[str]) -> bool:
-    """True when numbers that should agree differ by more than rounding."""
+    """True if numbers that should agree differ by more than rounding."""
     return any(_is_apart(one.lower(), two.lower()) for one, two in zip(expected, numbers, strict=True))
 
 
@@ -131,7 +132,7 @@ def _is_apart(one: str, two: str) -> bool:
 
 
 def _layout_matters(evidence: Evidence) -> Passage | None:
-    """An error that is large for one memory layout and rounding noise for the other."""
+    """An error that is large for one memory layout and only rounding noise for the other."""
     found = [
         (float(match["error"]), passage)
         for match, passage in evidence.log.search(
@@ -142,7 +143,7 @@ def _layout_matters(evidence: Evidence) -> Passage | None:
 
 
 def _actual_is_not_expected(evidence: Evidence) -> Passage | None:
-    """A line of a run without error that prints an expected tensor and another one that it got."""
+    """A line, in a run without errors, that prints an expected tensor and a different actual one."""
     if evidence.errors:
         return None
     for _, passage in evidence.log.search(
@@ -156,7 +157,7 @@ def _actual_is_not_expected(evidence: Evidence) -> Passage | None:
 
 HAZARD = Hazard(
     slug="mps-wrong-results",
-    title="the Apple GPU computes other numbers than the CPU",
+    title="the Apple GPU computes different numbers than the CPU",
     kind="wrong-results",
     invited_by=invited_by,
     signs=(

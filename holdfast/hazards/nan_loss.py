@@ -1,10 +1,11 @@
 """The loss became NaN or infinite.
 
-What you see: `loss: nan` from some step on, "Loss is nan, stopping training", or, with Hugging Face's Trainer, a loss of exactly 0.0
-beside `grad_norm: nan` (it hides NaN by default).
-Why: values left the range of the number format: float16 overflow, too high a learning rate, a division or logarithm of zero,
-NaN in the data, or a sequence whose every token is masked.
-What we do: go back to the last checkpoint without NaN and continue in float32; a lower learning rate is the user's decision.
+What you see: `loss: nan` from some step on, "Loss is nan, stopping training", or, with Hugging Face's Trainer, a loss
+of exactly 0.0 next to `grad_norm: nan` (it hides NaN by default).
+Why: values left the range of the number format: float16 overflow, a learning rate that is too high, a division by zero,
+a logarithm of zero, NaN in the data, or a sequence in which every token is masked.
+What we do: go back to the last checkpoint without NaN and continue in float32. Lowering the learning rate is the user's
+decision.
 """
 
 import re
@@ -26,12 +27,12 @@ _LOSS_COLUMNS = re.compile(r"(?i)^\s*(?:epoch|step|iter)\w*\b.*\b\w*loss\w*\b")
 def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     """Say why this machine and plan invite the hazard; None when they do not."""
     if plan.precision == "fp16":
-        return Invited("float16 overflows beyond 65504; bf16 and float32 do not", "note")
+        return Invited("float16 overflows above 65504; bf16 and float32 do not", "note")
     return None
 
 
 def _loss_is_nan(evidence: Evidence) -> Passage | None:
-    """Losses that turn NaN and stay so: more than two, or the last one logged. One bad step that recovers is none."""
+    """Losses that become NaN and stay NaN: more than two, or the last one logged. A single bad step that recovers does not count."""
     if not _NOT_FINITE.search(evidence.log.joined):
         return None
     logged = [
@@ -47,7 +48,7 @@ def _loss_is_nan(evidence: Evidence) -> Passage | None:
 
 
 def _zero_loss_with_nan_gradient(evidence: Evidence) -> Passage | None:
-    """What the Trainer logs once the weights are NaN; or a gradient norm that is never a number."""
+    """What the Trainer logs once the weights are NaN, or a gradient norm that is always NaN."""
     norms = [
         (match["value"].lower(), passage) for passage in evidence.log if (match := _GRAD_NORM.search(passage.text))
     ]
@@ -126,11 +127,11 @@ HAZARD = Hazard(
             change={"precision": "fp32"},
             cost="slower, more memory",
         ),
-        Remedy("look for NaN, infinity and empty rows in the data", command="holdfast survey DATA"),
+        Remedy("check the data for NaN, infinity and empty rows", command="holdfast survey DATA"),
         Remedy(
             "lower the learning rate",
             command="TrainingArguments(..., learning_rate=1e-5)",
-            cost="other updates than asked",
+            cost="different updates than requested",
             keeps=False,
         ),
     ),

@@ -1,30 +1,30 @@
-"""A native library is missing, or is another version than the package was built for.
+"""A native library is missing, or is a different version than the package was built for.
 
 What you see: "cannot open shared object file", "undefined symbol", "GLIBCXX_3.4.30 not found", "Library not loaded",
 "DLL load failed", "[WinError 126]", mostly at import.
-Why: a system library was never installed, an older one is found first, or packages of one family (torch, torchvision, MKL)
+Why: a system library was never installed, an older one is found first, packages of one family (torch, torchvision, MKL)
 come from different builds, or one was installed over another.
-What we do: nothing a restart could mend; we name the library and the command that brings it.
+What we do: name the library and the command that installs it. A restart would not help.
 """
 
 from holdfast.core.facts import MachineFacts, release
 from holdfast.core.plan import Plan, Remedy
 from holdfast.hazards import Hazard, Invited, proves, seen, suggests
 
-# Lines that other hazards own, or that TensorFlow and torchvision print while they go on without an optional library.
+# Lines that belong to other hazards, or that TensorFlow and torchvision print when they continue without an optional library.
 _NOT_OURS = r"^(?!.*(?:dlerror|Could not load dynamic library|Failed to load image Python|CUDA SETUP|NCCL|bitsandbytes|flash_attn|fused_layer_norm|_gpu_|swigfaiss_gpu))"
 _ONE_FAMILY = Remedy(
-    "reinstall torch and its companions together, so that they fit",
+    "reinstall torch, torchvision and torchaudio together, so that they match",
     command="pip install --force-reinstall torch torchvision torchaudio",
 )
-_AFRESH = Remedy("install torch afresh", command="pip uninstall -y torch && pip install torch")
+_AFRESH = Remedy("reinstall torch", command="pip uninstall -y torch && pip install torch")
 
 
 def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     """Say why this machine and plan invite the hazard; None when they do not."""
     torch, vision = facts.distributions.get("torch"), facts.distributions.get("torchvision")
     if torch and facts.torch and release(torch) != release(facts.torch.version):
-        mixed = f"torch's files are {facts.torch.version}, its record says {torch}: two installs overlap"
+        mixed = f"torch's files are {facts.torch.version}, its package record says {torch}: two installs overlap"
         return Invited(mixed, remedies=(_AFRESH,))
     if torch and vision:
         # torch 2.n belongs to torchvision 0.(15+n): 2.0 with 0.15, 2.13 with 0.28.
@@ -32,7 +32,7 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
         expected = 15 + minor
         if major == 2 and release(vision)[:2] != (0, expected):
             return Invited(
-                f"torchvision {vision} was built for another torch than {torch}; it needs 0.{expected}",
+                f"torchvision {vision} was built for another torch; torch {torch} needs torchvision 0.{expected}",
                 remedies=(_ONE_FAMILY,),
             )
     return None
@@ -82,11 +82,11 @@ HAZARD = Hazard(
     remedies=(
         _ONE_FAMILY,
         Remedy(
-            "let the environment's newer libstdc++ be found",
+            "install a newer libstdc++ in the environment",
             command="conda install -c conda-forge libstdcxx-ng libgcc-ng",
         ),
         Remedy(
-            "install the system library that is named",
+            "install the system library named in the error",
             command="apt-get install libgomp1 libgl1 libsndfile1   # macOS: brew install libomp",
         ),
         Remedy("on Windows, install the Visual C++ runtime", command="winget install Microsoft.VCRedist.2015+.x64"),

@@ -1,10 +1,11 @@
-"""NCCL, which carries data between GPUs, could not start or broke.
+"""NCCL, which moves data between GPUs, failed or could not start.
 
 What you see: "NCCL error in: ProcessGroupNCCL.cpp", `ncclSystemError`, `ncclUnhandledCudaError`, `ncclInvalidUsage`,
 "Duplicate GPU detected", or "Distributed package doesn't have NCCL built in".
-Why: too little shared memory in a container, no peer access between the cards, a wrong network interface, more processes
-than cards, two NCCL versions in one environment, or a platform without NCCL. Often it is the echo of a rank that died.
-What we do: turn off the transports that fail, one after the other; then one GPU.
+Why: too little shared memory in a container, no peer access between the cards, a wrong network interface, more
+processes than cards, two NCCL versions in one environment, or a platform without NCCL. Often it is the consequence of a
+rank that died.
+What we do: turn off the failing transports one by one, then train on one GPU.
 """
 
 from holdfast.core.facts import MachineFacts
@@ -12,7 +13,7 @@ from holdfast.core.plan import Plan, Remedy
 from holdfast.core.text import human_bytes
 from holdfast.hazards import Case, Hazard, Invited, fallout, proves, seen, suggests
 
-# Said by healthy runs too: optional parts that are not there.
+# Healthy runs print these too, about optional parts that are missing.
 _OPTIONAL = r"(?:Failed to open libibverbs|No plugin found|NET/Plugin|Failed to find ncclNet|Missing ncclNetPlugin|Could not find real path|No NVLink|NVLS|libnccl-(?:net|tuner|profiler))"
 
 
@@ -28,7 +29,7 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
 
 HAZARD = Hazard(
     slug="nccl-error",
-    title="data could not be carried between the GPUs (NCCL)",
+    title="data could not be moved between the GPUs (NCCL)",
     kind="error",
     invited_by=invited_by,
     signs=(
@@ -53,7 +54,7 @@ HAZARD = Hazard(
             r"getNCCLComm|ncclCommInitRank\w*|_broadcast_coalesced \(|_verify_params_across_processes",
             unless=(seen("log", r"timed out|out of memory|Timeout"),),
         ),
-        # A peer that closed its connection has mostly died of something else.
+        # A peer that closed its connection usually died of something else.
         fallout(
             "log",
             r"ncclRemoteError|NCCL communicator (?:was|encountered)|remote process exit\w+|Connection closed by (?:remote )?peer|Connection reset by peer|[Bb]roken pipe.*(?:nccl|store)|DistBackendError|DistNetworkError",
@@ -62,29 +63,30 @@ HAZARD = Hazard(
     ),
     remedies=(
         Remedy(
-            "do without direct copies between cards",
+            "turn off direct copies between cards",
             change={"NCCL_P2P_DISABLE": "1"},
             cost="slower exchange of gradients",
         ),
         Remedy(
-            "do without InfiniBand",
+            "turn off InfiniBand",
             change={"NCCL_P2P_DISABLE": "1", "NCCL_IB_DISABLE": "1"},
             cost="slower between machines",
         ),
         Remedy(
-            "do without shared memory",
+            "turn off NCCL's shared memory",
             change={"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"},
             cost="slower exchange of gradients",
         ),
         Remedy("give the container more shared memory", command="docker run --shm-size=8g --ipc=host ..."),
-        Remedy("have NCCL say what failed", command="NCCL_DEBUG=INFO torchrun --nproc-per-node=2 train.py"),
+        Remedy("make NCCL log what failed", command="NCCL_DEBUG=INFO torchrun --nproc-per-node=2 train.py"),
         Remedy(
-            "one process for each card, never two on one",
+            "run one process per card",
             command="torchrun --nproc-per-node=$(nvidia-smi -L | wc -l) train.py",
         ),
         Remedy("train on one GPU", command="CUDA_VISIBLE_DEVICES=0 python train.py", cost="slower"),
         Remedy(
-            "where there is no NCCL (Windows, macOS): use gloo", command="torch.distributed.init_process_group('gloo')"
+            "on platforms without NCCL (Windows, macOS): use gloo",
+            command="torch.distributed.init_process_group('gloo')",
         ),
     ),
     sources=(

@@ -1,11 +1,11 @@
-"""Processes waited for each other until the time was up.
+"""Processes waited for each other until the timeout.
 
-What you see: "Watchdog caught collective operation timeout ... ran for 600888 milliseconds", "Timed out initializing process
-group in store based barrier", or two GPUs at 100 % and no step.
-Why: one rank did something the others did not wait for - prepared data, saved a checkpoint, had one batch more - or it
-died or hung; or direct copies between the cards never arrive on this machine.
-What we do: look for the rank that failed first and name that instead; otherwise turn off direct copies between the cards,
-and say how to give a slow phase more time.
+What you see: "Watchdog caught collective operation timeout ... ran for 600888 milliseconds", "Timed out initializing
+process group in store based barrier", or two GPUs at 100% and no step.
+Why: one rank was busy with something else (preparing data, saving a checkpoint, an extra batch), died or hung, or
+direct copies between the cards never arrive on this machine.
+What we do: look for the rank that failed first and name its cause instead. Otherwise turn off direct copies between the
+cards, and say how to allow more time for a slow phase.
 """
 
 import re
@@ -21,7 +21,7 @@ _TIMED_OUT = (
     r"|[Cc]ollective (?:operation )?(?:timeout|timed out)|Original reason for failure was:.*time|ncclTimeout"
     r"|watchdog thread terminated with exception: .*(?:[Tt]imeout|timed out)|TCPStore.{0,60}(?:timeout|timed out)|Timeout waiting for key|RendezvousTimeoutError|NCCL (?:timeout|timed out)"
 )
-# Said of errors and of timeouts alike.
+# Printed for errors and timeouts alike.
 _FAILED = r"Some NCCL operations have failed or timed out|[Ee]xception \(either an error or timeout\) detected by watchdog|failure detected by watchdog"
 _BROKEN = r"nccl(?:System|UnhandledCuda|Internal|InvalidUsage|Remote)\w*|NCCL error(?: in|:)"
 _RAISED = r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception)\b(?:: |$)"
@@ -32,7 +32,7 @@ _JOINING = r"(?i:initializing (?:distributed|ddp)): GLOBAL_RANK: \d+, MEMBER: \d
 
 
 def _first_to_fail(evidence: Evidence) -> Passage | None:
-    """The timeout, unless a rank raised something of its own before: then the timeout is only its echo."""
+    """The timeout, unless a rank raised its own error before; then the timeout is only a consequence."""
     broken = seen("log", _BROKEN).find(evidence)
     for _, passage in evidence.log.search(_TIMED_OUT if broken else f"{_TIMED_OUT}|{_FAILED}"):
         if broken and broken.line < passage.line:
@@ -45,7 +45,7 @@ def _first_to_fail(evidence: Evidence) -> Passage | None:
 
 
 def _nothing_after_the_start(evidence: Evidence) -> Passage | None:
-    """The last line, when it is one that ranks print as they join and no word comes after it."""
+    """The last line, if it is one that ranks print as they join and nothing follows it."""
     lines = [passage for passage in evidence.log if passage.text.strip()]
     if lines and re.search(_JOINING, lines[-1].text) and not evidence.errors:
         return lines[-1]
@@ -54,7 +54,7 @@ def _nothing_after_the_start(evidence: Evidence) -> Passage | None:
 
 HAZARD = Hazard(
     slug="nccl-timeout",
-    title="processes waited for each other until the time was up",
+    title="processes waited for each other until the timeout",
     kind="hang",
     signs=(
         judged("proves", _first_to_fail),
@@ -63,7 +63,7 @@ HAZARD = Hazard(
             r"ProcessGroupNCCL::WorkNCCL::checkTimeout|ProcessGroupNCCL::watchdogHandler",
             unless=(seen("log", r"CUDA error|NCCL error"),),
         ),
-        # Hung inside a collective, with no word about it.
+        # Hung inside a collective without a message.
         suggests(
             "frame",
             r"^(?:barrier|all_reduce|broadcast|all_gather\w*|reduce_scatter\w*|_store_based_barrier|monitored_barrier|broadcast_object_list|all_gather_object|wait_for_everyone|_verify_params_across_processes) \(",
@@ -75,12 +75,12 @@ HAZARD = Hazard(
     ),
     remedies=(
         Remedy(
-            "do without direct copies between cards",
+            "turn off direct copies between cards",
             change={"NCCL_P2P_DISABLE": "1"},
             cost="slower exchange of gradients",
         ),
         Remedy(
-            "prepare data once before the launch, or give slow phases more time",
+            "prepare data once before the launch, or allow slow phases more time",
             command="TrainingArguments(ddp_timeout=7200)   # or init_process_group(timeout=timedelta(hours=2))",
         ),
         Remedy(

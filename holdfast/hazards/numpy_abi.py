@@ -1,10 +1,10 @@
-"""A compiled package was built for another NumPy than the one installed.
+"""A compiled package was built for a different NumPy than the one installed.
 
-What you see: "A module that was compiled using NumPy 1.x cannot be run in NumPy 2", "_ARRAY_API not found", "Numpy is not
-available", "numpy.dtype size changed", "numpy.core.multiarray failed to import".
-Why: NumPy 2 changed its binary interface. Packages built before it (torch before 2.3 among them) cannot use it, and packages
-built for it refuse an older one.
-What we do: nothing a restart could mend; we name the pair and the command.
+What you see: "A module that was compiled using NumPy 1.x cannot be run in NumPy 2", "_ARRAY_API not found", "Numpy is
+not available", "numpy.dtype size changed", "numpy.core.multiarray failed to import".
+Why: NumPy 2 changed its binary interface. Packages built before it (torch before 2.3 among them) cannot use it, and
+packages built for it refuse an older one.
+What we do: name the pair and the command that fixes it. A restart would not help.
 """
 
 from holdfast.core.facts import MachineFacts
@@ -13,7 +13,7 @@ from holdfast.hazards import Hazard, Invited, Severity, proves, suggests
 
 # The first releases built for NumPy 2.
 _KNOWS_NUMPY_2 = {"torch": "2.3", "pandas": "2.2.2", "scipy": "1.13", "scikit-learn": "1.4.2", "pyarrow": "16.0"}
-_OLDER_NUMPY = Remedy("take a NumPy below 2", command='pip install "numpy<2"')
+_OLDER_NUMPY = Remedy("install a NumPy below 2", command='pip install "numpy<2"')
 
 
 def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
@@ -25,14 +25,14 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
         return None
     named = ", ".join(f"{name} {facts.distributions[name]}" for name in late)
     upgrade = " ".join(f'"{name}>={_KNOWS_NUMPY_2[name]}"' for name in late)
-    remedies = (_OLDER_NUMPY, Remedy("or take builds that know NumPy 2", command=f"pip install -U {upgrade}"))
+    remedies = (_OLDER_NUMPY, Remedy("or install builds that support NumPy 2", command=f"pip install -U {upgrade}"))
     severity: Severity = "blocker" if "torch" in late else "warning"
     return Invited(f"numpy {facts.distributions['numpy']} with {named}, built for NumPy 1", severity, remedies)
 
 
 HAZARD = Hazard(
     slug="numpy-abi",
-    title="a compiled package was built for another NumPy",
+    title="a compiled package was built for a different NumPy",
     kind="error",
     invited_by=invited_by,
     signs=(
@@ -50,9 +50,9 @@ HAZARD = Hazard(
     ),
     remedies=(
         _OLDER_NUMPY,
-        Remedy("or take a torch that knows NumPy 2", command='pip install -U "torch>=2.3"'),
+        Remedy("or install a torch that supports NumPy 2", command='pip install -U "torch>=2.3"'),
         Remedy(
-            "reinstall the package that is named, against the NumPy you have",
+            "reinstall the package named in the error against your NumPy",
             command="pip install --force-reinstall --no-cache-dir PACKAGE",
         ),
     ),

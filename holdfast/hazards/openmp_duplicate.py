@@ -1,10 +1,10 @@
 """Two copies of an OpenMP runtime are loaded into one process.
 
 What you see: "OMP: Error #15" and an abort; or, with no message at all, a segmentation fault in `__kmp_suspend_64`.
-Why: torch, faiss, scikit-learn and others each carry their own libomp; on macOS the copies share weak symbols, so one
-copy's threads run the other copy's code on its own empty tables. KMP_DUPLICATE_LIB_OK only silences the check: in four
+Why: torch, faiss, scikit-learn and others each bundle their own libomp. On macOS the copies share weak symbols, so one
+copy's threads run the other copy's code on empty tables. KMP_DUPLICATE_LIB_OK only silences the check: in four
 independent reports the abort then became a segmentation fault.
-What we do: keep the second package out of the training process; otherwise run on one OpenMP thread.
+What we do: keep the second package out of the training process, or run on one OpenMP thread.
 """
 
 import re
@@ -17,12 +17,12 @@ from holdfast.hazards import Case, Hazard, Invited, judged, proves, seen, sugges
 
 _IMAGE_SPAN_BYTES = 2 << 20  # a libomp image is under 1 MB, so frames further apart stand in two of them
 _OPENMP_FRAME = r"__kmp|kmp_flag|kmp_basic_flag"
-# How a log shows a Mac although its paths were taken out.
+# How a log reveals a Mac although its paths were removed.
 _MAC = (
     r"zsh: (?:segmentation fault|abort|bus error)|^\[\d+\]\s+\d+ segmentation fault|Segmentation fault: 11|Abort trap: 6"
     r"|(?i:darwin|macos|\.dylib|homebrew|Python\.framework)|EXC_BAD_ACCESS"
 )
-# Packages that bring the second runtime, and those that import them.
+# Packages that bundle the second runtime, and packages that import those.
 _SECOND_PACKAGE = (
     r"(?i)\bsklearn\b|scikit[-_]learn|_?kmeans|swigfaiss|\bfaiss\b|lightgbm|xgboost|sentence[-_ ]?transformers?"
     r"|bertopic|\btxtai\b|hdbscan|\bumap\b|FlagEmbedding"
@@ -43,17 +43,17 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     ]
     if pairs:
         return Invited("; ".join(pairs + silenced), "warning")
-    unset = Remedy("take it away", command="unset KMP_DUPLICATE_LIB_OK")
+    unset = Remedy("unset it", command="unset KMP_DUPLICATE_LIB_OK")
     return Invited(silenced[0], "note", (unset,)) if silenced else None
 
 
 def _two_images(evidence: Evidence) -> Passage | None:
-    """OpenMP frames of one thread that stand in two images: by load address, or by the report's image number."""
+    """OpenMP frames of one thread from two images, by load address or by the report's image number."""
     for stack in evidence.stacks:
         frames = [frame for frame in stack.frames if re.search(_OPENMP_FRAME, frame.function)]
         for upper, lower in pairwise(frames):
             if _apart(upper, lower):
-                return Passage("frame", upper.line, f"{upper.function} and {lower.function} stand in two OpenMP images")
+                return Passage("frame", upper.line, f"{upper.function} and {lower.function} are in two OpenMP images")
     return None
 
 
@@ -66,7 +66,7 @@ def _apart(upper: Frame, lower: Frame) -> bool:
 
 
 def _dies_in_openmp(evidence: Evidence) -> Passage | None:
-    """A crash whose innermost frame is the runtime's wait or wake-up; idle threads stand there too, but below a wait."""
+    """A crash whose innermost frame is the runtime's wait or wake-up; idle threads have that frame too, but below a wait."""
     if not re.search("SIGSEGV|SIGBUS|SIGABRT", evidence.exit.joined):
         return None
     for stack in evidence.stacks:
@@ -80,7 +80,7 @@ def _dies_in_openmp(evidence: Evidence) -> Passage | None:
 
 
 def _two_files(evidence: Evidence) -> Passage | None:
-    """Two different OpenMP files in one crash report's or debugger's list of images."""
+    """Two different OpenMP files in the image list of a crash report or debugger."""
     found: dict[str, Passage] = {}
     for match, passage in evidence.log.search(r"(?<!\w)(/[^\s:'\"]*/lib(?:omp|iomp5)\.dylib)"):
         found.setdefault(match[1], passage)
@@ -106,7 +106,7 @@ HAZARD = Hazard(
             also=(seen("exit", r"SIGSEGV|SIGBUS|SIGABRT"),),
         ),
         suggests("log", r"MKL_THREADING_LAYER=INTEL is incompatible with libgomp"),
-        # OpenMP in the second package, on a Mac, ended by a segmentation fault: what is left when nothing was printed.
+        # OpenMP in the second package, on a Mac, and a segmentation fault: all that is left if nothing was printed.
         suggests("exit", r"signal SIGSEGV", also=(seen("log", _MAC), seen("log", _SECOND_PACKAGE))),
         suggests("log", r"KMP_DUPLICATE_LIB_OK", also=(seen("exit", r"SIGSEGV|SIGABRT"),)),
     ),
@@ -116,17 +116,15 @@ HAZARD = Hazard(
             change={"threads": 1, "OMP_NUM_THREADS": "1"},
             cost="slower on the CPU, same on a GPU; an Error #15 may still abort",
         ),
+        Remedy("let MKL use torch's runtime", change={"MKL_THREADING_LAYER": "GNU"}, cost="none; Linux only"),
         Remedy(
-            "let MKL use the runtime that torch brought", change={"MKL_THREADING_LAYER": "GNU"}, cost="none; Linux only"
-        ),
-        Remedy(
-            "run the second package in a process of its own (multiprocessing with spawn)",
+            "run the second package in a separate process (multiprocessing with spawn)",
             command="holdfast doctor   # names the pair and the order that loads two copies",
         ),
         Remedy(
-            "take both from conda-forge, where all packages share one runtime",
+            "install both from conda-forge, where all packages share one runtime",
             command="conda create -n train -c conda-forge pytorch scikit-learn faiss-cpu",
-            cost="another installer; pip packages added later bring their copy back",
+            cost="another installer; pip packages added later bring their own copy again",
         ),
     ),
     sources=(

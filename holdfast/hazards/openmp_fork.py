@@ -1,11 +1,11 @@
 """A forked process waits for OpenMP threads that exist only in its parent.
 
-What you see: no error. A worker, a Celery task or a gunicorn worker stops at its first matrix product, `exp` or sigmoid and
-never goes on; a native stack shows `GOMP_parallel` or `gomp_team_barrier_wait`. Intel's runtime of 2019 aborts with "OMP:
-Error #13: Assertion failure at z_Linux_util.cpp".
-Why: the parent had already run something on several threads. Fork copies the runtime's notes about those threads, not the
-threads themselves, and the child waits for them for ever.
-What we do: start workers with spawn, or none, or one thread.
+What you see: no error. A worker, a Celery task or a gunicorn worker stops at its first matrix product, `exp` or sigmoid
+and never continues; a native stack shows `GOMP_parallel` or `gomp_team_barrier_wait`. Intel's runtime of 2019 aborts
+with "OMP: Error #13: Assertion failure at z_Linux_util.cpp".
+Why: the parent had already run something on several threads. Fork copies the runtime's records of those threads but not
+the threads, and the child waits for them forever.
+What we do: start workers with spawn, use no workers, or use one thread.
 """
 
 import re
@@ -26,7 +26,7 @@ _CPU_KERNEL = re.compile(
     r"|_cpu_kernel\b|cpublas::|mkl_blas_|mkl_serv_|mkldnn|dnnl::impl::parallel|faiss::\w+|exec_blas|blas_thread_server|pthreadpool_"
     r"|at::native::\(anonymous namespace\)::\w+_kernel|pthreadpool_destroy|PThreadPool::set_thread_count"
 )
-# A thread of the pool itself stands here when it has nothing to do, in a healthy process too.
+# Idle pool threads wait here too, in a healthy process.
 _POOL_THREAD = re.compile(r"gomp_thread_start|__kmp_launch_(?:thread|worker)|blas_thread_server|worker_thread_main")
 _TORCH_OP = re.compile(
     r"(?:^|/)torch/(?:nn/|functional|_tensor|tensor\.py|autograd/|_jit_internal|jit/)|numpy/linalg|faiss/|scipy/linalg"
@@ -42,7 +42,7 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     if (plan.start_method or facts.start_method) != "fork" or not plan.loader_workers:
         return None
     if "faiss-cpu" in facts.distributions:
-        # torch sets its own runtime to one thread in each worker; faiss imported before torch keeps its own.
+        # torch limits its own runtime to one thread in each worker; faiss imported before torch has a separate one.
         return Invited(
             "a faiss search in the main process and in forked workers hangs when faiss is imported before torch", "note"
         )
@@ -54,21 +54,21 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
 
 
 def _waits_in_region(evidence: Evidence) -> Passage | None:
-    """A thread that computes, not one of the pool, stands in a parallel region of a hung or unexplained process."""
+    """A computing thread, not a pool thread, inside a parallel region of a hung or unexplained process."""
     if re.search(r"signal|code", evidence.exit.joined):
         return None
     return next((passage for stack in evidence.stacks if (passage := _first(stack, _IN_REGION, _IN_RUNTIME))), None)
 
 
 def _stands_in_kernel(evidence: Evidence) -> Passage | None:
-    """A hung process whose thread stands in one of torch's parallel CPU kernels."""
+    """A hung process with a thread inside one of torch's parallel CPU kernels."""
     if not _HUNG.find(evidence) or seen("frame", r"at::(?:native::)?mps|MPSStream|cuda|nccl").find(evidence):
         return None
     return next((passage for stack in evidence.stacks if (passage := _first(stack, _CPU_KERNEL))), None)
 
 
 def _forked_child_in_torch(evidence: Evidence) -> Passage | None:
-    """A forked child whose innermost Python frame is a torch operation, and that does not go on."""
+    """A forked child whose innermost Python frame is a torch operation and that makes no progress."""
     if not (_HUNG.find(evidence) or seen("error", r"KeyboardInterrupt").find(evidence)):
         return None
     for stack in evidence.stacks:
@@ -80,7 +80,7 @@ def _forked_child_in_torch(evidence: Evidence) -> Passage | None:
 
 
 def _forked_child_in_region(evidence: Evidence) -> Passage | None:
-    """A process seen live that was forked without exec, and whose own thread stands in a parallel region."""
+    """A process seen live that was forked without exec and whose main thread is inside a parallel region."""
     for match, passage in evidence.samples.search(r"^pid (\d+) .*waits for a lock .*forked without exec"):
         for stack in evidence.stacks:
             if re.search(rf"\b{match[1]}\b", stack.thread) and _first(stack, _IN_REGION, _IN_RUNTIME):
@@ -107,7 +107,7 @@ def _task_without_an_end(evidence: Evidence) -> Passage | None:
 
 
 def _workers_began_and_no_more(evidence: Evidence) -> Passage | None:
-    """Several workers said that they begin, none said that it is done, and no other cause of a hang is in sight."""
+    """Several workers logged a start, none logged an end, and no other cause of a hang is visible."""
     if (
         not _HUNG.find(evidence)
         or evidence.errors
@@ -133,14 +133,14 @@ _NO_FORK_INIT = Remedy(
 
 HAZARD = Hazard(
     slug="openmp-fork",
-    title="a forked process waits for OpenMP threads of its parent",
+    title="a forked process waits for OpenMP threads that exist only in its parent",
     kind="hang",
     invited_by=invited_by,
     over=("dataloader-deadlock", "thread-deadlock"),
     signs=(
         proves("log", r"OMP: Error #13: Assertion failure at z_Linux_util"),
         proves("log", r"fork\(\) called from a process already using GNU OpenMP"),
-        # The runtime calls the kernel itself, so the place of a waiting thread names it without a stack.
+        # The runtime calls the kernel directly, so the wait location identifies it without a stack.
         proves(
             "sample",
             r": 1 thread, waits for a lock in futex without timeout called by lib(?:gomp|iomp5|omp)\b\S*, forked without exec",

@@ -1,9 +1,9 @@
 """An installed release of a package is known malware.
 
-What you see: nothing. `lightning` 2.6.2 and 2.6.3 trained as usual while they read tokens and keys.
-Why: both were uploaded to the package index on 30 April 2026 by an attacker; importing them starts a hidden program that
-collects credentials. They were withdrawn the same day, but an environment or a cache may still hold them.
-What we do: refuse to start, and say what to remove and which secrets to change.
+What you see: nothing. `lightning` 2.6.2 and 2.6.3 trained as usual while they collected tokens and keys.
+Why: both were uploaded to the package index on 30 April 2026 by an attacker; importing them starts a hidden program
+that collects credentials. They were withdrawn the same day, but an environment or a cache may still hold them.
+What we do: refuse to start, and say what to remove and which secrets to rotate.
 """
 
 from holdfast.core.facts import MachineFacts
@@ -40,7 +40,7 @@ HAZARD = Hazard(
         Remedy("remove it, and the caches that may hold it", command="pip uninstall -y lightning && pip cache purge"),
         Remedy("install a clean release", command='pip install "lightning>=2.6.6"'),
         Remedy(
-            "treat every token, key and password this account could read as stolen, and change it",
+            "treat every token, key and password this account could read as stolen, and replace it",
             command="huggingface-cli logout; gh auth logout   # then make new tokens",
         ),
     ),

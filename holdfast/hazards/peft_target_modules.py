@@ -1,10 +1,10 @@
-"""The adapter names layers that this model does not have, or names none at all.
+"""The adapter targets layers that this model does not have, or no layers at all.
 
 What you see: "Target modules {...} not found in the base model" or "Please specify `target_modules` in `peft_config`"
 when the adapter is attached.
 Why: layer names differ between families (`q_proj`, `query_key_value`, `c_attn`, `Wqkv`), and an adapter trained on one
-architecture, or on rewritten layers, fits no other.
-What we do: name the layers by kind ("all-linear") instead of by name, or list those the model has.
+architecture, or on rewritten layers, does not fit another.
+What we do: select the layers by kind ("all-linear") instead of by name, or list the layers of the model.
 """
 
 from holdfast.core.plan import Remedy
@@ -51,15 +51,15 @@ HAZARD = Hazard(
         Remedy(
             "adapt every linear layer instead of naming layers",
             command='LoraConfig(target_modules="all-linear", ...)',
-            cost="more trained parameters than attention layers alone",
+            cost="more trained parameters than with attention layers only",
             keeps=False,
         ),
         Remedy(
-            "list the layers this model has, and name those",
+            "list the model's layers and target those",
             command="python -c \"import torch.nn as nn; print({name.split('.')[-1] for name, layer in model.named_modules() if isinstance(layer, nn.Linear)})\"",
         ),
         Remedy(
-            "attach the adapter to the model it was trained on, rewritten in the same way",
+            "attach the adapter to the model it was trained on, with the same rewritten layers",
             command="grep base_model_name_or_path adapter_config.json",
         ),
     ),

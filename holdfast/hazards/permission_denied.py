@@ -1,9 +1,9 @@
-"""The process may not write, or read, where it was told to.
+"""The process is not allowed to write or read a file or folder.
 
-What you see: "PermissionError: [Errno 13] Permission denied", mostly for the output folder or the model cache, mostly
-at the first save or download.
-Why: a container's user does not own the mounted folder, an earlier run as root left files behind, the file system is mounted
-read-only, or on Windows another program still holds the file.
+What you see: "PermissionError: [Errno 13] Permission denied", usually for the output folder or the model cache, at the
+first save or download.
+Why: a container's user does not own the mounted folder, an earlier run as root left files behind, the file system is
+mounted read-only, or on Windows another program still has the file open.
 What we do: write a probe file to the output, cache and temporary folders before anything else starts.
 """
 
@@ -11,13 +11,13 @@ from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan, Remedy
 from holdfast.hazards import Hazard, Invited, proves, seen, suggests
 
-# On Windows a child that failed to start leaves this echo; the cause stands elsewhere.
+# On Windows a child that failed to start leaves this line; the cause is elsewhere.
 _ECHO = (seen("log", r"popen_spawn_win32|DuplicateHandle|_winapi\.|reduction\.py"),)
 
 _ELSEWHERE = {
-    "output": Remedy("start the run in a folder of your own", command="cd ~"),
-    "cache": Remedy("keep models in a folder of your own", command="export HF_HOME=~/huggingface"),
-    "temp": Remedy("keep temporary files in a folder of your own", command="export TMPDIR=~/tmp"),
+    "output": Remedy("start the run in a folder that you own", command="cd ~"),
+    "cache": Remedy("keep models in a folder that you own", command="export HF_HOME=~/huggingface"),
+    "temp": Remedy("keep temporary files in a folder that you own", command="export TMPDIR=~/tmp"),
 }
 
 
@@ -26,13 +26,13 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     closed = [disk for disk in facts.disks if not disk.is_writable]
     if not closed:
         return None
-    places = "; ".join(f"the {disk.role} folder {disk.path} cannot be written to or made" for disk in closed)
+    places = "; ".join(f"the {disk.role} folder {disk.path} cannot be created or written to" for disk in closed)
     return Invited(places, remedies=tuple(_ELSEWHERE[disk.role] for disk in closed))
 
 
 HAZARD = Hazard(
     slug="permission-denied",
-    title="the process may not write or read there",
+    title="the process is not allowed to write or read there",
     kind="error",
     invited_by=invited_by,
     signs=(
@@ -47,7 +47,7 @@ HAZARD = Hazard(
         proves("error", r"(?i)(?:directory|folder|path|file)\b[^\n]{0,80}\b(?:is )?not writ(?:e)?able"),
         suggests("log", r"\[Errno 13\]|\[WinError (?:5|32)\]|Read-only file system", unless=_ECHO),
         suggests("log", r"problem when trying to write in your cache folder"),
-        # numba writes its cache beside the source file.
+        # numba writes its cache next to the source file.
         suggests("log", r"cannot cache function '\w+': no locator available for file"),
         suggests("log", r"^(?!.*(?:NCCL|ptrace|warn))[^\n]*: [Pp]ermission denied$"),
     ),
@@ -57,9 +57,12 @@ HAZARD = Hazard(
             command="python train.py --output_dir ~/runs",
             cost="none",
         ),
-        Remedy("move the caches to such a folder", command="export HF_HOME=$HOME/.hf XDG_CACHE_HOME=$HOME/.cache"),
         Remedy(
-            "take over what an earlier run as root left behind",
+            "move the caches to a folder that this user owns",
+            command="export HF_HOME=$HOME/.hf XDG_CACHE_HOME=$HOME/.cache",
+        ),
+        Remedy(
+            "take ownership of files that an earlier run as root left behind",
             command="sudo chown -R $USER ~/.cache/huggingface OUTPUT",
         ),
         Remedy(

@@ -1,9 +1,9 @@
-"""The run was ended from outside, and not for memory.
+"""The run was killed externally, and not for lack of memory.
 
 What you see: "Killed" or "Terminated", no traceback; the kernel counted no out-of-memory kill.
-Why: a person, a batch system at its time limit, a cloud that takes a spot machine back, a session that was logged out, or a
-memory guard such as systemd-oomd or earlyoom, which ends processes itself before the kernel would.
-What we do: go on from the last checkpoint with the same plan: nothing is known against it.
+Why: a person, a batch system at its time limit, a cloud that takes a spot machine back, a session that was logged out,
+or a memory guard such as systemd-oomd or earlyoom, which ends processes itself before the kernel would.
+What we do: continue from the last checkpoint with the same settings: a kill does not mean that they are wrong.
 """
 
 from holdfast.core.plan import Remedy
@@ -13,19 +13,19 @@ _ASKED = r"^ended from outside by SIG\w+: we did not send it"
 
 HAZARD = Hazard(
     slug="process-killed",
-    title="the run was ended from outside, and not by the kernel for memory",
+    title="the run was killed externally, and not by the kernel for lack of memory",
     kind="crash",
     over=("host-oom",),
     signs=(
         proves("sample", r"^killed from outside: SIGKILL\b.*no OOM kill counted"),
-        # A script may also end its own group after an error of its own, which then stands in the log.
+        # A script may also kill its own process group after an error, which is then in the log.
         proves("sample", _ASKED, unless=(seen("error", r"."),)),
         suggests("sample", _ASKED),
     ),
     remedies=(
-        Remedy("look whether a memory guard did it", command="journalctl -u systemd-oomd -u earlyoom --since -1h"),
+        Remedy("check whether a memory guard did it", command="journalctl -u systemd-oomd -u earlyoom --since -1h"),
         Remedy("ask the batch system why", command="sacct -j JOBID --format=State,ExitCode,Reason"),
-        Remedy("keep the run when the session ends", command="holdfast run --detach -- COMMAND"),
+        Remedy("keep the run going when the session ends", command="holdfast run --detach -- COMMAND"),
     ),
     sources=(
         "systemd/systemd#23606",

@@ -1,10 +1,10 @@
-"""Somebody paused a process of the run, and nobody has let it go on.
+"""A process of the run was paused and never continued.
 
-What you see: no error and no progress; `ps` shows the state T, or D or S in a frozen container; the shell may say "Stopped" or
-"suspended (tty output)".
-Why: SIGSTOP or Ctrl-Z, a program that wrote to a terminal from the background, `docker pause`, a container or session manager
-that froze the control group, or a debugger that holds the process.
-What we do: end the process and start again from the last checkpoint; say when a frozen group keeps us from ending it.
+What you see: no error and no progress; `ps` shows the state T, or D or S in a frozen container; the shell may say
+"Stopped" or "suspended (tty output)".
+Why: SIGSTOP or Ctrl-Z, a program that wrote to a terminal from the background, `docker pause`, a container or session
+manager that froze the control group, or a debugger attached to the process.
+What we do: kill the process and restart from the last checkpoint. If a frozen control group prevents the kill, say so.
 """
 
 from holdfast.core.plan import Remedy
@@ -12,7 +12,7 @@ from holdfast.hazards import Case, Hazard, proves, seen, suggests
 
 HAZARD = Hazard(
     slug="process-stopped",
-    title="a process of the run was stopped or frozen from outside",
+    title="a process of the run was stopped or frozen externally",
     kind="hang",
     signs=(
         proves("sample", r"^pid \d+ \S.*frozen by cgroup "),
@@ -25,8 +25,8 @@ HAZARD = Hazard(
         ),
     ),
     remedies=(
-        Remedy("let it go on", command="kill -CONT PID"),
-        Remedy("let a paused container go on", command="docker unpause CONTAINER"),
+        Remedy("continue the process", command="kill -CONT PID"),
+        Remedy("continue a paused container", command="docker unpause CONTAINER"),
         Remedy(
             "thaw the control group",
             command="echo THAWED > /sys/fs/cgroup/freezer/GROUP/freezer.state   # version 2: echo 0 > .../cgroup.freeze",

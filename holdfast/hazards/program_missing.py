@@ -1,9 +1,10 @@
-"""Python was started and found no program to run.
+"""Python started but found no program to run.
 
-What you see: "python: No module named fit", "can't open file 'fit.py'" or "can't find '__main__' module in 'folder'", at once.
-Why: the name is misspelt, the command was started in another folder than the one it means, the environment is not the one in which
-the module is installed, or a package has no `__main__.py`.
-What we do: stop, say what Python says, and pass its exit code on.
+What you see: "python: No module named fit", "can't open file 'fit.py'" or "can't find '__main__' module in 'folder'",
+at once.
+Why: the name is misspelled, the command was started in the wrong folder, the module is installed in a different
+environment, or a package has no `__main__.py`.
+What we do: stop, show Python's message, and return its exit code.
 """
 
 import re
@@ -19,7 +20,7 @@ _FOUND_NOTHING = re.compile(
 
 
 def _found_nothing(evidence: Evidence) -> Passage | None:
-    """What the interpreter says last before it leaves: a shell may have gone on after an earlier one."""
+    """The interpreter's last line before it exits; a shell may have continued after an earlier one."""
     lines = [passage for passage in evidence.log if passage.text.strip()]
     is_left = all(passage.text.startswith("code ") for passage in evidence.exit)
     return lines[-1] if is_left and lines and _FOUND_NOTHING.search(lines[-1].text) else None
@@ -27,12 +28,12 @@ def _found_nothing(evidence: Evidence) -> Passage | None:
 
 HAZARD = Hazard(
     slug="program-missing",
-    title="the interpreter found no program of that name to run",
+    title="the interpreter found no program with that name",
     kind="error",
     signs=(judged("proves", _found_nothing),),
     remedies=(
         Remedy(
-            "look from where, and with which Python, the command is started",
+            "check in which folder and with which Python the command starts",
             command="""pwd; python -c 'import sys; print(sys.executable, *sys.path, sep="\\n")'""",
         ),
     ),

@@ -1,10 +1,11 @@
-"""One process of a distributed job left, and the others fell with it.
+"""One rank of a distributed job ended, and the others failed because of it.
 
-What you see: "Connection closed by peer" or "Connection reset by peer" from the ranks that were still at work; the launcher
-names one of *those* as the root cause when the first one left without an error.
-Why: every rank must take every step. One that ends early, by its own decision or by a signal, leaves the others in a
-collective that can never complete.
-What we do: note how each rank ended and in which order, name the first, and start the whole job again from its checkpoint.
+What you see: "Connection closed by peer" or "Connection reset by peer" from the ranks that were still working. If the
+first rank ended without an error, the launcher names one of *those* as the root cause.
+Why: every rank must take part in every step. A rank that exits early or is killed leaves the others in a collective
+that can never complete.
+What we do: record how each rank ended and in which order, name the first, and restart the whole job from its
+checkpoint.
 """
 
 from holdfast.core.plan import Remedy
@@ -12,7 +13,7 @@ from holdfast.hazards import Case, Hazard, proves, suggests
 
 HAZARD = Hazard(
     slug="rank-lost",
-    title="one rank of the job ended, and the others with it",
+    title="one rank of the job ended and took the others with it",
     kind="crash",
     signs=(
         proves("sample", r"^rank \d+ \(pid \d+\) ended by code 0 .*while other ranks were at work"),
@@ -26,7 +27,9 @@ HAZARD = Hazard(
             "give every rank the same number of batches",
             command="DistributedSampler(dataset, drop_last=True)   # or: with Join([model]): ...",
         ),
-        Remedy("keep each rank's own output", command="torchrun --redirects 3 --tee 3 --nproc-per-node 2 train.py"),
+        Remedy(
+            "keep each rank's output separately", command="torchrun --redirects 3 --tee 3 --nproc-per-node 2 train.py"
+        ),
     ),
     sources=("horovod/horovod#2907", "horovod/horovod#2908", "NVIDIA/Megatron-LM#1880"),
     matches=(

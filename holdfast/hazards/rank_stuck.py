@@ -1,9 +1,9 @@
-"""One process of a distributed job does not come, and the others wait for it.
+"""One rank of a distributed job is stuck, and the others wait for it.
 
-What you see: no step; every rank but one stands in `all_reduce` or `barrier`. Half an hour later the launcher ends the job
-and names a rank that waited, not the one that did not come.
-Why: that rank sleeps, reads from something that does not answer, evaluates alone, or left the loop a step early.
-What we do: look at what each rank waits for, name the one that waits for something else, and start the job again.
+What you see: no step; every rank but one is in `all_reduce` or `barrier`. Half an hour later the launcher ends the job
+and names a rank that waited, not the one that was stuck.
+Why: that rank sleeps, reads from something that does not respond, evaluates alone, or left the loop a step early.
+What we do: check what each rank is waiting for, name the one that waits for something else, and restart the job.
 """
 
 from holdfast.core.plan import Remedy
@@ -13,14 +13,14 @@ _KNOWN = (seen("sample", r"^verdict (?:stopped|deadlock|in a debugger|waits for 
 
 HAZARD = Hazard(
     slug="rank-stuck",
-    title="one rank of the job does not come, and the others wait for it",
+    title="one rank of the job is stuck, and the others wait for it",
     kind="hang",
     over=("nccl-timeout",),
     signs=(proves("sample", r"^given up: .*\brank \d+ \(process \d+\): .*holds the others up", unless=_KNOWN),),
     remedies=(
-        Remedy("see where that rank stands", command="py-spy dump --native --pid PID"),
+        Remedy("see where that rank is stuck", command="py-spy dump --native --pid PID"),
         Remedy(
-            "let the others give up sooner",
+            "let the other ranks time out sooner",
             command="torch.distributed.init_process_group(timeout=timedelta(minutes=5))",
             cost="a slow rank may be taken for a lost one",
         ),

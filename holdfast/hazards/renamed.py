@@ -1,7 +1,7 @@
-"""Names that libraries renamed, moved or dropped: the old name, what stands in its place, and since when.
+"""Names that libraries renamed, moved or dropped: the old name, its replacement, and the version.
 
-`version_api_rename` looks an error's name up here, so that its explanation can say what to write instead. A row also works
-the other way round: a new name that an older installation does not know yet.
+`version_api_rename` looks up names from errors here, so that its explanation can say what to write instead. A row also
+works in reverse: a new name that an older installation does not have yet.
 """
 
 import re
@@ -12,23 +12,25 @@ from functools import cache
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """One name that is gone. `owner` is a pattern for the class or module it belonged to; empty when the name says enough."""
+    """A removed name. `owner` is a pattern for its class or module; empty if the name is unambiguous."""
 
     library: str
     since: str  # the first version without the old name
     owner: str
     old: str
-    new: str  # empty: nothing stands in its place
+    new: str  # empty: no replacement
     source: str
-    says: str = ""  # the advice, where "dropped" and "write" do not tell it
+    says: str = ""  # the advice, if "dropped ...: write ..." does not fit
 
     def advice_on(self, name: str) -> str:
-        """Say what to write instead of the old name, or of the new one where the library is older, in one clause."""
+        """One clause that says what to write instead of the old name, or of the new name if the library is older."""
         if name == self.new:
-            return f"an older {self.library} calls it {self.old}: write that, or upgrade {self.library} ({self.source})"
+            return (
+                f"in older {self.library} the name is {self.old}: use that, or upgrade {self.library} ({self.source})"
+            )
         if self.says:
             return f"{self.library} {self.since}: {self.says} ({self.source})"
-        instead = f"write {self.new}" if self.new else "leave it out"
+        instead = f"use {self.new}" if self.new else "remove it"
         return f"{self.library} {self.since} dropped {self.old}: {instead} ({self.source})"
 
 
@@ -86,7 +88,7 @@ RENAMED = (
         "5.0",
         "",
         "find_pruneable_heads_and_indices",
-        "a copy of your own",
+        "your own copy",
         "if-ai/ComfyUI_HunyuanVideoFoley#31",
     ),
     Renamed("transformers", "4.24", "", "torch_required", "", "THUDM/GLM#86"),
@@ -261,7 +263,7 @@ RENAMED = (
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """Two installed versions that cannot work together, known from their names alone."""
+    """Two package versions that cannot work together."""
 
     newer: str
     since: str  # this version of the newer one, or later
@@ -294,7 +296,7 @@ CLASHES = (
 
 
 def find_renamed(name: str, owner: str) -> Renamed | None:
-    """Look up a name with the class or module it was asked of; an unknown owner is the empty string."""
+    """Look up a name by its class or module; the empty string is an unknown owner."""
     for row in _by_name().get(name, ()):
         if not row.owner or (owner and re.fullmatch(row.owner, owner)):
             return row

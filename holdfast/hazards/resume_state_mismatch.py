@@ -1,10 +1,12 @@
-"""A run is resumed, and the optimizer, scheduler or trainer state does not fit it.
+"""The saved optimizer, scheduler or trainer state does not match the resumed run.
 
-What you see: "loaded state dict contains a parameter group that doesn't match the size of optimizer's group", "checkpoint
-contains only the model", or a size error inside `optimizer.step()` on the first resumed step.
-Why: torch stores optimizer state by position, so another order, freeze, wrapper or number of processes shifts it; or the
-checkpoint never held that state, or was cut before `trainer_state.json`.
-What we do: keep what is trained in the checkpoint's manifest and refuse a resume that would differ; fall back one checkpoint.
+What you see: "loaded state dict contains a parameter group that doesn't match the size of optimizer's group",
+"checkpoint contains only the model", or a size error inside `optimizer.step()` on the first resumed step.
+Why: torch stores optimizer state by position, so a different parameter order, set of frozen layers, wrapper or number
+of processes shifts it. Or the checkpoint never contained that state, or was interrupted before `trainer_state.json` was
+written.
+What we do: record what is trained in the checkpoint's manifest, refuse a resume that would differ, and fall back to the
+previous checkpoint.
 """
 
 from holdfast.core.evidence import Evidence, Passage
@@ -26,7 +28,7 @@ _SIZE_CLASH = (
 
 
 def _clash_in_optimizer(evidence: Evidence) -> Passage | None:
-    """A size error whose traceback ends in an optimizer's step: parameters and state belong to different runs."""
+    """A size error whose traceback ends in an optimizer's step: parameters and state are from different runs."""
     in_optimizer = list(
         evidence.log.search(r"torch[/\\]optim[/\\]\w+\.py|(?:exp_avg|momentum_buffer|\bbuf)\.(?:mul_|lerp_|add_)")
     )
@@ -39,7 +41,7 @@ def _clash_in_optimizer(evidence: Evidence) -> Passage | None:
 
 HAZARD = Hazard(
     slug="resume-state-mismatch",
-    title="the saved training state does not fit the resumed run",
+    title="the saved training state does not match the resumed run",
     kind="error",
     signs=(
         judged("proves", _clash_in_optimizer),
@@ -99,17 +101,17 @@ HAZARD = Hazard(
     ),
     remedies=(
         Remedy(
-            "resume with the same model, frozen layers, parameter order and number of processes as the saved run",
+            "resume with the saved run's model, frozen layers, parameter order and number of processes",
             command="python train.py --resume_from_checkpoint out/checkpoint-500   # with the settings it was saved with",
             cost="none",
         ),
         Remedy(
-            "resume from the checkpoint before it, when the newest one was cut off",
+            "resume from the previous checkpoint, if the newest is incomplete",
             command="trainer.train(resume_from_checkpoint='OUTPUT/checkpoint-PREVIOUS')",
             cost="the steps between the two",
         ),
         Remedy(
-            "take only the weights and begin with a fresh optimizer",
+            "load only the weights and start with a fresh optimizer",
             command="AutoModel.from_pretrained('OUTPUT/checkpoint-N')",
             cost="momentum and learning-rate schedule start over",
             keeps=False,

@@ -1,10 +1,11 @@
-"""The model shares tensors between layers, and the safetensors format refuses to write them twice.
+"""The model shares tensors between layers, which safetensors refuses to save.
 
 What you see: "Some tensors share memory" or "The weights trying to be saved contained shared tensors" at the first
 checkpoint, often hours into the run.
-Why: tied embeddings, reused layers or flattened buffers are one block of memory under several names; safetensors keeps
-no aliases, and the model does not declare which names are tied.
-What we do: save before the first long stretch, so it shows in minutes; drop the duplicate names or save by `save_model`.
+Why: tied embeddings, reused layers or flattened buffers are one block of memory with several names. safetensors does
+not store aliases, and the model does not declare which names are tied.
+What we do: save once early, so that the error appears within minutes. Remove the duplicate names or save with
+`save_model`.
 """
 
 from holdfast.core.plan import Remedy
@@ -21,29 +22,29 @@ HAZARD = Hazard(
         proves("log", r"A potential way to correctly save your model is to use `?save_model"),
         proves("log", r"found no suitable name to keep for saving amongst"),
         proves("error", r"(?i)(?:shared|tied) (?:tensors?|weights?)[^\n]*safe(?:_serialization|tensors)"),
-        # The same refusal for the same reason: the bytes on disk would not be the tensor.
+        # Refused for the same reason: the bytes on disk would not be the tensor.
         suggests("log", r"trying to save a non[- ]?contiguous tensor"),
         suggests("frame", r"_flatten \(.*safetensors|_remove_duplicate_names", unless=(seen("error", r"."),)),
     ),
     remedies=(
         Remedy(
-            "save with the function that knows about shared tensors",
+            "save with the function that handles shared tensors",
             command="safetensors.torch.save_model(model, 'model.safetensors')",
-            cost="none; load with load_model",
+            cost="none; load it with load_model",
         ),
         Remedy(
             "declare the tied names in the model's class, so that only one is written",
             command="_tied_weights_keys = ['lm_head.weight']",
         ),
         Remedy(
-            "make stray tensors whole before saving",
+            "make shared and non-contiguous tensors independent before saving",
             command="state = {name: tensor.contiguous().clone() for name, tensor in model.state_dict().items()}",
             cost="a second copy in memory while saving",
         ),
         Remedy(
-            "save in torch's own format (gone from transformers 5)",
+            "save in torch's format (not available in transformers 5)",
             command="TrainingArguments(save_safetensors=False) or model.save_pretrained(..., safe_serialization=False)",
-            cost="a pickle file, which must not be loaded from strangers",
+            cost="a pickle file; never load one from an untrusted source",
         ),
     ),
     sources=(

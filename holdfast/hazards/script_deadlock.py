@@ -1,10 +1,10 @@
-"""The program waits for a lock of its own, and nothing else could release it.
+"""The program waits for one of its own locks, which nothing can release.
 
-What you see: no error, no progress, no processor time. The stack of the main thread ends at a line of your own, such as
+What you see: no error, no progress, no CPU use. The stack of the main thread ends in your own code, at a line such as
 `with lock:`, `lock.acquire()`, `queue.get()` or `thread.join()`.
-Why: a lock is taken a second time by the thread that holds it (`threading.Lock` is not reentrant), two threads wait for each
-other, or a thread that would answer has ended.
-What we do: try once more in case it was chance, then stop and name file and line: no setting changes your own locks.
+Why: a thread acquires a lock that it already holds (`threading.Lock` is not reentrant), two threads wait for each
+other, or the thread that should respond has ended.
+What we do: retry once in case it was chance, then stop and name the file and line. No setting changes your own locks.
 """
 
 from holdfast.core.plan import Remedy
@@ -12,7 +12,7 @@ from holdfast.hazards import Case, Hazard, proves, seen
 
 HAZARD = Hazard(
     slug="script-deadlock",
-    title="the program waits for a lock of its own that nobody will release",
+    title="the program waits for one of its own locks, which is never released",
     kind="hang",
     signs=(
         proves(
@@ -23,10 +23,8 @@ HAZARD = Hazard(
     ),
     over=("thread-deadlock",),
     remedies=(
-        Remedy(
-            "use a lock that its holder may take again", command="threading.RLock()   # in place of threading.Lock()"
-        ),
-        Remedy("wait with a limit, so that it fails with a stack", command="lock.acquire(timeout=60)"),
+        Remedy("use a reentrant lock", command="threading.RLock()   # in place of threading.Lock()"),
+        Remedy("wait with a timeout, so that it fails with a stack", command="lock.acquire(timeout=60)"),
     ),
     sources=("https://docs.python.org/3/library/threading.html#lock-objects",),
     matches=(

@@ -1,9 +1,10 @@
-"""The program ended itself with a code, with a word or without one.
+"""The program exited on purpose with an exit code, with or without a message.
 
-What you see: a line of the program's own, such as "no rows in data.csv", or none, and exit code 1; no traceback.
-Why: `sys.exit("...")`, `raise SystemExit("...")` or `sys.exit(1)` stands where the program finds that it cannot go on. It comes
-to the same place the next time.
-What we do: stop, say its words, and pass its exit code on; once more only when it had got further than before.
+What you see: a message from the program, such as "no rows in data.csv", or nothing, and exit code 1; no traceback.
+Why: `sys.exit("...")`, `raise SystemExit("...")` or `sys.exit(1)` is where the program decides that it cannot continue.
+A retry would reach the same line.
+What we do: stop, show the program's message, and return its exit code. Retry only if the program got further than
+before.
 """
 
 import re
@@ -16,7 +17,7 @@ _OTHERS = r"ended by (?:signal|code)"  # it may only pass on what became of anot
 
 
 def _left_without_an_error(evidence: Evidence) -> Passage | None:
-    """The words with which it left, unless it, or another process, had failed before."""
+    """The program's last message, unless it or another process had failed before."""
     found = evidence.samples.first(r"^its (?:message|last line): |^it left without a word")
     if found is None or evidence.samples.first(_OTHERS):
         return None
@@ -31,13 +32,13 @@ def _is_of_closing(error: str, words: str) -> bool:
 
 HAZARD = Hazard(
     slug="script-exit",
-    title="the program ended by its own decision",
+    title="the program exited on purpose",
     kind="error",
     signs=(judged("proves", _left_without_an_error),),
     is_last_resort=True,
     remedies=(
         Remedy(
-            "do what its words ask for, or find where it leaves: after what it printed last, or where it says sys.exit",
+            "follow its message, or find where it exits: after its last output, or at a sys.exit",
             command="grep -n -e sys.exit -e SystemExit -e argparse -e click train.py",
         ),
     ),

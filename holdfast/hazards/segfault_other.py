@@ -1,9 +1,9 @@
-"""Native code crashed, and nothing shows which known fault it was.
+"""Native code crashed, and it matches no known failure.
 
-What you see: "Segmentation fault", "Bus error", SIGSEGV or exit code 139, with a Python stack at best.
-Why: a bug in a compiled library, libraries that do not fit each other, a damaged install, or failing memory. The crash often
-comes far from its cause.
-What we do: try again on safer settings, with every stack written down, and say what the last frames were.
+What you see: "Segmentation fault", "Bus error", SIGSEGV or exit code 139, sometimes with a Python stack.
+Why: a bug in a compiled library, incompatible libraries, a damaged install, or faulty memory. The crash often happens
+far from its cause.
+What we do: retry with safer settings, record every stack, and report the last frames.
 """
 
 import re
@@ -26,7 +26,7 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     """Say why this machine and plan invite the hazard; None when they do not."""
     old_mac = facts.os == "macos" and facts.os_version != "" and release(facts.os_version) < (12,)
     if old_mac and facts.has_at_least("pyarrow", "16.1") and facts.has_below("pyarrow", "18"):
-        remedy = Remedy("take a pyarrow that runs on this macOS", command='pip install "pyarrow<16.1"')
+        remedy = Remedy("install a pyarrow that runs on this macOS", command='pip install "pyarrow<16.1"')
         return Invited(
             f"pyarrow {facts.distributions['pyarrow']} crashes on import on macOS {facts.os_version}",
             "blocker",
@@ -36,7 +36,7 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
 
 
 def _crash_without_an_exception(evidence: Evidence) -> Passage | None:
-    """A crash that no exception came before; after one, it is only the way the process went down."""
+    """A crash without an exception before it; after an exception, it is only how the process ended."""
     shown = [passage for pattern in _CRASHES if (passage := seen("log", pattern).find(evidence))]
     shown = shown or [passage for passage in evidence.exit if re.search("SIG(?:SEGV|BUS|FPE)", passage.text)]
     if not shown:
@@ -48,23 +48,23 @@ def _crash_without_an_exception(evidence: Evidence) -> Passage | None:
 
 HAZARD = Hazard(
     slug="segfault-other",
-    title="native code crashed and the cause is not among the known ones",
+    title="native code crashed, and the cause is not a known one",
     kind="crash",
     invited_by=invited_by,
     signs=(
-        # pyarrow 16.1 and 17 on macOS 11 and older: a crash while the library is being loaded (apache/arrow#43339).
+        # pyarrow 16.1 and 17 on macOS 11 and older crash while the library is being loaded (apache/arrow#43339).
         suggests("frame", r"arrow::fs::FileSystem(?:FactoryRegistry|Registrar)"),
         suggests("sample", r"^(?:rank \d+|worker) \(?pid \d+\)? .*ended by signal SIG(?:SEGV|ABRT|BUS|ILL|FPE)"),
         judged("fallout", _crash_without_an_exception),
     ),
     remedies=(
-        Remedy("write every thread's stack when it happens again", change={"PYTHONFAULTHANDLER": "1"}, cost="none"),
+        Remedy("record every thread's stack if it happens again", change={"PYTHONFAULTHANDLER": "1"}, cost="none"),
         Remedy("load data in the main process", change={"loader_workers": 0}, cost="slower input"),
         Remedy("compute on one thread", change={"threads": 1, "OMP_NUM_THREADS": "1"}, cost="slower on the CPU"),
         Remedy("train on the CPU", change={"device": "cpu"}, cost="much slower"),
         Remedy("see the native frames of the crash", command="gdb -batch -ex run -ex bt --args python train.py"),
         Remedy(
-            "reinstall the library of the innermost frame in a clean environment",
+            "reinstall the library in the innermost frame in a clean environment",
             command="python -m venv fresh && fresh/bin/pip install ...",
         ),
     ),

@@ -2,23 +2,24 @@
 
 What you see: "The size of tensor a (937) must match the size of tensor b (512)", an index error in the position
 embedding, or an outright refusal ("Cannot forward sequence of length 2048, block size is only 1024").
-Why: BERT-like models have a table of 512 positions, CLIP's text side 77, Whisper's labels 448; tokens are counted, not words,
-and truncation was not asked for. The tokenizer's warning "sequence length is longer than ..." comes before.
-What we do: measure all lengths when the data is read, then truncate or split as the request says, and report how many.
+Why: BERT-like models have a table of 512 positions, CLIP's text encoder 77, Whisper's labels 448. The limit counts
+tokens, not words, and truncation was not turned on. The tokenizer's warning "sequence length is longer than ..." comes
+first.
+What we do: measure all lengths when the data is read, truncate or split as requested, and report how many.
 """
 
 from holdfast.core.evidence import Evidence, Passage
 from holdfast.core.plan import Remedy
 from holdfast.hazards import Hazard, judged, proves, seen, suggests
 
-# A line of a traceback that was running, not one of the neighbours a notebook prints around it ("   1023   x = ...").
+# The executed line of a traceback, not the neighboring lines a notebook prints ("   1023   x = ...").
 _RUNNING = r"^(?![\s│|]*\d+[ \t│|])[^\n]*"
 _POSITION_TABLE = (
     r"(?:position_embeddings?\(|embed_positions\(|\bwpe\(|pos_embedding\w*\(|pos_emb\(|position(?:al)?_(?:embedding|encod)\w*\("
     r"|embeddings \+= position|\+ (?:self\.)?(?:pos(?:ition(?:al)?)?_emb(?:edding)?s?|pe|wpe)\b(?!\())"
 )
 _WARNED = r"sequence length is longer than the specified maximum sequence length"
-# That an index error is about positions and not about the vocabulary; token-out-of-range looks at it too.
+# Shows that an index error concerns positions, not the vocabulary; token-out-of-range uses it too.
 TOO_LONG = (
     seen("log", _WARNED),
     seen("log", _RUNNING + _POSITION_TABLE),
@@ -39,7 +40,7 @@ _ABOUT_MASK = seen(
 
 
 def _longer_than_the_table(evidence: Evidence) -> Passage | None:
-    """Two sizes that clash, where the surroundings say that the smaller one is a number of positions."""
+    """Two mismatched sizes, if the context says that the smaller one is a number of positions."""
     for sizes, passage in evidence.log.search(_SIZES):
         got, had, dimension = (int(size) for size in sizes.groups())
         if got > had and _is_positions(evidence, passage.text, had, dimension):
@@ -97,15 +98,15 @@ HAZARD = Hazard(
             cost="more examples; labels are repeated",
         ),
         Remedy(
-            "cut texts at the model's limit",
+            "truncate texts at the model's limit",
             command="tokenizer(texts, truncation=True, max_length=model.config.max_position_embeddings)",
-            cost="the end of long texts is not learned",
+            cost="the model does not see the end of long texts",
             keeps=False,
         ),
         Remedy(
-            "take a model with more positions",
+            "use a model with more positions",
             command="python train.py --model_name_or_path answerdotai/ModernBERT-base",
-            cost="another model, slower on long texts",
+            cost="a different model, slower on long texts",
             keeps=False,
         ),
     ),

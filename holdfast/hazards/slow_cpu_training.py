@@ -1,10 +1,11 @@
-"""The training runs on the CPU, and it would take days.
+"""Training runs on the CPU and would take days.
 
-What you see: "device: cpu, n_gpu: 0", "GPU available: True, used: False" or a banner that ends in CPU, and a progress bar with
-many seconds per step and days to go. Nothing has failed.
-Why: no GPU was asked for, none was found, or the installed torch cannot use it. A transformer is ten to a hundred times slower
-on a CPU.
-What we do: use the GPU if there is one; otherwise all cores, short batches without padding, bf16 where the CPU has it.
+What you see: "device: cpu, n_gpu: 0", "GPU available: True, used: False" or a banner that ends in CPU, and a progress
+bar with many seconds per step and days to go. Nothing has failed.
+Why: no GPU was requested, none was found, or the installed torch cannot use it. A transformer is ten to a hundred times
+slower on a CPU.
+What we do: use the GPU if there is one; otherwise use all cores, short batches without padding, and bf16 if the CPU
+supports it.
 """
 
 from holdfast.core.evidence import Evidence, Passage
@@ -33,15 +34,15 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     if "torch" not in facts.distributions and facts.torch is None:
         return None
     if plan.device == "cpu" and facts.gpus:
-        return Invited(f"the plan trains on the CPU although there is {facts.gpus[0].name}")
-    # Without a number of processors no machine was asked, only a folder of packages.
+        return Invited(f"the plan trains on the CPU, although this machine has {facts.gpus[0].name}")
+    # Without a CPU count only a folder of packages was inspected, not a machine.
     if not facts.gpus and facts.cpu_count is not None and plan.device in ("auto", "cpu"):
-        return Invited(f"no GPU was found; training runs on {plural(facts.cpu_count, 'processor')}", "note")
+        return Invited(f"no GPU found; training runs on {plural(facts.cpu_count, 'processor')}", "note")
     return None
 
 
 def _cpu_and_slow(evidence: Evidence) -> Passage | None:
-    """A line that says CPU, and a progress that says hours."""
+    """A line that mentions the CPU, and progress that shows hours."""
     if seen("log", _ON_GPU).find(evidence):
         return None
     on_cpu = _says_cpu(evidence)
@@ -49,14 +50,14 @@ def _cpu_and_slow(evidence: Evidence) -> Passage | None:
 
 
 def _only_slow(evidence: Evidence) -> Passage | None:
-    """Steps of many seconds and more than a day to go, and no word of a GPU: it is most likely the CPU."""
+    """Slow steps, more than a day to go and no mention of a GPU: most likely the CPU."""
     if evidence.ended_well or seen("log", r"(?i)cuda|\bgpu|\bmps\b|nccl|\brank|\bnvidia").find(evidence):
         return None
     return _slow(evidence, None, _VERY_LONG_HOURS)
 
 
 def _only_cpu(evidence: Evidence) -> Passage | None:
-    """A line that says CPU, in a run that did not end well and failed of nothing else."""
+    """A line that mentions the CPU, in a run that did not end well and has no other failure."""
     if evidence.ended_well or evidence.errors or seen("log", _ON_GPU).find(evidence):
         return None
     return _says_cpu(evidence)
@@ -67,7 +68,7 @@ def _says_cpu(evidence: Evidence) -> Passage | None:
 
 
 def _slow(evidence: Evidence, step_seconds: float | None, hours: int) -> Passage | None:
-    """A progress bar with steps of so many seconds, or so many hours to go."""
+    """A progress bar with at least this many seconds per step, or this many hours to go."""
     for match, passage in evidence.log.search(_BAR):
         if int(match[1] or 0) * 24 + int(match[2] or 0) >= hours:
             return passage
@@ -78,7 +79,7 @@ def _slow(evidence: Evidence, step_seconds: float | None, hours: int) -> Passage
 
 HAZARD = Hazard(
     slug="slow-cpu-training",
-    title="the training runs on the CPU and would take very long",
+    title="training runs on the CPU and would take very long",
     kind="slow",
     invited_by=invited_by,
     signs=(
@@ -95,9 +96,11 @@ HAZARD = Hazard(
             "install a torch that can use it",
             command="pip install torch --index-url https://download.pytorch.org/whl/cu128",
         ),
-        Remedy("compute in bf16 where the CPU has it", change={"precision": "bf16"}, cost="small rounding differences"),
         Remedy(
-            "train adapters instead of all weights, or a smaller model",
+            "compute in bf16 if the CPU supports it", change={"precision": "bf16"}, cost="small rounding differences"
+        ),
+        Remedy(
+            "train adapters instead of all weights, or use a smaller model",
             command="python train.py --model_name_or_path sentence-transformers/all-MiniLM-L6-v2",
             cost="another model",
             keeps=False,

@@ -1,10 +1,10 @@
-"""The program works, but its output is held back in a buffer.
+"""The program works, but its output stays in a buffer.
 
-What you see: `nohup`, `sbatch`, `docker logs` or `> train.log` shows nothing for hours, and then everything at once. Nothing
-has failed.
-Why: Python writes to a terminal line by line, but to a file or a pipe in blocks of 8 kB; a progress of one line a minute
-fills such a block in hours.
-What we do: run the child unbuffered, with its log in a file of its own.
+What you see: `nohup`, `sbatch`, `docker logs` or `> train.log` shows nothing for hours, and then everything at once.
+Nothing has failed.
+Why: Python writes to a terminal line by line, but to a file or pipe in blocks of 8 kB. At one progress line per minute,
+a block takes hours to fill.
+What we do: run the child unbuffered, with its log in a separate file.
 """
 
 import re
@@ -24,7 +24,7 @@ _WORKS = re.compile(r"(?i)\bepoch\b|\bloss\b|\bstep\b|\d+%\||it/s|s/it|traceback
 
 
 def _launch_and_silence(evidence: Evidence) -> Passage | None:
-    """Output sent to a file or a pipe, nothing in it, and no end of the process."""
+    """Output sent to a file or a pipe that is empty, while the process has not ended."""
     if evidence.errors or evidence.stacks or re.search("code|signal", evidence.exit.joined):
         return None
     if evidence.log.joined.count("\n") > 10 * _MOST_LINES:
@@ -41,22 +41,22 @@ def _launch_and_silence(evidence: Evidence) -> Passage | None:
 
 
 def _without_command(text: str) -> str:
-    """What a program said, without the command lines, whose options may name epochs and steps."""
+    """A program's output without command lines, whose options may mention epochs and steps."""
     return "" if re.search(r"^\s*[$#%>]|\bpython|\bnohup\b|\bs(?:run|batch)\b", text) else text
 
 
 HAZARD = Hazard(
     slug="stdout-buffering",
-    title="the output is held back in a buffer; the program may be working",
+    title="the output is in a buffer; the program may be working",
     kind="hang",
     signs=(
         judged("suggests", _launch_and_silence),
         suggests("sample", r"stdout_held_back"),
     ),
     remedies=(
-        Remedy("let Python write at once", change={"PYTHONUNBUFFERED": "1"}, cost="none that can be measured"),
-        Remedy("or for one command", command="python -u train.py > train.log 2>&1"),
-        Remedy("under Slurm also", command="srun --unbuffered python -u train.py"),
+        Remedy("turn off Python's output buffering", change={"PYTHONUNBUFFERED": "1"}, cost="not measurable"),
+        Remedy("turn it off for one command", command="python -u train.py > train.log 2>&1"),
+        Remedy("also under Slurm", command="srun --unbuffered python -u train.py"),
     ),
     sources=(
         "facebookresearch/VideoPose3D#219",

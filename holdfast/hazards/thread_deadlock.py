@@ -1,10 +1,10 @@
-"""Threads of the run wait for a lock that nobody will ever release.
+"""Threads of the run wait for a lock that is never released.
 
-What you see: no error, no progress, no processor time; every thread waits. A native stack ends in `pthread_mutex_lock`, a
+What you see: no error, no progress, no CPU use; every thread waits. A native stack ends in `pthread_mutex_lock`, a
 Python one in `acquire`, `join` or `get`.
-Why: two threads each hold what the other wants; a thread waits for a lock it holds itself; or a process was forked while
-another thread held the lock, which exists in the child as locked for ever.
-What we do: start again from the last checkpoint with fewer threads and processes that could lock each other out.
+Why: two threads each hold the lock that the other needs, a thread waits for a lock that it holds itself, or a process
+was forked while another thread held the lock, which then stays locked in the child forever.
+What we do: restart from the last checkpoint with fewer threads and processes that could block each other.
 """
 
 from holdfast.core.plan import Remedy
@@ -12,7 +12,7 @@ from holdfast.hazards import Case, Hazard, proves, suggests
 
 HAZARD = Hazard(
     slug="thread-deadlock",
-    title="threads wait for a lock that nobody will release",
+    title="threads wait for a lock that is never released",
     kind="hang",
     signs=(
         proves("sample", r"waits for a mutex owned by thread \d+, .*: orphaned by fork"),
@@ -23,7 +23,7 @@ HAZARD = Hazard(
     remedies=(
         Remedy("load data in the main process", change={"loader_workers": 0}, cost="slower input"),
         Remedy(
-            "start worker processes with spawn, so that they inherit no lock",
+            "start worker processes with spawn, so that they inherit no locks",
             change={"start_method": "spawn"},
             cost="a few seconds per worker",
         ),
@@ -32,7 +32,7 @@ HAZARD = Hazard(
             change={"threads": 1, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
             cost="slower on the CPU",
         ),
-        Remedy("see who holds what", command="py-spy dump --native --pid PID"),
+        Remedy("see which thread holds which lock", command="py-spy dump --native --pid PID"),
     ),
     sources=(
         "python/cpython#74580",

@@ -1,10 +1,10 @@
-"""Far more threads or worker processes run than the machine has processors.
+"""Far more threads or worker processes are running than the machine has processors.
 
-What you see: a run that crawls or seems to stand still with every core busy; "This DataLoader will create 30 worker processes";
-"OpenBLAS blas_thread_init: pthread_create failed"; "can't start new thread".
-Why: each process sizes its thread pools by the cores of the box, not by its share of them. With several workers, ranks or a
-container's quota the threads mostly wait for each other.
-What we do: one thread per processor in all, and no more workers than processors.
+What you see: a run that crawls or seems frozen while every core is busy; "This DataLoader will create 30 worker
+processes"; "OpenBLAS blas_thread_init: pthread_create failed"; "can't start new thread".
+Why: each process sizes its thread pools by the machine's cores, not by its share of them. With several workers, several
+ranks or a container's quota, the threads mostly wait for each other.
+What we do: use one thread per processor in total, and no more workers than processors.
 """
 
 from holdfast.core.evidence import Evidence, Passage
@@ -25,7 +25,7 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     if cpus is None:
         return None
     if plan.loader_workers > cpus:
-        fewer = Remedy(f"use {cpus} loader workers at most", change={"loader_workers": cpus})
+        fewer = Remedy(f"use at most {cpus} loader workers", change={"loader_workers": cpus})
         return Invited(f"{plan.loader_workers} loader workers on {cpus} processors", remedies=(fewer,))
     share = Remedy(f"use {cpus} threads", change={"threads": cpus, "OMP_NUM_THREADS": str(cpus)})
     if plan.threads is not None and plan.threads > cpus:
@@ -34,13 +34,13 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
         if variable.name in _POOL_VARIABLES and variable.value.isdigit() and int(variable.value) > cpus:
             return Invited(f"{variable.name}={variable.value} on {cpus} processors", remedies=(share,))
     if facts.cpu_count_physical is not None and cpus * 2 <= facts.cpu_count_physical and plan.threads is None:
-        seen_here = f"this process may use {cpus} of {facts.cpu_count_physical} cores; libraries that count the box start too many threads"
+        seen_here = f"this process may use {cpus} of {facts.cpu_count_physical} cores; libraries that count all cores start too many threads"
         return Invited(seen_here, "note", (share,))
     return None
 
 
 def _crowd_of_workers(evidence: Evidence) -> Passage | None:
-    """The loader's own warning, when it is far off, or when the run then stood still."""
+    """The loader's warning, if the number is far too high or the run then hung."""
     if evidence.ended_well:
         return None
     for match, passage in evidence.log.search(_WORKERS):
@@ -51,7 +51,7 @@ def _crowd_of_workers(evidence: Evidence) -> Passage | None:
 
 
 def _waits_for_data(evidence: Evidence) -> Passage | None:
-    """Steps of many seconds of which nearly all is waiting for the loader; the first step is always like that."""
+    """Slow steps that mostly wait for the loader; the first step is always like that."""
     if evidence.ended_well:
         return None
     for match, passage in evidence.log.search(r"\btime: *(\d+(?:\.\d+)?),?\s+data(?:_time)?: *(\d+(?:\.\d+)?)"):
@@ -62,7 +62,7 @@ def _waits_for_data(evidence: Evidence) -> Passage | None:
 
 
 def _high_load(evidence: Evidence) -> Passage | None:
-    """A load that no usual machine has processors for."""
+    """A load average far above any usual number of processors."""
     if evidence.ended_well:
         return None
     for match, passage in evidence.log.search(r"load averages?: *(\d+(?:\.\d+)?)"):
@@ -102,13 +102,13 @@ HAZARD = Hazard(
         suggests("sample", r"\bSTARVED\b|run_queue_ratio=\d{2,}"),
     ),
     remedies=(
-        Remedy("use fewer loader workers", change={"loader_workers": "halve"}, cost="none where they were too many"),
+        Remedy("use fewer loader workers", change={"loader_workers": "halve"}, cost="none if there were too many"),
         Remedy(
             "give every library one thread",
             change={"threads": 1, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-            cost="slower where one process has the machine to itself",
+            cost="slower if one process has the machine to itself",
         ),
-        Remedy("raise the number of processes allowed", command="ulimit -u 8192"),
+        Remedy("raise the limit on processes", command="ulimit -u 8192"),
     ),
     sources=(
         "SlongLiu/query2labels#9",

@@ -2,16 +2,16 @@
 
 What you see: "IndexError: index out of range in self" in the embedding; on a GPU "Assertion `srcIndex <
 srcSelectDimSize` failed" and a device-side assert.
-Why: tokens were added and the table was not resized, the tokenizer belongs to another model, or -100 (a label's "do not
-count") reached the inputs or a decoder.
-What we do: compare the largest id of the prepared data with the table before the first step.
+Why: tokens were added but the table was not resized, the tokenizer belongs to another model, or -100 (the "ignore"
+label) reached the inputs or a decoder.
+What we do: compare the largest id in the prepared data with the table's size before the first step.
 """
 
 from holdfast.core.plan import Remedy
 from holdfast.hazards import Hazard, proves, seen, suggests
 from holdfast.hazards.sequence_too_long import TOO_LONG
 
-# On a GPU the embedding fails as an index kernel; these are the names over the years.
+# On a GPU the embedding fails in an index kernel; these are its names in different releases.
 _INDEX_KERNEL = (
     r"srcIndex < srcSelectDimSize|indexSelect(?:Large|Small)Index|vectorized[_ ]gather[_ ]kernel[^\n]*(?:out of bounds|failed)"
     r"|ind >= ?0 && ind < ind_dim_size"
@@ -24,7 +24,7 @@ _LABEL_LOSS = seen("log", r"in nll_loss|in cross_entropy|Target -?\d+ is out of 
 
 HAZARD = Hazard(
     slug="token-out-of-range",
-    title="a token id lies outside the model's embedding table",
+    title="a token id is outside the model's embedding table",
     kind="error",
     over=("cuda-device-assert",),
     signs=(
@@ -55,12 +55,12 @@ HAZARD = Hazard(
     ),
     remedies=(
         Remedy(
-            "give the table a row for every token",
+            "resize the table to one row per token",
             command="model.resize_token_embeddings(len(tokenizer))",
             cost="new rows start untrained",
         ),
         Remedy(
-            "load the tokenizer of the model itself",
+            "load the model's own tokenizer",
             command="AutoTokenizer.from_pretrained(model.config.name_or_path)",
         ),
         Remedy(

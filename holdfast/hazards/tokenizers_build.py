@@ -1,10 +1,10 @@
 """pip tries to build the tokenizers package from source, and the build fails.
 
-What you see: "Failed building wheel for tokenizers", "can't find Rust compiler", "error: casting `&T` to `&mut T` is undefined
-behavior", "Cargo, the Rust package manager, is not installed".
-Why: there is no ready-made wheel of that old version for this Python or processor, so pip compiles it; that takes Rust, and
-versions before 0.14 do not compile with today's Rust.
-What we do: nothing a restart could mend; a version with a wheel is the cure.
+What you see: "Failed building wheel for tokenizers", "can't find Rust compiler", "error: casting `&T` to `&mut T` is
+undefined behavior", "Cargo, the Rust package manager, is not installed".
+Why: that old version has no wheel for this Python or processor, so pip compiles it. That needs Rust, and versions
+before 0.14 do not compile with current Rust.
+What we do: name a version that has a wheel. A restart would not help.
 """
 
 from holdfast.core.facts import MachineFacts
@@ -50,16 +50,16 @@ HAZARD = Hazard(
     ),
     remedies=(
         Remedy(
-            "take a version that has a wheel",
+            "install a version that has a wheel",
             command="pip install -U pip && pip install --only-binary=:all: -U tokenizers transformers",
         ),
         Remedy(
-            "keep the old version and use a Python it has wheels for",
+            "keep the old version and use a Python that it has wheels for",
             command="conda create -n train python=3.10 && conda run -n train pip install transformers==4.30.2",
         ),
-        Remedy("take a ready-made build from conda-forge", command="conda install -c conda-forge tokenizers"),
+        Remedy("install a prebuilt package from conda-forge", command="conda install -c conda-forge tokenizers"),
         Remedy(
-            "or build it: 0.14.1 and later compile with today's Rust",
+            "or build it: 0.14.1 and later compile with current Rust",
             command="curl https://sh.rustup.rs -sSf | sh && pip install tokenizers",
         ),
     ),

@@ -1,10 +1,10 @@
-"""The fast tokenizer was used before a fork, and its threads are missing in the child.
+"""The fast tokenizer was used before a fork, so its threads are missing in the child.
 
 What you see: "The current process just got forked, after parallelism has already been used"; a worker that stops inside
-`encode_batch`, its native stack in `rayon_core`.
-Why: the tokenizer's Rust threads live in the parent only. Left alone, tokenizers notices the fork, warns and goes on with one
-thread; TOKENIZERS_PARALLELISM=true switches that guard off, and the child waits for ever.
-What we do: set TOKENIZERS_PARALLELISM=false for the child; tokenize before any worker starts.
+`encode_batch`, with `rayon_core` in its native stack.
+Why: the tokenizer's Rust threads exist only in the parent. By default, tokenizers detects the fork, warns and continues
+with one thread. TOKENIZERS_PARALLELISM=true turns that guard off, and the child waits forever.
+What we do: set TOKENIZERS_PARALLELISM=false for the child, and tokenize before any worker starts.
 """
 
 from holdfast.core.evidence import Evidence, Passage
@@ -25,13 +25,13 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     for variable in facts.variables:
         if variable.name == "TOKENIZERS_PARALLELISM" and variable.value.lower() in ("true", "1", "yes", "on"):
             forks = (plan.start_method or facts.start_method) == "fork" and plan.loader_workers > 0
-            told = f"TOKENIZERS_PARALLELISM={variable.value} switches off the guard against a fork"
+            told = f"TOKENIZERS_PARALLELISM={variable.value} turns off the fork guard"
             return Invited(told, "warning" if forks else "note", (_ONE_THREAD,))
     return None
 
 
 def _noticed_and_nothing_else(evidence: Evidence) -> Passage | None:
-    """The tokenizer's own notice, in a run that neither failed of something else nor is known to have gone on."""
+    """The tokenizer's notice, in a run that did not fail of something else and is not known to have continued."""
     if evidence.errors or _WENT_ON.find(evidence):
         return None
     return _NOTICE.find(evidence)
@@ -45,7 +45,7 @@ HAZARD = Hazard(
     over=("dataloader-deadlock", "thread-deadlock"),
     signs=(
         judged("proves", _noticed_and_nothing_else),
-        # Also as the compiler writes names that no tool has unfolded: 10rayon_core5latch.
+        # Also as a mangled name: 10rayon_core5latch.
         proves("frame", r"rayon_core(?:::|\d)(?:latch|registry|job|join|scope)|rayon::iter", also=(_HUNG,)),
         suggests("frame", r"rayon_core::|LockLatch", unless=(seen("exit", r"signal"),)),
         suggests("log", r"process just got forked", also=(_HUNG,)),

@@ -1,10 +1,10 @@
-"""The process used up its open files.
+"""The process reached its limit of open files.
 
-What you see: "OSError: [Errno 24] Too many open files", "received 0 items of ancdata", "Communication with the workers is no
-longer possible".
-Why: each tensor that a loader worker hands over keeps a file descriptor open as long as the tensor lives; batches kept in a
-list, many workers, or a limit of 256 (macOS) or 1024 use them up.
-What we do: load in the main process; tell how to raise the limit or to share by name.
+What you see: "OSError: [Errno 24] Too many open files", "received 0 items of ancdata", "Communication with the workers
+is no longer possible".
+Why: each tensor from a loader worker keeps a file descriptor open while the tensor exists. Batches kept in a list or
+many workers exceed a limit of 256 (macOS) or 1024.
+What we do: load data in the main process, and say how to raise the limit or share tensors by name.
 """
 
 from holdfast.core.facts import MachineFacts
@@ -32,7 +32,7 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
 
 HAZARD = Hazard(
     slug="too-many-open-files",
-    title="the process used up its open files",
+    title="the process reached its limit of open files",
     kind="error",
     invited_by=invited_by,
     signs=(
@@ -45,9 +45,9 @@ HAZARD = Hazard(
         Remedy("load data in the main process", change={"loader_workers": 0}, cost="slower input"),
         _RAISE_LIMIT,
         Remedy(
-            "share tensors by name instead of by descriptor",
+            "share tensors by name instead of by file descriptor",
             command='torch.multiprocessing.set_sharing_strategy("file_system")',
-            cost="files may stay behind in shared memory after a crash",
+            cost="files may be left in shared memory after a crash",
         ),
         Remedy(
             "keep copies instead of the loader's own tensors",

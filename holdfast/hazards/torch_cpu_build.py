@@ -1,10 +1,10 @@
-"""The installed torch was built without CUDA, while the run asks for a GPU.
+"""The installed torch was built without CUDA, but the run asks for a GPU.
 
-What you see: "Torch not compiled with CUDA enabled", "torch.cuda.is_available() is False", or a banner such as
-"torch 2.4.0+cpu" and a run that is a hundred times too slow.
-Why: `pip install torch` gives the CPU build on Windows and macOS, and another package's requirement can replace a CUDA
-build by a CPU one; and a Mac or a machine without an NVIDIA card has no CUDA at all.
-What we do: train on the device that is there, and say how to get the CUDA build where a card is present.
+What you see: "Torch not compiled with CUDA enabled", "torch.cuda.is_available() is False", or a banner such as "torch
+2.4.0+cpu" and a run that is a hundred times too slow.
+Why: `pip install torch` installs the CPU build on Windows and macOS, and another package's requirement can replace a
+CUDA build with a CPU build. A Mac or a machine without an NVIDIA card has no CUDA at all.
+What we do: train on the available device, and say how to get the CUDA build if there is a card.
 """
 
 from holdfast.core.facts import MachineFacts
@@ -18,7 +18,7 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
         return None
     cards = [gpu.name for gpu in facts.gpus if gpu.kind == "cuda"]
     if cards:
-        return Invited(f"{cards[0]} is here, but torch {facts.torch.version} was built without CUDA")
+        return Invited(f"this machine has {cards[0]}, but torch {facts.torch.version} was built without CUDA")
     if plan.device == "cuda":
         return Invited(f"the plan asks for CUDA; torch {facts.torch.version} was built without it", "blocker")
     return None
@@ -65,7 +65,7 @@ HAZARD = Hazard(
         ),
     ),
     remedies=(
-        Remedy("train on the device that is there", change={"device": "auto"}, cost="slower than the card would be"),
+        Remedy("train on the available device", change={"device": "auto"}, cost="slower than on the card"),
         Remedy(
             "install the CUDA build, if the machine has an NVIDIA card",
             command="pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130",

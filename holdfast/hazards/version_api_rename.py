@@ -1,9 +1,9 @@
-"""Two libraries, or a script and a library, are of different times: a name was renamed, moved or dropped.
+"""A script and a library, or two libraries, do not match: a name was renamed, moved or dropped.
 
-What you see: "got an unexpected keyword argument 'evaluation_strategy'", "cannot import name 'AdamW' from 'transformers'",
-"module 'numpy' has no attribute 'int'".
-Why: libraries rename arguments and move modules between releases, and an install without upper bounds takes the newest.
-What we do: name the replacement where it is known; otherwise name the library whose version to move.
+What you see: "got an unexpected keyword argument 'evaluation_strategy'", "cannot import name 'AdamW' from
+'transformers'", "module 'numpy' has no attribute 'int'".
+Why: libraries rename arguments and move modules between releases, and an install without upper bounds gets the newest.
+What we do: name the replacement if it is known; otherwise name the library whose version to change.
 """
 
 import re
@@ -27,7 +27,7 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     return Invited("; ".join(clashing)) if clashing else None
 
 
-# Ordinary attribute and argument errors are bugs of the program: a name counts only when it is asked of one of these.
+# Ordinary attribute and argument errors are bugs in the program: a name counts only if it belongs to one of these.
 _LIBRARIES = (
     r"(?:transformers|trl|peft|accelerate|datasets|huggingface_hub|tokenizers|diffusers|evaluate|sentence_transformers|setfit|optimum|safetensors"
     r"|torch|torchvision|torchaudio|torchtext|torchmetrics|pytorch_lightning|lightning|lightning_fabric|lightning_utilities|torchdata|torch_geometric"
@@ -53,13 +53,13 @@ _LIBRARY_CLASS = (
     rf"|Adam\w?|SGD|RMSprop|\w+LR|ReduceLROnPlateau|CosineAnnealingWarmRestarts|GradScaler|autocast|FullyShardedDataParallel|DeepSpeedEngine|Upsample|GELU|LayerNorm|MultiheadAttention|ConvTranspose2d"
     rf"|Version|DataFrame|Series|FreeTypeFont|OneHotEncoder|Client|DiffusionPipeline|\w+Scheduler|UNet2DConditionModel)"
 )
-# A class made from a library's own lacks what a newer parent expects; only library code asks for that.
+# A subclass of a library class lacks what a newer parent expects; only library code accesses that.
 _SUBCLASS = r"\w*(?:Evaluator|Trainer|Callback|Collator|Tokenizer|Cache|Scheduler|Optimizer|TrainingArguments)\w*"
 _LIBRARY_FUNCTION = (
     r"(?:dispatch_model|unwrap_model|hf_hub_download|snapshot_download|from_pretrained|save_pretrained|get_peft_model|prepare_model_for_\w+|load_dataset"
     r"|scaled_dot_product_attention|flash_attn_\w+|apply_chat_template|load_checkpoint_and_dispatch|clip_grad_norm_|_register_\w+|on_\w+_(?:begin|end))"
 )
-# How Python words a name that is not there; a message may break before the name.
+# Python's messages for a missing name; a line break may precede the name.
 _REFUSED = r"(?:(?P<owner>\w+)\.)?(?P<function>\w+)\(\) got an unexpected keyword argument\s+'(?P<name>\w+)'"
 _LACKS = r"(?:type object )?['\"](?P<owner>\w+)['\"](?: object)? has no attribute ['\"](?P<name>\w+)['\"]"
 _ASKED = (
@@ -79,7 +79,7 @@ _BROKEN_INSTALL = (seen("error", r"partially initialized module|circular import|
 
 
 def _known_rename(evidence: Evidence) -> Passage | None:
-    """An error that names something of the table; its line then says what to write instead."""
+    """An error that names an entry of the table; its line then says what to write instead."""
     for shape in _ASKED:
         for asked, passage in _places(evidence, shape):
             owner = asked.groupdict().get("owner") or _called_before(evidence, passage.line)
@@ -89,7 +89,7 @@ def _known_rename(evidence: Evidence) -> Passage | None:
 
 
 def _library_was_asked(evidence: Evidence) -> Passage | None:
-    """A library's own class that lacks an attribute or refuses an argument, asked for by library code or right in view."""
+    """A library class that lacks an attribute or rejects an argument, used by library code or visible in the traceback."""
     for asked, passage in _places(evidence, _REFUSED):
         owner = asked["owner"] or _called_before(evidence, passage.line)
         is_plain_init = not asked["owner"] and asked["function"] == "__init__"
@@ -110,7 +110,7 @@ def _library_was_asked(evidence: Evidence) -> Passage | None:
 
 
 def _places(evidence: Evidence, pattern: str) -> Iterator[tuple[re.Match[str], Passage]]:
-    """Matches in errors, then in other lines: loggers print an exception's text without its type."""
+    """Matches in errors, then in other lines, because loggers print an exception's text without its type."""
     yield from islice(evidence.errors.search(pattern), _MANY)
     if not evidence.ended_well:
         yield from islice(evidence.log.search(pattern), _MANY)
@@ -125,7 +125,7 @@ def _lines_above(evidence: Evidence, line: int, count: int) -> list[str]:
 
 
 def _running_file(evidence: Evidence, line: int) -> str:
-    """The file of the innermost frame above a line, torch's attribute look-up left out; empty when none is in view."""
+    """The file of the innermost frame above a line, without torch's attribute lookup; empty if there is none."""
     for text in _lines_above(evidence, line, 16):
         if (frame := _FRAME.search(text)) and "__getattr__" not in text:
             return frame["path"] or frame["cell"] or ""
@@ -133,7 +133,7 @@ def _running_file(evidence: Evidence, line: int) -> str:
 
 
 def _called_before(evidence: Evidence, line: int) -> str:
-    """The class that the nearest source line above calls, for Pythons whose message leaves it out."""
+    """The class that the nearest source line above calls, for Python versions whose message omits it."""
     for text in _lines_above(evidence, line, 6):
         if called := re.search(rf"\b({_LIBRARY_CLASS})\(", text):
             return called[1]
@@ -251,18 +251,18 @@ HAZARD = Hazard(
     ),
     remedies=(
         Remedy(
-            "write the new name, as given beside the error",
+            "use the new name shown next to the error",
             command="python -m pip show LIBRARY   # then the release notes of that version",
             cost="none",
         ),
         Remedy(
-            "move the libraries that belong together to releases of the same time",
+            "upgrade the libraries that belong together",
             command="python -m pip install --upgrade transformers trl peft accelerate datasets huggingface_hub",
         ),
         Remedy(
-            "go back to the release the program was written for",
+            "go back to the release that the program was written for",
             command="python -m pip install 'transformers<5'",
-            cost="later fixes are missing too",
+            cost="without later fixes",
         ),
     ),
     sources=(

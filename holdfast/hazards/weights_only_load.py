@@ -1,10 +1,10 @@
-"""torch refuses to unpickle something in a checkpoint that is more than weights.
+"""torch refuses to unpickle a checkpoint that contains more than weights.
 
 What you see: "Weights only load failed ... Unsupported global: GLOBAL numpy.core.multiarray._reconstruct", often when
-a run of one's own is resumed after an upgrade of torch.
-Why: since torch 2.6 `torch.load` takes weights only; optimizer states, random states and argument objects saved by older
-code carry NumPy or library classes. transformers in turn refuses `torch.load` on a torch older than 2.6.
-What we do: write safetensors and plain JSON, which need no such trust; for an own old file, allow it by name.
+one of your own runs is resumed after an upgrade of torch.
+Why: since torch 2.6 `torch.load` accepts only weights by default. Optimizer states, random states and argument objects
+saved by older code contain NumPy or library classes. transformers in turn refuses `torch.load` with torch before 2.6.
+What we do: write safetensors and plain JSON, which are safe to load. For your own old files, allow the classes by name.
 """
 
 from holdfast.core.facts import MachineFacts
@@ -43,20 +43,23 @@ HAZARD = Hazard(
     ),
     remedies=(
         Remedy(
-            "for files of one's own: let torch load them as before",
+            "for your own files: let torch load them as before",
             change={"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"},
-            cost="a pickle can run code: only for files this machine wrote; without effect where the call itself asks for weights only",
+            cost="a pickle can run code: only for files this machine wrote; no effect if the call itself asks for weights only",
         ),
         Remedy(
-            "allow just the classes that the message names",
+            "allow only the classes named in the message",
             command="torch.serialization.add_safe_globals([numpy._core.multiarray._reconstruct, numpy.ndarray, numpy.dtype])",
         ),
         Remedy(
-            "say it at the one call",
+            "allow it in a single call",
             command="torch.load(path, weights_only=False)",
             cost="a pickle can run code: only for files this machine wrote",
         ),
-        Remedy("where transformers refuses an old torch", command="python -m pip install --upgrade 'torch>=2.6'"),
+        Remedy(
+            "if transformers refuses an old torch: upgrade torch",
+            command="python -m pip install --upgrade 'torch>=2.6'",
+        ),
     ),
     sources=(
         "nanoporetech/remora#226",

@@ -1,9 +1,9 @@
 """Another process holds the GPU's memory.
 
-What you see: "CUDA out of memory" although this run has taken next to nothing, or before it has even begun.
-Why: an earlier run that was killed, a notebook kernel that is still open, or somebody else's job sits on the card.
-What we do: compare what this process holds with what is missing from the card; take another card if there is one;
-otherwise show who holds the memory.
+What you see: "CUDA out of memory" although this run uses almost none, or before it has even started.
+Why: an earlier run that was killed, an open notebook kernel, or somebody else's job still holds memory on the card.
+What we do: compare this process's memory with what is used on the card, use another card if there is one, and otherwise
+show which process holds the memory.
 """
 
 import re
@@ -37,12 +37,12 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
         if gpu.kind == "cuda" and gpu.memory_bytes and gpu.free_bytes is not None:
             held = gpu.memory_bytes - gpu.free_bytes
             if held > gpu.memory_bytes / 4:
-                return Invited(f"{human_bytes(held)} of {gpu.name}'s memory is taken by no process that can be seen")
+                return Invited(f"{human_bytes(held)} of {gpu.name}'s memory is in use, but by no visible process")
     return None
 
 
 def _others_hold_it(evidence: Evidence) -> Passage | None:
-    """The first out-of-memory message whose numbers say that most of what is missing is not ours."""
+    """The first out-of-memory message whose numbers show that other processes hold most of the memory."""
     for match, passage in evidence.log.search(r"[Tt]ried to allocate\s[\s\S]{0,700}"):
         if _missing_is_not_ours(match[0]):
             return passage
@@ -69,7 +69,7 @@ def _held_by_torch(message: str) -> float | None:
     reserved = _bytes(rf"{_SIZE}\s+reserved\s+in\s+total", message)
     if reserved is not None:
         return max(reserved, allocated)
-    # "cached" (torch 1.3 and earlier) and "reserved but unallocated" (2.1 and later) come on top of what is allocated.
+    # "cached" (torch 1.3 and earlier) and "reserved but unallocated" (2.1 and later) are in addition to "allocated".
     return allocated + (_bytes(rf"{_SIZE}\s+(?:cached|is\s+reserved\s+by)", message) or 0)
 
 
@@ -82,7 +82,7 @@ def _bytes(pattern: str, message: str) -> float | None:
 
 
 def _card_full_with_nobody_on_it(evidence: Evidence) -> Passage | None:
-    """An nvidia-smi or gpustat table that shows memory in use and no process that uses it."""
+    """An nvidia-smi or gpustat table with memory in use but no process."""
     nobody = r"No running processes found|Usage +\|\Z|Unknown Error +\d+MiB|\[Not Found\]|\|=+\|\n\+-+\+$|MB \| *(?:\(null\))?$"
     if not seen("log", nobody).find(evidence):
         return None
@@ -101,7 +101,7 @@ HAZARD = Hazard(
     signs=(
         judged("proves", _others_hold_it),
         judged("suggests", _card_full_with_nobody_on_it),
-        # The first call to the driver fails already: there is no room even for a context.
+        # Even the first driver call fails: there is no room for a context.
         suggests(
             "error",
             r"(?:CUDA|cuda)(?: runtime)? error(?: \(2\))?\s?: out of memory",
@@ -113,7 +113,7 @@ HAZARD = Hazard(
             ),
         ),
         suggests("log", r"\d +C\+?G? +Unknown Error +\d+MiB"),
-        # The card lists a process that the system no longer has.
+        # The card lists a process that no longer exists.
         suggests("log", r"kill: \(\d+\) - No such process", also=(seen("log", r"nvidia-smi|used_gpu_memory|MiB /"),)),
         proves(
             "log", r"Free memory on device [\w:() ]*\([\d.]+/[\d.]+ GiB\) on startup is less than desired GPU memory"
@@ -125,13 +125,13 @@ HAZARD = Hazard(
     ),
     remedies=(
         Remedy(
-            "see who holds the memory, also those that nvidia-smi does not list, and end what is yours",
+            "list the processes that hold the memory, including those that nvidia-smi does not show, and end yours",
             command="nvidia-smi; fuser -v /dev/nvidia*; kill PID",
             cost="ends that process",
         ),
         Remedy("use another card", command="CUDA_VISIBLE_DEVICES=1 python train.py", cost="needs a second card"),
         Remedy(
-            "halve the micro-batch and accumulate twice as often",
+            "halve the micro-batch and double the accumulation",
             change={"micro_batch": "halve"},
             cost="a little slower",
         ),
@@ -158,7 +158,7 @@ HAZARD = Hazard(
     ),
     near_misses=(
         "RuntimeError: CUDA out of memory. Tried to allocate 102.00 MiB (GPU 0; 15.78 GiB total capacity; 14.54 GiB already allocated; 48.44 MiB free; 14.67 GiB reserved in total by PyTorch)",
-        # Nobody else is there: the request itself is larger than the card.
+        # No other process: the request itself is larger than the card.
         "RuntimeError: CUDA out of memory. Tried to allocate 25.49 GiB (GPU 0; 23.70 GiB total capacity; 57.77 MiB already allocated; 22.24 GiB free; 84.00 MiB reserved in total by PyTorch)",
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 94.00 MiB. GPU 0 has a total capacity of 14.75 GiB of which 57.06 MiB is free. "
         "Process 3746 has 14.69 GiB memory in use. Of the allocated memory 14.20 GiB is allocated by PyTorch, and 371.50 MiB is reserved by PyTorch but unallocated.",

@@ -29,7 +29,7 @@ def test_a_nearly_full_disk_is_a_warning_and_a_full_one_stops_the_run():
 def test_a_folder_that_cannot_be_written_to_is_told_with_what_to_do_about_that_one():
     disks = (disk(GIGABYTE), disk(GIGABYTE, role="cache", is_writable=False))
     invited = permission_denied.invited_by(MachineFacts(disks=disks), Plan())
-    assert invited.seen == "the cache folder /data cannot be written to or made"
+    assert "/data" in invited.seen
     assert [remedy.command for remedy in invited.remedies] == ["export HF_HOME=~/huggingface"]
 
 

@@ -23,7 +23,7 @@ from holdfast.supervisor.diagnose import diagnose
         ("TypeError: Trainer.__init__() got an unexpected keyword argument 'gpus'", "devices"),
         (
             "TypeError: TrainingArguments.__init__() got an unexpected keyword argument 'eval_strategy'",
-            "an older transformers calls it evaluation_strategy: write that, or upgrade transformers",
+            "evaluation_strategy: use that, or upgrade transformers",
         ),
     ],
 )

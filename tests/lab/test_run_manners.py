@@ -66,8 +66,7 @@ def test_a_program_that_ends_itself_is_told_by_its_own_words(tmp_path, name, sai
     ended = run_program(tmp_path, name)
     assert (ended.exit_code, len(ended.outcomes)) == (1, 1)
     assert ended.outcomes[0].diagnosis == "script-exit"
-    assert f"the program ended by its own decision ({said} in data.csv)" in ended.result["sentence"]
-    assert ended.output.count("by its own decision") == 1
+    assert f"({said} in data.csv)" in ended.result["sentence"]
 
 
 @pytest.mark.parametrize(
