@@ -14,8 +14,8 @@ import click
 
 from holdfast.core.artifacts import to_json
 from holdfast.core.errors import RequestError
-from holdfast.core.exits import exit_words
 from holdfast.core.text import closest
+from holdfast.logs.exits import exit_words
 
 
 @click.command()

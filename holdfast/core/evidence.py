@@ -142,7 +142,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What was seen of one failure. Built by `core.logtext.read_evidence`."""
+    """What was seen of one failure. Built by `logs.log_text.read_evidence`."""
 
     log: Text = Text("log")  # every line that was kept
     errors: Text = Text("error")  # "Type: message" of each exception and fatal line, in order

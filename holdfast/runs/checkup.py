@@ -61,7 +61,7 @@ def check_folder(folder: Path, *, on_part: Callable[[Part, MachineFacts], None] 
 
 def name_failure(trial: DeviceTrial) -> Hazard | None:
     """Name the hazard behind a trial that went wrong, from what the child said; None when it is not established."""
-    from holdfast.core.logtext import read_evidence  # slow to import, and mostly not needed
+    from holdfast.logs.log_text import read_evidence  # slow to import, and mostly not needed
     from holdfast.supervisor.diagnose import diagnose
 
     exit_status = "hang" if trial.outcome == "hang" else trial.detail.split()[0] if trial.outcome == "crash" else ""

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import IO
 
 from holdfast.core.artifacts import read_artifact
-from holdfast.core.biglog import read_log_file
 from holdfast.core.errors import RequestError
 from holdfast.core.evidence import Diagnosis, Evidence, Passage
 from holdfast.core.plan import Remedy, in_script
-from holdfast.core.rawbytes import read_bytes
 from holdfast.core.runfolder import CHILD, EVIDENCE, OUTCOME, REQUEST
 from holdfast.data.magic import name_of_binary
 from holdfast.doctor.own_findings import OWN_FINDINGS
 from holdfast.hazards import Hazard, find_hazard
+from holdfast.logs.log_file import read_log_file
+from holdfast.logs.raw_bytes import read_bytes
 from holdfast.supervisor.diagnose import diagnose
 
 _SHOWN_PASSAGES = 4

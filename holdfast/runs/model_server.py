@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from holdfast.core.errors import HoldfastError, MachineError, RequestError, install, read_error
-from holdfast.core.exits import exit_words
 from holdfast.core.text import human_seconds
+from holdfast.logs.exits import exit_words
 from holdfast.runs.finished_model import FinishedModel, find_model
 
 _LOAD_SECONDS = 300.0  # torch alone took 70 s on a machine with other work

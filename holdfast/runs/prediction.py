@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import HoldfastError, MachineError, RequestError, install, read_error
-from holdfast.core.exits import exit_words
+from holdfast.logs.exits import exit_words
 from holdfast.runs.finished_model import FinishedModel
 
 Row = dict[str, Any]
@@ -99,7 +99,7 @@ def _why(job: Path, code: int) -> HoldfastError:
             seen=lines[-1],
             try_next=[install("train")],
         )
-    from holdfast.core.logtext import read_evidence  # slow to import, and mostly not needed
+    from holdfast.logs.log_text import read_evidence  # slow to import, and mostly not needed
     from holdfast.supervisor.diagnose import diagnose
 
     diagnosis = diagnose(read_evidence("\n".join(lines), str(code)))

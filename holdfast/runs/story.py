@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from holdfast.core.artifacts import read_artifact
-from holdfast.core.loglines import clean_lines
 from holdfast.core.old_events import read_events
 from holdfast.core.runfolder import (
     DATASET,
@@ -35,6 +34,7 @@ from holdfast.core.runfolder import (
     SUPERVISOR,
     model_folder,
 )
+from holdfast.logs.log_lines import clean_lines
 from holdfast.runs.nodes import read_leader
 from holdfast.runs.run_path import require_run
 from holdfast.supervisor.outcome import newest_beat

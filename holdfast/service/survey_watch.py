@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.artifacts import read_artifact, write_artifact
-from holdfast.core.exits import exit_words
 from holdfast.core.text import human_seconds
+from holdfast.logs.exits import exit_words
 from holdfast.service.survey_child import too_much
 
 PLACE = ".survey"  # in the upload's folder

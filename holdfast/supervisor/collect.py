@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.core.artifacts import read_artifact, write_artifact
-from holdfast.core.biglog import read_log_file
 from holdfast.core.evidence import Evidence, Frame, Stack, Text
-from holdfast.core.exits import exit_words
-from holdfast.core.logtext import read_evidence
 from holdfast.core.old_events import read_events
 from holdfast.core.runfolder import EVENTS, EVIDENCE, OUTCOME, OUTPUT, STACKS
+from holdfast.logs.exits import exit_words
+from holdfast.logs.log_file import read_log_file
+from holdfast.logs.log_text import read_evidence
 from holdfast.supervisor.child import Child, free_room
 from holdfast.supervisor.child_exits import signal_name
 from holdfast.supervisor.closeup import look_closely

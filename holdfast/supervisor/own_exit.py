@@ -8,9 +8,9 @@ program caught. Reads: events.jsonl and output.log of the attempt.
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.core.loglines import clean_lines
 from holdfast.core.old_events import find_last_event
 from holdfast.core.runfolder import EVENTS, OUTPUT
+from holdfast.logs.log_lines import clean_lines
 
 _TAIL_BYTES, _LAST_LINES = 16_384, 20
 

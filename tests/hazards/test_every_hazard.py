@@ -7,9 +7,9 @@ import pytest
 
 from holdfast.cli import COMMANDS
 from holdfast.core.evidence import Diagnosis, Text
-from holdfast.core.logtext import read_evidence
 from holdfast.core.plan import Plan
 from holdfast.hazards import Case, all_hazards
+from holdfast.logs.log_text import read_evidence
 from holdfast.supervisor.diagnose import diagnose
 
 PLAN_SETTINGS = {field.name for field in dataclasses.fields(Plan)} - {"environment"}

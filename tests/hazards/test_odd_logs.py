@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from holdfast.core.logtext import read_evidence
 from holdfast.hazards import Case, all_hazards
+from holdfast.logs.log_text import read_evidence
 from holdfast.supervisor.diagnose import diagnose
 
 SIZE = 100_000

@@ -9,19 +9,20 @@ PACKAGE = Path(__file__).parents[2] / "holdfast"
 
 MAY_IMPORT = {
     "core": set(),
+    "logs": {"core"},
     "hazards": {"core"},
     "machine": {"core"},
     "data": {"core"},
     "models": {"core", "machine"},
     "planning": {"core", "hazards"},
     "doctor": {"core", "hazards", "machine", "planning"},
-    "supervisor": {"core", "hazards", "planning"},
+    "supervisor": {"core", "logs", "hazards", "planning"},
     "engine": {"core", "data"},
     "preload": set(),
-    "runs": {"core", "hazards", "machine", "data", "models", "planning", "doctor", "supervisor"},
+    "runs": {"core", "logs", "hazards", "machine", "data", "models", "planning", "doctor", "supervisor"},
     "integrations": {"core", "runs"},
-    "cli": {"core", "hazards", "data", "runs", "service"},
-    "service": {"core", "hazards", "data", "runs"},
+    "cli": {"core", "logs", "hazards", "data", "runs", "service"},
+    "service": {"core", "logs", "hazards", "data", "runs"},
 }
 HEAVY = {
     "torch": {"engine"},

@@ -3,9 +3,9 @@
 import pytest
 
 from holdfast.core.facts import Gpu, GpuProcess, MachineFacts, TorchBuild
-from holdfast.core.logtext import read_evidence
 from holdfast.core.plan import Plan
 from holdfast.hazards import find_hazard
+from holdfast.logs.log_text import read_evidence
 from holdfast.supervisor.diagnose import diagnose
 
 GIB = 2**30

@@ -11,8 +11,8 @@ from holdfast_preload.loaders import changed_loader
 from holdfast_preload.trainer_rungs import change_batches, split_batch
 from holdfast_preload.wraps import around, given, in_phase
 
-from holdfast.core.logtext import read_evidence
 from holdfast.core.old_events import read_events
+from holdfast.logs.log_text import read_evidence
 from holdfast.supervisor.diagnose import diagnose
 
 

@@ -1,6 +1,6 @@
 """How signs are weighed, on logs of the kinds people have."""
 
-from holdfast.core.logtext import read_evidence
+from holdfast.logs.log_text import read_evidence
 from holdfast.supervisor.diagnose import diagnose
 
 

@@ -5,10 +5,10 @@ import signal
 import pytest
 
 from holdfast.core.heartbeat import BeatWriter
-from holdfast.core.logtext import read_evidence
 from holdfast.core.old_events import Events
 from holdfast.core.records import Outcome
 from holdfast.core.runfolder import BEAT, BEATS, EVENTS
+from holdfast.logs.log_text import read_evidence
 from holdfast.supervisor.outcome import (
     closing_words,
     ineffective_changes,

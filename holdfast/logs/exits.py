@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 
-from holdfast.core.loglines import Line
+from holdfast.logs.log_lines import Line
 
 _SIGNALS = {
     1: "SIGHUP",

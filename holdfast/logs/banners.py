@@ -1,9 +1,27 @@
-"""Reads which versions were at work from what logs print: pip and conda lists, environment reports, banners, paths."""
+"""Reads what programs print about themselves: how far their progress bars are, and which versions they use.
+
+Versions come from pip and conda lists, environment reports, banners and paths.
+"""
 
 import re
 from collections.abc import Iterable, Iterator
 
-from holdfast.core.loglines import Line
+from holdfast.core.evidence import Progress
+from holdfast.logs.log_lines import Line
+
+_UNITS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_COUNT = r"(?P<done>\d+(?:\.\d+)?)(?P<unit>[kKMGT]?)i?B?/(?P<total>\d+(?:\.\d+)?|\?)(?P<total_unit>[kKMGT]?)i?B?"
+_BARS = (
+    # Epoch 1:  45%|████▌     | 45/100 [00:12<00:15,  3.61it/s]      (tqdm)
+    re.compile(rf"(?P<text>[^|%]*?)[: ]*\d{{1,3}}%\|[^|]*\|\s*{_COUNT}"),
+    # Map: 100 examples [00:01, 95 examples/s] has no total; 45/100 [00:12<00:15 has lost its bar
+    re.compile(rf"(?P<text>[^|\[]*?)[: ]*{_COUNT} \[\d+:\d+(?::\d+)?<"),
+    # 45/100 [=======>......] - ETA: 3s      45/100 ━━━━━━━━━━ 3s      (Keras)
+    re.compile(rf"(?P<text>)\s*{_COUNT} (?:\[[=>.]+\]|━+)"),
+    # Training ━━━━━━━╸━━━ 45/100 0:00:12      (rich, Lightning)
+    re.compile(rf"(?P<text>[^━╸]*?)[━╸╺]+\s+{_COUNT}"),
+)
+_BAR_HINT = re.compile(r"%\||\d/[\d?]|━")
 
 # Only these are looked for: a metric looks like a row of `pip list` too.
 _NAMES = (
@@ -50,6 +68,23 @@ _PROMPT = re.compile(r"(?:>>> |In \[\d+\]: |print\()(?P<name>\w+)\.__version__")
 _BARE = re.compile(rf"^(?:Out\[\d+\]: )?[`'\"]?{_VERSION}[`'\"]?\s*$")
 _HINT = re.compile(r"\d\.\d")
 _DIGITS = re.compile(r"\d+")
+
+
+def read_progress(lines: Iterable[Line]) -> tuple[Progress, ...]:
+    """Give the last state of each progress bar, the one drawn last at the end."""
+    bars: dict[tuple[str, float | None], Progress] = {}
+    for number, line in lines:
+        if not _BAR_HINT.search(line):
+            continue
+        for shape in _BARS:
+            if match := shape.match(line[:400]):
+                done = float(match["done"]) * _UNITS[match["unit"]]
+                total = None if match["total"] == "?" else float(match["total"]) * _UNITS[match["total_unit"]]
+                bar = Progress(match["text"].strip(), done, total, number)
+                bars.pop((bar.text, total), None)
+                bars[bar.text, total] = bar
+                break
+    return tuple(bars.values())
 
 
 def read_versions(lines: Iterable[Line]) -> Iterator[Line]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core.logtext import exit_words, read_evidence
+from holdfast.logs.log_text import exit_words, read_evidence
 
 
 class TestEnd:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from holdfast.core.evidence import Stack
-from holdfast.core.logtext import read_evidence
+from holdfast.logs.log_text import read_evidence
 
 
 def stacks_of(text: str) -> tuple[Stack, ...]:

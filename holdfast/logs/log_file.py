@@ -12,9 +12,9 @@ from itertools import chain
 from pathlib import Path
 
 from holdfast.core.evidence import Evidence
-from holdfast.core.loglines import Line
-from holdfast.core.logtext import read_lines
-from holdfast.core.rawbytes import Readable, decoded, read_bytes
+from holdfast.logs.log_lines import Line
+from holdfast.logs.log_text import read_lines
+from holdfast.logs.raw_bytes import Readable, decoded, read_bytes
 
 _WHOLE_BYTES = 1 << 20  # a file up to this size is kept as it is; crash reports are such files
 _HEAD_BYTES, _MIDDLE_BYTES, _TAIL_BYTES = 96 << 10, 224 << 10, 192 << 10

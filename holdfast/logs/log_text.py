@@ -6,14 +6,13 @@ recognises structure (an exception, a frame, a shell's word about a signal) and 
 
 from collections.abc import Iterable, Iterator
 
-from holdfast.core.banners import read_versions
-from holdfast.core.crashreports import ips_facts, read_ips, read_samples, with_load_addresses
-from holdfast.core.errorlines import find_errors
 from holdfast.core.evidence import Evidence, Stack, Text
-from holdfast.core.exits import exit_words, find_exits
-from holdfast.core.loglines import Line, by_speaker, clean_lines
-from holdfast.core.progress import read_progress
-from holdfast.core.stacks import read_stacks
+from holdfast.logs.banners import read_progress, read_versions
+from holdfast.logs.crash_reports import ips_facts, read_ips, read_samples, with_load_addresses
+from holdfast.logs.error_lines import find_errors
+from holdfast.logs.exits import exit_words, find_exits
+from holdfast.logs.log_lines import Line, by_speaker, clean_lines
+from holdfast.logs.stack_reports import read_stacks
 
 __all__ = ["exit_words", "read_evidence", "read_lines"]
 

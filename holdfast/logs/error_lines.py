@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 
-from holdfast.core.loglines import Line
+from holdfast.logs.log_lines import Line
 
 _LONGEST_MESSAGE_LINES = 60
 _LONGEST_FLUSH_LINES = 20  # of these, not indented
@@ -85,7 +85,7 @@ class _Rest(Enum):
 def find_errors(lines: Iterable[Line]) -> Iterator[Line]:
     """Give each line in which something failed, in order; an exception reads "Type: message".
 
-    The lines are those of one speaker, as `loglines.by_speaker` gives them.
+    The lines are those of one speaker, as `log_lines.by_speaker` gives them.
     """
     traceback, message = _Traceback(), _Message()
     is_announced = is_ignored = False  # that the next exception, or the one being read, was ignored

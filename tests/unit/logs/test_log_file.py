@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core import biglog
-from holdfast.core.biglog import read_log_file
 from holdfast.core.evidence import Evidence
+from holdfast.logs import log_file
+from holdfast.logs.log_file import read_log_file
 
 TROUBLE = b'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    x()\nRuntimeError: in the middle\n'
 PIECES_OF_REPORTS = """
@@ -32,7 +32,7 @@ def small(monkeypatch):
         "_CHUNK_BYTES": 3000,
     }
     for name, value in limits.items():
-        monkeypatch.setattr(biglog, name, value)
+        monkeypatch.setattr(log_file, name, value)
 
 
 def read(log: bytes) -> Evidence:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core.logtext import read_evidence
+from holdfast.logs.log_text import read_evidence
 
 
 def errors_of(text: str) -> list[str]:

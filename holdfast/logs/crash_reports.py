@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from holdfast.core.evidence import Frame, Stack, Text
-from holdfast.core.loglines import Line
+from holdfast.logs.log_lines import Line
 
 _DECODER = json.JSONDecoder()
 _FRAMES = re.compile(r'"(?P<key>frames|lastExceptionBacktrace)"\s*:\s*\[')
