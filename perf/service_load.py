@@ -63,7 +63,7 @@ def main() -> None:
 
 def make_stage(jobs: int, followers: int) -> tuple[str, list[int]]:
     """Rows, folders and somebody who is logged in."""
-    from holdfast.service.process import set_up
+    from holdfast.service.child_process import set_up
 
     set_up()
     from django.contrib.auth.models import User

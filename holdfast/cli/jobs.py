@@ -267,7 +267,7 @@ def cleanup(home: Path | None, as_json: bool) -> None:
 def token_(name: str, user: str | None, read_only: bool, days: int | None, home: Path | None, as_json: bool) -> None:
     """On the server's machine: make a token and print it, this once."""
     _on_this_machine(home)
-    from holdfast.service.jobs.tokens import make_token_for
+    from holdfast.service.jobs.api_tokens import make_token_for
 
     text = make_token_for(user, name, may_write=not read_only, days=days)
     click.echo(to_json({"token": text}) if as_json else text)
@@ -294,7 +294,7 @@ def _on_this_machine(home: Path | None) -> None:
             f"no job service is kept in {kept}",
             try_next=("--home FOLDER, the one that holdfast serve was given", "holdfast serve, which makes one"),
         )
-    from holdfast.service.process import set_up
+    from holdfast.service.child_process import set_up
 
     set_up()
 

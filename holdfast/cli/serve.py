@@ -34,13 +34,13 @@ def serve(host: str, port: int, runs_at_once: int | None, home: Path | None, use
         os.environ["HOLDFAST_RUNS_AT_ONCE"] = str(runs_at_once)
     require_packages()
 
+    from holdfast.service.child_process import set_up
     from holdfast.service.hosts import hosts_of
-    from holdfast.service.process import set_up
 
     os.environ["HOLDFAST_HOSTS"] = ",".join(hosts_of(host, service_variable("HOSTS").split(",")))
     set_up()
-    from holdfast.service.serve import Address
-    from holdfast.service.serve import serve as serve_pages
+    from holdfast.service.local_service import Address
+    from holdfast.service.local_service import serve as serve_pages
 
     serve_pages(Address(host=host, port=port), user=user, say=_say, open_page=None if no_browser else _open_page)
 

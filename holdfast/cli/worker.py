@@ -35,10 +35,10 @@ def worker(slots: int, queues: str, name: str, home: Path | None) -> None:
             seen="on one machine `holdfast serve` takes them itself",
             try_next=("HOLDFAST_BROKER_URL=redis://HOST:6379/0 holdfast worker", "read docs/service.md"),
         )
-    from holdfast.service.process import set_up
+    from holdfast.service.child_process import set_up
 
     set_up()
-    from holdfast.service.worker import work
+    from holdfast.service.celery_worker import work
 
     work(
         slots=slots, queues=tuple(part.strip() for part in queues.split(",") if part.strip()), name=name, say=click.echo

@@ -90,7 +90,7 @@ def _is_somebody(headers: dict[bytes, bytes]) -> bool:
     """Whether the token or the session that is shown is a living one."""
     from django.contrib.auth import get_user
 
-    from holdfast.service.jobs.tokens import find_token
+    from holdfast.service.jobs.api_tokens import find_token
 
     shown = {name: headers.get(name, b"").decode("latin-1") for name in (b"authorization", b"cookie")}
     try:

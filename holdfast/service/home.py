@@ -42,9 +42,9 @@ class Home:
         return self.folder / "incoming"
 
     @property
-    def keepers(self) -> Path:
+    def agents(self) -> Path:
         """Who keeps which job, and what they said."""
-        return self.folder / "keepers"
+        return self.folder / "agents"
 
     @property
     def static(self) -> Path:
@@ -53,7 +53,7 @@ class Home:
 
     def make(self) -> None:
         """Make the folders, readable by their owner only."""
-        for folder in (self.folder, self.runs, self.datasets, self.incoming, self.keepers):
+        for folder in (self.folder, self.runs, self.datasets, self.incoming, self.agents):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def kept(self) -> int:

@@ -9,9 +9,8 @@ urlpatterns = [
     path("api/", api.urls),
     path("admin/", admin.site.urls),
     path("", include("holdfast.service.pages.urls")),
-    path("", include("holdfast.service.pages.data_urls")),
 ]
 
-_PROBLEMS = "holdfast.service.pages.views.entry"
+_PROBLEMS = "holdfast.service.pages.views.login_views"
 handler400, handler403 = f"{_PROBLEMS}.bad_request", f"{_PROBLEMS}.forbidden"
 handler404, handler500 = f"{_PROBLEMS}.not_found", f"{_PROBLEMS}.server_error"

@@ -6,11 +6,11 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from holdfast.service.first_user import make_link
+from holdfast.service.first_login import make_link
+from holdfast.service.jobs.api_tokens import make_token
 from holdfast.service.jobs.models import Dataset, Job, TrainedModel, Worker
 from holdfast.service.jobs.notices import make_hook
 from holdfast.service.jobs.secrets import keep_secret
-from holdfast.service.jobs.tokens import make_token
 from tests.service.folders import make_job, write_folder
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]

@@ -1,7 +1,7 @@
 """Kills everything at random while jobs run: `python -m tests.service.chaos --jobs 200 --workers 4`.
 
 PostgreSQL, Redis or RabbitMQ, workers, a dispatcher and the web server are real processes. Every few seconds one of
-them, or a keeper, a supervisor or an engine, gets SIGKILL; what a service manager would start again is started again
+them, or an agent, a supervisor or an engine, gets SIGKILL; what a service manager would start again is started again
 after a moment. In the end every job must have finished exactly once, and never two engines have worked on one. Jobs
 that nobody had begun when most of the time was over are withdrawn, and not counted. Adds a line to the ledger.
 """
@@ -28,7 +28,7 @@ from tests.service.place import Place, kill, place
 from tests.tiny import tiny_bert
 
 VICTIMS = {
-    "worker": 3, "keeper": 4, "supervisor": 3, "engine": 2, "dispatcher": 2, "web": 2, "broker": 2, "database": 1,
+    "worker": 3, "agent": 4, "supervisor": 3, "engine": 2, "dispatcher": 2, "web": 2, "broker": 2, "database": 1,
 }  # fmt: skip
 
 
@@ -97,10 +97,10 @@ class Chaos:
                 self._again.append((now + wait, part.start))
                 self.killed[kind] += 1
             return
-        if kind in ("keeper", "supervisor", "engine"):
+        if kind in ("agent", "supervisor", "engine"):
             words = {
-                "keeper": ("holdfast.service.process", "keeper"),
-                "supervisor": ("holdfast.runs.held",),
+                "agent": ("holdfast.service.child_process", "agent"),
+                "supervisor": ("holdfast.service.agent_child",),
                 "engine": ("holdfast.engine",),
             }[kind]
             found = self._site.find(*words)

@@ -4,13 +4,13 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from holdfast.service import storage, unsent
+from holdfast.service import object_store, outbox
 from holdfast.service.home import this_home
 from holdfast.service.jobs import datasets, leases, registry, webhooks
 from holdfast.service.jobs.models import Dataset
-from holdfast.service.storage import open_store
-from holdfast.service.unsent import send_unsent
-from tests.service.mirrored import hold
+from holdfast.service.object_store import open_store
+from holdfast.service.outbox import send_outbox
+from tests.service.replicas import hold
 from tests.service.world import World, make_world
 
 
@@ -74,10 +74,10 @@ def as_person(world):
 def store(settings, tmp_path):
     """A store that the machines of a service share."""
     settings.STORE = f"file://{tmp_path}/store"
-    storage._open.cache_clear()
-    unsent._sent_datasets.clear()
+    object_store._open.cache_clear()
+    outbox._sent_datasets.clear()
     yield open_store()
-    storage._open.cache_clear()
+    object_store._open.cache_clear()
 
 
 @pytest.fixture
@@ -97,6 +97,6 @@ def job(ada, data, at, store):
     """A job that machine one has begun, with its upload in the store."""
     data.path.parent.mkdir(parents=True)
     data.path.write_text("text,label\na,b\n")
-    send_unsent(store)
+    send_outbox(store)
     made = leases.submit(owner=ada, name="words", dataset=data, request={"task": "classify"})
     return hold(made, 0)

@@ -1,4 +1,4 @@
-"""A service of real processes: a home, a database, perhaps a broker; workers, keepers and supervisors to kill."""
+"""A service of real processes: a home, a database, perhaps a broker; workers, agents and supervisors to kill."""
 
 import contextlib
 import json
@@ -45,7 +45,7 @@ class Place:
 
     def run_code(self, code: str) -> str:
         """A few lines in a process of their own with Django ready."""
-        ready = "from holdfast.service.process import set_up; set_up()\n"
+        ready = "from holdfast.service.child_process import set_up; set_up()\n"
         done = subprocess.run(
             [sys.executable, "-c", ready + code], env=self.environment, cwd=ROOT, capture_output=True, text=True
         )
@@ -85,7 +85,7 @@ class Place:
         return self.start(name, "holdfast", "worker", "--name", name, "--slots", str(slots), queues)
 
     def dispatcher(self) -> "subprocess.Popen[bytes]":
-        return self.start("dispatcher", "holdfast.service.process", "dispatcher")
+        return self.start("dispatcher", "holdfast.service.child_process", "dispatcher")
 
     def rows(self, columns: str = "id,state,claims,step,sentence", where: str = "1=1") -> list[dict[str, Any]]:
         return self.ask(f"select {columns} from jobs_job where {where} order by id")
@@ -114,12 +114,12 @@ class Place:
         lines = (self.run_folder(job_id) / "events.jsonl").read_text().splitlines()
         return [event for line in lines if (event := json.loads(line))["event"] == name]
 
-    def keeper(self, job_id: int) -> psutil.Process:
-        """The living keeper of a job."""
-        return self.find("holdfast.service.process", "keeper", str(job_id))[-1]
+    def agent(self, job_id: int) -> psutil.Process:
+        """The living agent of a job."""
+        return self.find("holdfast.service.child_process", "agent", str(job_id))[-1]
 
     def supervisor(self, job_id: int) -> psutil.Process:
-        return self.find("holdfast.runs.held", str(self.run_folder(job_id)))[-1]
+        return self.find("holdfast.service.agent_child", str(self.run_folder(job_id)))[-1]
 
     def engines(self, job_id: int) -> list[psutil.Process]:
         return self.find("holdfast.engine", str(self.run_folder(job_id)))
@@ -186,7 +186,7 @@ class Place:
 
     def told(self, job_id: int) -> str:
         """Everything that may say why a job stands where it stands."""
-        files = [self.home / "keepers" / f"{job_id}.log", self.run_folder(job_id) / "supervisor.log"]
+        files = [self.home / "agents" / f"{job_id}.log", self.run_folder(job_id) / "supervisor.log"]
         files += sorted(self.home.glob("test-*.log"))
         said = [f"== {file.name}\n{file.read_text()[-3000:]}" for file in files if file.exists()]
         return "\n".join([str(self.rows()), *said])

@@ -4,11 +4,11 @@ import json
 import random
 import sys
 
-from holdfast.service.process import set_up
+from holdfast.service.child_process import set_up
 
 
 def main(model: str, count: int, given: dict[str, object]) -> None:
-    from holdfast.service.first_user import first_user
+    from holdfast.service.first_login import first_user
     from holdfast.service.jobs import leases
     from holdfast.service.jobs.models import Dataset
 

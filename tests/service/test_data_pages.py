@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.service.home import this_home
-from holdfast.service.jobs import registry, try_it
+from holdfast.service.jobs import model_pool, registry
 from holdfast.service.jobs.models import ApiToken, Dataset, Job, TrainedModel, Worker
 from tests.service.markup import faults_of
 from tests.service.surveyed import ROWS, survey_here
@@ -97,7 +97,7 @@ def test_what_is_not_there_is_said_in_the_design(world, as_person, page):
 
 
 def test_a_fault_of_ours_is_said_without_the_database(world, monkeypatch):
-    from holdfast.service.pages.views import models
+    from holdfast.service.pages.views import model_views as models
 
     client = Client(raise_request_exception=False)
     client.force_login(world.ada)
@@ -243,9 +243,9 @@ def test_trying_a_model_shows_probabilities_answers_passages_or_words(world, as_
 
 
 def test_what_is_tried_is_bounded(tmp_path):
-    for text in ("", "  ", "x" * (try_it.LONGEST_TEXT + 1)):
+    for text in ("", "  ", "x" * (model_pool.LONGEST_TEXT + 1)):
         with pytest.raises(RequestError):
-            try_it.ask(tmp_path, text)
+            model_pool.ask(tmp_path, text)
 
 
 @pytest.mark.parametrize("page", ["/datasets/", "/models/", "/machines/", "/account/"])

@@ -1,4 +1,4 @@
-"""The dispatcher: slots, dead keepers, leases of others. Keepers are stand-ins."""
+"""The dispatcher: slots, dead agents, leases of others. Agents are stand-ins."""
 
 import socket
 from datetime import timedelta
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db
 
 
 class Process:
-    """A keeper that lives until it is told otherwise."""
+    """A agent that lives until it is told otherwise."""
 
     code = None
 
@@ -32,7 +32,7 @@ def started(monkeypatch):
         found[job_id] = Process()
         return found[job_id]
 
-    monkeypatch.setattr(dispatchers, "start_keeper", start)
+    monkeypatch.setattr(dispatchers, "start_agent", start)
     return found
 
 
@@ -52,59 +52,59 @@ def states():
 
 def test_it_takes_as_many_jobs_as_it_has_slots(started, worker):
     queue(3)
-    turning = Dispatcher(worker)
-    turning.turn()
-    turning.turn()
+    dispatcher = Dispatcher(worker)
+    dispatcher.tick()
+    dispatcher.tick()
     assert states() == ["running", "running", "queued"]
     assert len(started) == 2
 
 
-def test_a_successor_counts_the_keepers_that_live_on(started, worker):
+def test_a_successor_counts_the_agents_that_live_on(started, worker):
     queue(3)
-    Dispatcher(worker).turn()
-    Dispatcher(workers.register(2, "box")).turn()
+    Dispatcher(worker).tick()
+    Dispatcher(workers.register(2, "box")).tick()
     assert states() == ["running", "running", "queued"]
 
 
 def test_the_job_of_a_dead_keeper_is_taken_again_at_once(started, worker):
     (job,) = queue(1)
-    turning = Dispatcher(worker)
-    turning.turn()
+    dispatcher = Dispatcher(worker)
+    dispatcher.tick()
     started[job.pk].code = -9
-    turning.turn()
+    dispatcher.tick()
     assert Job.objects.get(pk=job.pk).claims == 2
 
 
 def test_the_job_of_a_dead_keeper_waits_while_its_supervisor_lives(started, worker, monkeypatch):
     (job,) = queue(1)
-    turning = Dispatcher(worker)
-    turning.turn()
+    dispatcher = Dispatcher(worker)
+    dispatcher.tick()
     started[job.pk].code = -9
     monkeypatch.setattr(dispatchers, "holder", lambda run: object())
-    turning.turn()
+    dispatcher.tick()
     assert Job.objects.get(pk=job.pk).claims == 1
     monkeypatch.setattr(dispatchers, "holder", lambda run: None)
-    turning.turn()
+    dispatcher.tick()
     assert Job.objects.get(pk=job.pk).claims == 2
 
 
 def test_a_keeper_that_has_written_its_end_is_forgotten(started, worker):
     (job,) = queue(1)
-    turning = Dispatcher(worker)
-    turning.turn()
+    dispatcher = Dispatcher(worker)
+    dispatcher.tick()
     leases.release(job.pk, Job.objects.get(pk=job.pk).claim, "finished")
     started[job.pk].code = 0
-    turning.turn()
+    dispatcher.tick()
     assert states() == ["finished"]
-    assert not turning._keepers
+    assert not dispatcher._agents
 
 
 def test_a_claim_is_held_for_a_keeper_that_is_slow_to_start(started, worker):
     (job,) = queue(1)
-    turning = Dispatcher(worker)
-    turning.turn()
+    dispatcher = Dispatcher(worker)
+    dispatcher.tick()
     Job.objects.filter(pk=job.pk).update(lease_until=Now() - timedelta(seconds=1))
-    turning._hold_for_starting()
+    dispatcher._hold_for_starting()
     assert leases.requeue_lost() == []
 
 
@@ -113,22 +113,22 @@ def test_leases_of_other_machines_are_looked_after_too(started, worker):
     gone = Worker.objects.create(name="gone", host="gone", devices=["cpu"])
     leases.claim(job.pk, gone)
     Job.objects.filter(pk=job.pk).update(lease_until=Now() - timedelta(seconds=1))
-    Dispatcher(worker).turn()
+    Dispatcher(worker).tick()
     row = Job.objects.get(pk=job.pk)
     assert (row.state, row.worker) == ("running", worker)
 
 
 def test_with_no_slots_nothing_is_taken(started):
     queue(1)
-    Dispatcher(workers.register(0, "page")).turn()
+    Dispatcher(workers.register(0, "page")).tick()
     assert states() == ["queued"]
 
 
 def test_who_leaves_takes_nothing_more(started, worker):
     queue(1)
-    turning = Dispatcher(worker)
-    turning._leave()
-    turning.turn()
+    dispatcher = Dispatcher(worker)
+    dispatcher._leave()
+    dispatcher.tick()
     assert states() == ["queued"]
 
 
@@ -144,13 +144,13 @@ def test_a_keeper_that_cannot_be_started_costs_neither_its_job_nor_the_dispatche
     def refuse(*_):
         raise OSError("no memory for another process")
 
-    turning = Dispatcher(worker)
-    monkeypatch.setattr(dispatchers, "start_keeper", refuse)
-    turning.turn_safely()
+    dispatcher = Dispatcher(worker)
+    monkeypatch.setattr(dispatchers, "start_agent", refuse)
+    dispatcher.tick_safely()
     row = Job.objects.get(pk=job.pk)
     assert (row.state, row.claims) == ("queued", 0)
-    monkeypatch.setattr(dispatchers, "start_keeper", lambda *_: Process())
-    turning.turn_safely()
+    monkeypatch.setattr(dispatchers, "start_agent", lambda *_: Process())
+    dispatcher.tick_safely()
     assert states() == ["running"]
 
 

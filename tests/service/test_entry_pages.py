@@ -8,7 +8,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
-from holdfast.service.first_user import make_link
+from holdfast.service.first_login import make_link
 from holdfast.service.jobs.models import ApiToken, Hook, OneTimeLink, Secret
 from tests.service.world import HUB_TOKEN, PASSWORD
 

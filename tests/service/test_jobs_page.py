@@ -10,7 +10,7 @@ import pytest
 
 from tests.docs_text import ROOT, blocks_of
 from tests.service.place import place
-from tests.service.test_serve import serve
+from tests.service.test_local_service import serve
 from tests.tiny import tiny_bert
 
 pytestmark = [pytest.mark.service, pytest.mark.full, pytest.mark.timeout(600)]

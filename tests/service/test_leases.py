@@ -8,8 +8,9 @@ from django.contrib.auth.models import User
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from holdfast.service import broker
 from holdfast.service.home import this_home
-from holdfast.service.jobs import leases, tasks
+from holdfast.service.jobs import leases
 from holdfast.service.jobs.models import Job, Notice, Worker
 from holdfast.service.jobs.notices import make_hook
 
@@ -198,9 +199,9 @@ def test_what_runs_is_not_deleted_and_of_what_is_nothing_stays(owner, worker, ho
     claimed = leases.claim(job.pk, worker)
     assert not leases.delete(job)
     leases.release(job.pk, claimed, "stopped")
-    keepers = this_home().keepers
-    keepers.mkdir(parents=True)
-    left = [job.folder / "request.json", keepers / f"{job.pk}.json", keepers / f"{job.pk}.log"]
+    agents = this_home().agents
+    agents.mkdir(parents=True)
+    left = [job.folder / "request.json", agents / f"{job.pk}.json", agents / f"{job.pk}.log"]
     job.folder.mkdir(parents=True)
     for file in left:
         file.write_text("{}")
@@ -223,7 +224,7 @@ def test_a_job_that_needs_a_device_is_announced_to_those_that_have_it_every_time
 ):
     told = []
     settings.BROKER_URL = "redis://broker"
-    monkeypatch.setattr(tasks, "announce", lambda job_id, device: told.append(device))
+    monkeypatch.setattr(broker, "announce", lambda job_id, device: told.append(device))
     card = Worker.objects.create(name="card", host="card", devices=["cpu", "cuda"])
     with django_capture_on_commit_callbacks(execute=True):
         job = queue(owner, device="cuda")

@@ -7,7 +7,7 @@ from django.contrib.auth import authenticate
 from django.test import RequestFactory
 from django.utils import timezone
 
-from holdfast.service.first_user import make_link
+from holdfast.service.first_login import make_link
 from holdfast.service.jobs import limits
 from holdfast.service.jobs.models import LoginFailure
 

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from holdfast.core.errors import RequestError
 from holdfast.service.jobs import leases, notices, webhooks
-from holdfast.service.jobs.ends import write_end
+from holdfast.service.jobs.leases import end_job
 from holdfast.service.jobs.limits import TESTS, WINDOW_SECONDS, TooMany
 from holdfast.service.jobs.models import Hook, Job, LoginFailure, Notice, Worker
 from holdfast.service.jobs.notices import MOST_TRIES, file_notices, make_hook, send_due, send_test
@@ -196,9 +196,9 @@ def test_the_end_of_a_claimed_run_is_told_once_and_only_by_its_holder(ada, ear, 
     worker = Worker.objects.create(name="studio", host="studio", devices=["cpu"])
     job = leases.submit(owner=ada, name="bank", request={})
     claim = leases.claim(job.pk, worker)
-    assert not write_end(job.pk, uuid.uuid4(), "failed", tmp_path, {"sentence": "by somebody else"})
-    assert write_end(job.pk, claim, "failed", tmp_path, {"sentence": "every rung was tried"})
-    assert not write_end(job.pk, claim, "failed", tmp_path, {"sentence": "again"})
+    assert not end_job(job.pk, uuid.uuid4(), "failed", tmp_path, {"sentence": "by somebody else"})
+    assert end_job(job.pk, claim, "failed", tmp_path, {"sentence": "every rung was tried"})
+    assert not end_job(job.pk, claim, "failed", tmp_path, {"sentence": "again"})
     assert send_due() == 1
     told = json.loads(ear.heard[0][2])
     assert (told["event"], told["run"]["sentence"]) == ("failed", "every rung was tried")

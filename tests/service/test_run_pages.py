@@ -8,7 +8,7 @@ import pytest
 from django.conf import settings
 from django.utils import timezone
 
-from holdfast.service.jobs.models import Job, TrainedModel
+from holdfast.service.jobs.models import Job, JobState, TrainedModel
 from tests.service.folders import STATES, make_job
 
 pytestmark = pytest.mark.django_db
@@ -23,7 +23,7 @@ def test_a_run_in_any_state_has_a_page_and_live_parts(home, ada, page, folder):
         assert b"Traceback" not in answer.content
 
 
-@pytest.mark.parametrize("state", Job.State.values)
+@pytest.mark.parametrize("state", JobState.values)
 def test_a_row_of_any_state_without_a_folder_has_a_page(home, ada, page, state):
     job = make_job(ada, state=state)
     assert page.get(f"/runs/{job.pk}").status_code == 200

@@ -1,12 +1,12 @@
-"""Kept secrets: nobody reads them back but the keeper of a run of their owner."""
+"""Kept secrets: nobody reads them back but the agent of a run of their owner."""
 
 import pytest
 from django.test import override_settings
 
 from holdfast.core.errors import RequestError
 from holdfast.core.redact import is_secret_name
-from holdfast.service.jobs.environment import run_environment
 from holdfast.service.jobs.models import Secret
+from holdfast.service.jobs.run_environment import run_environment
 from holdfast.service.jobs.secrets import keep_secret, open_secrets, without_secrets
 
 pytestmark = pytest.mark.django_db

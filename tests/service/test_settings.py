@@ -10,13 +10,12 @@ import pytest
 from django.test import Client
 
 from holdfast.core.errors import MachineError, RequestError
-from holdfast.service import hosts, serve
-from holdfast.service.databases import database_settings
-from holdfast.service.first_user import first_user, make_link
+from holdfast.service import hosts, local_service
+from holdfast.service.first_login import first_user, make_link, use_link
 from holdfast.service.home import Home
 from holdfast.service.hosts import hosts_of
-from holdfast.service.jobs.links import use_link
-from holdfast.service.pages.views import entry
+from holdfast.service.pages.views import login_views as entry
+from holdfast.service.settings import database_settings
 
 
 @pytest.fixture
@@ -98,16 +97,16 @@ class _Fresh:
 
 def test_a_fresh_database_is_not_laid_over_the_home_of_another(home, monkeypatch):
     migrated = []
-    monkeypatch.setattr(serve, "MigrationExecutor", _Fresh)
-    monkeypatch.setattr(serve, "call_command", lambda name, **_: migrated.append(name))
+    monkeypatch.setattr(local_service, "MigrationExecutor", _Fresh)
+    monkeypatch.setattr(local_service, "call_command", lambda name, **_: migrated.append(name))
     folder = Home(home)
-    serve._bring_up_to_date(folder)
+    local_service._bring_up_to_date(folder)
     folder.make()
-    serve._bring_up_to_date(folder)
+    local_service._bring_up_to_date(folder)
     assert migrated == ["migrate", "migrate"]
     (folder.runs / "1").mkdir()
     with pytest.raises(RequestError, match="another database"):
-        serve._bring_up_to_date(folder)
+        local_service._bring_up_to_date(folder)
     assert migrated == ["migrate", "migrate"]
 
 
@@ -121,7 +120,7 @@ def test_only_behind_a_proxy_a_callers_word_on_its_address_counts(
     monkeypatch.delenv("FORWARDED_ALLOW_IPS", raising=False)
     if proxies:
         monkeypatch.setenv("FORWARDED_ALLOW_IPS", proxies)
-    made = serve._Service(serve.Address(host="127.0.0.1", port=8420), Home(home), print)
+    made = local_service._Service(local_service.Address(host="127.0.0.1", port=8420), Home(home), print)
     assert ("--no-proxy-headers" not in made._commands["web"]) == is_believed
 
 

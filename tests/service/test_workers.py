@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.service, pytest.mark.timeout(1200)]
 
 LONG = {"max_steps": 100_000, "save_seconds": 1}  # long enough to be killed in the middle on any machine
 LEASE_SECONDS = 12
-ANNOUNCE = "from holdfast.service.jobs.tasks import announce; print([announce({}) for _ in range({})])"
+ANNOUNCE = "from holdfast.service.broker import announce; print([announce({}) for _ in range({})])"
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_rabbitmq_brings_jobs_too(tmp_path, model, database):
             assert site.run_code(ANNOUNCE.format(job_id, 3)).strip() == str([True] * 3)
             site.wait(job_id, "finished")
             assert_finished_once(site, job_id)
-            assert f"job {job_id}: taken at the message of job {job_id}" in site.said("one")
+            assert f"job {job_id}: claimed on the message for job {job_id}" in site.said("one")
             assert site.row(job_id)["claims"] == 1
 
 
@@ -122,20 +122,20 @@ def test_a_killed_worker_does_not_end_its_run_and_its_successor_finds_it(site):
     site.wait_for_steps(job_id)
     kill(worker)
     worker.wait()
-    keeper, claim = site.keeper(job_id), site.row(job_id)["claim"]
+    agent, claim = site.agent(job_id), site.row(job_id)["claim"]
     site.worker()
     site.wait_for_words("one", "listening", times=2)
     site.stop(job_id)
     assert site.row(job_id)["claims"] == 1
     assert site.first_steps(job_id) == [0]
-    assert f"keeper {keeper.pid} of job {job_id}, claim {claim}" in (site.home / f"keepers/{job_id}.log").read_text()
+    assert f"agent {agent.pid} of job {job_id}, claim {claim}" in (site.home / f"agents/{job_id}.log").read_text()
 
 
 def test_a_killed_keeper_ends_its_run_and_another_goes_on_with_it(site):
     site.worker()
     (job_id,) = site.submit(**LONG)
     site.wait_for_steps(job_id)
-    kill(site.keeper(job_id))
+    kill(site.agent(job_id))
     site.wait_for_resume(job_id)
     assert site.row(job_id)["claims"] == 2
     site.stop(job_id)
@@ -156,7 +156,7 @@ def test_a_keeper_that_was_frozen_past_its_lease_ends_its_run_and_writes_nothing
     hasty.worker("one")
     (job_id,) = hasty.submit(**LONG)
     hasty.wait_for_steps(job_id)
-    frozen, supervisor = hasty.keeper(job_id), hasty.supervisor(job_id)
+    frozen, supervisor = hasty.agent(job_id), hasty.supervisor(job_id)
     hasty.worker("two")
     kill(frozen, signal.SIGSTOP)
     kill(hasty.processes["one"], signal.SIGSTOP)  # with its worker: the whole machine is silent
@@ -168,7 +168,7 @@ def test_a_keeper_that_was_frozen_past_its_lease_ends_its_run_and_writes_nothing
     hasty.until(lambda: frozen.status() == psutil.STATUS_ZOMBIE, 400)  # its worker does not hear of it
     hasty.wait_for_resume(job_id)
     assert hasty.row(job_id)["claim"] == claim
-    assert "ending the run: lost" in (hasty.home / f"keepers/{job_id}.log").read_text()
+    assert "ending the run: lost" in (hasty.home / f"agents/{job_id}.log").read_text()
     kill(hasty.processes["one"], signal.SIGCONT)
 
 
@@ -180,7 +180,7 @@ def test_a_database_that_comes_back_in_time_is_not_noticed_by_the_run(site, data
     database.kill()
     time.sleep(3)
     database.start()
-    site.until(lambda: "did not answer" in (site.home / f"keepers/{job_id}.log").read_text(), 60)
+    site.until(lambda: "did not answer" in (site.home / f"agents/{job_id}.log").read_text(), 60)
     site.stop(job_id)
     assert site.row(job_id)["claims"] == 1
     assert site.first_steps(job_id) == [0]

@@ -7,10 +7,10 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 
 from holdfast.core.artifacts import write_artifact
+from holdfast.service.jobs.api_tokens import make_token
 from holdfast.service.jobs.models import ApiToken, Dataset, Hook, Job, Secret, TrainedModel, Worker
 from holdfast.service.jobs.notices import make_hook
 from holdfast.service.jobs.secrets import keep_secret
-from holdfast.service.jobs.tokens import make_token
 
 PASSWORD = "a long enough one"
 HUB_TOKEN = "hf_" + "Zq3" * 11

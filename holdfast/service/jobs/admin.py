@@ -11,14 +11,14 @@ from django.contrib.auth.models import User
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from holdfast.service.first_user import LINK_HOURS, make_link
+from holdfast.service.first_login import LINK_HOURS, make_link
 from holdfast.service.jobs.models import ApiToken, Dataset, Hook, Job, Notice, Secret, TrainedModel, Worker
 
 admin.site.site_header = admin.site.site_title = "Holdfast"
 admin.site.index_title = "People, teams and records"
 
 
-class LookOnly(admin.ModelAdmin):  # type: ignore[type-arg]  # generic in the stubs alone
+class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # generic in the stubs alone
     """Rows that are looked at here and changed elsewhere."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -34,7 +34,7 @@ class LookOnly(admin.ModelAdmin):  # type: ignore[type-arg]  # generic in the st
         return False
 
 
-class MayEnd(LookOnly):
+class RemovableAdmin(ReadOnlyAdmin):
     """Rows that an administrator may only look at or take away."""
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -42,7 +42,7 @@ class MayEnd(LookOnly):
         return bool(getattr(request.user, "is_superuser", False))
 
 
-class People(UserAdmin):  # type: ignore[type-arg]  # generic in the stubs alone
+class PeopleAdmin(UserAdmin):  # type: ignore[type-arg]  # generic in the stubs alone
     """Django's own page of people, with a link for who has forgotten the password."""
 
     list_display = ("username", "email", "is_active", "is_superuser", "last_login")
@@ -60,11 +60,11 @@ class People(UserAdmin):  # type: ignore[type-arg]  # generic in the stubs alone
 
 
 admin.site.unregister(User)
-admin.site.register(User, People)
+admin.site.register(User, PeopleAdmin)
 
 
 @admin.register(Job)
-class Jobs(LookOnly):
+class JobAdmin(ReadOnlyAdmin):
     """Runs."""
 
     list_display = ("id", "name", "owner", "team", "state", "worker", "created")
@@ -74,7 +74,7 @@ class Jobs(LookOnly):
 
 
 @admin.register(Dataset)
-class Datasets(LookOnly):
+class DatasetAdmin(ReadOnlyAdmin):
     """Uploads."""
 
     list_display = ("id", "name", "owner", "team", "state", "size_bytes", "created")
@@ -84,7 +84,7 @@ class Datasets(LookOnly):
 
 
 @admin.register(TrainedModel)
-class Models(LookOnly):
+class ModelAdmin(ReadOnlyAdmin):
     """The registry."""
 
     list_display = ("id", "name", "version", "stage", "task", "owner", "team", "created")
@@ -94,7 +94,7 @@ class Models(LookOnly):
 
 
 @admin.register(Worker)
-class Workers(MayEnd):
+class WorkerAdmin(RemovableAdmin):
     """Machines; one that is gone for good may be taken off the list."""
 
     list_display = ("name", "host", "slots", "version", "beat")
@@ -102,7 +102,7 @@ class Workers(MayEnd):
 
 
 @admin.register(ApiToken)
-class Tokens(MayEnd):
+class TokenAdmin(RemovableAdmin):
     """Keys to the API: who has which, and an end to them."""
 
     list_display = ("name", "owner", "prefix", "may_write", "created", "expires", "used")
@@ -112,7 +112,7 @@ class Tokens(MayEnd):
 
 
 @admin.register(Secret)
-class Secrets(MayEnd):
+class SecretAdmin(RemovableAdmin):
     """Names of secrets, never what they are."""
 
     list_display = ("name", "owner", "created")
@@ -121,7 +121,7 @@ class Secrets(MayEnd):
 
 
 @admin.register(Hook)
-class Hooks(MayEnd):
+class HookAdmin(RemovableAdmin):
     """Where news goes."""
 
     list_display = ("target", "kind", "owner", "on_finish", "on_trouble")
@@ -130,7 +130,7 @@ class Hooks(MayEnd):
 
 
 @admin.register(Notice)
-class Notices(LookOnly):
+class NoticeAdmin(ReadOnlyAdmin):
     """News, and how it got through."""
 
     list_display = ("event", "job", "hook", "tries", "sent", "said")

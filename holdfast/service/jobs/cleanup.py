@@ -11,7 +11,7 @@ from holdfast.runs.holder import holder
 from holdfast.runs.identity import end_process, find_process
 from holdfast.service.home import this_home
 from holdfast.service.jobs import leases
-from holdfast.service.jobs.models import Job
+from holdfast.service.jobs.models import Job, JobState
 
 _SAVE_SECONDS = 60.0
 
@@ -27,7 +27,7 @@ def clean_up() -> list[str]:
         if not _is_known(job_id):
             shutil.rmtree(folder, ignore_errors=True)
             said.append(f"job {job_id}: its folder was removed; its row is gone")
-    for job_id, file in _numbered(home.keepers.glob("[0-9]*.json")):
+    for job_id, file in _numbered(home.agents.glob("[0-9]*.json")):
         if (keeper := find_process(read_artifact(file))) and not _is_held(job_id):
             end_process(keeper, _SAVE_SECONDS)
             said.append(f"job {job_id}: keeper {keeper.pid} was ended; its claim is gone")
@@ -43,7 +43,7 @@ def _numbered(found: Iterable[Path]) -> list[tuple[int, Path]]:
 
 
 def _is_held(job_id: int) -> bool:
-    return Job.objects.filter(pk=job_id, state=Job.State.RUNNING, lease_until__gte=Now()).exists()
+    return Job.objects.filter(pk=job_id, state=JobState.RUNNING, lease_until__gte=Now()).exists()
 
 
 def _is_known(job_id: int) -> bool:

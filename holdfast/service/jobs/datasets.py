@@ -23,9 +23,9 @@ from django.db.models import ProtectedError, Q
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.text import closest, plural
-from holdfast.service.jobs.models import Dataset, Job, Shared
+from holdfast.service.jobs.models import Dataset, DatasetState, Job, Shared
+from holdfast.service.outbox import forget
 from holdfast.service.survey_watch import PLACE, is_watched, progress_of
-from holdfast.service.unsent import forget
 
 Person = AbstractBaseUser | AnonymousUser
 TASKS = ("classify", "causal", "two-tower")
@@ -65,7 +65,7 @@ def clean_choices(given: Mapping[str, Any]) -> dict[str, Any]:
 def choose(dataset: Dataset, choices: Mapping[str, Any]) -> Dataset:
     """Decide how the data is to be read, and survey it again; a survey of the same choices is not made twice."""
     kept = clean_choices(choices)
-    Dataset.objects.filter(pk=dataset.pk).update(choices=kept, state=Dataset.State.SURVEYING, problem={}, facts={})
+    Dataset.objects.filter(pk=dataset.pk).update(choices=kept, state=DatasetState.SURVEYING, problem={}, facts={})
     dataset.refresh_from_db()
     start_survey(dataset)
     return settle(dataset)
@@ -73,16 +73,16 @@ def choose(dataset: Dataset, choices: Mapping[str, Any]) -> Dataset:
 
 def settle(dataset: Dataset) -> Dataset:
     """Copy the result of a survey into its row once it is there; begin the survey again where it was lost."""
-    if dataset.state != Dataset.State.SURVEYING:
+    if dataset.state != DatasetState.SURVEYING:
         return dataset
     found = read_artifact(_place(dataset) / f"{_key(dataset)}.json")
     if not found and not dataset.path.is_file():
         found = {"state": "refused", "problem": {"what": "the file is gone", "seen": "its folder has no such file"}}
     if found:
         # Only while these choices are asked for: a person may have made others meanwhile.
-        held = Dataset.objects.filter(pk=dataset.pk, state=Dataset.State.SURVEYING, choices=dataset.choices)
+        held = Dataset.objects.filter(pk=dataset.pk, state=DatasetState.SURVEYING, choices=dataset.choices)
         held.update(
-            state=Dataset.State.READY if found.get("state") == "ready" else Dataset.State.REFUSED,
+            state=DatasetState.READY if found.get("state") == "ready" else DatasetState.REFUSED,
             **{name: found.get(name) or {} for name in ("facts", "preview", "problem")},
         )
         dataset.refresh_from_db()
@@ -93,7 +93,7 @@ def settle(dataset: Dataset) -> Dataset:
 
 def settle_all() -> int:
     """Settle every dataset that is being surveyed; gives how many there were."""
-    waiting = list(Dataset.objects.filter(state=Dataset.State.SURVEYING))
+    waiting = list(Dataset.objects.filter(state=DatasetState.SURVEYING))
     for dataset in waiting:
         settle(dataset)
     return len(waiting)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from holdfast.core.errors import RequestError
 from holdfast.core.runfolder import model_folder
-from holdfast.service.fetched import fetch_run
-from holdfast.service.jobs.models import Job
+from holdfast.service.jobs.models import Job, JobState
+from holdfast.service.remote_runs import fetch_run
 
 _CHUNK_BYTES = 1 << 20
 
@@ -29,7 +29,7 @@ def model_zip(job: Job) -> tuple[str, AsyncIterator[bytes]]:
     fetch_run(job)
     folder = model_folder(job.folder)
     files = _files(folder)
-    if job.state != Job.State.FINISHED or not files:
+    if job.state != JobState.FINISHED or not files:
         raise NoModel(f"run {job.pk} has no finished model", seen=f"its state is {job.state}")
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", job.name).strip("-.")[:80] or "model"
     return f"{name}-{job.pk}.zip", _without_blocking(_packed(folder, files))

@@ -20,12 +20,13 @@ from django.db.models import F, Q
 from django.db.models.functions import Coalesce, Now
 
 from holdfast.service.home import this_home
-from holdfast.service.jobs.models import Dataset, Job, Shared, Worker
+from holdfast.service.jobs.models import Dataset, Job, JobGoal, JobState, Shared, Worker
 from holdfast.service.jobs.notices import file_notices
-from holdfast.service.unsent import forget
+from holdfast.service.jobs.registry import register_model
+from holdfast.service.outbox import forget
 
 MOST_CLAIMS = 25  # lost so often, a job is what kills its holders
-ENDED = (Job.State.PLANNED, Job.State.FINISHED, Job.State.FAILED, Job.State.STOPPED)
+ENDED = (JobState.PLANNED, JobState.FINISHED, JobState.FAILED, JobState.STOPPED)
 _TRIES = 20  # at claiming something: each failure means that somebody else got a job
 
 _FREE: dict[str, Any] = {"claim": None, "worker": None, "lease_until": None}
@@ -39,7 +40,7 @@ def submit(
     request: Mapping[str, object],
     dataset: Dataset | None = None,
     team: Group | None = None,
-    goal: str = Job.Goal.MODEL,
+    goal: str = JobGoal.MODEL,
     device: str = "",
     priority: int = 0,
     parent: Job | None = None,
@@ -64,28 +65,28 @@ def submit(
 
 def start(job: Job) -> bool:
     """Go on from the plan to the model."""
-    return _queue(job, (Job.State.PLANNED,), goal=Job.Goal.MODEL)
+    return _queue(job, (JobState.PLANNED,), goal=JobGoal.MODEL)
 
 
 def resume(job: Job) -> bool:
     """Go on with a run that was stopped or has failed, from its newest checkpoint."""
-    return _queue(job, (Job.State.STOPPED, Job.State.FAILED))
+    return _queue(job, (JobState.STOPPED, JobState.FAILED))
 
 
 def ask_stop(job: Job) -> bool:
     """End a job: at once while it waits, with a checkpoint while it runs."""
-    if _change(Job.objects.filter(pk=job.pk, state=Job.State.QUEUED), state=Job.State.STOPPED, ended=Now(), **_FREE):
+    if _change(Job.objects.filter(pk=job.pk, state=JobState.QUEUED), state=JobState.STOPPED, ended=Now(), **_FREE):
         return True
-    return _change(Job.objects.filter(pk=job.pk, state=Job.State.RUNNING), stop_asked=True)
+    return _change(Job.objects.filter(pk=job.pk, state=JobState.RUNNING), stop_asked=True)
 
 
 def delete(job: Job) -> bool:
     """Remove a job that nobody works on, with its folder; its model must have gone from the registry before."""
     with transaction.atomic():
-        found = Job.objects.select_for_update().filter(pk=job.pk).exclude(state=Job.State.RUNNING).first()
+        found = Job.objects.select_for_update().filter(pk=job.pk).exclude(state=JobState.RUNNING).first()
         if found is None:
             return False
-        folder, keepers = found.folder, this_home().keepers
+        folder, keepers = found.folder, this_home().agents
         transaction.on_commit(lambda: forget("runs", job.pk, job.created))
         found.delete()
         transaction.on_commit(lambda: _remove(folder, keepers / f"{job.pk}.json", keepers / f"{job.pk}.log"))
@@ -94,7 +95,7 @@ def delete(job: Job) -> bool:
 
 def claimable(worker: Worker) -> Shared:
     """What this worker may take, the next one first."""
-    found = Job.objects.filter(Q(device="") | Q(device__in=list(worker.devices)), state=Job.State.QUEUED)
+    found = Job.objects.filter(Q(device="") | Q(device__in=list(worker.devices)), state=JobState.QUEUED)
     return found.order_by("-priority", "queued", "pk")
 
 
@@ -114,7 +115,7 @@ def claim(job_id: int, worker: Worker) -> uuid.UUID | None:
     fresh = uuid.uuid4()
     taken = _change(
         claimable(worker).order_by().filter(pk=job_id),
-        state=Job.State.RUNNING,
+        state=JobState.RUNNING,
         claim=fresh,
         claims=F("claims") + 1,
         worker=worker,
@@ -144,10 +145,23 @@ def release(job_id: int, claimed: uuid.UUID, state: str, **fields: object) -> bo
     return _change(_held(job_id, claimed), **{**fields, **_FREE, "state": state, "ended": Now(), "eta_seconds": None})
 
 
+def end_job(job_id: int, claimed: uuid.UUID, state: str, run: Path, fields: Mapping[str, object]) -> bool:
+    """Write the end of our job, its model and its notices, all or nothing; False when it is no longer ours."""
+    with transaction.atomic():
+        if not release(job_id, claimed, state, **fields):
+            return False
+        job: Job = Job.objects.get(pk=job_id)
+        if state == JobState.FINISHED:
+            register_model(job, run)
+        if state in (JobState.FINISHED, JobState.FAILED):
+            file_notices(job, state)
+    return True
+
+
 def hand_back(job_id: int, claimed: uuid.UUID) -> bool:
     """Put our job back into the queue: nobody works on it any more, and it is not done."""
     with transaction.atomic():
-        done = _change(_held(job_id, claimed), state=Job.State.QUEUED, claims=F("claims") - 1, **_AT_REST, **_FREE)
+        done = _change(_held(job_id, claimed), state=JobState.QUEUED, claims=F("claims") - 1, **_AT_REST, **_FREE)
         if done:
             _announce(job_id)
     return done
@@ -159,12 +173,12 @@ def lose(job_id: int, claimed: uuid.UUID | None, *, only_late: bool = False) -> 
     if only_late:  # a holder may have renewed since somebody looked
         one = one.filter(lease_until__lt=Now())
     words = f"its worker was lost {MOST_CLAIMS} times; it may be what ends them"
-    failed = {"state": Job.State.FAILED, "ended": Now(), "sentence": words}
+    failed = {"state": JobState.FAILED, "ended": Now(), "sentence": words}
     with transaction.atomic():
         if _change(one.filter(claims__gte=MOST_CLAIMS), **failed, eta_seconds=None, **_FREE):
-            file_notices(Job.objects.get(pk=job_id), Job.State.FAILED)
+            file_notices(Job.objects.get(pk=job_id), JobState.FAILED)
             return False
-        done = _change(one, state=Job.State.QUEUED, **_AT_REST, **_FREE)
+        done = _change(one, state=JobState.QUEUED, **_AT_REST, **_FREE)
         if done:
             _announce(job_id)
     return done
@@ -172,13 +186,13 @@ def lose(job_id: int, claimed: uuid.UUID | None, *, only_late: bool = False) -> 
 
 def requeue_lost() -> list[int]:
     """Put back the jobs whose lease has run out; of two reapers that see the same one, one does it."""
-    lost = Job.objects.filter(state=Job.State.RUNNING, lease_until__lt=Now()).values_list("pk", "claim")
+    lost = Job.objects.filter(state=JobState.RUNNING, lease_until__lt=Now()).values_list("pk", "claim")
     return [job_id for job_id, claimed in lost if lose(job_id, claimed, only_late=True)]
 
 
 def running_on(worker: Worker) -> list[tuple[int, uuid.UUID]]:
     """What this worker holds, also from before its restart."""
-    found = Job.objects.filter(state=Job.State.RUNNING, worker=worker).order_by("pk")
+    found = Job.objects.filter(state=JobState.RUNNING, worker=worker).order_by("pk")
     return [(job_id, claimed) for job_id, claimed in found.values_list("pk", "claim") if claimed]
 
 
@@ -187,14 +201,14 @@ def _queue(job: Job, states: tuple[str, ...], **fields: object) -> bool:
     fresh: dict[str, Any] = {**times, "stop_asked": False, "claims": 0, "sentence": "", "error": {}}
     with transaction.atomic():
         one = Job.objects.filter(pk=job.pk, state__in=states)
-        done = _change(one, state=Job.State.QUEUED, **fresh, **_AT_REST, **fields)
+        done = _change(one, state=JobState.QUEUED, **fresh, **_AT_REST, **fields)
         if done:
             _announce(job.pk)
     return done
 
 
 def _held(job_id: int, claimed: uuid.UUID | None) -> Shared:
-    return Job.objects.filter(pk=job_id, state=Job.State.RUNNING, claim=claimed)
+    return Job.objects.filter(pk=job_id, state=JobState.RUNNING, claim=claimed)
 
 
 def _change(rows: Shared, **fields: Any) -> bool:
@@ -215,7 +229,7 @@ def _remove(folder: Path, *files: Path) -> None:
 def _announce(job_id: int) -> None:
     """Tell the workers once the row is there for all to see; the row alone is enough where nobody listens."""
     if settings.BROKER_URL:
-        from holdfast.service.jobs.tasks import announce
+        from holdfast.service.broker import announce
 
         device = Job.objects.values_list("device", flat=True).get(pk=job_id)
         transaction.on_commit(lambda: announce(job_id, device))

@@ -45,15 +45,16 @@ class Worker(models.Model):
         return self.name
 
 
+class DatasetState(models.TextChoices):
+    """How far it has come."""
+
+    SURVEYING = "surveying"
+    READY = "ready"
+    REFUSED = "refused"
+
+
 class Dataset(models.Model):
     """An upload, and what the survey said of it."""
-
-    class State(models.TextChoices):
-        """How far it has come."""
-
-        SURVEYING = "surveying"
-        READY = "ready"
-        REFUSED = "refused"
 
     objects = Shared.as_manager()
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="datasets")
@@ -62,7 +63,7 @@ class Dataset(models.Model):
     file_name = models.CharField(max_length=120)  # sanitised; the folder's name is the row's id
     size_bytes = models.BigIntegerField(default=0)
     sha256 = models.CharField(max_length=64, default="")
-    state = models.CharField(max_length=20, choices=State.choices, default=State.SURVEYING, db_index=True)
+    state = models.CharField(max_length=20, choices=DatasetState.choices, default=DatasetState.SURVEYING, db_index=True)
     choices = models.JSONField(default=dict)  # what a person decided about it: task, columns, encoding
     facts = models.JSONField(default=dict)  # what `holdfast survey --json` printed
     preview = models.JSONField(default=dict)  # {"columns": [...], "rows": [[...], ...]}
@@ -78,24 +79,26 @@ class Dataset(models.Model):
         return this_home().datasets / str(self.pk) / self.file_name
 
 
+class JobState(models.TextChoices):
+    """Where it stands. Only `queued` is claimed; only `running` is held."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    PLANNED = "planned"  # plan and forecast are there; it waits for a person to say go
+    FINISHED = "finished"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class JobGoal(models.TextChoices):
+    """How far to go."""
+
+    PLAN = "plan"
+    MODEL = "model"
+
+
 class Job(models.Model):
     """One training run as somebody asked for it."""
-
-    class State(models.TextChoices):
-        """Where it stands. Only `queued` is claimed; only `running` is held."""
-
-        QUEUED = "queued"
-        RUNNING = "running"
-        PLANNED = "planned"  # plan and forecast are there; it waits for a person to say go
-        FINISHED = "finished"
-        FAILED = "failed"
-        STOPPED = "stopped"
-
-    class Goal(models.TextChoices):
-        """How far to go."""
-
-        PLAN = "plan"
-        MODEL = "model"
 
     objects = Shared.as_manager()
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="jobs")
@@ -104,11 +107,11 @@ class Job(models.Model):
     dataset = models.ForeignKey(Dataset, null=True, blank=True, on_delete=models.PROTECT, related_name="jobs")
     parent = models.ForeignKey("self", null=True, blank=True, on_delete=models.SET_NULL, related_name="retries")
     request = models.JSONField(default=dict)  # settings of a TrainRequest; paths are put in when it is claimed
-    goal = models.CharField(max_length=10, choices=Goal.choices, default=Goal.MODEL)
+    goal = models.CharField(max_length=10, choices=JobGoal.choices, default=JobGoal.MODEL)
     device = models.CharField(max_length=10, default="", blank=True)  # only a worker that has it may claim; empty: any
     priority = models.IntegerField(default=0)
 
-    state = models.CharField(max_length=10, choices=State.choices, default=State.QUEUED)
+    state = models.CharField(max_length=10, choices=JobState.choices, default=JobState.QUEUED)
     stop_asked = models.BooleanField(default=False)
     created = models.DateTimeField(default=timezone.now)
     queued = models.DateTimeField(default=timezone.now)
@@ -152,20 +155,21 @@ class Job(models.Model):
     @property
     def silent_since(self) -> datetime | None:
         """When its holder was last heard of, where that is too long ago; by the database's clock."""
-        if self.state != Job.State.RUNNING or not self.lease_until:
+        if self.state != JobState.RUNNING or not self.lease_until:
             return None
         heard = self.lease_until - timedelta(seconds=settings.LEASE_SECONDS)
         return heard if timezone.now() - heard > timedelta(seconds=settings.LEASE_SECONDS / 4) else None
 
 
+class ModelStage(models.TextChoices):
+    """Whether people should use it."""
+
+    CANDIDATE = "candidate"
+    PROMOTED = "promoted"
+
+
 class TrainedModel(models.Model):
     """A finished model in the registry; its files are in the run folder of its job."""
-
-    class Stage(models.TextChoices):
-        """Whether people should use it."""
-
-        CANDIDATE = "candidate"
-        PROMOTED = "promoted"
 
     objects = Shared.as_manager()
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="trained_models")
@@ -173,7 +177,7 @@ class TrainedModel(models.Model):
     job = models.OneToOneField(Job, on_delete=models.PROTECT, related_name="trained_model")
     name = models.CharField(max_length=200)
     version = models.PositiveIntegerField(default=1)
-    stage = models.CharField(max_length=10, choices=Stage.choices, default=Stage.CANDIDATE)
+    stage = models.CharField(max_length=10, choices=ModelStage.choices, default=ModelStage.CANDIDATE)
     task = models.CharField(max_length=20)
     base = models.CharField(max_length=200, default="")
     metrics = models.JSONField(default=dict)
@@ -218,17 +222,18 @@ class Secret(models.Model):
         return self.name
 
 
+class HookKind(models.TextChoices):
+    """By which way."""
+
+    WEBHOOK = "webhook"
+    EMAIL = "email"
+
+
 class Hook(models.Model):
     """Where somebody wants to hear of a finish or of trouble: a web address or an e-mail address."""
 
-    class Kind(models.TextChoices):
-        """By which way."""
-
-        WEBHOOK = "webhook"
-        EMAIL = "email"
-
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="hooks")
-    kind = models.CharField(max_length=10, choices=Kind.choices)
+    kind = models.CharField(max_length=10, choices=HookKind.choices)
     target = models.CharField(max_length=500)
     on_finish = models.BooleanField(default=True)
     on_trouble = models.BooleanField(default=True)

@@ -19,7 +19,7 @@ from holdfast.core.errors import RequestError
 from holdfast.runs.report.headline import metric_name
 from holdfast.runs.view import clean
 from holdfast.service.jobs.limits import count_test
-from holdfast.service.jobs.models import Hook, Job, Notice
+from holdfast.service.jobs.models import Hook, HookKind, Job, JobState, Notice
 from holdfast.service.jobs.webhooks import Delivery, check_address, deliver
 from holdfast.service.jobs.words import label_of, named_in
 
@@ -33,20 +33,18 @@ _SENDING_SECONDS = 60  # a sender that died is followed after this
 def make_hook(owner: User, kind: str, target: str, *, on_finish: bool = True, on_trouble: bool = True) -> Hook:
     """Remember where somebody wants to hear of their runs; a webhook gets a key that signs what is sent."""
     target = target.strip()
-    if kind not in Hook.Kind.values:
-        raise RequestError(
-            "the hook cannot be used", seen=f"kind {kind[:20]!r}; allowed: {', '.join(Hook.Kind.values)}"
-        )
+    if kind not in HookKind.values:
+        raise RequestError("the hook cannot be used", seen=f"kind {kind[:20]!r}; allowed: {', '.join(HookKind.values)}")
     if Hook.objects.filter(owner=owner).count() >= _MOST_HOOKS:
         raise RequestError("the hook cannot be used", seen=f"{_MOST_HOOKS} hooks are there already")
-    if kind == Hook.Kind.EMAIL:
+    if kind == HookKind.EMAIL:
         try:
             validate_email(target)
         except ValidationError:
             raise RequestError("the hook cannot be used", seen=f"{target[:100]!r} is no e-mail address") from None
     else:
         check_address(target)
-    key = secrets.token_hex(32) if kind == Hook.Kind.WEBHOOK else ""
+    key = secrets.token_hex(32) if kind == HookKind.WEBHOOK else ""
     return Hook.objects.create(
         owner=owner, kind=kind, target=target, on_finish=on_finish, on_trouble=on_trouble, key=key
     )
@@ -77,12 +75,12 @@ def send_due(most: int = 20) -> int:
 def send_test(hook: Hook) -> Delivery:
     """Send an example now, so that somebody can see whether it arrives; so many, and no more for a while."""
     count_test(hook.owner)
-    job = Job(pk=0, owner=hook.owner, name="a test", state=Job.State.FINISHED, sentence="This is only a test.")
+    job = Job(pk=0, owner=hook.owner, name="a test", state=JobState.FINISHED, sentence="This is only a test.")
     return _deliver(hook, "test", 0, _body(job, "test", "test"))
 
 
 def _deliver(hook: Hook, event: str, number: int, body: dict[str, Any]) -> Delivery:
-    if hook.kind == Hook.Kind.EMAIL:
+    if hook.kind == HookKind.EMAIL:
         return _mail(hook, event, body)
     return deliver(hook, event, number, body)
 

@@ -10,14 +10,36 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import Max
 
+from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import RequestError
-from holdfast.core.runfolder import checkpoints_folder, model_folder
-from holdfast.service.fetched import fetch_run
-from holdfast.service.jobs import try_it
-from holdfast.service.jobs.models import Job, TrainedModel
-from holdfast.service.unsent import forget_model
+from holdfast.core.runfolder import PLAN, checkpoints_folder, model_folder
+from holdfast.service.jobs import model_pool as try_it
+from holdfast.service.jobs.models import Job, JobState, ModelStage, TrainedModel
+from holdfast.service.outbox import forget_model
+from holdfast.service.remote_runs import fetch_run
 
 _MOST_TEXTS = 32
+
+
+def register_model(job: Job, run: Path) -> None:
+    """Add the finished model of a job to the registry, once."""
+    if TrainedModel.objects.filter(job=job).exists():
+        return
+    plan, folder = read_artifact(run / PLAN), model_folder(run)
+    # Lock the owner's row: two jobs of one name that end at the same time get two version numbers.
+    type(job.owner).objects.select_for_update().get(pk=job.owner_id)
+    latest = TrainedModel.objects.filter(owner=job.owner, name=job.name).aggregate(found=Max("version"))["found"]
+    TrainedModel.objects.create(
+        owner=job.owner,
+        team=job.team,
+        job=job,
+        name=job.name,
+        version=(latest or 0) + 1,
+        task=job.task or str(plan.get("task") or ""),
+        base=str((plan.get("model") or {}).get("name") or "")[:200],
+        metrics=job.metrics,
+        size_bytes=sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
+    )
 
 
 def promote(model: TrainedModel) -> TrainedModel:
@@ -25,15 +47,15 @@ def promote(model: TrainedModel) -> TrainedModel:
     with transaction.atomic():
         _lock_owner(model)
         same = TrainedModel.objects.filter(owner=model.owner_id, name=model.name)
-        same.exclude(pk=model.pk).filter(stage=TrainedModel.Stage.PROMOTED).update(stage=TrainedModel.Stage.CANDIDATE)
-        same.filter(pk=model.pk).update(stage=TrainedModel.Stage.PROMOTED)
+        same.exclude(pk=model.pk).filter(stage=ModelStage.PROMOTED).update(stage=ModelStage.CANDIDATE)
+        same.filter(pk=model.pk).update(stage=ModelStage.PROMOTED)
     model.refresh_from_db()
     return model
 
 
 def demote(model: TrainedModel) -> TrainedModel:
     """Make it a candidate again."""
-    TrainedModel.objects.filter(pk=model.pk).update(stage=TrainedModel.Stage.CANDIDATE)
+    TrainedModel.objects.filter(pk=model.pk).update(stage=ModelStage.CANDIDATE)
     model.refresh_from_db()
     return model
 
@@ -50,7 +72,7 @@ def rename(model: TrainedModel, name: str) -> TrainedModel:
         _lock_owner(model)
         others = TrainedModel.objects.filter(owner=model.owner_id, name=name)
         latest = others.aggregate(found=Max("version"))["found"] or 0
-        stage = model.stage if not latest else TrainedModel.Stage.CANDIDATE
+        stage = model.stage if not latest else ModelStage.CANDIDATE
         TrainedModel.objects.filter(pk=model.pk).update(name=name, version=latest + 1, stage=stage)
     model.refresh_from_db()
     return model
@@ -59,9 +81,9 @@ def rename(model: TrainedModel, name: str) -> TrainedModel:
 def remove(model: TrainedModel) -> None:
     """Delete a model: its files go, the record of its run stays."""
     job: Job = model.job
-    if job.state in (Job.State.QUEUED, Job.State.RUNNING):
+    if job.state in (JobState.QUEUED, JobState.RUNNING):
         raise RequestError(f"the run of {model} is {job.state}", try_next=("stop it first",))
-    waiting = Job.objects.filter(request__from_run=job.pk, state__in=(Job.State.QUEUED, Job.State.RUNNING))
+    waiting = Job.objects.filter(request__from_run=job.pk, state__in=(JobState.QUEUED, JobState.RUNNING))
     if names := list(waiting.values_list("name", flat=True)[:3]):
         raise RequestError(f"{model} is what another run goes on from", seen=", ".join(names))
     try_it.forget(job.folder)

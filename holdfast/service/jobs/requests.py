@@ -15,8 +15,8 @@ from holdfast.core.errors import RequestError, problem_text
 from holdfast.core.request import FIELDS, REMOTE_FIELDS, make_request
 from holdfast.core.text import closest, option
 from holdfast.service.jobs import leases
-from holdfast.service.jobs.folders import ROLES
-from holdfast.service.jobs.models import Dataset, Job, TrainedModel
+from holdfast.service.jobs.job_folder import ROLES
+from holdfast.service.jobs.models import Dataset, DatasetState, Job, JobGoal, TrainedModel
 
 OPEN_FIELDS = REMOTE_FIELDS
 _CLOSED = set(FIELDS) - set(OPEN_FIELDS)
@@ -51,7 +51,7 @@ def submit_run(
     from_model: TrainedModel | None = None,
     others: Mapping[str, Dataset] | None = None,  # by their role
     name: str = "",
-    goal: str = Job.Goal.PLAN,
+    goal: str = JobGoal.PLAN,
     team: Group | None = None,
     priority: int = 0,
     parent: Job | None = None,
@@ -145,9 +145,9 @@ def _plain_name(name: str) -> str:
 
 
 def _check_ready(dataset: Dataset | None) -> None:
-    if dataset is None or dataset.state == Dataset.State.READY:
+    if dataset is None or dataset.state == DatasetState.READY:
         return
-    if dataset.state == Dataset.State.REFUSED:
+    if dataset.state == DatasetState.REFUSED:
         why = dataset.problem or {}
         raise RequestError(
             f"the dataset {dataset.name} cannot be trained on",

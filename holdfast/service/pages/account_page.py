@@ -8,7 +8,7 @@ from django.contrib.auth.models import User
 from django.db.models import OuterRef, Subquery
 from django.utils import timezone
 
-from holdfast.service.jobs.models import ApiToken, Hook, Notice
+from holdfast.service.jobs.models import ApiToken, Hook, HookKind, Notice
 from holdfast.service.jobs.secrets import NAMES_WORDS
 
 
@@ -95,7 +95,7 @@ def _hook(hook: Hook) -> HookRow:
     both = {(True, True): "finish and trouble", (True, False): "finish", (False, True): "trouble"}
     return HookRow(
         pk=hook.pk,
-        kind="e-mail" if hook.kind == Hook.Kind.EMAIL else hook.kind,
+        kind="e-mail" if hook.kind == HookKind.EMAIL else hook.kind,
         target=hook.target,
         when=both.get((hook.on_finish, hook.on_trouble), "nothing"),
         said=getattr(hook, "said", None) or "",

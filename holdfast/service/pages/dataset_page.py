@@ -17,9 +17,9 @@ from holdfast.runs.report.html import Html, table, tag
 from holdfast.runs.report.svg_charts import bar_chart, meter
 from holdfast.service.jobs import datasets
 from holdfast.service.jobs.models import Dataset, Job
-from holdfast.service.pages.dataset_form import TASK_WORDS, Field, choice_fields
 
 _ON_A_PAGE = 25
+TASK_WORDS = {"classify": "classify texts", "causal": "language model", "two-tower": "search (two-tower)"}
 _SHOWN_LABELS = 20
 _MODELS = {"classify": "a classifier of texts", "causal": "a language model", "two-tower": "a search model (two-tower)"}
 _SPLITS = ("train", "validation", "test")
@@ -42,7 +42,19 @@ _ON_PAGE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ChoiceField:
+    """A thing to choose: its name, the words beside it, and the options with the chosen ones marked."""
+
+    name: str
+    words: str
+    help: str
+    options: Sequence[tuple[str, str, bool]] = ()
+    value: str = ""
+    is_many: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetRow:
     """A dataset in the list."""
 
     pk: int
@@ -60,10 +72,10 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListPage:
+class DatasetList:
     """The list of datasets."""
 
-    rows: Sequence[Row]
+    rows: Sequence[DatasetRow]
     page: Page[Any]
     text: str
     has_any: bool
@@ -96,14 +108,14 @@ class DatasetPage:
     left_out_columns: int = 0
     charts: Sequence[SafeString] = ()
     labels: SafeString = SafeString()
-    fields: Sequence[Field] = ()
+    fields: Sequence[ChoiceField] = ()
     runs: Sequence[tuple[int, str, str]] = ()
     run_count: int = 0
     others: int = 0  # runs that this person may not see
     twins: Sequence[tuple[int, str]] = ()
 
 
-def read_list(user: User, text: str, number: str) -> ListPage:
+def read_list(user: User, text: str, number: str) -> DatasetList:
     """The datasets that a person may see, the newest first."""
     seen = Dataset.objects.visible_to(user)
     text = text.replace("\0", "").strip()[:200]
@@ -111,7 +123,7 @@ def read_list(user: User, text: str, number: str) -> ListPage:
     shown = found.select_related("owner", "team").annotate(run_count=Count("jobs", distinct=True)).order_by("-pk")
     page = Paginator(shown.defer("preview"), _ON_A_PAGE).get_page(number)
     rows = [_row(datasets.settle(one), one.run_count) for one in page.object_list]
-    return ListPage(rows=rows, page=page, text=text, has_any=bool(rows) or seen.exists())
+    return DatasetList(rows=rows, page=page, text=text, has_any=bool(rows) or seen.exists())
 
 
 def read_dataset(dataset: Dataset, user: datasets.Person) -> DatasetPage:
@@ -154,10 +166,10 @@ def read_dataset(dataset: Dataset, user: datasets.Person) -> DatasetPage:
     )
 
 
-def _row(dataset: Dataset, runs: int) -> Row:
+def _row(dataset: Dataset, runs: int) -> DatasetRow:
     facts = dataset.facts
     about = TASK_WORDS.get(facts.get("task", ""), "") if facts else str(dataset.problem.get("what", ""))
-    return Row(
+    return DatasetRow(
         pk=dataset.pk,
         name=dataset.name,
         file_name=dataset.file_name,
@@ -268,3 +280,61 @@ def _advice(advice: object) -> str:
 def _on_page(text: str) -> str:
     """A sentence of the reader without what only the command line has."""
     return re.sub(r"; --(?:no-)?[a-z-]+ (?:changes it|reads them)$", "", text)
+
+
+def choice_fields(dataset: Dataset) -> Iterator[ChoiceField]:
+    """Everything that can be chosen, with what was."""
+    chosen, columns = dataset.choices, list(dataset.preview.get("columns", ()))
+    by_itself = ("", "find out", False)
+
+    def choice(name: str, options: Sequence[tuple[str, str]]) -> tuple[tuple[str, str, bool], ...]:
+        now = str(chosen.get(name, ""))
+        return (by_itself, *((value, words, value == now) for value, words in options))
+
+    def flag(name: str) -> tuple[tuple[str, str, bool], ...]:
+        now = chosen.get(name)
+        return (by_itself, ("yes", "yes", now is True), ("no", "no", now is False))
+
+    named = [(column, column) for column in columns]
+    yield ChoiceField(
+        name="task", words="Task", help="What to train.", options=choice("task", list(TASK_WORDS.items()))
+    )
+    texts = chosen.get("text_column", [])
+    yield ChoiceField(
+        name="text_column",
+        words="Text columns",
+        help="Several are joined; none: find out.",
+        options=[(column, column, column in texts) for column in columns],
+        is_many=True,
+    )
+    yield ChoiceField(
+        name="label_column", words="Label column", help="For classify.", options=choice("label_column", named)
+    )
+    yield ChoiceField(
+        name="group_column",
+        words="Group column",
+        help="Rows with the same value here stay in one split.",
+        options=choice("group_column", named),
+    )
+    encodings = [(name, name) for name in datasets.ENCODINGS]
+    yield ChoiceField(name="encoding", words="Encoding", help="Of a text file.", options=choice("encoding", encodings))
+    marks = [(",", "comma"), (";", "semicolon"), ("tab", "tab"), ("|", "bar"), (":", "colon")]
+    yield ChoiceField(name="delimiter", words="Delimiter", help="Of a CSV file.", options=choice("delimiter", marks))
+    yield ChoiceField(name="header", words="First row names the columns", help="Of a CSV file.", options=flag("header"))
+    yield ChoiceField(
+        name="multi_label", words="Several labels in a row", help="For classify.", options=flag("multi_label")
+    )
+    shares = [("0.01", "1 %"), ("0.05", "5 %"), ("0.2", "20 %"), ("0.5", "50 %")]
+    yield ChoiceField(
+        name="max_bad_rows",
+        words="Bad rows allowed",
+        help="More than this share, and the file is refused.",
+        options=choice("max_bad_rows", shares),
+    )
+    score = chosen.get("min_score")
+    yield ChoiceField(
+        name="min_score",
+        words="Lowest score of a pair",
+        help="Of scored pairs, for search.",
+        value="" if score is None else f"{score:g}",
+    )

@@ -15,8 +15,8 @@ from holdfast.core.runfolder import ABOUT_MODEL, METRICS, model_folder
 from holdfast.runs.report.headline import metric_name
 from holdfast.runs.report.html import table
 from holdfast.runs.report.svg_charts import meter
-from holdfast.service.jobs.models import TrainedModel
-from holdfast.service.jobs.try_it import LONGEST_TEXT
+from holdfast.service.jobs.model_pool import LONGEST_TEXT
+from holdfast.service.jobs.models import ModelStage, TrainedModel
 
 _ON_A_PAGE = 25
 _SHOWN_LABELS = 10
@@ -33,7 +33,7 @@ _TRY = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ModelRow:
     """A model in the registry."""
 
     pk: int
@@ -50,10 +50,10 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListPage:
+class ModelList:
     """The registry."""
 
-    rows: Sequence[Row]
+    rows: Sequence[ModelRow]
     page: Page[Any]
     text: str
     stage: str
@@ -61,7 +61,7 @@ class ListPage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ModelReply:
     """What a model said, ready to be shown."""
 
     asked: str
@@ -98,23 +98,25 @@ class ModelPage:
     versions: Sequence[tuple[int, int, str, str]]  # pk, version, stage, metric
     try_words: tuple[str, str, str]
     longest: int = LONGEST_TEXT
-    answer: Answer | None = None
+    answer: ModelReply | None = None
     promoted: tuple[int, int] | None = None  # pk and version of the one that would step back
 
 
-def read_list(user: User, text: str, stage: str, number: str) -> ListPage:
+def read_list(user: User, text: str, stage: str, number: str) -> ModelList:
     """The models that a person may see, the newest first."""
     seen = TrainedModel.objects.visible_to(user)
     text = text.replace("\0", "").strip()[:200]
-    stage = stage if stage in TrainedModel.Stage.values else ""
+    stage = stage if stage in ModelStage.values else ""
     found = seen.filter(Q(name__icontains=text) | Q(base__icontains=text) | Q(task=text)) if text else seen
     found = found.filter(stage=stage) if stage else found
     page = Paginator(found.select_related("owner", "team").order_by("-pk"), _ON_A_PAGE).get_page(number)
     rows = [_row(model) for model in page.object_list]
-    return ListPage(rows=rows, page=page, text=text, stage=stage, has_any=bool(rows) or seen.exists())
+    return ModelList(rows=rows, page=page, text=text, stage=stage, has_any=bool(rows) or seen.exists())
 
 
-def read_model(model: TrainedModel, user: AbstractBaseUser | AnonymousUser, answer: Answer | None = None) -> ModelPage:
+def read_model(
+    model: TrainedModel, user: AbstractBaseUser | AnonymousUser, answer: ModelReply | None = None
+) -> ModelPage:
     """Everything that the page of a model shows; tables by label come from the run's folder."""
     run = model.job.folder
     about = read_artifact(model_folder(run) / ABOUT_MODEL)
@@ -124,7 +126,7 @@ def read_model(model: TrainedModel, user: AbstractBaseUser | AnonymousUser, answ
     seen = TrainedModel.objects.visible_to(user)
     same = seen.filter(owner=model.owner_id, name=model.name).order_by("-version")
     versions = [(one.pk, one.version, one.stage, headline(one)) for one in same[:10]]
-    others = [one for one in versions if one[0] != model.pk and one[2] == TrainedModel.Stage.PROMOTED]
+    others = [one for one in versions if one[0] != model.pk and one[2] == ModelStage.PROMOTED]
     dataset = model.job.dataset
     return ModelPage(
         pk=model.pk,
@@ -153,21 +155,21 @@ def read_model(model: TrainedModel, user: AbstractBaseUser | AnonymousUser, answ
     )
 
 
-def read_answer(asked: str, said: Mapping[str, Any]) -> Answer:
+def read_answer(asked: str, said: Mapping[str, Any]) -> ModelReply:
     """What the model said, for the page."""
     if "probabilities" in said:
         chosen = said["predicted"] if isinstance(said["predicted"], list) else [said["predicted"]]
         shown = list(said["probabilities"].items())[: max(_SHOWN_LABELS, len(chosen))]
         chances = [(str(name), mark_safe(meter(share, f"{share:.1%}")), name in chosen) for name, share in shown]
-        return Answer(asked=asked, chances=chances, note="" if chosen else "No label reaches one half.")
+        return ModelReply(asked=asked, chances=chances, note="" if chosen else "No label reaches one half.")
     if "found" in said:
         found = [(f"{one['score']:.3f}", str(one.get("text", ""))) for one in said["found"]]
-        return Answer(asked=asked, found=found, note="" if found else "Nothing was found.")
+        return ModelReply(asked=asked, found=found, note="" if found else "Nothing was found.")
     notes = [] if said.get("ended", True) else ["It was cut off: the answer goes on."]
     notes += (
         ["The start of the text was left out: it is longer than the model takes."] if said.get("prompt_cut") else []
     )
-    return Answer(asked=asked, text=str(said.get("answer", "")) or "(it said nothing)", note=" ".join(notes))
+    return ModelReply(asked=asked, text=str(said.get("answer", "")) or "(it said nothing)", note=" ".join(notes))
 
 
 def headline(model: TrainedModel) -> str:
@@ -181,8 +183,8 @@ def headline(model: TrainedModel) -> str:
     return ""
 
 
-def _row(model: TrainedModel) -> Row:
-    return Row(
+def _row(model: TrainedModel) -> ModelRow:
+    return ModelRow(
         pk=model.pk,
         name=model.name,
         version=model.version,

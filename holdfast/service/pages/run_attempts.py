@@ -12,7 +12,7 @@ from holdfast.runs.report.learning_section import memory_chart
 from holdfast.runs.story import AttemptStory, Story
 from holdfast.runs.timeline import outcome_of, progress_words, span_of
 from holdfast.runs.view import changes_words
-from holdfast.service.jobs.evidence import evidence_names
+from holdfast.service.jobs.evidence_files import evidence_names
 from holdfast.service.jobs.secrets import without_secrets
 from holdfast.service.pages.run_words import moment
 

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.core.request import FIELDS
 from holdfast.core.setting_values import allowed_words
 from holdfast.runs.models import known_names
-from holdfast.service.jobs.folders import ROLES
+from holdfast.service.jobs.job_folder import ROLES
 from holdfast.service.jobs.requests import OPEN_FIELDS
 from holdfast.service.jobs.words import label_of
 

@@ -10,18 +10,18 @@ from django.http import QueryDict
 
 from holdfast.core.text import human_seconds
 from holdfast.runs.report.headline import metric_name
-from holdfast.service.jobs.models import Job, Shared
+from holdfast.service.jobs.models import Job, JobGoal, JobState, Shared
 from holdfast.service.jobs.words import label_of, named_in
 from holdfast.service.pages.phases import phase_words
 
 PAGE_ROWS = 50
-_STATES = tuple(state.value for state in Job.State)
+_STATES = tuple(state.value for state in JobState)
 _BEST_FIRST = ("accuracy", "micro_f1", "ndcg@10", "perplexity", "loss")
 _NOT_SHOWN = ("error",)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class FilterChoice:
     """One entry of a filter."""
 
     value: str
@@ -60,8 +60,8 @@ class RunsPage:
 
     rows: tuple[RunRow, ...]
     page: "Page[Job]"
-    states: tuple[Choice, ...]
-    owners: tuple[Choice, ...]
+    states: tuple[FilterChoice, ...]
+    owners: tuple[FilterChoice, ...]
     text: str
     is_filtered: bool
     has_any: bool
@@ -89,12 +89,15 @@ def read_runs_page(user: User, asked: QueryDict) -> RunsPage:
         rows=tuple(row_of(job) for job in page.object_list),
         page=page,
         states=(
-            Choice("", f"all ({sum(by_state.values())})", not state),
-            *(Choice(one, f"{one} ({by_state.get(one, 0)})", one == state) for one in _STATES),
+            FilterChoice("", f"all ({sum(by_state.values())})", not state),
+            *(FilterChoice(one, f"{one} ({by_state.get(one, 0)})", one == state) for one in _STATES),
         ),
         owners=(
-            Choice("", "everybody", owner_id is None),
-            *(Choice(str(key), name, key == owner_id) for key, name in sorted(owners.items(), key=lambda one: one[1])),
+            FilterChoice("", "everybody", owner_id is None),
+            *(
+                FilterChoice(str(key), name, key == owner_id)
+                for key, name in sorted(owners.items(), key=lambda one: one[1])
+            ),
         )
         if len(owners) > 1
         else (),
@@ -108,7 +111,7 @@ def read_runs_page(user: User, asked: QueryDict) -> RunsPage:
 
 def row_of(job: Job) -> RunRow:
     """A row in the words of the list."""
-    is_running = job.state == Job.State.RUNNING
+    is_running = job.state == JobState.RUNNING
     base = job.request.get("model") if isinstance(job.request, dict) else ""
     steps = f"{job.step:,} of {job.steps:,}" if job.steps else ""
     return RunRow(
@@ -136,14 +139,14 @@ def row_of(job: Job) -> RunRow:
 
 def state_words(job: Job, phase: str | None = None) -> str:
     """The state as a person would say it; in a phase that somebody knows better than the row."""
-    if job.state == Job.State.RUNNING:
+    if job.state == JobState.RUNNING:
         if job.stop_asked:
             return "stopping"
         if job.silent_since:
             return "no word from it"
         phase = job.phase if phase is None else phase
-        return phase_words(phase) if phase else "planning" if job.goal == Job.Goal.PLAN else "running"
-    if job.state == Job.State.QUEUED and job.goal == Job.Goal.PLAN:
+        return phase_words(phase) if phase else "planning" if job.goal == JobGoal.PLAN else "running"
+    if job.state == JobState.QUEUED and job.goal == JobGoal.PLAN:
         return "waits to be planned"
     return {"queued": "waits for a machine", "planned": "planned, ready to start"}.get(job.state, job.state)
 

@@ -21,7 +21,7 @@ from holdfast.runs.report.plan_section import forecast_section, machine_section,
 from holdfast.runs.report.result_section import metrics_table, mistakes_section, result_section
 from holdfast.runs.story import Story
 from holdfast.service.jobs.followed import follow_events, follow_story, marks_of
-from holdfast.service.jobs.models import Job
+from holdfast.service.jobs.models import Job, JobGoal, JobState
 from holdfast.service.jobs.secrets import without_places, without_secrets
 from holdfast.service.jobs.words import Said, label_of, said_in
 from holdfast.service.pages.phases import phase_words
@@ -38,7 +38,7 @@ from holdfast.service.pages.run_words import (
 )
 
 _LOG_LINES = 60
-_LIVE = (Job.State.QUEUED, Job.State.RUNNING)
+_LIVE = (JobState.QUEUED, JobState.RUNNING)
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PlanFinding:
     """What doctor found on the machine that will train."""
 
     severity: str
@@ -79,7 +79,7 @@ class RunSight:
     phase_since: datetime.datetime | None
     figures: tuple[Figure, ...]
     problem: Said | None  # why the request was refused
-    findings: tuple[Finding, ...]
+    findings: tuple[PlanFinding, ...]
     forecast: tuple[Figure, ...]
     forecast_words: str
     parts: dict[str, SafeString]  # drawn ones, by name; empty where there is nothing to draw
@@ -99,14 +99,14 @@ def read_sight(job: Job) -> RunSight:
         story = follow_story(job.folder)
     except (RequestError, OSError, ValueError) as error:
         story = Story(folder=job.folder)
-        if job.attempts or (job.state not in (*_LIVE, Job.State.STOPPED) and not job.error):
+        if job.attempts or (job.state not in (*_LIVE, JobState.STOPPED) and not job.error):
             folder_words = f"Its folder cannot be read: {getattr(error, 'seen', '') or error}"
     events = follow_events(job.folder / EVENTS)
     phase, since = newest_phase(events)
     if since and job.started and since < job.started:  # of an earlier claim
         phase, since = job.phase, None
     step, steps = steps_of(job, story)
-    is_running = job.state == Job.State.RUNNING
+    is_running = job.state == JobState.RUNNING
     samples = story.attempts[-1].samples if story.attempts else []
     last = samples[-1] if samples and is_running else {}
     sentence, look = _sentence(job, story, phase)
@@ -118,7 +118,7 @@ def read_sight(job: Job) -> RunSight:
         sentence=without_secrets(sentence),
         look=look,
         is_live=job.state in _LIVE,
-        is_planned=job.state == Job.State.PLANNED,
+        is_planned=job.state == JobState.PLANNED,
         stages=stages_of(job, events, _proof_state(story)),
         step=step,
         steps=steps,
@@ -135,7 +135,7 @@ def read_sight(job: Job) -> RunSight:
         story=story_lines(events),
         log=_safely(lambda: _log_text(story), "log") or "",
         has_report=(job.folder / REPORT).is_file(),
-        has_model=job.state == Job.State.FINISHED and _safely(lambda: story.has_model, "model") is True,
+        has_model=job.state == JobState.FINISHED and _safely(lambda: story.has_model, "model") is True,
         model_id=model.pk if model else None,
         folder_words=folder_words,
     )
@@ -159,11 +159,11 @@ def seen_of(job: Job) -> tuple[object, ...]:
 def _sentence(job: Job, story: Story, phase: str) -> tuple[str, str]:
     """Where it stands in a sentence; it changes only when something happened, for those who hear it."""
     where = f" on {job.worker}" if job.worker else ""
-    if job.state == Job.State.QUEUED:
-        until = "to plan it" if job.goal == Job.Goal.PLAN else "to train it"
+    if job.state == JobState.QUEUED:
+        until = "to plan it" if job.goal == JobGoal.PLAN else "to train it"
         need = f" with {job.device}" if job.device else ""
         return f"Waits for a free machine{need} {until}.", ""
-    if job.state == Job.State.RUNNING:
+    if job.state == JobState.RUNNING:
         if job.stop_asked:
             return f"Was asked to stop{where}: it saves and ends.", "warn"
         if since := job.silent_since:
@@ -173,15 +173,15 @@ def _sentence(job: Job, story: Story, phase: str) -> tuple[str, str]:
         number = len(story.attempts)
         attempt = f", attempt {number}" if number > 1 else ""
         return f"It {phase_words(phase)}{where}{attempt}.", ""
-    if job.state == Job.State.PLANNED:
+    if job.state == JobState.PLANNED:
         return "The plan is ready. Start the training, or change the settings first.", "good"
     if job.error:  # what is wrong with it stands below, with what to do
         return "It cannot be done as it was asked for.", "bad"
     said = job.sentence or str(story.result.get("sentence") or "")
-    if job.state == Job.State.FINISHED:
+    if job.state == JobState.FINISHED:
         told = _safely(lambda: sentence_of(story), "sentence") if story.result.get("state") == "finished" else None
         return told or _capital(said or "finished, but its result cannot be read"), "good"
-    if job.state == Job.State.STOPPED:
+    if job.state == JobState.STOPPED:
         reached = f" at step {job.step:,} of {job.steps:,}" if job.steps else ""
         return f"Stopped{reached}. What was done is saved; it can go on from there.", "warn"
     return _capital(said or "it failed, and left no word about why"), "bad"
@@ -215,9 +215,9 @@ def _problem(error: object) -> Said | None:
     return Said(without_secrets(said.what), without_secrets(said.seen), said.try_next)
 
 
-def _findings(story: Story) -> tuple[Finding, ...]:
+def _findings(story: Story) -> tuple[PlanFinding, ...]:
     return tuple(
-        Finding(
+        PlanFinding(
             str(one.get("severity") or ""),
             str(one.get("title") or one.get("slug") or ""),
             str(one.get("seen") or ""),

@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.core.text import human_bytes, human_seconds, plural
 from holdfast.runs.story import Story
 from holdfast.runs.view import clean
-from holdfast.service.jobs.models import Job
+from holdfast.service.jobs.models import Job, JobState
 
 Json = Mapping[str, Any]
 
@@ -39,7 +39,7 @@ def stages_of(job: Job, events: Sequence[Json], proof: str) -> tuple[Stage, ...]
     """Which stations lie behind, which one it is at; a proof is behind it only where one was made."""
     here = _stage(job, events)
     now = {"running": "now", "queued": "next" if here else "now", "planned": "next"}.get(
-        job.state, "paused" if job.state == Job.State.STOPPED else "ended"
+        job.state, "paused" if job.state == JobState.STOPPED else "ended"
     )
     said = {
         "done": "done",
@@ -68,7 +68,7 @@ def newest_phase(events: Sequence[Json]) -> tuple[str, datetime.datetime | None]
 
 def run_seconds(job: Job, story: Story) -> float | None:
     """How long a run that has ended took: what its own result says, as its report does; else by its row."""
-    if job.state in (Job.State.QUEUED, Job.State.RUNNING):
+    if job.state in (JobState.QUEUED, JobState.RUNNING):
         return None
     said = story.result.get("seconds")
     if isinstance(said, int | float) and not isinstance(said, bool) and 0 < said < math.inf:
@@ -111,9 +111,9 @@ def moment(seconds: object) -> datetime.datetime | None:
 
 
 def _stage(job: Job, events: Sequence[Json]) -> int:
-    if job.state == Job.State.FINISHED:
+    if job.state == JobState.FINISHED:
         return len(STAGES)
-    if job.state == Job.State.PLANNED:
+    if job.state == JobState.PLANNED:
         return 4
     for event in reversed(events):
         name, phase = event.get("event"), event.get("phase")
@@ -121,7 +121,7 @@ def _stage(job: Job, events: Sequence[Json]) -> int:
             return 4
         if name == "phase":
             return _STAGE_OF[str(phase)]
-    return 0 if job.state in (Job.State.QUEUED, Job.State.STOPPED) else 1
+    return 0 if job.state in (JobState.QUEUED, JobState.STOPPED) else 1
 
 
 def _surveyed(event: Json) -> tuple[str, str]:

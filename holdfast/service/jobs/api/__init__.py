@@ -3,15 +3,14 @@
 from ninja import NinjaAPI, Swagger
 
 from holdfast import __version__
-from holdfast.service.jobs.api.account import router as account
+from holdfast.service.jobs.api.account_api import router as account
+from holdfast.service.jobs.api.api_errors import answer_errors
+from holdfast.service.jobs.api.assets_api import datasets_router, models_router
 from holdfast.service.jobs.api.auth import SessionAuth, TokenAuth
-from holdfast.service.jobs.api.datasets import router as datasets
-from holdfast.service.jobs.api.errors import answer_errors
-from holdfast.service.jobs.api.jobs import router as jobs
-from holdfast.service.jobs.api.json_text import PlainRenderer, StrictParser
-from holdfast.service.jobs.api.machines import router as machines
-from holdfast.service.jobs.api.models import router as models
-from holdfast.service.jobs.api.runs import router as runs
+from holdfast.service.jobs.api.jobs_api import router as jobs
+from holdfast.service.jobs.api.jobs_api import workers_router
+from holdfast.service.jobs.api.runs_api import router as runs
+from holdfast.service.jobs.api.strict_json import PlainRenderer, StrictParser
 
 api = NinjaAPI(
     title="Holdfast",
@@ -25,11 +24,11 @@ api = NinjaAPI(
 )
 answer_errors(api)
 for place, router in (
-    ("/datasets", datasets),
+    ("/datasets", datasets_router),
     ("/jobs", jobs),
     ("/jobs", runs),
-    ("/models", models),
-    ("/workers", machines),
+    ("/models", models_router),
+    ("/workers", workers_router),
     ("", account),
 ):
     api.add_router(place, router)

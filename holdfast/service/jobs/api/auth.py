@@ -9,9 +9,9 @@ from ninja.security import APIKeyCookie, HttpBearer
 from ninja.utils import check_csrf
 
 from holdfast.service.jobs import limits
-from holdfast.service.jobs.api.errors import Forbidden
+from holdfast.service.jobs.api.api_errors import Forbidden
+from holdfast.service.jobs.api_tokens import find_token, prefix_of
 from holdfast.service.jobs.models import ApiToken
-from holdfast.service.jobs.tokens import find_token, prefix_of
 
 _READS = ("GET", "HEAD", "OPTIONS")
 

@@ -1,0 +1,384 @@
+"""Schemas of the API: what goes in (`...In`) and what comes out (`...Out`)."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from ninja import Schema
+from pydantic import AfterValidator, ConfigDict, Field
+
+from holdfast.service.jobs.api.strict_json import is_storable
+
+Json = dict[str, Any]
+Id = Annotated[int, Field(ge=1, le=2**63 - 1)]
+
+
+def _storable(text: str) -> str:
+    if not is_storable(text):
+        raise ValueError("it holds characters that no text has")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_storable), Field(max_length=200)]
+LongText = Annotated[str, AfterValidator(_storable), Field(max_length=20_000)]
+State = Literal["queued", "running", "planned", "finished", "failed", "stopped"]
+Goal = Literal["plan", "model"]
+Cursor = Annotated[int | None, Field(ge=1, le=2**63 - 1, description="`next` of the page before.")]
+Limit = Annotated[int, Field(ge=1, le=200)]
+
+
+class Payload(Schema):
+    """Something that is sent."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class UploadIn(Payload):
+    """What is said of an upload; its name otherwise comes from the file."""
+
+    name: Text = ""
+    team: Text = ""
+
+
+class SubmitIn(Payload):
+    """A run to be made. `settings` are those of `holdfast train`, without paths."""
+
+    dataset: Id | None = None
+    from_model: Id | None = None
+    validation: Id | None = None
+    test: Id | None = None
+    negatives: Id | None = None
+    settings: Json = Field(default_factory=dict)
+    name: Text = ""
+    goal: Goal = "plan"
+    team: Text | None = None
+    priority: Annotated[int, Field(ge=-100, le=100)] = 0
+
+
+class RetryIn(Payload):
+    """The same run again; what is null is taken back, also in `settings`; what is left out stays."""
+
+    validation: Id | None = None
+    test: Id | None = None
+    negatives: Id | None = None
+    settings: Json = Field(default_factory=dict)
+    name: Text = ""
+    goal: Goal | None = None
+
+
+class ChoicesIn(Payload):
+    """How a dataset is to be read; what is left out is found out."""
+
+    choices: Json
+
+
+class NameIn(Payload):
+    """Another name."""
+
+    name: Text
+
+
+class TextsIn(Payload):
+    """Texts for a model."""
+
+    texts: Annotated[list[LongText], Field(min_length=1, max_length=32)]
+
+
+class TokenIn(Payload):
+    """A token to be made."""
+
+    name: Text
+    may_write: bool = True
+    days: Annotated[int | None, Field(ge=1, le=3650)] = None
+
+
+class SecretIn(Payload):
+    """A secret to be kept."""
+
+    name: Text
+    value: LongText
+
+
+class HookIn(Payload):
+    """Where somebody wants to hear of their runs."""
+
+    kind: Literal["webhook", "email"]
+    target: Annotated[str, AfterValidator(_storable), Field(max_length=500)]
+    on_finish: bool = True
+    on_trouble: bool = True
+
+
+class JobOut(Schema):
+    """A run as lists show it."""
+
+    id: int
+    name: str
+    owner: str
+    team: str | None
+    dataset: int | None
+    parent: int | None
+    model: int | None
+    settings: Json
+    goal: str
+    device: str
+    priority: int
+    state: str
+    stop_asked: bool
+    created: datetime
+    queued: datetime
+    started: datetime | None
+    ended: datetime | None
+    worker: str | None
+    silent_since: datetime | None  # when its worker was last heard of, where that is too long ago
+    task: str
+    phase: str
+    step: int
+    steps: int
+    loss: float | None
+    eta_seconds: float | None
+    attempts: int
+    metrics: Json
+    sentence: str
+    error: Json | None
+
+
+class LiveOut(Schema):
+    """What only the run folder knows, while it runs."""
+
+    phase: str
+    step: int
+    steps: int
+    loss: float | None
+    eta_seconds: float | None
+    steps_per_second: float | None
+    resident_bytes: int | None
+    doing: str
+
+
+class JobDetailsOut(JobOut):
+    """A run with what it does now."""
+
+    live: LiveOut | None
+
+
+class JobsOut(Schema):
+    """Some runs, the newest first; `next` is the cursor of the page after."""
+
+    items: list[JobOut]
+    next: int | None
+
+
+class AttemptOut(Schema):
+    """One attempt: what it changed, how it ended, and why."""
+
+    number: int
+    rung: str
+    because: str
+    changes: Json
+    outcome: str
+    sentence: str
+    slug: str | None
+    confidence: str
+    noticed_after_seconds: float | None
+    step_reached: int
+    started: float | None
+    seconds: float | None
+    remedies: list[str]
+    proof: list[Json]
+    files: list[str]
+
+
+class AttemptsOut(Schema):
+    """All attempts of a run."""
+
+    items: list[AttemptOut]
+
+
+class LogOut(Schema):
+    """The end of what an attempt printed."""
+
+    attempt: int
+    text: str
+
+
+class EventsOut(Schema):
+    """Events in their order; ask again with `since` = `next`."""
+
+    items: list[Json]
+    next: int
+
+
+class MetricsOut(Schema):
+    """The curves and the final figures."""
+
+    losses: list[list[float]]  # step and loss
+    evaluations: dict[str, dict[str, float]]
+    metrics: Json
+
+
+class CompareOut(Schema):
+    """Runs side by side: settings that differ and figures, in the order of the runs."""
+
+    items: list[JobOut]
+    settings: dict[str, list[Any]]
+    metrics: dict[str, list[float | None]]
+
+
+class DatasetOut(Schema):
+    """An upload."""
+
+    id: int
+    name: str
+    owner: str
+    team: str | None
+    file_name: str
+    size_bytes: int
+    sha256: str
+    state: str
+    choices: Json
+    problem: Json | None
+    created: datetime
+
+
+class DatasetsOut(Schema):
+    """Some datasets, the newest first."""
+
+    items: list[DatasetOut]
+    next: int | None
+
+
+class SurveyOut(Schema):
+    """What was found in a dataset."""
+
+    state: str
+    facts: Json
+    preview: Json
+    problem: Json | None
+
+
+class ModelOut(Schema):
+    """A finished model."""
+
+    id: int
+    name: str
+    version: int
+    owner: str
+    team: str | None
+    job: int
+    stage: str
+    task: str
+    base: str
+    metrics: Json
+    size_bytes: int
+    created: datetime
+
+
+class ModelsOut(Schema):
+    """Some models, the newest first."""
+
+    items: list[ModelOut]
+    next: int | None
+
+
+class PredictOut(Schema):
+    """What the model says to each text, in order."""
+
+    items: list[Json]
+
+
+class WorkerOut(Schema):
+    """A machine that takes jobs, and what doctor found there."""
+
+    name: str
+    host: str
+    slots: int
+    devices: list[str]
+    version: str
+    started: datetime
+    beat: datetime
+    is_there: bool
+    running: int
+    checked: datetime | None
+    findings: list[Json]
+
+
+class WorkersOut(Schema):
+    """All machines."""
+
+    items: list[WorkerOut]
+
+
+class TokenOut(Schema):
+    """A token without its text."""
+
+    id: int
+    name: str
+    prefix: str
+    may_write: bool
+    created: datetime
+    expires: datetime | None
+    used: datetime | None
+
+
+class NewTokenOut(TokenOut):
+    """A token with its text, which is shown this once."""
+
+    token: str
+
+
+class TokensOut(Schema):
+    """A person's tokens."""
+
+    items: list[TokenOut]
+
+
+class SecretOut(Schema):
+    """That a secret is there; its value is never given."""
+
+    name: str
+    created: datetime
+
+
+class SecretsOut(Schema):
+    """A person's secrets by name."""
+
+    items: list[SecretOut]
+
+
+class HookOut(Schema):
+    """A hook without its key."""
+
+    id: int
+    kind: str
+    target: str
+    on_finish: bool
+    on_trouble: bool
+    created: datetime
+
+
+class NewHookOut(HookOut):
+    """A hook with the key that signs its messages, which is shown this once."""
+
+    key: str
+
+
+class HooksOut(Schema):
+    """A person's hooks."""
+
+    items: list[HookOut]
+
+
+class HookTestOut(Schema):
+    """Whether a test got through, and what the other side said."""
+
+    arrived: bool
+    said: str
+
+
+class MeOut(Schema):
+    """Who asks, and with what."""
+
+    name: str
+    is_admin: bool
+    teams: list[str]
+    token: str | None
+    may_write: bool

@@ -1,0 +1,117 @@
+"""Finds rows that a person may see, and writes them as answers; also pages of them."""
+
+from typing import Any, TypeVar
+
+from django.contrib.auth.models import Group, User
+from django.db.models import Model, QuerySet
+
+from holdfast.core.errors import RequestError
+from holdfast.service.jobs.api.api_errors import NotFound
+from holdfast.service.jobs.models import Dataset, Job, TrainedModel
+from holdfast.service.jobs.words import key_of, named_in, problem_in
+from holdfast.service.remote_runs import fetch_record
+
+Row = TypeVar("Row", bound=Model)
+
+
+def jobs_of(user: User) -> QuerySet[Job]:
+    """The runs a person may see, with what answers need."""
+    return Job.objects.visible_to(user).select_related("owner", "team", "worker", "trained_model")
+
+
+def find_job(user: User, number: int) -> Job:
+    """A run that this person may see."""
+    found: Job = _found(jobs_of(user).filter(pk=number).first(), f"there is no run {number}")
+    fetch_record(found)
+    return found
+
+
+def datasets_of(user: User) -> QuerySet[Dataset]:
+    """The datasets a person may see."""
+    return Dataset.objects.visible_to(user).select_related("owner", "team")
+
+
+def find_dataset(user: User, number: int) -> Dataset:
+    """A dataset that this person may see."""
+    return _found(datasets_of(user).filter(pk=number).first(), f"there is no dataset {number}")
+
+
+def models_of(user: User) -> QuerySet[TrainedModel]:
+    """The models a person may see."""
+    return TrainedModel.objects.visible_to(user).select_related("owner", "team")
+
+
+def find_model(user: User, number: int) -> TrainedModel:
+    """A model that this person may see."""
+    return _found(models_of(user).filter(pk=number).first(), f"there is no model {number}")
+
+
+def find_team(user: User, name: str | None) -> Group | None:
+    """A team by its name; one that this person is not in is as unknown as one that is not there."""
+    if not name:
+        return None
+    teams = Group.objects.all() if user.is_superuser else user.groups.all()
+    team = teams.filter(name=name).first()
+    if team is None:
+        known = ", ".join(user.groups.order_by("name").values_list("name", flat=True)) or "none"
+        raise RequestError("the request cannot be used", seen=f"team {name!r}; yours: {known}")
+    return team
+
+
+def page_of(rows: "QuerySet[Row]", cursor: int | None, limit: int) -> tuple[list[Row], int | None]:
+    """The newest rows after a cursor, and the cursor of the page after them."""
+    found = rows.filter(pk__lt=cursor) if cursor else rows
+    items = list(found.order_by("-pk")[: limit + 1])
+    return items[:limit], items[limit - 1].pk if len(items) > limit else None
+
+
+def job_answer(job: Job) -> dict[str, Any]:
+    """A run as it is answered."""
+    model = getattr(job, "trained_model", None)
+    same = ("goal", "device", "priority", "state", "stop_asked", "created", "queued", "started", "ended", "task")
+    copied = ("phase", "step", "steps", "loss", "eta_seconds", "attempts", "metrics")
+    return {
+        "id": job.pk,
+        "name": job.name,
+        "owner": job.owner.get_username(),
+        "team": job.team.name if job.team else None,
+        "dataset": job.dataset_id,
+        "parent": job.parent_id,
+        "model": model.pk if model else None,
+        "settings": job.request,
+        "worker": job.worker.name if job.worker else None,
+        "silent_since": job.silent_since,
+        "error": problem_in(key_of, job.error) if job.error else None,
+        "sentence": named_in(key_of, job.sentence),
+        **{name: getattr(job, name) for name in (*same, *copied)},
+    }
+
+
+def dataset_answer(dataset: Dataset) -> dict[str, Any]:
+    """A dataset as it is answered."""
+    same = ("name", "file_name", "size_bytes", "sha256", "state", "choices", "created")
+    return {
+        "id": dataset.pk,
+        "owner": dataset.owner.get_username(),
+        "team": dataset.team.name if dataset.team else None,
+        "problem": problem_in(key_of, dataset.problem) if dataset.problem else None,
+        **{name: getattr(dataset, name) for name in same},
+    }
+
+
+def model_answer(model: TrainedModel) -> dict[str, Any]:
+    """A model as it is answered."""
+    same = ("name", "version", "stage", "task", "base", "metrics", "size_bytes", "created")
+    return {
+        "id": model.pk,
+        "owner": model.owner.get_username(),
+        "team": model.team.name if model.team else None,
+        "job": model.job_id,
+        **{name: getattr(model, name) for name in same},
+    }
+
+
+def _found(row: Row | None, words: str) -> Row:
+    if row is None:
+        raise NotFound(words)
+    return row

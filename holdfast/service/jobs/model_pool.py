@@ -1,0 +1,125 @@
+"""Lets people try a model in the page: few models are loaded at a time, each in a child that ends when nobody asks.
+
+The children belong to this web process and end with it.
+"""
+
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.errors import HoldfastError, RequestError
+from holdfast.runs.model_server import ModelServer, open_model_server
+
+AT_ONCE = 2
+IDLE_SECONDS = 240.0
+ANSWER_SECONDS = 60.0
+LONGEST_TEXT = 20_000
+_OPTIONS = {"device": "auto", "max_new_tokens": 200, "top": 5}
+_LOOK_EVERY_SECONDS = 15.0
+
+
+@dataclass(slots=True)
+class PooledModel:
+    """A model's child, how many are asking it, and when the last one was done."""
+
+    process: ModelServer
+    asking: int = 0
+    used: float = field(default_factory=time.monotonic)
+
+
+_loaded: dict[Path, PooledModel] = {}
+_lock = threading.Lock()
+_sweeper: threading.Thread | None = None
+
+
+def ask(run: Path, text: str, limit_seconds: float = ANSWER_SECONDS) -> dict[str, Any]:
+    """What the model of a run says to a text."""
+    text = text.strip()
+    if not text:
+        raise RequestError("there is nothing to ask", seen="the text is empty", try_next=("write a text",))
+    if len(text) > LONGEST_TEXT:
+        raise RequestError(
+            f"the text is longer than the {LONGEST_TEXT:,} characters that can be tried here",
+            seen=f"{len(text):,} characters",
+        )
+    loaded = _take(run)
+    try:
+        return loaded.process.ask(text, limit_seconds)
+    except HoldfastError as error:
+        error.seen = error.seen.replace(f"{run}/", "").replace(str(run), "its run")
+        error.what = error.what.replace(f"{run}/", "").replace(str(run), "its run")
+        raise
+    finally:
+        _give_back(run, loaded)
+
+
+def forget(run: Path) -> None:
+    """End the child of a model, as before its files are deleted."""
+    with _lock:
+        loaded = _loaded.pop(run, None)
+    if loaded:
+        loaded.process.close()
+
+
+def sweep(now: float | None = None) -> int:
+    """End the children that nobody asked for a while; gives how many are left."""
+    now = time.monotonic() if now is None else now
+    with _lock:
+        old = [run for run, one in _loaded.items() if not one.asking and now - one.used > IDLE_SECONDS]
+        ended = [_loaded.pop(run) for run in old]
+        left = len(_loaded)
+    for one in ended:
+        one.process.close()
+    return left
+
+
+def _take(run: Path) -> PooledModel:
+    with _lock:
+        loaded = _loaded.get(run)
+        if loaded is None or not loaded.process.is_alive:
+            _make_room(run)
+            loaded = _loaded[run] = PooledModel(open_model_server(run, _OPTIONS))
+            _watch()
+        loaded.asking += 1
+        return loaded
+
+
+def _make_room(run: Path) -> None:
+    """Let the one that was idle longest go; refuse where all are busy. The lock is held."""
+    dead = _loaded.pop(run, None)
+    if dead:
+        dead.process.close()
+    if len(_loaded) < AT_ONCE:
+        return
+    idle = sorted((one.used, name) for name, one in _loaded.items() if not one.asking)
+    if not idle:
+        raise RequestError(
+            f"{AT_ONCE} other models are being tried at the moment", try_next=("try again in a few seconds",)
+        )
+    _loaded.pop(idle[0][1]).process.close()
+
+
+def _give_back(run: Path, loaded: PooledModel) -> None:
+    with _lock:
+        loaded.asking -= 1
+        loaded.used = time.monotonic()
+        is_dead = not loaded.process.is_alive and _loaded.get(run) is loaded
+        if is_dead:
+            del _loaded[run]
+    if is_dead:
+        loaded.process.close()
+
+
+def _watch() -> None:
+    global _sweeper
+    if _sweeper is None or not _sweeper.is_alive():
+        _sweeper = threading.Thread(target=_sweep_for_ever, name="try-it", daemon=True)
+        _sweeper.start()
+
+
+def _sweep_for_ever() -> None:
+    while True:
+        time.sleep(_LOOK_EVERY_SECONDS)
+        sweep()

@@ -1,0 +1,208 @@
+"""A new run: what to train, on which data, how. It is planned first; nothing is trained before a person says so."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.models import User
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_http_methods
+
+from holdfast.core.errors import RequestError
+from holdfast.service.jobs.job_folder import ROLES
+from holdfast.service.jobs.models import Dataset, DatasetState, Job, JobGoal, TrainedModel
+from holdfast.service.jobs.requests import submit_run
+from holdfast.service.jobs.words import label_of, named_in, said_in
+from holdfast.service.pages.run_form import (
+    FormField,
+    FormGroup,
+    choice_field,
+    field_of,
+    make_fields,
+    make_groups,
+    read_settings,
+    read_values,
+)
+
+_MOST_DATASETS = 500
+_LOST_MODEL = "the model that it was to go on from is gone, or not shared with you"
+_LOST_DATA = "is gone, not shared with you, or no longer ready"
+_HELP = {
+    "dataset": "What to learn from.",
+    "validation": "A dataset of its own. None: a share of the rows is cut off.",
+    "test": "A dataset of its own. None: a share of the rows is cut off.",
+    "negatives": "A dataset of its own.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One message, and the control it is about."""
+
+    words: str
+    field: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRunPage:
+    """What the form shows."""
+
+    name: str
+    dataset: FormField
+    team: FormField | None
+    fields: tuple[FormField, ...]
+    groups: tuple[FormGroup, ...]
+    parent: Job | None
+    from_model: TrainedModel | None
+    is_model_lost: bool  # it was to go on from one that is gone, or not shared
+    problem: str
+    is_refused: bool  # else the problem is only worth knowing
+    lines: tuple[Line, ...]
+    try_next: tuple[str, ...]
+    has_datasets: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunForm:
+    """What a person asks for so far, and what it refers to."""
+
+    user: User
+    values: Mapping[str, str]  # of the controls, by name
+    datasets: Mapping[str, Dataset]  # that may be chosen, by number
+    parent: Job | None
+    from_model: TrainedModel | None
+    is_model_lost: bool
+
+    @property
+    def lost_data(self) -> tuple[str, ...]:
+        """The controls whose dataset was chosen, here or by the run before, and cannot be."""
+        return tuple(role for role in ("dataset", *ROLES) if self.values.get(role, "") not in ("", *self.datasets))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@login_required
+def new_run(request: HttpRequest) -> HttpResponse:
+    """Show the form; with a POST, ask for the plan."""
+    asked = _read(request)
+    if request.method != "POST":
+        lost = [f"--{role} {_LOST_DATA}: choose another, or none" for role in asked.lost_data if asked.parent]
+        told = RequestError("some of the data of that run cannot be used again", seen="\n".join(lost)) if lost else None
+        return render(request, "pages/run_new.html", {"page": _page(asked, told)})
+    try:
+        job = _submit(asked, has_model=bool(request.POST.get("from_model")))
+    except RequestError as error:
+        page = _page(asked, error, is_refused=True)
+        return render(request, "pages/run_new.html", {"page": page}, status=422)
+    return redirect("run", job.pk)
+
+
+def _read(request: HttpRequest) -> RunForm:
+    user = cast(User, request.user)
+    given = request.POST if request.method == "POST" else request.GET
+    ready = Dataset.objects.visible_to(user).filter(state=DatasetState.READY).defer("preview")
+    parent = _visible(Job.objects.visible_to(user).select_related("dataset", "team"), given.get("from"))
+    models, earlier = TrainedModel.objects.visible_to(user), given.get("from_model")
+    before = parent.request.get("from_run") if parent and not earlier else None
+    from_model = models.filter(job_id=before).first() if before else _visible(models, earlier)
+    values = {name: given[name] for name in given}
+    return RunForm(
+        user=user,
+        values=_values_of(parent) if parent and request.method != "POST" else values,
+        datasets={str(one.pk): one for one in ready.order_by("-created", "-pk")[:_MOST_DATASETS]},
+        parent=parent,
+        from_model=from_model,
+        is_model_lost=bool(earlier or before) and from_model is None,
+    )
+
+
+def _values_of(parent: Job) -> dict[str, str]:
+    """What stands in the controls for a run that is asked for again."""
+    data = {"dataset": parent.dataset_id, "team": parent.team_id, **{role: parent.request.get(role) for role in ROLES}}
+    return {
+        **read_values(parent.request),
+        **{name: str(number) for name, number in data.items() if number},
+        "name": parent.name,
+    }
+
+
+def _submit(asked: RunForm, *, has_model: bool) -> Job:
+    if has_model and asked.is_model_lost:  # it was there when the form was shown
+        raise RequestError(
+            "the request cannot be used", seen=_LOST_MODEL, try_next=("send it again, to begin without it",)
+        )
+    values = asked.values
+    lines = [f"--{role} {_LOST_DATA}: choose another" for role in asked.lost_data]
+    team = _visible(asked.user.groups.all(), values.get("team"))
+    if values.get("team") and team is None:
+        lines.append("--team: you are not in that one")
+    if lines:
+        raise RequestError("the request cannot be used", seen="\n".join(lines))
+    return submit_run(
+        asked.user,
+        read_settings(values),
+        dataset=asked.datasets.get(values.get("dataset", "")),
+        from_model=asked.from_model,
+        others={role: asked.datasets[values[role]] for role in ROLES if values.get(role)},
+        name=values.get("name", "").strip(),
+        goal=JobGoal.PLAN,
+        team=team,
+        parent=asked.parent,
+    )
+
+
+def _page(asked: RunForm, error: RequestError | None, *, is_refused: bool = False) -> NewRunPage:
+    lines = [line.strip() for line in error.seen.split("\n") if line.strip()] if error else []
+    told = tuple(Line(named_in(label_of, line), field_of(line)) for line in lines)
+    errors: dict[str, str] = {}
+    for line in told:
+        errors[line.field] = "; ".join(filter(None, (errors.get(line.field), line.words)))
+    said = said_in(label_of, error.what, "", error.try_next) if error else None
+    teams = {str(team.pk): team.name for team in asked.user.groups.order_by("name")}
+    chosen = asked.values.get
+    return NewRunPage(
+        name=chosen("name", ""),
+        dataset=_data_field(asked, "dataset", errors, "choose one"),
+        team=choice_field(
+            "team",
+            "Team",
+            "Who else may see and change it.",
+            teams,
+            chosen("team", ""),
+            "only me",
+            errors.get("team", ""),
+        )
+        if teams
+        else None,
+        fields=make_fields(asked.values, errors),
+        groups=make_groups(asked.values, errors, {"data": [_data_field(asked, one, errors, "none") for one in ROLES]}),
+        parent=asked.parent,
+        from_model=asked.from_model,
+        is_model_lost=asked.is_model_lost,
+        problem=said.what if said else "",
+        is_refused=is_refused,
+        lines=told,
+        try_next=said.try_next if said else (),
+        has_datasets=bool(asked.datasets),
+    )
+
+
+def _data_field(asked: RunForm, name: str, errors: Mapping[str, str], none: str) -> FormField:
+    options = {number: _dataset_words(one) for number, one in asked.datasets.items()}
+    chosen = asked.values.get(name, "")
+    return choice_field(name, label_of(name), _HELP[name], options, chosen, none, errors.get(name, ""))
+
+
+def _dataset_words(dataset: Dataset) -> str:
+    facts = dataset.facts if isinstance(dataset.facts, dict) else {}
+    rows = facts.get("rows")
+    said = ", ".join(
+        str(part) for part in (f"{rows:,} rows" if isinstance(rows, int) else "", facts.get("task")) if part
+    )
+    return f"{dataset.name} ({said})" if said else dataset.name
+
+
+def _visible(rows: QuerySet[Any], pk: str | None) -> Any:
+    return rows.filter(pk=int(pk)).first() if pk and pk.isdecimal() and len(pk) < 19 else None

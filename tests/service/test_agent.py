@@ -1,0 +1,356 @@
+"""What an agent makes of how its supervisors end; the supervisors are stand-ins that leave files."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from django.contrib.auth.models import User
+
+from holdfast.core.artifacts import read_artifact, write_artifact
+from holdfast.core.errors import RequestError
+from holdfast.core.heartbeat import BeatWriter
+from holdfast.core.records import Outcome
+from holdfast.core.runfolder import BEAT, OUTCOME, PLAN, REFUSED, RESULT, SAMPLES, SUPERVISOR_LOG, attempt_folder
+from holdfast.runs.holder import HELD_BY_OTHER, hold
+from holdfast.service import agent as agents
+from holdfast.service.agent import ANSWERS, Agent, LeaseWatchdog
+from holdfast.service.jobs import leases
+from holdfast.service.jobs.copied import read_copied, read_live
+from holdfast.service.jobs.models import Job, TrainedModel, Worker
+from holdfast.service.object_store import StoreError
+from holdfast.service.replicator import FENCE
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Stage:
+    """A claimed job with a folder, and a script of what each of its supervisors does."""
+
+    def __init__(self, folder: Path, goal: str = "model"):
+        owner, _ = User.objects.get_or_create(username="ada")
+        self.worker, _ = Worker.objects.get_or_create(name="box", host="box", devices=["cpu"])
+        self.job = leases.submit(owner=owner, name="run", request={"data": "x.csv"}, goal=goal)
+        self.claim = leases.claim(self.job.pk, self.worker)
+        self.folder, self.acts, self.played = folder, [], 0
+        folder.mkdir(exist_ok=True)
+        write_artifact(folder, "request.json", {"kind": "train", "data": "x.csv"})
+        (folder / SUPERVISOR_LOG).write_text("Traceback\nKeyError: 'x'\n")
+
+    def run(self) -> Job:
+        agent = Agent(self.job.pk, self.claim)
+        agent._run = self.folder
+        agent._run_child = lambda job: self._play(agent)
+        agent.work()
+        return Job.objects.get(pk=self.job.pk)
+
+    def _play(self, agent):
+        act = self.acts[min(self.played, len(self.acts) - 1)]
+        self.played += 1
+        return act(agent)
+
+    def ends(self, state: str, code: int = 0, **more):
+        def act(agent):
+            write_artifact(
+                self.folder, RESULT, {"state": state, "exit_code": code, "sentence": f"{state}, 3 steps", **more}
+            )
+            return code
+
+        return act
+
+
+@pytest.fixture
+def stage(tmp_path, monkeypatch, settings):
+    settings.LEASE_SECONDS = 60.0
+    monkeypatch.setattr(agents, "make_folder", lambda job: tmp_path / "run")
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    (tmp_path / "agents").mkdir()
+    monkeypatch.setattr(agents, "this_home", lambda: type("Home", (), {"agents": tmp_path / "agents"}))
+    return Stage(tmp_path / "run")
+
+
+def test_a_finished_run_is_written_down_with_its_model(stage):
+    stage.acts = [stage.ends("finished")]
+    job = stage.run()
+    assert (job.state, job.sentence, job.claim, job.lease_until) == ("finished", "finished, 3 steps", None, None)
+    assert TrainedModel.objects.get(job=job).version == 1
+
+
+def test_an_end_that_an_earlier_keeper_could_not_write_is_found_in_the_folder(stage):
+    stage.ends("finished")(None)
+    assert stage.run().state == "finished"
+    assert stage.played == 0
+
+
+@pytest.mark.parametrize(("clock_seconds", "code"), [(-3600, 3), (3600, 4)])
+def test_whether_a_failed_result_is_of_this_request_is_told_by_no_clock(stage, clock_seconds, code):
+    stage.ends("failed", code)(None)
+    os.utime(stage.folder / RESULT, (time.time() + clock_seconds,) * 2)  # written where clocks go wrong
+    queued = Job.objects.get(pk=stage.job.pk).queued
+    write_artifact(stage.folder, ANSWERS, {"queued": queued.isoformat()})
+    assert stage.run().state == "failed"
+    assert stage.played == 0, "the agent before could not write it down"
+
+    assert leases.resume(stage.job)
+    stage.claim = leases.claim(stage.job.pk, stage.worker)
+    stage.acts = [stage.ends("finished")]
+    assert stage.run().state == "finished"
+    assert stage.played == 1, "what failed before somebody resumed it is no answer to that"
+
+
+def test_a_supervisor_begins_where_no_folder_can_be_taken_for_a_model_and_without_the_services_keys(stage, monkeypatch):
+    begun = {}
+
+    def start(command, log, environment, folder):
+        begun.update(environment=environment, folder=folder, asked=read_artifact(stage.folder / ANSWERS))
+        return subprocess.Popen(["true"])
+
+    monkeypatch.setattr(agents, "start_apart", start)
+    monkeypatch.setenv("HOLDFAST_DATABASE_URL", "postgresql://a:b@c/d")
+    agent = Agent(stage.job.pk, stage.claim)
+    agent._run = stage.folder
+    job = Job.objects.get(pk=stage.job.pk)
+    stage.ends("failed", 4)(None)
+    assert agent._run_child(job) == 0
+    assert not (stage.folder / RESULT).exists()
+    assert begun["asked"] == {"queued": job.queued.isoformat()}
+    assert not any(one.is_dir() for one in begun["folder"].iterdir())
+    assert "HOLDFAST_DATABASE_URL" not in begun["environment"]
+
+
+def test_a_second_model_of_the_same_name_gets_the_next_version(stage, tmp_path):
+    stage.acts = [stage.ends("finished")]
+    stage.run()
+    second = Stage(stage.folder)
+    second.acts = [second.ends("finished")]
+    assert TrainedModel.objects.get(job=second.run()).version == 2
+
+
+def test_a_supervisor_that_died_is_followed_by_another(stage):
+    stage.acts = [lambda agent: -9, lambda agent: 1, stage.ends("finished")]
+    assert stage.run().state == "finished"
+    assert stage.played == 3
+
+
+def test_supervisors_that_keep_dying_are_given_up_with_their_last_words(stage):
+    stage.acts = [lambda agent: 1]
+    job = stage.run()
+    assert job.state == "failed"
+    assert "KeyError: 'x'" in job.sentence
+
+
+def test_a_failed_run_says_why(stage):
+    stage.acts = [stage.ends("failed", 4)]
+    job = stage.run()
+    assert (job.state, job.sentence) == ("failed", "failed, 3 steps")
+    assert not TrainedModel.objects.exists()
+
+
+def test_a_refused_request_is_shown_with_its_four_parts(stage):
+    def refuse(agent):
+        write_artifact(
+            stage.folder, REFUSED, {"what": "no text column", "seen": "a, b", "try_next": ["--text-column a"]}
+        )
+        return 2
+
+    stage.acts = [refuse]
+    job = stage.run()
+    assert (job.state, job.error["seen"], job.sentence) == ("failed", "a, b", "no text column")
+
+
+def test_a_plan_waits_for_a_person(tmp_path, stage):
+    planned = Stage(stage.folder, goal="plan")
+
+    def plan(agent):
+        write_artifact(stage.folder, PLAN, {"task": "classify", "proof": {"state": "skipped"}})
+        return 0
+
+    planned.acts = [plan]
+    job = planned.run()
+    assert (job.state, job.task, job.phase) == ("planned", "classify", "")
+
+
+def test_only_the_phase_of_an_attempt_that_runs_is_copied(stage):
+    assert read_copied(stage.folder)["phase"] == ""  # nobody works on it yet
+    with hold(stage.folder):
+        assert read_copied(stage.folder)["phase"] == ""  # being prepared
+        attempt = attempt_folder(stage.folder, 1)
+        attempt.mkdir(parents=True)
+        BeatWriter(attempt / BEAT).enter("save", 2, 9)
+        sample = {"event": "sample", "time": 1.0, "step": 2, "resident_bytes": 7, "words": "writes"}
+        (attempt / SAMPLES).write_text(json.dumps(sample) + "\n")
+        assert read_copied(stage.folder)["phase"] == "save"
+        assert {"phase": "save", "doing": "writes", "resident_bytes": 7}.items() <= read_live(stage.folder).items()
+        write_artifact(attempt, OUTCOME, Outcome(number=1, outcome="died"))
+        assert (read_copied(stage.folder)["phase"], read_copied(stage.folder)["step"]) == ("", 2)
+        still = {"phase": "", "step": 2, "doing": "", "resident_bytes": None}
+        assert still.items() <= read_live(stage.folder).items()
+    assert read_copied(stage.folder)["phase"] == ""
+
+
+def test_a_wish_to_stop_ends_in_stopped(stage):
+    def stop(agent):
+        agent._stop("stop")
+        return stage.ends("stopped", 143)(agent)
+
+    stage.acts = [stop]
+    assert stage.run().state == "stopped"
+
+
+def test_a_wish_before_the_start_stops_it_too(stage):
+    leases.ask_stop(stage.job)
+    assert stage.run().state == "stopped"
+    assert stage.played == 0
+
+
+def test_a_job_that_is_handed_back_waits_again(stage):
+    def hand_back(agent):
+        agent._stop("hand back")
+        return stage.ends("stopped", 143)(agent)
+
+    stage.acts = [hand_back]
+    job = stage.run()
+    assert (job.state, job.claim, job.claims) == ("queued", None, 0)
+
+
+def test_a_run_that_finishes_while_it_is_handed_back_has_finished(stage):
+    def hand_back(agent):
+        agent._stop("hand back")
+        return stage.ends("finished")(agent)
+
+    stage.acts = [hand_back]
+    assert stage.run().state == "finished"
+
+
+def test_who_lost_the_claim_writes_nothing(stage):
+    other = uuid.uuid4()
+
+    def lose(agent):
+        Job.objects.filter(pk=stage.job.pk).update(claim=other)
+        agent._renewed_at = float("-inf")
+        agent._poll()
+        return stage.ends("finished")(agent)
+
+    stage.acts = [lose]
+    job = stage.run()
+    assert (job.state, job.claim, job.sentence) == ("running", other, "")
+    assert not TrainedModel.objects.exists()
+
+
+def test_a_run_that_the_watchdog_stopped_goes_on(stage):
+    def pulled(agent):
+        agent._watchdog.has_fired = True
+        return stage.ends("stopped", 143)(agent)
+
+    def finish(agent):
+        agent._watchdog.has_fired = False
+        return stage.ends("finished")(agent)
+
+    stage.acts = [pulled, finish]
+    assert stage.run().state == "finished"
+    assert stage.played == 2
+
+
+def test_a_run_that_somebody_else_holds_is_tried_again(stage):
+    stage.acts = [lambda agent: HELD_BY_OTHER] * 8 + [stage.ends("finished")]
+    assert stage.run().state == "finished"
+
+
+@pytest.mark.service
+def test_the_watchdog_asks_at_half_of_the_lease_and_kills_at_three_quarters(tmp_path):
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+    child = subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE)
+    child.stdout.readline()
+    watchdog = LeaseWatchdog(tmp_path, lease_seconds=4.0)
+    watchdog.watch(child)
+    begun = time.monotonic()
+    assert child.wait(10) == -signal.SIGKILL
+    assert watchdog.has_fired
+    assert 2.5 < time.monotonic() - begun < 4.5
+
+
+class NoReplicator:
+    """Sends nothing, and says whether it was closed."""
+
+    is_closed = False
+
+    def __init__(self, *_):
+        pass
+
+    def send_last(self):
+        pass
+
+    def close(self):
+        NoReplicator.is_closed = True
+
+
+@pytest.fixture
+def away(stage, monkeypatch):
+    """The store is away; gives how often it was asked."""
+    asked = []
+
+    def fetch_job(*_):
+        asked.append(1)
+        if len(asked) == 3:
+            write_artifact(stage.folder, FENCE, {"turn": "earlier"})
+        raise StoreError("the store is away")
+
+    for name, value in {"fetch_job": fetch_job, "Replicator": NoReplicator, "open_store": object}.items():
+        monkeypatch.setattr(agents, name, value)
+    monkeypatch.setattr(agents, "_STORE_SECONDS", 0.0)
+    monkeypatch.setattr(agents, "_STORE_RETRY_SECONDS", 0.0)
+    return asked
+
+
+def test_a_folder_that_is_here_for_its_page_alone_is_not_gone_on_with_while_the_store_is_away(stage, away):
+    stage.acts = [stage.ends("finished")]
+    assert stage.run().state == "finished"
+    assert len(away) == 3, "only what an agent worked on here is"
+
+
+def test_who_lost_the_claim_sends_nothing_any_more(stage, away):
+    def lose(agent):
+        agent._stop("lost")
+        return 0
+
+    stage.acts = [lose]
+    stage.run()
+    assert NoReplicator.is_closed
+
+
+def test_after_a_fault_the_claim_is_held_for_a_while_so_that_claims_are_not_used_up(stage, monkeypatch):
+    def full(job):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(agents, "make_folder", full)
+    monkeypatch.setattr(agents, "_BACK_OFF_SECONDS", 0.5)
+    begun = time.monotonic()
+    with pytest.raises(SystemExit):
+        agents.main(str(stage.job.pk), str(stage.claim))
+    assert time.monotonic() - begun >= 0.5
+    assert leases.look(stage.job.pk, stage.claim) is False, "the job is still held, for the dispatcher to put back"
+
+
+def test_a_log_that_cannot_be_written_ends_nothing(stage, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("builtins.print", full)
+    stage.acts = [lambda agent: 1, stage.ends("finished")]
+    assert stage.run().state == "finished"
+
+
+def test_a_refusal_does_not_say_where_the_service_keeps_things(stage, tmp_path, monkeypatch):
+    def refuse(job):
+        raise RequestError(f"there is no {tmp_path}/data.csv", seen=str(tmp_path), try_next=(f"look at {tmp_path}/x",))
+
+    monkeypatch.setattr(agents, "make_folder", refuse)
+    job = stage.run()
+    assert job.sentence == f"there is no {tmp_path.name}/data.csv"
+    assert str(tmp_path.parent) + "/" not in str(job.error)
+    assert job.error["try_next"] == [f"look at {tmp_path.name}/x"]

@@ -1,0 +1,104 @@
+"""Keys to the API: shown once, kept as a hash, refused when they are over."""
+
+import json
+from datetime import timedelta
+
+import pytest
+from click.testing import CliRunner
+from django.utils import timezone
+
+from holdfast.cli.jobs import jobs
+from holdfast.core.errors import RequestError
+from holdfast.core.redact import Redactor
+from holdfast.service.home import this_home
+from holdfast.service.jobs.api_tokens import find_token, make_token, make_token_for
+from holdfast.service.jobs.models import ApiToken, Job
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def ada(django_user_model):
+    return django_user_model.objects.create_user("ada", password="a long enough one")
+
+
+def test_a_token_is_found_by_its_text_and_only_its_hash_is_kept(ada):
+    token, text = make_token(ada, "laptop")
+    assert find_token(text) == token
+    assert not any(text in str(value) or text[12:] in str(value) for value in ApiToken.objects.values_list().get())
+
+
+def test_a_wrong_letter_is_a_wrong_token(ada):
+    _, text = make_token(ada, "laptop")
+    for wrong in (text[:-1] + ("a" if text[-1] != "a" else "b"), text[:-1], text + "a", "", "hfk_", "\ud800" * 44):
+        assert find_token(wrong) is None
+
+
+def test_a_token_that_has_expired_or_whose_owner_may_not_log_in_is_refused(ada):
+    token, text = make_token(ada, "laptop", expires=timezone.now() + timedelta(hours=1))
+    assert find_token(text)
+    ApiToken.objects.filter(pk=token.pk).update(expires=timezone.now() - timedelta(seconds=1))
+    assert find_token(text) is None
+    ApiToken.objects.filter(pk=token.pk).update(expires=None)
+    ada.is_active = False
+    ada.save()
+    assert find_token(text) is None
+
+
+def test_the_last_use_is_noted_once_a_minute(ada, django_assert_num_queries):
+    _, text = make_token(ada, "laptop")
+    find_token(text)
+    assert ApiToken.objects.get().used is not None
+    with django_assert_num_queries(1):
+        find_token(text)
+
+
+def test_a_token_without_a_name_or_in_the_past_is_not_made(ada):
+    with pytest.raises(RequestError) as caught:
+        make_token(ada, "  ", expires=timezone.now() - timedelta(days=1))
+    assert "name" in caught.value.seen
+    assert "expired" in caught.value.seen
+
+
+def test_a_token_in_a_text_is_taken_out_by_its_shape(ada):
+    _, text = make_token(ada, "laptop")
+    assert text not in Redactor()(f"curl -H 'Authorization: {text}'")
+
+
+def test_at_the_servers_own_machine_a_token_is_made_for_the_only_user_or_by_name(ada, django_user_model):
+    assert find_token(make_token_for(None, "laptop", may_write=False, days=3)).may_write is False
+    django_user_model.objects.create_user("bob", password="a long enough one")
+    with pytest.raises(RequestError, match="not clear whose"):
+        make_token_for(None, "laptop", may_write=True, days=None)
+    with pytest.raises(RequestError) as caught:
+        make_token_for("eve", "laptop", may_write=True, days=None)
+    assert "ada, bob" in caught.value.seen
+    assert find_token(make_token_for("bob", "laptop", may_write=True, days=None)).owner.username == "bob"
+
+
+@pytest.fixture
+def served(home):
+    """A home that a service was started in; the rows themselves are in the tests' own database."""
+    this_home().make()
+    this_home().database.touch()
+
+
+@pytest.mark.usefixtures("served")
+def test_the_command_line_prints_it_once(ada):
+    result = CliRunner().invoke(jobs, ["token", "laptop", "--json"])
+    assert find_token(json.loads(result.output)["token"]).owner == ada
+
+
+@pytest.mark.usefixtures("served")
+def test_cleaning_up_by_hand_puts_lost_runs_back(ada):
+    lost = Job.objects.create(owner=ada, name="lost", state="running", lease_until=timezone.now() - timedelta(hours=1))
+    result = CliRunner().invoke(jobs, ["cleanup"])
+    assert result.exit_code == 0, result.exception
+    assert f"job {lost.pk}: its holder is gone; it waits again" in result.output
+    assert json.loads(CliRunner().invoke(jobs, ["cleanup", "--json"]).output) == {"done": []}
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\0b", "a\u202eb", "x" * 101])
+def test_a_name_that_cannot_be_kept_or_shown_is_refused(django_user_model, name):
+    with pytest.raises(RequestError, match="cannot be made"):
+        make_token(django_user_model.objects.create_user("ada"), name)

@@ -1,0 +1,127 @@
+"""A run's way to the store and to another machine, whatever was damaged on the way."""
+
+import shutil
+
+import pytest
+
+from holdfast.core.artifacts import read_artifact
+from holdfast.core.runfolder import REQUEST, attempt_folder, model_folder
+from holdfast.service.remote_runs import fetch_run
+from holdfast.service.replicator import Replicator, fetch_job, stored_run
+from tests.service.replicas import checkpoint, finish, hold, send_all, steps
+
+pytestmark = pytest.mark.django_db
+
+
+def test_another_machine_gets_the_data_and_the_run_with_its_own_paths(job, store, at):
+    checkpoint(job, 3)
+    checkpoint(job, 5)
+    send_all(store, job)
+    at("two")
+    fetch_job(store, job, print)
+    assert job.dataset.path.read_text() == "text,label\na,b\n"
+    assert steps(job) == [3, 5]
+    assert read_artifact(job.folder / REQUEST)["data"] == str(job.dataset.path)
+    assert (attempt_folder(job.folder, 1) / "events.jsonl").read_text() == "step 5\n"
+
+
+def test_an_old_folder_of_this_machine_gives_way_to_newer_work_and_a_newer_one_stays(job, store, at):
+    checkpoint(job, 3)
+    send_all(store, job)
+    at("two")
+    fetch_job(store, job, print)
+    hold(job, 1)
+    checkpoint(job, 9)
+    send_all(store, job)
+    at("one")
+    fetch_job(store, job, print)
+    assert steps(job) == [3, 9]
+    hold(job, 2)
+    checkpoint(job, 11)
+    Replicator(store, job, job.folder, print).close()  # it died before it could send
+    fetch_job(store, job, print)
+    assert steps(job) == [3, 9, 11]
+
+
+def test_what_an_earlier_holder_sends_late_does_not_hide_the_work_of_the_next(job, store, at):
+    checkpoint(job, 3)
+    late = Replicator(store, job, job.folder, print)
+    at("two")
+    fetch_job(store, job, print)
+    hold(job, 1)
+    checkpoint(job, 9)
+    send_all(store, job)
+    late.send_last()
+    at("three")
+    fetch_job(store, job, print)
+    assert steps(job) == [9]
+
+
+def test_a_checkpoint_that_was_damaged_in_the_store_is_left_out_and_told(job, store, at, tmp_path):
+    checkpoint(job, 3)
+    checkpoint(job, 5)
+    send_all(store, job)
+    copy = stored_run(store, job).newest()
+    name = copy.files["checkpoints/step-000000005/weights.safetensors"]
+    (damaged,) = (tmp_path / "store").rglob(name)
+    damaged.write_text("weights 6")
+    said = []
+    at("two")
+    fetch_job(store, job, said.append)
+    assert steps(job) == [3]
+    assert "checkpoints/step-000000005/weights.safetensors is not what was stored" in said[0]
+
+
+def test_of_a_damaged_model_nothing_is_brought(job, store, at, tmp_path):
+    finish(job)
+    (model_folder(job.folder) / "0_part").mkdir()
+    (model_folder(job.folder) / "0_part" / "words.txt").write_text("words")
+    send_all(store, job)
+    copy = stored_run(store, job).newest()
+    (damaged,) = (tmp_path / "store").rglob(copy.files["model/0_part/words.txt"])
+    damaged.write_text("other")
+    at("page")
+    fetch_run(job)
+    assert not model_folder(job.folder).exists(), "weights without their words are no model"
+
+
+def test_a_checkpoint_is_sent_though_its_run_drops_it_meanwhile(job, store, monkeypatch):
+    checkpoint(job, 3)
+    write, earlier = store.write, job.folder / "checkpoints" / "step-000000003"
+
+    def slowly(path, content):
+        if earlier.exists():  # the engine has saved twice since
+            checkpoint(job, 5)
+            checkpoint(job, 7)
+            shutil.rmtree(earlier)
+        write(path, content)
+
+    monkeypatch.setattr(store, "write", slowly)
+    said = []
+    send_all(store, job, said)
+    assert "checkpoints/step-000000003/weights.safetensors" in stored_run(store, job).newest().files
+    assert "left out: nothing" in said[-1]
+
+
+@pytest.mark.parametrize("minutes", [0, 1])
+def test_what_the_store_has_stays_while_all_on_the_disk_is_damaged(job, store, at, minutes):
+    checkpoint(job, 3)
+    send_all(store, job)
+    (job.folder / "checkpoints" / "step-000000003" / "weights.safetensors").write_text("broken")
+    hold(job, minutes)
+    send_all(store, job)
+    at("two")
+    fetch_job(store, job, print)
+    assert steps(job) == [3]
+
+
+def test_a_checkpoint_that_is_damaged_on_the_disk_is_not_sent(job, store):
+    checkpoint(job, 3)
+    checkpoint(job, 5)
+    (job.folder / "checkpoints" / "step-000000005" / "weights.safetensors").write_text("broken")
+    said = []
+    send_all(store, job, said)
+    assert {name.split("/")[1] for name in stored_run(store, job).newest().files if "/step-" in name} == {
+        "step-000000003"
+    }
+    assert "step-000000005" in said[-1]
