@@ -1,1 +1,1 @@
-"""Jobs: the rows, who may see them, who runs them, the API."""
+"""Jobs, datasets and models: the rows, who may see them, every change of them, and the API in `api/`."""
