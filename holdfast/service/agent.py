@@ -186,7 +186,7 @@ class Agent:
         write_artifact(self._run, ANSWERS, {"queued": job.queued.isoformat()})
         arguments = (str(self._run), str(job.goal), str(os.getpid()), str(ORPHAN_SHARE * settings.LEASE_SECONDS))
         self._child = start_apart(
-            [sys.executable, "-P", "-m", "holdfast.service.agent_child", *arguments],
+            [sys.executable, "-P", "-m", "holdfast.runs.agent_child", *arguments],
             self._run / SUPERVISOR_LOG,
             run_environment(job.owner, os.environ),
             this_home().agents,  # no folder in there could be mistaken for the name of a model

@@ -100,7 +100,7 @@ class Chaos:
         if kind in ("agent", "supervisor", "engine"):
             words = {
                 "agent": ("holdfast.service.child_process", "agent"),
-                "supervisor": ("holdfast.service.agent_child",),
+                "supervisor": ("holdfast.runs.agent_child",),
                 "engine": ("holdfast.engine",),
             }[kind]
             found = self._site.find(*words)

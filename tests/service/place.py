@@ -119,7 +119,7 @@ class Place:
         return self.find("holdfast.service.child_process", "agent", str(job_id))[-1]
 
     def supervisor(self, job_id: int) -> psutil.Process:
-        return self.find("holdfast.service.agent_child", str(self.run_folder(job_id)))[-1]
+        return self.find("holdfast.runs.agent_child", str(self.run_folder(job_id)))[-1]
 
     def engines(self, job_id: int) -> list[psutil.Process]:
         return self.find("holdfast.engine", str(self.run_folder(job_id)))

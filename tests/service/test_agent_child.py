@@ -16,7 +16,7 @@ pytestmark = pytest.mark.service
 SUPERVISOR = """
 import pathlib, subprocess, sys, time
 from holdfast.core.artifacts import write_artifact
-from holdfast.service import agent_child as held
+from holdfast.runs import agent_child as held
 from holdfast.runs.identity import describe_process
 from holdfast.supervisor.attempt import StopRequest
 
@@ -31,8 +31,8 @@ def deaf(run, on_event, guard):
             if stop.is_asked:
                 (run / "asked").touch()
 
-held.resume_train = deaf
-held.main(pathlib.Path(sys.argv[1]), "model", int(sys.argv[2]), 3.0)
+agent_child.resume_train = deaf
+agent_child.main(pathlib.Path(sys.argv[1]), "model", int(sys.argv[2]), 3.0)
 """
 AGENT = """
 import os, subprocess, sys, time

@@ -1,6 +1,6 @@
-"""The supervisor of an agent's run, a child process: `python -m holdfast.service.agent_child`.
+"""The supervisor of an agent's run, a child process: `python -m holdfast.runs.agent_child`.
 
-    python -m holdfast.service.agent_child RUN plan|model AGENT_PID SAVE_SECONDS
+    python -m holdfast.runs.agent_child RUN plan|model AGENT_PID SAVE_SECONDS
 
 SIGTERM saves and stops the run, and so does the death of the agent. What has not ended SAVE_SECONDS after that death is
 killed: nobody renews the lease any more, and when it expires the run may start elsewhere. Imports neither torch nor
