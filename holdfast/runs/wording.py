@@ -1,0 +1,613 @@
+"""Every sentence about a run, an attempt, an event or a decision, for people.
+
+    headline(state)            "Training: step 44/93, loss 1.18, 8 s left."
+    attempt_lines(attempt)     what it changed, how far it came, how it ended and why
+    event_lines(event)         what the log of a run shows of one event; nothing for most
+    closing_lines(state)       the last lines on the screen: result, scores, what to do next
+
+Values come in, text goes out: nothing is decided here, and nobody reads the text back. The terminal, the pages, the
+report and the API all use these, so a run is described in the same words everywhere.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from holdfast.core import events as ev
+from holdfast.core.evidence import Decision
+from holdfast.core.runfolder import REPORT, REQUEST
+from holdfast.core.scores import final_score, metric_name, metric_value, ordered_scores
+from holdfast.core.text import human_bytes, human_seconds, plural, processes_words
+from holdfast.runs.state import AttemptState, RunState
+
+Mark = Literal["", "ok", "..", "!", "x", "--"]  # nothing, done, going on, look at this, failed, stopped or skipped
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_SHOWN_CHARACTERS = 300
+_SHOWN_SCORES = 4
+_COMMON_NAMES = {"train", "data", "dataset"}
+_SHORT_CHOICES = ("epochs", "batch_size", "lr", "max_length")
+_PHASES = {  # what a run does; the first block are stages of the pipeline
+    "store": "fetching files from the store",
+    "survey": "reading the data",
+    "model": "getting the model",
+    "machine": "checking the machine",
+    "look": "checking the machine",
+    "plan": "planning",
+    "prepare": "tokenizing the data",
+    "prove": "testing the run in small",
+    "start": "starting",
+    "import": "importing libraries",
+    "load": "loading the model",
+    "resume": "resuming from a checkpoint",
+    "compile": "compiling the model",
+    "begin epoch": "beginning an epoch",
+    "first step": "first step",
+    "step": "training",
+    "evaluate": "evaluating",
+    "save": "saving a checkpoint",
+    "export": "writing the model",
+    "download": "downloading",
+    "tokenize": "tokenizing",
+    "end": "ending",
+}
+_ENDED = {
+    "running": "is running",
+    "finished": "finished",
+    "died": "failed",
+    "hung": "hung and was ended",
+    "stopped": "was stopped",
+    "interrupted": "was cut off: its supervisor was killed",
+}
+_MARKS: Mapping[str, Mark] = {"running": "..", "finished": "ok", "stopped": "--", "interrupted": "--"}
+_DOUBT = {"proven": "Cause, proven", "likely": "Probable cause"}
+
+
+class Line(Struct, frozen=True):
+    """One line about a run: for a terminal with a mark and a name in front, for a page with a look."""
+
+    text: str
+    mark: Mark = ""
+    name: str = ""
+    is_detail: bool = False  # shown with -v, or on a page of its own
+
+
+# Small things
+
+
+def clean(text: object, characters: int = _SHOWN_CHARACTERS) -> str:
+    """A log's text for a terminal: one line, no control characters, not endless."""
+    flat = _CONTROL.sub("", " ".join(str(text).split()))
+    return flat if len(flat) <= characters else flat[:characters] + "..."
+
+
+def typed_path(path: Path) -> str:
+    """A path as one would type it from here."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(path)
+
+
+def sentence(text: str) -> str:
+    """The same as a sentence: a capital letter and a full stop."""
+    flat = text.strip().rstrip(".")
+    return flat[:1].upper() + flat[1:] + "." if flat else ""
+
+
+def changes_text(changes: Mapping[str, object]) -> str:
+    """Changed settings: `loader_workers 0, OMP_NUM_THREADS=1`."""
+    settings = [f"{name} {value}" for name, value in changes.items() if not name.isupper()]
+    return ", ".join([*settings, *(f"{name}={value}" for name, value in changes.items() if name.isupper())])
+
+
+def phase_text(phase: str) -> str:
+    """What a run does in a phase or a stage: "loading the model"."""
+    return _PHASES.get(phase, phase)
+
+
+def scores_text(metrics: Mapping[str, object]) -> str:
+    """The metrics that say most: "accuracy 92.1%, macro F1 90.8%"."""
+    shown = list(ordered_scores(metrics).items())[:_SHOWN_SCORES]
+    return ", ".join(f"{metric_name(name)} {metric_value(name, value)}" for name, value in shown)
+
+
+def speed_text(steps_per_second: float) -> str:
+    """A speed: "3.20 steps/s" or "4.1 s/step"."""
+    if steps_per_second >= 1:
+        return f"{steps_per_second:.2f} steps/s"
+    return f"{human_seconds(1 / steps_per_second).replace(' s', ' s/step', 1)}"
+
+
+def cores_text(cores: float) -> str:
+    """A number of cores: "1.8 cores", "0.55 cores"."""
+    return f"{cores:.1f} cores" if cores >= 1 else f"{cores:.2f} cores"
+
+
+def machines_text(event: ev.MachinesAwaited | ev.LeaderAwaited | ev.UnknownEvent) -> str:
+    """Which machines a run waits for."""
+    match event:
+        case ev.MachinesAwaited():
+            here = f"{len(event.present)} of {event.wanted} machines are here"
+            return f"{here} ({', '.join(event.present)})" if event.present else here
+        case ev.LeaderAwaited(state="asked_to_stop"):
+            return f"asked {event.leader} to stop the run; Ctrl-C again leaves the run to the other machines"
+        case ev.LeaderAwaited(state="leads"):
+            return f"{event.leader} leads; waiting for its next attempt"
+        case ev.LeaderAwaited():
+            left = f", {human_seconds(event.seconds)} left" if event.seconds else ""
+            return f"waiting to see whether {event.leader} still owns this run{left}"
+    return str(event.fields.get("here") or event.fields.get("words") or "")
+
+
+# A run
+
+
+def run_title(state: RunState) -> str:
+    """What a run is called: its command, or model and data."""
+    command = state.records.request.get("command")
+    if isinstance(command, list | tuple) and command:
+        return shlex.join([Path(str(command[0])).name, *map(str, command[1:])])
+    data = Path(str(state.records.request.get("data") or (state.records.dataset.get("files") or [""])[0]))
+    # Half of all datasets are called train.csv.
+    name = f"{data.parent.name}/{data.name}" if data.stem in _COMMON_NAMES and data.parent.name else data.name
+    return " on ".join(filter(None, (base_model(state), name))) or state.folder.name
+
+
+def base_model(state: RunState) -> str:
+    """The name of the model that a run starts from."""
+    planned = state.records.plan.get("model")
+    if isinstance(planned, Mapping) and planned.get("name"):
+        return str(planned["name"])
+    return Path(str(state.settings.get("model") or state.records.request.get("model") or "")).name
+
+
+def state_text(state: RunState) -> str:
+    """The state in a few words: "training", "waiting for machines", "loading the model"."""
+    if state.is_orphaned:
+        return "training without a supervisor"
+    if state.is_stopping and not state.has_ended:
+        return "stopping"
+    if state.state == "waiting":
+        return "waiting for machines"
+    if state.is_training:
+        return phase_text(state.phase) or "training"
+    if state.state in ("preparing", "proving"):
+        return phase_text(state.stage) or state.state
+    return state.state
+
+
+def progress_text(state: RunState, *, speed: bool = False) -> str:
+    """The numbers of a run: "step 44/93, loss 1.18, 8 s left, 402.1 MB"."""
+    parts = [f"step {state.step:,}" + (f"/{state.steps:,}" if state.steps else "")] if state.step or state.steps else []
+    if state.loss is not None:
+        parts.append(f"loss {state.loss:.4g}")
+    if speed and state.steps_per_second:
+        parts.append(speed_text(state.steps_per_second))
+    if state.seconds_left is not None:
+        parts.append(f"{human_seconds(state.seconds_left)} left")
+    attempt = state.attempt
+    if state.is_training and attempt and attempt.resident_bytes:
+        parts.append(human_bytes(attempt.resident_bytes))
+    if state.is_training and attempt and (count := processes_words(attempt.processes)):
+        parts.append(count)
+    return ", ".join(parts)
+
+
+def headline(state: RunState) -> str:
+    """Where a run is, or how it ended, in one sentence."""
+    run = typed_path(state.folder)
+    if state.is_orphaned:
+        return (
+            f"Still training, but without a supervisor. `holdfast resume {run}` stops it and continues from the last "
+            "checkpoint."
+        )
+    match state.state:
+        case "finished":
+            return _finished(state)
+        case "failed":
+            return _failed(state)
+        case "stopped" if state.records.result:
+            return sentence(f"stopped {_where(state)}")
+        case "stopped" if not state.records.request:
+            return f"Not running. {REQUEST} is missing or damaged, so this run cannot be resumed."
+        case "stopped":
+            return f"Not running. Continue with `holdfast resume {run}`."
+        case "waiting":
+            return sentence(machines_text(state.waiting)) if state.waiting else "Waiting for machines."
+    text, numbers = state_text(state), progress_text(state)
+    number = f", attempt {state.attempt.number}" if state.attempt and state.attempt.number > 1 else ""
+    return sentence(f"{text}{number}: {numbers}" if numbers else f"{text}{number}")
+
+
+def _finished(state: RunState) -> str:
+    failed = sum(attempt.is_failed for attempt in state.attempts)
+    tries = f" after {plural(failed, 'failed attempt')}" if failed else ""
+    score = final_score(state.records.metrics)
+    steps = f", {state.step:,} steps" if state.step and not score else ""
+    text = f"finished in {human_seconds(state.seconds)}{tries}{steps}"
+    if score:
+        split, name, value = score
+        text += f": {metric_value(name, value)} {metric_name(name)} on the {split} split"
+    but = cause_text(state.attempt) if state.attempt else ""
+    return sentence(f"{text}, but {but}" if but else text)
+
+
+def _failed(state: RunState) -> str:
+    """The cause, and why nothing more is tried."""
+    attempt = state.attempt
+    if attempt is None:
+        return sentence(str(state.records.result.get("sentence") or "failed before the first attempt"))
+    text = f"failed after {plural(len(state.attempts), 'attempt')}: {cause_text(attempt) or 'no cause was recorded'}"
+    why = reason_text(attempt.decision.because) if attempt.decision else ""
+    return sentence(text) + (f" {sentence(why)}" if why else "")
+
+
+def _where(state: RunState) -> str:
+    if state.step:
+        return f"at step {state.step:,}" + (f" of {state.steps:,}" if state.steps else "")
+    if state.attempt is None:
+        return "before the first attempt"
+    phase = f" ({phase_text(state.attempt.phase)})" if state.attempt.phase else ""
+    return f"before the first step of attempt {state.attempt.number}{phase}"
+
+
+# An attempt
+
+
+def attempt_mark(attempt: AttemptState) -> Mark:
+    """The mark of an attempt."""
+    return _MARKS.get(attempt.outcome, "x")
+
+
+def attempt_text(attempt: AttemptState) -> str:
+    """An attempt in one line, without its cause: "hung and was ended at step 40, noticed after 5.8 s"."""
+    where = f" at step {attempt.step:,}" if attempt.step else ""
+    if not attempt.step and attempt.phase and attempt.outcome != "finished":
+        where = f" while {phase_text(attempt.phase)}"
+    noticed = attempt.noticed_after_seconds
+    return f"{_ENDED[attempt.outcome]}{where}" + (f", noticed after {human_seconds(noticed)}" if noticed else "")
+
+
+def attempt_lines(number: int, attempt: AttemptState) -> list[Line]:
+    """An attempt with its cause: a line each."""
+    tried = f" ({attempt.remedy})" if attempt.remedy else ""
+    lines = [Line(f"attempt {number}{tried} {attempt_text(attempt)}", attempt_mark(attempt))]
+    if cause := cause_text(attempt):
+        lines.append(Line(clean(cause, 600) + _named(attempt.slug)))
+    return lines
+
+
+def attempt_facts(attempt: AttemptState) -> Iterator[str]:
+    """What is known of an attempt besides its end."""
+    if attempt.seconds is not None:
+        yield f"ran {human_seconds(attempt.seconds)}"
+    if isinstance(attempt.resumed, ev.Resumed):
+        yield f"resumed from step {attempt.resumed.step:,}"
+    if attempt.step:
+        yield f"reached step {attempt.step:,}"
+    if attempt.noticed_after_seconds:
+        yield f"noticed after {human_seconds(attempt.noticed_after_seconds)}"
+    if attempt.peak_bytes:
+        yield f"peak memory {human_bytes(attempt.peak_bytes)}"
+
+
+def cause_text(attempt: AttemptState) -> str:
+    """Why an attempt failed, or what was wrong with one that finished; empty when nothing was."""
+    if attempt.cause:
+        return str(attempt.cause).rstrip(".")
+    if attempt.weights and attempt.weights.is_nan:
+        return _nan(attempt.weights)
+    if attempt.is_failed and attempt.diagnosis:
+        return attempt.diagnosis.title
+    return ""
+
+
+def cause_label(attempt: AttemptState) -> str:
+    """How sure the cause is: "Cause, proven", "Probable cause"."""
+    return _DOUBT.get(attempt.diagnosis.confidence if attempt.diagnosis else "", "Cause")
+
+
+def decision_text(decision: Decision) -> str:
+    """What followed a failed attempt: "load data in the main process [loader_workers 0]: remedy for: ..."."""
+    what = {"again": "the same settings again", "stop": "nothing more was tried"}.get(decision.action, "")
+    if decision.rung:
+        what = decision.rung.title
+        what += f" [{changes_text(decision.rung.change)}]" if decision.rung.change else ""
+    why = reason_text(decision.because)
+    return f"{what}: {why}" if what and why else what or why
+
+
+def reason_text(reason: Any) -> str:
+    """Why a fallback is tried, or nothing more is."""
+    return clean(reason, 600).rstrip(".") if reason else ""
+
+
+# Events
+
+
+def event_lines(event: ev.Event) -> list[Line]:
+    """What the log of a run shows of an event."""
+    match event:
+        case ev.Surveyed():
+            return _surveyed(event)
+        case ev.ModelFound():
+            weights = f", {event.parameters / 1e6:,.1f} million weights" if event.parameters else ""
+            return [Line(f"{event.name}{weights}, from {event.source}", "ok", "model")]
+        case ev.MachineProbed():
+            cores = plural(event.cpu_count, "core") if event.cpu_count else ""
+            memory = f"{human_bytes(event.memory_bytes)} of memory" if event.memory_bytes else ""
+            text = ", ".join(filter(None, (cores, memory, ", ".join(event.gpus) or "no GPU")))
+            return [Line(text, "ok", "machine", is_detail=True)]
+        case ev.FindingReported():
+            text = f"{event.title}: {event.seen} [{event.slug}]"
+            return [Line(text, "!", "machine", is_detail=event.severity != "blocker")]
+        case ev.DataPrepared():
+            return [_prepared(event)]
+        case ev.Planned():
+            return _planned(event)
+        case ev.ProofReported():
+            mark: Mark = "!" if event.state == "failed" else "--" if event.state == "skipped" else "ok"
+            return [Line(_proof(event), mark, "proof", is_detail=mark == "ok")]
+        case ev.ForecastMade():
+            return [Line(forecast_text(event), "ok", "forecast")]
+        case ev.Noted():
+            return [Line(clean(event.text), "..", "note")]
+        case ev.ReportFailed():
+            return [Line(f"the report could not be written: {event.error}", "!", "report")]
+        case ev.UnknownEvent():
+            text = clean(event.fields.get("words") or "")
+            return [Line(text, "..")] if text else []
+    return _attempt_event(event) or _script_event(event)
+
+
+def _attempt_event(event: ev.Event) -> list[Line]:
+    """What the supervisor told of an attempt."""
+    match event:
+        case ev.AttemptStarted():
+            return _attempt_started(event)
+        case ev.SettingsRemembered():
+            what = changes_text(event.changes)
+            forget = "`holdfast memory --forget` undoes this"
+            return [Line(f"starting with {what}, with which this run finished here before ({forget})", "..")]
+        case ev.PhaseChanged():
+            return [Line(f"{phase_text(event.phase)}, step {event.step:,}", "..", is_detail=True)]
+        case ev.Quiet():
+            return [Line(quiet_text(event), "..")]
+        case ev.AttemptEnded():
+            return [_attempt_ended(event)]
+        case ev.Decided(action="stop"):
+            return []  # the result says so
+        case ev.DiskFull():
+            return [Line("disk full: nothing can be saved; free some space", "!")]
+        case ev.ProcessesEnded():
+            why = (
+                "the command has finished; ended what it left running"
+                if event.has_finished
+                else "ended processes that an earlier supervisor left"
+            )
+            return [Line(f"{why}: {', '.join(event.processes)}", "..")]
+        case ev.ProcessesLeft():
+            return [Line(f"processes that could not be ended: {', '.join(event.processes)}", "!")]
+        case ev.StopStarted():
+            limit = human_seconds(event.seconds)
+            return [Line(f"stopping: saving first, for at most {limit}; Ctrl-C again ends the run at once", "..")]
+        case ev.MachinesAwaited() | ev.LeaderAwaited():
+            return [Line(machines_text(event), "..")]
+        case ev.LeaderLost():
+            silent = f" for {human_seconds(event.silent_seconds)}" if event.silent_seconds else ""
+            return [Line(f"{event.leader} has not reported{silent}; this machine tries to lead", "..")]
+        case ev.StorageTrouble():
+            return [Line(f"the shared folder cannot be written: {clean(event.error)}", "!")]
+    return []
+
+
+def _script_event(event: ev.Event) -> list[Line]:
+    """What the training process told."""
+    match event:
+        case ev.Resumed():
+            name = f" {Path(event.checkpoint).name}" if event.checkpoint else ""
+            return [Line(f"resumed from checkpoint{name}, step {event.step:,}", "..")]
+        case ev.StartedOver():
+            return [Line("no checkpoint of this run was found; starting from the beginning", "..")]
+        case ev.Evaluated():
+            text = f"step {event.step:,}: validation {scores_text(event.metrics)}"
+            return [Line(text, "ok", "training")]
+        case ev.CheckpointRejected():
+            why = f": {clean(event.reason)}" if event.reason else ""
+            return [
+                Line(f"checkpoint {Path(event.path).name or '?'} is damaged or incomplete and was skipped{why}", "!")
+            ]
+        case ev.CheckpointSkipped():
+            return [Line(f"checkpoint {Path(event.path).name} was not saved: {clean(event.reason)}", "!")]
+        case ev.CheckpointFailed(is_full=False):
+            return [Line(f"checkpoint of step {event.step:,} could not be saved: {clean(event.reason)}", "!")]
+        case ev.BestCheckpointMissing():
+            return [Line(f"the best checkpoint (step {event.step:,}) is missing; keeping the last weights", "!")]
+        case ev.WeightsChecked(is_nan=True):
+            return [Line(f"{_nan(event)}; the script continues [nan-loss]", "!")]
+        case ev.WeightsChecked():
+            return [Line(f"the weights are finite again at step {event.step:,}", "..")]
+        case ev.ChangeApplied():
+            return [Line(f"applied {event.change} {event.value} ({clean(event.how)})", "..", is_detail=True)]
+    return []
+
+
+def quiet_text(event: ev.Quiet) -> str:
+    """That there is no progress, and what the process does meanwhile."""
+    step = f" (step {event.step:,})" if event.step else ""
+    activity = f": {clean(activity_text(event.activity))}" if event.activity else ""
+    return f"no progress for {human_seconds(event.seconds)} while {phase_text(event.phase)}{step}{activity}"
+
+
+def activity_text(activity: Any) -> str:
+    """What the processes of an attempt do."""
+    return str(activity or "")
+
+
+def full_disk_text(saved_step: int | None) -> str:
+    """What a full disk means for a run."""
+    last = f"last checkpoint: step {saved_step:,}" if saved_step else "nothing was saved yet"
+    return f"disk full; {last}. Free some space to continue saving"
+
+
+def forecast_text(event: ev.ForecastMade) -> str:
+    """How long it will take, how much memory it will need, and what that rests on."""
+    text = f"{human_seconds(event.seconds)} left"
+    text += f", up to {human_bytes(event.peak_bytes)} of memory" if event.peak_bytes else ""
+    text += f" and {human_bytes(event.card_peak_bytes)} of GPU memory" if event.card_peak_bytes else ""
+    if event.measured_steps and event.step_seconds:
+        text += f" (measured over {event.measured_steps} steps of {human_seconds(event.step_seconds)})"
+    return text
+
+
+def _surveyed(event: ev.Surveyed) -> list[Line]:
+    splits = ", ".join(f"{name} {rows:,}" for name, rows in event.splits.items())
+    labels = f", {event.labels:,} labels" if event.labels else ""
+    lines = [Line(f"{event.task}, {event.form}: {event.rows:,} rows ({splits}){labels}", "ok", "data")]
+    lines += [Line(_choice(name, choice), is_detail=True) for name, choice in event.choices.items()]
+    return [*lines, *(Line(clean(warning, 600), "!", "data") for warning in event.warnings)]
+
+
+def _prepared(event: ev.DataPrepared) -> Line:
+    splits = [about for about in event.splits.values() if isinstance(about, Mapping)]
+    tokens = sum(int(about.get("tokens") or 0) for about in splits)
+    how = "already prepared" if event.is_reused else f"prepared in {human_seconds(event.seconds)}"
+    return Line(f"{tokens:,} tokens, {how}" if tokens else how, "ok", "data", is_detail=True)
+
+
+def _planned(event: ev.Planned) -> list[Line]:
+    lines = [Line(plan_text(event.choices), "ok", "plan")]
+    return lines + [Line(_choice(name, choice), is_detail=True) for name, choice in event.choices.items()]
+
+
+def plan_text(choices: Mapping[str, Any]) -> str:
+    """The plan in one line: "3 epochs, batch 16, lr 5e-05, cpu fp32, 2 threads"."""
+    value = {name: choice["value"] for name, choice in choices.items()}
+    steps = value.get("max_steps")
+    parts = [plural(int(steps), "step") if steps else plural(int(value["epochs"]), "epoch")]
+    parts += [f"batch {value['batch_size']}", f"lr {value['lr']:g}"]
+    parts += ["LoRA"] if value.get("lora") else []
+    parts += [f"{value['device']} {value['precision']}"]
+    if count := processes_words(int(value.get("processes") or 1)):
+        parts.append(count)
+    if value["device"] == "cpu":
+        parts.append(plural(int(value["threads"] or 1), "thread"))
+    if nodes := value.get("nodes"):
+        parts.append(f"{nodes} machines")
+    return ", ".join(parts)
+
+
+def _choice(name: str, choice: Any) -> str:
+    value, because = (choice.get("value"), choice.get("because")) if isinstance(choice, Mapping) else (choice, "")
+    return f"{name} {value}" + (f" ({because})" if because else "")
+
+
+def _proof(event: ev.ProofReported) -> str:
+    return clean(event.facts.get("words") or event.state, 600)
+
+
+def _attempt_started(event: ev.AttemptStarted) -> list[Line]:
+    cost = f"; cost: {event.cost}" if event.cost else ""
+    why = reason_text(event.reason)
+    if event.remedy:
+        return [Line(f"attempt {event.number}: {event.remedy} ({why}{cost})", "..")]
+    if event.number > 1:
+        return [Line(f"attempt {event.number}, same settings: {why}", "..")]
+    return [Line(f"attempt {event.number}", "..", is_detail=True)]
+
+
+def _attempt_ended(event: ev.AttemptEnded) -> Line:
+    noticed = event.noticed_after_seconds
+    seen = f", noticed after {human_seconds(noticed)}" if noticed else ""
+    step = f" at step {event.step:,}" if event.step else ""
+    cause = clean(event.cause) if event.cause else _ENDED[event.outcome]
+    return Line(f"attempt {event.number} failed{step}{seen}: {cause}{_named(event.slug)}", "x")
+
+
+def _nan(weights: ev.WeightsChecked) -> str:
+    good = f" (still finite at step {weights.last_finite_step:,})" if weights.last_finite_step else ""
+    return f"the weights are NaN since about step {weights.step:,}{good}"
+
+
+def _named(slug: str | None) -> str:
+    return f" [{slug}]" if slug and slug != "unknown" else ""
+
+
+# The end
+
+
+def closing_lines(state: RunState) -> list[Line]:
+    """The last lines on the screen: how it ended, how good the model is, what to do next."""
+    run, result = typed_path(state.folder), state.records.result
+    if state.state == "finished":
+        return [*_scores(state), Line(headline(state), "ok"), *_use(state)]
+    lines = [Line(headline(state), "x" if state.state == "failed" else "--")]
+    if state.state == "failed":
+        lines += [Line(f"try    {clean(remedy)}") for remedy in tuple(result.get("remedies") or ())[:3]]
+        slug = result.get("slug")
+        lines += [Line(f"more   holdfast explain {slug}")] if slug and slug != "unknown" else []
+        return [*lines, Line(f"all evidence is in {run}")]
+    return [*lines, Line(f"next   holdfast resume {run}")]
+
+
+def _scores(state: RunState) -> Iterator[Line]:
+    if state.is_command:
+        return
+    splits: Mapping[str, Any] = state.records.metrics
+    found = [(name, splits[name]) for name in ("validation", "test") if isinstance(splits.get(name), Mapping)]
+    for split, metrics in found:
+        yield Line(scores_text(metrics), "ok", split)
+        if gives_no_label(metrics):
+            yield Line(
+                "the model predicts no label at all: it has learned too little. Try more epochs or a higher lr", "!"
+            )
+    if not found:
+        yield Line(f"{not_measured_text(state)}. To measure it: --validation FILE, or --validation-share 0.2", "!")
+
+
+def gives_no_label(metrics: Mapping[str, object]) -> bool:
+    """True where texts may have any number of labels and none got one."""
+    return metrics.get("micro_f1") == 0 and "accuracy" not in metrics
+
+
+def not_measured_text(state: RunState) -> str:
+    """That a finished model was measured on nothing, and why."""
+    train = (state.records.dataset.get("splits") or {}).get("train")
+    rows = f" (all {train:,} rows are for training)" if train else ""
+    return f"the model was not measured: the data has no validation or test rows{rows}"
+
+
+def _use(state: RunState) -> Iterator[Line]:
+    run = typed_path(state.folder)
+    if state.is_command:
+        yield Line(f"everything is in {run}")
+        return
+    yield Line(f"model  {run}/model")
+    yield Line(f'use    holdfast predict {run} "..."')
+    if (state.folder / REPORT).is_file():
+        yield Line(f"report {run}/{REPORT}")
+
+
+def comparison_text(error: float, more: str, less: str) -> str:
+    """How far off a forecast was: "12% longer than forecast"."""
+    share = f"{abs(error):.0%}"
+    return "as forecast" if share == "0%" else f"{share} {more if error > 0 else less} than forecast"
+
+
+def forecast_check_lines(check: Mapping[str, Any]) -> Sequence[Line]:
+    """The forecast next to what happened."""
+    clock, parts = check.get("seconds") or {}, []
+    if clock.get("forecast") and clock.get("actual"):
+        off = comparison_text(clock["error"], "longer", "shorter")
+        parts.append(f"took {human_seconds(clock['actual'])}, {off} ({human_seconds(clock['forecast'])})")
+    for name, what in (("peak_bytes", "memory"), ("card_peak_bytes", "GPU memory")):
+        memory = check.get(name) or {}
+        if memory.get("forecast") and memory.get("actual"):
+            off = comparison_text(memory["error"], "more", "less")
+            parts.append(f"{human_bytes(memory['actual'])} of {what}, {off} ({human_bytes(memory['forecast'])})")
+    return [Line("; ".join(parts), "ok", "forecast", is_detail=True)] if parts else []

@@ -1,0 +1,89 @@
+"""The wording itself: a few snapshots, so that a change of words is seen as one."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.core import events as ev
+from holdfast.core.evidence import Decision
+from holdfast.core.plan import Rung
+from holdfast.runs.state import AttemptState, Records, RunState, fold
+from holdfast.runs.wording import attempt_lines, clean, closing_lines, decision_text, event_lines, headline
+
+FOLDER = Path("runs/bank")
+HUNG = AttemptState(
+    number=1,
+    folder=FOLDER / "attempts/01",
+    outcome="hung",
+    step=40,
+    noticed_after_seconds=5.8,
+    slug="dataloader-deadlock",
+    cause="a data loader worker waits for a lock that nobody will release",
+    decision=Decision(
+        action="rung",
+        because="remedy for: the loader's workers deadlock",
+        rung=Rung("load data in the main process", {"loader_workers": 0}, "slower input"),
+    ),
+    started=0.0,
+    ended=60.0,
+)
+DONE = AttemptState(number=2, folder=FOLDER / "attempts/02", outcome="finished", step=93, steps=93)
+
+
+def ended(state: str, *attempts: AttemptState, **more: object) -> RunState:
+    records = Records(request={"kind": "train"}, result={"state": state, "seconds": 72.0}, **more)
+    return RunState(folder=FOLDER, attempts=attempts, records=records, is_supervised=False)
+
+
+def test_a_run_in_training():
+    steps = [ev.StepDone(step=at, loss=1.18, time=at * 0.2) for at in range(44)]
+    state = fold([ev.AttemptStarted(number=1), ev.TrainingStarted(first_step=0, steps=93), *steps], folder=FOLDER)
+    assert headline(state) == "Training: step 44/93, loss 1.18, 9.8 s left."
+
+
+def test_runs_that_ended():
+    metrics = {"test": {"accuracy": 0.921}}
+    assert headline(ended("finished", HUNG, DONE, metrics=metrics)) == (
+        "Finished in 1 min 12 s after 1 failed attempt: 92.1% accuracy on the test split."
+    )
+    assert headline(ended("failed", HUNG)) == (
+        "Failed after 1 attempt: a data loader worker waits for a lock that nobody will release. "
+        "Remedy for: the loader's workers deadlock."
+    )
+    assert headline(ended("stopped", DONE)) == "Stopped at step 93 of 93."
+    left = RunState(folder=FOLDER, records=Records(request={"kind": "train"}), is_supervised=False)
+    assert headline(left) == "Not running. Continue with `holdfast resume runs/bank`."
+
+
+def test_an_attempt_with_its_cause():
+    assert [line.text for line in attempt_lines(1, HUNG)] == [
+        "attempt 1 hung and was ended at step 40, noticed after 5.8 s",
+        "a data loader worker waits for a lock that nobody will release [dataloader-deadlock]",
+    ]
+    assert decision_text(HUNG.decision) == (
+        "load data in the main process [loader_workers 0]: remedy for: the loader's workers deadlock"
+    )
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        (ev.Quiet(seconds=9.0, phase="load"), "no progress for 9.0 s while loading the model"),
+        (ev.Resumed(step=40), "resumed from checkpoint, step 40"),
+        (ev.AttemptStarted(number=3, reason="the process was killed externally"),
+         "attempt 3, same settings: the process was killed externally"),
+        (ev.MachinesAwaited(present=["a"], wanted=2, seconds_left=9.0), "1 of 2 machines are here (a)"),
+    ],
+)  # fmt: skip
+def test_an_event_in_the_log(event: ev.Event, text: str):
+    assert [line.text for line in event_lines(event)] == [text]
+
+
+def test_a_failed_run_says_what_to_do_next():
+    state = ended("failed", HUNG)
+    lines = [line.text for line in closing_lines(state)]
+    assert lines[-1] == "all evidence is in runs/bank"
+
+
+def test_a_log_cannot_control_the_terminal():
+    assert clean("a\x1b[31m b\n c") == "a[31m b c"
