@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 from holdfast.data.shards import open_array, open_tokens
+from holdfast.engine.attempt_settings import AttemptSettings, read_attempt_settings
 from holdfast.engine.batches import micro_batches
+from holdfast.engine.data_order import DataOrder
 from holdfast.engine.metrics import multi_label_metrics, single_label_metrics
-from holdfast.engine.order import Order
-from holdfast.engine.settings import Settings, read_settings
 
 
 def main(attempt: Path) -> None:
@@ -25,13 +25,13 @@ def main(attempt: Path) -> None:
     if (attempt / "search.json").is_file():
         metrics = search(attempt)
     else:
-        settings = read_settings(attempt)
+        settings = read_attempt_settings(attempt)
         torch.set_num_threads(settings.threads or torch.get_num_threads())
         metrics = {"classify": classify, "causal": causal, "two-tower": two_tower}[settings.task](settings)
     (attempt.parents[1] / "metrics.json").write_text(json.dumps({"test": metrics}))
 
 
-def classify(settings: Settings) -> dict[str, float]:
+def classify(settings: AttemptSettings) -> dict[str, float]:
     """HF Trainer with dynamic padding."""
     from transformers import AutoModelForSequenceClassification
 
@@ -54,13 +54,13 @@ def classify(settings: Settings) -> dict[str, float]:
     return measure(scores, labels["test"])
 
 
-def causal(settings: Settings) -> dict[str, float]:
+def causal(settings: AttemptSettings) -> dict[str, float]:
     """HF Trainer with dynamic padding, and peft where LoRA is asked for."""
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(settings.seed)
     lora: Any = settings.options.get("lora")
-    as_came = lora and settings.card_draws  # as people load a model for LoRA on a card
+    as_came = lora and settings.uses_cuda_rng  # as people load a model for LoRA on a card
     model: Any = AutoModelForCausalLM.from_pretrained(
         settings.model, dtype=torch.bfloat16 if as_came else torch.float32
     )
@@ -82,7 +82,7 @@ def causal(settings: Settings) -> dict[str, float]:
     return {"loss": total / count, "perplexity": math.exp(total / count)}
 
 
-def two_tower(settings: Settings) -> dict[str, float]:
+def two_tower(settings: AttemptSettings) -> dict[str, float]:
     """The model and the in-batch loss of sentence-transformers in a plain loop, on the engine's batches."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
@@ -93,7 +93,7 @@ def two_tower(settings: Settings) -> dict[str, float]:
     loss_of = MultipleNegativesRankingLoss(model, scale=20.0)
     corpus, queries = open_tokens(settings.prepared_path, "corpus"), open_tokens(settings.prepared_path, "train")
     qrels = open_array(settings.prepared_path, "train.qrels")
-    order = Order(corpus.lengths[qrels[:, 1]], settings.batch_size, settings.seed)
+    order = DataOrder(corpus.lengths[qrels[:, 1]], settings.batch_size, settings.seed)
     steps = settings.max_steps or settings.epochs * order.steps_per_epoch
     decayed = [weight for weight in model.parameters() if weight.ndim >= 2]
     plain = [weight for weight in model.parameters() if weight.ndim < 2]
@@ -126,13 +126,15 @@ def search(attempt: Path) -> dict[str, float]:
     )
     found = {}
     for at, folder in enumerate(wanted["search"]):
-        settings = Settings(task="two-tower", model=wanted["model"], prepared=folder, run=".", device=given["device"])
+        settings = AttemptSettings(
+            task="two-tower", model=wanted["model"], prepared=folder, run=".", device=given["device"]
+        )
         metrics = load_task(settings).evaluate("test")
         found |= {name if at == 0 else f"{Path(folder).name} {name}": value for name, value in metrics.items()}
     return found
 
 
-def train(settings: Settings, model: Any, rows: list[dict], collate: Any) -> None:
+def train(settings: AttemptSettings, model: Any, rows: list[dict], collate: Any) -> None:
     """The engine's settings, given to HF Trainer."""
     from transformers import Trainer, TrainingArguments
 
@@ -157,7 +159,7 @@ def train(settings: Settings, model: Any, rows: list[dict], collate: Any) -> Non
     model.eval()
 
 
-def instructions(settings: Settings, split: str) -> list[dict]:
+def instructions(settings: AttemptSettings, split: str) -> list[dict]:
     """Texts with labels on what is to be learned."""
     texts, learn = open_tokens(settings.prepared_path, split), open_array(settings.prepared_path, f"{split}.learn")
     flags = [learn[texts.starts[at] : texts.starts[at + 1]] > 0 for at in range(len(texts))]
@@ -189,7 +191,7 @@ def padded(rows: list[dict], unit: int = 1) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": mask}
 
 
-def _on(settings: Settings, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _on(settings: AttemptSettings, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor.to(settings.device) for name, tensor in batch.items()}
 
 

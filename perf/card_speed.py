@@ -155,10 +155,10 @@ def language_model_of(options: argparse.Namespace) -> tuple[Any, list[dict], Any
     from accuracy_peers import instructions, learned
     from transformers import AutoModelForCausalLM
 
-    from holdfast.engine.settings import Settings
+    from holdfast.engine.attempt_settings import AttemptSettings
 
     place = {"model": str(options.model), "prepared": str(options.prepared), "run": "."}
-    rows = instructions(Settings(task="causal", **place), "train")
+    rows = instructions(AttemptSettings(task="causal", **place), "train")
     dtype = torch.bfloat16 if options.lora else torch.float32
     model: Any = AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype)
     if options.lora:
@@ -177,7 +177,7 @@ def work_st(options: argparse.Namespace) -> None:
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
     from holdfast.data.shards import open_array, open_tokens
-    from holdfast.engine.order import Order
+    from holdfast.engine.data_order import DataOrder
 
     if options.tuned:
         torch.backends.cuda.matmul.allow_tf32 = True
@@ -186,7 +186,7 @@ def work_st(options: argparse.Namespace) -> None:
     corpus, queries = open_tokens(options.prepared, "corpus"), open_tokens(options.prepared, "train")
     qrels = open_array(options.prepared, "train.qrels")
     lengths = corpus.lengths[qrels[:, 1]]
-    order = Order(lengths, options.batch, 42, 50 if options.tuned else 1)  # tuned: pairs of like length together
+    order = DataOrder(lengths, options.batch, 42, 50 if options.tuned else 1)  # tuned: pairs of like length together
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, weight_decay=0.01, fused=options.tuned or None)
     pace = Pace()
     model.train()

@@ -14,7 +14,7 @@ from pathlib import Path
 BATCH = 8
 OURS = "holdfast"
 LORA = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}
-CALM = {"GOMP_SPINCOUNT": "1000"}  # as good for them on a busy machine as for us; see engine.process
+CALM = {"GOMP_SPINCOUNT": "1000"}  # as good for them on a busy machine as for us; see engine.process_setup
 TRL = "TRL SFTTrainer"
 PEERS = {"HF Trainer, dynamic padding": [], "HF Trainer, grouped by length": ["--grouped"]}
 

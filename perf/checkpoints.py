@@ -77,16 +77,16 @@ def main() -> None:
 
 def cost(run: Path, settings: dict[str, object], pairs: int) -> list[Figure]:
     """Compare blocks of the same steps, with a save and without."""
-    from holdfast.engine.process import prepare_process
+    from holdfast.engine.process_setup import prepare_process
 
     prepare_process()
-    from holdfast.engine.cadence import SaveCost, cheap_interval_seconds, longest_interval_seconds
+    from holdfast.engine.attempt_settings import AttemptSettings
     from holdfast.engine.loop import Loop
-    from holdfast.engine.settings import Settings
+    from holdfast.engine.save_schedule import SaveCost, cheap_interval_seconds, longest_interval_seconds
     from holdfast.engine.tasks import load_task
 
     run.mkdir()
-    made = Settings(**settings, run=str(run))  # type: ignore[arg-type]  # settings as a benchmark has them
+    made = AttemptSettings(**settings, run=str(run))  # type: ignore[arg-type]  # settings as a benchmark has them
     made.use_threads()
     loop = Loop(load_task(made), made, BeatWriter(run / BEAT), Events(run / EVENTS))
     stalls: list[float] = []

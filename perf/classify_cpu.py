@@ -49,7 +49,7 @@ def main() -> None:
             Contestant(OURS, [*given, "--worker", "ours"]),
             Contestant(PRODUCTS, [*given, "--worker", "products"]),
         ]
-        # As good for them on a busy machine as for us; see engine.process.
+        # As good for them on a busy machine as for us; see engine.process_setup.
         calm = {"GOMP_SPINCOUNT": "1000"}
         for peer, more in (PEERS | (MORE_PEERS if options.all else {})).items():
             start = ["-m", "torch.distributed.run", "--nproc-per-node", "2"] if "--processes" in more else []

@@ -140,14 +140,14 @@ def report(
 
 def run_engine(task: str, model: Path, prepared: Path, threads: int | None, **more: object) -> None:
     """Run the engine's own loop, in turns, for ever."""
-    from holdfast.engine.process import prepare_process
+    from holdfast.engine.process_setup import prepare_process
 
     prepare_process()
     from holdfast.core.heartbeat import BeatWriter
     from holdfast.core.old_events import Events
+    from holdfast.engine.attempt_settings import AttemptSettings
+    from holdfast.engine.data_order import Indices
     from holdfast.engine.loop import Loop
-    from holdfast.engine.order import Indices
-    from holdfast.engine.settings import Settings
     from holdfast.engine.tasks import load_task
 
     pace = Pace()
@@ -158,7 +158,7 @@ def run_engine(task: str, model: Path, prepared: Path, threads: int | None, **mo
             pace.step(len(examples))
 
     with tempfile.TemporaryDirectory() as run:
-        settings = Settings(
+        settings = AttemptSettings(
             task=task,
             model=str(model),
             prepared=str(prepared),

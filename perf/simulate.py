@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from holdfast.engine.cadence import SaveCost, cheap_interval_seconds, longest_interval_seconds
+from holdfast.engine.save_schedule import SaveCost, cheap_interval_seconds, longest_interval_seconds
 from tools.ledger import LEDGER, ROOT, Line, read_ledger
 from tools.line_chart import Curve, line_chart
 

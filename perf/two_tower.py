@@ -73,7 +73,7 @@ def prepare_pairs(model: Path, data: Path, folder: Path, options: argparse.Names
     from holdfast.data.shards import open_array, open_tokens
     from holdfast.data.survey_dataset import survey
     from holdfast.data.tokenizer import ModelTokenizer
-    from holdfast.engine.order import Order
+    from holdfast.engine.data_order import DataOrder
 
     tokens = ModelTokenizer(model)
     found = survey(DataRequest(path=data, task="two-tower"), tokens)
@@ -83,7 +83,7 @@ def prepare_pairs(model: Path, data: Path, folder: Path, options: argparse.Names
     queries = [row["text"] for row in _json_lines(data / "queries.jsonl")]
     rows, qrels = open_array(prepared, "train.rows"), open_array(prepared, "train.qrels")
     lengths = open_tokens(prepared, "train").lengths[qrels[:, 0]]
-    order = Order(lengths, options.batch, 42)
+    order = DataOrder(lengths, options.batch, 42)
     with (folder / "pairs.jsonl").open("w", encoding="utf-8") as file:
         for step in range(order.steps_per_epoch):
             for query, passage, _ in qrels[order.examples(step)].tolist():
@@ -92,16 +92,16 @@ def prepare_pairs(model: Path, data: Path, folder: Path, options: argparse.Names
 
 def work_ours(options: argparse.Namespace) -> None:
     """The engine's own loop."""
-    from holdfast.engine.process import prepare_process
+    from holdfast.engine.process_setup import prepare_process
 
     prepare_process()
     from contest import Pace
 
     from holdfast.core.heartbeat import BeatWriter
     from holdfast.core.old_events import Events
+    from holdfast.engine.attempt_settings import AttemptSettings
+    from holdfast.engine.data_order import Indices
     from holdfast.engine.loop import Loop
-    from holdfast.engine.order import Indices
-    from holdfast.engine.settings import Settings
     from holdfast.engine.tasks import load_task
 
     pace = Pace()
@@ -112,7 +112,7 @@ def work_ours(options: argparse.Namespace) -> None:
             pace.step(len(examples))
 
     with tempfile.TemporaryDirectory() as run:
-        settings = Settings(
+        settings = AttemptSettings(
             task="two-tower",
             model=str(options.model),
             prepared=str(options.work / "prepared"),

@@ -12,82 +12,90 @@ from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.old_events import Events
 from holdfast.core.room import FULL
 from holdfast.core.runfolder import BEAT, BEATS, EVENTS, STACKS, STOP
-from holdfast.engine.place import Place, read_place
-from holdfast.engine.process import end_with_parent, prepare_process
-from holdfast.engine.silence import Silence
+from holdfast.engine.process_setup import end_with_parent, prepare_process
+from holdfast.engine.rank_info import RankInfo, read_rank_info
 
 
 def main(attempt: Path) -> int:
-    """Train what the attempt's settings say; give the exit code."""
+    """Train as the attempt's settings say; return the exit code."""
     faulthandler.enable()  # before anything heavy is loaded
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS may add in another order
-    place = read_place(os.environ)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS may sum in a varying order
+    info = read_rank_info(os.environ)
     try:
-        beat, events = BeatWriter(_beat_path(attempt, place)), Events(attempt / EVENTS, is_logged=True)
+        beat, events = BeatWriter(_beat_path(attempt, info)), Events(attempt / EVENTS, is_logged=True)
     except OSError as error:
         print(render_error(_cannot_write(attempt, error)), file=sys.stderr)
         return MachineError.exit_code
-    _show_stacks_when_asked(attempt)
-    if place:
-        events.write("rank", pid=os.getpid(), rank=place.rank, world_size=place.size)
+    _dump_stacks_on_signal(attempt)
+    if info:
+        events.write("rank", pid=os.getpid(), rank=info.rank, world_size=info.size)
         end_with_parent()
     beat.enter("import")
     prepare_process()
-    # Imported here, so that the beat and the stack dumps are armed before torch loads.
+    # Imported here, so that the beat and the stack dumps work while torch loads.
     from holdfast.engine.bad_numbers import BadNumbers
 
-    told = Silence() if place and place.rank else events
     try:
-        return _train(attempt, place, beat, told)
+        return _train(attempt, info, beat, _DroppedEvents() if info and info.rank else events)
     except HoldfastError as error:
         print(render_error(error), file=sys.stderr)
-        if place:
-            # The launcher ends with 1 whatever its ranks end with.
-            about = {"rank": place.rank, "exit_code": error.exit_code, "what": error.what}
+        if info:
+            # torchrun itself exits with 1 whatever its ranks exit with.
+            about = {"rank": info.rank, "exit_code": error.exit_code, "what": error.what}
             events.write("rank ended", pid=os.getpid(), **about)
         return error.exit_code
     except BadNumbers as error:
-        if not place or not place.rank:
+        if not info or not info.rank:
             print(error, file=sys.stderr)
         return 1
 
 
-def _train(attempt: Path, place: Place | None, beat: BeatWriter, events: Events) -> int:
+class _DroppedEvents(Events):
+    """Takes the events of ranks other than the first: they are the same on every rank, and the first writes them."""
+
+    def __init__(self) -> None:
+        """Open no file."""
+
+    def write(self, event: str, **details: object) -> None:
+        """Drop the event."""
+
+
+def _train(attempt: Path, info: RankInfo | None, beat: BeatWriter, events: Events) -> int:
+    from holdfast.engine.attempt_settings import read_attempt_settings
     from holdfast.engine.loop import Loop
-    from holdfast.engine.settings import read_settings
     from holdfast.engine.tasks import load_task
 
-    settings = read_settings(attempt)
-    if place is None:
-        settings = replace(settings, shard=False)  # there is nobody to share with
+    settings = read_attempt_settings(attempt)
+    if info is None:
+        settings = replace(settings, shard=False)  # a single process has all the weights
         settings.use_threads()
         beat.enter("load")
         return Loop(load_task(settings), settings, beat, events).train()
-    from holdfast.engine.ranks import JoinedRanks, own_device, require_enough
+    from holdfast.engine.ranks import DistributedRanks, own_device, require_enough
 
-    require_enough(settings.batch_size, place.size)
-    device, threads = own_device(settings.device, place), place.threads(settings.threads)
+    require_enough(settings.batch_size, info.size)
+    device, threads = own_device(settings.device, info), info.threads(settings.threads)
     settings = replace(settings, device=device, threads=threads)
     settings.use_threads()
-    ranks = JoinedRanks(place, device, attempt / STOP, in_lockstep=settings.shard)
-    if place.rank and place.local_rank == 0:  # on another machine than the first rank, whose loop tells this there
+    ranks = DistributedRanks(info, device, attempt / STOP, in_lockstep=settings.shard)
+    if info.rank and info.local_rank == 0:  # on every other machine than the first rank's, whose loop reports it there
         Events(attempt / EVENTS).write("met", can_stop=True)
     beat.enter("load")
     code = Loop(load_task(settings, ranks), settings, beat, events, ranks).train()
-    ranks.leave()
+    ranks.close()
     return code
 
 
-def _beat_path(attempt: Path, place: Place | None) -> Path:
-    """One page for one process; ranks have one each."""
-    if place is None:
+def _beat_path(attempt: Path, info: RankInfo | None) -> Path:
+    """One heartbeat page for a single process, or one for each rank."""
+    if info is None:
         return attempt / BEAT
     (attempt / BEATS).mkdir(exist_ok=True)
     return attempt / BEATS / str(os.getpid())
 
 
-def _show_stacks_when_asked(attempt: Path) -> None:
-    """Write every thread's stack on SIGUSR1, for a supervisor that cannot look from outside."""
+def _dump_stacks_on_signal(attempt: Path) -> None:
+    """Write the stacks of all threads on SIGUSR1, for a supervisor that may not read this process from outside."""
     try:
         (attempt / STACKS).mkdir(exist_ok=True)
         file = (attempt / STACKS / f"python-{os.getpid()}.txt").open("w")
@@ -99,16 +107,16 @@ def _show_stacks_when_asked(attempt: Path) -> None:
 
 def _cannot_write(attempt: Path, error: OSError) -> MachineError:
     return MachineError(
-        "the attempt's folder cannot be written",
+        "cannot write to the attempt's folder",
         seen=f"{error} ({attempt})",
-        try_next=("make room, or choose another run folder",),
+        try_next=("free some disk space, or choose another run folder",),
         slug="disk-full" if error.errno in FULL else "",
     )
 
 
-def _leave(code: int) -> None:
-    """End without tidying up where ranks met: threads of their meeting have aborted a finished process."""
-    if read_place(os.environ):
+def _exit(code: int) -> None:
+    """Exit. Ranks skip the cleanup: gloo's threads have aborted processes that had finished their work."""
+    if read_rank_info(os.environ):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -116,4 +124,4 @@ def _leave(code: int) -> None:
 
 
 if __name__ == "__main__":
-    _leave(main(Path(sys.argv[1])))
+    _exit(main(Path(sys.argv[1])))

@@ -1,8 +1,11 @@
-"""Checkpoints: whole or absent, verified when loaded, never unpickled.
+"""Checkpoints: complete or absent, verified when loaded, never unpickled.
 
-A save copies the tensors in memory (the loop waits for that alone) and writes them from a background thread:
+A save copies the tensors in memory (the only part the loop waits for) and writes them from a background thread:
 safetensors files into a draft folder, fsync, a manifest with checksums last, then one rename. A folder with the final
-name is therefore complete unless the disk itself changed it later, and the checksums tell that.
+name is therefore complete unless the disk itself changed it later, which the checksums detect.
+
+Several ranks leave the same files as one process, so a run can continue with any other number of ranks: the first rank
+writes and chooses, the others load what it chose. Every rank must see the folder.
 """
 
 import hashlib
@@ -21,13 +24,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from holdfast.core.artifacts import write_artifact
-from holdfast.core.errors import MachineError
+from holdfast.core.artifacts import to_plain, write_artifact
+from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.old_events import Events
 from holdfast.core.room import FULL, room_at
 from holdfast.core.runfolder import MANIFEST
 from holdfast.core.text import human_bytes
-from holdfast.engine.ranks import whole
+from holdfast.engine.attempt_settings import AttemptSettings
+from holdfast.engine.ranks import Ranks, full_tensor
 
 Tensors = dict[str, Tensor]
 
@@ -35,11 +39,18 @@ _FORMAT = 1
 _KEEP_NEWEST = 2
 _BEST = "best.json"
 _BEGUN = "-begun"
+_NO_CHECKPOINT = -1.0  # broadcast in place of a step
+# With other values of these a run would learn something else, so it must not continue from its checkpoints.
+_LEARNING_SETTINGS = (
+    *("task", "seed", "epochs", "max_steps", "batch_size", "lr", "weight_decay", "warmup_ratio", "schedule"),
+    *("max_grad_norm", "pool_batches", "options"),
+)
+_EDGE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """A verified checkpoint. Its tensors are mapped from the file: copied when used, never held twice."""
+class LoadedCheckpoint:
+    """A verified checkpoint. Its tensors are mapped from the file and copied when used, so memory holds them once."""
 
     step: int
     is_begun: bool  # the step's epoch had begun
@@ -48,30 +59,30 @@ class Loaded:
 
 
 class Checkpoints:
-    """The checkpoints of one run, and what the last save cost."""
+    """The checkpoints of one run and what the last save cost."""
 
     def __init__(self, folder: Path, events: Events):
         self._folder, self._events = folder, events
         self._writer: threading.Thread | None = None
         self._snapshot: dict[str, Tensors] = {}
         self.stall_seconds = 0.0  # the loop waited
-        self.cpu_seconds = 0.0  # the writer computed
+        self.cpu_seconds = 0.0  # the writer thread computed
         self.write_seconds = 0.0  # until it was on the disk
-        self.has_failed = False  # the last save
+        self.has_failed = False  # whether the last save failed
         folder.mkdir(parents=True, exist_ok=True)
-        for draft in folder.glob(".d*-*"):  # of a writer that was killed, or damaged and reported by an earlier attempt
+        for draft in folder.glob(".d*-*"):  # left by a killed writer, or damaged and reported earlier
             shutil.rmtree(draft, ignore_errors=True)
 
     def require_room(self, parts: Mapping[str, Tensors], unsaved_bytes: int) -> None:
-        """Refuse to start where two checkpoints cannot fit: one must stay whole while the next is written."""
+        """Refuse to start without room for two checkpoints: the old one must stay while the new one is written."""
         size = sum(tensor.nbytes for tensors in parts.values() for tensor in tensors.values()) + unsaved_bytes
         free = room_at(self._folder).free_bytes
         held = sum(file.stat().st_size for file in self._folder.rglob("*.safetensors"))
         if free + held < 2 * size:
             raise MachineError(
-                "the disk has no room for two checkpoints, so a full disk could end the run",
-                seen=f"{human_bytes(free)} free at {self._folder}; two checkpoints need {human_bytes(2 * size - held)}",
-                try_next=("make room, or choose another run folder",),
+                "the disk has no room for two checkpoints",
+                seen=f"{human_bytes(free)} free at {self._folder}, {human_bytes(2 * size - held)} needed",
+                try_next=("free some disk space, or choose another run folder",),
                 slug="disk-full",
             )
 
@@ -86,12 +97,12 @@ class Checkpoints:
     ) -> None:
         """Copy now, write in the background. Waits only for an earlier save that is still being written.
 
-        `is_begun` says that the step's epoch has begun: the state holds what the epoch made, as one saved before it
-        at the same step does not.
+        `is_begun` marks a checkpoint taken after the task has begun the step's epoch: it also holds what the task made
+        for that epoch, unlike one saved at the end of the epoch before, at the same step.
         """
         self.wait()
         target = checkpoint_path(self._folder, step, is_begun)
-        if self._is_there(target):  # never touch one that is whole
+        if self._exists(target):  # never touch a complete one
             if best:
                 self._mark_best(step)
             return
@@ -102,24 +113,24 @@ class Checkpoints:
         self._writer.start()
 
     def wait(self) -> None:
-        """Wait until the last save is on the disk, or has failed and said so."""
+        """Wait until the last save is on the disk or has failed."""
         if self._writer:
             self._writer.join()
             self._writer = None
 
-    def load_newest(self) -> Loaded | None:
-        """The newest checkpoint that proves whole; a damaged one is reported and the one before it used."""
+    def load_newest(self) -> LoadedCheckpoint | None:
+        """The newest intact checkpoint. A damaged one is reported and set aside."""
         return next((loaded for folder in self._newest_first() if (loaded := self._load(folder))), None)
 
-    def load_best(self) -> Loaded | None:
-        """The checkpoint marked as the best, if it is there and whole."""
+    def load_best(self) -> LoadedCheckpoint | None:
+        """The checkpoint marked as the best, if it exists and is intact."""
         folder = self._best_folder()
         return self._load(folder) if folder else None
 
-    def _is_there(self, target: Path) -> bool:
+    def _exists(self, target: Path) -> bool:
         return target.exists()
 
-    def _load(self, folder: Path) -> Loaded | None:
+    def _load(self, folder: Path) -> LoadedCheckpoint | None:
         try:
             return read_checkpoint(folder)
         except (OSError, ValueError, KeyError, SafetensorError) as error:
@@ -136,7 +147,7 @@ class Checkpoints:
             for name, tensor in tensors.items():
                 if name not in kept or kept[name].shape != tensor.shape:
                     kept[name] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-                kept[name].copy_(whole(tensor.detach()), non_blocking=tensor.is_cuda)
+                kept[name].copy_(full_tensor(tensor.detach()), non_blocking=tensor.is_cuda)
         if any(tensor.is_cuda for tensors in parts.values() for tensor in tensors.values()):
             torch.cuda.synchronize()
 
@@ -157,7 +168,7 @@ class Checkpoints:
             self._events.write("saved", step=step, best=best, seconds=round(self.write_seconds, 3))
             self._drop_old()
         except (OSError, SafetensorError) as error:
-            # A full disk must not end the run, nor touch an earlier checkpoint; a later save tries again.
+            # A full disk must not end the run or touch an earlier checkpoint; a later save tries again.
             self.has_failed = True
             self._events.write("save failed", step=step, reason=str(error), is_full=is_full(error))
 
@@ -198,32 +209,32 @@ class Checkpoints:
         best = self._best_folder()
         for folder in self._newest_first()[keep_newest:]:
             if folder != best:
-                # Renamed first: what is half deleted must not look like a checkpoint.
+                # Renamed first, because a half-deleted folder must not look like a checkpoint.
                 gone = folder.rename(folder.with_name(f".dropped-{folder.name}"))
                 shutil.rmtree(gone, ignore_errors=True)
 
 
 def checkpoint_path(folder: Path, step: int, is_begun: bool = False) -> Path:
-    """Where the checkpoint of a step lies."""
+    """The folder of a step's checkpoint."""
     return folder / (f"step-{step:09d}{_BEGUN}" if is_begun else f"step-{step:09d}")
 
 
-def read_checkpoint(folder: Path) -> Loaded:
-    """Load one checkpoint; ValueError says which file is not what was written."""
+def read_checkpoint(folder: Path) -> LoadedCheckpoint:
+    """Load one checkpoint; raise ValueError where a file differs from what was written."""
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     if manifest["format"] != _FORMAT:
-        raise ValueError(f"format {manifest['format']} is not the one this version reads ({_FORMAT})")
+        raise ValueError(f"checkpoint format {manifest['format']} is not supported; this version reads {_FORMAT}")
     parts = {}
     for name, expected in manifest["sha256"].items():
         if _checksum(folder / name) != expected:
-            raise ValueError(f"{name} is not what was saved: its checksum differs")
+            raise ValueError(f"{name} is damaged: its checksum differs")
         parts[name.removesuffix(".safetensors")] = load_file(folder / name)
     is_begun = folder.name.endswith(_BEGUN)
-    return Loaded(step=manifest["step"], is_begun=is_begun, parts=parts, facts=manifest["facts"])
+    return LoadedCheckpoint(step=manifest["step"], is_begun=is_begun, parts=parts, facts=manifest["facts"])
 
 
 def is_full(error: Exception) -> bool:
-    """Whether the disk has no room left. safetensors gives its own error, with the system's number in the text."""
+    """Whether the disk is full. The error of safetensors has no errno, only the system's number in its text."""
     number = getattr(error, "errno", None)
     return number in FULL or any(f"os error {code})" in str(error) for code in FULL)
 
@@ -241,3 +252,121 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def make_checkpoints(folder: Path, events: Events, ranks: Ranks) -> Checkpoints:
+    """The checkpoints of a run for this rank."""
+    if not ranks.are_many:
+        return Checkpoints(folder, events)
+    return FirstRankCheckpoints(folder, events, ranks) if ranks.is_first else OtherRankCheckpoints(folder, ranks)
+
+
+class FirstRankCheckpoints(Checkpoints):
+    """The first rank writes, and tells the others which checkpoint it loads."""
+
+    def __init__(self, folder: Path, events: Events, ranks: Ranks):
+        super().__init__(folder, events)
+        self._ranks = ranks
+
+    def load_newest(self) -> LoadedCheckpoint | None:
+        """The newest intact checkpoint; the other ranks load the same one."""
+        return self._announce(super().load_newest())
+
+    def load_best(self) -> LoadedCheckpoint | None:
+        """The checkpoint marked as the best; the other ranks load the same one."""
+        return self._announce(super().load_best())
+
+    def _exists(self, target: Path) -> bool:
+        return bool(self._ranks.broadcast_number(super()._exists(target)))
+
+    def _announce(self, loaded: LoadedCheckpoint | None) -> LoadedCheckpoint | None:
+        self._ranks.broadcast_number(_NO_CHECKPOINT if loaded is None else 2 * loaded.step + loaded.is_begun)
+        return loaded
+
+
+class OtherRankCheckpoints(Checkpoints):
+    """Any other rank writes nothing and loads what the first rank chose."""
+
+    def __init__(self, folder: Path, ranks: Ranks):
+        self._folder, self._ranks = folder, ranks
+        self.has_failed = False
+
+    def require_room(self, parts: Mapping[str, Tensors], unsaved_bytes: int) -> None:
+        """The first rank checks this."""
+
+    def save(
+        self,
+        step: int,
+        parts: dict[str, Tensors],
+        facts: dict[str, object],
+        *,
+        best: bool = False,
+        is_begun: bool = False,
+    ) -> None:
+        """Take part in gathering sharded tensors; the first rank saves them."""
+        if not self._ranks.broadcast_number(0.0):
+            for tensors in parts.values():
+                for tensor in tensors.values():
+                    full_tensor(tensor.detach())
+
+    def wait(self) -> None:
+        """Nothing is being written."""
+
+    def load_newest(self) -> LoadedCheckpoint | None:
+        """The checkpoint that the first rank chose."""
+        return self._chosen()
+
+    def load_best(self) -> LoadedCheckpoint | None:
+        """The checkpoint that the first rank chose."""
+        return self._chosen()
+
+    def _chosen(self) -> LoadedCheckpoint | None:
+        number = self._ranks.broadcast_number(_NO_CHECKPOINT)
+        if number == _NO_CHECKPOINT:
+            return None
+        step, is_begun = divmod(int(number), 2)
+        return read_checkpoint(checkpoint_path(self._folder, step, bool(is_begun)))
+
+
+def identity_of(settings: AttemptSettings) -> dict[str, object]:
+    """Everything that decides what is learned, in small values that can be compared."""
+    found = {name: to_plain(getattr(settings, name)) for name in _LEARNING_SETTINGS}
+    # Through JSON and back, so that it compares equal to what a checkpoint's manifest holds.
+    plain: dict[str, object] = json.loads(json.dumps(found))
+    return plain | {
+        "data": _data_fingerprint(settings.prepared_path),
+        "model": _model_fingerprint(Path(settings.model)),
+    }
+
+
+def require_same(then: Mapping[str, object], now: Mapping[str, object], checkpoint: Path) -> None:
+    """Refuse to continue from a checkpoint of another run; name the differences."""
+    differences = [
+        f"{name}: {then.get(name)} in the checkpoint, {now.get(name)} now"
+        for name in sorted({*then, *now})
+        if then.get(name) != now.get(name)
+    ]
+    if differences:
+        raise RequestError(
+            "the checkpoint was made with other settings, data or model",
+            seen=f"{'; '.join(differences)} (in {checkpoint})",
+            try_next=("use the earlier settings", "start a new run folder"),
+        )
+
+
+def _data_fingerprint(prepared: Path) -> str:
+    text = (prepared / MANIFEST).read_bytes()
+    return str(json.loads(text).get("fingerprint") or hashlib.sha256(text).hexdigest())[:16]
+
+
+def _model_fingerprint(folder: Path) -> str:
+    """A hash of the configuration and of each weight file's name, size, head and tail; independent of the path."""
+    digest = hashlib.sha256()
+    for file in sorted([*folder.glob("config.json"), *folder.glob("*.safetensors")]):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}\n".encode())
+        with file.open("rb") as content:
+            digest.update(content.read(_EDGE_BYTES))
+            content.seek(max(0, size - _EDGE_BYTES))
+            digest.update(content.read(_EDGE_BYTES))
+    return digest.hexdigest()[:16]

@@ -16,15 +16,14 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 
 from holdfast.data.shards import TokenArray
+from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.batches import micro_batches
-from holdfast.engine.draws import Draws
-from holdfast.engine.encoder_layer import write_out_layers
-from holdfast.engine.last_layer import narrow_last_layer
-from holdfast.engine.order import Indices
-from holdfast.engine.packing import ATTENTION, pack, pack_base, packed
+from holdfast.engine.data_order import Indices
+from holdfast.engine.fast.encoder_layer import narrow_last_layer, write_out_layers
+from holdfast.engine.fast.packing import ATTENTION, pack, pack_base, packed
+from holdfast.engine.fast.rng import DropoutRng
+from holdfast.engine.fast.vocabulary import RowEmbedding, keep_used_rows
 from holdfast.engine.ranks import ALONE, Ranks
-from holdfast.engine.settings import Settings
-from holdfast.engine.vocabulary import RowEmbedding, keep_used_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -38,7 +37,7 @@ class Classifier:
     """The model, and how it takes texts."""
 
     def __init__(
-        self, settings: Settings, labels: list[str], is_multi: bool, texts: Iterable[TokenArray] | None = None
+        self, settings: AttemptSettings, labels: list[str], is_multi: bool, texts: Iterable[TokenArray] | None = None
     ):
         self._settings, self._device = settings, settings.device
         torch.manual_seed(settings.seed)  # for the new head
@@ -70,7 +69,7 @@ class Classifier:
         return self.position_offset is not None
 
     def take(
-        self, tokens: TokenArray, examples: Indices, draws: Draws | None
+        self, tokens: TokenArray, examples: Indices, draws: DropoutRng | None
     ) -> tuple[AbstractContextManager[None], Inputs]:
         """The model's inputs for some texts, and what must hold while it works on them, forth and back."""
         if self.position_offset is None:
@@ -92,15 +91,15 @@ class Classifier:
         micros = list(micro_batches(np.arange(len(texts)), texts.lengths, self._settings.micro_tokens))
 
         def score() -> None:
-            for micro, counts in ranks.deal(micros):
+            for micro, counts in ranks.own_share(micros):
                 held, inputs = self.take(texts, micro, None)
                 with held:
                     scores_BL = self.logits(inputs).cpu().numpy()
                 if counts:
                     found[micro] = scores_BL
 
-        ranks.apart(score)
-        ranks.add(torch.from_numpy(found))
+        ranks.independently(score)
+        ranks.all_reduce(torch.from_numpy(found))
         return found
 
     def whole_model(self) -> "PreTrainedModel":

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from holdfast.engine.crew import Crew
+from holdfast.engine.fast.thread_pool import GradientThreads
 from holdfast.engine.ranks import ALONE, Ranks
 
 Part = TypeVar("Part")
@@ -39,13 +39,13 @@ def info_nce(
 
 
 def cached_backward(
-    crew: Crew,
+    threads_pool: GradientThreads,
     batches: Sequence[Sequence[Part]],
     embed: Callable[[Part], Tensor],
     loss_of: Callable[[Tensor], Tensor],
     ranks: Ranks = ALONE,
 ) -> Tensor:
-    """Add the gradient of a loss over the embeddings of all batches, each in parts for the crew; give the loss.
+    """Add the gradient of a loss over the embeddings of all batches, each in parts for the threads_pool; give the loss.
 
     `embed` must give the same each time it is called with a part, dropout included. The last batch keeps its graph
     from the first pass, so a step that fits in one is embedded once. Of several ranks each has batches of its own, and
@@ -57,17 +57,17 @@ def cached_backward(
             return embed(part)
 
     def embed_own() -> tuple[list[list[Tensor]], list[Tensor]]:
-        return [crew.map(embed_plainly, parts) for parts in batches[:-1]], crew.map(embed, batches[-1])
+        return [threads_pool.map(embed_plainly, parts) for parts in batches[:-1]], threads_pool.map(embed, batches[-1])
 
-    found, last = ranks.apart(embed_own)
+    found, last = ranks.independently(embed_own)
     whole = torch.cat([part.detach() for parts in (*found, last) for part in parts]).requires_grad_()
     loss = loss_of(whole)
     loss.backward()
     assert whole.grad is not None
     sizes = [len(part) for parts in (*found, last) for part in parts]
     gradients = list(whole.grad.split(sizes))
-    crew.add_gradients(list(zip(last, gradients[-len(last) :], strict=True)), lambda made: made)
+    threads_pool.add_gradients(list(zip(last, gradients[-len(last) :], strict=True)), lambda made: made)
     for parts in batches[:-1]:
         own, gradients = gradients[: len(parts)], gradients[len(parts) :]
-        crew.add_gradients(list(zip(parts, own, strict=True)), lambda given: (embed(given[0]), given[1]))
+        threads_pool.add_gradients(list(zip(parts, own, strict=True)), lambda given: (embed(given[0]), given[1]))
     return loss.detach()

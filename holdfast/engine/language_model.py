@@ -8,11 +8,11 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from holdfast.core.errors import RequestError
-from holdfast.engine.pack_proof import proven_offset
-from holdfast.engine.settings import Settings
+from holdfast.engine.attempt_settings import AttemptSettings
+from holdfast.engine.fast.packing_check import proven_offset
 
 
-def load_language_model(settings: Settings) -> tuple[nn.Module, int | None]:
+def load_language_model(settings: AttemptSettings) -> tuple[nn.Module, int | None]:
     """The model on its device, and where its positions start when texts are packed; None when it cannot be packed."""
     torch.manual_seed(settings.seed)  # for the adapters
     model: Any = AutoModelForCausalLM.from_pretrained(settings.model, dtype=torch.float32, use_safetensors=True)
@@ -35,9 +35,9 @@ def plain_model(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def _frozen_dtype(settings: Settings) -> torch.dtype:
+def _frozen_dtype(settings: AttemptSettings) -> torch.dtype:
     """Weights that are not trained stay as they came, where the card computes in that; others are always whole."""
-    if not settings.is_on_card or settings.precision != "bf16":
+    if not settings.is_on_cuda or settings.precision != "bf16":
         return torch.float32
     came_as = AutoConfig.from_pretrained(settings.model).dtype
     return torch.bfloat16 if came_as in (torch.bfloat16, "bfloat16") else torch.float32

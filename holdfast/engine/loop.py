@@ -1,8 +1,8 @@
 """The training loop, the same for every task: order, step, clip, update, evaluate, save.
 
-Step *s* depends on the weights before it, the data and (seed, s), and on nothing else; so a run that was killed goes
-on from its newest checkpoint exactly as if nothing had happened. Several ranks each do their part of a step and meet
-before it counts (`engine.meeting`); the first of them tells and writes.
+Step *s* depends on the weights before it, the data and (seed, s), and on nothing else; so a run that was killed
+continues from its newest checkpoint exactly as if nothing had happened. Several ranks each do their part of a step and
+exchange losses and gradients before it counts (`StepAllReduce`); the first of them writes events and files.
 """
 
 import math
@@ -18,14 +18,13 @@ from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.old_events import Events
 from holdfast.core.runfolder import checkpoints_folder
+from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.bad_numbers import keep_bad_batch
-from holdfast.engine.cadence import SaveCost, is_time_to_save, share_over_budget
-from holdfast.engine.captured import StepResult, make_captured
-from holdfast.engine.checkpoint import Loaded, Tensors, is_full
-from holdfast.engine.finished import write_finished
-from holdfast.engine.identity import identity_of, require_same
-from holdfast.engine.lives import lives_of
-from holdfast.engine.meeting import Meeting
+from holdfast.engine.checkpoint import LoadedCheckpoint, Tensors, identity_of, is_full, make_checkpoints, require_same
+from holdfast.engine.data_order import DataOrder, Indices, step_seed
+from holdfast.engine.fast.captured import StepResult, make_captured
+from holdfast.engine.fast.threaded_adamw import ThreadedAdamW
+from holdfast.engine.model_export import export_finished
 from holdfast.engine.optim import (
     clip_gradients,
     clip_in_step,
@@ -35,45 +34,43 @@ from holdfast.engine.optim import (
     optimizer_bytes,
     optimizer_tensors,
 )
-from holdfast.engine.order import Indices, Order, step_seed
-from holdfast.engine.rank_saves import make_checkpoints
-from holdfast.engine.ranks import ALONE, Ranks
-from holdfast.engine.settings import Settings
-from holdfast.engine.shared_adamw import SharedAdamW
-from holdfast.engine.stopping import STOPPED, Interrupted, Stopping
+from holdfast.engine.ranks import ALONE, Ranks, StepAllReduce
+from holdfast.engine.save_schedule import SaveCost, failure_history, is_time_to_save, share_over_budget
+from holdfast.engine.sharding import own_shards
+from holdfast.engine.sigterm import STOPPED, Interrupted, StopSignal
 from holdfast.engine.tasks import Task
 
 
 class Loop:
     """One attempt at one run."""
 
-    def __init__(self, task: Task, settings: Settings, beat: BeatWriter, events: Events, ranks: Ranks = ALONE):
+    def __init__(self, task: Task, settings: AttemptSettings, beat: BeatWriter, events: Events, ranks: Ranks = ALONE):
         self._task, self._settings, self._beat, self._events = task, settings, beat, events
         self._ranks = ranks
         self._run = Path(settings.run)
-        self._order = Order(task.lengths, settings.batch_size, settings.seed, settings.pool_batches)
+        self._order = DataOrder(task.lengths, settings.batch_size, settings.seed, settings.pool_batches)
         self.steps = settings.max_steps or settings.epochs * self._order.steps_per_epoch
         self._eval_steps = settings.eval_steps or self._order.steps_per_epoch
         self._optimizer = make_optimizer(task.model, settings)
         self._checkpoints = make_checkpoints(checkpoints_folder(self._run), events, ranks)
         self._captured = None if ranks.are_many else make_captured(task, settings, self._optimizer)
-        self._meeting = Meeting(ranks, task.model) if ranks.are_many else None
+        self._all_reduce = StepAllReduce(ranks, task.model) if ranks.are_many else None
         self._identity = identity_of(settings)
         ranks.require_same(str(self._identity["model"]), f"the model in {settings.model}")
-        self._stopping = ranks.stopping or Stopping()
+        self._stop_signal = ranks.stop_signal or StopSignal()
         self._best: float | None = None
         self._best_step, self._evaluated_step = -1, 0
         self._saved_at, self._saved_step, self._step_seconds = time.monotonic(), -1, 0.0
-        self._has_said_saving_is_dear = False
-        self._lives, self._began_at = lives_of(self._run), time.monotonic()
-        self._is_stopping, self._is_save_due = False, False  # as ranks agreed in the last step
+        self._has_reported_save_cost = False
+        self._failures, self._began_at = failure_history(self._run), time.monotonic()
+        self._is_stopping, self._is_save_due = False, False  # as the ranks agreed in the last step
         self._others_cpu_seconds = 0.0
 
     def train(self) -> int:
-        """Train from the newest checkpoint to the end; give the exit code."""
-        with self._stopping.watched():
+        """Train from the newest checkpoint to the end; return the exit code."""
+        with self._stop_signal.watched():
             first = self._resume()
-            self._tell_begin(first)
+            self._report_begin(first)
             done = first
             try:
                 self._evaluate_if_due(first)
@@ -82,7 +79,7 @@ class Loop:
                     done = step + 1
                     if self._is_stopping:
                         raise Interrupted
-                    if done < self.steps and (self._is_save_due if self._meeting else self._is_time_to_save()):
+                    if done < self.steps and (self._is_save_due if self._all_reduce else self._is_time_to_save()):
                         self._save(done)
                     self._evaluate_if_due(done)
                 self._finish()
@@ -90,8 +87,8 @@ class Loop:
                 return self._stop(done)
             return 0
 
-    def _tell_begin(self, first: int) -> None:
-        # Ranks also look for a file that asks them to stop: after a signal their launcher has little patience.
+    def _report_begin(self, first: int) -> None:
+        # Ranks also look for a stop file: after a signal torchrun soon kills them.
         manner = {"can_stop": True} if self._ranks.are_many else {}
         steps = {"first_step": first, "steps": self.steps, "epoch_steps": self._order.steps_per_epoch}
         self._events.write("training", **steps, **manner)
@@ -102,14 +99,14 @@ class Loop:
         with self._interruptible():
             if step % self._order.steps_per_epoch == 0:
                 is_new = self._begin_epoch(step)
-        if is_new and self._ranks.tell(self._is_time_to_save()):
+        if is_new and self._ranks.broadcast_number(self._is_time_to_save()):
             self._save(step, is_begun=True)
         self._beat.enter(phase, step, self.steps)
         self._step(step, self._order.examples(step))
         self._step_seconds = time.monotonic() - begun
 
     def _begin_epoch(self, step: int) -> bool:
-        """Let the task make what the epoch needs; say whether it made something that a checkpoint would keep."""
+        """Let the task prepare an epoch; return whether it made something that belongs in a checkpoint."""
         self._beat.enter("begin epoch", step, self.steps)
         epoch = step // self._order.steps_per_epoch
         made = self._task.begin_epoch(epoch)
@@ -127,72 +124,72 @@ class Loop:
             for result in self._captured.run(step, arrays, step_seed(self._settings.seed, step)):
                 self._record(result)
             return
-        self._catch_up()
-        loss = self._meet(step, examples) if self._meeting else self._loss(step, examples)
+        self._drain_captured()
+        loss = self._reduced_loss(step, examples) if self._all_reduce else self._loss(step, examples)
         norm = float(self._clip())
         self._record(StepResult(step, loss, norm))
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
 
     def _loss(self, step: int, examples: Indices) -> float:
-        """This process's part of the step, and of its loss."""
-        is_apart = not (self._task.meets_within_steps or self._ranks.in_lockstep)
-        with self._stopping.interruptible() if is_apart else self._interruptible():
+        """Compute this process's part of the step and of its loss."""
+        has_no_collectives = not (self._task.needs_collectives or self._ranks.in_lockstep)
+        with self._stop_signal.interruptible() if has_no_collectives else self._interruptible():
             return float(self._task.forward_backward(step, examples))
 
-    def _meet(self, step: int, examples: Indices) -> float:
-        """The step together with the other ranks: the whole loss, and the whole gradient in the weights."""
-        assert self._meeting is not None
-        loss, has_left = 0.0, False
+    def _reduced_loss(self, step: int, examples: Indices) -> float:
+        """Compute the step together with the other ranks: the full loss, with the full gradient in the weights."""
+        assert self._all_reduce is not None
+        loss, is_interrupted = 0.0, False
         try:
             loss = self._loss(step, examples)
         except Interrupted:
-            has_left = True
-        met = self._meeting.hold(
+            is_interrupted = True
+        agreed = self._all_reduce.agree(
             loss,
-            has_left=has_left,
+            is_interrupted=is_interrupted,
             is_stopping=self._ranks.is_asked_to_stop(),
             is_time_to_save=self._is_time_to_save(),
         )
-        if met.has_left:
+        if agreed.is_interrupted:
             self._optimizer.zero_grad(set_to_none=True)
             raise Interrupted
-        self._meeting.add_gradients()
-        self._is_stopping, self._is_save_due = met.is_stopping, met.is_time_to_save
-        self._others_cpu_seconds = met.cpu_seconds - time.process_time()
-        return met.loss
+        self._all_reduce.add_gradients()
+        self._is_stopping, self._is_save_due = agreed.is_stopping, agreed.is_time_to_save
+        self._others_cpu_seconds = agreed.cpu_seconds - time.process_time()
+        return agreed.loss
 
     def _interruptible(self) -> AbstractContextManager[None]:
-        """Let a signal interrupt what this process does alone; ranks that work together are asked by `Ranks.apart`."""
-        return nullcontext() if self._meeting else self._stopping.interruptible()
+        """Let a signal interrupt a single process; ranks are interrupted together, by `Ranks.independently`."""
+        return nullcontext() if self._all_reduce else self._stop_signal.interruptible()
 
     def _clip(self) -> Tensor:
-        most = self._settings.max_grad_norm
-        if isinstance(self._optimizer, SharedAdamW):
-            return clip_in_step(self._optimizer, most)
-        return clip_gradients(self._task.model.parameters(), most)
+        max_norm = self._settings.max_grad_norm
+        if isinstance(self._optimizer, ThreadedAdamW):
+            return clip_in_step(self._optimizer, max_norm)
+        return clip_gradients(self._task.model.parameters(), max_norm)
 
     def _record(self, result: StepResult) -> None:
-        """Write down what a step gave; bad numbers end the run before they touch the weights."""
+        """Write a step's event. NaN or infinity ends the run before it reaches the weights."""
         if not math.isfinite(result.loss) or not math.isfinite(result.norm):
             batch = self._task.show(self._order.examples(result.step))
             bad = keep_bad_batch(self._run if self._ranks.is_first else None, result, batch)
             self._events.write("bad numbers", reason=str(bad))
-            self._ranks.wait()  # the first rank that ends takes the others down
+            self._ranks.barrier()  # the first rank that exits takes the others down
             raise bad
         rate = learning_rate(self._settings, result.step, self.steps)
         numbers = {"loss": result.loss, "lr": rate, "norm": result.norm}
         self._events.write("step", step=result.step, **numbers, **self._cost())
 
     def _cost(self) -> dict[str, object]:
-        """What it took so far: beside the clock, CPU time tells whether others took the processor."""
+        """CPU time and GPU memory so far. CPU time shows whether other processes took the cores."""
         found: dict[str, object] = {"cpu_seconds": round(time.process_time() + self._others_cpu_seconds, 2)}
-        if self._settings.is_on_card:
+        if self._settings.is_on_cuda:
             found["card_bytes"] = torch.cuda.max_memory_reserved()
         return found
 
-    def _catch_up(self) -> None:
-        """Wait for steps that are still under way on a card."""
+    def _drain_captured(self) -> None:
+        """Wait for captured steps that are still running on the GPU."""
         if self._captured:
             for result in self._captured.drain():
                 self._record(result)
@@ -201,7 +198,7 @@ class Loop:
         is_due = done % self._eval_steps == 0 or done == self.steps
         if not is_due or self._evaluated_step == done:
             return
-        self._catch_up()
+        self._drain_captured()
         self._beat.enter("evaluate", done, self.steps)
         with self._interruptible():
             metrics = self._task.evaluate("validation")
@@ -209,17 +206,17 @@ class Loop:
         self._events.write("evaluated", step=done, metrics=metrics, **self._cost())
         score = metrics.get(self._task.metric)
         if score is not None:
-            score = self._ranks.tell(score)  # all must call the same step the best
+            score = self._ranks.broadcast_number(score)  # all must call the same step the best
         if score is not None and (self._best is None or score > self._best):
             self._best, self._best_step = score, done
             self._save(done, best=True)
         if samples := getattr(self._task, "samples", None):
             self._beat.enter("evaluate", done, self.steps)
             with self._interruptible():
-                self._events.write("samples", step=done, samples=self._ranks.apart(samples))
+                self._events.write("samples", step=done, samples=self._ranks.independently(samples))
 
     def _save(self, done: int, *, best: bool = False, is_begun: bool = False) -> None:
-        self._catch_up()
+        self._drain_captured()
         self._beat.enter("save", done, self.steps)
         parts = {"weights": self._task.state(), "optimizer": optimizer_tensors(self._task.model, self._optimizer)}
         facts: dict[str, object] = {
@@ -239,12 +236,12 @@ class Loop:
             stall_seconds=made.stall_seconds, cpu_seconds=made.cpu_seconds, write_seconds=made.write_seconds
         )
         share = share_over_budget(cost, at_stake)
-        if share and not self._has_said_saving_is_dear:
-            self._has_said_saving_is_dear = True
+        if share and not self._has_reported_save_cost:
+            self._has_reported_save_cost = True
             self._events.write("saving is dear", share=round(share, 4), at_stake_seconds=at_stake)
         now = time.monotonic()
-        life_seconds = self._lives.mean_seconds(now - self._began_at)
-        return is_time_to_save(now - self._saved_at, self._step_seconds, cost, at_stake, life_seconds)
+        mtbf_seconds = self._failures.mtbf_seconds(now - self._began_at)
+        return is_time_to_save(now - self._saved_at, self._step_seconds, cost, at_stake, mtbf_seconds)
 
     def _resume(self) -> int:
         self._beat.enter("resume")
@@ -262,7 +259,7 @@ class Loop:
         self._events.write("resumed", step=loaded.step)
         return loaded.step
 
-    def _load(self, loaded: Loaded) -> None:
+    def _load(self, loaded: LoadedCheckpoint) -> None:
         try:
             self._task.load_state(self._own(loaded.parts.pop("weights")))
         except (KeyError, RuntimeError, ValueError) as error:
@@ -273,23 +270,21 @@ class Loop:
             ) from error
 
     def _own(self, tensors: Tensors) -> Tensors:
-        """What of these belongs to this rank: all, or parts where weights are dealt out."""
+        """The tensors of this rank: all of them, or its shards where weights are sharded."""
         if not self._ranks.in_lockstep:
             return tensors
-        from holdfast.engine.sharding import parts_of
-
-        return parts_of(tensors, self._task.model)
+        return own_shards(tensors, self._task.model)
 
     def _stop(self, done: int) -> int:
         if done != self._saved_step:
             self._save(done)
         self._checkpoints.wait()
         self._events.write("stopped", step=done)
-        self._ranks.wait()
+        self._ranks.barrier()
         return STOPPED
 
     def _finish(self) -> None:
-        if self._ranks.tell(self._saved_step != self.steps or self._checkpoints.has_failed):
+        if self._ranks.broadcast_number(self._saved_step != self.steps or self._checkpoints.has_failed):
             self._save(self.steps)
         self._checkpoints.wait()
         self._beat.enter("export", self.steps, self.steps)
@@ -300,21 +295,21 @@ class Loop:
                 raise
             raise MachineError(
                 "the disk is full, so the finished model cannot be written",
-                seen=f"{error}; the checkpoints in {checkpoints_folder(self._run)} are whole",
-                try_next=("make room and start the run again: it goes on from its last checkpoint",),
+                seen=f"{error}; the checkpoints in {checkpoints_folder(self._run)} are intact",
+                try_next=("free some disk space, then resume the run: it continues from its last checkpoint",),
                 slug="disk-full",
             ) from error
-        self._ranks.wait()
+        self._ranks.barrier()
 
     def _export(self) -> None:
-        kept = self._take_kept()
-        metrics = write_finished(self._task, self._settings, self._ranks, {"step": kept, "steps": self.steps})
+        kept = self._load_kept()
+        metrics = export_finished(self._task, self._settings, self._ranks, {"step": kept, "steps": self.steps})
         if metrics:
             self._beat.enter("end", self.steps, self.steps)
             self._events.write("finished", steps=self.steps, kept_step=kept, metrics=metrics, **self._cost())
 
-    def _take_kept(self) -> int:
-        """Put the weights to export into the model: those of the best evaluation, or the last; give their step."""
+    def _load_kept(self) -> int:
+        """Load the weights to export, those of the best evaluation or the last ones, and return their step."""
         if self._settings.keep == "last" or self._best_step in (-1, self.steps):
             return self.steps
         best = self._checkpoints.load_best()

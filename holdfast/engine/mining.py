@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.engine.order import Indices, generator
+from holdfast.engine.data_order import Indices, generator
 from holdfast.engine.retrieval import search
 
 

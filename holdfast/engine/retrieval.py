@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from holdfast.engine.order import Indices
+from holdfast.engine.data_order import Indices
 
 RECALL_AT = (1, 5, 10, 100)
 DEEPEST = 100

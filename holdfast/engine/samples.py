@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from holdfast.engine.fast.packing import ATTENTION
 from holdfast.engine.language_model import plain_model
-from holdfast.engine.packing import ATTENTION
 
 _MOST_TOKENS = 60
 _OPENING_TOKENS = 16  # of a plain text, which has no prompt

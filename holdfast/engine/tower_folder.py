@@ -5,22 +5,21 @@ over vectors are safetensors with their shape. `two_tower.json` says which, so t
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import RequestError
-from holdfast.engine.draws import Draws
-from holdfast.engine.pack_proof import proven_offset
-from holdfast.engine.pairs import Pairs
-from holdfast.engine.sentence_folder import read_pooling, write_sentence_folder
-from holdfast.engine.settings import Settings
+from holdfast.engine.attempt_settings import AttemptSettings
+from holdfast.engine.fast.packing_check import proven_offset
+from holdfast.engine.fast.rng import DropoutRng
+from holdfast.engine.retrieval_data import RetrievalData
 from holdfast.engine.tower_options import TowerOptions
 from holdfast.engine.towers import TextTower, VectorTower
 
@@ -31,7 +30,7 @@ _TEMPERATURE = 0.05
 
 
 def load_towers(
-    settings: Settings, options: TowerOptions, pairs: Pairs, draws: Draws | None
+    settings: AttemptSettings, options: TowerOptions, pairs: RetrievalData, draws: DropoutRng | None
 ) -> tuple[list[nn.Module], float]:
     """One tower, or that of the queries and that of the passages; and the temperature to start with."""
     model = Path(settings.model)
@@ -62,7 +61,7 @@ def load_towers(
 
 
 def save_towers(
-    folder: Path, towers: Sequence[nn.Module], temperature: float, settings: Settings, manifest: dict[str, Any]
+    folder: Path, towers: Sequence[nn.Module], temperature: float, settings: AttemptSettings, manifest: dict[str, Any]
 ) -> None:
     """Write finished towers."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -80,20 +79,20 @@ def save_towers(
     write_artifact(folder, _ABOUT, {"towers": "shared" if is_shared else "separate", "temperature": temperature})
 
 
-def tokenizer_folder(settings: Settings) -> Path:
+def tokenizer_folder(settings: AttemptSettings) -> Path:
     """Where the starting model's tokenizer lies."""
     model = Path(settings.model)
     return model / _SIDES[0] if _read(model / _ABOUT).get("towers") == "separate" else model
 
 
-def finished_text_towers(settings: Settings) -> list[TextTower]:
+def finished_text_towers(settings: AttemptSettings) -> list[TextTower]:
     """The towers of a finished folder: one, or that of the queries and that of the passages."""
     model = Path(settings.model)
     is_separate = _read(model / _ABOUT).get("towers") == "separate"
     return [_text_tower(model / side, settings, None) for side in (_SIDES if is_separate else ("",))]
 
 
-def _text_tower(folder: Path, settings: Settings, draws: Draws | None) -> TextTower:
+def _text_tower(folder: Path, settings: AttemptSettings, draws: DropoutRng | None) -> TextTower:
     body: Any = AutoModel.from_pretrained(folder, dtype=torch.float32, use_safetensors=True).to(settings.device)
     offset = proven_offset(body) if settings.packing else None
     if settings.gradient_checkpointing:
@@ -119,3 +118,60 @@ def _vector_tower(folder: Path, size_in: int, size: int, options: TowerOptions) 
 def _read(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return found
+
+
+_POOLING_FOLDER = "1_Pooling"
+_MODULES = (("", "Transformer"), (_POOLING_FOLDER, "Pooling"), ("2_Normalize", "Normalize"))
+_FLAGS = {
+    "cls": "pooling_mode_cls_token",
+    "mean": "pooling_mode_mean_tokens",
+    "max": "pooling_mode_max_tokens",
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+}
+_KNOWN = ("mean", "cls")
+
+
+def read_pooling(folder: Path) -> str:
+    """How the model of a folder pools its token states: "mean" or "cls"; the mean where nothing is said."""
+    config = folder / _POOLING_FOLDER / "config.json"
+    if not config.is_file():
+        return "mean"
+    said = json.loads(config.read_text(encoding="utf-8"))
+    modes = (
+        [said["pooling_mode"]] if "pooling_mode" in said else [name for name, flag in _FLAGS.items() if said.get(flag)]
+    )
+    if len(modes) != 1 or modes[0] not in _KNOWN:
+        raise RequestError(
+            "the model pools its token states in a way that this task does not know",
+            seen=f"{config}: {', '.join(map(str, modes)) or 'nothing'}; known: {', '.join(_KNOWN)}",
+        )
+    return str(modes[0])
+
+
+def write_sentence_folder(
+    folder: Path,
+    body: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    pooling: str,
+    max_length: int,
+    prefixes: Mapping[str, str],
+) -> None:
+    """Write an encoder so that `SentenceTransformer(folder)` and `AutoModel.from_pretrained(folder)` load it."""
+    body.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    (folder / _POOLING_FOLDER).mkdir(exist_ok=True)
+    modules = [
+        {"idx": at, "name": str(at), "path": path, "type": f"sentence_transformers.models.{name}"}
+        for at, (path, name) in enumerate(_MODULES)
+    ]
+    write_artifact(folder, "modules.json", modules)
+    flags = {flag: name == pooling for name, flag in _FLAGS.items()}
+    write_artifact(
+        folder / _POOLING_FOLDER, "config.json", {"word_embedding_dimension": body.config.hidden_size, **flags}
+    )
+    write_artifact(folder, "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
+    prompts = {"query": prefixes.get("query", ""), "document": prefixes.get("passage", "")}
+    about = {"similarity_fn_name": "cosine", "prompts": prompts, "default_prompt_name": None}
+    write_artifact(folder, "config_sentence_transformers.json", about)

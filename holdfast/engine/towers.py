@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from holdfast.data.shards import TokenArray
+from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.batches import micro_batches
-from holdfast.engine.draws import Draws
-from holdfast.engine.order import Indices
-from holdfast.engine.packing import Pack, pack, packed
+from holdfast.engine.data_order import Indices
+from holdfast.engine.fast.packing import Pack, pack, packed
+from holdfast.engine.fast.rng import DropoutRng
 from holdfast.engine.ranks import ALONE, Ranks
-from holdfast.engine.settings import Settings
 
 Item = NDArray[Any]  # the tokens of a text, or a vector
 
@@ -36,10 +36,10 @@ class Items(Protocol):
 class TextTower(nn.Module):
     """An encoder whose token states are pooled: their mean, or the first one."""
 
-    def __init__(self, body: nn.Module, pooling: str, position_offset: int | None, draws: Draws | None):
+    def __init__(self, body: nn.Module, pooling: str, position_offset: int | None, draws: DropoutRng | None):
         super().__init__()
         self.body, self.pooling = body, pooling
-        self.position_offset, self._draws = position_offset, draws
+        self.position_offset, self._rng = position_offset, draws
         self.is_packed = position_offset is not None
         self._device = str(next(body.parameters()).device)
 
@@ -58,7 +58,7 @@ class TextTower(nn.Module):
         return functional.normalize(self._pooled(row), dim=-1)
 
     def _pooled(self, row: Pack) -> Tensor:
-        with packed(row, self._draws):
+        with packed(row, self._rng):
             hidden_NH: Tensor = self.body(input_ids=row.ids_1N, position_ids=row.positions_1N).last_hidden_state[0]
         hidden_NH = hidden_NH.float()
         if self.pooling == "cls":
@@ -94,14 +94,14 @@ def _means(hidden_NH: Tensor, row: Pack) -> Tensor:
 
 
 @torch.no_grad()
-def embed_all(tower: nn.Module, items: Items, settings: Settings, ranks: Ranks = ALONE) -> Tensor:
+def embed_all(tower: nn.Module, items: Items, settings: AttemptSettings, ranks: Ranks = ALONE) -> Tensor:
     """Embeddings of many items, in their order; items of like length are worked on together."""
     tower.eval()
     micros = list(micro_batches(np.arange(len(items)), costs(items), settings.micro_tokens))
 
     def embed_own() -> Tensor:
         found_BH: Tensor | None = None
-        for micro, counts in ranks.deal(micros):
+        for micro, counts in ranks.own_share(micros):
             with settings.autocast():
                 part_BH: Tensor = tower([items[int(at)] for at in micro])
             if found_BH is None:
@@ -111,7 +111,7 @@ def embed_all(tower: nn.Module, items: Items, settings: Settings, ranks: Ranks =
         assert found_BH is not None
         return found_BH
 
-    return ranks.add(ranks.apart(embed_own))
+    return ranks.all_reduce(ranks.independently(embed_own))
 
 
 def costs(items: Items) -> Indices:

@@ -19,7 +19,7 @@ from typing import Any
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.old_events import Events
 from holdfast.core.runfolder import BEAT, EVENTS
-from holdfast.engine.process import prepare_process
+from holdfast.engine.process_setup import prepare_process
 
 _FEWEST_STEPS, _MOST_STEPS, _MOST_CARD_STEPS = 2, 12, 600
 _FAR_BEHIND = 0.4  # of the best rate; a first step is slower than the others, but not so much
@@ -32,9 +32,9 @@ def main(folder: Path) -> int:
     beat, events = BeatWriter(folder / BEAT), Events(folder / EVENTS, is_logged=True)
     beat.enter("import")
     prepare_process()
-    from holdfast.engine.settings import read_settings
+    from holdfast.engine.attempt_settings import read_attempt_settings
 
-    settings = read_settings(folder)
+    settings = read_attempt_settings(folder)
     asked = json.loads((folder / "candidates.json").read_text(encoding="utf-8"))
     best = 0.0
     for number, candidate in enumerate(asked["candidates"]):
@@ -54,14 +54,14 @@ def _time(settings: Any, seconds: float, best: float, beat: BeatWriter) -> dict[
     """Time one candidate; `best` is the fastest before it, in tokens a second."""
     import torch
 
+    from holdfast.engine.data_order import DataOrder
     from holdfast.engine.optim import clip_gradients
-    from holdfast.engine.order import Order
     from holdfast.engine.tasks import load_task
 
     settings.use_threads()
     _forget_peak()
     task = load_task(settings)
-    order = Order(task.lengths, settings.batch_size, settings.seed, settings.pool_batches)
+    order = DataOrder(task.lengths, settings.batch_size, settings.seed, settings.pool_batches)
     steps = min(_MOST_STEPS, order.steps_per_epoch)
     task.begin_epoch(0)
     beat.enter("first step")
@@ -72,13 +72,13 @@ def _time(settings: Any, seconds: float, best: float, beat: BeatWriter) -> dict[
     norm = float(clip_gradients(task.model.parameters(), 0.0))
     task.model.zero_grad(set_to_none=True)
     step_once, wait = _stepper(task, settings)
-    if settings.is_on_card:  # the first step of each size chooses kernels and captures a graph
+    if settings.is_on_cuda:  # the first step of each size chooses kernels and captures a graph
         for step in range(steps):
             beat.enter("step", step, steps)
             step_once(step, order.examples(step))
         wait()
     texts, tokens, done, begun = 0, 0, 0, time.perf_counter()
-    most = _MOST_CARD_STEPS if settings.is_on_card else steps
+    most = _MOST_CARD_STEPS if settings.is_on_cuda else steps
     while done < most and (done < fewest or time.perf_counter() - begun < seconds):
         beat.enter("step", done, most)
         examples = order.examples(done % steps)
@@ -86,7 +86,7 @@ def _time(settings: Any, seconds: float, best: float, beat: BeatWriter) -> dict[
         texts, tokens, done = texts + len(examples), tokens + int(task.lengths[examples].sum()), done + 1
     wait()
     taken = time.perf_counter() - begun
-    peak = torch.cuda.max_memory_allocated() if settings.is_on_card else _peak_bytes()
+    peak = torch.cuda.max_memory_allocated() if settings.is_on_cuda else _peak_bytes()
     is_packed = bool(getattr(task, "is_packed", True))
     del task
     gc.collect()
@@ -109,11 +109,11 @@ def fewest_steps(first_rate: float, best: float) -> int:
 
 def _stepper(task: Any, settings: Any) -> tuple[Callable[[int, Any], None], Callable[[], None]]:
     """What does one step as a run would, and what waits until all are done."""
-    from holdfast.engine.captured import make_captured
+    from holdfast.engine.data_order import step_seed
+    from holdfast.engine.fast.captured import make_captured
     from holdfast.engine.optim import make_optimizer
-    from holdfast.engine.order import step_seed
 
-    optimizer = make_optimizer(task.model, settings) if settings.is_on_card else None
+    optimizer = make_optimizer(task.model, settings) if settings.is_on_cuda else None
     captured = make_captured(task, settings, optimizer) if optimizer else None
     for group in optimizer.param_groups if optimizer else ():
         group["lr"].fill_(0.0)

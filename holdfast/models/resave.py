@@ -14,7 +14,7 @@ _LIMIT_SECONDS = 1800.0
 
 def save_again(source: Path, target: Path, what: str, on_progress: Callable[[str, int, int | None], None]) -> None:
     """Save the model in `source` into the folder `target`."""
-    command = (sys.executable, "-m", "holdfast.engine.plain_folder", str(source), str(target))
+    command = (sys.executable, "-m", "holdfast.engine.convert_model", str(source), str(target))
     begun = time.monotonic()
     with tempfile.TemporaryFile() as said:
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said) as process:

@@ -63,7 +63,7 @@ def serve_demo(
         "port": port,
     }
     child = subprocess.Popen(
-        [sys.executable, "-m", "holdfast.engine.demo", str(model.folder.resolve())],
+        [sys.executable, "-m", "holdfast.engine.predict.gradio_page", str(model.folder.resolve())],
         stdin=subprocess.PIPE,
         text=True,
         env={**os.environ, "GRADIO_ANALYTICS_ENABLED": "False"},

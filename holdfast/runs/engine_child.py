@@ -38,7 +38,7 @@ class EngineChildren:
 
     def __init__(self, run: Path, *, processes: int = 1):
         self._run, self._is_alone = run, processes == 1
-        self._spare = Spare("holdfast.engine.spare", (ENGINE, TRIAL), run, _environment({}))
+        self._spare = Spare("holdfast.engine.spare_process", (ENGINE, TRIAL), run, _environment({}))
         self._stepping_since: float | None = None
 
     def __enter__(self) -> "EngineChildren":

@@ -25,7 +25,7 @@ from holdfast.runs.report.headline import base_model, sentence_of
 from holdfast.runs.story import Story, read_story
 
 KINDS = ("script", "notebook", "docker")
-# As in engine.settings, which loads torch; a test holds the two together.
+# As in engine.attempt_settings, which loads torch; a test holds the two together.
 DEFAULTS: Mapping[str, Any] = {
     "seed": 42,
     "epochs": 3,

@@ -36,7 +36,7 @@ class ModelServer:
         self._held = b""
         self._log: IO[bytes] = tempfile.TemporaryFile(prefix="holdfast-talk-")  # noqa: SIM115 - closed with the talk
         self._child = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.engine.predict.talk"],
+            [sys.executable, "-m", "holdfast.engine.predict.stdio_server"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

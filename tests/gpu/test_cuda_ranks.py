@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.old_events import Events, read_events
+from holdfast.engine.attempt_settings import read_attempt_settings
 from holdfast.engine.loop import Loop
-from holdfast.engine.place import Place
-from holdfast.engine.ranks import ALONE, JoinedRanks
-from holdfast.engine.settings import read_settings
+from holdfast.engine.rank_info import RankInfo
+from holdfast.engine.ranks import ALONE, DistributedRanks
 from holdfast.engine.tasks import load_task
 from tests.tiny import tiny_attempt, tiny_bert, tiny_instructions, tiny_llama, tiny_prepared, tiny_questions
 
@@ -28,25 +28,25 @@ CASES = {
 }
 
 
-class Met(JoinedRanks):
+class OneRank(DistributedRanks):
     """The one rank of a card, which does all that several do."""
 
     are_many = True
 
 
 def train(attempt, *, ranked: bool, stops: bool = False):
-    settings = read_settings(attempt)
+    settings = read_attempt_settings(attempt)
     ranks = ALONE
     if ranked:
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29531", "RANK": "0", "WORLD_SIZE": "1"}
         if stops:
             (attempt / "stop").touch()
-        ranks = Met(Place(0, 1, 0, 1), settings.device, attempt / "stop", in_lockstep=settings.shard)
+        ranks = OneRank(RankInfo(0, 1, 0, 1), settings.device, attempt / "stop", in_lockstep=settings.shard)
     events = Events(attempt / "events.jsonl")
     try:
         return Loop(load_task(settings, ranks), settings, BeatWriter(attempt / "beat"), events, ranks).train()
     finally:
-        ranks.leave()
+        ranks.close()
 
 
 def losses(attempt) -> list[float]:

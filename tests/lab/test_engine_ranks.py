@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from holdfast.engine.settings import read_settings
+from holdfast.engine.attempt_settings import read_attempt_settings
 from tests.lab.ranked import (
     events,
     finish,
@@ -98,7 +98,7 @@ def assert_alike(one: Path, other: Path) -> None:
 def test_two_ranks_learn_what_one_process_learns(parts, tmp_path):
     attempt = attempt_for(parts, tmp_path / "run", max_steps=STEPS)
     job = start(attempt, 2)
-    alone = our_losses(read_settings(attempt))
+    alone = our_losses(read_attempt_settings(attempt))
     assert job.wait(600) == 0, (attempt / "output.log").read_text()
     assert losses(attempt) == pytest.approx(alone, rel=1e-5)
     assert {event["rank"] for event in events(attempt, "rank")} == {0, 1}

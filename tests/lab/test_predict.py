@@ -18,7 +18,7 @@ from holdfast.data.prepare import PrepareOptions, prepare
 from holdfast.data.prepare_classify import windows
 from holdfast.data.survey_dataset import survey
 from holdfast.data.tokenizer import ModelTokenizer
-from holdfast.engine.predict.loading import load_predictor
+from holdfast.engine.predict.predictor import load_predictor
 from tests.tiny import tiny_attempt, tiny_bert, tiny_llama
 
 pytestmark = pytest.mark.lab

@@ -32,7 +32,7 @@ def parts(tmp_path_factory) -> tuple[Path, Path]:
 
 @pytest.fixture
 def spare(tmp_path):
-    with Spare("holdfast.engine.spare", ("holdfast.engine",), tmp_path, ENVIRONMENT) as made:
+    with Spare("holdfast.engine.spare_process", ("holdfast.engine",), tmp_path, ENVIRONMENT) as made:
         yield made
 
 
@@ -138,7 +138,7 @@ def test_it_ends_with_its_supervisor(tmp_path, number):
     code = (
         "import os, pathlib, sys, time\n"
         "from holdfast.supervisor.spare import Spare\n"
-        "spare = Spare('holdfast.engine.spare', (), pathlib.Path(sys.argv[1]), dict(os.environ))\n"
+        "spare = Spare('holdfast.engine.spare_process', (), pathlib.Path(sys.argv[1]), dict(os.environ))\n"
         "spare.make()\n"
         "print(spare._process.pid, flush=True)\n"
         "time.sleep(600)\n"

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from holdfast.data.shards import open_array, open_tokens
+from holdfast.engine.attempt_settings import AttemptSettings
+from holdfast.engine.data_order import DataOrder
 from holdfast.engine.optim import clip_gradients, make_optimizer
-from holdfast.engine.order import Order
-from holdfast.engine.settings import Settings
 from holdfast.engine.tasks import load_task
 from tests.tiny import tiny_bert, tiny_questions
 
@@ -78,7 +78,7 @@ def calm(model: Path) -> Path:
 
 def test_sentence_transformers_agrees(tmp_path, python):
     model, prepared = calm(tiny_bert(tmp_path / "model")), tiny_questions(tmp_path / "prepared", near_misses=False)
-    settings = Settings(
+    settings = AttemptSettings(
         task="two-tower",
         model=str(model),
         prepared=str(prepared),
@@ -96,7 +96,7 @@ def test_sentence_transformers_agrees(tmp_path, python):
         open_tokens(prepared, "train"),
         open_array(prepared, "train.qrels"),
     )
-    order, optimizer = Order(task.lengths, 16, settings.seed), make_optimizer(task.model, settings)
+    order, optimizer = DataOrder(task.lengths, 16, settings.seed), make_optimizer(task.model, settings)
     losses, steps = [], []
     for step in range(STEPS):
         examples = order.examples(step)
@@ -138,7 +138,7 @@ def test_sentence_transformers_agrees(tmp_path, python):
 
 def test_separate_towers_load_each_by_itself(tmp_path, python):
     model, prepared = tiny_bert(tmp_path / "model"), tiny_questions(tmp_path / "prepared")
-    settings = Settings(
+    settings = AttemptSettings(
         task="two-tower", model=str(model), prepared=str(prepared), run="", options={"towers": "separate"}
     )
     task = load_task(settings)

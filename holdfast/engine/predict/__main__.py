@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import HoldfastError, error_record
-from holdfast.engine.process import prepare_process
+from holdfast.engine.process_setup import prepare_process
 
 
 def main(job: Path) -> int:
@@ -29,7 +29,7 @@ def main(job: Path) -> int:
 
 
 def _answer(job: Path) -> int:
-    from holdfast.engine.predict.loading import load_predictor  # after the stack dumps are armed
+    from holdfast.engine.predict.predictor import load_predictor  # after the stack dumps are armed
 
     asked = json.loads((job / "job.json").read_text(encoding="utf-8"))
     write_artifact(job, "progress.json", {"what": "loading the model", "done": 0})

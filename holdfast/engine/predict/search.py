@@ -20,11 +20,10 @@ from holdfast.data.examples import optional_text
 from holdfast.data.read import open_source
 from holdfast.data.shards import TokenArray, open_tokens, read_manifest
 from holdfast.data.tokenizer import ModelTokenizer
-from holdfast.engine.misjudged import Words
-from holdfast.engine.predict.loading import Row
-from holdfast.engine.predict.texts import token_array
+from holdfast.engine.attempt_settings import AttemptSettings
+from holdfast.engine.mistakes import TextView
+from holdfast.engine.predict.predictor import Row, token_array
 from holdfast.engine.retrieval import search
-from holdfast.engine.settings import Settings
 from holdfast.engine.tower_folder import finished_text_towers
 from holdfast.engine.towers import TextTower, embed_all
 
@@ -32,18 +31,18 @@ _KEPT = "search"  # folder of kept embeddings, in the run's
 _DIGITS = 4
 
 
-def load(folder: Path, about: Row, options: Row) -> "Search":
+def load(folder: Path, about: Row, options: Row) -> "CorpusSearch":
     """Load the towers, and open the corpus."""
     if about.get("form") == "vectors":
         raise RequestError(
             "these towers take vectors, not texts", seen=str(folder), try_next=("load them in a script of your own",)
         )
-    settings = Settings(task="two-tower", model=str(folder), prepared="", run="", device=options["device"])
+    settings = AttemptSettings(task="two-tower", model=str(folder), prepared="", run="", device=options["device"])
     towers = finished_text_towers(settings)
     tokens = ModelTokenizer(folder / "query" if (folder / "query").is_dir() else folder)
     prefixes = about.get("prefixes") or _prompts(folder)
     length = int(about.get("max_length") or min(tokens.limit or 256, 256))
-    model = Search(towers, tokens, length, prefixes, settings, int(options.get("top") or 5))
+    model = CorpusSearch(towers, tokens, length, prefixes, settings, int(options.get("top") or 5))
     if options.get("corpus"):
         model.read_corpus(Path(options["corpus"]))
     elif options.get("prepared") and Path(options["prepared"]).is_dir():
@@ -53,19 +52,25 @@ def load(folder: Path, about: Row, options: Row) -> "Search":
     return model
 
 
-class Search:
+class CorpusSearch:
     """Towers over a corpus, ready to be asked."""
 
     rows_at_once = 1024
 
     def __init__(
-        self, towers: list[TextTower], tokens: ModelTokenizer, length: int, prefixes: Row, settings: Settings, top: int
+        self,
+        towers: list[TextTower],
+        tokens: ModelTokenizer,
+        length: int,
+        prefixes: Row,
+        settings: AttemptSettings,
+        top: int,
     ):
         self._towers, self._tokens, self._length, self._prefixes = towers, tokens, length, prefixes
         self._settings, self._top = settings, top
         self._corpus_PH: Tensor | None = None
         self._passages: list[str] | None = None
-        self._shown: tuple[TokenArray, Words] | None = None
+        self._shown: tuple[TokenArray, TextView] | None = None
 
     def predict(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
         """The passages nearest to each query, the best first."""
@@ -112,7 +117,7 @@ class Search:
         """Take the passages that the run was prepared with."""
         manifest = read_manifest(prepared) or {}
         corpus = open_tokens(prepared, "corpus")
-        self._shown = corpus, Words(self._tokens.folder, prepared)
+        self._shown = corpus, TextView(self._tokens.folder, prepared)
         key = _key(str(manifest.get("fingerprint", "")), Path(self._settings.model), self._settings.device)
         file = kept / f"{key}.safetensors" if kept and manifest.get("fingerprint") else None
         if file and file.is_file():

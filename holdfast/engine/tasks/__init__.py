@@ -1,4 +1,4 @@
-"""What a task gives the loop. Each task is plain PyTorch and reads alone from top to bottom."""
+"""What a task gives the loop. Each task is one file that can be read alone, from top to bottom."""
 
 from importlib import import_module
 from pathlib import Path
@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import Module
 
 from holdfast.core.errors import RequestError
-from holdfast.engine.order import Indices
+from holdfast.engine.attempt_settings import AttemptSettings
+from holdfast.engine.data_order import Indices
 from holdfast.engine.ranks import ALONE, Ranks
-from holdfast.engine.settings import Settings
 
 TASKS = {"classify": "classify", "causal": "causal", "two-tower": "two_tower"}
 
@@ -22,51 +22,51 @@ class Task(Protocol):
 
     model: Module
     lengths: NDArray[np.int64]  # tokens of each training example
-    meets_within_steps: bool  # ranks need each other before their parts of a step are done
-    metric: str  # the one that decides which checkpoint is best; larger is better
+    needs_collectives: bool  # ranks exchange data while they compute their parts of a step
+    metric: str  # decides which checkpoint is best; larger is better
 
     def begin_epoch(self, epoch: int) -> dict[str, object]:
-        """Make what an epoch needs from the weights at its start; give what is worth telling.
+        """Make what an epoch needs from the weights at its start; return what the epoch's event should report.
 
-        Called before the first step of an epoch, and not when a run resumes in the middle of one: what was made must
+        Called before the first step of an epoch, but not when a run resumes in the middle of one: what was made must
         be part of the state.
         """
 
     def forward_backward(self, step: int, examples: Indices) -> Tensor:
-        """Add the gradient of one optimizer step, normalised over all its examples; give the loss, on the device.
+        """Add the gradient of one optimizer step, normalized over all its examples; return the loss, on the device.
 
-        Of several ranks each adds its part, and gives its part of the loss.
+        With several ranks, each adds its part of the gradient and returns its part of the loss.
         """
 
     def step_arrays(self, step: int, examples: Indices) -> dict[str, NDArray[np.int64]] | None:
-        """The same step as plain arrays, for a card that has it as a graph; None where it must be computed anew."""
+        """The same step as plain arrays, to replay as a CUDA graph; None where it is too large for one."""
 
     def evaluate(self, split: str) -> dict[str, float]:
         """Metrics on a split; empty where there is no such split."""
 
     def report(self, split: str) -> dict[str, object]:
-        """What is worth keeping of the finished model on a split: metrics, and tables or samples beside them."""
+        """What to record about the finished model on a split: metrics, and tables or samples."""
 
-    def misjudged(self, split: str) -> list[dict[str, object]]:
-        """Examples of a split that the finished model gets wrong, in words, the worst first."""
+    def mistakes(self, split: str) -> list[dict[str, object]]:
+        """Examples of a split that the finished model gets wrong, as text, worst first."""
 
     def state(self) -> dict[str, Tensor]:
-        """What a checkpoint must keep: all that is trained or made on the way, nothing that is not."""
+        """Everything a checkpoint must hold: what is trained, and what was made during training."""
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Put them back."""
+        """Restore what `state` returned."""
 
     def show(self, examples: Indices) -> object:
-        """The examples in a form a person can read."""
+        """The examples in readable form, for the file that keeps a bad batch."""
 
     def export(self, folder: Path) -> None:
-        """Write the model the way the ecosystem expects it."""
+        """Write the model in the format of its ecosystem."""
 
 
-def load_task(settings: Settings, ranks: Ranks = ALONE) -> Task:
-    """Load the model and open the data of the task that was asked for."""
+def load_task(settings: AttemptSettings, ranks: Ranks = ALONE) -> Task:
+    """Load the model and open the data of the requested task."""
     if settings.task not in TASKS:
-        raise RequestError(f"there is no task {settings.task!r}", seen=f"tasks: {', '.join(TASKS)}")
+        raise RequestError(f"unknown task {settings.task!r}", seen=f"tasks: {', '.join(TASKS)}")
     module = import_module(f"holdfast.engine.tasks.{TASKS[settings.task]}")
-    task: Task = ranks.in_turns(lambda: module.load(settings, ranks))
+    task: Task = ranks.one_at_a_time(lambda: module.load(settings, ranks))
     return task

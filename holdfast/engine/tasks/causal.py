@@ -1,7 +1,7 @@
 """Fine-tune a causal language model on instructions, chats or plain text, in full or with LoRA.
 
-Texts are packed without padding, each with positions of its own, and only the tokens flagged to be learned (the
-answers) go through the vocabulary. N tokens of a micro-batch, A of them to be learned, H hidden, V vocabulary.
+Texts are packed without padding, each with its own positions, and only the tokens flagged as targets (the answers) go
+through the output layer. N tokens of a micro-batch, A of them targets, H hidden, V vocabulary.
 """
 
 import json
@@ -21,31 +21,31 @@ from transformers import AutoTokenizer
 from holdfast.core.errors import RequestError
 from holdfast.core.runfolder import MANIFEST
 from holdfast.data.shards import TokenArray, open_array, open_tokens
-from holdfast.engine.batches import Part, first_text, micro_batches, shared_out
-from holdfast.engine.crew import make_crew
-from holdfast.engine.draws import Draws, replace_dropout
+from holdfast.engine.attempt_settings import AttemptSettings
+from holdfast.engine.batches import BatchPart, first_example, micro_batches, split_step
+from holdfast.engine.data_order import Indices, step_seed
+from holdfast.engine.fast.captured import row_pack, step_row
+from holdfast.engine.fast.packing import Pack, pack, packed
+from holdfast.engine.fast.rng import DropoutRng, replace_dropout
 from holdfast.engine.language_model import load_language_model, plain_model
-from holdfast.engine.order import Indices, step_seed
-from holdfast.engine.packing import Pack, pack, packed
 from holdfast.engine.ranks import ALONE, Ranks
 from holdfast.engine.samples import ready_to_answer, sample_answer
-from holdfast.engine.settings import Settings
-from holdfast.engine.step_row import row_pack, step_row
+from holdfast.engine.sharding import as_one_call, make_gradient_threads
 
 _OPTIONS = ("lora", "samples")
 _SAMPLES = 3
-_LEARNED_BUCKET = 256  # a captured step learns a multiple of so many tokens, some of them nothing
-_LOGITS_AT_ONCE = 1024  # rows of vocabulary size: 200 MB at 49,152 tokens, in place of gigabytes
+_LEARNED_BUCKET = 256  # a captured step has a multiple of this many targets; surplus ones count nothing
+_LOGITS_AT_ONCE = 1024  # rows of vocabulary size: 200 MB with 49,152 tokens, instead of gigabytes
 
 
-def load(settings: Settings, ranks: Ranks = ALONE) -> "Causal":
-    """Load the model, with adapters where asked, and open the prepared texts."""
+def load(settings: AttemptSettings, ranks: Ranks = ALONE) -> "Causal":
+    """Load the model, with adapters if requested, and open the prepared texts."""
     if unknown := sorted(set(settings.options) - set(_OPTIONS)):
         raise RequestError(
-            f"causal has no option {', '.join(map(repr, unknown))}", seen=f"options: {', '.join(_OPTIONS)}"
+            f"unknown causal option: {', '.join(map(repr, unknown))}", seen=f"options: {', '.join(_OPTIONS)}"
         )
     manifest = json.loads((settings.prepared_path / MANIFEST).read_text(encoding="utf-8"))
-    if settings.is_on_card:
+    if settings.is_on_cuda:
         torch.use_deterministic_algorithms(True)
     return Causal(settings, *load_language_model(settings), manifest, ranks)
 
@@ -54,11 +54,11 @@ class Causal:
     """A language model in training."""
 
     metric = "negative_loss"
-    meets_within_steps = False
+    needs_collectives = False
 
     def __init__(
         self,
-        settings: Settings,
+        settings: AttemptSettings,
         model: nn.Module,
         offset: int | None,
         manifest: dict[str, Any],
@@ -66,17 +66,15 @@ class Causal:
     ):
         self._settings, self.model, self._ranks = settings, model, ranks
         self.is_packed, self._offset = offset is not None, offset or 0
-        # A model that cannot be packed takes one text at a time: what is learned stays the same.
+        # A model that cannot be packed takes one text at a time, which does not change what is learned.
         self._micro_tokens = settings.micro_tokens if self.is_packed else 1
-        self._draws = None if settings.card_draws else Draws(settings.seed)
-        if self._draws:
-            replace_dropout(model, self._draws)
+        self._rng = None if settings.uses_cuda_rng else DropoutRng(settings.seed)
+        if self._rng:
+            replace_dropout(model, self._rng)
         plain = plain_model(model)
-        self._crew = make_crew(model, settings.hands if self.is_packed else 1, ranks, [plain])
+        self._threads = make_gradient_threads(model, settings.worker_threads if self.is_packed else 1, ranks, [plain])
         self._compute: Callable[[Pack, Tensor, Tensor], Tensor] = self._loss_at
         if ranks.in_lockstep:
-            from holdfast.engine.sharding import as_one_call
-
             self._compute = as_one_call(plain, self._loss_at)
         self._plain, self._body, self._head = plain, plain.base_model, plain.get_output_embeddings()
         self._chat_template = manifest.get("chat_template")
@@ -86,24 +84,24 @@ class Causal:
             split: open_array(folder, f"{split}.learn") for split in manifest["splits"]
         }
         self.lengths = self._texts["train"].lengths
-        self._refuse_if_nothing_is_learned()
-        self._crew.try_out(first_text(), lambda part: self._loss_of(0, part, 1))
+        self._require_targets()
+        self._threads.try_out(first_example(), lambda part: self._loss_of(0, part, 1))
 
     def begin_epoch(self, epoch: int) -> dict[str, object]:
         """Nothing depends on the epoch."""
         return {}
 
     def forward_backward(self, step: int, examples: Indices) -> Tensor:
-        """Add the gradient of one step: the mean over all its learned tokens, however they are split."""
+        """Add the gradient of one step: the mean over all its target tokens, however they are split."""
         self.model.train()
         learned = sum(int(self._flags("train", int(at)).sum()) for at in examples)
         step_loss = torch.zeros((), device=self._settings.device)
-        for parts in shared_out(examples, self.lengths, self._micro_tokens, self._crew.hands, self._ranks):
-            step_loss += self._crew.backward(parts, lambda part: self._loss_of(step, part, max(1, learned)))
+        for parts in split_step(examples, self.lengths, self._micro_tokens, self._threads.workers, self._ranks):
+            step_loss += self._threads.backward(parts, lambda part: self._loss_of(step, part, max(1, learned)))
         return step_loss
 
     def step_arrays(self, step: int, examples: Indices) -> dict[str, NDArray[np.int64]] | None:
-        """One step for `engine.captured`; None where it is too large to be computed at once."""
+        """One step for `fast.captured`; None where it is too large to compute at once."""
         ordered = examples[np.argsort(self.lengths[examples], kind="stable")]
         if self.lengths[ordered].sum() > self._micro_tokens:
             return None
@@ -117,38 +115,38 @@ class Causal:
         }
 
     def step_loss(self, arrays: Mapping[str, Tensor]) -> Tensor:
-        """The loss of those arrays, which lie on the card."""
+        """The loss of those arrays, which are on the GPU."""
         texts, targets_A = row_pack(arrays, int(self.lengths.max())), arrays["targets"]
         with packed(texts):
             return self._loss_at(texts, arrays["at"], targets_A) / (targets_A >= 0).sum().clamp(min=1)
 
     @torch.no_grad()
     def evaluate(self, split: str) -> dict[str, float]:
-        """Loss and perplexity on the learned tokens of a split; empty where there is no such split."""
+        """Loss and perplexity on the target tokens of a split; empty if the split does not exist."""
         if split not in self._texts:
             return {}
         self.model.eval()
         texts = self._texts[split]
         micros = list(enumerate(micro_batches(np.arange(len(texts)), texts.lengths, self._micro_tokens)))
-        found = torch.zeros(len(micros), 2, dtype=torch.float64)  # summed loss, learned tokens
+        found = torch.zeros(len(micros), 2, dtype=torch.float64)  # summed loss, target tokens
 
         def score() -> None:
-            for (at, micro), counts in self._ranks.deal(micros):
+            for (at, micro), counts in self._ranks.own_share(micros):
                 row, targets_N = self._pack(split, micro)
                 with packed(row):
                     loss = float(self._summed_loss(row, targets_N))
                 if counts:
                     found[at] = torch.tensor([loss, int((targets_N >= 0).sum())])
 
-        self._ranks.apart(score)
-        total, learned = (sum(column) for column in zip(*self._ranks.add(found).tolist(), strict=True))
+        self._ranks.independently(score)
+        total, learned = (sum(column) for column in zip(*self._ranks.all_reduce(found).tolist(), strict=True))
         loss = total / max(1, learned)
         return {"loss": loss, "negative_loss": -loss, "perplexity": math.exp(min(loss, 50.0))}
 
     def samples(self) -> list[dict[str, object]]:
-        """What the model answers to the first validation prompts, beside what was wanted."""
+        """The model's answers to the first validation prompts, next to the expected ones."""
         if not (self._ranks.is_first or self._ranks.in_lockstep):
-            return []  # the first rank tells
+            return []  # the first rank writes them
         split = "validation" if "validation" in self._texts else "train"
         count = min(int(str(self._settings.options.get("samples", _SAMPLES))), len(self._texts[split]))
         tokenizer = AutoTokenizer.from_pretrained(self._settings.model)
@@ -161,27 +159,27 @@ class Causal:
             ]
 
     def report(self, split: str) -> dict[str, object]:
-        """What is worth keeping of the finished model: metrics, and what it answers to a few prompts."""
+        """Metrics, and answers to a few prompts."""
         found: dict[str, object] = dict(self.evaluate(split))
         return found | {"samples": self.samples()} if found and split == "validation" else found
 
-    def misjudged(self, split: str) -> list[dict[str, object]]:
-        """No answer is simply wrong; `samples` shows some."""
+    def mistakes(self, split: str) -> list[dict[str, object]]:
+        """Empty: an answer is not simply wrong. See `samples`."""
         return []
 
     def state(self) -> dict[str, Tensor]:
-        """The weights that are trained; with LoRA the adapters alone."""
+        """The trained weights; with LoRA only the adapters."""
         return {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Put them back."""
+        """Restore what `state` returned."""
         for name, weight in self.state().items():
             weight.data.copy_(tensors.pop(name))
         if tensors:
-            raise ValueError(f"the checkpoint has weights that this model has not: {sorted(tensors)[:3]}")
+            raise ValueError(f"the checkpoint has weights that this model lacks: {sorted(tensors)[:3]}")
 
     def show(self, examples: Indices) -> object:
-        """The texts' tokens, and which of them are learned."""
+        """The texts' tokens, and which of them are targets."""
         texts = self._texts["train"]
         return [
             {"example": int(at), "tokens": texts[int(at)].tolist(), "learn": self._flags("train", int(at)).tolist()}
@@ -189,7 +187,7 @@ class Causal:
         ]
 
     def export(self, folder: Path) -> None:
-        """Write a plain model that transformers loads; the adapters also by themselves, as peft writes them."""
+        """Write a model that transformers loads; with LoRA also the adapters, as peft writes them."""
         model: Any = self.model
         if model is not self._plain:
             model.save_pretrained(folder / "adapter")
@@ -197,19 +195,19 @@ class Causal:
         model.save_pretrained(folder)
         tokenizer = AutoTokenizer.from_pretrained(self._settings.model)
         if self._chat_template:
-            tokenizer.chat_template = self._chat_template  # the one that the training texts were written with
+            tokenizer.chat_template = self._chat_template  # the template that rendered the training texts
         tokenizer.save_pretrained(folder)
 
     def _pack(self, split: str, examples: Indices) -> tuple[Pack, Tensor]:
-        """Texts in one row, and for each position the token to be learned there, or -1."""
+        """Texts in one row, and for each position its target token, or -1."""
         row = pack(self._texts[split], examples, self._settings.device, self._offset)
         return row, torch.from_numpy(self._targets(split, examples)).to(self._settings.device)
 
     def _targets(self, split: str, examples: Indices) -> NDArray[np.int64]:
-        targets = []
+        targets = []  # of each position: the next token, if that is to be learned
         for at in examples:
             text, learn = self._texts[split][int(at)].astype(np.int64), self._flags(split, int(at))
-            targets.append(np.append(np.where(learn[1:] > 0, text[1:], -1), -1))  # a position learns what comes next
+            targets.append(np.append(np.where(learn[1:] > 0, text[1:], -1), -1))
         return np.concatenate(targets)
 
     def _summed_loss(self, texts: Pack, targets_N: Tensor) -> Tensor:
@@ -217,7 +215,7 @@ class Causal:
         return self._compute(texts, at_A, targets_N[at_A])
 
     def _loss_at(self, texts: Pack, at_A: Tensor, targets_A: Tensor) -> Tensor:
-        """The summed loss of what is to be learned at these positions; -1 is nothing."""
+        """The summed loss of the targets at these positions; -1 counts nothing."""
         with self._settings.autocast():
             places = {"position_ids": texts.positions_1N} if self.is_packed else {}
             hidden_NH = self._body(input_ids=texts.ids_1N, **places, use_cache=False)[0][0]
@@ -229,24 +227,24 @@ class Causal:
         return loss
 
     @contextmanager
-    def _loss_of(self, step: int, part: Part, learned: int) -> Iterator[Tensor]:
-        """A part's share of the step's loss; what it holds is held for the backward pass too."""
-        if self._draws:
-            self._draws.at_part(step, part.places, part.first_tokens, self.lengths[part.examples])
-        if self._crew.hands == 1:  # something may draw from torch's own generator
+    def _loss_of(self, step: int, part: BatchPart, learned: int) -> Iterator[Tensor]:
+        """A part's share of the step's loss. The texts stay packed until its backward pass is done."""
+        if self._rng:
+            self._rng.at_part(step, part.places, part.first_tokens, self.lengths[part.examples])
+        if self._threads.workers == 1:  # the model may draw from torch's own generator
             torch.manual_seed(step_seed(self._settings.seed, step) + int(part.places[0]))
         texts, targets_N = self._pack("train", part.examples)
-        with packed(texts, self._draws):
+        with packed(texts, self._rng):
             yield self._summed_loss(texts, targets_N) / (math.inf if part.is_idle else learned)
 
     def _flags(self, split: str, at: int) -> NDArray[Any]:
         starts = self._texts[split].starts
         return self._learn[split][starts[at] : starts[at + 1]]
 
-    def _refuse_if_nothing_is_learned(self) -> None:
+    def _require_targets(self) -> None:
         if not self._learn["train"].any():
             raise RequestError(
-                "nothing would be learned: no token of the training texts is part of an answer",
-                seen=f"{len(self.lengths)} texts, {int(self.lengths.sum())} tokens, 0 of them to be learned",
-                try_next=("raise --max-length so that answers are not cut off, or check the answer column",),
+                "nothing to learn: no token of the training texts belongs to an answer",
+                seen=f"{len(self.lengths)} texts, {int(self.lengths.sum())} tokens, 0 of them targets",
+                try_next=("raise --max-length so that answers are not truncated, or check the answer column",),
             )

@@ -1,4 +1,4 @@
-"""Fine-tune an encoder to classify texts, with one label each or any number.
+"""Fine-tune an encoder to classify texts, with one label each or any number of labels.
 
 B texts of a micro-batch, L labels.
 """
@@ -20,12 +20,14 @@ from transformers import AutoTokenizer
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.runfolder import MANIFEST
 from holdfast.data.shards import TokenArray, open_array, open_tokens
-from holdfast.engine.batches import Part, first_text, shared_out
+from holdfast.engine.attempt_settings import AttemptSettings
+from holdfast.engine.batches import BatchPart, first_example, split_step
 from holdfast.engine.calibration import Calibration, calibration_error, fit
-from holdfast.engine.captured import bucket
 from holdfast.engine.classifier import Classifier, averaged
-from holdfast.engine.crew import make_crew
-from holdfast.engine.draws import Draws, replace_dropout
+from holdfast.engine.data_order import Indices, step_seed
+from holdfast.engine.fast.captured import bucket
+from holdfast.engine.fast.packing import Pack, packed
+from holdfast.engine.fast.rng import DropoutRng, replace_dropout
 from holdfast.engine.metrics import (
     class_table,
     confusion_matrix,
@@ -33,17 +35,15 @@ from holdfast.engine.metrics import (
     multi_label_metrics,
     single_label_metrics,
 )
-from holdfast.engine.misjudged import Words, where, wrong_labels
-from holdfast.engine.order import Indices, step_seed
-from holdfast.engine.packing import Pack, packed
+from holdfast.engine.mistakes import TextView, where, wrong_labels
 from holdfast.engine.ranks import ALONE, Ranks
-from holdfast.engine.settings import Settings
+from holdfast.engine.sharding import make_gradient_threads
 
 CALIBRATION = "calibration.json"  # in the model's folder
 
 
-def load(settings: Settings, ranks: Ranks = ALONE) -> "Classify":
-    """Load the encoder with a fresh head, and open the prepared texts."""
+def load(settings: AttemptSettings, ranks: Ranks = ALONE) -> "Classify":
+    """Load the encoder with a new head, and open the prepared texts."""
     manifest = json.loads((settings.prepared_path / MANIFEST).read_text(encoding="utf-8"))
     texts = {split: open_tokens(settings.prepared_path, split) for split in manifest["splits"]}
     classifier = Classifier(settings, manifest["labels"], bool(manifest["multi_label"]), texts.values())
@@ -56,11 +56,11 @@ def load(settings: Settings, ranks: Ranks = ALONE) -> "Classify":
 class Classify:
     """A classifier in training."""
 
-    meets_within_steps = False
+    needs_collectives = False
 
     def __init__(
         self,
-        settings: Settings,
+        settings: AttemptSettings,
         classifier: Classifier,
         texts: dict[str, TokenArray],
         manifest: Mapping[str, Any],
@@ -70,19 +70,20 @@ class Classify:
         self._texts, self._names, self._is_multi = texts, manifest["labels"], bool(manifest["multi_label"])
         self.metric = "micro_f1" if self._is_multi else "accuracy"
         self.is_packed = classifier.is_packed
-        self._draws = None if settings.card_draws else Draws(settings.seed)
-        if self._draws:
-            replace_dropout(self.model, self._draws)
-        self._crew = make_crew(self.model, settings.hands if self.is_packed else 1, ranks, [self.model])
+        self._rng = None if settings.uses_cuda_rng else DropoutRng(settings.seed)
+        if self._rng:
+            replace_dropout(self.model, self._rng)
+        threads = settings.worker_threads if self.is_packed else 1
+        self._threads = make_gradient_threads(self.model, threads, ranks, [self.model])
         self._labels = {split: np.asarray(open_array(settings.prepared_path, f"{split}.labels")) for split in texts}
         self.lengths = texts["train"].lengths
         self._has_windows = manifest.get("overlong") == "window"
         weights = settings.options.get("class_weights")
         self._class_weights = torch.tensor(weights, device=settings.device) if weights else None
         self._calibration: Calibration | None = None
-        self._words = Words(settings.model, settings.prepared_path)
+        self._text_view = TextView(settings.model, settings.prepared_path)
         self._reported: dict[str, NDArray[np.float64]] = {}  # scores of the finished model
-        self._crew.try_out(first_text(), lambda part: self._loss_of(0, part, 1.0))
+        self._threads.try_out(first_example(), lambda part: self._loss_of(0, part, 1.0))
 
     def begin_epoch(self, epoch: int) -> dict[str, object]:
         """Nothing depends on the epoch."""
@@ -91,16 +92,17 @@ class Classify:
     def forward_backward(self, step: int, examples: Indices) -> Tensor:
         """Add the gradient of one step: the mean over all its texts, however they are split."""
         self.model.train()
-        whole = self._weight_of(examples)
+        divisor = self._total_weight(examples)
         step_loss = torch.zeros((), device=self._settings.device)
-        for parts in shared_out(examples, self.lengths, self._settings.micro_tokens, self._crew.hands, self._ranks):
-            step_loss += self._crew.backward(parts, lambda part: self._loss_of(step, part, whole))
+        max_tokens, workers = self._settings.micro_tokens, self._threads.workers
+        for parts in split_step(examples, self.lengths, max_tokens, workers, self._ranks):
+            step_loss += self._threads.backward(parts, lambda part: self._loss_of(step, part, divisor))
         return step_loss
 
     def step_arrays(self, step: int, examples: Indices) -> dict[str, NDArray[np.int64]] | None:
-        """One step for `engine.captured`: all texts in a row, filled up to a bucket by one text that nobody reads.
+        """One step for `fast.captured`: all texts in a row, filled up to a bucket by one text that is never read.
 
-        None where it is too large to be computed at once.
+        None where the step is too large to compute at once.
         """
         ordered = examples[np.argsort(self.lengths[examples], kind="stable")]
         lengths = self.lengths[ordered]
@@ -121,7 +123,7 @@ class Classify:
         }
 
     def step_loss(self, arrays: Mapping[str, Tensor]) -> Tensor:
-        """The loss of those arrays, which lie on the card."""
+        """The loss of those arrays, which are on the GPU."""
         bounds = arrays["bounds"]
         size = len(bounds) - 2
         longest = max(int(self.lengths.max()), bucket(1))
@@ -134,14 +136,14 @@ class Classify:
         return functional.cross_entropy(logits_BL, arrays["labels"], weight=self._class_weights)
 
     def evaluate(self, split: str) -> dict[str, float]:
-        """Metrics on a split; empty where there is no such split."""
+        """Metrics on a split; empty if the split does not exist."""
         if split not in self._texts:
             return {}
         scores_BL, truth = self.predict(split), self._truth(split)
         return multi_label_metrics(scores_BL, truth) if self._is_multi else single_label_metrics(scores_BL, truth)
 
     def report(self, split: str) -> dict[str, object]:
-        """Metrics, a table of the labels, which were taken for which, and how far probabilities can be trusted."""
+        """Metrics, a table by label, the confusion matrix and the calibration error."""
         if split not in self._texts:
             return {}
         scores_BL, truth = self.predict(split), self._truth(split)
@@ -153,31 +155,31 @@ class Classify:
             found |= multi_label_metrics(scores_BL, truth)
             rows = label_table(scores_BL > 0, truth > 0.5)
         else:
-            guesses = scores_BL.argmax(1)
+            predicted = scores_BL.argmax(1)
             found |= single_label_metrics(scores_BL, truth)
-            found["confusion"] = confusion_matrix(guesses, truth, len(self._names)).tolist()
-            rows = class_table(guesses, truth, len(self._names))
+            found["confusion"] = confusion_matrix(predicted, truth, len(self._names)).tolist()
+            rows = class_table(predicted, truth, len(self._names))
         found["classes"] = [{"label": name, **row} for name, row in zip(self._names, rows, strict=True)]
         if self._calibration:
-            calm_BL = scores_BL / self._calibration.temperature
+            calibrated_BL = scores_BL / self._calibration.temperature
             found["calibration_error"] = calibration_error(scores_BL, truth, self._is_multi)
-            found["calibrated_error"] = calibration_error(calm_BL, truth, self._is_multi)
+            found["calibrated_error"] = calibration_error(calibrated_BL, truth, self._is_multi)
         return found
 
-    def misjudged(self, split: str) -> list[dict[str, object]]:
-        """Texts that the finished model gives other labels than they have, those it is surest of first."""
+    def mistakes(self, split: str) -> list[dict[str, object]]:
+        """Texts that the finished model labels wrongly, the most confident mistakes first."""
         if split not in self._reported:
             return []
         scores_BL = self._reported[split] / (self._calibration.temperature if self._calibration else 1.0)
         texts, starts = self._texts[split], self._windows(split) if self._has_windows else None
         return [
-            {**found, "text": self._words.text(split, row, texts[row if starts is None else int(starts[row])])}
+            {**found, "text": self._text_view.text(split, row, texts[row if starts is None else int(starts[row])])}
             | where(self._settings.prepared_path, split, row)
             for row, found in wrong_labels(scores_BL, self._truth(split), self._names, self._is_multi)
         ]
 
     def predict(self, split: str) -> NDArray[np.float64]:
-        """The model's scores for every row of a split; those of a long text's windows are averaged."""
+        """The model's scores for every row of a split; the scores of a long text's windows are averaged."""
         scores = self._classifier.scores(self._texts[split], self._ranks)
         return averaged(scores, self._windows(split)) if self._has_windows else scores
 
@@ -186,7 +188,7 @@ class Classify:
         return dict(self.model.state_dict())
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Put them back."""
+        """Restore what `state` returned."""
         self.model.load_state_dict(tensors)
 
     def show(self, examples: Indices) -> object:
@@ -197,7 +199,7 @@ class Classify:
         ]
 
     def export(self, folder: Path) -> None:
-        """Write the model and its tokenizer as transformers does, and the temperature of its probabilities."""
+        """Write the model and its tokenizer as transformers does, and the calibration temperature."""
         self._classifier.whole_model().save_pretrained(folder)
         AutoTokenizer.from_pretrained(self._settings.model).save_pretrained(folder)
         if self._calibration:
@@ -212,16 +214,16 @@ class Classify:
         return labels[self._windows(split)[:-1]] if self._has_windows else labels
 
     @contextmanager
-    def _loss_of(self, step: int, part: Part, whole: float) -> Iterator[Tensor]:
-        """A part's share of the step's loss; what it holds is held for the backward pass too."""
-        if self._crew.hands == 1:  # something may draw from torch's own generator
+    def _loss_of(self, step: int, part: BatchPart, divisor: float) -> Iterator[Tensor]:
+        """A part's share of the step's loss. The texts stay packed until its backward pass is done."""
+        if self._threads.workers == 1:  # the model may draw from torch's own generator
             torch.manual_seed(step_seed(self._settings.seed, step) + int(part.places[0]))
-        if self._draws:
-            self._draws.at_part(step, part.places, part.first_tokens, self.lengths[part.examples])
-        held, inputs = self._classifier.take(self._texts["train"], part.examples, self._draws)
-        with held:
+        if self._rng:
+            self._rng.at_part(step, part.places, part.first_tokens, self.lengths[part.examples])
+        context, inputs = self._classifier.take(self._texts["train"], part.examples, self._rng)
+        with context:
             share = self._summed_loss(self._classifier.logits(inputs), part.examples)
-            yield share / (math.inf if part.is_idle else whole)
+            yield share / (math.inf if part.is_idle else divisor)
 
     def _summed_loss(self, logits_BL: Tensor, examples: Indices) -> Tensor:
         truth = torch.from_numpy(np.asarray(self._labels["train"][examples])).to(logits_BL.device)
@@ -229,8 +231,8 @@ class Classify:
             return functional.binary_cross_entropy_with_logits(logits_BL, truth, reduction="sum") / logits_BL.shape[1]
         return functional.cross_entropy(logits_BL, truth, weight=self._class_weights, reduction="sum")
 
-    def _weight_of(self, examples: Indices) -> float:
-        """What the step's loss is divided by: its texts, each counted with its class's weight."""
+    def _total_weight(self, examples: Indices) -> float:
+        """What the step's loss is divided by: the class weights of its texts, summed."""
         if self._class_weights is None:
             return float(len(examples))
         return float(self._class_weights.cpu().numpy()[self._labels["train"][examples]].sum())

@@ -1,7 +1,7 @@
-"""Fine-tune two towers, so that a query lies near the passages that answer it and far from all others.
+"""Fine-tune two towers, so that a query's embedding is near the passages that answer it and far from all others.
 
-The towers take texts, or vectors that were made before; they are one and the same, or two. A step's loss is taken over
-all its texts at once, however they are split (`contrastive`). Near-misses may be mined between epochs (`mining`).
+The towers take texts or precomputed vectors; one shared tower or two separate ones. A step's loss is taken over all its
+texts at once, however they are split (`contrastive`). Hard negatives can be mined between epochs (`mining`).
 
 B examples of a step, P passages of a step, H size of an embedding.
 """
@@ -20,62 +20,62 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import RequestError
 from holdfast.core.runfolder import MANIFEST
-from holdfast.engine.batches import Part, first_text, shared_out
+from holdfast.engine.attempt_settings import AttemptSettings
+from holdfast.engine.batches import BatchPart, first_example, split_step
 from holdfast.engine.contrastive import cached_backward, info_nce
-from holdfast.engine.crew import make_crew
-from holdfast.engine.draws import Draws, replace_dropout
+from holdfast.engine.data_order import Indices, generator
+from holdfast.engine.fast.captured import row_pack, step_row
+from holdfast.engine.fast.rng import DropoutRng, replace_dropout
 from holdfast.engine.mining import Mining, mine, nothing_mined
-from holdfast.engine.misjudged import Words, missed_queries, where
-from holdfast.engine.order import Indices, generator
-from holdfast.engine.pairs import Pairs, StepPassages
+from holdfast.engine.mistakes import TextView, missed_queries, where
 from holdfast.engine.ranks import ALONE, Ranks
 from holdfast.engine.retrieval import DEEPEST, retrieval_metrics, search
-from holdfast.engine.settings import Settings
-from holdfast.engine.step_row import row_pack, step_row
+from holdfast.engine.retrieval_data import RetrievalData, StepPassages
+from holdfast.engine.sharding import make_gradient_threads
 from holdfast.engine.tower_folder import load_towers, save_towers, tokenizer_folder
 from holdfast.engine.tower_options import TowerOptions, read_options
 from holdfast.engine.towers import Items, embed_all
 
-_STEEPEST = 100.0  # limit of a learned scale, as in CLIP
+_MAX_SCALE = 100.0  # for a learned scale, as in CLIP
 
 
-def load(settings: Settings, ranks: Ranks = ALONE) -> "TwoTower":
+def load(settings: AttemptSettings, ranks: Ranks = ALONE) -> "TwoTower":
     """Load the towers and open the prepared queries and passages."""
     manifest = json.loads((settings.prepared_path / MANIFEST).read_text(encoding="utf-8"))
     options = read_options(settings.options)
     if settings.shard and options.learn_temperature:
         raise RequestError(
-            "a temperature cannot be learned where each process keeps a part of the weights",
+            "learn_temperature cannot be combined with shard",
             try_next=('"learn_temperature": false', '"shard": false'),
         )
-    pairs = Pairs(settings.prepared_path, manifest, options)
-    torch.manual_seed(settings.seed)  # for new towers
-    if settings.is_on_card:
+    pairs = RetrievalData(settings.prepared_path, manifest, options)
+    torch.manual_seed(settings.seed)  # new towers draw their weights from it
+    if settings.is_on_cuda:
         torch.use_deterministic_algorithms(True)
-    draws = None if settings.card_draws else Draws(settings.seed)
-    towers, temperature = load_towers(settings, options, pairs, draws)
+    rng = None if settings.uses_cuda_rng else DropoutRng(settings.seed)
+    towers, temperature = load_towers(settings, options, pairs, rng)
     model = TowerModel(towers, temperature, options.learn_temperature)
-    return TwoTower(settings, manifest, options, model, pairs, draws, ranks)
+    return TwoTower(settings, manifest, options, model, pairs, rng, ranks)
 
 
 @dataclass(frozen=True, slots=True)
 class ItemPart:
-    """Some items of a step that are embedded together."""
+    """Items of a step that are embedded together."""
 
     tower: int
-    items: Indices  # numbers of queries and, after them, passages
+    items: Indices  # the queries are numbered first, then the passages
     places: Indices  # in the step's order
     first_tokens: Indices
-    is_idle: bool = False  # embedded to keep step with other ranks; it counts nothing
+    is_idle: bool = False  # embedded only to stay in lockstep with other ranks; it does not count
 
     @classmethod
-    def of(cls, part: Part, tower: int, items: int, tokens: int) -> "ItemPart":
-        """A part of one side of a step, with so many items and tokens before that side."""
+    def of(cls, part: BatchPart, tower: int, items: int, tokens: int) -> "ItemPart":
+        """A part of one side of a step, with this many items and tokens before that side."""
         return cls(tower, part.examples, items + part.places, tokens + part.first_tokens, part.is_idle)
 
 
 class TowerModel(nn.Module):
-    """One tower for both sides or one for each, and how steeply their scores count."""
+    """One tower for both sides or one for each, and the scale of their scores."""
 
     def __init__(self, towers: list[nn.Module], temperature: float, is_learned: bool):
         super().__init__()
@@ -89,45 +89,46 @@ class TowerModel(nn.Module):
 
     def scale(self) -> Tensor:
         """What a score is multiplied by; the temperature is its inverse."""
-        return self.log_scale.exp().clamp(max=_STEEPEST)
+        return self.log_scale.exp().clamp(max=_MAX_SCALE)
 
 
 class TwoTower:
     """Towers in training."""
 
     metric = "ndcg@10"
-    meets_within_steps = True
+    needs_collectives = True
 
     def __init__(
         self,
-        settings: Settings,
+        settings: AttemptSettings,
         manifest: dict[str, Any],
         options: TowerOptions,
         model: TowerModel,
-        pairs: Pairs,
-        draws: Draws | None,
+        pairs: RetrievalData,
+        rng: DropoutRng | None,
         ranks: Ranks = ALONE,
     ):
         self._settings, self._manifest, self._ranks = settings, manifest, ranks
-        self._options, self._pairs, self._draws = options, pairs, draws
+        self._options, self._pairs, self._rng = options, pairs, rng
         self.model: nn.Module = model.to(settings.device)
         self._model = model
-        if draws:
-            replace_dropout(model, draws)
-        self._crew = make_crew(model, settings.hands if self._is_safe_in_threads() else 1, ranks, model.towers)
+        if rng:
+            replace_dropout(model, rng)
+        threads = settings.worker_threads if self._is_safe_in_threads() else 1
+        self._threads = make_gradient_threads(model, threads, ranks, model.towers)
         self.lengths = pairs.lengths
         self._mined = nothing_mined(len(self.lengths), options.mining or Mining(negatives=0))
         self._mined_epoch = -1
         self._tower: Any = model.towers[0]
         self.is_packed = pairs.is_text and model.is_shared and self._tower.is_packed  # then steps can be captured
-        self._words = Words(tokenizer_folder(settings), settings.prepared_path)
-        self._found: dict[str, NDArray[np.int64]] = {}  # rows of the corpus by query, best first, as evaluated last
-        self._corpus_PH: Tensor | None = None  # embeddings by the weights as they are
+        self._text_view = TextView(tokenizer_folder(settings), settings.prepared_path)
+        self._found: dict[str, NDArray[np.int64]] = {}  # by query: rows of the corpus, best first
+        self._corpus_PH: Tensor | None = None  # embeddings by the current weights
         for tower in range(len(model.towers)):
-            self._crew.try_out(tower, self._one_embedded)
+            self._threads.try_out(tower, self._one_embedded)
 
     def begin_epoch(self, epoch: int) -> dict[str, object]:
-        """Mine near-misses with the weights at the start of an epoch, unless the checkpoint brought them."""
+        """Mine hard negatives with the weights at the start of an epoch, unless the checkpoint holds them."""
         how = self._options.mining
         if not how or epoch < how.from_epoch or epoch == self._mined_epoch:
             return {}
@@ -137,7 +138,7 @@ class TwoTower:
         if self._ranks.is_first:
             seed = self._settings.seed
             self._mined = mine(queries_QH, corpus_PH, pairs.query_E, pairs.answer_E, hidden, how, seed, epoch)
-        self._ranks.spread(self._mined)
+        self._ranks.broadcast(self._mined)
         self._mined_epoch = epoch
         found = self._mined >= 0
         return {"near_misses": int(found.sum()), "examples_without": int((~found.any(1)).sum())}
@@ -151,26 +152,26 @@ class TwoTower:
         batches = self._split(len(examples), item_costs)
 
         def embed(part: ItemPart) -> Tensor:
-            self._go_to(step, part, item_costs)
+            self._seek(step, part, item_costs)
             return self._embed(part.tower, [items[int(at)] for at in part.items])
 
         def loss_of(own: Tensor) -> Tensor:
             made = [part for parts in batches for part in parts]
             return self._loss(self._all_items(own, made, len(items)), passages)
 
-        loss = cached_backward(self._crew, batches, embed, loss_of, self._ranks)
+        loss = cached_backward(self._threads, batches, embed, loss_of, self._ranks)
         if self._ranks.is_first:
             return loss
-        # Every rank takes the whole loss, so one of them says it, and what it does to the scale.
+        # Every rank computes the full loss, so only one may report it and its gradient of the scale.
         self._model.log_scale.grad = None
         return torch.zeros_like(loss)
 
     def step_arrays(self, step: int, examples: Indices) -> dict[str, NDArray[np.int64]] | None:
-        """One step for `engine.captured`; None where it is too large to be computed at once."""
+        """One step for `fast.captured`; None where it is too large to compute at once."""
         self._corpus_PH = None
         passages = self._passages(step, examples)
         items, item_costs = self._pairs.step_items(examples, passages.rows_P)
-        # As many texts in each step as it could have.
+        # Filled up to the most texts that a step of this size can have, so that few graphs serve all steps.
         idle = self._pairs.most_passages(len(examples), self._mined.shape[1]) - len(passages.rows_P)
         if item_costs.sum() + idle > self._settings.micro_tokens:
             return None
@@ -181,17 +182,17 @@ class TwoTower:
         }
 
     def step_loss(self, arrays: Mapping[str, Tensor]) -> Tensor:
-        """The loss of those arrays, which lie on the card."""
+        """The loss of those arrays, which are on the GPU."""
         target_B = arrays["target"]
         with self._settings.autocast():
-            whole: Tensor = self._tower.embed_row(row_pack(arrays, self._pairs.longest))
+            embeddings: Tensor = self._tower.embed_row(row_pack(arrays, self._pairs.longest))
         allowed_BP = arrays["allowed"].view(len(target_B), -1) > 0
-        queries_BH, passages_PH = whole.split([len(target_B), allowed_BP.shape[1]])
+        queries_BH, passages_PH = embeddings.split([len(target_B), allowed_BP.shape[1]])
         return info_nce(queries_BH, passages_PH, target_B, allowed_BP, self._model.scale(), self._options.symmetric)
 
     @torch.no_grad()
     def evaluate(self, split: str) -> dict[str, float]:
-        """Metrics of a split's queries, each searched for in the whole corpus; empty where there is no such split."""
+        """Metrics of a split's queries, each against the whole corpus; empty if the split does not exist."""
         if split not in self._pairs.queries:
             return {}
         queries, judged = self._pairs.queries[split], self._pairs.judged[split]
@@ -201,11 +202,11 @@ class TwoTower:
         return retrieval_metrics(self._found[split], self._pairs.judgements[split])
 
     def report(self, split: str) -> dict[str, object]:
-        """What is worth keeping of the finished model: its metrics."""
+        """The metrics of the finished model."""
         return dict(self.evaluate(split))
 
-    def misjudged(self, split: str) -> list[dict[str, object]]:
-        """Queries whose answer is not the first that is found, the furthest first."""
+    def mistakes(self, split: str) -> list[dict[str, object]]:
+        """Queries whose answer is not the first result, the worst rank first."""
         if split not in self._found:
             return []
         folder, pairs = self._settings.prepared_path, self._pairs
@@ -220,12 +221,12 @@ class TwoTower:
         ]
 
     def state(self) -> dict[str, Tensor]:
-        """All weights, and the near-misses that the rest of the epoch needs."""
+        """All weights, and the hard negatives that the rest of the epoch needs."""
         epoch = torch.tensor(self._mined_epoch)
         return {**self.model.state_dict(), "near_misses": self._mined, "near_misses_epoch": epoch}
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Put them back."""
+        """Restore what `state` returned."""
         self._mined, self._mined_epoch = tensors.pop("near_misses"), int(tensors.pop("near_misses_epoch"))
         self.model.load_state_dict(tensors)
         self._corpus_PH = None
@@ -243,45 +244,46 @@ class TwoTower:
         ]
 
     def export(self, folder: Path) -> None:
-        """Write the towers: as sentence-transformers does, or as safetensors with their shape."""
+        """Write the towers as sentence-transformers does, or as safetensors with their shape."""
         temperature = 1 / float(self._model.scale().detach())
         save_towers(folder, list(self._model.towers), temperature, self._settings, self._manifest)
 
     def _shown(self, name: str, items: Items, at: int) -> str:
-        """A text in words; of vectors there is only their number."""
-        return self._words.text(name, at, items[at]) if self._pairs.is_text else f"vector {at}"
+        """A text as it was written; a vector has only its number."""
+        return self._text_view.text(name, at, items[at]) if self._pairs.is_text else f"vector {at}"
 
     def _passages(self, step: int, examples: Indices) -> StepPassages:
-        draws = generator(self._settings.seed, "negatives", step)
-        return self._pairs.step_passages(examples, self._mined[torch.from_numpy(examples)].numpy(), draws)
+        rng = generator(self._settings.seed, "negatives", step)
+        return self._pairs.step_passages(examples, self._mined[torch.from_numpy(examples)].numpy(), rng)
 
     @contextmanager
     def _one_embedded(self, tower: int) -> Iterator[Tensor]:
-        """An item of a tower's side, for a trial."""
-        if self._draws:
-            self._draws.at(0)
+        """The embedding of one item of a tower's side, for a trial run."""
+        if self._rng:
+            self._rng.at(0)
         side = self._pairs.corpus if tower else self._pairs.queries["train"]
         yield self._embed(tower, [side[0]])
 
     def _is_safe_in_threads(self) -> bool:
-        """Whether a thread's draws are its own, also where another one computes its layers again."""
+        """Whether each thread has its own dropout state: gradient checkpointing recomputes layers in other threads."""
         return all(tower.is_packed for tower in self._model.towers) and not self._settings.gradient_checkpointing
 
     def _split(self, queries: int, item_costs: Indices) -> list[list[ItemPart]]:
-        """Split the items of a step into micro-batches in parts; a shared tower takes queries and passages together."""
+        """Split a step's items into micro-batches and parts; a shared tower takes queries and passages together."""
         sides = [np.arange(len(item_costs))]
         if not self._model.is_shared:
             sides = [np.arange(queries), np.arange(queries, len(item_costs))]
+        max_tokens, workers = self._settings.micro_tokens, self._threads.workers
         found, tokens, items = [], 0, 0
         for tower, side in enumerate(sides):
-            for parts in shared_out(side, item_costs, self._settings.micro_tokens, self._crew.hands, self._ranks):
+            for parts in split_step(side, item_costs, max_tokens, workers, self._ranks):
                 found.append([ItemPart.of(part, tower, items, tokens) for part in parts])
             tokens += int(item_costs[side].sum())
             items += len(side)
-        return found or [[ItemPart.of(replace(first_text(), is_idle=True), 0, 0, 0)]]
+        return found or [[ItemPart.of(replace(first_example(), is_idle=True), 0, 0, 0)]]
 
     def _all_items(self, own: Tensor, parts: list[ItemPart], count: int) -> Tensor:
-        """The embeddings of all items of a step in their order, whoever made them; the gradient is that of our own."""
+        """The embeddings of all items of a step, from all ranks, in order; gradients flow only to this rank's own."""
         order = np.concatenate([part.items for part in parts])
         if not self._ranks.are_many:
             return own[torch.from_numpy(np.argsort(order)).to(own.device)]
@@ -289,12 +291,12 @@ class TwoTower:
         rows = torch.from_numpy(order[counts]).to(own.device)
         own = own[torch.from_numpy(counts).to(own.device)]
         known = own.new_zeros((count, own.shape[1])).index_copy(0, rows, own.detach())
-        return self._ranks.add(known).index_copy(0, rows, own)
+        return self._ranks.all_reduce(known).index_copy(0, rows, own)
 
-    def _loss(self, whole: Tensor, passages: StepPassages) -> Tensor:
-        queries_BH, passages_PH = whole.split([len(passages.target_B), len(passages.rows_P)])
+    def _loss(self, embeddings: Tensor, passages: StepPassages) -> Tensor:
+        queries_BH, passages_PH = embeddings.split([len(passages.target_B), len(passages.rows_P)])
         target_B, allowed_BP = torch.from_numpy(passages.target_B), torch.from_numpy(passages.allowed_BP)
-        device = whole.device
+        device = embeddings.device
         return info_nce(
             queries_BH,
             passages_PH,
@@ -304,13 +306,13 @@ class TwoTower:
             self._options.symmetric,
         )
 
-    def _go_to(self, step: int, part: ItemPart, item_costs: Indices) -> None:
-        """Let dropout draw what belongs to this place, however often it is asked."""
-        if self._draws:
-            self._draws.at_part(step, part.places, part.first_tokens, item_costs[part.items])
-        if self._crew.hands == 1:  # on a card, and in what is not ours, torch's own generator may draw
-            draws = generator(self._settings.seed, "torch", step, int(part.places[0]))
-            torch.manual_seed(int(draws.integers(2**62)))
+    def _seek(self, step: int, part: ItemPart, item_costs: Indices) -> None:
+        """Set the random generators to this part, so that embedding it again applies the same dropout."""
+        if self._rng:
+            self._rng.at_part(step, part.places, part.first_tokens, item_costs[part.items])
+        if self._threads.workers == 1:  # CUDA kernels and the model's own code may draw from torch's generator
+            rng = generator(self._settings.seed, "torch", step, int(part.places[0]))
+            torch.manual_seed(int(rng.integers(2**62)))
 
     def _embed(self, tower: int, items: list[NDArray[Any]]) -> Tensor:
         with self._settings.autocast():
@@ -322,7 +324,7 @@ class TwoTower:
         return embed_all(self._model.towers[tower], items, self._settings, self._ranks)
 
     def _corpus(self) -> Tensor:
-        """Embeddings of all passages. Kept until the weights change: evaluation and mining often follow each other."""
+        """Embeddings of all passages, kept until the weights change: mining often follows evaluation."""
         if self._corpus_PH is None:
             self._corpus_PH = self._embed_all(self._pairs.corpus, -1)
         return self._corpus_PH

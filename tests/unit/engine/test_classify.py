@@ -12,8 +12,8 @@ from holdfast.data.prepare import prepare
 from holdfast.data.shards import write_tokens
 from holdfast.data.survey_dataset import survey
 from holdfast.data.tokenizer import ModelTokenizer
-from holdfast.engine.order import Order
-from holdfast.engine.settings import Settings
+from holdfast.engine.attempt_settings import AttemptSettings
+from holdfast.engine.data_order import DataOrder
 from holdfast.engine.tasks import load_task
 from tests.tiny import WORDS, _tiny_tokenizer, tiny_bert, tiny_prepared, tiny_texts
 
@@ -25,7 +25,7 @@ def bert(tmp_path_factory):
 
 def task_for(model, prepared, **more):
     return load_task(
-        Settings(task="classify", model=str(model), prepared=str(prepared), run="unused", batch_size=8, **more)
+        AttemptSettings(task="classify", model=str(model), prepared=str(prepared), run="unused", batch_size=8, **more)
     )
 
 
@@ -119,7 +119,7 @@ def test_a_model_with_attention_of_its_own_is_padded_and_learns(tmp_path):
     _tiny_tokenizer(tmp_path / "model")
     task = task_for(tmp_path / "model", tiny_prepared(tmp_path / "prepared"))
     assert not task.is_packed
-    order, optimizer = Order(task.lengths, 8, 1), torch.optim.AdamW(task.model.parameters(), lr=3e-3)
+    order, optimizer = DataOrder(task.lengths, 8, 1), torch.optim.AdamW(task.model.parameters(), lr=3e-3)
     losses = []
     for step in range(60):
         losses.append(float(task.forward_backward(step, order.examples(step))))

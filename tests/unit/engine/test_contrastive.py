@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from holdfast.engine.contrastive import cached_backward, info_nce
-from holdfast.engine.crew import Crew
+from holdfast.engine.fast.thread_pool import GradientThreads
 
 
 def by_hand(scores, target, allowed, scale):
@@ -55,13 +55,13 @@ def test_the_cached_gradient_is_that_of_one_big_batch_to_the_last_digits():
         scale.grad = None
         calls.clear()
         batches = texts.split(size)
-        cached_backward(Crew(tower, 1), [[batch] for batch in batches], embed, loss_of)
+        cached_backward(GradientThreads(tower, 1), [[batch] for batch in batches], embed, loss_of)
         for p, expected in zip((*tower.parameters(), scale), plain, strict=True):
             torch.testing.assert_close(p.grad, expected, rtol=1e-12, atol=1e-14)
         assert len(calls) == 2 * len(batches) - 1  # one batch is embedded once
     tower.zero_grad()
     scale.grad = None
     batches = [[*batch.split(4)] for batch in texts.split(8)]
-    cached_backward(Crew(tower, 2), batches, embed, loss_of)
+    cached_backward(GradientThreads(tower, 2), batches, embed, loss_of)
     for p, expected in zip((*tower.parameters(), scale), plain, strict=True):
         torch.testing.assert_close(p.grad, expected, rtol=1e-12, atol=1e-14)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
+from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.classifier import Classifier
-from holdfast.engine.settings import Settings
 from tests.tiny import tiny_bert
 
 
@@ -21,7 +21,7 @@ def trained(tmp_path_factory):
 
 
 def head_for(folder, labels):
-    settings = Settings(task="classify", model=str(folder), prepared="", run="", threads=1)
+    settings = AttemptSettings(task="classify", model=str(folder), prepared="", run="", threads=1)
     return Classifier(settings, list(labels), False).model.classifier.weight.detach()
 
 

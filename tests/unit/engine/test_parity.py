@@ -8,17 +8,19 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from holdfast.data.shards import open_array, open_tokens
+from holdfast.engine.attempt_settings import AttemptSettings
+from holdfast.engine.data_order import DataOrder
 from holdfast.engine.optim import clip_gradients, learning_rate, make_optimizer
-from holdfast.engine.order import Order
-from holdfast.engine.settings import Settings
 from holdfast.engine.tasks import load_task
 from tests.tiny import tiny_bert, tiny_instructions, tiny_llama, tiny_prepared
 
 STEPS = 8
 
 
-def settings_for(task: str, model, prepared, run, **more) -> Settings:
-    return Settings(task=task, model=str(model), prepared=str(prepared), run=str(run), lr=1e-3, batch_size=8, **more)
+def settings_for(task: str, model, prepared, run, **more) -> AttemptSettings:
+    return AttemptSettings(
+        task=task, model=str(model), prepared=str(prepared), run=str(run), lr=1e-3, batch_size=8, **more
+    )
 
 
 def without_dropout(folder) -> None:
@@ -27,9 +29,9 @@ def without_dropout(folder) -> None:
     (folder / "config.json").write_text(json.dumps(config | {name: 0.0 for name in names if name in config}))
 
 
-def our_losses(settings: Settings) -> list[float]:
+def our_losses(settings: AttemptSettings) -> list[float]:
     task = load_task(settings)
-    order = Order(task.lengths, settings.batch_size, settings.seed)
+    order = DataOrder(task.lengths, settings.batch_size, settings.seed)
     optimizer = make_optimizer(task.model, settings)
     losses = []
     for step in range(STEPS):
@@ -42,7 +44,7 @@ def our_losses(settings: Settings) -> list[float]:
     return losses
 
 
-def reference_losses(settings: Settings, model, batch_of) -> list[float]:
+def reference_losses(settings: AttemptSettings, model, batch_of) -> list[float]:
     """The plain loop: padded batches, torch's own AdamW, the model's own loss."""
     torch.manual_seed(settings.seed)
     model.train()
@@ -51,7 +53,7 @@ def reference_losses(settings: Settings, model, batch_of) -> list[float]:
     groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": plain, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=settings.lr)
     lengths = open_tokens(settings.prepared_path, "train").lengths
-    order = Order(lengths, settings.batch_size, settings.seed)
+    order = DataOrder(lengths, settings.batch_size, settings.seed)
     losses = []
     for step in range(STEPS):
         loss = model(**batch_of(order.examples(step))).loss
@@ -131,7 +133,7 @@ def test_a_model_that_drops_by_a_function_draws_the_same_whatever_was_drawn_befo
     )
     OPTForCausalLM(config).save_pretrained(model)
     task = load_task(settings_for("causal", model, prepared, tmp_path / "run", threads=2))
-    examples = Order(task.lengths, 8, 42).examples(3)
+    examples = DataOrder(task.lengths, 8, 42).examples(3)
     losses = []
     for seed in (0, 1):
         torch.manual_seed(seed)

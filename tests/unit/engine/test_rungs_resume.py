@@ -9,8 +9,8 @@ import pytest
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.old_events import Events, read_events
 from holdfast.core.runfolder import BEAT, EVENTS, attempt_folder, model_folder
+from holdfast.engine.attempt_settings import read_attempt_settings
 from holdfast.engine.loop import Loop
-from holdfast.engine.settings import read_settings
 from holdfast.engine.tasks import load_task
 from holdfast.planning.ladders import engine_ladder
 from tests.tiny import tiny_attempt, tiny_bert, tiny_instructions, tiny_llama, tiny_prepared, tiny_questions
@@ -35,7 +35,7 @@ class EventsThatCrash(Events):
 
 
 def train(attempt: Path, kind: type[Events] = Events) -> int:
-    settings = read_settings(attempt)
+    settings = read_attempt_settings(attempt)
     return Loop(load_task(settings), settings, BeatWriter(attempt / BEAT), kind(attempt / EVENTS)).train()
 
 

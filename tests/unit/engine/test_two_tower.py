@@ -10,9 +10,9 @@ from transformers import AutoModel
 
 from holdfast.core.errors import RequestError
 from holdfast.data.shards import open_array, open_tokens
+from holdfast.engine.attempt_settings import AttemptSettings
+from holdfast.engine.data_order import DataOrder
 from holdfast.engine.optim import clip_gradients, make_optimizer
-from holdfast.engine.order import Order
-from holdfast.engine.settings import Settings
 from holdfast.engine.tasks import load_task
 from tests.tiny import tiny_bert, tiny_questions, tiny_vectors
 
@@ -35,21 +35,21 @@ def calm_parts(tmp_path_factory, parts):
     return model, parts[1]
 
 
-def settings_for(parts, **more) -> Settings:
+def settings_for(parts, **more) -> AttemptSettings:
     model, prepared = parts
     given = {"task": "two-tower", "run": "", "batch_size": 16, "lr": 1e-3}
-    return Settings(model=str(model), prepared=str(prepared), **(given | more))
+    return AttemptSettings(model=str(model), prepared=str(prepared), **(given | more))
 
 
 def gradients(task, micro_tokens: int, step: int = 3) -> tuple[float, dict[str, torch.Tensor]]:
     object.__setattr__(task._settings, "micro_tokens", micro_tokens)
     task.model.zero_grad()
-    loss = float(task.forward_backward(step, Order(task.lengths, 16, 42).examples(step)))
+    loss = float(task.forward_backward(step, DataOrder(task.lengths, 16, 42).examples(step)))
     return loss, {name: p.grad.clone() for name, p in task.model.named_parameters() if p.grad is not None}
 
 
 def train(task, settings, steps: int, first: int = 0) -> list[float]:
-    order, optimizer = Order(task.lengths, settings.batch_size, settings.seed), make_optimizer(task.model, settings)
+    order, optimizer = DataOrder(task.lengths, settings.batch_size, settings.seed), make_optimizer(task.model, settings)
     losses = []
     for step in range(first, first + steps):
         losses.append(float(task.forward_backward(step, order.examples(step))))
@@ -103,7 +103,7 @@ def test_it_learns_as_a_plain_loop_does(calm_parts, tmp_path, micro_tokens):
     optimizer = torch.optim.AdamW(body.parameters(), lr=settings.lr, weight_decay=0.0)
     queries, corpus = open_tokens(prepared, "train"), open_tokens(prepared, "corpus")
     qrels = open_array(prepared, "train.qrels")
-    order = Order(task.lengths, settings.batch_size, settings.seed)
+    order = DataOrder(task.lengths, settings.batch_size, settings.seed)
 
     def embed(texts):
         vectors = [

@@ -22,25 +22,25 @@ class ThreadRanks(Ranks):
         self.rank, self.size, self.in_lockstep = rank, size, in_lockstep
         self._meeting, self._table = meeting, table
 
-    def add(self, tensor: Tensor) -> Tensor:
+    def all_reduce(self, tensor: Tensor) -> Tensor:
         return tensor.copy_(torch.stack(self._exchange(tensor.clone())).sum(0))
 
-    def gather(self, numbers: Sequence[float]) -> list[list[float]]:
+    def all_gather(self, numbers: Sequence[float]) -> list[list[float]]:
         return self._exchange([float(number) for number in numbers])
 
-    def tell(self, number: float) -> float:
+    def broadcast_number(self, number: float) -> float:
         return self._exchange(float(number))[0]
 
-    def spread(self, tensor: Tensor) -> Tensor:
+    def broadcast(self, tensor: Tensor) -> Tensor:
         return tensor.copy_(self._exchange(tensor.clone())[0])
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         self._exchange(None)
 
-    def in_turns(self, work: Callable[[], Found]) -> Found:
+    def one_at_a_time(self, work: Callable[[], Found]) -> Found:
         with _LOADING:  # threads share torch's generator, which new weights are drawn from
             found = work()
-        self.wait()
+        self.barrier()
         return found
 
     def _exchange(self, own):

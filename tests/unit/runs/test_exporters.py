@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.core.errors import RequestError
 from holdfast.core.runfolder import attempt_folder
-from holdfast.engine.settings import Settings
+from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.runs.exporters import DEFAULTS, KINDS, export_run, parts_of, script_of
 from holdfast.runs.story import read_story
 
@@ -34,7 +34,7 @@ def run(tmp_path) -> Path:
 def test_the_defaults_are_those_of_the_engine():
     of_engine = {
         field.name: field.default if field.default is not dataclasses.MISSING else {}
-        for field in dataclasses.fields(Settings)
+        for field in dataclasses.fields(AttemptSettings)
     }
     assert dict(DEFAULTS) == {name: of_engine[name] for name in DEFAULTS}
 

@@ -19,7 +19,7 @@ GATHER = """\
 """
 ENGINE = """\
     JoinedRanks.gather (holdfast/engine/ranks.py:142)
-    Meeting.hold (holdfast/engine/meeting.py:46)
+    Meeting.hold (holdfast/engine/ranks.py:46)
     Loop._meet (holdfast/engine/loop.py:153)
 """
 LOCKED = """\
@@ -50,7 +50,7 @@ def test_the_one_that_is_waited_for_comes_first_with_its_line(attempt):
     assert list(rank_lines(attempt, RANKS, [32])) == [
         "rank 1 (pid 32) holds the others up: it stands at holdfast/engine/tasks/classify.py:90 in "
         "Task.forward_backward, calling Event.wait",
-        "rank 0 (pid 31) waits for the others in all_gather_into_tensor, at holdfast/engine/meeting.py:46 in "
+        "rank 0 (pid 31) waits for the others in all_gather_into_tensor, at holdfast/engine/ranks.py:46 in "
         "Meeting.hold",
     ]
 
@@ -58,7 +58,7 @@ def test_the_one_that_is_waited_for_comes_first_with_its_line(attempt):
 def test_one_that_was_stopped_in_a_collective_does_not_wait_for_the_others(attempt):
     write(attempt, 32, GATHER + ENGINE)
     (line,) = rank_lines(attempt, RANKS, [32])
-    place = "holdfast/engine/meeting.py:46 in Meeting.hold"
+    place = "holdfast/engine/ranks.py:46 in Meeting.hold"
     assert line == f"rank 1 (pid 32) holds the others up: it stands at {place}, calling all_gather_into_tensor"
 
 
@@ -115,7 +115,7 @@ def test_one_process_alone_has_no_ranks(attempt):
 
 def test_a_rank_whose_others_are_on_other_machines_is_told_alone(attempt):
     write(attempt, 31, GATHER + ENGINE)
-    place = "holdfast/engine/meeting.py:46 in Meeting.hold"
+    place = "holdfast/engine/ranks.py:46 in Meeting.hold"
     assert list(rank_lines(attempt, {31: 1}, [])) == [
         f"rank 1 (pid 31) waits for the others in all_gather_into_tensor, at {place}"
     ]

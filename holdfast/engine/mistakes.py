@@ -1,0 +1,86 @@
+"""Finds the examples that a finished model gets wrong, and writes them in words for people."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import AutoTokenizer
+
+from holdfast.data.shards import Texts, has_array, open_array, open_texts
+from holdfast.engine.calibration import probabilities
+
+MOST = 60  # examples that are kept
+_LONGEST_CHARACTERS = 1200
+
+
+class TextView:
+    """Shows texts of a prepared folder: as they stood in the file, or where that was not kept as their tokens say."""
+
+    def __init__(self, folder: str | Path, prepared: Path):
+        self._folder, self._prepared = folder, prepared
+        self._tokenizer: Any = None
+        self._kept: dict[str, Texts | None] = {}
+
+    def text(self, name: str, at: int, tokens: NDArray[Any]) -> str:
+        """The text with this number in a split or the corpus."""
+        if name not in self._kept:
+            self._kept[name] = open_texts(self._prepared, name)
+        kept = self._kept[name]
+        text = kept[at].strip() if kept is not None else self._decoded(tokens)
+        return text if len(text) <= _LONGEST_CHARACTERS else text[:_LONGEST_CHARACTERS] + " ..."
+
+    def _decoded(self, tokens: NDArray[Any]) -> str:
+        if self._tokenizer is None:
+            self._tokenizer = AutoTokenizer.from_pretrained(self._folder)
+        return str(self._tokenizer.decode(tokens.tolist(), skip_special_tokens=True)).strip()
+
+
+def where(prepared: Path, split: str, row: int) -> dict[str, object]:
+    """Where an example stands in its file, if the prepared data says so."""
+    name = f"{split}.rows"
+    return {"row": int(open_array(prepared, name)[row])} if has_array(prepared, name) else {}
+
+
+def wrong_labels(
+    scores: NDArray[np.float64], truth: NDArray[Any], names: Sequence[str], is_multi: bool
+) -> Iterator[tuple[int, dict[str, object]]]:
+    """Rows whose labels are not those wanted, the surest mistakes first, with both and the probability."""
+    chances = probabilities(scores, is_multi)
+    if is_multi:
+        wanted, guessed = truth > 0.5, scores > 0
+        surest = np.where(guessed != wanted, np.abs(chances - wanted), 0).max(1)
+    else:
+        guessed = np.eye(len(names), dtype=bool)[scores.argmax(1)]
+        wanted = np.eye(len(names), dtype=bool)[truth]
+        surest = np.where((guessed != wanted).any(1), chances.max(1), 0)
+    for row in np.argsort(-surest, kind="stable")[:MOST]:
+        if surest[row] == 0:
+            return
+        yield (
+            int(row),
+            {
+                "wanted": [names[at] for at in np.flatnonzero(wanted[row]).tolist()],
+                "guessed": [names[at] for at in np.flatnonzero(guessed[row]).tolist()],
+                "probabilities": {
+                    names[at]: round(float(chances[row, at]), 4)
+                    for at in np.flatnonzero(guessed[row] | wanted[row]).tolist()
+                },
+            },
+        )
+
+
+def missed_queries(
+    found: NDArray[np.int64], judgements: Mapping[int, Mapping[int, int]]
+) -> Iterator[tuple[int, int, int, int | None]]:
+    """Query, its answer, what was found first, and the answer's rank (None: not found), the furthest first."""
+    missed = []
+    for query, answers in judgements.items():
+        ranks = np.flatnonzero(np.isin(found[query], list(answers)))
+        if answers and (not len(ranks) or ranks[0] > 0):
+            rank = int(ranks[0]) + 1 if len(ranks) else None
+            answer = int(found[query][ranks[0]]) if len(ranks) else max(answers, key=lambda at: answers[at])
+            missed.append((query, answer, int(found[query][0]), rank))
+    missed.sort(key=lambda one: -(one[3] or len(found[0]) + 1))
+    yield from missed[:MOST]

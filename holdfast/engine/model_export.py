@@ -1,0 +1,115 @@
+"""Writes what a finished run leaves: metrics.json, misjudged.json, and model/ with holdfast.json and a model card."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from textwrap import indent
+from typing import Any
+
+from holdfast.core.artifacts import to_plain, write_artifact
+from holdfast.core.runfolder import ABOUT_MODEL, MANIFEST, METRICS, MISJUDGED, model_folder
+from holdfast.engine.attempt_settings import AttemptSettings
+from holdfast.engine.ranks import Ranks
+from holdfast.engine.sharding import unshard
+from holdfast.engine.tasks import Task
+
+
+def export_finished(task: Task, settings: AttemptSettings, ranks: Ranks, steps: Mapping[str, int]) -> dict[str, object]:
+    """Evaluate the model on all ranks, write it on the first, and return the metrics there (nothing on the others)."""
+    reports = {split: task.report(split) for split in ("validation", "test")}
+    if ranks.in_lockstep:
+        unshard(task.model, keeps=ranks.is_first)
+    if not ranks.is_first:
+        return {}
+    run = Path(settings.run)
+    metrics = {**steps, **{split: found for split, found in reports.items() if found}}
+    write_artifact(run, METRICS, metrics)
+    split = "test" if reports["test"] else "validation"
+    write_artifact(run, MISJUDGED, {"split": split, "examples": task.mistakes(split)})
+    task.export(model_folder(run))
+    write_about(model_folder(run), settings)
+    write_card(model_folder(run), settings, metrics)
+    return metrics
+
+
+def write_about(folder: Path, settings: AttemptSettings) -> None:
+    """Write `holdfast.json`: what the model takes and gives, so that its folder alone is enough to use it."""
+    manifest = json.loads((settings.prepared_path / MANIFEST).read_text(encoding="utf-8"))
+    kept = {name: manifest[name] for name in _KEPT if name in manifest}
+    write_artifact(folder, ABOUT_MODEL, {"task": settings.task, "base_model": Path(settings.model).name, **kept})
+
+
+_TAGS = {
+    "classify": ("text-classification", "text classifier"),
+    "causal": ("text-generation", "language model"),
+    "two-tower": ("sentence-similarity", "two-tower retriever"),
+}
+_KEPT = ("labels", "multi_label", "max_length", "overlong", "prefixes", "chat_template", "form")  # of the manifest
+_SHOWN = ("batch_size", "epochs", "max_steps", "lr", "schedule", "warmup_ratio", "weight_decay", "seed", "precision")
+
+
+def write_card(folder: Path, settings: AttemptSettings, metrics: Mapping[str, Any]) -> None:
+    """Write README.md, the model card, in place of any that a library wrote."""
+    manifest = json.loads((settings.prepared_path / MANIFEST).read_text(encoding="utf-8"))
+    tag, kind = _TAGS[settings.task]
+    base = Path(settings.model).name
+    parts = [
+        f"---\npipeline_tag: {tag}\nlibrary_name: transformers\ntags:\n- holdfast\n---\n",
+        f"# {base}, fine-tuned: {kind}\n",
+        f"Weights from step {metrics['step']:,} of {metrics['steps']:,}.\n",
+        "## Data\n",
+        *_data(manifest),
+        "\n## Metrics\n",
+        *_metrics(metrics),
+        "\n## Training settings\n",
+        "| setting | value |\n|---|---|",
+        *(f"| {name} | {value} |" for name in _SHOWN if (value := getattr(settings, name)) is not None),
+        *(f"| {name} | {json.dumps(to_plain(value))} |" for name, value in settings.options.items()),
+        "",
+    ]
+    (folder / "README.md").write_text("\n".join(parts), encoding="utf-8")
+
+
+def _data(manifest: Mapping[str, Any]) -> list[str]:
+    splits = manifest["splits"]
+    lines = []
+    if isinstance(splits, Mapping):
+        lines += ["| split | rows | tokens |\n|---|---|---|"]
+        lines += [f"| {name} | {facts.get('rows', '')} | {facts.get('tokens', '')} |" for name, facts in splits.items()]
+    if labels := manifest.get("labels"):
+        lines.append(f"\n{len(labels)} labels: {', '.join(map(str, labels[:30]))}{' ...' if len(labels) > 30 else ''}")
+    if manifest.get("max_length"):
+        lines.append(f"\nTexts have at most {manifest['max_length']:,} tokens.")
+    return lines
+
+
+def _metrics(metrics: Mapping[str, Any]) -> list[str]:
+    splits = {name: found for name, found in metrics.items() if isinstance(found, Mapping)}
+    if not splits:
+        return ["None: there was no data to evaluate on."]
+    names = list(dict.fromkeys(name for found in splits.values() for name, value in found.items() if _is_number(value)))
+    lines = [f"| metric | {' | '.join(splits)} |", f"|---|{'---|' * len(splits)}"]
+    for name in names:
+        values = [found.get(name) for found in splits.values()]
+        lines.append(f"| {name} | {' | '.join('' if value is None else f'{value:.4f}' for value in values)} |")
+    for split, found in splits.items():
+        if classes := found.get("classes"):
+            lines += [f"\nBy label, {split}:\n", "| label | precision | recall | F1 | texts |\n|---|---|---|---|---|"]
+            lines += [_class_row(**row) for row in classes]
+        for number, sample in enumerate(found.get("samples", ()), start=1):
+            lines += [f"\n### Sample {number}, {split}", *_sample(**sample)]
+    return lines
+
+
+def _class_row(*, label: str, precision: float, recall: float, f1: float, support: int) -> str:
+    return f"| {label} | {precision:.3f} | {recall:.3f} | {f1:.3f} | {support} |"
+
+
+def _sample(*, prompt: str, answer: str, wanted: str) -> list[str]:
+    """A sample as indented text, so that nothing in a model's answer is read as markup."""
+    parts = {"Prompt": prompt, "Answer": answer, "Expected": wanted}
+    return [f"\n{name}:\n\n{indent(text.strip() or '(nothing)', '    ')}" for name, text in parts.items()]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,37 @@
+import json
+import math
+
+from holdfast.core.runfolder import EVENTS, attempt_folder
+from holdfast.engine.save_schedule import FailureHistory, failure_history
+
+
+def write_attempt(run, number, *times, last="step"):
+    """An attempt that began to train at the first of these times; with none, it was ended while it loaded."""
+    attempt = attempt_folder(run, number)
+    attempt.mkdir(parents=True)
+    events = [{"event": "step", "time": at} for at in times]
+    if events:
+        events[0]["event"], events[-1]["event"] = "training", last
+    (attempt / EVENTS).write_text("".join(json.dumps(event) + "\n" for event in events))
+
+
+def test_the_lives_are_those_before_this_one_without_the_time_between_them(tmp_path):
+    assert failure_history(tmp_path) == FailureHistory(0, 0)
+    write_attempt(tmp_path, 1, 1_000.0, 1_040.0, 1_100.0)
+    assert failure_history(tmp_path) == FailureHistory(0, 0)
+    write_attempt(tmp_path, 2, 9_000.0, 9_200.0)
+    write_attempt(tmp_path, 3, 20_000.0, 20_001.0)
+    assert failure_history(tmp_path) == FailureHistory(100 + 200, 2)
+
+
+def test_an_attempt_that_saved_when_it_was_stopped_or_was_still_loading_did_not_die(tmp_path):
+    write_attempt(tmp_path, 1, 1_000.0, 1_500.0, last="stopped")
+    write_attempt(tmp_path, 2)
+    write_attempt(tmp_path, 3, 3_000.0, 3_100.0)
+    write_attempt(tmp_path, 4)
+    assert failure_history(tmp_path) == FailureHistory(500 + 100, 1)
+
+
+def test_what_this_attempt_has_trained_counts_too():
+    assert FailureHistory(600, 0).mtbf_seconds(60) == math.inf
+    assert FailureHistory(5, 1).mtbf_seconds(3_595) == 3_600

@@ -1,0 +1,41 @@
+import numpy as np
+
+from holdfast.engine.retrieval_data import Relevance, contents
+
+CORPUS = [np.array(text, dtype=np.int32) for text in ([1, 2], [3], [1, 2], [4], [5], [9, 9])]
+QUERIES = [np.array(text, dtype=np.int32) for text in ([7], [8], [7], [9, 9])]
+# Questions 0 and 2 are the same words; passage 0 answers the first, passage 3 the second.
+QRELS = np.array([[0, 0, 1], [1, 1, 1], [2, 3, 1], [3, 4, 1]])
+GROUPS = np.array([0, 1, 2, 3, 1, -1])
+
+
+def judged(groups=None) -> Relevance:
+    return Relevance(contents(QUERIES), contents(CORPUS), QRELS, groups)
+
+
+def test_answers_their_copies_and_answers_of_the_same_question_are_hidden():
+    assert judged().hidden(0).tolist() == [0, 2, 3]
+    assert judged().hidden(2).tolist() == [0, 2, 3]
+    assert judged().hidden(1).tolist() == [1]
+
+
+def test_passages_of_the_answers_article_are_hidden_where_asked():
+    assert judged(GROUPS).hidden(1).tolist() == [1, 4]
+    assert judged(GROUPS).hidden(3).tolist() == [1, 4, 5]  # and the query's own text
+
+
+def test_no_article_is_no_article_in_common():
+    groups = np.full(6, -1)
+    assert judged(groups).hidden(1).tolist() == [1]
+
+
+def test_a_passage_that_is_the_query_itself_is_known():
+    assert judged().itself(3).tolist() == [5]
+    assert judged().itself(0).tolist() == []
+
+
+def test_what_may_be_wrong_is_all_that_is_not_hidden():
+    for groups in (None, GROUPS):
+        allowed = judged(groups).may_be_wrong(np.arange(4), np.arange(6))
+        for query in range(4):
+            assert np.flatnonzero(~allowed[query]).tolist() == judged(groups).hidden(query).tolist()

@@ -1,0 +1,36 @@
+import os
+import signal
+
+import pytest
+
+from holdfast.engine.sigterm import Interrupted, StopSignal
+
+
+def test_the_question_interrupts_only_what_may_be_dropped():
+    stopping = StopSignal(grace_seconds=1000)
+    with stopping.watched():
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stopping.is_asked  # and nothing was raised
+        with pytest.raises(Interrupted), stopping.interruptible():
+            raise AssertionError("must not be reached")
+
+
+def test_it_is_interrupted_in_the_middle():
+    stopping, reached = StopSignal(grace_seconds=1000), []
+
+    def step() -> None:
+        with stopping.interruptible():
+            reached.append("begun")
+            os.kill(os.getpid(), signal.SIGTERM)
+            reached.append("after")
+
+    with stopping.watched(), pytest.raises(Interrupted):
+        step()
+    assert reached == ["begun"]
+
+
+def test_the_handler_of_before_is_put_back():
+    before = signal.getsignal(signal.SIGTERM)
+    with StopSignal().watched():
+        assert signal.getsignal(signal.SIGTERM) != before
+    assert signal.getsignal(signal.SIGTERM) == before
