@@ -18,9 +18,9 @@ GATHER = """\
     _exception_logger.<locals>.wrapper (torch/distributed/c10d_logger.py:83)
 """
 ENGINE = """\
-    JoinedRanks.gather (holdfast/engine/ranks.py:142)
-    Meeting.hold (holdfast/engine/ranks.py:46)
-    Loop._meet (holdfast/engine/loop.py:153)
+    DistributedRanks.all_gather (holdfast/engine/ranks.py:142)
+    StepAllReduce.agree (holdfast/engine/ranks.py:224)
+    Loop._reduced_loss (holdfast/engine/loop.py:153)
 """
 LOCKED = """\
     Event.wait (threading.py:629)
@@ -50,15 +50,15 @@ def test_the_one_that_is_waited_for_comes_first_with_its_line(attempt):
     assert list(rank_lines(attempt, RANKS, [32])) == [
         "rank 1 (pid 32) holds the others up: it stands at holdfast/engine/tasks/classify.py:90 in "
         "Task.forward_backward, calling Event.wait",
-        "rank 0 (pid 31) waits for the others in all_gather_into_tensor, at holdfast/engine/ranks.py:46 in "
-        "Meeting.hold",
+        "rank 0 (pid 31) waits for the others in all_gather_into_tensor, at holdfast/engine/loop.py:153 in "
+        "Loop._reduced_loss",
     ]
 
 
 def test_one_that_was_stopped_in_a_collective_does_not_wait_for_the_others(attempt):
     write(attempt, 32, GATHER + ENGINE)
     (line,) = rank_lines(attempt, RANKS, [32])
-    place = "holdfast/engine/ranks.py:46 in Meeting.hold"
+    place = "holdfast/engine/loop.py:153 in Loop._reduced_loss"
     assert line == f"rank 1 (pid 32) holds the others up: it stands at {place}, calling all_gather_into_tensor"
 
 
@@ -115,7 +115,7 @@ def test_one_process_alone_has_no_ranks(attempt):
 
 def test_a_rank_whose_others_are_on_other_machines_is_told_alone(attempt):
     write(attempt, 31, GATHER + ENGINE)
-    place = "holdfast/engine/ranks.py:46 in Meeting.hold"
+    place = "holdfast/engine/loop.py:153 in Loop._reduced_loss"
     assert list(rank_lines(attempt, {31: 1}, [])) == [
         f"rank 1 (pid 31) waits for the others in all_gather_into_tensor, at {place}"
     ]
