@@ -11,8 +11,8 @@ import click
 
 from holdfast import __version__
 from holdfast.core.artifacts import to_json
+from holdfast.core.disk_space import FULL, slug_of, why_not
 from holdfast.core.errors import HoldfastError, MachineError, RequestError, printed_error, render_error
-from holdfast.core.room import FULL, slug_of, why_not
 from holdfast.core.text import closest
 
 COMMANDS = {

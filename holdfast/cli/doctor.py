@@ -14,11 +14,10 @@ import click
 from holdfast import __version__
 from holdfast.cli import COMMANDS
 from holdfast.core.env import wants_color
-from holdfast.core.errors import RequestError
 
 if TYPE_CHECKING:
     from holdfast.core.facts import MachineFacts
-    from holdfast.runs.checkup import Part, Style
+    from holdfast.runs.checkup import Section, Style
 
 
 class Seconds(click.FloatRange):
@@ -59,27 +58,16 @@ _QUIET_SECONDS = 0.5  # what is known by then needs no moving line
     show_default="90",
     help="How long loading torch and one training step may take on a device; 0 tries none.",
 )
-@click.option("--fix", is_flag=True, help="macOS: let packages use torch's OpenMP copy through links; asks first.")
-@click.option("--unfix", is_flag=True, help="Take back what --fix did.")
-@click.option("--yes", is_flag=True, help="Do not ask before --fix or --unfix.")
 def doctor(
     folder: Path | None,
     as_json: bool,
     verbose: bool,
     device_timeout_seconds: float,
-    fix: bool,
-    unfix: bool,
-    yes: bool,
 ) -> None:
     """Check this machine for what makes training runs fail, and say what to do about it.
 
     Exit code 0: healthy, warnings included. 3: a blocker was found. 2: the request is wrong.
     """
-    if fix and unfix:
-        raise RequestError("--fix and --unfix undo each other", seen="both were given", try_next=("give one of them",))
-    if fix or unfix:
-        change_links(folder or Path(sys.prefix), undo=unfix, yes=yes, as_json=as_json)
-        return
     screen = Screen(quiet=as_json)
     screen.say(f"holdfast {__version__}, checking {f'the packages in {folder}' if folder else 'this machine'}")
 
@@ -87,11 +75,11 @@ def doctor(
 
     style = Style(width=screen.width if screen.is_terminal else None, color=screen.has_color, verbose=verbose)
     if folder:
-        checkup = check_folder(folder, on_part=lambda part, facts: screen.show_part(part, facts, style))
+        checkup = check_folder(folder, on_section=lambda section, facts: screen.show_section(section, facts, style))
     else:
         checkup = check_machine(
             device_timeout_seconds,
-            on_part=lambda part, facts: screen.show_part(part, facts, style),
+            on_section=lambda section, facts: screen.show_section(section, facts, style),
             on_wait=screen.show_wait,
         )
     if as_json:
@@ -100,23 +88,6 @@ def doctor(
     else:
         screen.say(*render_findings(checkup, style), *render_close(checkup, style, _healthy_next()))
     raise SystemExit(checkup.exit_code)
-
-
-def change_links(folder: Path, *, undo: bool, yes: bool, as_json: bool) -> None:
-    """Show what --fix or --unfix would do, ask, and do it."""
-    from holdfast.core.artifacts import to_json
-    from holdfast.runs.checkup import links_to_make, links_to_undo
-
-    change = links_to_undo(folder) if undo else links_to_make(folder)
-    if not as_json:
-        click.echo(change.text)
-    said: tuple[str, ...] = ()
-    if change.has_work:
-        said = change.apply() if yes or _is_agreed(as_json) else ("nothing was changed",)
-    if as_json:
-        click.echo(to_json({"plan": change.plan, "said": said}))
-    for line in () if as_json else said:
-        click.echo(line)
 
 
 class Screen:
@@ -140,11 +111,11 @@ class Screen:
             for line in lines:
                 click.echo(line)
 
-    def show_part(self, part: "Part", facts: "MachineFacts", style: "Style") -> None:
+    def show_section(self, section: "Section", facts: "MachineFacts", style: "Style") -> None:
         """Print one part of the facts."""
-        from holdfast.runs.checkup import render_part
+        from holdfast.runs.checkup import render_section
 
-        self.say(*render_part(part, facts, style))
+        self.say(*render_section(section, facts, style))
 
     def show_wait(self, waiting: list[str], seconds: float) -> None:
         """Say what is being waited for, and since when."""
@@ -160,16 +131,6 @@ class Screen:
             sys.stderr.write("\r" + " " * len(self._shown) + "\r")
             sys.stderr.flush()
             self._shown = ""
-
-
-def _is_agreed(as_json: bool) -> bool:
-    if as_json or not sys.stdin.isatty():
-        raise RequestError(
-            "this changes the environment, and there is no terminal to ask on",
-            seen="--json" if as_json else "standard input is no terminal",
-            try_next=("add --yes if the plan is what you want",),
-        )
-    return click.confirm("Do it?", default=False)
 
 
 def _healthy_next() -> str:

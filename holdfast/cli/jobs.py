@@ -15,7 +15,7 @@ from holdfast.cli.server import Json, Server, find_server, is_in_the_open
 from holdfast.cli.train import Grouped, is_given, setting_option
 from holdfast.core.artifacts import to_json
 from holdfast.core.env import service_home, service_variable
-from holdfast.core.errors import RequestError, RunFailed
+from holdfast.core.errors import FallbacksFailed, RequestError
 from holdfast.core.request import REMOTE_FIELDS, read_toml
 from holdfast.core.text import closest, human_bytes, plural
 
@@ -312,7 +312,7 @@ def _told(job: Json, as_json: bool, words: str) -> None:
 def _watch(server: Server, number: int, *, as_json: bool) -> None:
     job = follow(server, number, as_json=as_json, say=lambda words: click.echo(words, err=True))
     if job["state"] == "failed":
-        raise SystemExit(RunFailed.exit_code)
+        raise SystemExit(FallbacksFailed.exit_code)
 
 
 def _dataset(server: Server, data: str, *, as_json: bool) -> Json:

@@ -103,7 +103,7 @@ class NotNow(MachineError):
     """This machine cannot continue at the moment; the run is kept and can be resumed."""
 
 
-class RunFailed(HoldfastError):
+class FallbacksFailed(HoldfastError):
     """Every fallback was tried."""
 
     exit_code = 4
@@ -179,7 +179,7 @@ def error_record(error: HoldfastError) -> dict[str, Any]:
 
 def read_error(record: Mapping[str, Any]) -> HoldfastError:
     """The error that `error_record` wrote."""
-    kinds = {kind.exit_code: kind for kind in (RequestError, MachineError, RunFailed)}
+    kinds = {kind.exit_code: kind for kind in (RequestError, MachineError, FallbacksFailed)}
     return kinds.get(record.get("exit_code", 0), HoldfastError)(
         str(record["what"]),
         seen=str(record.get("seen") or ""),

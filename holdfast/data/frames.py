@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from holdfast.core.disk_space import FULL, slug_of, why_not
 from holdfast.core.errors import MachineError, RequestError
-from holdfast.core.room import FULL, slug_of, why_not
 from holdfast.data.csvrows import Row
 from holdfast.data.rawfile import RawFile, open_bytes
 

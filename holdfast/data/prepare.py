@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from holdfast.core.artifacts import to_plain, write_artifact
+from holdfast.core.disk_space import FULL, why_not
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.plan import Choice
-from holdfast.core.room import FULL, why_not
 from holdfast.core.runfolder import MANIFEST
 from holdfast.data.data_request import Progress, no_progress
 from holdfast.data.prepare_causal import prepare_causal

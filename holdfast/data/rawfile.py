@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from holdfast.core.errors import RequestError
-from holdfast.core.misspelt import did_you_mean
+from holdfast.core.path_guess import did_you_mean
 from holdfast.core.plan import Choice
 from holdfast.core.text import human_bytes
 from holdfast.data.data_request import Progress, no_progress

@@ -10,7 +10,7 @@ from shlex import quote
 from holdfast.core.facts import DeviceTrial, MachineFacts
 from holdfast.core.plan import Plan, Remedy
 from holdfast.hazards import Hazard, Severity, all_hazards
-from holdfast.machine.native.survey import NativeReport
+from holdfast.machine.native.native_report import NativeReport
 
 _ORDER: Mapping[Severity, int] = {"blocker": 0, "warning": 1, "note": 2}
 _TRIED = {
@@ -27,6 +27,28 @@ _FRESH_TORCH = Remedy(
 _MORE_TIME = Remedy("give it more time, in case it is only slow", command="holdfast doctor --device-timeout 300")
 # Hazards that tell all clashing pairs in one sentence; the native report has a finding for each.
 _TOLD_IN_PAIRS = ("openmp-duplicate", "abseil-mutex")
+# Findings without a hazard behind them: no run fails of them. `holdfast explain SLUG` prints these texts.
+OWN_FINDINGS = {
+    "device-trial": (
+        "A device does not train. `holdfast doctor` does one small training step on each device, in a process of its "
+        "own, and compares loss, gradients and the weights' move with double precision on the CPU. Here the step "
+        "failed, crashed, hung or gave other numbers, and no known hazard explains it. The finding says how far the "
+        "step came; a run on that device would most likely end the same way."
+    ),
+    "environment-variable": (
+        "A variable is set that does harm, or nothing at all. The finding says what it really does, and `holdfast "
+        "doctor -v` who established that. `unset NAME` takes it away; look also where it is set, mostly a shell "
+        "profile, a notebook's first cell or a job script."
+    ),
+    "other-environment": (
+        "Another virtual environment is active than the one that `holdfast` was installed in, so the packages "
+        "described are not the ones your script would import. `holdfast doctor --env FOLDER` looks at the active one."
+    ),
+    "check-failed": (
+        "A check of Holdfast's broke. That is a bug of ours and says nothing about this machine; all other checks "
+        "were made. The finding names the check and the error, which is what a report of the bug needs."
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Remedy, in_script
 from holdfast.core.text import plural
 from holdfast.doctor.checkup import Checkup, Finding
-from holdfast.doctor.native_report import native_details
-from holdfast.doctor.parts import Part
+from holdfast.doctor.native_findings import native_details
+from holdfast.doctor.sections import Section
 from holdfast.doctor.show_fact import show_fact
 from holdfast.hazards import find_hazard
 
@@ -36,11 +36,11 @@ class Style:
     verbose: bool = False
 
 
-def render_part(part: Part, facts: MachineFacts, style: Style) -> list[str]:
-    """Write what one part of the facts says; with `-v`, each fact and where it was taken from."""
-    lines = [line for text in part.sentences(facts) for line in _boxed("ok", text, style)]
+def render_section(section: Section, facts: MachineFacts, style: Style) -> list[str]:
+    """Write what one section of the facts says; with `-v`, each fact and where it was taken from."""
+    lines = [line for text in section.sentences(facts) for line in _boxed("ok", text, style)]
     if style.verbose:
-        for name in part.probes:
+        for name in section.probes:
             if name in facts.sources:
                 text = f"{name}: {show_fact(name, facts)}   ({facts.sources[name]})"
                 lines += _folded(text, style, _INDENT, _INDENT + 2)

@@ -7,10 +7,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from holdfast.core.disk_space import FULL
 from holdfast.core.errors import HoldfastError, MachineError, render_error
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.old_events import Events
-from holdfast.core.room import FULL
 from holdfast.core.runfolder import BEAT, BEATS, EVENTS, STACKS, STOP
 from holdfast.engine.process_setup import end_with_parent, prepare_process
 from holdfast.engine.rank_info import RankInfo, read_rank_info

@@ -25,9 +25,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from holdfast.core.artifacts import to_plain, write_artifact
+from holdfast.core.disk_space import FULL, room_at
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.old_events import Events
-from holdfast.core.room import FULL, room_at
 from holdfast.core.runfolder import MANIFEST
 from holdfast.core.text import human_bytes
 from holdfast.engine.attempt_settings import AttemptSettings

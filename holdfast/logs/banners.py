@@ -23,7 +23,8 @@ _BARS = (
 )
 _BAR_HINT = re.compile(r"%\||\d/[\d?]|━")
 
-# Only these are looked for: a metric looks like a row of `pip list` too.
+# Only these packages are looked for, because other lines look like a row of `pip list` too: "loss    0.25" is a
+# metric. A version that is taken from such a line would prove hazards that are not there.
 _NAMES = (
     "torch torchvision torchaudio torchtext torchdata torchmetrics triton xformers flash-attn deepspeed fairscale "
     "transformers tokenizers datasets accelerate peft trl bitsandbytes safetensors huggingface-hub optimum evaluate "

@@ -1,17 +1,31 @@
-"""The operating system, the chip, and whether a container or Rosetta stands between."""
+"""Probes of the operating system, the chip, this Python, containers, Rosetta, and power on a Mac."""
 
+import multiprocessing
 import os
 import platform
 import re
 import sys
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast.core.facts import Answer
+from holdfast.core.facts import Answer, Power
 from holdfast.machine.commands import output_of
 
 _CONTAINER_WORDS = re.compile(r"docker|kubepods|containerd|libpod|lxc|garden|buildkit")
 _ARM_PARTS = {"0xd0c": "Neoverse N1", "0xd40": "Neoverse V1", "0xd49": "Neoverse N2", "0xd4f": "Neoverse V2"}
+# What a base folder tells of who built the interpreter. The first that fits is taken.
+_MAKERS = (
+    ("/.pyenv/", "pyenv"),
+    ("/uv/python/", "uv"),
+    ("/.local/share/mise/", "mise"),
+    ("/opt/homebrew/", "Homebrew"),
+    ("/usr/local/Cellar/", "Homebrew"),
+    ("/Library/Frameworks/Python.framework/", "python.org"),
+    ("/Applications/Xcode.app/", "Xcode"),
+    ("/Library/Developer/CommandLineTools/", "Xcode"),
+    ("/nix/store/", "Nix"),
+)
 
 
 def probe_os() -> Answer[str]:
@@ -92,3 +106,58 @@ def probe_in_container(root: Path = Path("/"), environ: Mapping[str, str] = os.e
     control_group = root / "proc/1/cgroup"
     found = _CONTAINER_WORDS.search(control_group.read_text()) if control_group.exists() else None
     return Answer(found is not None, f"/proc/1/cgroup names {found[0]}" if found else "no mark of a container")
+
+
+def probe_python_version() -> Answer[str]:
+    """The version of this Python."""
+    return Answer(platform.python_version(), "platform.python_version")
+
+
+def probe_python_build() -> Answer[str]:
+    """Who built this Python, with which compiler, and how it is unusual."""
+    base = Path(sys.base_prefix)
+    maker = "conda" if (base / "conda-meta").is_dir() else maker_of(str(base.resolve()))
+    unusual = [
+        "free-threaded" if sysconfig.get_config_var("Py_GIL_DISABLED") else "",
+        "debug" if sysconfig.get_config_var("Py_DEBUG") else "",
+        "in a virtual environment" if sys.prefix != sys.base_prefix else "",
+    ]
+    parts = [platform.python_implementation(), maker, platform.python_compiler().strip(), *unusual]
+    return Answer(", ".join(part for part in parts if part), "sys.base_prefix, sysconfig")
+
+
+def maker_of(base_folder: str) -> str:
+    """Name who built an interpreter, from the folder it was installed in; empty when that tells nothing."""
+    return next((maker for part, maker in _MAKERS if part in f"{base_folder}/"), "")
+
+
+def probe_python_path() -> Answer[str]:
+    """Where this Python lies: findings are about the packages of this one."""
+    return Answer(sys.executable, "sys.executable")
+
+
+def probe_start_method() -> Answer[str]:
+    """How multiprocessing starts a worker here unless told otherwise."""
+    return Answer(multiprocessing.get_all_start_methods()[0], "multiprocessing.get_all_start_methods")
+
+
+def probe_power() -> Answer[Power | None]:
+    """Whether a Mac runs on battery, when it falls asleep, and whether it saves power."""
+    if sys.platform != "darwin":
+        return Answer(None, "asked on macOS only")
+    return Answer(read_power(output_of("pmset", "-g", "batt"), output_of("pmset", "-g")), "pmset -g")
+
+
+def read_power(battery: str, settings: str) -> Power:
+    """Read `pmset -g batt` and `pmset -g`, which shows the settings of the source in use."""
+    minutes = _setting(settings, "sleep")
+    return Power(
+        on_battery="'Battery Power'" in battery,
+        sleep_after_minutes=minutes or None,  # 0 means never
+        low_power_mode=_setting(settings, "lowpowermode") == 1,
+    )
+
+
+def _setting(settings: str, name: str) -> int | None:
+    found = re.search(rf"^\s*{name}\s+(\d+)\b", settings, re.MULTILINE)
+    return int(found[1]) if found else None

@@ -31,7 +31,7 @@ _AT_ONCE = 16  # all cards of a big machine together, so that one limit holds fo
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class TrialEnd:
     """What a child left: its lines, its error output, and how it ended."""
 
     lines: tuple[dict[str, object], ...]
@@ -98,7 +98,7 @@ def probe_trials(
     return Answer(tuple(trials), "one training step in a child process for each device")
 
 
-def run_child(device: str, limit_seconds: float, children: Children) -> Ending:
+def run_child(device: str, limit_seconds: float, children: Children) -> TrialEnd:
     """Start the child for one device and wait for it, at most the time limit and a little grace."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="holdfast-trial-", ignore_cleanup_errors=True) as name:
@@ -112,7 +112,7 @@ def run_child(device: str, limit_seconds: float, children: Children) -> Ending:
             code = None
         finally:
             children.end(process)
-        return Ending(
+        return TrialEnd(
             read_lines(out.read_text(encoding="utf-8", errors="replace")),
             err.read_text(encoding="utf-8", errors="replace"),
             code,
@@ -134,19 +134,19 @@ def read_lines(text: str) -> tuple[dict[str, object], ...]:
     return tuple(found)
 
 
-def judge(device: str, ending: Ending, limit_seconds: float) -> DeviceTrial:
+def judge(device: str, ending: TrialEnd, limit_seconds: float) -> DeviceTrial:
     """Turn what a child left into the answer for its device."""
     outcome, detail = _outcome(ending, limit_seconds)
     return DeviceTrial(device=device, outcome=outcome, detail=detail, seconds=ending.seconds)
 
 
-def found_devices(ending: Ending) -> list[str]:
+def found_devices(ending: TrialEnd) -> list[str]:
     """The accelerators that the CPU's child named."""
     devices = [line["devices"] for line in ending.lines if isinstance(line.get("devices"), list)]
     return [str(device) for group in devices if isinstance(group, list) for device in group]
 
 
-def lost_devices(ending: Ending, limit_seconds: float, *, has_nvidia: bool) -> list[DeviceTrial]:
+def lost_devices(ending: TrialEnd, limit_seconds: float, *, has_nvidia: bool) -> list[DeviceTrial]:
     """Accelerators that should be there: torch was built for them, but asking failed, crashed or hung."""
     lost: list[DeviceTrial] = []
     for line in ending.lines:
@@ -161,7 +161,7 @@ def lost_devices(ending: Ending, limit_seconds: float, *, has_nvidia: bool) -> l
 
 
 def _outcome(
-    ending: Ending, limit_seconds: float
+    ending: TrialEnd, limit_seconds: float
 ) -> tuple[Literal["agrees", "differs", "error", "crash", "hang"], str]:
     for line in ending.lines:
         for outcome in _TOLD:
@@ -170,7 +170,7 @@ def _outcome(
     return _ended_badly(ending, limit_seconds)
 
 
-def _ended_badly(ending: Ending, limit_seconds: float) -> tuple[Literal["error", "crash", "hang"], str]:
+def _ended_badly(ending: TrialEnd, limit_seconds: float) -> tuple[Literal["error", "crash", "hang"], str]:
     doing = [str(line["doing"]) for line in ending.lines if "doing" in line]
     during = f"during {doing[-1]}" if doing else "before Python reached its first line"
     if frame := innermost_frame(ending.errors):

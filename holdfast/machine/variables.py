@@ -18,7 +18,7 @@ _NOT_BELOW = 1.4  # torch's default low mark on unified memory
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class EnvVar:
     """What one variable does when its value matches."""
 
     name: str
@@ -30,15 +30,15 @@ class Known:
 
 
 KNOWN = (
-    Known(
+    EnvVar(
         "KMP_DUPLICATE_LIB_OK",
         "silences the check for a second OpenMP runtime; the crash or the wrong result stays possible",
         "pytorch/pytorch#78490, faiss-wheels/faiss-wheels#73",
         when=_ON,
         verdict="harmful",
     ),
-    Known("KMP_DUPLICATE_LIB_OK", "leaves the check for a second OpenMP runtime on", "pytorch/pytorch#78490"),
-    Known(
+    EnvVar("KMP_DUPLICATE_LIB_OK", "leaves the check for a second OpenMP runtime on", "pytorch/pytorch#78490"),
+    EnvVar(
         "PYTORCH_ENABLE_MPS_FALLBACK",
         "is the same as unset: it does not switch MPS off",
         "ATen/mps/MPSFallback.mm",
@@ -46,19 +46,19 @@ KNOWN = (
         verdict="useless",
         only_on="darwin",
     ),
-    Known(
+    EnvVar(
         "PYTORCH_ENABLE_MPS_FALLBACK",
         "runs operations that MPS lacks on the CPU; read once, when torch is loaded",
         "ATen/mps/MPSFallback.mm",
         only_on="darwin",
     ),
-    Known(
+    EnvVar(
         "PYTORCH_MPS_FORCE_DISABLE",
         "does nothing: torch does not read it",
         "huggingface/setfit#569",
         verdict="useless",
     ),
-    Known(
+    EnvVar(
         "PYTORCH_MPS_HIGH_WATERMARK_RATIO",
         "removes the limit on MPS memory, so that the system kills the run instead of torch raising an error",
         "PyTorch documentation, MPS environment variables; gensyn-ai/rl-swarm#59",
@@ -66,25 +66,25 @@ KNOWN = (
         verdict="harmful",
         only_on="darwin",
     ),
-    Known(
+    EnvVar(
         "PYTORCH_MPS_HIGH_WATERMARK_RATIO",
         "limits MPS memory to this share of what Metal recommends; the default is 1.7",
         "PyTorch documentation, MPS environment variables",
         only_on="darwin",
     ),
-    Known(
+    EnvVar(
         "PYTORCH_MPS_LOW_WATERMARK_RATIO",
         "sets the soft limit of MPS memory; the default is 1.4",
         "PyTorch documentation, MPS environment variables",
         only_on="darwin",
     ),
-    Known(
+    EnvVar(
         "PYTORCH_MPS_GRAPH_CACHE_POLICY",
         "limits the compiled graphs that MPS keeps, one per tensor shape; torch 2.13 and later",
         "pytorch/pytorch#182648",
         only_on="darwin",
     ),
-    Known(
+    EnvVar(
         "ACCELERATE_USE_CPU",
         "moves only Accelerate to the CPU; the Hugging Face Trainer still takes MPS unless use_cpu=True",
         "transformers v5.15.1, training_args.py",
@@ -92,15 +92,15 @@ KNOWN = (
         verdict="harmful",
         only_on="darwin",
     ),
-    Known(
+    EnvVar(
         "TOKENIZERS_PARALLELISM",
         "switches off the tokenizers' guard against fork, which can deadlock loader workers; unset is safer",
         "NVIDIA-NeMo/Megatron-Bridge#5328, huggingface/tokenizers#187",
         when=_ON,
         verdict="harmful",
     ),
-    Known("TOKENIZERS_PARALLELISM", "tokenizes on one thread, which is safe with fork", "huggingface/tokenizers#187"),
-    Known(
+    EnvVar("TOKENIZERS_PARALLELISM", "tokenizes on one thread, which is safe with fork", "huggingface/tokenizers#187"),
+    EnvVar(
         "OBJC_DISABLE_INITIALIZE_FORK_SAFETY",
         "hides one check of macOS after a fork; what that check warned of still happens",
         "benoitc/gunicorn#2478",
@@ -108,98 +108,98 @@ KNOWN = (
         verdict="harmful",
         only_on="darwin",
     ),
-    Known(
+    EnvVar(
         "OMP_NUM_THREADS",
         "one CPU thread: keeps two OpenMP runtimes from crashing, and makes training on the CPU slow",
         "dmlc/xgboost#11500",
         when="1",
     ),
-    Known("OMP_NUM_THREADS", "limits the CPU threads of torch and of other OpenMP libraries", "OpenMP specification"),
-    Known("MKL_NUM_THREADS", "limits the CPU threads of MKL alone", "Intel oneMKL documentation"),
-    Known("OPENBLAS_NUM_THREADS", "limits the CPU threads of OpenBLAS, as in NumPy", "OpenBLAS documentation"),
-    Known(
+    EnvVar("OMP_NUM_THREADS", "limits the CPU threads of torch and of other OpenMP libraries", "OpenMP specification"),
+    EnvVar("MKL_NUM_THREADS", "limits the CPU threads of MKL alone", "Intel oneMKL documentation"),
+    EnvVar("OPENBLAS_NUM_THREADS", "limits the CPU threads of OpenBLAS, as in NumPy", "OpenBLAS documentation"),
+    EnvVar(
         "CUDA_VISIBLE_DEVICES",
         "hides every NVIDIA GPU from torch",
         "CUDA C++ Programming Guide",
         when=r"\s*|-1|NoDevFiles",
     ),
-    Known("CUDA_VISIBLE_DEVICES", "shows torch these NVIDIA GPUs only", "CUDA C++ Programming Guide"),
-    Known(
+    EnvVar("CUDA_VISIBLE_DEVICES", "shows torch these NVIDIA GPUs only", "CUDA C++ Programming Guide"),
+    EnvVar(
         "CUDA_LAUNCH_BLOCKING",
         "waits for every kernel: the traceback then names the right line, and the run is slow; for debugging only",
         "PyTorch documentation, CUDA semantics",
         when=_ON,
     ),
-    Known(
+    EnvVar(
         "TORCH_USE_CUDA_DSA",
         "does nothing at run time: it is a flag for building torch",
         "pytorch/pytorch#121894, #84609",
         verdict="useless",
     ),
-    Known("PYTORCH_CUDA_ALLOC_CONF", "changes how torch keeps GPU memory", "PyTorch documentation, CUDA semantics"),
-    Known("PYTORCH_ALLOC_CONF", "changes how torch keeps GPU memory", "PyTorch documentation, CUDA semantics"),
-    Known("TORCHDYNAMO_DISABLE", "switches torch.compile off", "PyTorch documentation", when=_ON),
-    Known("TORCH_COMPILE_DISABLE", "switches torch.compile off", "PyTorch documentation", when=_ON),
-    Known(
+    EnvVar("PYTORCH_CUDA_ALLOC_CONF", "changes how torch keeps GPU memory", "PyTorch documentation, CUDA semantics"),
+    EnvVar("PYTORCH_ALLOC_CONF", "changes how torch keeps GPU memory", "PyTorch documentation, CUDA semantics"),
+    EnvVar("TORCHDYNAMO_DISABLE", "switches torch.compile off", "PyTorch documentation", when=_ON),
+    EnvVar("TORCH_COMPILE_DISABLE", "switches torch.compile off", "PyTorch documentation", when=_ON),
+    EnvVar(
         "HF_HOME",
         "is where Hugging Face libraries keep models, data and the token",
         "huggingface_hub 1.33 constants.py",
     ),
-    Known("HF_HUB_CACHE", "is where downloaded models are kept", "huggingface_hub 1.33 constants.py"),
-    Known("HUGGINGFACE_HUB_CACHE", "is the old name of HF_HUB_CACHE, still read", "huggingface_hub 1.33 constants.py"),
-    Known(
+    EnvVar("HF_HUB_CACHE", "is where downloaded models are kept", "huggingface_hub 1.33 constants.py"),
+    EnvVar("HUGGINGFACE_HUB_CACHE", "is the old name of HF_HUB_CACHE, still read", "huggingface_hub 1.33 constants.py"),
+    EnvVar(
         "TRANSFORMERS_CACHE",
         "is read by transformers 4 only; version 5 takes HF_HOME or HF_HUB_CACHE",
         "transformers 4.57.1 and 5.22.2, utils/hub.py",
         verdict="useless",
     ),
-    Known("HF_HUB_OFFLINE", "nothing is downloaded: a model must be in the cache", "huggingface_hub 1.33", when=_ON),
-    Known("TRANSFORMERS_OFFLINE", "is the same as HF_HUB_OFFLINE", "huggingface_hub 1.33 constants.py", when=_ON),
-    Known("HF_ENDPOINT", "asks this address instead of huggingface.co", "huggingface_hub 1.33 constants.py"),
-    Known("HF_TOKEN", "is sent to the hub, for gated and private models", "huggingface_hub documentation"),
-    Known(
+    EnvVar("HF_HUB_OFFLINE", "nothing is downloaded: a model must be in the cache", "huggingface_hub 1.33", when=_ON),
+    EnvVar("TRANSFORMERS_OFFLINE", "is the same as HF_HUB_OFFLINE", "huggingface_hub 1.33 constants.py", when=_ON),
+    EnvVar("HF_ENDPOINT", "asks this address instead of huggingface.co", "huggingface_hub 1.33 constants.py"),
+    EnvVar("HF_TOKEN", "is sent to the hub, for gated and private models", "huggingface_hub documentation"),
+    EnvVar(
         "HF_HUB_ENABLE_HF_TRANSFER",
         "does nothing from huggingface_hub 1.0 on; HF_XET_HIGH_PERFORMANCE took its place",
         "huggingface_hub 1.33 constants.py",
         when=_ON,
         verdict="useless",
     ),
-    Known(
+    EnvVar(
         "HF_DEACTIVATE_ASYNC_LOAD",
         "loads weights one after another, which avoids a crash when bf16 is loaded as float32 on MPS",
         "huggingface/transformers#48029",
         when=_ON,
     ),
-    Known(
+    EnvVar(
         "USE_TF",
         "keeps transformers 4 from importing TensorFlow; version 5 does not read it",
         "transformers 4.57.1 and 5.22.2, import_utils.py",
         when="(?i)0|false|no|off",
     ),
-    Known(
+    EnvVar(
         "WANDB_MODE", "decides whether Weights & Biases sends, keeps or drops the run's records", "wandb documentation"
     ),
-    Known("WANDB_API_KEY", "is sent to Weights & Biases when a script reports there", "wandb documentation"),
-    Known(
+    EnvVar("WANDB_API_KEY", "is sent to Weights & Biases when a script reports there", "wandb documentation"),
+    EnvVar(
         "PYTHONPATH", "is searched before installed packages: a file there can hide one of them", "Python documentation"
     ),
-    Known("PYTHONUNBUFFERED", "shows output at once, also in a log file", "Python documentation", when=".+"),
-    Known("LD_PRELOAD", "is loaded into every program before its own libraries", "ld.so(8)"),
-    Known("LD_LIBRARY_PATH", "is searched before most packages' own library folders", "ld.so(8)"),
-    Known(
+    EnvVar("PYTHONUNBUFFERED", "shows output at once, also in a log file", "Python documentation", when=".+"),
+    EnvVar("LD_PRELOAD", "is loaded into every program before its own libraries", "ld.so(8)"),
+    EnvVar("LD_LIBRARY_PATH", "is searched before most packages' own library folders", "ld.so(8)"),
+    EnvVar(
         "DYLD_LIBRARY_PATH",
         "redirects every library of the same file name; lost when a script starts through /bin/sh or /usr/bin/env",
         "dyld(1)",
         only_on="darwin",
     ),
-    Known(
+    EnvVar(
         "DYLD_INSERT_LIBRARIES",
         "adds a library to every program; it does not replace one",
         "dyld(1)",
         only_on="darwin",
     ),
-    Known("HTTPS_PROXY", "sends downloads through this proxy", "requests documentation"),
-    Known("https_proxy", "sends downloads through this proxy", "requests documentation"),
+    EnvVar("HTTPS_PROXY", "sends downloads through this proxy", "requests documentation"),
+    EnvVar("https_proxy", "sends downloads through this proxy", "requests documentation"),
 )
 _SECRET = re.compile(r"(?:TOKEN|API_KEY|SECRET|PASSWORD)$")
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.room import FULL
+from holdfast.core.disk_space import FULL
 
 _TIMEOUT_SECONDS = 10
 _SMALL = (".json", ".txt", ".model", ".jinja")

@@ -6,7 +6,7 @@ from holdfast.core.errors import MachineError, RequestError, set_to, type_comman
 from holdfast.core.facts import DatasetFacts, MachineFacts, ModelFacts
 from holdfast.core.plan import Choice
 from holdfast.core.request import TrainRequest
-from holdfast.planning.processes import cores_of
+from holdfast.planning.parallel import cores_of
 
 _ASKED = "as asked"
 _ENCODERS = (

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from holdfast.core.errors import MachineError, RunFailed
+from holdfast.core.errors import FallbacksFailed, MachineError
 from holdfast.core.evidence import Decision, Diagnosis
 from holdfast.core.plan import Remedy, Rung
 from holdfast.hazards import find_hazard
@@ -275,5 +275,5 @@ def _because(decision: Decision, because: str) -> Decision:
 
 
 def _stop(diagnosis: Diagnosis, last: Tried, because: str, exit_code: int | None = None) -> Decision:
-    code = MachineError.exit_code if diagnosis.slug in _MACHINE_CANNOT else RunFailed.exit_code
+    code = MachineError.exit_code if diagnosis.slug in _MACHINE_CANNOT else FallbacksFailed.exit_code
     return Decision(action="stop", because=because, changes=last.changes, exit_code=exit_code or code)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.plan import Rung
 from holdfast.planning.ladder import OF_RANKS, Changes, Ladder
-from holdfast.planning.processes import fewer_processes
+from holdfast.planning.parallel import fewer_processes
 
 _MOST_HALVINGS = 10
 # The preload and our engine do these in any case.

@@ -42,7 +42,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+class ProofPlan:
     """Which parts are to be proven, and why not the others."""
 
     longest: bool  # rung 2
@@ -84,12 +84,12 @@ def start_seconds(processes: int) -> float:
     return _START_SECONDS if processes == 1 else 2 * _START_SECONDS
 
 
-def choose_proof(mode: str, run_seconds: float, candidate_count: int, start: float = _START_SECONDS) -> Proof:
+def choose_proof(mode: str, run_seconds: float, candidate_count: int, start: float = _START_SECONDS) -> ProofPlan:
     """Prove what fits into five percent of the run, most telling first."""
     if mode == "never":
-        return Proof(longest=False, candidates=False, first_steps=False, budget_seconds=0, because="as asked for")
+        return ProofPlan(longest=False, candidates=False, first_steps=False, budget_seconds=0, because="as asked for")
     if mode == "always":
-        return Proof(
+        return ProofPlan(
             longest=True, candidates=True, first_steps=True, budget_seconds=max(60.0, BUDGET_SHARE * run_seconds)
         )
     budget = BUDGET_SHARE * run_seconds
@@ -104,7 +104,7 @@ def choose_proof(mode: str, run_seconds: float, candidate_count: int, start: flo
             taken[name], left = True, left - cost
     short = f"about {run_seconds:.0f} s of work allow {budget:.1f} s of proof"
     because = "" if all(taken.values()) else short if any(taken.values()) else f"the proof would take longer; {short}"
-    return Proof(**taken, budget_seconds=budget, because=because)
+    return ProofPlan(**taken, budget_seconds=budget, because=because)
 
 
 def candidates_for(

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
+from holdfast.core.disk_space import room_at, room_words
 from holdfast.core.errors import MachineError
-from holdfast.core.room import room_at, room_words
 from holdfast.core.runfolder import checkpoints_folder
 from holdfast.core.text import human_bytes
 from holdfast.planning.memory_model import checkpoint_bytes
-from holdfast.planning.plan import TrainPlan
+from holdfast.planning.train_plan import TrainPlan
 
 
 def require_room(run: Path, plan: TrainPlan) -> None:

@@ -1,31 +1,27 @@
-"""The doctor's front door: ask a machine or a folder, then every hazard; and the reversible link fix."""
+"""The doctor's front door: ask a machine or a folder, then every hazard."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from holdfast.core.facts import DeviceTrial, MachineFacts
 from holdfast.doctor.checkup import Checkup, check
 from holdfast.doctor.native_findings import native_findings
-from holdfast.doctor.parts import FOLDER_PARTS, PARTS, Part
-from holdfast.doctor.render import Style, render_close, render_findings, render_json, render_part
+from holdfast.doctor.render import Style, render_close, render_findings, render_json, render_section
+from holdfast.doctor.sections import FOLDER_SECTIONS, SECTIONS, Section
 from holdfast.hazards import Hazard, find_hazard
-from holdfast.machine.folder import facts_of_folder
-from holdfast.machine.probe import ask_this_machine
+from holdfast.machine.probe import ask_this_machine, facts_of_folder
 
 __all__ = (
     "Checkup",
-    "LinkChange",
-    "Part",
+    "Section",
     "Style",
     "check_folder",
     "check_machine",
-    "links_to_make",
-    "links_to_undo",
     "render_close",
     "render_findings",
     "render_json",
-    "render_part",
+    "render_section",
 )
 
 _MPS_FAILURES = {"crash": "mps-crash", "hang": "mps-hang", "differs": "mps-wrong-results"}
@@ -34,15 +30,15 @@ _MPS_FAILURES = {"crash": "mps-crash", "hang": "mps-hang", "differs": "mps-wrong
 def check_machine(
     device_limit_seconds: float,
     *,
-    on_part: Callable[[Part, MachineFacts], None] = lambda part, facts: None,
+    on_section: Callable[[Section, MachineFacts], None] = lambda section, facts: None,
     on_wait: Callable[[list[str], float], None] = lambda waiting, seconds: None,
 ) -> Checkup:
     """Ask this machine everything, then ask every hazard. Parts are handed over as soon as they are known."""
     asking = ask_this_machine(device_limit_seconds)
     try:
-        for part in PARTS:
-            asking.wait_for(part.probes, on_wait)
-            on_part(part, asking.facts())
+        for section in SECTIONS:
+            asking.wait_for(section.probes, on_wait)
+            on_section(section, asking.facts())
         facts = asking.all_facts(on_wait)
         report = asking.extras.get("report")
         checkup = check(facts, native=native_findings(report) if report else (), name_failure=name_failure)
@@ -51,11 +47,13 @@ def check_machine(
         asking.close()
 
 
-def check_folder(folder: Path, *, on_part: Callable[[Part, MachineFacts], None] = lambda part, facts: None) -> Checkup:
+def check_folder(
+    folder: Path, *, on_section: Callable[[Section, MachineFacts], None] = lambda section, facts: None
+) -> Checkup:
     """Ask a folder of installed packages, also of another system, then every hazard."""
     facts, report = facts_of_folder(folder)
-    for part in FOLDER_PARTS:
-        on_part(part, facts)
+    for section in FOLDER_SECTIONS:
+        on_section(section, facts)
     return replace(check(facts, native=native_findings(report)), native=report)
 
 
@@ -69,29 +67,3 @@ def name_failure(trial: DeviceTrial) -> Hazard | None:
     if diagnosis.confidence == "proven":
         return find_hazard(diagnosis.slug)
     return find_hazard(_MPS_FAILURES.get(trial.outcome, "")) if trial.device.startswith("mps") else None
-
-
-@dataclass(frozen=True, slots=True)
-class LinkChange:
-    """A change to an environment's links: the plan, how it reads, and the doing of it."""
-
-    plan: object
-    text: str
-    has_work: bool
-    apply: Callable[[], tuple[str, ...]]
-
-
-def links_to_make(folder: Path) -> LinkChange:
-    """Plan the links that leave one OpenMP copy in an environment; change nothing yet."""
-    from holdfast.doctor.link_fix import apply_fix, plan_fix, render_fix
-
-    plan = plan_fix(folder)
-    return LinkChange(plan, render_fix(plan), bool(plan.actions), lambda: apply_fix(plan))
-
-
-def links_to_undo(folder: Path) -> LinkChange:
-    """Plan the way back; change nothing yet."""
-    from holdfast.doctor.link_fix import apply_unfix, plan_unfix, render_unfix
-
-    plan = plan_unfix(folder)
-    return LinkChange(plan, render_unfix(plan), bool(plan.steps), lambda: apply_unfix(plan))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.runfolder import SETTINGS
-from holdfast.machine.memory import probe_memory_bytes, probe_memory_free_bytes
+from holdfast.machine.resources import probe_memory_bytes, probe_memory_free_bytes
 from holdfast.planning.ladder import Changes
 from holdfast.supervisor.child import Launch
 from holdfast.supervisor.spare import Spare

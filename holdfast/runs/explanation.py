@@ -18,7 +18,7 @@ from holdfast.core.evidence import Diagnosis, Evidence, Passage
 from holdfast.core.plan import Remedy, in_script
 from holdfast.core.runfolder import CHILD, EVIDENCE, OUTCOME, REQUEST
 from holdfast.data.magic import name_of_binary
-from holdfast.doctor.own_findings import OWN_FINDINGS
+from holdfast.doctor.checkup import OWN_FINDINGS
 from holdfast.hazards import Hazard, find_hazard
 from holdfast.logs.log_file import read_log_file
 from holdfast.logs.raw_bytes import read_bytes

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from holdfast.core.disk_space import cannot_write
 from holdfast.core.errors import RequestError
-from holdfast.core.room import cannot_write
 from holdfast.core.runfolder import REQUEST
 
 RUNS = "runs"  # where run folders go when none is named

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.artifacts import to_plain
+from holdfast.core.disk_space import writing
 from holdfast.core.env import lease_seconds, node_name
 from holdfast.core.errors import HoldfastError, RequestError
 from holdfast.core.notice import Seen
 from holdfast.core.old_events import Events
 from holdfast.core.records import Outcome
-from holdfast.core.room import writing
 from holdfast.core.runfolder import CHILD, EVENTS, NODES, NOTICE, OUTCOME, attempt_folder, attempt_folders, part_folder
 from holdfast.core.text import human_seconds
 from holdfast.runs.lease import (

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.core.artifacts import write_artifact
+from holdfast.core.disk_space import cannot_write
 from holdfast.core.errors import HoldfastError
-from holdfast.core.room import cannot_write
 from holdfast.core.runfolder import SUPERVISOR
 from holdfast.runs.identity import describe_process
 from holdfast.runs.lease import AlreadyHeld, Lease, Say, machine_id, newest_lease, seen_lease, take_lease

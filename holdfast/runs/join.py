@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.artifacts import read_artifact, to_plain, write_artifact
+from holdfast.core.disk_space import cannot_write
 from holdfast.core.env import node_name
 from holdfast.core.errors import RequestError
 from holdfast.core.request import DATA_SHA256, FIELDS, TrainRequest, to_saved
-from holdfast.core.room import cannot_write
 from holdfast.core.runfolder import NODES, REQUEST, RESULT
 from holdfast.core.text import option, plural
 from holdfast.runs.command import CommandRequest

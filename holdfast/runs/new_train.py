@@ -11,7 +11,7 @@ from pathlib import Path
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import RequestError
-from holdfast.core.misspelt import did_you_mean
+from holdfast.core.path_guess import did_you_mean
 from holdfast.core.request import TrainRequest, nodes_of, read_saved, to_saved
 from holdfast.core.runfolder import NODES, PLAN, REQUEST, model_folder
 from holdfast.planning.presets import with_preset

@@ -26,7 +26,7 @@ from holdfast.data.subset import write_longest
 from holdfast.planning.proving import (
     COMPARISON,
     SECONDS_EACH,
-    Proof,
+    ProofPlan,
     Work,
     candidates_for,
     choose_proof,
@@ -135,7 +135,7 @@ class _Proving:
         fixed = {name for name, value in given.items() if value is not None}
         return tuple(candidate for candidate in found if not fixed & candidate.keys())
 
-    def _skip(self, proof: Proof, known: Proven | None) -> None:
+    def _skip(self, proof: ProofPlan, known: Proven | None) -> None:
         because = f"proven here {_ago(known.time)}: {known.words}" if known else proof.because
         because = because or "the run is shorter than its proof"
         state = "remembered" if known else "skipped"
@@ -217,7 +217,7 @@ class _Proving:
 
     # Candidates
 
-    def _prove_candidates(self, offered: tuple[dict[str, object], ...], proof: Proof) -> None:
+    def _prove_candidates(self, offered: tuple[dict[str, object], ...], proof: ProofPlan) -> None:
         folder = self._folder / "candidates"
         folder.mkdir(parents=True, exist_ok=True)
         tried: list[dict[str, object]] = list(offered)

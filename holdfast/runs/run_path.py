@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from holdfast.core.errors import RequestError
-from holdfast.core.misspelt import did_you_mean
+from holdfast.core.path_guess import did_you_mean
 from holdfast.core.runfolder import REQUEST
 from holdfast.runs.folders import RUNS
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.errors import HoldfastError, MachineError, RequestError, RunFailed
+from holdfast.core.errors import FallbacksFailed, HoldfastError, MachineError, RequestError
 from holdfast.core.old_events import read_events
 from holdfast.core.runfolder import EVENTS
 from holdfast.planning.ladders import engine_ladder
@@ -50,7 +50,7 @@ def run_small(
 
 def _refused(run: Path, result: Result) -> HoldfastError:
     kinds = {RequestError.exit_code: RequestError, MachineError.exit_code: MachineError}
-    kind = kinds.get(result.exit_code, RunFailed)
+    kind = kinds.get(result.exit_code, FallbacksFailed)
     return kind(
         "the run does not even do one step with its longest examples",
         seen=f"{result.sentence}; all that was seen is in {run}",

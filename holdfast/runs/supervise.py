@@ -30,10 +30,10 @@ from pathlib import Path
 from typing import Literal
 
 from holdfast.core.artifacts import write_artifact
+from holdfast.core.disk_space import cannot_write, writing
 from holdfast.core.evidence import Decision, Diagnosis
 from holdfast.core.old_events import Events
 from holdfast.core.records import Outcome, read_record
-from holdfast.core.room import cannot_write, writing
 from holdfast.core.runfolder import DECISION, EVENTS, OUTCOME, RESULT, RUNG, STACKS, attempt_folder
 from holdfast.core.text import plural
 from holdfast.planning.ladder import DEFAULT_MAX_ATTEMPTS, Changes, Ladder, choose_rung

@@ -23,9 +23,9 @@ import psutil
 
 from holdfast import __version__
 from holdfast.core.artifacts import to_json
+from holdfast.core.disk_space import cannot_put
 from holdfast.core.errors import HoldfastError, RequestError
 from holdfast.core.redact import Redactor, is_secret_name
-from holdfast.core.room import cannot_put
 from holdfast.core.runfolder import (
     DATASET,
     DOCTOR,

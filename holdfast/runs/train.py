@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.artifacts import read_artifact, write_artifact
+from holdfast.core.disk_space import writing
 from holdfast.core.env import node_name
 from holdfast.core.errors import HoldfastError, RequestError
 from holdfast.core.request import KIND, TrainRequest, nodes_of, read_saved
-from holdfast.core.room import writing
 from holdfast.core.runfolder import NODES, PLAN, REQUEST, attempt_folders
 from holdfast.data.amounts import amounts_of
 from holdfast.data.shards import read_manifest
 from holdfast.planning.ladder import Changes
 from holdfast.planning.ladders import engine_ladder
-from holdfast.planning.processes import SHARED_SETTINGS
+from holdfast.planning.parallel import SHARED_SETTINGS
 from holdfast.planning.proving import Work
 from holdfast.runs.crew import Crew
 from holdfast.runs.engine_child import EngineChildren

@@ -26,14 +26,14 @@ from holdfast.data.survey_dataset import Survey, survey
 from holdfast.data.survey_vectors import VectorSurvey
 from holdfast.data.tokenizer import ModelTokenizer
 from holdfast.doctor.checkup import Finding, check
-from holdfast.machine.asking import Asking
 from holdfast.machine.probe import ask_this_machine
+from holdfast.machine.probe_runner import ProbeRunner
 from holdfast.models.catalog import DEFAULT_FOR
 from holdfast.models.resolve import Progress, require_model, resolve
 from holdfast.models.shape import read_shape
 from holdfast.models.store import ModelFolder
-from holdfast.planning.plan import TrainPlan, make_plan
 from holdfast.planning.presets import is_of_preset
+from holdfast.planning.train_plan import TrainPlan, make_plan
 from holdfast.runs.checkpoint_room import require_room
 
 OnEvent = Callable[[str, Mapping[str, object]], None]
@@ -199,7 +199,7 @@ def find_model(
     return resolve(request.model or DEFAULT_FOR[task], on_progress, say=say, offline=request.offline)
 
 
-def _look(run: Path, request: TrainRequest, asking: Asking, story: Story) -> MachineFacts:
+def _look(run: Path, request: TrainRequest, asking: ProbeRunner, story: Story) -> MachineFacts:
     story.tell("phase", phase="look")
     facts = asking.all_facts(
         lambda waiting, seconds: story.working(f"asking this machine: {', '.join(waiting)}", 0, None)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 
+from holdfast.core.disk_space import FULL
 from holdfast.core.errors import MachineError
-from holdfast.core.room import FULL
 from holdfast.service.object_store import ObjectStore
 
 _INDEX = re.compile(r"index-(\d{6})\.json")

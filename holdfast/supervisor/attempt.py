@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Literal
 
 from holdfast.core.artifacts import write_artifact
+from holdfast.core.disk_space import FULL
 from holdfast.core.evidence import Diagnosis, Evidence
 from holdfast.core.old_events import Events, read_events
 from holdfast.core.records import Outcome, OutcomeKind
-from holdfast.core.room import FULL
 from holdfast.core.runfolder import DIAGNOSIS, EVENTS, SAMPLES, STOP
 from holdfast.hazards import find_hazard
 from holdfast.supervisor.budgets import Budgets

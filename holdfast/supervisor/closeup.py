@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.core.groups import frozen_group
+from holdfast.core.cgroups import frozen_group
 from holdfast.core.text import plural
 from holdfast.supervisor.processes import ProcessSample, ThreadSample, TreeSample, sample_tree
 from holdfast.supervisor.syscalls import call_name

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.core.groups import frozen_group
+from holdfast.core.cgroups import frozen_group
 from holdfast.supervisor.child import Child, free_room
 from holdfast.supervisor.members import Identity, Member, find_member, find_members, read_root
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.core.groups import group_folders, read_group_file
+from holdfast.core.cgroups import group_folders, read_group_file
 from holdfast.core.text import human_bytes
 from holdfast.supervisor.mac_reports import find_jetsam_lines
 

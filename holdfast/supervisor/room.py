@@ -10,8 +10,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from holdfast.core.disk_space import room_at, room_words
 from holdfast.core.old_events import read_events
-from holdfast.core.room import room_at, room_words
 from holdfast.core.runfolder import CHILD, EVENTS
 from holdfast.core.text import human_bytes
 

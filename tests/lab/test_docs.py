@@ -94,7 +94,7 @@ def _type(block: Block, folder: Path, env: dict[str, str], pid: int) -> None:
 
 def _variants(span: str) -> list[str]:
     """The commands that a piece of inline code stands for; none where it is no whole command of ours."""
-    if not span.startswith("holdfast ") or "..." in span or any(word in span for word in ("WORDS", "NAME", "--fix")):
+    if not span.startswith("holdfast ") or "..." in span or any(word in span for word in ("WORDS", "NAME")):
         return []
     with_options = [span.replace("[", "").replace("]", ""), re.sub(r"\[.*?\]", "", span).strip()]
     found = []

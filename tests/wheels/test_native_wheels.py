@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.machine.native.binary import NativeFile
+from holdfast.machine.native.native_report import NativeReport, survey_folder
 from holdfast.machine.native.reader import read_native
 from holdfast.machine.native.runtimes import openmp_requests
 from holdfast.machine.native.scan import scan_roots
-from holdfast.machine.native.survey import NativeReport, survey_folder
 
 pytestmark = [pytest.mark.wheels, pytest.mark.timeout(900)]
 

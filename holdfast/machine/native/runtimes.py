@@ -57,7 +57,7 @@ class OpenmpRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class OpenmpUse:
     """What a distribution asks for: one reference and the number of its files that make it."""
 
     owner: str
@@ -155,7 +155,7 @@ def openmp_requests(scan: Scan) -> tuple[OpenmpRequest, ...]:
     return tuple(requests)
 
 
-def openmp_uses(scan: Scan) -> tuple[Use, ...]:
+def openmp_uses(scan: Scan) -> tuple[OpenmpUse, ...]:
     """What each distribution asks for, each reference once."""
     counted: dict[tuple[str, str], list[OwnedFile]] = {}
     for file in scan.files:
@@ -163,7 +163,7 @@ def openmp_uses(scan: Scan) -> tuple[Use, ...]:
             if openmp_kind(reference):
                 counted.setdefault((file.owner, reference), []).append(file)
     return tuple(
-        Use(owner, reference, len(files), tuple(sorted({path for file in files for path in file.native.rpaths})))
+        OpenmpUse(owner, reference, len(files), tuple(sorted({path for file in files for path in file.native.rpaths})))
         for (owner, reference), files in sorted(counted.items())
     )
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from holdfast.machine.libraries import canonical
 from holdfast.machine.native.binary import NativeFile, Unreadable, is_file, printable
-from holdfast.machine.native.folders import prefix_of
 from holdfast.machine.native.reader import read_native
+from holdfast.machine.native.site_packages import prefix_of
 
 _NATIVE = re.compile(r"\.(?:so|dylib|pyd|dll)$|\.so\.[\d.]+$", re.IGNORECASE)
 _NEVER_LOADED = ("torch/bin", "torch/test")

@@ -6,8 +6,8 @@ from itertools import permutations
 from typing import Literal
 
 from holdfast.core.facts import NativeConflict
-from holdfast.machine.native import loaders
-from holdfast.machine.native.loaders import Copy, Process, Reply, Shelf, play
+from holdfast.machine.native import dynamic_loader
+from holdfast.machine.native.dynamic_loader import LibraryCopy, LibraryFinder, Process, Reply, play
 from holdfast.machine.native.runtimes import OpenmpRequest, ProtobufExport, openmp_requests
 from holdfast.machine.native.scan import Scan
 
@@ -25,10 +25,10 @@ def judge_openmp(scan: Scan, homebrew: bool | None) -> tuple[NativeConflict, ...
 
     When it is not known whether Homebrew's libomp is there, both cases are played, and where they differ each says so.
     """
-    if homebrew is not None or scan.os != "macos" or loaders.HOST_SYSTEM == "macos":
-        return tuple(_pairs(scan, Shelf(scan, homebrew)))
-    with_it = {_order(pair): pair for pair in _pairs(scan, Shelf(scan, True))}
-    without = {_order(pair): pair for pair in _pairs(scan, Shelf(scan, False))}
+    if homebrew is not None or scan.os != "macos" or dynamic_loader.HOST_SYSTEM == "macos":
+        return tuple(_pairs(scan, LibraryFinder(scan, homebrew)))
+    with_it = {_order(pair): pair for pair in _pairs(scan, LibraryFinder(scan, True))}
+    without = {_order(pair): pair for pair in _pairs(scan, LibraryFinder(scan, False))}
     conflicts = []
     for order in dict.fromkeys((*with_it, *without)):
         one, other = with_it.get(order), without.get(order)
@@ -41,14 +41,9 @@ def judge_openmp(scan: Scan, homebrew: bool | None) -> tuple[NativeConflict, ...
     return tuple(conflicts)
 
 
-def crashing_orders(scan: Scan, homebrew: bool | None, links: Mapping[str, str]) -> set[tuple[str, str]]:
-    """The orders of imports that may crash if some copies were links to others."""
-    return {_order(pair) for pair in _pairs(scan, Shelf(scan, homebrew, links)) if pair.outcome == "crash"}
-
-
 def loaded_alone(scan: Scan, homebrew: bool | None) -> Mapping[str, Process]:
     """What each distribution that uses OpenMP loads when it is imported alone."""
-    shelf = Shelf(scan, homebrew)
+    shelf = LibraryFinder(scan, homebrew)
     return {owner: play(scan, shelf, requests) for owner, requests in _by_owner(scan).items()}
 
 
@@ -84,7 +79,7 @@ def _by_owner(scan: Scan) -> dict[str, list[OpenmpRequest]]:
     return dict(sorted(owners.items()))
 
 
-def _pairs(scan: Scan, shelf: Shelf) -> Iterator[NativeConflict]:
+def _pairs(scan: Scan, shelf: LibraryFinder) -> Iterator[NativeConflict]:
     owners = _by_owner(scan)
     for owner, requests in owners.items():
         process = play(scan, shelf, requests)
@@ -132,7 +127,7 @@ def _why_shared(second: str, process: Process) -> str:
     return f"{copy.shown} answers {second} too: {how}"
 
 
-def _several(system: str, copies: Sequence[Copy], is_alone: bool) -> tuple[Outcome, str]:
+def _several(system: str, copies: Sequence[LibraryCopy], is_alone: bool) -> tuple[Outcome, str]:
     kmp = [copy for copy in copies if copy.kind in _KMP]
     if len(kmp) < 2:
         kinds = sorted({copy.kind for copy in copies})
@@ -148,7 +143,7 @@ def _several(system: str, copies: Sequence[Copy], is_alone: bool) -> tuple[Outco
     return "crash", f"these are all KMP runtimes, the one mix known to deadlock or abort on Linux: {names}"
 
 
-def _several_on_macos(kmp: Sequence[Copy]) -> tuple[Outcome, str]:
+def _several_on_macos(kmp: Sequence[LibraryCopy]) -> tuple[Outcome, str]:
     merging = [copy for copy in kmp if copy.merges]
     older = [copy for copy in kmp if not copy.merges]
     if len(merging) >= 2:

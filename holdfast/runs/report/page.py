@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from holdfast import __version__
-from holdfast.core.room import cannot_put
+from holdfast.core.disk_space import cannot_put
 from holdfast.core.runfolder import REPORT
 from holdfast.runs.report.attempts_section import attempts_section
 from holdfast.runs.report.data_section import data_section

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from holdfast.cli import cli
 from holdfast.core.errors import RequestError
-from holdfast.doctor.own_findings import OWN_FINDINGS
+from holdfast.doctor.checkup import OWN_FINDINGS
 
 ABORT = "OMP: Error #15: Initializing libomp.dylib, but found libomp.dylib already initialized.\n"
 

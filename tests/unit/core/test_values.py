@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.artifacts import to_plain, write_artifact
-from holdfast.core.errors import MachineError, RequestError, RunFailed, render_error
+from holdfast.core.errors import FallbacksFailed, MachineError, RequestError, render_error
 from holdfast.core.facts import MachineFacts, release
 from holdfast.core.heartbeat import BeatWriter, read_beat
 from holdfast.core.old_events import Events, read_events
@@ -25,7 +25,7 @@ def test_an_error_reads_state_first_and_advice_after():
 
 
 def test_exit_codes_say_who_can_act():
-    assert [kind("x").exit_code for kind in (RequestError, MachineError, RunFailed)] == [2, 3, 4]
+    assert [kind("x").exit_code for kind in (RequestError, MachineError, FallbacksFailed)] == [2, 3, 4]
 
 
 def test_an_artifact_is_whole_and_leaves_no_draft(tmp_path):

@@ -6,8 +6,7 @@ import pytest
 
 from holdfast.core.facts import DeviceTrial, MachineFacts, Variable
 from holdfast.core.plan import Plan, Remedy
-from holdfast.doctor.checkup import Finding, check
-from holdfast.doctor.own_findings import OWN_FINDINGS
+from holdfast.doctor.checkup import OWN_FINDINGS, Finding, check
 from holdfast.hazards import Hazard, Invited, all_hazards
 
 

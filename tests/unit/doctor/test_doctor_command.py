@@ -1,7 +1,6 @@
 """The command itself: what goes to stdout, which exit code, and what is asked before a change."""
 
 import json
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -10,7 +9,7 @@ from holdfast.cli.doctor import doctor
 from holdfast.core.errors import RequestError
 from holdfast.core.facts import MachineFacts
 from holdfast.doctor.checkup import Checkup, Finding
-from holdfast.doctor.parts import PARTS
+from holdfast.doctor.sections import SECTIONS
 from holdfast.runs import checkup as front_door
 
 FACTS = MachineFacts(os="linux", os_version="Debian 12", sources={"os": "sys.platform"})
@@ -22,33 +21,17 @@ def machine(monkeypatch):
     """Replace the machine by one with these findings."""
 
     def be(*findings):
-        def check_machine(limit_seconds, *, on_part, on_wait):
+        def check_machine(limit_seconds, *, on_section, on_wait):
             be.limit_seconds = limit_seconds
             on_wait(["trials"], 9.0)
-            for part in PARTS:
-                on_part(part, FACTS)
+            for section in SECTIONS:
+                on_section(section, FACTS)
             return Checkup(facts=FACTS, findings=findings)
 
         monkeypatch.setattr(front_door, "check_machine", check_machine)
         return be
 
     return be
-
-
-@pytest.fixture
-def links(monkeypatch):
-    """Replace the link fix by one that records whether it was applied."""
-    applied = []
-
-    def plan(folder):
-        applied.append(str(folder))
-        return front_door.LinkChange(
-            {"environment": str(folder)}, "1 link to make", True, lambda: (applied.append("applied"), ("linked",))[1]
-        )
-
-    monkeypatch.setattr(front_door, "links_to_make", plan)
-    monkeypatch.setattr(front_door, "links_to_undo", plan)
-    return applied
 
 
 def run(*arguments, **more):
@@ -90,29 +73,3 @@ def test_a_folder_that_is_not_there_is_the_requests_fault(tmp_path):
     result = run("--env", str(tmp_path / "missing"))
     assert isinstance(result.exception, RequestError)
     assert "missing" in result.exception.what
-
-
-def test_fix_asks_and_does_nothing_without_a_terminal(links):
-    result = run("--fix", input="y\n")
-    assert isinstance(result.exception, RequestError)
-    assert "applied" not in links
-    assert "1 link to make" in result.stdout
-
-
-def test_fix_with_yes_changes_the_environment_that_was_named(links, tmp_path):
-    result = run("--env", str(tmp_path), "--fix", "--yes")
-    assert result.exit_code == 0
-    assert links == [str(tmp_path), "applied"]
-    assert result.stdout.splitlines() == ["1 link to make", "linked"]
-
-
-def test_unfix_in_json_holds_the_plan_and_what_was_done(links):
-    result = run("--unfix", "--yes", "--json")
-    value = json.loads(result.stdout)
-    assert value["said"] == ["linked"]
-    assert Path(value["plan"]["environment"]).is_dir()
-
-
-def test_fix_and_unfix_together_are_refused(links):
-    assert isinstance(run("--fix", "--unfix").exception, RequestError)
-    assert links == []

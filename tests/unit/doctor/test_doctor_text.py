@@ -17,8 +17,8 @@ from holdfast.core.facts import (
 )
 from holdfast.core.plan import Remedy
 from holdfast.doctor.checkup import Checkup, Finding
-from holdfast.doctor.parts import FOLDER_PARTS, PARTS
-from holdfast.doctor.render import Style, render_close, render_findings, render_json, render_part
+from holdfast.doctor.render import Style, render_close, render_findings, render_json, render_section
+from holdfast.doctor.sections import FOLDER_SECTIONS, SECTIONS
 from holdfast.doctor.show_fact import show_fact
 
 MAC = MachineFacts(
@@ -67,8 +67,8 @@ WARNING = Finding(
 NOTE = Finding(slug="check-failed", severity="note", seen="a check broke")
 
 
-def lines_of(facts, parts=PARTS, style=None):
-    return [line for part in parts for line in render_part(part, facts, style or Style())]
+def lines_of(facts, parts=SECTIONS, style=None):
+    return [line for section in parts for line in render_section(section, facts, style or Style())]
 
 
 def test_a_mac_in_a_few_lines():
@@ -106,7 +106,7 @@ def test_a_folder_of_another_system():
         distributions={"torch": "2.8.0"},
         sources={"distributions": "/env/Lib/site-packages", "conflicts": "9 native files"},
     )
-    assert lines_of(facts, FOLDER_PARTS) == [
+    assert lines_of(facts, FOLDER_SECTIONS) == [
         "[ok] 1 distribution for Windows x86_64 in /env/Lib/site-packages",
         "[ok] 0 OpenMP runtimes among the installed packages, no clash",
     ]
@@ -117,7 +117,7 @@ def test_conflicts_are_left_to_the_findings():
         runtime="openmp", first="a 1", second="b 2", copies=2, outcome="crash", because="weak symbols"
     )
     facts = MachineFacts(conflicts=(pair,), sources={"conflicts": "files"})
-    assert lines_of(facts, PARTS[-2:-1]) == []
+    assert lines_of(facts, SECTIONS[-2:-1]) == []
     assert "a 1 then b 2: crash, weak symbols" in show_fact("conflicts", facts)
 
 
@@ -187,7 +187,7 @@ def test_a_command_is_never_broken_over_two_lines():
 
 
 def test_colour_is_on_the_box_alone():
-    (line,) = render_part(PARTS[0], MAC, Style(color=True))
+    (line,) = render_section(SECTIONS[0], MAC, Style(color=True))
     assert line == "\x1b[32m[ok]\x1b[0m macOS 15.1, Apple M2 Pro, arm64"
 
 

@@ -3,9 +3,9 @@ import json
 import pytest
 import torch
 
+from holdfast.core.disk_space import Room
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.old_events import Events, read_events
-from holdfast.core.room import Room
 from holdfast.engine import checkpoint
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.checkpoint import Checkpoints, identity_of, require_same

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.groups import read_mounts, unescape
-from holdfast.machine.cgroup import cpu_quota, memory_limit, memory_room
+from holdfast.core.cgroups import read_mounts, unescape
+from holdfast.machine.resources import cpu_quota, memory_limit, memory_room
 
 V2_MOUNT = "24 31 0:22 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 V1_MOUNTS = (

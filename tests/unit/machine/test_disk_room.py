@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from holdfast.machine.disk import disk_at, filesystem_of, nearest_folder
+from holdfast.machine.resources import disk_at, filesystem_of, nearest_folder
 
 MOUNTS = r"""22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
 40 22 0:31 / /home rw - nfs4 server:/home rw

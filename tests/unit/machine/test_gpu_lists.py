@@ -4,7 +4,7 @@ import json
 
 from holdfast.core.facts import Gpu, GpuProcess
 from holdfast.machine import gpu
-from holdfast.machine.power import read_power
+from holdfast.machine.system import read_power
 
 CARDS = "NVIDIA H200, 143771, 143156, 9.0\nTesla T4, 15360, 15102, 7.5\n"
 OLD_DRIVER_CARD = "Tesla K80, 11441, [N/A], [Not Supported]\n"

@@ -1,7 +1,7 @@
 """The system, the chip and the interpreter, read from what real machines print."""
 
-from holdfast.machine import interpreter, system
-from holdfast.machine.cpu import read_flags, read_mac_flags
+from holdfast.machine import system
+from holdfast.machine.resources import read_flags, read_mac_flags
 
 XEON = """processor\t: 0
 vendor_id\t: GenuineIntel
@@ -76,7 +76,7 @@ def test_flags_that_decide_kernels_are_picked_on_every_make_of_cpu():
 
 
 def test_makers_of_pythons_are_known_by_their_folders():
-    assert interpreter.maker_of("/opt/homebrew/Cellar/python@3.12/3.12.4/Frameworks") == "Homebrew"
-    assert interpreter.maker_of("/Library/Frameworks/Python.framework/Versions/3.12") == "python.org"
-    assert interpreter.maker_of("/Users/x/.local/share/uv/python/cpython-3.12.4-macos-aarch64-none") == "uv"
-    assert interpreter.maker_of("/usr") == ""
+    assert system.maker_of("/opt/homebrew/Cellar/python@3.12/3.12.4/Frameworks") == "Homebrew"
+    assert system.maker_of("/Library/Frameworks/Python.framework/Versions/3.12") == "python.org"
+    assert system.maker_of("/Users/x/.local/share/uv/python/cpython-3.12.4-macos-aarch64-none") == "uv"
+    assert system.maker_of("/usr") == ""

@@ -5,7 +5,7 @@ import pytest
 from holdfast.machine.commands import Unanswerable
 from holdfast.machine.trials import (
     Children,
-    Ending,
+    TrialEnd,
     found_devices,
     innermost_frame,
     judge,
@@ -37,7 +37,7 @@ GOOD = (*DOING, {"outcome": "agrees", "detail": "loss 5.1 and gradients as in do
 
 
 def ending(lines=(), errors="", code=0):
-    return Ending(lines, errors, code, 3.0)
+    return TrialEnd(lines, errors, code, 3.0)
 
 
 def test_a_step_that_agrees():

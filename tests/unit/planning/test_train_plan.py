@@ -7,8 +7,8 @@ from holdfast.core.facts import DatasetFacts, DeviceTrial, Gpu, Lengths, Machine
 from holdfast.core.request import make_request
 from holdfast.planning.choices import class_weights
 from holdfast.planning.memory_model import need_of
-from holdfast.planning.plan import make_plan
 from holdfast.planning.presets import PRESETS, is_of_preset, with_preset
+from holdfast.planning.train_plan import make_plan
 
 MINILM = ModelFacts(
     name="minilm",

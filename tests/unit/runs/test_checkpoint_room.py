@@ -6,7 +6,7 @@ from holdfast.core.errors import MachineError
 from holdfast.core.facts import ModelFacts
 from holdfast.core.plan import Choice
 from holdfast.planning.memory_model import MemoryNeed
-from holdfast.planning.plan import TrainPlan
+from holdfast.planning.train_plan import TrainPlan
 from holdfast.runs.checkpoint_room import require_room
 
 

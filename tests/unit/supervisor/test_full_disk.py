@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from holdfast.core.room import Room
+from holdfast.core.disk_space import Room
 from holdfast.supervisor.room import FullDisk
 
 PLENTY = Room(free_bytes=10**9, total_bytes=10**10, is_out_of_files=False)

@@ -1,7 +1,7 @@
 """The import orders that a report tells of."""
 
 from holdfast.core.facts import NativeConflict
-from holdfast.machine.native.survey import NativeReport
+from holdfast.machine.native.native_report import NativeReport
 
 
 def orders(report: NativeReport, runtime: str = "openmp") -> dict[tuple[str, ...], tuple[int, str]]:

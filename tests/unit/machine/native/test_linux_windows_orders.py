@@ -6,7 +6,7 @@ import pytest
 from build_binaries import GOMP, KMP, elf, install, pe
 from import_orders import orders
 
-from holdfast.machine.native.survey import survey_folder
+from holdfast.machine.native.native_report import survey_folder
 
 pytestmark = pytest.mark.usefixtures("on_linux")
 

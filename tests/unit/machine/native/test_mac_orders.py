@@ -5,8 +5,8 @@ import pytest
 from build_binaries import LIBOMP_11, LIBOMP_12, install, macho
 from import_orders import orders
 
-from holdfast.machine.native import loaders
-from holdfast.machine.native.survey import survey_folder
+from holdfast.machine.native import dynamic_loader
+from holdfast.machine.native.native_report import survey_folder
 
 pytestmark = pytest.mark.usefixtures("on_linux")
 
@@ -68,8 +68,8 @@ def test_on_a_mac_homebrew_is_looked_for(tmp_path, monkeypatch):
     brew = tmp_path / "brew"
     brew.mkdir()
     (brew / "libomp.dylib").write_bytes(macho(name=f"{brew}/libomp.dylib", symbols=LIBOMP_12))
-    monkeypatch.setattr(loaders, "HOST_SYSTEM", "macos")
-    monkeypatch.setattr(loaders, "_HOMEBREW", {"arm64": str(brew)})
+    monkeypatch.setattr(dynamic_loader, "HOST_SYSTEM", "macos")
+    monkeypatch.setattr(dynamic_loader, "_HOMEBREW", {"arm64": str(brew)})
     monkeypatch.setattr(mac, "HOMEBREW", str(brew))
     mac.torch(tmp_path / "site", "2.13.0")
     mac.xgboost(tmp_path / "site")

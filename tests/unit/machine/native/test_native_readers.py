@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.machine.native.binary import NativeFile, Unreadable
-from holdfast.machine.native.macho_symbols import exported_symbols, openmp_imports
 from holdfast.machine.native.reader import read_native
 
 WHOLE = {
@@ -224,13 +223,3 @@ def test_a_damaged_file_is_read_or_refused_and_never_raises(tmp_path, kind, data
 )
 def test_random_bytes_are_read_or_refused_and_never_raise(tmp_path, magic, rest):
     assert isinstance(read(tmp_path, magic + rest), NativeFile | Unreadable)
-
-
-def test_what_a_consumer_takes_and_a_runtime_offers_can_be_compared(tmp_path):
-    consumer, runtime = tmp_path / "_swig.so", tmp_path / "libomp.dylib"
-    consumer.write_bytes(
-        macho(needed=["@rpath/libomp.dylib"], symbols={KMP: "imported", "omp_new": "imported", "own": "strong"})
-    )
-    runtime.write_bytes(macho(symbols={KMP: "strong", SUSPEND: "weak", "hidden": "local"}))
-    assert openmp_imports(str(consumer), "arm64") == {"_" + KMP, "_omp_new"}
-    assert exported_symbols(str(runtime), "arm64") == {"_" + KMP, "_" + SUSPEND}

@@ -29,7 +29,7 @@ class Probe:
         return self.fills or (self.name,)
 
 
-class Asking:
+class ProbeRunner:
     """Probes under way. Facts can be read as they come; `close` ends what still runs."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Asking:
         self._changed = threading.Condition()
         self._started = 0.0
 
-    def start(self) -> "Asking":
+    def start(self) -> "ProbeRunner":
         """Ask everything at once."""
         self._started = time.monotonic()
         for probe in self.probes:

@@ -6,15 +6,15 @@ module of the same name answers. Nothing is loaded: files are only stat'ed and r
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.machine.native.binary import NativeFile, is_file
-from holdfast.machine.native.folders import prefix_of
 from holdfast.machine.native.reader import read_native
 from holdfast.machine.native.runtimes import Kind, OpenmpRequest, runtime_kind
 from holdfast.machine.native.scan import Scan
+from holdfast.machine.native.site_packages import prefix_of
 
 SYSTEMS = ("macos", "linux", "windows")
 HOST_SYSTEM = {"darwin": "macos", "win32": "windows"}.get(sys.platform, "linux")
@@ -23,8 +23,8 @@ _LINUX_LIBGOMP = ("libgomp.so.1", "libgomp.so.1.0.0")  # one file; its soname is
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
-    """One OpenMP runtime that can be loaded."""
+class LibraryCopy:
+    """One copy of an OpenMP runtime that can be loaded."""
 
     key: tuple[str, int, int]  # the same for one file reached by two paths
     path: str
@@ -40,7 +40,7 @@ class Reply:
     """What a request got, and by which rule."""
 
     request: OpenmpRequest
-    copy: Copy | None  # None: nothing answers
+    copy: LibraryCopy | None  # None: nothing answers
     how: str
 
 
@@ -48,18 +48,18 @@ class Reply:
 class Process:
     """The OpenMP copies that a process has loaded so far, with every name each answers to."""
 
-    copies: list[Copy] = field(default_factory=list)
+    copies: list[LibraryCopy] = field(default_factory=list)
     names: list[set[str]] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
 
-    def named(self, *wanted: str) -> Copy | None:
+    def named(self, *wanted: str) -> LibraryCopy | None:
         """A loaded copy that answers to one of the names."""
         for copy, names in zip(self.copies, self.names, strict=True):
             if names.intersection(wanted):
                 return copy
         return None
 
-    def take(self, copy: Copy, *names: str) -> tuple[Copy, bool]:
+    def take(self, copy: LibraryCopy, *names: str) -> tuple[LibraryCopy, bool]:
         """Load a copy unless that very file is loaded; say whether it was."""
         for index, loaded in enumerate(self.copies):
             if loaded.key == copy.key:
@@ -70,27 +70,23 @@ class Process:
         return copy, False
 
 
-class Shelf:
-    """The copies that can be found at a path: those of the folders, and the system's by name.
+class LibraryFinder:
+    """The copies that can be found at a path: those in the folders, and the system's by name."""
 
-    `links` maps paths to what they would be links to, so that a change can be judged before it is made.
-    """
-
-    def __init__(self, scan: Scan, homebrew: bool | None, links: Mapping[str, str] | None = None):
+    def __init__(self, scan: Scan, homebrew: bool | None):
         self.os = scan.os
         self._homebrew = homebrew
-        self._links = links or {}
         self._homebrew_folder = _HOMEBREW.get(scan.arch, _HOMEBREW["arm64"])
         self._files = {os.path.normpath(file.native.path): file for file in scan.files}
         self._places = tuple(f"{prefix_of(Path(root))}{os.sep}" for root in scan.roots)
         self._arch = scan.arch
-        self._read: dict[str, Copy | None] = {}
+        self._read: dict[str, LibraryCopy | None] = {}
 
-    def at(self, path: str) -> Copy | None:
+    def at(self, path: str) -> LibraryCopy | None:
         """The copy at a path, or None."""
         path = os.path.normpath(path)
         if path not in self._read:
-            self._read[path] = self._look(self._links.get(path, path))
+            self._read[path] = self._look(path)
         return self._read[path]
 
     def beside(self, owner: str, leaf: str) -> Iterable[str]:
@@ -101,19 +97,19 @@ class Shelf:
             if file.owner == owner and file.native.leaf.lower() == leaf.lower()
         ]
 
-    def of_system(self, reference: str, kind: Kind) -> Copy | None:
+    def of_system(self, reference: str, kind: Kind) -> LibraryCopy | None:
         """The system's own copy: libgomp on Linux and vcomp on Windows are taken to be there."""
         leaf = reference.replace("\\", "/").rsplit("/", 1)[-1]
         if self.os == "linux" and leaf in _LINUX_LIBGOMP:
-            return Copy(
+            return LibraryCopy(
                 ("system libgomp", 0, 0), leaf, "the system's libgomp", kind, _LINUX_LIBGOMP[0], False, "the system"
             )
         if self.os == "windows" and kind == "vcomp":
             name = leaf.lower()
-            return Copy((f"system {name}", 0, 0), name, f"the system's {name}", kind, name, False, "the system")
+            return LibraryCopy((f"system {name}", 0, 0), name, f"the system's {name}", kind, name, False, "the system")
         return None
 
-    def _look(self, path: str) -> Copy | None:
+    def _look(self, path: str) -> LibraryCopy | None:
         is_homebrew = self.os == "macos" and path.startswith(tuple(folder + "/" for folder in _HOMEBREW.values()))
         if is_homebrew and self._homebrew is False:
             return None
@@ -122,17 +118,17 @@ class Shelf:
             return self._from_file(path, "Homebrew" if is_homebrew else "the system")
         if self._homebrew and path.startswith(self._homebrew_folder + "/"):
             # Not read here; the copy of it that torch 2.7 to 2.10 carry has the weak functions.
-            return Copy(("homebrew libomp", 0, 0), path, "Homebrew's libomp", "libomp", path, True, "Homebrew")
+            return LibraryCopy(("homebrew libomp", 0, 0), path, "Homebrew's libomp", "libomp", path, True, "Homebrew")
         return None
 
-    def _from_file(self, path: str, otherwise: str) -> Copy | None:
+    def _from_file(self, path: str, otherwise: str) -> LibraryCopy | None:
         known = self._files.get(path)
         native = known.native if known else read_native(path, prefer=self._arch)
         if not isinstance(native, NativeFile):
             return None
         found = Path(path).stat()
         real = self._files.get(os.path.realpath(path), known)
-        return Copy(
+        return LibraryCopy(
             ("file", found.st_dev, found.st_ino),
             path,
             real.relative if real else path,
@@ -148,7 +144,7 @@ def has_homebrew_libomp(arch: str) -> bool:
     return Path(_HOMEBREW.get(arch, _HOMEBREW["arm64"]), "libomp.dylib").is_file()
 
 
-def play(scan: Scan, shelf: Shelf, requests: Iterable[OpenmpRequest]) -> Process:
+def play(scan: Scan, shelf: LibraryFinder, requests: Iterable[OpenmpRequest]) -> Process:
     """Answer requests in order, as one process would, and keep what got loaded."""
     answer = _RULES[scan.os]
     process = Process()
@@ -157,7 +153,7 @@ def play(scan: Scan, shelf: Shelf, requests: Iterable[OpenmpRequest]) -> Process
     return process
 
 
-def _dyld(request: OpenmpRequest, process: Process, shelf: Shelf) -> Reply:
+def _dyld(request: OpenmpRequest, process: Process, shelf: LibraryFinder) -> Reply:
     if request.reference.startswith("@rpath/"):
         loaded = process.named(request.reference)
         if loaded:
@@ -183,7 +179,7 @@ def _dyld_candidates(request: OpenmpRequest) -> Iterable[str]:
     return [os.path.normpath(reference)] if reference.startswith("/") else []
 
 
-def _ldso(request: OpenmpRequest, process: Process, shelf: Shelf) -> Reply:
+def _ldso(request: OpenmpRequest, process: Process, shelf: LibraryFinder) -> Reply:
     loaded = process.named(request.reference)
     if loaded:
         return Reply(request, loaded, f"it answers to the same soname, {request.reference}")
@@ -203,7 +199,7 @@ def _ldso(request: OpenmpRequest, process: Process, shelf: Shelf) -> Reply:
     return Reply(request, None, f"nothing is found for {request.reference}")
 
 
-def _windows(request: OpenmpRequest, process: Process, shelf: Shelf) -> Reply:
+def _windows(request: OpenmpRequest, process: Process, shelf: LibraryFinder) -> Reply:
     leaf = request.reference.replace("\\", "/").rsplit("/", 1)[-1]
     loaded = process.named(leaf.lower())
     if loaded:
@@ -225,7 +221,7 @@ def _folder(path: str) -> str:
     return path.replace("\\", "/").rpartition("/")[0]
 
 
-_RULES: dict[str, Callable[[OpenmpRequest, Process, Shelf], Reply]] = {
+_RULES: dict[str, Callable[[OpenmpRequest, Process, LibraryFinder], Reply]] = {
     "macos": _dyld,
     "linux": _ldso,
     "windows": _windows,

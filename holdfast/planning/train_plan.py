@@ -16,7 +16,7 @@ from holdfast.core.request import TrainRequest, nodes_of
 from holdfast.core.text import human_bytes, plural
 from holdfast.planning import choices
 from holdfast.planning.memory_model import MemoryNeed, fits, need_of, room_of
-from holdfast.planning.processes import cards_of, choose_processes
+from holdfast.planning.parallel import cards_of, choose_processes
 
 _USUAL_LENGTH = {"classify": 512, "causal": 2048, "two-tower": 256}
 _MOST_MICRO_TOKENS = 16_384

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast.hazards
-from holdfast.core.evidence import Text
-from holdfast.core.needles import needles, sketch
+from holdfast.core.evidence import Text, needles, sketch
 from holdfast.hazards import Case, all_hazards
 
 

@@ -3,8 +3,8 @@
 import threading
 
 from holdfast.core.facts import Answer
-from holdfast.machine.asking import Asking, Probe
 from holdfast.machine.commands import Unanswerable
+from holdfast.machine.probe_runner import Probe, ProbeRunner
 
 
 def raises(error):
@@ -15,7 +15,7 @@ def raises(error):
 
 
 def test_answers_become_facts_with_their_sources():
-    asking = Asking(
+    asking = ProbeRunner(
         (Probe("os", lambda: Answer("linux", "sys.platform")), Probe("arch", lambda: Answer("arm64", "uname")))
     )
     facts = asking.start().all_facts()
@@ -30,7 +30,7 @@ def test_a_probe_that_breaks_is_unanswered_and_the_others_go_on():
         Probe("gpus", raises(KeyboardInterrupt())),
         Probe("os", lambda: Answer("linux", "here")),
     )
-    facts = Asking(probes).start().all_facts()
+    facts = ProbeRunner(probes).start().all_facts()
     assert facts.os == "linux"
     assert facts.unanswered == (
         "chip: ValueError: no such line",
@@ -48,7 +48,11 @@ def test_a_probe_that_does_not_come_back_is_given_up():
 
     waits = []
     probes = (Probe("disks", stuck, limit_seconds=0.05), Probe("os", lambda: Answer("linux", "here")))
-    facts = Asking(probes, {"disks": "reading disks"}).start().all_facts(lambda waiting, seconds: waits.append(waiting))
+    facts = (
+        ProbeRunner(probes, {"disks": "reading disks"})
+        .start()
+        .all_facts(lambda waiting, seconds: waits.append(waiting))
+    )
     gate.set()
     assert facts.unanswered == ("disks: no answer within 0.05 s",)
     assert (facts.os, facts.disks) == ("linux", ())
@@ -57,7 +61,9 @@ def test_a_probe_that_does_not_come_back_is_given_up():
 
 def test_one_probe_may_fill_several_facts_and_admit_what_is_odd():
     value = {"conflicts": (), "openmp_runtimes": ("torch: libomp",), "unanswered": ["a.so: cut off"], "report": 42}
-    asking = Asking((Probe("native", lambda: Answer(value, "files"), fills=("conflicts", "openmp_runtimes")),)).start()
+    asking = ProbeRunner(
+        (Probe("native", lambda: Answer(value, "files"), fills=("conflicts", "openmp_runtimes")),)
+    ).start()
     facts = asking.all_facts()
     assert facts.openmp_runtimes == ("torch: libomp",)
     assert facts.unanswered == ("native: a.so: cut off",)
@@ -71,7 +77,7 @@ def test_parts_can_be_read_before_all_have_answered():
         gate.wait(30)
         return Answer((), "tried")
 
-    asking = Asking((Probe("trials", slow), Probe("os", lambda: Answer("linux", "here")))).start()
+    asking = ProbeRunner((Probe("trials", slow), Probe("os", lambda: Answer("linux", "here")))).start()
     asking.wait_for(["os"])
     assert asking.facts().os == "linux"
     assert "trials" not in asking.facts().sources

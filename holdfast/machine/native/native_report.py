@@ -9,22 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.errors import RequestError
-from holdfast.core.facts import NativeConflict
-from holdfast.machine.native import loaders
+from holdfast.core.facts import MachineFacts, NativeConflict
+from holdfast.machine.native import dynamic_loader
 from holdfast.machine.native.binary import Unreadable
-from holdfast.machine.native.folders import environment_of, find_roots
-from holdfast.machine.native.hidden import HiddenImport, hidden_imports
 from holdfast.machine.native.runtimes import (
     Blas,
     Carried,
+    OpenmpUse,
     ProtobufExport,
-    Use,
     blas_libraries,
     carried_runtimes,
     openmp_uses,
     protobuf_exports,
 )
 from holdfast.machine.native.scan import Scan, scan_roots
+from holdfast.machine.native.site_packages import find_roots
 from holdfast.machine.native.verdicts import (
     WITH_HOMEBREW,
     WITHOUT_HOMEBREW,
@@ -32,6 +31,15 @@ from holdfast.machine.native.verdicts import (
     judge_protobuf,
     loaded_alone,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenImport:
+    """A package that imports another one whenever that is installed."""
+
+    importer: str
+    imported: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +58,6 @@ class Missing:
 class NativeReport:
     """What the native files of a folder are, and what they lead to."""
 
-    environment: str  # the virtual environment that the folder is or lies in; empty when none
     roots: tuple[str, ...]
     os: str
     arch: str
@@ -58,7 +65,7 @@ class NativeReport:
     homebrew: bool | None  # None: not known
     distributions: Mapping[str, str]
     carried: tuple[Carried, ...]
-    uses: tuple[Use, ...]
+    uses: tuple[OpenmpUse, ...]
     blas: tuple[Blas, ...]
     protobuf: tuple[ProtobufExport, ...]
     conflicts: tuple[NativeConflict, ...]
@@ -75,7 +82,7 @@ class NativeReport:
 
 def survey_folder(folder: Path, homebrew: bool | None = None) -> NativeReport:
     """Read a folder and play its loader; `homebrew` says whether Homebrew's libomp is there, None to look on a Mac."""
-    report = survey_roots(find_roots(folder), homebrew, folder)
+    report = survey_roots(find_roots(folder), homebrew)
     if not report.distributions and not report.native_files and not report.unreadable:
         raise RequestError(
             f"{folder} holds no installed packages",
@@ -85,19 +92,17 @@ def survey_folder(folder: Path, homebrew: bool | None = None) -> NativeReport:
     return report
 
 
-def survey_roots(roots: Sequence[Path], homebrew: bool | None = None, folder: Path | None = None) -> NativeReport:
+def survey_roots(roots: Sequence[Path], homebrew: bool | None = None) -> NativeReport:
     """Read folders that act as site-packages, such as those on this Python's path."""
-    on_mac = loaders.HOST_SYSTEM == "macos"
+    on_mac = dynamic_loader.HOST_SYSTEM == "macos"
     scan = scan_roots(roots, prefer="x86_64" if on_mac and platform.machine() == "x86_64" else "arm64")
     if homebrew is None and on_mac:
-        homebrew = loaders.has_homebrew_libomp(scan.arch)
-    named = folder or (roots[0] if roots else Path())
+        homebrew = dynamic_loader.has_homebrew_libomp(scan.arch)
     protobuf = protobuf_exports(scan)
-    conflicts = judge_openmp(scan, homebrew) if scan.os in loaders.SYSTEMS else ()
-    alone = loaded_alone(scan, homebrew) if scan.os in loaders.SYSTEMS else {}
+    conflicts = judge_openmp(scan, homebrew) if scan.os in dynamic_loader.SYSTEMS else ()
+    alone = loaded_alone(scan, homebrew) if scan.os in dynamic_loader.SYSTEMS else {}
     loaded = {copy.path for process in alone.values() for copy in process.copies}
     return NativeReport(
-        environment=str(environment_of(named) or ""),
         roots=scan.roots,
         os=scan.os,
         arch=scan.arch,
@@ -110,14 +115,14 @@ def survey_roots(roots: Sequence[Path], homebrew: bool | None = None, folder: Pa
         protobuf=protobuf,
         conflicts=conflicts + judge_protobuf(protobuf),
         missing=_missing(scan, homebrew, conflicts),
-        hidden=hidden_imports(scan.distributions),
+        hidden=_hidden_imports(scan.distributions),
         unreadable=scan.unreadable,
         left_out=scan.left_out,
     )
 
 
 def _missing(scan: Scan, homebrew: bool | None, conflicts: Sequence[NativeConflict]) -> tuple[Missing, ...]:
-    if scan.os not in loaders.SYSTEMS:
+    if scan.os not in dynamic_loader.SYSTEMS:
         return ()
     cases = [(homebrew, "")]
     if homebrew is None and scan.os == "macos":
@@ -145,4 +150,26 @@ def _missing(scan: Scan, homebrew: bool | None, conflicts: Sequence[NativeConfli
             whens[0] if len(whens) < len(cases) else "",
         )
         for one, whens in found.items()
+    )
+
+
+# Packages that import others unasked, so that a library is loaded although no script names it.
+_HIDDEN = (
+    HiddenImport("pandas", "pyarrow", "pandas imports pyarrow when it is installed"),
+    HiddenImport("lightgbm", "scikit-learn", "lightgbm imports scikit-learn when it is installed"),
+    HiddenImport("xgboost", "scikit-learn", "xgboost imports scikit-learn when it is installed"),
+    HiddenImport("xgboost-cpu", "scikit-learn", "xgboost imports scikit-learn when it is installed"),
+    HiddenImport("transformers", "tensorflow", "transformers 4 may import tensorflow when it is installed"),
+)
+
+
+def _hidden_imports(distributions: Mapping[str, str]) -> tuple[HiddenImport, ...]:
+    """The imports that happen without being written in the user's script, among what is installed."""
+    installed = MachineFacts(distributions=distributions)
+    return tuple(
+        hidden
+        for hidden in _HIDDEN
+        if hidden.importer in distributions
+        and hidden.imported in distributions
+        and (hidden.importer != "transformers" or installed.has_below("transformers", "5"))
     )

@@ -13,7 +13,7 @@ _SYSTEMS = {"linux": "Linux", "macos": "macOS", "windows": "Windows"}
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Section:
     """One subject: the probes it waits for, which `-v` lists as facts, and what it says in a line or more."""
 
     probes: tuple[str, ...]
@@ -123,10 +123,10 @@ def _folder(facts: MachineFacts) -> list[str]:
     return [f"{plural(len(facts.distributions), 'distribution')} for {system} in {where}"]
 
 
-PARTS = (
-    Part(("os", "os_version", "arch", "chip", "is_rosetta", "in_container"), _system),
-    Part(("python_version", "python_build", "python_path", "start_method"), _python),
-    Part(
+SECTIONS = (
+    Section(("os", "os_version", "arch", "chip", "is_rosetta", "in_container"), _system),
+    Section(("python_version", "python_build", "python_path", "start_method"), _python),
+    Section(
         (
             "cpu_count",
             "cpu_count_physical",
@@ -141,15 +141,15 @@ PARTS = (
         ),
         _compute,
     ),
-    Part(("disks",), _disks),
-    Part(("torch", "distributions"), _packages),
-    Part(("models", "variables", "power"), _places),
-    Part(("gpus", "driver_version", "driver_cuda", "gpu_processes"), _gpus),
-    Part(("native",), _native),  # `-v` lists native libraries after all facts
-    Part(("trials",), _trials),
+    Section(("disks",), _disks),
+    Section(("torch", "distributions"), _packages),
+    Section(("models", "variables", "power"), _places),
+    Section(("gpus", "driver_version", "driver_cuda", "gpu_processes"), _gpus),
+    Section(("native",), _native),  # `-v` lists native libraries after all facts
+    Section(("trials",), _trials),
 )
-FOLDER_PARTS = (
-    Part(("distributions",), _folder),
-    Part(("torch",), lambda facts: [_torch(facts)] if facts.torch else []),
-    Part(("native",), _native),  # `-v` lists native libraries after all facts
+FOLDER_SECTIONS = (
+    Section(("distributions",), _folder),
+    Section(("torch",), lambda facts: [_torch(facts)] if facts.torch else []),
+    Section(("native",), _native),  # `-v` lists native libraries after all facts
 )

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
+from holdfast.core.disk_space import cannot_write, room_at, room_words, why_not, writing
 from holdfast.core.errors import MachineError, NotNow
-from holdfast.core.room import cannot_write, room_at, room_words, why_not, writing
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 

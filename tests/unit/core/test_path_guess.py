@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.misspelt import did_you_mean
+from holdfast.core.path_guess import did_you_mean
 
 BESIDE = (
     "train.csv",

@@ -11,7 +11,7 @@ from holdfast.core.request import make_request
 from holdfast.planning.ladder import Tried, choose_rung
 from holdfast.planning.ladders import engine_ladder
 from holdfast.planning.memory_model import need_of
-from holdfast.planning.plan import TrainPlan, make_plan
+from holdfast.planning.train_plan import TrainPlan, make_plan
 from tests.unit.planning.test_ladder import named
 from tests.unit.planning.test_train_plan import LAPTOP, LLAMA, MINILM, plan
 

@@ -36,15 +36,6 @@ def find_roots(folder: Path) -> tuple[Path, ...]:
         raise RequestError(f"{folder} cannot be read", seen=error.strerror or str(error), try_next=_EXAMPLES) from None
 
 
-def environment_of(folder: Path) -> Path | None:
-    """The virtual environment that a folder is, or lies in."""
-    folder = folder.absolute()
-    for place in (folder, *folder.parents):
-        if (place / "pyvenv.cfg").is_file():
-            return place
-    return None
-
-
 def prefix_of(root: Path) -> Path:
     """The environment that a site-packages folder belongs to, whose lib folder may hold shared copies (conda)."""
     if root.name == "site-packages" and len(root.parents) > 2:
