@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 
 PARTS := postgresql redis-server rabbitmq-server chromium
 
-.PHONY: demo test check lab lab-all cluster service service-all parts chaos bench numbers docs corpus hazard hazards clean
+.PHONY: demo test check lab lab-all cluster service service-all parts chaos bench numbers docs corpus hazard hazards pages clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 ...")'
@@ -79,6 +79,10 @@ hazard: $(READY)
 hazards: $(READY)
 	$(BIN)/python tools/hazard_pages.py
 	$(BIN)/pytest tests/hazards
+
+pages: hazards  # every generated page of the documentation: hazards, settings, events
+	$(BIN)/python tools/settings_page.py
+	$(BIN)/python tools/event_pages.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.cli import COMMANDS, cli
 from tests.docs_text import ROOT, all_pages, anchors_of, blocks_of, holdfast_calls, links_of, name_of, spans_of
+from tools import event_pages
 from tools.ledger import LEDGER, Line, read_ledger
 from tools.numbers import CHARTS, PAGE, files_of
 
@@ -81,6 +82,10 @@ def test_every_page_is_reached_from_the_first_one():
         left += [target for target in targets if target.suffix == ".md" and target.exists()]
     beside = {ROOT / "README.md", ROOT / "examples" / "README.md"}
     assert [name_of(page) for page in PAGES if page not in reached | beside] == []
+
+
+def test_the_page_of_events_is_current():
+    assert event_pages.PAGE.read_text(encoding="utf-8") == event_pages.page(), "run: make pages"
 
 
 def test_the_numbers_are_what_the_ledger_gives():
