@@ -16,7 +16,7 @@ pytestmark = pytest.mark.service
 SUPERVISOR = """
 import pathlib, subprocess, sys, time
 from holdfast.core.artifacts import write_artifact
-from holdfast.runs import agent_child as held
+from holdfast.runs import agent_child
 from holdfast.runs.identity import describe_process
 from holdfast.supervisor.attempt import StopRequest
 
