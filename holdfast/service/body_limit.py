@@ -129,8 +129,9 @@ _STRANGER = RequestError(
 
 
 async def _refuse(send: Send, status: int, error: HoldfastError) -> None:
-    what = {"what": error.what, "seen": error.seen, "try_next": list(error.try_next), "slug": error.slug}
-    body = json.dumps({"error": what}).encode()
+    from holdfast.service.jobs.shown_errors import api_error
+
+    body = json.dumps({"error": api_error(error)}).encode()
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

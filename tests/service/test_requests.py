@@ -6,14 +6,16 @@ import pytest
 from django.contrib.auth.models import Group
 
 from holdfast.core.errors import RequestError
+from holdfast.core.request import FIELDS
 from holdfast.service.jobs.models import Dataset, Job, TrainedModel
 from holdfast.service.jobs.requests import OPEN_FIELDS, check_settings, retry_run, submit_run
 
 
 def refused(given):
+    """The invalid settings of a request, with their texts."""
     with pytest.raises(RequestError) as caught:
         check_settings(given)
-    return caught.value.seen
+    return {one.setting: one.text for one in caught.value.problems}
 
 
 def test_settings_are_kept_under_their_own_names_and_only_those_that_were_given():
@@ -29,7 +31,9 @@ def test_settings_are_kept_under_their_own_names_and_only_those_that_were_given(
     ],
 )
 def test_paths_are_not_for_people_to_give(name):
-    assert "not to be set here" in refused({name: "/etc/passwd"})
+    [field] = refused({name: "/etc/passwd"})
+    assert field in FIELDS
+    assert field not in OPEN_FIELDS
 
 
 @pytest.mark.parametrize(
@@ -37,13 +41,13 @@ def test_paths_are_not_for_people_to_give(name):
     ["/etc", "~/models", "./x", "../x", "a/../b", "a/b/c", "..", "C:\\models", "a\0b", 5, ["minilm"]],
 )
 def test_a_model_is_named_and_never_found_by_a_path(model):
-    assert "--model" in refused({"model": model})
+    assert set(refused({"model": model})) == {"model"}
 
 
 @pytest.mark.parametrize("name", ["processes", "--processes", "nproc_per_node"])
 def test_how_many_processes_share_a_step_can_be_asked_for(name):
     assert check_settings({name: "2"}) == {"processes": 2}
-    assert "--processes 0: out of range; allowed: 1 to 1,024" in refused({name: 0})
+    assert set(refused({name: 0})) == {"processes"}
 
 
 @pytest.mark.parametrize(
@@ -53,10 +57,11 @@ def test_names_of_the_catalogue_and_of_the_hub_are_taken_whatever_lies_where_the
     assert check_settings({"model": model}) == {"model": model}
 
 
-def test_all_problems_are_told_at_once_in_the_words_of_train():
-    said = refused({"epochs": 0, "batch_sise": 4, "task": "clasify", "out": "/tmp", "lora": True})
-    for words in ("--epochs 0", "did you mean batch_size?", "did you mean classify?", "--out: not to be set here"):
-        assert words in said
+def test_all_problems_are_reported_at_once():
+    found = refused({"epochs": 0, "batch_sise": 4, "task": "clasify", "out": "/tmp", "lora": True})
+    assert set(found) == {"epochs", "", "task", "out"}
+    assert "batch_size" in found[""], "the guess for an unknown setting"
+    assert "classify" in found["task"]
 
 
 @pytest.mark.parametrize(
@@ -64,12 +69,11 @@ def test_all_problems_are_told_at_once_in_the_words_of_train():
 )
 @pytest.mark.parametrize("name", ["eval_steps", "min_score", "max_steps", "lr"])
 def test_a_number_that_is_none_is_refused_and_nothing_breaks(name, value):
-    assert name.replace("_", "-") in refused({name: value})
+    assert set(refused({name: value})) == {name}
 
 
 def test_a_nul_is_refused_wherever_it_stands():
-    assert "NUL" in refused({"text_column": ["a\0b"]})
-    assert "NUL" in refused({"label_column": "a\0b"})
+    assert set(refused({"text_column": ["a\0b"], "label_column": "a\0b"})) == {"text_column", "label_column"}
 
 
 def test_every_setting_is_either_open_or_a_path_or_reaches_outside():
@@ -132,6 +136,7 @@ def test_who_sees_a_run_but_not_what_it_was_made_of_trains_nothing_else_on_that(
         Job.objects.filter(pk=job.pk).update(request={**job.request, role: number})
         job.refresh_from_db()
     TrainedModel.objects.create(owner=people[0], job=job, name="bank", task="classify")
-    with pytest.raises(RequestError, match="cannot be asked for again"):
+    with pytest.raises(RequestError) as caught:
         retry_run(people[1], job, {"epochs": 2})
+    assert caught.value.setting == ("" if role == "from_run" else role)
     assert retry_run(people[0], job, {"epochs": 2}).parent == job

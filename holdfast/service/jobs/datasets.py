@@ -34,7 +34,7 @@ ENCODINGS = (
     "iso-8859-15", "mac-roman", "koi8-r", "shift_jis", "euc-jp", "euc-kr", "cp949", "gb18030", "big5",
 )  # fmt: skip
 DELIMITERS = (",", ";", "tab", "|", ":")
-_KINDS: Mapping[str, str] = {
+CHOICES: Mapping[str, str] = {
     "task": "task", "text_column": "columns", "label_column": "column", "group_column": "column",
     "encoding": "encoding", "delimiter": "delimiter", "header": "flag", "multi_label": "flag", "min_score": "number",
     "max_bad_rows": "share",
@@ -49,12 +49,12 @@ def clean_choices(given: Mapping[str, Any]) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     problems: list[str] = []
     for name, value in given.items():
-        if name not in _KINDS:
-            guess = closest(name, _KINDS)
+        if name not in CHOICES:
+            guess = closest(name, CHOICES)
             problems.append(f"there is no choice {name[:60]!r}" + (f"; did you mean {guess}?" if guess else ""))
         elif value not in (None, "", [], ()):
             try:
-                kept[name] = _checked(_KINDS[name], value)
+                kept[name] = _checked(CHOICES[name], value)
             except (ValueError, TypeError) as error:
                 problems.append(f"{name}: {error}")
     if problems:

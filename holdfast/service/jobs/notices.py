@@ -21,7 +21,6 @@ from holdfast.runs.view import clean
 from holdfast.service.jobs.limits import count_test
 from holdfast.service.jobs.models import Hook, HookKind, Job, JobState, Notice
 from holdfast.service.jobs.webhooks import Delivery, check_address, deliver
-from holdfast.service.jobs.words import label_of, named_in
 
 FINISH = "finished"  # every other event is trouble
 WAITS_SECONDS = (10, 60, 300, 1800, 7200, 21_600)  # after the first try, the second, ...; then it is given up
@@ -125,7 +124,7 @@ def _mail(hook: Hook, event: str, body: dict[str, Any]) -> Delivery:
     subject = clean(f"{run['name']}: {_WORDS.get(event, event)}", 150)
     metrics = [f"{metric_name(name)} {value:.4g} ({split})" for split, name, value in _numbers(run["metrics"])]
     steps = f"step {run['step']:,} of {run['steps']:,}" if run["steps"] else ""
-    lines = [named_in(label_of, clean(run["sentence"], 600)), *metrics, steps, body["url"]]
+    lines = [clean(run["sentence"], 600), *metrics, steps, body["url"]]
     try:
         send_mail(subject, "\n".join(line for line in lines if line), None, [hook.target])
     except (OSError, ValueError) as error:  # smtplib's errors are among them

@@ -1,7 +1,7 @@
-"""What people may ask of a run: the settings of `train`, checked by `make_request` with its own words, and no paths.
+"""What a user may request: the settings of `train`, checked by `make_request` as on the command line, but no paths.
 
-Data comes from datasets, models to go on from come from the registry, both by their number; the keeper puts the paths
-in. A model's name may be one of the catalogue or of the hub.
+Data comes from datasets and earlier models come from the registry, both by their number; the agent fills in the paths.
+A model may be named as in the catalog or on the hub.
 """
 
 import re
@@ -11,9 +11,9 @@ from typing import Any
 from django.contrib.auth.models import Group, User
 
 from holdfast.core.artifacts import to_plain
-from holdfast.core.errors import RequestError, problem_text
+from holdfast.core.errors import Problem, RequestError, invalid_settings, read_error
 from holdfast.core.request import FIELDS, REMOTE_FIELDS, make_request
-from holdfast.core.text import closest, option
+from holdfast.core.text import closest
 from holdfast.service.jobs import leases
 from holdfast.service.jobs.job_folder import ROLES
 from holdfast.service.jobs.models import Dataset, DatasetState, Job, JobGoal, TrainedModel
@@ -29,16 +29,17 @@ _READING = ("encoding", "delimiter", "header")  # which decide what the columns 
 _MOST_COLUMNS = 500  # that a survey keeps
 
 
-def check_settings(given: Mapping[str, object], known: Sequence[str] = ()) -> dict[str, Any]:
-    """The settings as a job keeps them; all problems are told at once, those that are known first."""
+def check_settings(given: Mapping[str, object], known: Sequence[Problem] = ()) -> dict[str, Any]:
+    """The settings as a job keeps them; all problems are reported at once, the known ones first."""
     problems = [*known]
-    problems += [words for name, value in given.items() if (words := _problem(name, value))]
+    problems += [problem for name, value in given.items() if (problem := _problem(name, value))]
     usable = {name: value for name, value in given.items() if not _problem(name, value)}
     try:
         request = make_request({**usable, "data": _STAND_IN})
     except RequestError as error:
-        problems += map(problem_text, error.problems)
-    _refuse(problems)
+        problems += error.problems
+    if problems:
+        raise invalid_settings(problems)
     names = [_NAMES[_plain_name(name)] for name, value in usable.items() if value not in (None, (), [])]
     return {name: to_plain(getattr(request, name)) for name in names}
 
@@ -60,13 +61,13 @@ def submit_run(
     has_data = dataset is not None or from_model is not None
     decided = dataset.choices if dataset else {}
     given = {**{key: value for key, value in decided.items() if key in OPEN_FIELDS}, **settings}
-    missing = () if has_data else ("--dataset is missing: choose the one to train on",)
+    missing = () if has_data else (Problem("dataset", "missing; choose the dataset to train on"),)
     asked = check_settings(given, (*missing, *_column_problems(dataset, given)))
     extra = dict(others or {})
     for one in (dataset, *extra.values()):
         _check_ready(one)
     if team is not None and not owner.is_superuser and not owner.groups.filter(pk=team.pk).exists():
-        raise RequestError("the request cannot be used", seen=f"you are not in the team {team.name}")
+        raise invalid_settings([Problem("team", "you are not a member of this team", team.name)])
     request = {**asked, **{role: one.pk for role, one in extra.items()}}
     if from_model is not None:
         request["from_run"] = from_model.job_id
@@ -116,23 +117,19 @@ def retry_run(
     )
 
 
-def _refuse(problems: Sequence[str]) -> None:
-    if problems:
-        count = "the request cannot be used" if len(problems) == 1 else f"{len(problems)} things cannot be used"
-        raise RequestError(count, seen="\n".join(problems))
-
-
-def _problem(name: str, value: object) -> str:
-    """Why a setting is not for people to give, or cannot be kept; empty where nothing speaks against it."""
+def _problem(name: str, value: object) -> Problem | None:
+    """Why users may not set this, or why it cannot be kept; None when it may be right."""
     field = _NAMES.get(_plain_name(name))
     if field in _CLOSED:
-        return f"{option(field)}: not to be set here; data comes from a dataset, and the service chooses folders"
+        return Problem(field, "cannot be set here; data comes from a dataset, and the service chooses folders")
     texts = [str(item) for item in value] if isinstance(value, (list, tuple)) else [str(value)]
     if any(len(text) > _LONGEST_TEXT for text in texts):
-        return f"{option(name[:60])}: longer than {_LONGEST_TEXT:,} characters"
+        return Problem(field or name[:60], f"longer than {_LONGEST_TEXT:,} characters")
     if field == "model" and value is not None and not _is_model_name(value):
-        return f"--model {str(value)[:60]!r}: a name of the catalogue or of the hub is wanted, such as minilm"
-    return ""
+        return Problem(
+            "model", "must be the name of a model in the catalog or on the hub, such as minilm", str(value)[:60]
+        )
+    return None
 
 
 def _is_model_name(value: object) -> bool:
@@ -148,13 +145,16 @@ def _check_ready(dataset: Dataset | None) -> None:
     if dataset is None or dataset.state == DatasetState.READY:
         return
     if dataset.state == DatasetState.REFUSED:
-        why = dataset.problem or {}
+        why = read_error({"what": "the file was refused", **dataset.problem})
         raise RequestError(
-            f"the dataset {dataset.name} cannot be trained on",
-            seen=f"{why.get('what', 'it was refused')}: {why.get('seen', '')}".rstrip(": "),
-            try_next=tuple(why.get("try_next") or ()),
+            f"the dataset {dataset.name} cannot be used for training",
+            seen=f"{why.what}: {why.seen}" if why.seen else why.what,
+            try_next=why.try_next,
+            setting="dataset",
         )
-    raise RequestError(f"the dataset {dataset.name} is not ready", seen=f"its state is {dataset.state}")
+    raise RequestError(
+        f"the dataset {dataset.name} is not ready", seen=f"its state is {dataset.state}", setting="dataset"
+    )
 
 
 def _check_visible(owner: User, dataset_id: int | None, referred: Mapping[str, object]) -> None:
@@ -165,20 +165,14 @@ def _check_visible(owner: User, dataset_id: int | None, referred: Mapping[str, o
     )
     lost = [role for role, number in wanted.items() if number and number not in seen]
     if lost:
-        raise RequestError(
-            "the run cannot be asked for again",
-            seen="\n".join(f"{option(role)} {wanted[role]}: it is gone, or not shared with you" for role in lost),
-            try_next=("choose other data",),
-        )
+        raise invalid_settings([Problem(role, "deleted, or not shared with you", str(wanted[role])) for role in lost])
     earlier = referred.get("from_run")
     if earlier and not TrainedModel.objects.visible_to(owner).filter(job_id=earlier).exists():
-        raise RequestError(
-            "the run cannot be asked for again", seen="the model that it goes on from is gone, or not shared with you"
-        )
+        raise RequestError("the model that this run continues from was deleted, or is not shared with you")
 
 
-def _column_problems(dataset: Dataset | None, given: Mapping[str, object]) -> list[str]:
-    """Columns that the survey did not find; none are told of a file that is to be read otherwise than it was."""
+def _column_problems(dataset: Dataset | None, given: Mapping[str, object]) -> list[Problem]:
+    """Columns that the survey did not find; a file that is to be read in another way may have others."""
     known = dataset.facts.get("columns") if dataset and isinstance(dataset.facts, dict) else None
     if not dataset or not known or len(known) >= _MOST_COLUMNS:
         return []
@@ -186,8 +180,12 @@ def _column_problems(dataset: Dataset | None, given: Mapping[str, object]) -> li
     if any(asked.get(how) != dataset.choices.get(how) for how in _READING):
         return []
     return [
-        f"{option(name)} {column[:60]!r}: there is no such column; there are {_some(known)}"
-        + (f"; did you mean {guess}?" if (guess := closest(column, known)) else "")
+        Problem(
+            name,
+            f"no such column; found: {_some(known)}"
+            + (f"; did you mean {guess}?" if (guess := closest(column, known)) else ""),
+            repr(column[:60]),
+        )
         for name in _COLUMNS
         for column in map(str, _each(asked.get(name)))
         if column not in known
@@ -206,5 +204,5 @@ def _some(names: Sequence[str], most: int = 12) -> str:
 def _run_name(name: str) -> str:
     words = " ".join(name.split())
     if not words or len(words) > _LONGEST_NAME or not words.isprintable():
-        raise RequestError("the name cannot be used", seen=f"1 to {_LONGEST_NAME} printable characters are wanted")
+        raise invalid_settings([Problem("name", f"must have 1 to {_LONGEST_NAME} printable characters")])
     return words

@@ -14,7 +14,7 @@ from holdfast.runs.story import Story
 from holdfast.service.jobs.compare import compare_runs
 from holdfast.service.jobs.followed import follow_story
 from holdfast.service.jobs.models import Job
-from holdfast.service.jobs.words import label_of
+from holdfast.service.jobs.shown_errors import label_of
 from holdfast.service.pages.run_rows import state_words
 from holdfast.service.pages.run_words import run_seconds, steps_of
 

@@ -1,8 +1,7 @@
 """What the dataset pages show: rows of the list, and one dataset with its survey in tables and charts."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -11,12 +10,12 @@ from django.core.paginator import Page, Paginator
 from django.db.models import Count, Q
 from django.utils.safestring import SafeString, mark_safe
 
-from holdfast.core.errors import Action, advice_text
 from holdfast.core.text import human_bytes
 from holdfast.runs.report.html import Html, table, tag
 from holdfast.runs.report.svg_charts import bar_chart, meter
 from holdfast.service.jobs import datasets
 from holdfast.service.jobs.models import Dataset, Job
+from holdfast.service.jobs.shown_errors import ShownError, kept_page_error
 
 _ON_A_PAGE = 25
 TASK_WORDS = {"classify": "classify texts", "causal": "language model", "two-tower": "search (two-tower)"}
@@ -26,18 +25,6 @@ _SPLITS = ("train", "validation", "test")
 _ROLES = ("text", "prompt", "answer", "query", "passage")
 _CHOICES = (
     *("task", "form", "text_column", "label_column", "labels", "splits", "format", "encoding", "delimiter", "header"),
-)
-# What the reader advises for the command line, in the words of the page.
-_ON_PAGE = (
-    ("--text-column", "choose the text column below, and survey again"),
-    ("--label-column", "choose the label column below, and survey again"),
-    ("--task", "choose the task below, and survey again"),
-    ("--encoding", "choose the encoding below, and survey again"),
-    ("--delimiter", "choose the delimiter below, and survey again"),
-    ("--header", "say below whether the first row names the columns, and survey again"),
-    ("--max-bad-rows", "allow a larger share of bad rows below, and survey again"),
-    ("--min-score", "choose the lowest score of a pair below, and survey again"),
-    ("--multi-label", "say below whether a row may have several labels, and survey again"),
 )
 
 
@@ -101,8 +88,7 @@ class DatasetPage:
     warnings: Sequence[str] = ()
     bad_rows: Sequence[Mapping[str, Any]] = ()
     bad_row_count: int = 0
-    problem: Mapping[str, Any] = field(default_factory=dict)
-    advice: Sequence[str] = ()
+    problem: ShownError | None = None
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
     left_out_columns: int = 0
@@ -129,7 +115,7 @@ def read_list(user: User, text: str, number: str) -> DatasetList:
 def read_dataset(dataset: Dataset, user: datasets.Person) -> DatasetPage:
     """Everything that the page of a dataset shows this person; of runs that are not theirs to see, how many."""
     dataset = datasets.settle(dataset)
-    facts, preview, problem = dataset.facts, dataset.preview, dataset.problem
+    facts, preview = dataset.facts, dataset.preview
     doing, done, whole = datasets.progress(dataset) if dataset.state == "surveying" else ("", 0, None)
     jobs = Job.objects.filter(dataset=dataset)
     seen = jobs.visible_to(user)
@@ -148,11 +134,10 @@ def read_dataset(dataset: Dataset, user: datasets.Person) -> DatasetPage:
         lead=_lead(facts),
         tiles=tuple(_tiles(facts)),
         choices=tuple(_chosen(facts)),
-        warnings=tuple(_on_page(text) for text in facts.get("warnings", ())),
+        warnings=tuple(str(text) for text in facts.get("warnings", ())),
         bad_rows=facts.get("bad_rows", ())[:8],
         bad_row_count=facts.get("bad_row_count", 0),
-        problem=problem,
-        advice=tuple(dict.fromkeys(filter(None, map(_advice, problem.get("try_next", ()))))),
+        problem=kept_page_error(dataset.problem, datasets.CHOICES),
         columns=preview.get("columns", ()),
         rows=preview.get("rows", ()),
         left_out_columns=preview.get("left_out_columns", 0),
@@ -215,7 +200,7 @@ def _chosen(facts: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     choices = facts.get("choices", {})
     for name in _in_order(choices, _CHOICES):
         choice = choices[name]
-        yield name.replace("_", " "), str(choice.get("value")), _on_page(str(choice.get("because")))
+        yield name.replace("_", " "), str(choice.get("value")), str(choice.get("because"))
 
 
 def _charts(facts: Mapping[str, Any]) -> tuple[SafeString, ...]:
@@ -267,19 +252,6 @@ def _labels(facts: Mapping[str, Any]) -> SafeString:
     more = facts.get("label_count", len(labels)) - len(rows)
     caption = f"The {_SHOWN_LABELS} commonest of {len(rows) + more:,}" if more > 0 else ""
     return mark_safe(table(["label", "share", "rows"], rows, caption=caption, numbers=[2]))
-
-
-def _advice(advice: object) -> str:
-    line = advice_text(Action(**advice)) if isinstance(advice, dict) else str(advice)
-    for flag, words in _ON_PAGE:
-        if line.startswith(flag):
-            return words
-    return "" if line.startswith("holdfast ") else line
-
-
-def _on_page(text: str) -> str:
-    """A sentence of the reader without what only the command line has."""
-    return re.sub(r"; --(?:no-)?[a-z-]+ (?:changes it|reads them)$", "", text)
 
 
 def choice_fields(dataset: Dataset) -> Iterator[ChoiceField]:

@@ -1,7 +1,7 @@
 """What the model pages show: the registry, and one model with its metrics and what can be tried on it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +17,7 @@ from holdfast.runs.report.html import table
 from holdfast.runs.report.svg_charts import meter
 from holdfast.service.jobs.model_pool import LONGEST_TEXT
 from holdfast.service.jobs.models import ModelStage, TrainedModel
+from holdfast.service.jobs.shown_errors import ShownError
 
 _ON_A_PAGE = 25
 _SHOWN_LABELS = 10
@@ -69,7 +70,7 @@ class ModelReply:
     text: str = ""
     note: str = ""
     found: Sequence[tuple[str, str]] = ()  # score, passage
-    problem: Mapping[str, Any] = field(default_factory=dict)
+    problem: ShownError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,5 @@
 """The form of a new run: every setting of `train` that people may give, with its help, its range and what was wrong."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass
 from typing import Any
@@ -8,9 +7,8 @@ from typing import Any
 from holdfast.core.request import FIELDS
 from holdfast.core.setting_values import allowed_words
 from holdfast.runs.models import known_names
-from holdfast.service.jobs.job_folder import ROLES
 from holdfast.service.jobs.requests import OPEN_FIELDS
-from holdfast.service.jobs.words import label_of
+from holdfast.service.jobs.shown_errors import label_of
 
 COMMON = ("task", "preset", "model", "epochs", "batch_size", "lr", "max_length", "device")
 _GROUPS = (
@@ -19,7 +17,6 @@ _GROUPS = (
     ("machine", "How the machine is used"),
     ("run", "How far it goes to finish"),
 )
-_OPTION = re.compile(r"--([a-z][a-z0-9-]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +101,6 @@ def read_settings(values: Mapping[str, str]) -> dict[str, object]:
         elif text.strip() or (text and name in ("delimiter", "query_prefix", "passage_prefix")):
             found[name] = text if name.endswith("prefix") or name == "delimiter" else text.strip()
     return found
-
-
-def field_of(line: str) -> str:
-    """Which control a message is about, by the option that it names first; empty where it is about none."""
-    named = _OPTION.match(line)
-    name = named[1].replace("-", "_") if named else ""
-    return name if name in OPEN_FIELDS or name in ("dataset", "team", *ROLES) else ""
 
 
 def _field(name: str, field: "Field[Any]", values: Mapping[str, str], errors: Mapping[str, str]) -> FormField:

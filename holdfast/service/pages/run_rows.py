@@ -11,7 +11,6 @@ from django.http import QueryDict
 from holdfast.core.text import human_seconds
 from holdfast.runs.report.headline import metric_name
 from holdfast.service.jobs.models import Job, JobGoal, JobState, Shared
-from holdfast.service.jobs.words import label_of, named_in
 from holdfast.service.pages.phases import phase_words
 
 PAGE_ROWS = 50
@@ -128,7 +127,7 @@ def row_of(job: Job) -> RunRow:
         steps=job.steps,
         left=human_seconds(job.eta_seconds) if is_running and job.eta_seconds else "",
         score=score_words(job.metrics),
-        sentence=named_in(label_of, job.sentence),
+        sentence=job.sentence,
         created=job.created,
         started=job.started,
         ended=job.ended,

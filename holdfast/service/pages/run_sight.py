@@ -23,7 +23,7 @@ from holdfast.runs.story import Story
 from holdfast.service.jobs.followed import follow_events, follow_story, marks_of
 from holdfast.service.jobs.models import Job, JobGoal, JobState
 from holdfast.service.jobs.secrets import without_places, without_secrets
-from holdfast.service.jobs.words import Said, label_of, said_in
+from holdfast.service.jobs.shown_errors import ShownError, kept_page_error
 from holdfast.service.pages.phases import phase_words
 from holdfast.service.pages.run_attempts import AttemptSight, attempts_of
 from holdfast.service.pages.run_rows import score_words, state_words
@@ -78,7 +78,7 @@ class RunSight:
     doing: str
     phase_since: datetime.datetime | None
     figures: tuple[Figure, ...]
-    problem: Said | None  # why the request was refused
+    problem: ShownError | None  # why the request was refused
     findings: tuple[PlanFinding, ...]
     forecast: tuple[Figure, ...]
     forecast_words: str
@@ -126,7 +126,7 @@ def read_sight(job: Job) -> RunSight:
         doing=str(last.get("words") or "") if is_running else "",
         phase_since=since if is_running else None,
         figures=tuple(_figures(job, story, step, steps, last.get("resident_bytes"))),
-        problem=_problem(job.error),
+        problem=kept_page_error(job.error),
         findings=_safely(lambda: _findings(story), "findings") or (),
         forecast=_safely(lambda: _forecast(story), "forecast") or (),
         forecast_words=_safely(lambda: _forecast_words(story), "forecast") or "",
@@ -206,13 +206,6 @@ def _figures(job: Job, story: Story, step: int, steps: int, resident: object) ->
     if len(story.attempts) > 1:
         found.append(Figure(plural(len(story.attempts), "attempt").split(" ", 1)[1], str(len(story.attempts))))
     return found
-
-
-def _problem(error: object) -> Said | None:
-    if not isinstance(error, dict) or not error.get("what"):
-        return None
-    said = said_in(label_of, error["what"], error.get("seen"), error.get("try_next"))
-    return Said(without_secrets(said.what), without_secrets(said.seen), said.try_next)
 
 
 def _findings(story: Story) -> tuple[PlanFinding, ...]:

@@ -1,6 +1,6 @@
 """Every refusal in one shape: what, seen, try_next and slug, in the words of the API, with a fitting status."""
 
-from typing import Any
+from typing import Any, Literal
 
 from django.core.exceptions import SuspiciousOperation
 from django.http import Http404, HttpRequest, HttpResponse
@@ -8,9 +8,9 @@ from ninja import NinjaAPI, Schema
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 from pydantic import Field
 
-from holdfast.core.errors import HoldfastError, RequestError
+from holdfast.core.errors import HoldfastError, Problem, RequestError, invalid_settings
 from holdfast.service.jobs.limits import TooMany
-from holdfast.service.jobs.words import key_of, problem_in
+from holdfast.service.jobs.shown_errors import api_error
 
 # What each operation may answer beside what it gives.
 REFUSALS = frozenset({400, 401, 403, 404, 409, 413, 422, 429})
@@ -26,19 +26,41 @@ _WORDS = {
 }
 
 
-class Problem(Schema):
-    """What went wrong, what was seen, what to try next, and the hazard's name where there is one."""
+class ProblemOut(Schema):
+    """One invalid setting or field of a request."""
+
+    setting: str
+    text: str
+    value: str
+
+
+class ActionOut(Schema):
+    """Advice as a value: set or unset a setting, or run a command on the machine that trains."""
+
+    kind: Literal["set", "unset", "run"]
+    setting: str
+    value: Any
+    placeholder: str
+    command: str
+    note: str
+
+
+class ErrorOut(Schema):
+    """What failed, what was found and what to try; `slug` names a known hazard."""
 
     what: str
     seen: str = ""
     try_next: list[str] = Field(default_factory=list)
     slug: str = ""
+    setting: str = Field("", description="The setting at fault, if there is one.")
+    problems: list[ProblemOut] = Field(default_factory=list, description="All invalid settings, each with its text.")
+    actions: list[ActionOut] = Field(default_factory=list, description="What a program can try.")
 
 
 class Refusal(Schema):
     """The one shape of every error."""
 
-    error: Problem
+    error: ErrorOut
 
 
 class NotFound(RequestError):
@@ -60,9 +82,8 @@ class Forbidden(RequestError):
 
 
 def problem_of(error: HoldfastError) -> dict[str, Any]:
-    """An error as it is answered."""
-    words = {"what": error.what, "seen": error.seen, "try_next": error.try_next, "slug": error.slug}
-    return {"error": problem_in(key_of, words)}
+    """The body of an error response."""
+    return {"error": api_error(error)}
 
 
 def plain_problem(status: int, seen: str = "") -> dict[str, Any]:
@@ -88,8 +109,7 @@ def answer_errors(api: NinjaAPI) -> None:
         refused = getattr(request, "upload_refused", None)  # an upload that was too large never became a field
         if isinstance(refused, HoldfastError):
             return answer(request, 413, problem_of(refused))
-        seen = "\n".join(map(_invalid_words, error.errors[:20]))
-        return answer(request, 422, problem_of(RequestError("the request cannot be used", seen=seen)))
+        return answer(request, 422, problem_of(invalid_settings([_invalid(one) for one in error.errors[:20]])))
 
     def on_http(request: HttpRequest, error: Any) -> HttpResponse:
         if isinstance(error, AuthenticationError):
@@ -111,6 +131,6 @@ def answer_errors(api: NinjaAPI) -> None:
     api.add_exception_handler(SuspiciousOperation, on_suspicious)
 
 
-def _invalid_words(problem: dict[str, Any]) -> str:
+def _invalid(problem: dict[str, Any]) -> Problem:
     where = ".".join(str(part) for part in problem.get("loc", ())[1:] if part not in ("payload", "about"))
-    return f"{where or 'body'}: {problem.get('msg', 'cannot be used')}"[:300]
+    return Problem(where or "body", str(problem.get("msg", "is not valid"))[:300])

@@ -36,7 +36,7 @@ from holdfast.service.jobs.api.visible_rows import (
     page_of,
 )
 from holdfast.service.jobs.models import Dataset
-from holdfast.service.jobs.words import key_of, problem_in
+from holdfast.service.jobs.shown_errors import kept_api_error
 
 datasets_router, models_router = Router(tags=["datasets"]), Router(tags=["models"])
 
@@ -83,7 +83,7 @@ def get_survey(request: HttpRequest, dataset_id: Id) -> Any:
         "state": dataset.state,
         "facts": dataset.facts,
         "preview": dataset.preview,
-        "problem": problem_in(key_of, dataset.problem) if dataset.problem else None,
+        "problem": kept_api_error(dataset.problem),
     }
 
 

@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from ninja import Query, Router, Status
 
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import Problem, invalid_settings
 from holdfast.service.jobs import leases
 from holdfast.service.jobs.api.api_errors import REFUSALS, Conflict, Refusal
 from holdfast.service.jobs.api.auth import person
@@ -99,9 +99,9 @@ def compare_jobs(request: HttpRequest, ids: Text) -> Any:
     """Up to six runs side by side: `ids=3,5`."""
     numbers = ids.split(",")
     if not all(number.isascii() and number.isdecimal() and len(number) < 19 for number in numbers):
-        raise RequestError("the request cannot be used", seen="ids: numbers with commas between are wanted, as in 3,5")
+        raise invalid_settings([Problem("ids", "must be numbers separated by commas, such as 3,5")])
     if len(set(numbers)) > MOST_RUNS:
-        raise RequestError("the request cannot be used", seen=f"ids: {MOST_RUNS} runs at the most")
+        raise invalid_settings([Problem("ids", f"too many runs; at most {MOST_RUNS}")])
     jobs = [find_job(person(request), int(number)) for number in dict.fromkeys(numbers)]
     return {"items": map(job_answer, jobs), **compare_runs(jobs)}
 

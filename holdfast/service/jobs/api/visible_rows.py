@@ -5,10 +5,10 @@ from typing import Any, TypeVar
 from django.contrib.auth.models import Group, User
 from django.db.models import Model, QuerySet
 
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import Problem, invalid_settings
 from holdfast.service.jobs.api.api_errors import NotFound
 from holdfast.service.jobs.models import Dataset, Job, TrainedModel
-from holdfast.service.jobs.words import key_of, named_in, problem_in
+from holdfast.service.jobs.shown_errors import kept_api_error
 from holdfast.service.remote_runs import fetch_record
 
 Row = TypeVar("Row", bound=Model)
@@ -54,7 +54,7 @@ def find_team(user: User, name: str | None) -> Group | None:
     team = teams.filter(name=name).first()
     if team is None:
         known = ", ".join(user.groups.order_by("name").values_list("name", flat=True)) or "none"
-        raise RequestError("the request cannot be used", seen=f"team {name!r}; yours: {known}")
+        raise invalid_settings([Problem("team", f"not one of your teams; yours: {known}", repr(name))])
     return team
 
 
@@ -81,8 +81,8 @@ def job_answer(job: Job) -> dict[str, Any]:
         "settings": job.request,
         "worker": job.worker.name if job.worker else None,
         "silent_since": job.silent_since,
-        "error": problem_in(key_of, job.error) if job.error else None,
-        "sentence": named_in(key_of, job.sentence),
+        "error": kept_api_error(job.error),
+        "sentence": job.sentence,
         **{name: getattr(job, name) for name in (*same, *copied)},
     }
 
@@ -94,7 +94,7 @@ def dataset_answer(dataset: Dataset) -> dict[str, Any]:
         "id": dataset.pk,
         "owner": dataset.owner.get_username(),
         "team": dataset.team.name if dataset.team else None,
-        "problem": problem_in(key_of, dataset.problem) if dataset.problem else None,
+        "problem": kept_api_error(dataset.problem),
         **{name: getattr(dataset, name) for name in same},
     }
 

@@ -19,6 +19,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from holdfast.core.errors import HoldfastError
 from holdfast.service.jobs import api_tokens, notices, secrets
 from holdfast.service.jobs.models import ApiToken, Hook, Secret
+from holdfast.service.jobs.shown_errors import error_line
 from holdfast.service.pages.account_page import read_account
 
 CAME_BY_LINK = "came_by_link"  # in the session: the old password need not be known
@@ -53,7 +54,7 @@ def make_token(request: HttpRequest) -> HttpResponse:
             _me(request), request.POST.get("name", ""), may_write=may_write, expires=expires
         )
     except HoldfastError as error:
-        return _page(request, problem=_words(error), part="tokens")
+        return _page(request, problem=error_line(error), part="tokens")
     return _shown_once(request, "fresh_token", text)
 
 
@@ -76,7 +77,7 @@ def keep_secret(request: HttpRequest) -> HttpResponse:
     try:
         kept = secrets.keep_secret(_me(request), request.POST.get("name", ""), request.POST.get("value", ""))
     except HoldfastError as error:
-        return _page(request, problem=_words(error), part="secrets")
+        return _page(request, problem=error_line(error), part="secrets")
     messages.success(request, f"{kept.name} is kept. Your runs get it; nobody can read it here.")
     return redirect("account")
 
@@ -106,7 +107,7 @@ def make_hook(request: HttpRequest) -> HttpResponse:
             on_trouble="on_trouble" in given,
         )
     except HoldfastError as error:
-        return _page(request, problem=_words(error), part="hooks")
+        return _page(request, problem=error_line(error), part="hooks")
     if hook.key:
         return _shown_once(request, "fresh_key", hook.key)
     messages.success(request, f"{hook.target} hears of your runs from now on.")
@@ -131,7 +132,7 @@ def test_hook(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         delivery = notices.send_test(hook)
     except HoldfastError as error:
-        messages.error(request, f"{hook.target}: {_words(error)}")
+        messages.error(request, f"{hook.target}: {error_line(error)}")
         return redirect("account")
     say = messages.success if delivery.arrived else messages.error
     say(request, f"{hook.target}: {delivery.said or ('it arrived' if delivery.arrived else 'it did not arrive')}")
@@ -182,10 +183,6 @@ def _salt(request: HttpRequest) -> str:
 
 def _me(request: HttpRequest) -> User:
     return cast(User, request.user)
-
-
-def _words(error: HoldfastError) -> str:
-    return f"{error.what}: {error.seen}" if error.seen else error.what
 
 
 def _page(request: HttpRequest, **fresh: str) -> HttpResponse:

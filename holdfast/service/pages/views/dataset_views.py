@@ -1,5 +1,6 @@
 """Datasets: the list, the upload, one dataset with its survey."""
 
+from dataclasses import asdict
 from typing import Any, cast
 
 from django.conf import settings
@@ -15,6 +16,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.text import human_bytes
 from holdfast.service.jobs import datasets, uploads
 from holdfast.service.jobs.models import Dataset
+from holdfast.service.jobs.shown_errors import error_line, page_error
 from holdfast.service.pages.dataset_page import read_dataset, read_list
 from holdfast.service.pages.live_response import live_answer
 
@@ -43,7 +45,7 @@ def new_dataset(request: HttpRequest) -> HttpResponse:
         dataset = _received(request, user)
     except HoldfastError as error:
         if request.headers.get("X-Requested-With") == "upload":
-            return JsonResponse({"what": error.what, "seen": error.seen, "try_next": error.try_next}, status=400)
+            return JsonResponse(asdict(page_error(error)), status=400)
         return _upload_form(request, error)
     if request.headers.get("X-Requested-With") == "upload":
         return JsonResponse({"url": f"/datasets/{dataset.pk}"})
@@ -81,7 +83,7 @@ def choose(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         datasets.choose(dataset, given)
     except HoldfastError as error:
-        messages.error(request, f"{error.what}: {error.seen}")
+        messages.error(request, error_line(error))
     return redirect("dataset", pk)
 
 
@@ -93,7 +95,7 @@ def delete(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         datasets.remove(dataset, request.user)
     except HoldfastError as error:
-        messages.error(request, f"{error.what}: {error.seen}. {'; '.join(error.try_next)}")
+        messages.error(request, error_line(error))
         return redirect("dataset", pk)
     messages.success(request, f"{dataset.name} and its file are deleted.")
     return redirect("datasets")
@@ -117,7 +119,7 @@ def _received(request: HttpRequest, user: User) -> Dataset:
 
 def _upload_form(request: HttpRequest, error: HoldfastError | None) -> HttpResponse:
     context = {
-        "error": error,
+        "error": page_error(error) if error else None,
         "name": request.POST.get("name", "")[:200] if error else "",
         "teams": list(cast(User, request.user).groups.order_by("name")),
         "limit": human_bytes(settings.UPLOAD_BYTES),

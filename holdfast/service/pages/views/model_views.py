@@ -12,6 +12,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from holdfast.core.errors import HoldfastError
 from holdfast.service.jobs import registry
 from holdfast.service.jobs.models import ModelStage, TrainedModel
+from holdfast.service.jobs.shown_errors import error_line, page_error
 from holdfast.service.pages.model_page import ModelReply, read_answer, read_list, read_model
 
 
@@ -42,8 +43,7 @@ def try_model(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         answer = read_answer(asked, registry.predict(model, [asked])[0])
     except HoldfastError as error:
-        problem = {"what": error.what, "seen": error.seen, "try_next": error.try_next}
-        answer = ModelReply(asked=asked, problem=problem)
+        answer = ModelReply(asked=asked, problem=page_error(error))
     if request.headers.get("X-Requested-With") == "try":
         return render(request, "pages/model_answer.html", {"answer": answer})
     return render(request, "pages/model.html", {"page": read_model(model, request.user, answer)})
@@ -71,7 +71,7 @@ def rename(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         registry.rename(model, request.POST.get("name", ""))
     except HoldfastError as error:
-        messages.error(request, f"{error.what}: {error.seen}")
+        messages.error(request, error_line(error))
     else:
         messages.success(request, f"It is {model} now.")
     return redirect("model", pk)
@@ -87,7 +87,7 @@ def delete(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         registry.remove(model)
     except HoldfastError as error:
-        messages.error(request, f"{error.what}. {'; '.join(error.try_next)}")
+        messages.error(request, error_line(error))
         return redirect("model", pk)
     messages.success(request, f"{model} is deleted. The record of its run stays.")
     return redirect("models")

@@ -11,16 +11,15 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import Problem, RequestError, invalid_settings
 from holdfast.service.jobs.job_folder import ROLES
 from holdfast.service.jobs.models import Dataset, DatasetState, Job, JobGoal, TrainedModel
 from holdfast.service.jobs.requests import submit_run
-from holdfast.service.jobs.words import label_of, named_in, said_in
+from holdfast.service.jobs.shown_errors import ShownError, label_of, page_error
 from holdfast.service.pages.run_form import (
     FormField,
     FormGroup,
     choice_field,
-    field_of,
     make_fields,
     make_groups,
     read_settings,
@@ -28,22 +27,14 @@ from holdfast.service.pages.run_form import (
 )
 
 _MOST_DATASETS = 500
-_LOST_MODEL = "the model that it was to go on from is gone, or not shared with you"
-_LOST_DATA = "is gone, not shared with you, or no longer ready"
+_LOST_MODEL = "the model to continue from was deleted, or is not shared with you"
+_LOST_DATA = "deleted, not shared with you, or no longer ready"
 _HELP = {
     "dataset": "What to learn from.",
     "validation": "A dataset of its own. None: a share of the rows is cut off.",
     "test": "A dataset of its own. None: a share of the rows is cut off.",
     "negatives": "A dataset of its own.",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One message, and the control it is about."""
-
-    words: str
-    field: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +49,8 @@ class NewRunPage:
     parent: Job | None
     from_model: TrainedModel | None
     is_model_lost: bool  # it was to go on from one that is gone, or not shared
-    problem: str
-    is_refused: bool  # else the problem is only worth knowing
-    lines: tuple[Line, ...]
-    try_next: tuple[str, ...]
+    error: ShownError | None
+    is_refused: bool  # else the error is only a warning
     has_datasets: bool
 
 
@@ -88,9 +77,9 @@ def new_run(request: HttpRequest) -> HttpResponse:
     """Show the form; with a POST, ask for the plan."""
     asked = _read(request)
     if request.method != "POST":
-        lost = [f"--{role} {_LOST_DATA}: choose another, or none" for role in asked.lost_data if asked.parent]
-        told = RequestError("some of the data of that run cannot be used again", seen="\n".join(lost)) if lost else None
-        return render(request, "pages/run_new.html", {"page": _page(asked, told)})
+        lost = [Problem(role, f"{_LOST_DATA}; choose another, or none") for role in asked.lost_data if asked.parent]
+        error = RequestError("some data of that run is no longer available", problems=lost) if lost else None
+        return render(request, "pages/run_new.html", {"page": _page(asked, error)})
     try:
         job = _submit(asked, has_model=bool(request.POST.get("from_model")))
     except RequestError as error:
@@ -130,16 +119,14 @@ def _values_of(parent: Job) -> dict[str, str]:
 
 def _submit(asked: RunForm, *, has_model: bool) -> Job:
     if has_model and asked.is_model_lost:  # it was there when the form was shown
-        raise RequestError(
-            "the request cannot be used", seen=_LOST_MODEL, try_next=("send it again, to begin without it",)
-        )
+        raise RequestError(_LOST_MODEL, try_next=("send the form again to start without it",))
     values = asked.values
-    lines = [f"--{role} {_LOST_DATA}: choose another" for role in asked.lost_data]
+    problems = [Problem(role, f"{_LOST_DATA}; choose another") for role in asked.lost_data]
     team = _visible(asked.user.groups.all(), values.get("team"))
     if values.get("team") and team is None:
-        lines.append("--team: you are not in that one")
-    if lines:
-        raise RequestError("the request cannot be used", seen="\n".join(lines))
+        problems.append(Problem("team", "you are not a member of this team"))
+    if problems:
+        raise invalid_settings(problems)
     return submit_run(
         asked.user,
         read_settings(values),
@@ -154,12 +141,10 @@ def _submit(asked: RunForm, *, has_model: bool) -> Job:
 
 
 def _page(asked: RunForm, error: RequestError | None, *, is_refused: bool = False) -> NewRunPage:
-    lines = [line.strip() for line in error.seen.split("\n") if line.strip()] if error else []
-    told = tuple(Line(named_in(label_of, line), field_of(line)) for line in lines)
+    shown = page_error(error) if error else None
     errors: dict[str, str] = {}
-    for line in told:
-        errors[line.field] = "; ".join(filter(None, (errors.get(line.field), line.words)))
-    said = said_in(label_of, error.what, "", error.try_next) if error else None
+    for one in shown.problems if shown else ():
+        errors[one.setting] = "; ".join(filter(None, (errors.get(one.setting), one.text)))
     teams = {str(team.pk): team.name for team in asked.user.groups.order_by("name")}
     chosen = asked.values.get
     return NewRunPage(
@@ -181,10 +166,8 @@ def _page(asked: RunForm, error: RequestError | None, *, is_refused: bool = Fals
         parent=asked.parent,
         from_model=asked.from_model,
         is_model_lost=asked.is_model_lost,
-        problem=said.what if said else "",
+        error=shown,
         is_refused=is_refused,
-        lines=told,
-        try_next=said.try_next if said else (),
         has_datasets=bool(asked.datasets),
     )
 
