@@ -1,5 +1,6 @@
 """`holdfast demo`: a page in the browser to try a finished model on."""
 
+import sys
 from pathlib import Path
 
 import click
@@ -19,21 +20,21 @@ def demo(run: Path, port: int | None, device: str, top: int, corpus: Path | None
 
     Needs gradio: pip install 'holdfast[demo]'. Ctrl-C ends it.
     """
-    from holdfast.cli.waiting import Waiting
+    from holdfast.cli.screen import Screen
     from holdfast.runs.demo_server import free_port, require_gradio, serve_demo
     from holdfast.runs.finished_model import find_model
 
     model = find_model(run)
     require_gradio()
-    screen = Waiting(quiet=False)
+    screen = Screen(stream=sys.stderr)
 
     def ready(address: str) -> None:
-        screen.clear()
+        screen.erase()
         click.echo(f"[ok] {address}   (Ctrl-C ends it)")
 
     options = {"device": device, "top": top, "max_new_tokens": max_new_tokens}
     options |= {"corpus": str(corpus.resolve())} if corpus else {}
-    code = serve_demo(model, free_port(port), options, ready, screen.show)
-    screen.clear()
+    code = serve_demo(model, free_port(port), options, ready, screen.working)
+    screen.erase()
     if code:
         raise MachineError(f"the page ended with code {code}", seen="its last lines are above")

@@ -1,33 +1,45 @@
-"""`holdfast jobs`: runs of a job service, from any machine. `submit` has the options of `train` that are no paths."""
+"""`holdfast jobs`: runs of a job service, from any machine. `submit` has the options of `train` except paths."""
 
-import hashlib
+import json
 import sys
 import time
-import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from holdfast.cli.jobs_view import attempt_lines, follow, run_line, show_run
-from holdfast.cli.server import Json, Server, find_server, is_in_the_open
+from holdfast.cli.screen import Screen, bar, cut, width, wrapped
+from holdfast.cli.server import (
+    Json,
+    Server,
+    find_dataset,
+    find_server,
+    is_in_the_open,
+    patiently,
+    save_download,
+    unpack_model,
+)
 from holdfast.cli.train import Grouped, is_given, setting_option
 from holdfast.core.artifacts import to_json
 from holdfast.core.env import service_home, service_variable
 from holdfast.core.errors import FallbacksFailed, RequestError
 from holdfast.core.request import REMOTE_FIELDS, read_toml
-from holdfast.core.text import closest, human_bytes, plural
+from holdfast.core.text import human_bytes, human_seconds, plural
+from holdfast.runs.state import AttemptState
+from holdfast.runs.wording import attempt_lines, clean, numbers_text, phase_text, scores_text
 
 _STATES = ("queued", "running", "planned", "finished", "failed", "stopped")
-_LOOK_SECONDS = 0.5
+_ENDED = ("planned", "finished", "failed", "stopped")
+_MARKS = {"finished": "[ok]", "planned": "[ok]", "failed": "[x]", "stopped": "[--]"}
+_ASK_SECONDS = 1.0
 
 
 class InOrder(click.Group):
     """Lists commands in the order they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """As they stand in this file."""
+        """As they are defined in this file."""
         return list(self.commands)
 
 
@@ -35,15 +47,14 @@ class InOrder(click.Group):
 def jobs() -> None:
     """Submit, watch and stop runs of a job service, from any machine.
 
-    The server is HOLDFAST_SERVER, or --server after a command, otherwise the one on this machine; the key is
-    HOLDFAST_TOKEN.
+    The server is --server after a command, or HOLDFAST_SERVER, or this machine. The token is HOLDFAST_TOKEN.
     """
 
 
 def _to_server(command: Callable[..., None]) -> Callable[..., None]:
     for add in (
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else."),
-        click.option("--token", metavar="TOKEN", help="Key to the server; HOLDFAST_TOKEN is safer."),
+        click.option("--token", metavar="TOKEN", help="Token for the server; HOLDFAST_TOKEN is safer."),
         click.option("--server", "url", metavar="URL", help="Address of the service, such as https://holdfast.lab."),
     ):
         command = add(command)
@@ -61,11 +72,11 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 @jobs.command(cls=Grouped, short_help="Train on a file or on a dataset of the service.")
 @click.argument("data", metavar="FILE_OR_DATASET")
-@click.option("--name", default="", metavar="TEXT", help="Name of the run; otherwise the dataset's.")
-@click.option("--plan", "plan_only", is_flag=True, help="Only plan and forecast; `holdfast jobs start` goes on.")
-@click.option("--team", metavar="NAME", help="Team that may see it too.")
-@click.option("--priority", type=click.IntRange(-100, 100), default=0, help="Those with more go first.")
-@click.option("--watch", "and_watch", is_flag=True, help="Watch it until it has ended.")
+@click.option("--name", default="", metavar="TEXT", help="Name of the run; default: the dataset's name.")
+@click.option("--plan", "plan_only", is_flag=True, help="Only plan and forecast; `holdfast jobs start` continues.")
+@click.option("--team", metavar="NAME", help="Team that may also see the run.")
+@click.option("--priority", type=click.IntRange(-100, 100), default=0, help="Runs with a higher priority start first.")
+@click.option("--watch", "and_watch", is_flag=True, help="Watch the run until it ends.")
 @_with_settings
 @_to_server
 def submit(
@@ -75,7 +86,7 @@ def submit(
     """Train on FILE_OR_DATASET: a file, which is uploaded, or the number or name of a dataset that is there."""
     server = _server(url, token)
     settings = _settings(config, given)
-    dataset = _dataset(server, data, as_json=as_json)
+    dataset = find_dataset(server, data, as_json=as_json)
     asked = {"dataset": dataset["id"], "settings": settings, "name": name, "priority": priority, "team": team}
     job = server.post("/api/jobs", {**asked, "goal": "plan" if plan_only else "model"})
     _told(job, as_json and not and_watch, f"run {job['id']} is queued; next: holdfast jobs watch {job['id']}")
@@ -84,11 +95,13 @@ def submit(
 
 
 @jobs.command("list")
-@click.option("--state", type=click.Choice(_STATES), multiple=True, help="Only those; may be given several times.")
-@click.option("--contains", metavar="TEXT", help="Only those with this in their name.")
-@click.option("--owner", metavar="NAME", help="Only this person's.")
-@click.option("--limit", type=click.IntRange(1, 200), default=30, show_default=True, help="So many at the most.")
-@click.option("--cursor", type=int, metavar="NUMBER", help="Those after the page before.")
+@click.option(
+    "--state", type=click.Choice(_STATES), multiple=True, help="Only runs in this state; may be given several times."
+)
+@click.option("--contains", metavar="TEXT", help="Only runs with this text in their name.")
+@click.option("--owner", metavar="NAME", help="Only runs of this user.")
+@click.option("--limit", type=click.IntRange(1, 200), default=30, show_default=True, help="Maximum number of runs.")
+@click.option("--cursor", type=int, metavar="NUMBER", help="Continue after the page that ended here.")
 @_to_server
 def list_(
     state: tuple[str, ...], contains: str | None, owner: str | None, limit: int, cursor: int | None, url: str | None,
@@ -101,32 +114,32 @@ def list_(
         click.echo(to_json(page))
         return
     for job in page["items"]:
-        click.echo(run_line(job))
+        click.echo(_row(job))
     more = f"; more: holdfast jobs list --cursor {page['next']}" if page["next"] else ""
     click.echo(f"{plural(len(page['items']), 'run')}{more}")
 
 
-@jobs.command(short_help="Say where a run stands, with every attempt and its cause.")
+@jobs.command(short_help="Show the state of a run, and every attempt with its cause.")
 @click.argument("number", metavar="RUN", type=int)
 @_to_server
 def show(number: int, url: str | None, token: str | None, as_json: bool) -> None:
-    """Say where RUN stands: its state, phase, step, figures, and every attempt with its cause."""
+    """Show the state of RUN: phase, step, metrics, and every attempt with its cause."""
     server = _server(url, token)
     job, attempts = server.get(f"/api/jobs/{number}"), server.get(f"/api/jobs/{number}/attempts")["items"]
     if as_json:
         click.echo(to_json({**job, "all_attempts": attempts}))
         return
-    for line in show_run(job, attempts):
+    for line in _details(job, attempts):
         click.echo(line)
 
 
-@jobs.command(short_help="Follow a run until it has ended.")
+@jobs.command(short_help="Watch a run until it ends.")
 @click.argument("number", metavar="RUN", type=int)
 @_to_server
 def watch(number: int, url: str | None, token: str | None, as_json: bool) -> None:
-    """Follow RUN until it has ended: a line whenever something changed. Ctrl-C leaves the run alone.
+    """Watch RUN until it ends. Press Ctrl-C to quit; the run continues.
 
-    Exit code 0: it has ended as asked. 4: it failed.
+    Exit code 0: the run finished, was planned or was stopped. 4: it failed.
     """
     _watch(_server(url, token), number, as_json=as_json)
 
@@ -135,21 +148,21 @@ def watch(number: int, url: str | None, token: str | None, as_json: bool) -> Non
 @click.argument("number", metavar="RUN", type=int)
 @_to_server
 def start(number: int, url: str | None, token: str | None, as_json: bool) -> None:
-    """Go on from RUN's plan to its model."""
+    """Train the RUN that was planned."""
     job = _server(url, token).post(f"/api/jobs/{number}/start")
     _told(job, as_json, f"run {number} is queued; next: holdfast jobs watch {number}")
 
 
 @jobs.command(short_help="Ask a run to save and end.")
 @click.argument("number", metavar="RUN", type=int)
-@click.option("--wait", is_flag=True, help="Come back when it has ended.")
+@click.option("--wait", is_flag=True, help="Return only after the run has ended.")
 @_to_server
 def stop(number: int, wait: bool, url: str | None, token: str | None, as_json: bool) -> None:
-    """Ask RUN to save and end; `holdfast jobs resume RUN` goes on from there."""
+    """Ask RUN to save and end; `holdfast jobs resume RUN` continues from there."""
     server = _server(url, token)
     job = server.post(f"/api/jobs/{number}/stop")
     while wait and job["state"] == "running":
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_ASK_SECONDS)
         job = server.get(f"/api/jobs/{number}")
     is_saving = job["state"] == "running"
     words = f"run {number} was asked to save and end" if is_saving else f"run {number} is {job['state']}"
@@ -157,24 +170,24 @@ def stop(number: int, wait: bool, url: str | None, token: str | None, as_json: b
     _told(job, as_json, f"{words}; next: holdfast jobs {next_command} {number}")
 
 
-@jobs.command(short_help="Go on with a run that was stopped or has failed.")
+@jobs.command(short_help="Continue a run that was stopped or has failed.")
 @click.argument("number", metavar="RUN", type=int)
 @_to_server
 def resume(number: int, url: str | None, token: str | None, as_json: bool) -> None:
-    """Go on with a RUN that was stopped or has failed, from its newest checkpoint."""
+    """Continue a RUN that was stopped or has failed, from its newest checkpoint."""
     job = _server(url, token).post(f"/api/jobs/{number}/resume")
     _told(job, as_json, f"run {number} is queued again; next: holdfast jobs watch {number}")
 
 
-@jobs.command(cls=Grouped, short_help="Ask for a run again, with settings changed.")
+@jobs.command(cls=Grouped, short_help="Repeat a run with other settings.")
 @click.argument("number", metavar="RUN", type=int)
-@click.option("--name", default="", metavar="TEXT", help="Name of the new run; otherwise the same.")
+@click.option("--name", default="", metavar="TEXT", help="Name of the new run; default: the same name.")
 @_with_settings
 @_to_server
 def retry(
     number: int, name: str, url: str | None, token: str | None, as_json: bool, config: Path | None, **given: Any
 ) -> None:
-    """Ask for RUN again as a new run, with the settings given here changed."""
+    """Repeat RUN as a new run, with the settings given here changed."""
     asked = {"settings": _settings(config, given), "name": name}
     job = _server(url, token).post(f"/api/jobs/{number}/retry", asked)
     _told(job, as_json, f"run {job['id']} is queued; next: holdfast jobs watch {job['id']}")
@@ -182,11 +195,11 @@ def retry(
 
 @jobs.command()
 @click.argument("number", metavar="RUN", type=int)
-@click.option("--attempt", type=click.IntRange(1), help="Which attempt; otherwise the newest.")
-@click.option("--lines", type=click.IntRange(1, 1000), default=50, show_default=True, help="So many at the most.")
+@click.option("--attempt", type=click.IntRange(1), help="Which attempt; default: the newest.")
+@click.option("--lines", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of lines.")
 @_to_server
 def logs(number: int, attempt: int | None, lines: int, url: str | None, token: str | None, as_json: bool) -> None:
-    """Print the end of what RUN wrote."""
+    """Print the last lines of RUN's output."""
     server = _server(url, token)
     found = server.get(f"/api/jobs/{number}/log", attempt=attempt, lines=lines)
     if as_json:
@@ -195,14 +208,14 @@ def logs(number: int, attempt: int | None, lines: int, url: str | None, token: s
     click.echo(found["text"])
     if not sys.stdout.isatty():
         return
-    for line in attempt_lines(server.get(f"/api/jobs/{number}/attempts")["items"]):
+    for line in _attempt_lines(server.get(f"/api/jobs/{number}/attempts")["items"]):
         click.echo(line)
 
 
 @jobs.command(short_help="Get the finished model of a run, and its report.")
 @click.argument("number", metavar="RUN", type=int)
 @click.option("--to", "target", type=click.Path(path_type=Path), metavar="PATH", help="Folder, or a name with .zip.")
-@click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Get the report too.")
+@click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Also get the report.")
 @_to_server
 def download(
     number: int, target: Path | None, report: Path | None, url: str | None, token: str | None, as_json: bool
@@ -212,13 +225,13 @@ def download(
     job = server.get(f"/api/jobs/{number}")
     place = target or Path(f"run-{number}-model")
     if place.exists():
-        raise RequestError(f"{place} is there already", try_next=("--to PATH, with a new name",))
+        raise RequestError(f"{place} already exists", try_next=("--to PATH, with a new name",))
     zipped = place if place.suffix == ".zip" else place.with_name(f".{place.name}.zip")
-    count = _save(server, f"/api/jobs/{number}/model", zipped)
+    count = save_download(server, f"/api/jobs/{number}/model", zipped)
     if zipped != place:
-        _unpack(zipped, place)
+        unpack_model(zipped, place)
     if report:
-        _save(server, f"/api/jobs/{number}/report", report)
+        save_download(server, f"/api/jobs/{number}/report", report)
     said = {"run": number, "model": str(place), "bytes": count, "report": str(report) if report else None}
     if as_json:
         click.echo(to_json(said))
@@ -231,7 +244,7 @@ def download(
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_to_server
 def delete(number: int, yes: bool, url: str | None, token: str | None, as_json: bool) -> None:
-    """Delete RUN and its folder; a model of it must have been deleted before."""
+    """Delete RUN and its folder. Delete its model first."""
     server = _server(url, token)
     job = server.get(f"/api/jobs/{number}")
     if not yes:
@@ -244,7 +257,7 @@ def delete(number: int, yes: bool, url: str | None, token: str | None, as_json: 
 @click.option("--home", type=click.Path(path_type=Path), metavar="FOLDER", help="Home of the service.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def cleanup(home: Path | None, as_json: bool) -> None:
-    """On the server's machine: find runs that nobody works on any more and queue them again, as the service does."""
+    """On the server's machine: find runs that no worker holds any more and queue them again, as the service does."""
     _on_this_machine(home)
     from holdfast.service.jobs.cleanup import clean_up
 
@@ -259,13 +272,13 @@ def cleanup(home: Path | None, as_json: bool) -> None:
 
 @jobs.command("token", short_help="On the server's machine: make a token and print it.")
 @click.argument("name", default="command line")
-@click.option("--user", metavar="NAME", help="Whose; otherwise that of the only user.")
-@click.option("--read-only", is_flag=True, help="It may look at everything and change nothing.")
-@click.option("--days", type=click.IntRange(1, 3650), help="It ends after so many days.")
+@click.option("--user", metavar="NAME", help="Owner of the token; default: the only user.")
+@click.option("--read-only", is_flag=True, help="The token may read everything and change nothing.")
+@click.option("--days", type=click.IntRange(1, 3650), help="The token expires after this many days.")
 @click.option("--home", type=click.Path(path_type=Path), metavar="FOLDER", help="Home of the service.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def token_(name: str, user: str | None, read_only: bool, days: int | None, home: Path | None, as_json: bool) -> None:
-    """On the server's machine: make a token and print it, this once."""
+    """On the server's machine: make a token and print it. It is shown only once."""
     _on_this_machine(home)
     from holdfast.service.jobs.api_tokens import make_token_for
 
@@ -276,7 +289,7 @@ def token_(name: str, user: str | None, read_only: bool, days: int | None, home:
 def _server(url: str | None, token: str | None) -> Server:
     server = find_server(url, token)
     if is_in_the_open(server):
-        click.echo(f"[!]  {server.url} is not encrypted: others on the way can read the token", err=True)
+        click.echo(f"[!]  {server.url} is not encrypted: others on the network can read the token", err=True)
     return server
 
 
@@ -310,84 +323,113 @@ def _told(job: Json, as_json: bool, words: str) -> None:
 
 
 def _watch(server: Server, number: int, *, as_json: bool) -> None:
-    job = follow(server, number, as_json=as_json, say=lambda words: click.echo(words, err=True))
+    """Show a run until it has ended; also over a restart of the server."""
+    screen, before = Screen(), ""
+    while True:
+        job: Json = patiently(
+            lambda: server.get(f"/api/jobs/{number}"), lambda text: click.echo(f"[!]  {text}", err=True)
+        )
+        has_ended = job["state"] in _ENDED
+        line = json.dumps(_without_clocks(job), ensure_ascii=False) if as_json else _now(job)
+        if screen.is_live and not as_json and not has_ended:
+            live = job.get("live") or job
+            drawn = bar(live["step"], live["steps"], width() - 12) if live["steps"] else ""
+            screen.move([f"[..] {_now(job)}{_left(job)}", *([f"     {drawn}"] if drawn else [])])
+        elif line != before:
+            screen.erase()
+            click.echo(line)
+            before = line
+        if has_ended:
+            break
+        time.sleep(_ASK_SECONDS)
+    if not as_json:
+        for line in (*_attempt_lines(server.get(f"/api/jobs/{number}/attempts")["items"]), *_closing(job)):
+            click.echo(line)
     if job["state"] == "failed":
         raise SystemExit(FallbacksFailed.exit_code)
 
 
-def _dataset(server: Server, data: str, *, as_json: bool) -> Json:
-    path = Path(data)
-    if path.is_file():
-        return _uploaded(server, path, as_json=as_json)
-    if path.is_dir():
-        raise RequestError(
-            f"{data} is a folder", seen="one file can be uploaded", try_next=(f"zip -r {path.name}.zip {data}",)
+def _row(job: Json) -> str:
+    """A run in a list."""
+    mark, name = _MARKS.get(job["state"], "[..]"), cut(clean(job["name"]), 32)
+    text = clean(job["sentence"], 60) if job["state"] == "failed" else _numbers(job)
+    return f"{mark:<4} {job['id']:>5}  {job['state']:<9} {name:<32} {text}{_left(job)}".rstrip()
+
+
+def _details(job: Json, attempts: list[Json]) -> Iterator[str]:
+    """A run with its attempts."""
+    yield f"{_MARKS.get(job['state'], '[..]')} run {job['id']}, {clean(job['name'], 200)}: {_now(job)}"
+    silent = f", silent since {since}" if (since := job.get("silent_since")) else ""
+    about = [
+        ("owner", job["owner"] + (f", team {job['team']}" if job["team"] else "")),
+        ("worker", (job["worker"] or "") + silent),
+        ("settings", ", ".join(f"{name} {value}" for name, value in job["settings"].items())),
+        ("metrics", _metrics(job)),
+        ("left", human_seconds(job["eta_seconds"]) if job["eta_seconds"] is not None else ""),
+    ]
+    yield from (f"     {name:<9} {clean(text, 600)}" for name, text in about if text)
+    yield from _attempt_lines(attempts)
+    if job["sentence"]:
+        yield clean(job["sentence"], 2000)
+
+
+def _attempt_lines(attempts: list[Json]) -> Iterator[str]:
+    """Each attempt with its cause, worded as for a run on this machine."""
+    states = [
+        AttemptState(
+            number=one["number"],
+            folder=Path(),
+            outcome=one["outcome"],
+            remedy=one["rung"],
+            cause=one["sentence"] if one["outcome"] in ("died", "hung") else "",
+            slug=one["slug"],
+            noticed_after_seconds=one["noticed_after_seconds"],
+            step=one["step_reached"],
         )
-    if data.isascii() and data.isdecimal():
-        return server.get(f"/api/datasets/{data}")
-    known = server.get("/api/datasets", contains=data, limit=200)["items"]
-    named: list[Json] = [one for one in known if one["name"] == data]
-    if named:
-        return named[0]
-    names = [one["name"] for one in server.get("/api/datasets", limit=200)["items"]]
-    guess = closest(data, names)
-    raise RequestError(
-        f"there is no file and no dataset {data!r}", try_next=(f"did you mean {guess}?",) if guess else ()
-    )
+        for one in attempts
+    ]
+    for before, state in zip((None, *states), states, strict=False):
+        for line in attempt_lines(state, before):
+            yield from wrapped(line, 10_000)
 
 
-def _uploaded(server: Server, path: Path, *, as_json: bool) -> Json:
-    """The file as a dataset; one that was sent before, and nobody has decided anything about, is used again."""
-    say = (lambda words: None) if as_json else click.echo
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    same = server.get("/api/datasets", sha256=digest, state="ready")["items"]
-    dataset: Json | None = next((one for one in same if not one["choices"]), None)
-    if dataset:
-        say(f"[ok] dataset {dataset['id']}, {dataset['name']}: sent before")
-        return dataset
-    say(f"[..] sending {path.name}, {human_bytes(path.stat().st_size)}")
-    dataset = server.upload(path)
-    while dataset["state"] == "surveying":
-        time.sleep(_LOOK_SECONDS)
-        dataset = server.get(f"/api/datasets/{dataset['id']}")
-    if dataset["state"] == "refused":
-        why = dataset["problem"] or {}
-        raise RequestError(
-            str(why.get("what") or f"{path.name} was refused"),
-            seen=str(why.get("seen") or ""),
-            try_next=tuple(map(str, why.get("try_next") or ())),
-        )
-    say(f"[ok] dataset {dataset['id']}, {dataset['name']}: surveyed")
-    return dataset
+def _closing(job: Json) -> Iterator[str]:
+    number = job["id"]
+    if job["error"]:
+        yield f"error: {clean(job['error'].get('what', ''), 600)}"
+        if job["error"].get("seen"):
+            yield f"  seen   {clean(job['error']['seen'], 600)}"
+    elif job["sentence"]:
+        yield clean(job["sentence"], 2000)
+    if metrics := _metrics(job):
+        yield f"     {metrics}"
+    following = {"finished": "download", "planned": "start", "stopped": "resume", "failed": "logs"}
+    yield f"next: holdfast jobs {following[job['state']]} {number}"
 
 
-def _save(server: Server, path: str, target: Path) -> int:
-    """Write a download; the file is there only when it is whole."""
-    draft = target.with_name(f".{target.name}.draft")
-    count = 0
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("wb") as file:
-            for chunk in server.download(path):
-                count += file.write(chunk)
-        draft.replace(target)
-    except OSError as error:
-        raise RequestError(f"{target} cannot be written", seen=error.strerror or str(error)) from error
-    finally:
-        draft.unlink(missing_ok=True)
-    return count
+def _now(job: Json) -> str:
+    text = job["state"]
+    if text == "running":
+        text = "stopping" if job["stop_asked"] else phase_text((job.get("live") or job)["phase"]) or text
+    attempts = plural(job["attempts"], "attempt") if job["attempts"] else ""
+    return ", ".join(part for part in (text, _numbers(job), attempts) if part)
 
 
-def _unpack(zipped: Path, folder: Path) -> None:
-    draft = folder.with_name(f".{folder.name}.draft")
-    try:
-        with zipfile.ZipFile(zipped) as packed:  # extractall keeps every name inside the folder
-            packed.extractall(draft)
-        draft.replace(folder)
-    except zipfile.BadZipFile as error:
-        raise RequestError(
-            "the download is not whole", seen=str(error), try_next=("the same command again",)
-        ) from error
-    finally:
-        zipped.unlink(missing_ok=True)
+def _numbers(job: Json) -> str:
+    live = job.get("live") or job
+    return numbers_text(step=live["step"], steps=live["steps"], loss=live["loss"])
+
+
+def _left(job: Json) -> str:
+    return f", {human_seconds(job['eta_seconds'])} left" if job["eta_seconds"] is not None else ""
+
+
+def _metrics(job: Json) -> str:
+    splits = [(name, one) for name, one in job["metrics"].items() if isinstance(one, dict)]
+    return ", ".join(f"{name} {scores_text(one)}" for name, one in splits)
+
+
+def _without_clocks(job: Json) -> Json:
+    """A run without what changes while nothing happens."""
+    clocks = {"eta_seconds": None, "resident_bytes": None, "steps_per_second": None}
+    return {**job, "eta_seconds": None, "live": {**job["live"], **clocks} if job["live"] else None}

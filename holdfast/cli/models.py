@@ -1,8 +1,10 @@
 """`holdfast models`: what models are on this machine; `holdfast models get NAME` fetches one."""
 
+import sys
+
 import click
 
-from holdfast.cli.waiting import Waiting
+from holdfast.cli.screen import Screen
 from holdfast.core.artifacts import to_json
 
 
@@ -29,14 +31,14 @@ def get(name: str, as_json: bool) -> None:
     """
     from holdfast.runs.models import get_model
 
-    waiting = Waiting(quiet=as_json)
+    screen = Screen(stream=sys.stderr, quiet=as_json)
 
     def say(text: str) -> None:
-        waiting.clear()
+        screen.erase()
         click.echo(text, err=True)
 
     try:
-        model = get_model(name, waiting.show, say)
+        model = get_model(name, screen.working, say)
     finally:
-        waiting.clear()
+        screen.erase()
     click.echo(to_json(model) if as_json else f"[ok] {model.name}: {model.folder}  ({model.source})")

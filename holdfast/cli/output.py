@@ -17,6 +17,16 @@ def put(text: str) -> None:
         lose(error)
 
 
+def put_bytes(content: bytes) -> None:
+    """Print what another program has printed, as it is."""
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+    except (OSError, ValueError) as error:
+        lose(error)
+
+
 def lose(error: Exception) -> None:
     """Print nothing more, and say so once where errors are said."""
     sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  (open as long as the process lives)

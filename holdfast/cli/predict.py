@@ -54,10 +54,10 @@ def predict(
     Give texts, a FILE (CSV, TSV, JSON, JSON lines, Parquet, Excel; gzipped or not) or - for standard input, a text a
     line. Probabilities are calibrated. Only safetensors are loaded.
     """
-    from holdfast.cli.waiting import Waiting
+    from holdfast.cli.screen import Screen
 
-    screen = Waiting(quiet=as_json, says_start=True)
-    screen.show("looking for the model", 0, None)
+    screen = Screen(stream=sys.stderr, quiet=as_json)
+    screen.working("looking for the model", 0, None)
 
     try:
         from holdfast.runs.answers_file import check_target, write_answers
@@ -73,7 +73,7 @@ def predict(
         asking = PredictionInputs(model, columns)
         rows = _rows(asking, what)
         given = {**options, "corpus": str(corpus.resolve()) if corpus else None, **model.places()}
-        pairs = ask(model, rows, given, screen.show)
+        pairs = ask(model, rows, given, screen.working)
         if out:
             count = write_answers(out, pairs, every_label=all_labels)
             answers = []
@@ -81,7 +81,7 @@ def predict(
             answers = list(pairs)
             count = sum(bool(said) for _, said in answers)
     finally:
-        screen.clear()
+        screen.erase()
     notes = asking.notes()
     if as_json:
         from holdfast.runs.answers_file import joined

@@ -1,40 +1,42 @@
-"""`holdfast resume`: take up a run from its folder."""
+"""`holdfast resume`: continue a run from its folder."""
 
 from pathlib import Path
 
 import click
 
-from holdfast.cli.run import foreground, shown
+from holdfast.cli.run import foreground
 from holdfast.core.artifacts import to_json
 from holdfast.core.runfolder import REPORT
 
 
 @click.command()
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--processes", metavar="NUMBER", help="Go on with so many processes; otherwise as many as before.")
-@click.option("--nodes", metavar="NUMBER", help="Go on with so many machines, each started with the same words.")
-@click.option("--detach", is_flag=True, help="Go on in the background, also when this terminal closes.")
-@click.option("--quiet", is_flag=True, help="Do not show the command's own output.")
+@click.option("--processes", metavar="NUMBER", help="Continue with this many processes; default: as before.")
+@click.option("--nodes", metavar="NUMBER", help="Continue with this many machines; run the same command on each.")
+@click.option("--detach", is_flag=True, help="Run in the background, even after this terminal closes.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not show the command's own output.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end and nothing else.")
-@click.option("-v", "--verbose", is_flag=True, help="Show phases and every applied setting.")
+@click.option("-v", "--verbose", is_flag=True, help="Show phases and every setting that was applied.")
 def resume(
     folder: Path, processes: str | None, nodes: str | None, detach: bool, quiet: bool, as_json: bool, verbose: bool
 ) -> None:
-    """Go on with RUN where it stood: after Ctrl-C, a kill, a crash, or a restart of the machine.
+    """Continue RUN where it was: after Ctrl-C, a kill, a crash, or a restart of the machine.
 
-    Processes that an earlier supervisor left are ended first. A run that somebody already looks after is refused.
+    Processes that an earlier supervisor left are ended first. A run that already has a supervisor is refused.
     """
     from holdfast.runs.resume import ask_for, job_of
-    from holdfast.runs.status import read_glance, read_request
+    from holdfast.runs.state import read_request, read_state
+    from holdfast.runs.wording import typed_path
 
     run = folder.resolve()
-    glance = read_glance(run)
-    if glance.status.state == "finished":
+    if read_state(run).state == "finished":
         if read_request(run).get("kind") == "train" and not (run / REPORT).exists():
             from holdfast.runs.report.page import write_report
 
             write_report(run)  # it was killed between its result and its report
-        click.echo(to_json({"run": run, "state": "finished"}) if as_json else f"holdfast: {shown(run)} has finished")
+        click.echo(
+            to_json({"run": run, "state": "finished"}) if as_json else f"holdfast: {typed_path(run)} has finished"
+        )
         return
     if processes is not None or nodes is not None:
         ask_for(run, processes, nodes)
@@ -47,12 +49,12 @@ def resume(
         click.echo(
             to_json({"run": run, "supervisor_pid": pid})
             if as_json
-            else f"holdfast: {shown(run)} goes on in the background (supervisor {pid})"
+            else f"holdfast: {typed_path(run)} continues in the background (supervisor {pid})"
         )
         return
     if job is None:
-        from holdfast.cli.train import go_on
+        from holdfast.cli.train import resume_here
 
-        go_on(run, as_json=as_json, verbose=verbose)
+        resume_here(run, as_json=as_json, quiet=quiet, verbose=verbose)
         return
     foreground(run, job, as_json=as_json, quiet=quiet, verbose=verbose)

@@ -3,6 +3,7 @@
 Redirects are not followed: the token goes to the address that was given and nowhere else.
 """
 
+import hashlib
 import http.client
 import json
 import ssl
@@ -10,18 +11,23 @@ import time
 import urllib.error
 import urllib.request
 import uuid
+import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote, urlencode, urlsplit
 
+import click
+
 from holdfast import __version__
 from holdfast.core.env import service_variable
 from holdfast.core.errors import HoldfastError, MachineError, RequestError
+from holdfast.core.text import closest, human_bytes
 
 DEFAULT_SERVER = "http://127.0.0.1:8420"  # where `holdfast serve` is, on this machine
 _ANSWER_SECONDS = 60.0
+_ASK_SECONDS = 0.5
 _CHUNK_BYTES = 1 << 20
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _MAKE_TOKEN = "make a token on the account page, or on the server's machine: holdfast jobs token"
@@ -246,3 +252,83 @@ class _Form:
             return chunk
         tail, self._tail = self._tail, b""
         return tail
+
+
+def find_dataset(server: Server, data: str, *, as_json: bool) -> Json:
+    """The dataset that a number or a name stands for, or a file, which is uploaded."""
+    path = Path(data)
+    if path.is_file():
+        return _uploaded(server, path, as_json=as_json)
+    if path.is_dir():
+        raise RequestError(
+            f"{data} is a folder", seen="one file can be uploaded", try_next=(f"zip -r {path.name}.zip {data}",)
+        )
+    if data.isascii() and data.isdecimal():
+        return server.get(f"/api/datasets/{data}")
+    known = server.get("/api/datasets", contains=data, limit=200)["items"]
+    named: list[Json] = [one for one in known if one["name"] == data]
+    if named:
+        return named[0]
+    names = [one["name"] for one in server.get("/api/datasets", limit=200)["items"]]
+    guess = closest(data, names)
+    raise RequestError(
+        f"there is no file and no dataset {data!r}", try_next=(f"did you mean {guess}?",) if guess else ()
+    )
+
+
+def _uploaded(server: Server, path: Path, *, as_json: bool) -> Json:
+    """The file as a dataset. One that was sent before is used again, unless someone changed its choices."""
+    say = (lambda words: None) if as_json else click.echo
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    same = server.get("/api/datasets", sha256=digest, state="ready")["items"]
+    dataset: Json | None = next((one for one in same if not one["choices"]), None)
+    if dataset:
+        say(f"[ok] dataset {dataset['id']}, {dataset['name']}: uploaded before")
+        return dataset
+    say(f"[..] uploading {path.name}, {human_bytes(path.stat().st_size)}")
+    dataset = server.upload(path)
+    while dataset["state"] == "surveying":
+        time.sleep(_ASK_SECONDS)
+        dataset = server.get(f"/api/datasets/{dataset['id']}")
+    if dataset["state"] == "refused":
+        why = dataset["problem"] or {}
+        raise RequestError(
+            str(why.get("what") or f"{path.name} was refused"),
+            seen=str(why.get("seen") or ""),
+            try_next=tuple(map(str, why.get("try_next") or ())),
+        )
+    say(f"[ok] dataset {dataset['id']}, {dataset['name']}: surveyed")
+    return dataset
+
+
+def save_download(server: Server, path: str, target: Path) -> int:
+    """Write a download; the file is there only when it is whole."""
+    draft = target.with_name(f".{target.name}.draft")
+    count = 0
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with draft.open("wb") as file:
+            for chunk in server.download(path):
+                count += file.write(chunk)
+        draft.replace(target)
+    except OSError as error:
+        raise RequestError(f"{target} cannot be written", seen=error.strerror or str(error)) from error
+    finally:
+        draft.unlink(missing_ok=True)
+    return count
+
+
+def unpack_model(zipped: Path, folder: Path) -> None:
+    """Make a folder of a zip, whole or not at all."""
+    draft = folder.with_name(f".{folder.name}.draft")
+    try:
+        with zipfile.ZipFile(zipped) as packed:  # extractall keeps every name inside the folder
+            packed.extractall(draft)
+        draft.replace(folder)
+    except zipfile.BadZipFile as error:
+        raise RequestError(
+            "the download is incomplete", seen=str(error), try_next=("the same command again",)
+        ) from error
+    finally:
+        zipped.unlink(missing_ok=True)

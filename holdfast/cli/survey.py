@@ -1,6 +1,7 @@
 """`holdfast survey`: read a dataset as training would, and say what was found and chosen."""
 
 import shutil
+import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli.waiting import Waiting
+from holdfast.cli.screen import Screen
 from holdfast.core.artifacts import to_json
 from holdfast.core.facts import DatasetFacts
 from holdfast.data.badrows import describe
@@ -63,12 +64,12 @@ def survey(data: Path, tokenizer: Path | None, as_json: bool, delimiter: str | N
         delimiter="\t" if delimiter in ("tab", "\\t") else delimiter,
         **given,
     )
-    screen = Waiting(quiet=as_json)
+    screen = Screen(stream=sys.stderr, quiet=as_json)
     try:
         tokens = ModelTokenizer(tokenizer) if tokenizer else None
-        facts = survey_dataset(request, tokens, screen.show).facts
+        facts = survey_dataset(request, tokens, screen.working).facts
     finally:
-        screen.clear()
+        screen.erase()
     click.echo(to_json(facts) if as_json else render_facts(facts))
 
 

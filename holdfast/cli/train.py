@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ from holdfast.core.errors import MachineError, NotNow, RequestError
 from holdfast.core.request import FIELDS, make_request, nodes_of, read_toml
 from holdfast.core.setting_values import allowed_words
 from holdfast.core.text import option
+
+if TYPE_CHECKING:
+    from holdfast.cli.screen import EventLines, RunView, Screen
 
 _GROUPS = {"data": "The data", "learning": "What is learned", "machine": "How it is computed", "run": "The run"}
 _METAVARS = {"whole": "NUMBER", "number": "NUMBER", "path": "PATH", "text": "TEXT", "texts": "TEXT"}
@@ -73,31 +76,40 @@ def _with_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("data", required=False)
 @_with_options
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="TOML file with any of these settings.")
-@click.option("--detach", is_flag=True, help="Go on in the background, also when this terminal closes.")
+@click.option("--detach", is_flag=True, help="Run in the background, even after this terminal closes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end and nothing else.")
 @click.option("--json-lines", "as_lines", is_flag=True, help="Print each event as a line of JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only how it ended.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every choice with its reason.")
 def train(
-    data: str | None, config: Path | None, detach: bool, as_json: bool, as_lines: bool, verbose: bool, **given: Any
+    data: str | None,
+    config: Path | None,
+    detach: bool,
+    as_json: bool,
+    as_lines: bool,
+    quiet: bool,
+    verbose: bool,
+    **given: Any,
 ) -> None:
     """Train a model on DATA, and finish: one file in, one finished model out.
 
-    The task, the columns and every setting are found out where they are not given, and printed with their reasons.
-    Exit code 0: finished. 2: the request is wrong. 3: this machine cannot. 4: every rung was tried.
+    The task, the columns and every setting that is not given are chosen for you; -v prints the reasons.
+    Exit code 0: finished. 2: the request is wrong. 3: this machine cannot. 4: every fallback was tried.
     """
     settings: dict[str, object] = dict(read_toml(config)) if config else {}
     asked = {name: value for name, value in given.items() if value is not None and value != () and is_given(name)}
     request = make_request({**settings, **asked, **({"data": data} if data else {})})
-    view = _view(as_json, as_lines, verbose)
-    if not as_json and not as_lines:
+    screen, view = _view(as_json, as_lines, quiet, verbose)
+    if not as_json and not as_lines and not quiet:
         put(f"holdfast train {Path(request.data).name or request.from_run}\n")
 
     from holdfast.runs.holder import AlreadyHeld
     from holdfast.runs.join import has_finished
     from holdfast.runs.new_train import discard, start_train
+    from holdfast.runs.wording import Line
 
     if nodes_of(request) > 1:
-        view("waiting", {"words": "reading the data, which must be the same on every machine"})
+        screen.line(Line("reading the data, which must be the same on every machine", ".."))
     run = start_train(request)
     if has_finished(run):  # on the other machines
         view.close()
@@ -108,46 +120,50 @@ def train(
         _detach(run, as_json=as_json)
         return
     try:
-        _show(run, view, as_json=as_json, as_lines=as_lines)
+        _show(run, screen, view, as_json=as_json, as_lines=as_lines)
     except (NotNow, AlreadyHeld):
-        raise  # it goes on later, or elsewhere
+        raise  # it continues later, or elsewhere
     except (RequestError, MachineError):
         discard(run)  # refused: nothing is left behind
         raise
 
 
 def _say_finished(run: Path, *, as_json: bool) -> None:
-    from holdfast.cli.run import shown
+    from holdfast.runs.wording import typed_path
 
-    click.echo(to_json({"run": run, "state": "finished"}) if as_json else f"holdfast: {shown(run)} has finished")
+    click.echo(to_json({"run": run, "state": "finished"}) if as_json else f"holdfast: {typed_path(run)} has finished")
 
 
 def _detach(run: Path, *, as_json: bool) -> None:
-    from holdfast.cli.run import shown
     from holdfast.runs.detach import detach_run
+    from holdfast.runs.wording import typed_path
 
-    pid = detach_run(run)
+    pid, shown = detach_run(run), typed_path(run)
     if as_json:
         click.echo(to_json({"run": run, "supervisor_pid": pid}))
     else:
-        click.echo(f"it runs in the background as {shown(run)} (supervisor {pid}); next: holdfast watch {shown(run)}")
+        click.echo(f"running in the background as {shown} (supervisor {pid}); next: holdfast watch {shown}")
 
 
-def go_on(run: Path, *, as_json: bool = False, verbose: bool = False) -> None:
-    """Take up a training run from its folder, shown as `train` shows it."""
-    _show(run, _view(as_json, False, verbose), as_json=as_json, as_lines=False)
+def resume_here(run: Path, *, as_json: bool = False, quiet: bool = False, verbose: bool = False) -> None:
+    """Continue a training run from its folder, shown as `train` shows it."""
+    screen, view = _view(as_json, False, quiet, verbose)
+    _show(run, screen, view, as_json=as_json, as_lines=False)
 
 
-def _show(run: Path, view: Any, *, as_json: bool, as_lines: bool) -> None:
-    from holdfast.cli.run import shown
+def _show(run: Path, screen: "Screen", view: "RunView | EventLines", *, as_json: bool, as_lines: bool) -> None:
+    from holdfast.cli.screen import Screen
+    from holdfast.core.old_events import untyped
+    from holdfast.runs.state import read_state
     from holdfast.runs.stopping import asked_by_signals, exit_code_of
-    from holdfast.runs.train import closing_lines, read_result, resume_train
+    from holdfast.runs.train import read_result, resume_train
+    from holdfast.runs.wording import Line, closing_lines, typed_path
 
     try:
-        result = resume_train(run, on_event=view, guard=asked_by_signals)
+        result = resume_train(run, on_event=untyped(view), guard=asked_by_signals)
     except KeyboardInterrupt as asked:
         view.close()
-        view.say(f"stopped; nothing is lost: holdfast resume {shown(run)}", "[--]")
+        screen.line(Line(f"stopped; nothing is lost. Continue with `holdfast resume {typed_path(run)}`", "--"))
         raise SystemExit(exit_code_of(asked)) from None
     finally:
         view.close()
@@ -155,15 +171,17 @@ def _show(run: Path, view: Any, *, as_json: bool, as_lines: bool) -> None:
         outcome = {"run": run, **read_result(run)}
         click.echo(to_json(outcome) if as_json else json.dumps({"event": "result", "result": to_plain(outcome)}))
     else:
-        for mark, name, text in closing_lines(run, result):
-            view.say(text, mark, name)
+        ending = Screen()  # also with -q
+        for line in closing_lines(read_state(run, is_supervised=False), with_cause=False):
+            ending.line(line)
     raise SystemExit(result.exit_code)
 
 
-def _view(as_json: bool, as_lines: bool, verbose: bool) -> Any:
-    from holdfast.cli.train_view import EventLines, TrainView
+def _view(as_json: bool, as_lines: bool, quiet: bool, verbose: bool) -> "tuple[Screen, RunView | EventLines]":
+    from holdfast.cli.screen import EventLines, RunView, Screen
 
-    return EventLines() if as_lines else TrainView(verbose=verbose, quiet=as_json)
+    screen = Screen(quiet=as_json or as_lines or quiet)
+    return screen, EventLines() if as_lines else RunView(screen, verbose=verbose)
 
 
 def is_given(name: str) -> bool:

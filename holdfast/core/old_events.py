@@ -312,8 +312,7 @@ def untyped(hear: Callable[[typed.Event], None]) -> Callable[[str, Mapping[str, 
     """Let a listener of structs hear events that are told by name and details."""
 
     def on_event(name: str, details: Mapping[str, object]) -> None:
-        if event := from_old(name, details):
-            hear(event)
+        hear(from_old(name, details) or typed.UnknownEvent(was=name, fields=dict(details)))
 
     return on_event
 

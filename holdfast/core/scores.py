@@ -57,4 +57,6 @@ def metric_name(name: str) -> str:
 
 def metric_value(name: str, value: float) -> str:
     """A metric's value: a percentage where it is a share."""
-    return f"{value:.1%}" if is_share(name) else f"{value:.4g}"
+    if not is_share(name):
+        return f"{value:.4g}"
+    return "100%" if value == 1 else f"{value:.1%}"

@@ -278,6 +278,11 @@ class RunState(Struct, frozen=True, kw_only=True):
         return self.records.metrics or (self.curves.evaluations[newest] if newest is not None else {})
 
     @property
+    def processes(self) -> int:
+        """How many processes share each step."""
+        return self.attempt.processes if self.attempt else int(self.records.request.get("processes") or 1)
+
+    @property
     def is_training(self) -> bool:
         """Whether an attempt runs now."""
         return self.state == "training" and self.attempt is not None and self.attempt.is_running
@@ -464,6 +469,14 @@ def _seen(attempt: AttemptState, event: ev.Progressed | ev.TreeSampled, curves: 
     )
 
 
+# What the training process itself writes, into the file of its attempt. Some of it is also passed on to the run's file.
+OF_TRAINING = (
+    *(ev.TrainingStarted, ev.EpochStarted, ev.StepDone, ev.Evaluated, ev.Sampled, ev.Logged, ev.ScriptTrained),
+    *(ev.CheckpointStarted, ev.CheckpointSaved, ev.CheckpointFailed, ev.CheckpointSkipped, ev.CheckpointRejected),
+    *(ev.CheckpointOverBudget, ev.BestCheckpointMissing, ev.Resumed, ev.StartedOver, ev.BadNumbersFound),
+    *(ev.WeightsChecked, ev.TrainingStopped, ev.TrainingFinished, ev.PartUsed, ev.ChangeApplied, ev.ChangeRefused),
+)
+
 # What a person is told as history. The rest comes by the thousand, or is in the attempt.
 _TOLD = frozenset(
     {
@@ -515,8 +528,8 @@ class RunReader:
         """The state now; `is_supervised` where the caller knows that better than the folder."""
         with self._lock:
             state = self._state
-            for event in _all(self._events):
-                state = apply(state, event)
+            for event in new_events(self._events):
+                state = state if isinstance(event, OF_TRAINING) else apply(state, event)
             for folder in _attempt_folders(self._run):
                 state = self._read_attempt(state, folder)
             self._state = state
@@ -532,7 +545,7 @@ class RunReader:
             if self._recent_bytes:
                 state = self._skip_old(state, folder, number)
         for tail in self._tails[number]:
-            for event in _all(tail):
+            for event in new_events(tail):
                 state = apply(state, event, number)
         return state
 
@@ -617,7 +630,9 @@ def loss_of(event: ev.StepDone | ev.Logged) -> float | None:
 
 def peak_bytes(attempt: Path) -> int | None:
     """The most memory that the processes of an attempt were seen to hold."""
-    seen = (event.resident_bytes for event in _all(EventTail(attempt / SAMPLES)) if isinstance(event, ev.TreeSampled))
+    seen = (
+        event.resident_bytes for event in new_events(EventTail(attempt / SAMPLES)) if isinstance(event, ev.TreeSampled)
+    )
     return max(seen, default=0) or None
 
 
@@ -676,7 +691,8 @@ def _written_at(path: Path) -> float:
         return 0.0
 
 
-def _all(tail: EventTail) -> Iterator[ev.Event]:
+def new_events(tail: EventTail) -> Iterator[ev.Event]:
+    """All that was added to a file since the last call."""
     while found := tail.read():
         yield from found
 

@@ -116,6 +116,13 @@ def scores_text(metrics: Mapping[str, object]) -> str:
     return ", ".join(f"{metric_name(name)} {metric_value(name, value)}" for name, value in shown)
 
 
+def evaluation_text(metrics: Mapping[str, object]) -> str:
+    """An evaluation during training: the deciding metric and the loss."""
+    scores = ordered_scores(metrics)
+    shown = dict.fromkeys((next(iter(scores), ""), "loss"))
+    return ", ".join(f"{metric_name(name)} {metric_value(name, scores[name])}" for name in shown if name in scores)
+
+
 def speed_text(steps_per_second: float) -> str:
     """A speed: "3.20 steps/s" or "4.1 s/step"."""
     if steps_per_second >= 1:
@@ -183,23 +190,42 @@ def state_text(state: RunState) -> str:
 
 def progress_text(state: RunState, *, speed: bool = False) -> str:
     """The numbers of a run: "step 44/93, loss 1.18, 8 s left, 402.1 MB"."""
-    parts = [f"step {state.step:,}" + (f"/{state.steps:,}" if state.steps else "")] if state.step or state.steps else []
-    if state.loss is not None:
-        parts.append(f"loss {state.loss:.4g}")
-    if speed and state.steps_per_second:
-        parts.append(speed_text(state.steps_per_second))
-    if state.seconds_left is not None:
-        parts.append(f"{human_seconds(state.seconds_left)} left")
-    attempt = state.attempt
-    if state.is_training and attempt and attempt.resident_bytes:
-        parts.append(human_bytes(attempt.resident_bytes))
-    if state.is_training and attempt and (count := processes_words(attempt.processes)):
-        parts.append(count)
-    return ", ".join(parts)
+    attempt = state.attempt if state.is_training else None
+    return numbers_text(
+        step=state.step,
+        steps=state.steps,
+        loss=state.loss,
+        steps_per_second=state.steps_per_second if speed else None,
+        seconds_left=state.seconds_left,
+        resident_bytes=attempt.resident_bytes if attempt else None,
+        processes=attempt.processes if attempt else 1,
+    )
 
 
-def headline(state: RunState) -> str:
-    """Where a run is, or how it ended, in one sentence."""
+def numbers_text(
+    *,
+    step: int,
+    steps: int,
+    loss: float | None,
+    steps_per_second: float | None = None,
+    seconds_left: float | None = None,
+    resident_bytes: int | None = None,
+    processes: int = 1,
+) -> str:
+    """The same of a run on another machine."""
+    parts = [
+        (f"step {step:,}" + (f"/{steps:,}" if steps else "")) if step or steps else "",
+        f"loss {loss:.4g}" if loss is not None else "",
+        speed_text(steps_per_second) if steps_per_second else "",
+        f"{human_seconds(seconds_left)} left" if seconds_left is not None else "",
+        human_bytes(resident_bytes) if resident_bytes else "",
+        processes_words(processes),
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def headline(state: RunState, *, with_cause: bool = True) -> str:
+    """Where a run is, or how it ended, in one sentence; without the cause where that is on the screen already."""
     run = typed_path(state.folder)
     if state.is_orphaned:
         return (
@@ -210,7 +236,7 @@ def headline(state: RunState) -> str:
         case "finished":
             return _finished(state)
         case "failed":
-            return _failed(state)
+            return _failed(state, with_cause)
         case "stopped" if state.records.result:
             return sentence(f"stopped {_where(state)}")
         case "stopped" if not state.records.request:
@@ -237,14 +263,16 @@ def _finished(state: RunState) -> str:
     return sentence(f"{text}, but {but}" if but else text)
 
 
-def _failed(state: RunState) -> str:
+def _failed(state: RunState, with_cause: bool) -> str:
     """The cause, and why nothing more is tried."""
     attempt = state.attempt
     if attempt is None:
         return sentence(str(state.records.result.get("sentence") or "failed before the first attempt"))
-    text = f"failed after {plural(len(state.attempts), 'attempt')}: {cause_text(attempt) or 'no cause was recorded'}"
+    cause = f": {cause_text(attempt) or 'no cause was recorded'}" if with_cause else ""
     why = reason_text(attempt.decision.because) if attempt.decision else ""
-    return sentence(text) + (f" {sentence(why)}" if why else "")
+    return sentence(f"failed after {plural(len(state.attempts), 'attempt')}{cause}") + (
+        f" {sentence(why)}" if why else ""
+    )
 
 
 def _where(state: RunState) -> str:
@@ -273,13 +301,14 @@ def attempt_text(attempt: AttemptState) -> str:
     return f"{_ENDED[attempt.outcome]}{where}" + (f", noticed after {human_seconds(noticed)}" if noticed else "")
 
 
-def attempt_lines(number: int, attempt: AttemptState) -> list[Line]:
-    """An attempt with its cause: a line each."""
+def attempt_lines(attempt: AttemptState, before: AttemptState | None = None) -> list[Line]:
+    """An attempt with its cause, a line each; a cause that the attempt before had too is not said again."""
     tried = f" ({attempt.remedy})" if attempt.remedy else ""
-    lines = [Line(f"attempt {number}{tried} {attempt_text(attempt)}", attempt_mark(attempt))]
-    if cause := cause_text(attempt):
-        lines.append(Line(clean(cause, 600) + _named(attempt.slug)))
-    return lines
+    lines = [Line(f"attempt {attempt.number}{tried} {attempt_text(attempt)}", attempt_mark(attempt))]
+    cause = cause_text(attempt)
+    if cause and before and cause == cause_text(before):
+        return [*lines, Line(f"the same cause as attempt {before.number}")]
+    return [*lines, Line(clean(cause, 600) + _named(attempt.slug))] if cause else lines
 
 
 def attempt_facts(attempt: AttemptState) -> Iterator[str]:
@@ -415,7 +444,7 @@ def _script_event(event: ev.Event) -> list[Line]:
         case ev.StartedOver():
             return [Line("no checkpoint of this run was found; starting from the beginning", "..")]
         case ev.Evaluated():
-            text = f"step {event.step:,}: validation {scores_text(event.metrics)}"
+            text = f"step {event.step:,}: validation {evaluation_text(event.metrics)}"
             return [Line(text, "ok", "training")]
         case ev.CheckpointRejected():
             why = f": {clean(event.reason)}" if event.reason else ""
@@ -541,18 +570,18 @@ def _named(slug: str | None) -> str:
 # The end
 
 
-def closing_lines(state: RunState) -> list[Line]:
+def closing_lines(state: RunState, *, with_cause: bool = True) -> list[Line]:
     """The last lines on the screen: how it ended, how good the model is, what to do next."""
     run, result = typed_path(state.folder), state.records.result
     if state.state == "finished":
         return [*_scores(state), Line(headline(state), "ok"), *_use(state)]
-    lines = [Line(headline(state), "x" if state.state == "failed" else "--")]
+    lines = [Line(headline(state, with_cause=with_cause), "x" if state.state == "failed" else "--")]
     if state.state == "failed":
-        lines += [Line(f"try    {clean(remedy)}") for remedy in tuple(result.get("remedies") or ())[:3]]
+        lines += [Line(clean(remedy), name="try") for remedy in tuple(result.get("remedies") or ())[:3]]
         slug = result.get("slug")
-        lines += [Line(f"more   holdfast explain {slug}")] if slug and slug != "unknown" else []
-        return [*lines, Line(f"all evidence is in {run}")]
-    return [*lines, Line(f"next   holdfast resume {run}")]
+        lines += [Line(f"holdfast explain {slug}", name="more")] if slug and slug != "unknown" else []
+        return [*lines, Line(run, name="files")]
+    return [*lines, Line(f"holdfast resume {run}", name="next")]
 
 
 def _scores(state: RunState) -> Iterator[Line]:
@@ -585,12 +614,12 @@ def not_measured_text(state: RunState) -> str:
 def _use(state: RunState) -> Iterator[Line]:
     run = typed_path(state.folder)
     if state.is_command:
-        yield Line(f"everything is in {run}")
+        yield Line(run, name="files")
         return
-    yield Line(f"model  {run}/model")
-    yield Line(f'use    holdfast predict {run} "..."')
+    yield Line(f"{run}/model", name="model")
+    yield Line(f'holdfast predict {run} "..."', name="next")
     if (state.folder / REPORT).is_file():
-        yield Line(f"report {run}/{REPORT}")
+        yield Line(f"{run}/{REPORT}", name="report")
 
 
 def comparison_text(error: float, more: str, less: str) -> str:

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from click.testing import CliRunner
 
-from holdfast.cli import jobs_view, server
+from holdfast.cli import server
 from holdfast.cli.jobs import jobs
 from holdfast.core.errors import HoldfastError, RequestError
 
@@ -66,8 +66,8 @@ PROBLEM = {"what": "there is no run 7", "seen": "", "try_next": [], "slug": ""}
 
 @pytest.fixture
 def fake(monkeypatch):
-    monkeypatch.setattr(jobs_view, "_ASK_SECONDS", 0.01)
-    monkeypatch.setattr("holdfast.cli.jobs._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("holdfast.cli.server._ASK_SECONDS", 0.01)
+    monkeypatch.setattr("holdfast.cli.jobs._ASK_SECONDS", 0.01)
     made = Fake()
     yield made
     made.server.shutdown()
@@ -134,10 +134,10 @@ def test_watching_prints_a_line_for_each_change_and_the_cause_at_the_end(fake):
     }
     result = fake.run("watch", "7")
     assert result.output.splitlines() == [
-        "running, step, step 4/20, loss 0.5123, 1 attempt",
-        "running, step, step 9/20, loss 0.5123, 1 attempt",
+        "training, step 4/20, loss 0.5123, 1 attempt",
+        "training, step 9/20, loss 0.5123, 1 attempt",
         "failed, step 4/20, loss 0.5123, 1 attempt",
-        "[x] attempt 1; died at step 4, noticed after 2.0 s",
+        "[x]  attempt 1 failed at step 4, noticed after 2.0 s",
         "     two OpenMP runtimes [openmp-duplicate]",
         "every rung was tried",
         "next: holdfast jobs logs 7",
@@ -168,13 +168,13 @@ def test_a_model_is_unpacked_and_a_broken_download_leaves_nothing(fake, tmp_path
         ("GET", "/api/jobs/7"): (200, {**JOB, "state": "finished"}),
         ("GET", "/api/jobs/7/model"): [(200, packed.getvalue()[:-30]), (200, packed.getvalue())],
     }
-    assert "not whole" in failed(fake.run("download", "7", "--to", "mine/model")).what
+    assert "incomplete" in failed(fake.run("download", "7", "--to", "mine/model")).what
     assert sorted(tmp_path.rglob("*")) in ([], [tmp_path / "mine"])
     assert fake.run("download", "7", "--to", "mine/model").exit_code == 0
     assert (tmp_path / "mine" / "model" / "config.json").read_text() == "{}"
     assert not (tmp_path / "mine" / "outside").exists()
     assert not list(tmp_path.rglob(".*"))
-    assert "is there already" in failed(fake.run("download", "7", "--to", "mine/model")).what
+    assert "already exists" in failed(fake.run("download", "7", "--to", "mine/model")).what
 
 
 def test_the_servers_own_words_come_through(fake):

@@ -12,7 +12,8 @@ import pytest
 
 from holdfast.cli import cli, main
 from holdfast.cli.output import put
-from holdfast.cli.train_view import EventLines, TrainView
+from holdfast.cli.screen import EventLines, RunView, Screen
+from holdfast.core.events import Noted
 
 FULL = Path("/dev/full")
 pytestmark = pytest.mark.skipif(not FULL.exists(), reason="Linux only")
@@ -34,13 +35,13 @@ def test_output_that_cannot_be_written_is_told_of_once(monkeypatch, capsys):
     assert capsys.readouterr().err.count("No space left on device); the run goes on") == 1
 
 
-@pytest.mark.parametrize("view", [TrainView, EventLines])
-def test_a_run_whose_output_is_lost_goes_on(monkeypatch, view):
+@pytest.mark.parametrize("make_view", [lambda: RunView(Screen()), EventLines])
+def test_a_run_whose_output_is_lost_continues(monkeypatch, make_view):
     with full_output(monkeypatch):
-        shown = view()
-        shown("note", {"words": "something"})
-        shown.say("more")
-        shown.close()
+        view = make_view()
+        view(Noted(text="something"))
+        view(Noted(text="more"))
+        view.close()
 
 
 def test_a_command_whose_answer_is_lost_says_so():

@@ -56,7 +56,7 @@ def test_runs_that_ended():
 
 
 def test_an_attempt_with_its_cause():
-    assert [line.text for line in attempt_lines(1, HUNG)] == [
+    assert [line.text for line in attempt_lines(HUNG)] == [
         "attempt 1 hung and was ended at step 40, noticed after 5.8 s",
         "a data loader worker waits for a lock that nobody will release [dataloader-deadlock]",
     ]
@@ -82,7 +82,7 @@ def test_an_event_in_the_log(event: ev.Event, text: str):
 def test_a_failed_run_says_what_to_do_next():
     state = ended("failed", HUNG)
     lines = [line.text for line in closing_lines(state)]
-    assert lines[-1] == "all evidence is in runs/bank"
+    assert lines[-1] == "runs/bank"
 
 
 def test_a_log_cannot_control_the_terminal():
