@@ -24,12 +24,13 @@ from msgspec.structs import replace
 
 from holdfast.cli.output import put, put_bytes
 from holdfast.core import events as ev
+from holdfast.core.artifacts import read_artifact
 from holdfast.core.env import wants_color
 from holdfast.core.event_log import EventTail
 from holdfast.core.old_events import as_old_line
-from holdfast.core.runfolder import EVENTS, OUTPUT
+from holdfast.core.runfolder import EVENTS, OUTPUT, REQUEST
 from holdfast.core.text import human_bytes, human_seconds
-from holdfast.runs.state import OF_TRAINING, RunState, apply, new_events
+from holdfast.runs.state import OF_TRAINING, Records, RunState, apply, new_events
 from holdfast.runs.wording import (
     Line,
     activity_text,
@@ -39,7 +40,6 @@ from holdfast.runs.wording import (
     event_lines,
     full_disk_text,
     headline,
-    phase_text,
     progress_text,
     run_title,
     scores_text,
@@ -136,6 +136,7 @@ class RunView:
         self.state = RunState(folder=Path())
         self._working_at = self._phase_at = self._output_at = time.monotonic()
         self._phase = ""
+        self._evaluation = ""  # the newest one; with many epochs they would fill the screen
         self._full_since: int | None = None
         self._tail: EventTail | None = None  # of the attempt's events
         self._output: int | None = None  # file descriptor of the attempt's output.log
@@ -147,7 +148,8 @@ class RunView:
         """Show one event."""
         with self._screen.lock:
             if isinstance(event, ev.RunOpened):
-                self.state = replace(self.state, folder=Path(event.folder))
+                request = read_artifact(Path(event.folder) / REQUEST)
+                self.state = replace(self.state, folder=Path(event.folder), records=Records(request=request))
             self.pump()
             if not isinstance(event, OF_TRAINING):  # those are read from the attempt's own file
                 self._take(event)
@@ -188,7 +190,8 @@ class RunView:
             return []
         if isinstance(event, ev.Evaluated) and attempt and attempt.epoch_steps:
             epoch = f"epoch {event.step / attempt.epoch_steps:.3g}, step {event.step:,}"
-            return [Line(f"{epoch}: validation {evaluation_text(event.metrics)}", "ok", "training")]
+            self._evaluation = f"{epoch}: validation {evaluation_text(event.metrics)}"
+            return [Line(self._evaluation, "ok", "training", is_detail=self._screen.is_live)]
         return event_lines(event)
 
     def _see_time(self, event: ev.Event) -> None:
@@ -210,7 +213,8 @@ class RunView:
     def _draw(self) -> None:
         now = time.monotonic()
         is_printing = self._shows_output and now - self._output_at < 1.0  # the command's own output goes first
-        if now - self._phase_at < _SHOWN_AFTER_SECONDS or is_printing:
+        is_quick = not self.state.attempts and now - self._phase_at < _SHOWN_AFTER_SECONDS
+        if is_quick or is_printing:
             return
         self._screen.move(self._moving(now))
 
@@ -220,11 +224,13 @@ class RunView:
         if state.working and not state.attempts:
             return [f"[{spin}] {working_text(state.working, now - self._working_at)}"]
         numbers = progress_text(state, speed=True)
-        what = phase_text(state.phase or state.stage) or "starting"
+        what = state_text(state)
         clock = "" if state.phase == "step" else f", {human_seconds(now - self._phase_at)}"
         lines = [f"[{spin}] {what}{clock}" + (f": {numbers}" if numbers else "")]
         if self._screen.is_live and state.steps and state.step <= state.steps:
             lines.append("     " + bar(state.step, state.steps, min(66, width() - 12)))
+        if self._evaluation and self._screen.is_live and not self._verbose:
+            lines.append(f"     {self._evaluation}")
         attempt = state.attempt
         if attempt and attempt.quiet and attempt.activity:
             lines.append("     " + clean(activity_text(attempt.activity)))
@@ -264,7 +270,7 @@ def run_lines(state: RunState, columns: int, rows: int | None = None) -> list[st
         lines.append(f"loss {state.loss:.4g} {curve}")
     for name, metrics in _by_split(state):
         lines += _folded(f"{name} {scores_text(metrics)}", columns)
-    if state.is_training and state.attempt and state.attempt.activity:
+    if state.attempt and state.attempt.quiet and state.attempt.activity:
         lines += _folded(f"now: {clean(activity_text(state.attempt.activity))}", columns)
     marks = {"leads": "[ok]", "takes part": "[ok]", "left": "[--]"}
     lines += [f"{marks.get(node.state, '[!]')} {node.name} {node.state}, step {node.step}" for node in state.nodes]

@@ -78,15 +78,17 @@ class Curves:
         self._every, self._newest = 1, 0
         self._recent: deque[tuple[int, float]] = deque(maxlen=_RECENT_STEPS)
         self._step_at = 0.0
+        self._speed: float | None = None
         self._has_steps = False
 
     @property
     def seconds_per_step(self) -> float | None:
-        """The speed of now."""
-        if len(self._recent) < 2:
-            return None
-        (first, began), (last, ended) = self._recent[0], self._recent[-1]
-        return (ended - began) / (last - first) if last > first and ended > began else None
+        """The speed of now; after a pause, that of before it until two more steps are done."""
+        if len(self._recent) >= 2:
+            (first, began), (last, ended) = self._recent[0], self._recent[-1]
+            if last > first and ended > began:
+                self._speed = (ended - began) / (last - first)
+        return self._speed
 
     def losses(self) -> list[tuple[int, float]]:
         """Loss by step."""

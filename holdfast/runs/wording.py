@@ -124,9 +124,9 @@ def evaluation_text(metrics: Mapping[str, object]) -> str:
 
 
 def speed_text(steps_per_second: float) -> str:
-    """A speed: "3.20 steps/s" or "4.1 s/step"."""
+    """A speed: "3.2 steps/s" or "4.1 s/step"."""
     if steps_per_second >= 1:
-        return f"{steps_per_second:.2f} steps/s"
+        return f"{steps_per_second:.3g} steps/s"
     return f"{human_seconds(1 / steps_per_second).replace(' s', ' s/step', 1)}"
 
 
@@ -182,7 +182,8 @@ def state_text(state: RunState) -> str:
     if state.state == "waiting":
         return "waiting for machines"
     if state.is_training:
-        return phase_text(state.phase) or "training"
+        is_plain_script = state.is_command and state.phase in ("", "start")  # it has no phases that we know
+        return "running" if is_plain_script else phase_text(state.phase) or "training"
     if state.state in ("preparing", "proving"):
         return phase_text(state.stage) or state.state
     return state.state
@@ -280,6 +281,8 @@ def _where(state: RunState) -> str:
         return f"at step {state.step:,}" + (f" of {state.steps:,}" if state.steps else "")
     if state.attempt is None:
         return "before the first attempt"
+    if state.is_command:
+        return f"in attempt {state.attempt.number}"
     phase = f" ({phase_text(state.attempt.phase)})" if state.attempt.phase else ""
     return f"before the first step of attempt {state.attempt.number}{phase}"
 
@@ -295,7 +298,7 @@ def attempt_mark(attempt: AttemptState) -> Mark:
 def attempt_text(attempt: AttemptState) -> str:
     """An attempt in one line, without its cause: "hung and was ended at step 40, noticed after 5.8 s"."""
     where = f" at step {attempt.step:,}" if attempt.step else ""
-    if not attempt.step and attempt.phase and attempt.outcome != "finished":
+    if not attempt.step and attempt.phase not in ("", "start") and attempt.outcome != "finished":
         where = f" while {phase_text(attempt.phase)}"
     noticed = attempt.noticed_after_seconds
     return f"{_ENDED[attempt.outcome]}{where}" + (f", noticed after {human_seconds(noticed)}" if noticed else "")
@@ -470,7 +473,8 @@ def quiet_text(event: ev.Quiet) -> str:
     """That there is no progress, and what the process does meanwhile."""
     step = f" (step {event.step:,})" if event.step else ""
     activity = f": {clean(activity_text(event.activity))}" if event.activity else ""
-    return f"no progress for {human_seconds(event.seconds)} while {phase_text(event.phase)}{step}{activity}"
+    phase = f" while {phase_text(event.phase)}" if event.phase not in ("", "start") else ""
+    return f"no progress for {human_seconds(event.seconds)}{phase}{step}{activity}"
 
 
 def activity_text(activity: Any) -> str:
