@@ -1,10 +1,10 @@
-"""Arms the preload in this interpreter, then hands over to the sitecustomize that would have run without it.
+"""Starts the preload in this interpreter, then runs the sitecustomize that would have run without it.
 
 `holdfast run` puts this folder first on PYTHONPATH, and Python imports this file in every interpreter of the command.
-Here and in `holdfast_preload` only the standard library is used, and nothing of Holdfast: the interpreter may be
+This file and `holdfast_preload` use only the standard library and nothing of Holdfast, because the interpreter may be
 another one than Holdfast's.
 
-Written so that any Python 3 can read it; one too old for the preload only gets its own sitecustomize.
+Any Python 3 can read this file; one that is too old for the preload only runs its own sitecustomize.
 """
 
 import os
@@ -28,7 +28,7 @@ def _arm():
 
 def _hand_over():
     # type: () -> None
-    """Run the next sitecustomize on the path under its own name, as if this one had not been there."""
+    """Run the next sitecustomize on the path under its own name, as if this one did not exist."""
     path = sys.path
     sys.path = [entry for entry in path if os.path.abspath(entry) != _HERE]
     try:

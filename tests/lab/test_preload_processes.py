@@ -60,7 +60,7 @@ def test_forked_and_spawned_children_have_pages_and_stacks_of_their_own(tmp_path
     script.write_text(
         "import multiprocessing, os, signal, time\n"
         "def work(ready):\n"
-        "    import holdfast_preload.beat as beat\n"
+        "    import holdfast_preload.beat_page as beat\n"
         "    beat.BEAT.stepped()\n"
         "    os.kill(os.getpid(), signal.SIGUSR1)\n"
         "if __name__ == '__main__':\n"

@@ -132,7 +132,7 @@ def test_a_full_disk_ends_a_trainer_unless_saves_may_be_skipped(model, tmp_path,
 def test_mapping_rows_is_tokenizing(tmp_path):
     script = tmp_path / "rows.py"
     script.write_text(
-        "from datasets import Dataset\nfrom holdfast_preload.beat import BEAT, PHASES\nseen = []\n"
+        "from datasets import Dataset\nfrom holdfast_preload.beat_page import BEAT, PHASES\nseen = []\n"
         "Dataset.from_dict({'a': [1, 2]}).map(lambda row: seen.append(PHASES[BEAT.phase]) or row)\nprint(seen[0])\n"
     )
     attempt = Preloaded(tmp_path, 1, script).finish()

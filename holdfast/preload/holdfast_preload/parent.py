@@ -1,7 +1,7 @@
-"""Ends the script when its supervisor is gone: nothing may train for ever with nobody watching.
+"""Ends the script when its supervisor is gone, so that nothing trains forever unwatched.
 
-On Linux the kernel already does it for the first process; this is for the rest, and for systems without that. It is
-looked at from the beat, so it costs nothing and needs no thread; where the kernel can wake us (macOS) a thread waits.
+On Linux the kernel already ends the first process; this is for the other processes and other systems. The check runs
+from the heartbeat, so it costs nothing and needs no thread; on macOS, where the kernel can wake us, a thread waits.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import os
 import signal
 import sys
 
-from holdfast_preload import events, settings
-from holdfast_preload.beat import BEAT
+from holdfast_preload import event_writer, script_settings
+from holdfast_preload.beat_page import BEAT
 
 
 def arm() -> None:
     """End this process when the supervisor named in the settings is gone.
 
-    In a container or on another node the number is a stranger's, or nobody's: then nothing is armed.
+    In a container or on another node the pid belongs to another process or to none; then this does nothing.
     """
-    supervisor, ticks = settings.get("supervisor"), settings.get("supervisor_start_ticks")
+    supervisor, ticks = script_settings.get("supervisor"), script_settings.get("supervisor_start_ticks")
     if not isinstance(supervisor, int) or not _is_there(supervisor, ticks):
         return
     BEAT.looks.append(lambda: None if _is_there(supervisor, ticks) else _end(supervisor))
@@ -42,7 +42,7 @@ def _is_there(pid: int, start_ticks: object) -> bool:
 
 
 def _start_ticks(pid: int) -> int:
-    """When a process began, in the kernel's ticks; 0 when there is none."""
+    """When a process started, in kernel ticks; 0 if it does not exist."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[19])
@@ -51,7 +51,7 @@ def _start_ticks(pid: int) -> int:
 
 
 def _end(supervisor: int) -> None:
-    events.write("orphaned", supervisor=supervisor)
+    event_writer.write("orphaned", supervisor=supervisor)
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints of a Trainer: which were written is told, and one more is made when the script's own come too seldom.
+"""Checkpoints of a Trainer: reports the script's own, and makes extra ones when those come too seldom.
 
 Ours go to `checkpoints/train-N/` of the run folder, so that the script's output folder, its limit on checkpoints and
 its best model stay as they would be.
@@ -6,19 +6,20 @@ its best model stay as they would be.
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import shutil
 import sys
 import time
 from contextlib import contextmanager
 from typing import Any, Iterator
 
-from holdfast_preload import ending, events, settings
-from holdfast_preload.cadence import Cadence
-from holdfast_preload.checkpoints import numbered
-from holdfast_preload.disk import is_disk_full
-from holdfast_preload.finite import Numbers
-from holdfast_preload.history import changed_at
+from holdfast_preload import event_writer, exit_marks, script_settings
+from holdfast_preload.checkpoint_files import numbered
+from holdfast_preload.earlier_saves import changed_at
+from holdfast_preload.loss_check import LossCheck
+from holdfast_preload.save_timer import SaveTimer
 from holdfast_preload.wraps import Function, in_phase
 
 _KEEP = 2
@@ -27,58 +28,58 @@ _KEEP = 2
 class Saves:
     """The checkpoints of one training."""
 
-    def __init__(self, train: int, trainer: Any, numbers: Numbers):
-        self.train, self.trainer, self.numbers = train, trainer, numbers
-        self.folder = os.path.join(settings.run_folder(), "checkpoints", f"train-{train}")
-        self.cadence = Cadence()
+    def __init__(self, train: int, trainer: Any, losses: LossCheck):
+        self.train, self.trainer, self.losses = train, trainer, losses
+        self.folder = os.path.join(script_settings.run_folder(), "checkpoints", f"train-{train}")
+        self.timer = SaveTimer()
 
     def watched(self, save: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Save as the Trainer does, but never bad numbers, and tell of it before and after."""
-        step, tells = int(self.trainer.state.global_step), bool(self.trainer.is_world_process_zero())
+        """Save as the Trainer does, but never NaN, with an event before and after."""
+        step, is_reported = int(self.trainer.state.global_step), bool(self.trainer.is_world_process_zero())
         path = os.path.abspath(os.path.join(str(self.trainer.args.output_dir), f"checkpoint-{step}"))
-        self.numbers.look_at_weights(self.trainer.model, step)
-        if tells:
-            events.write("saving", path=path, step=step, train=self.train)
+        self.losses.check_weights(self.trainer.model, step)
+        if is_reported:
+            event_writer.write("saving", path=path, step=step, train=self.train)
         start = time.monotonic()
         try:
             result = in_phase("save")(save)(self.trainer, *args, **kwargs)
         except Exception as error:
-            if settings.change("save_on_full_disk") != "skip" or not is_disk_full(error):
+            if script_settings.change("save_on_full_disk") != "skip" or not is_disk_full(error):
                 raise
             shutil.rmtree(path, ignore_errors=True)
-            events.write("save skipped", path=path, reason=str(error)[:300], step=step)
-            events.applied("save_on_full_disk", "skip", "Trainer._save_checkpoint")
-            self.cadence.last_end = time.monotonic()
+            event_writer.write("save skipped", path=path, reason=str(error)[:300], step=step)
+            event_writer.applied("save_on_full_disk", "skip", "Trainer._save_checkpoint")
+            self.timer.last_end = time.monotonic()
             return None
         seconds = time.monotonic() - start
-        if not getattr(self.trainer.args, "save_only_model", False):  # from weights alone nothing can go on
-            self.cadence.saved(step, seconds)
-        if tells:
-            events.write("saved", path=path, step=step, train=self.train, seconds=round(seconds, 3))
+        if not getattr(self.trainer.args, "save_only_model", False):  # weights alone cannot be resumed
+            self.timer.saved(step, seconds)
+        if is_reported:
+            event_writer.write("saved", path=path, step=step, train=self.train, seconds=round(seconds, 3))
         return result
 
     def is_due(self) -> bool:
-        """Say whether a checkpoint of ours is wanted after this step."""
+        """Whether to make a checkpoint of ours after this step."""
         many = int(getattr(self.trainer.args, "world_size", 1) or 1) > 1
-        return self.cadence.is_due(int(self.trainer.state.global_step), self._broadcast if many else None)
+        return self.timer.is_due(int(self.trainer.state.global_step), self._broadcast if many else None)
 
     def save(self, model: Any) -> None:
-        """Make a checkpoint of ours, and stop when asked; a failed save is an event and no more."""
+        """Make a checkpoint of ours, and stop if requested. A failed save is only an event."""
         step = int(self.trainer.state.global_step)
-        if step != self.cadence.last_step and settings.get("may_save", True):
+        if step != self.timer.last_step and script_settings.get("may_save", True):
             try:
                 with self._elsewhere():
                     self.trainer._save_checkpoint(model, None)
                 self._keep_few(step)
             except Exception as error:
-                if self.numbers.has_ended:
+                if self.losses.has_ended:
                     raise
-                events.write("save failed", step=step, error=repr(error), train=self.train)
+                event_writer.write("save failed", step=step, error=repr(error), train=self.train)
                 shutil.rmtree(os.path.join(self.folder, f"checkpoint-{step}"), ignore_errors=True)
-                self.cadence.last_end = time.monotonic()
-        if self.cadence.must_stop:
-            events.write("stopped", step=step, train=self.train, saved=self.cadence.last_step == step)
-            ending.leave(143)
+                self.timer.last_end = time.monotonic()
+        if self.timer.must_stop:
+            event_writer.write("stopped", step=step, train=self.train, saved=self.timer.last_step == step)
+            exit_marks.leave(143)
 
     @contextmanager
     def _elsewhere(self) -> Iterator[None]:
@@ -86,8 +87,8 @@ class Saves:
         args = self.trainer.args
         ours = {
             "output_dir": self.folder,
-            "save_total_limit": None,  # ours are counted below
-            "save_strategy": "no",  # the best model is the script's affair
+            "save_total_limit": None,  # `_keep_few` limits ours
+            "save_strategy": "no",  # the script tracks its best model
             "save_only_model": False,
             "push_to_hub": False,
         }
@@ -102,8 +103,9 @@ class Saves:
                 setattr(args, name, value)
 
     def _keep_few(self, step: int) -> None:
-        """Remove all but the last two, by time: transformers 4 goes by the step, where two that were cut off at later
-        steps would have it remove the one just saved.
+        """Remove all but the last two, by time.
+
+        transformers 4 sorts by step; truncated checkpoints of later steps would make it remove the one just saved.
         """
         if getattr(self.trainer.args, "should_save", True):
             others = [path for number, path in numbered(self.folder) if number != step]
@@ -115,3 +117,22 @@ class Saves:
         told = torch.tensor(values, device=self.trainer.args.device)
         torch.distributed.broadcast(told, src=0)
         return [int(value) for value in told.tolist()]
+
+
+_FULL_DISK = re.compile(
+    r"No space left on device|os error 28|unexpected pos \d+ vs \d+|iostream error|file write failed"
+    r"|Disk quota exceeded"
+)
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether an error, or one that led to it, means that the disk is full.
+
+    torch itself reports a full disk as a wrong position in the file.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        if getattr(seen, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or _FULL_DISK.search(str(seen)):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False

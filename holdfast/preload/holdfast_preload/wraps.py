@@ -1,4 +1,4 @@
-"""Puts our code around a library's function. A name that is not there in this version is an event and nothing else."""
+"""Wraps functions of libraries. A name that is missing in this version is only an event."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import functools
 import inspect
 from typing import Any, Callable
 
-from holdfast_preload import events
-from holdfast_preload.beat import BEAT, NUMBERS
+from holdfast_preload import event_writer
+from holdfast_preload.beat_page import BEAT, NUMBERS
 
 Function = Callable[..., Any]
 
 
 def around(owner: Any, name: str, make: Callable[[Function], Function]) -> bool:
-    """Replace `owner.name` by `make(the original)`, keeping its kind; say whether it was there."""
+    """Replace `owner.name` by `make(original)`, keeping its kind; return whether it existed."""
     found = inspect.getattr_static(owner, name, None)
     if found is None:
-        events.write_once("cannot watch", module=getattr(owner, "__module__", owner.__name__), name=name)
+        event_writer.write_once("cannot watch", module=getattr(owner, "__module__", owner.__name__), name=name)
         return False
     if isinstance(found, (classmethod, staticmethod)):
         inner = found.__func__
@@ -27,7 +27,7 @@ def around(owner: Any, name: str, make: Callable[[Function], Function]) -> bool:
 
 
 def in_phase(phase: str) -> Callable[[Function], Function]:
-    """Make a function that is the original, done in a phase."""
+    """Wrap a function so that it runs in a phase."""
     number = NUMBERS[phase]
 
     def make(function: Function) -> Function:
@@ -44,7 +44,7 @@ def in_phase(phase: str) -> Callable[[Function], Function]:
 
 
 def given(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by name, so that they can be looked at and changed; then call with `**` and none else."""
+    """The arguments of a call by name, to read and change; call the function with `**` of the result."""
     bound = inspect.signature(function).bind_partial(*args, **kwargs)
     named = dict(bound.arguments)
     for parameter in inspect.signature(function).parameters.values():

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from holdfast_preload.beat import BEAT  # as an optimizer's step would
+from holdfast_preload.beat_page import BEAT  # as an optimizer's step would
 
 STEPS = 60
 

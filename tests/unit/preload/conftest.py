@@ -13,13 +13,13 @@ sys.path.append(str(Path(holdfast.__file__).parent / "preload"))
 @pytest.fixture
 def attempt(tmp_path):
     """An attempt folder whose settings the test gives; events can be read back."""
-    from holdfast_preload import events, settings
+    from holdfast_preload import event_writer, script_settings
 
     folder = tmp_path / "run/attempts/02"
     folder.mkdir(parents=True)
-    events.open_in(str(folder))
-    events._told.clear()
-    settings.read(str(folder))
+    event_writer.open_in(str(folder))
+    event_writer._written.clear()
+    script_settings.read(str(folder))
     yield folder
-    settings._given.clear()
-    events._path = ""
+    script_settings._given.clear()
+    event_writer._path = ""

@@ -2,7 +2,7 @@
 
 import os
 
-from holdfast_preload.beat import FIRST_STEP, NUMBERS, PHASES, Beat
+from holdfast_preload.beat_page import FIRST_STEP, NUMBERS, PHASES, BeatPage
 
 from holdfast.core import heartbeat
 
@@ -12,7 +12,7 @@ def test_phases_are_the_same():
 
 
 def test_a_beat_is_read_like_the_engines(tmp_path):
-    beat = Beat(str(tmp_path))
+    beat = BeatPage(str(tmp_path))
     beat.steps = 40
     beat.stepped()
     beat.stepped()
@@ -21,7 +21,7 @@ def test_a_beat_is_read_like_the_engines(tmp_path):
 
 
 def test_a_phase_ends_where_it_began(tmp_path):
-    beat = Beat(str(tmp_path))
+    beat = BeatPage(str(tmp_path))
     beat.phase = NUMBERS["step"]
     before = beat.enter(NUMBERS["save"])
     inner = beat.enter(NUMBERS["load"])
@@ -32,7 +32,7 @@ def test_a_phase_ends_where_it_began(tmp_path):
 
 
 def test_after_steps_the_first_step_does_not_come_back(tmp_path):
-    beat = Beat(str(tmp_path))
+    beat = BeatPage(str(tmp_path))
     before = beat.enter(FIRST_STEP)
     inner = beat.enter(NUMBERS["compile"])
     beat.step = 1
@@ -42,7 +42,7 @@ def test_after_steps_the_first_step_does_not_come_back(tmp_path):
 
 
 def test_a_process_that_forgot_makes_a_page_of_its_own(tmp_path):
-    beat = Beat(str(tmp_path))
+    beat = BeatPage(str(tmp_path))
     beat.stepped()
     beat.forget()
     (tmp_path / str(os.getpid())).unlink()
@@ -51,12 +51,12 @@ def test_a_process_that_forgot_makes_a_page_of_its_own(tmp_path):
 
 
 def test_without_room_for_a_page_it_beats_into_the_void(tmp_path):
-    beat = Beat(str(tmp_path / "not there"))
+    beat = BeatPage(str(tmp_path / "not there"))
     beat.stepped()
     assert beat.step == 1
 
 
 def test_without_an_attempt_a_beat_leaves_no_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Beat("").beat()
+    BeatPage("").beat()
     assert list(tmp_path.iterdir()) == []

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from holdfast_preload.trainer_rungs import keep_mean
+from holdfast_preload.trainer_changes import keep_mean
 
 
 class Counts:

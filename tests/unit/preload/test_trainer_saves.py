@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from holdfast_preload.finite import Numbers
+from holdfast_preload.loss_check import LossCheck
 from holdfast_preload.trainer_saves import Saves
 
 
@@ -17,13 +17,13 @@ def test_weights_alone_do_not_put_off_a_checkpoint_of_ours(attempt, tmp_path, sa
         model=None,
         is_world_process_zero=lambda: True,
     )
-    saves = Saves(1, trainer, Numbers(1))
+    saves = Saves(1, trainer, LossCheck(1))
     saves.watched(lambda trainer: None, (), {})
-    assert saves.cadence.last_step == last_step
+    assert saves.timer.last_step == last_step
 
 
 def test_what_was_just_saved_outlives_cut_off_ones_of_later_steps(attempt):
-    saves = Saves(1, SimpleNamespace(args=SimpleNamespace(should_save=True)), Numbers(1))
+    saves = Saves(1, SimpleNamespace(args=SimpleNamespace(should_save=True)), LossCheck(1))
     for age, step in enumerate((150, 190, 200, 100)):  # the newest first
         folder = Path(saves.folder, f"checkpoint-{step}")
         folder.mkdir(parents=True)

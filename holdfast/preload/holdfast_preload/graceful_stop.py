@@ -1,7 +1,7 @@
-"""Asked to stop: by SIGTERM, or by a file `stop` in the attempt folder. A training then saves and ends after its step.
+"""Requests to stop: SIGTERM, or a file `stop` in the attempt folder. The training then saves and ends after its step.
 
-SIGTERM is taken only while a Trainer trains, only where the script left it alone, and never in forked children, which
-their parents end by it. The second SIGTERM ends the process at once.
+SIGTERM is handled only while a Trainer trains, only if the script does not handle it, and never in forks, which their
+parents end by it. A second SIGTERM ends the process at once.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import signal
 import threading
 from typing import Any
 
-from holdfast_preload import settings
+from holdfast_preload import script_settings
 
 _is_asked = False
 _is_armed = False
 
 
 def is_asked() -> bool:
-    """Say whether somebody wants the training to save and end."""
-    return _is_asked or os.path.exists(os.path.join(settings.attempt, "stop"))
+    """Whether the training was asked to save and end."""
+    return _is_asked or os.path.exists(os.path.join(script_settings.attempt, "stop"))
 
 
 def is_asked_by_signal() -> bool:
-    """The same without a look at the disk, for every step."""
+    """The same without a check of the disk, cheap enough for every step."""
     return _is_asked
 
 
 def arm() -> None:
-    """Take SIGTERM as the wish to save and end, from the start of a training on."""
+    """Handle SIGTERM as a request to save and end, from the start of a training."""
     global _is_armed
     if threading.current_thread() is not threading.main_thread() or _is_armed:
         return
@@ -40,7 +40,7 @@ def arm() -> None:
 
 
 def disarm() -> None:
-    """Give SIGTERM its usual meaning back."""
+    """Restore the default handling of SIGTERM."""
     global _is_armed
     if _is_armed:
         _is_armed = False

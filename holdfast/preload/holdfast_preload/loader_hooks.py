@@ -1,4 +1,4 @@
-"""torch's DataLoader: a beat for every batch, stacks of its workers, and rungs on workers and how they start."""
+"""Hooks on torch's DataLoader: a beat for every batch, stacks of its workers, changes to workers and start method."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ import sys
 import threading
 from typing import Any
 
-from holdfast_preload import events, order, settings, stacks
-from holdfast_preload.beat import BEAT, BEGIN_EPOCH, STEP
+from holdfast_preload import event_writer, loader_state, script_settings, stack_dumps
+from holdfast_preload.beat_page import BEAT, BEGIN_EPOCH, STEP
 from holdfast_preload.wraps import Function, around, given
 
 _ONLY_WITH_WORKERS = ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context")
 
 
 def after_dataloader(module: Any) -> None:
-    """Watch batches come, and change how they are loaded."""
+    """Beat for every batch, and change how batches are loaded."""
     around(module._BaseDataLoaderIter, "__next__", _beating)
     around(module.DataLoader, "__iter__", _beginning)
     around(module.DataLoader, "__init__", _changed)
 
 
 def after_signal_handling(module: Any) -> None:
-    """Come before torch's own handlers of fatal signals in a worker: they name the signal but show no stack."""
+    """Run before torch's own handlers of fatal signals in a worker, which name the signal but show no stack."""
     around(module, "_set_worker_signal_handlers", _then_stacks)
 
 
 def changed_loader(named: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a DataLoader with the plan's changes; what only workers use goes with the workers."""
-    workers, method = settings.change("loader_workers"), settings.change("start_method")
-    prefetch = settings.change("prefetch_batches")
+    """The arguments of a DataLoader with the plan's changes; without workers, worker options are dropped."""
+    workers, method = script_settings.change("loader_workers"), script_settings.change("start_method")
+    prefetch = script_settings.change("prefetch_batches")
     asked = int(named.get("num_workers") or 0)
     if asked:
-        events.write_once("uses", what="loader", workers=asked)
+        event_writer.write_once("uses", what="loader", workers=asked)
     if workers is not None and asked > int(workers):
         named["num_workers"] = int(workers)
-        events.applied("loader_workers", int(workers), f"DataLoader(num_workers={asked})")
+        event_writer.applied("loader_workers", int(workers), f"DataLoader(num_workers={asked})")
     if asked and not named["num_workers"]:
         return {name: value for name, value in named.items() if name not in _ONLY_WITH_WORKERS}
     if asked and method is not None:
         named["multiprocessing_context"] = method
-        events.applied("start_method", method, "DataLoader(multiprocessing_context=...)")
+        event_writer.applied("start_method", method, "DataLoader(multiprocessing_context=...)")
     if asked and prefetch is not None:
         named["prefetch_factor"] = int(prefetch)
-        events.applied("prefetch_batches", int(prefetch), "DataLoader(prefetch_factor=...)")
+        event_writer.applied("prefetch_batches", int(prefetch), "DataLoader(prefetch_factor=...)")
     return named
 
 
@@ -51,7 +51,7 @@ def _changed(init: Function) -> Function:
         try:
             named = changed_loader(given(init, (self, *args), kwargs))
         except Exception as error:
-            events.write_once("preload failed", where="DataLoader", error=repr(error))
+            event_writer.write_once("preload failed", where="DataLoader", error=repr(error))
             init(self, *args, **kwargs)
         else:
             init(**named)
@@ -61,8 +61,8 @@ def _changed(init: Function) -> Function:
 
 def _beating(next_: Function) -> Function:
     def __next__(self: Any) -> Any:  # noqa: N807  (takes the place of a method)
-        if order.is_recorded:
-            order.first_batch(self)
+        if loader_state.is_recorded:
+            loader_state.first_batch(self)
         batch = next_(self)
         if threading.get_ident() == BEAT.main_thread:
             if BEAT.phase == BEGIN_EPOCH:
@@ -77,18 +77,18 @@ def _beginning(iter_: Function) -> Function:
     def __iter__(self: Any) -> Any:  # noqa: N807  (takes the place of a method)
         if BEAT.phase == STEP:
             BEAT.enter(BEGIN_EPOCH)
-        return order.made(self, iter_) if order.is_recorded else iter_(self)
+        return loader_state.made(self, iter_) if loader_state.is_recorded else iter_(self)
 
     return __iter__
 
 
 def _then_stacks(set_handlers: Function) -> Function:
     def set_worker_signal_handlers() -> None:
-        stacks.let_go()
+        stack_dumps.release_signals()
         set_handlers()
-        stacks.arm_again()
+        stack_dumps.retake_signals()
         util: Any = sys.modules.get("multiprocessing.util")
         if util is not None:
-            util.Finalize(None, stacks.forget_if_empty, exitpriority=0)
+            util.Finalize(None, stack_dumps.forget_if_empty, exitpriority=0)
 
     return set_worker_signal_handlers

@@ -1,11 +1,11 @@
-"""Changes of the plan that are environment variables: set before any library reads them, and again as they load."""
+"""Changes of the plan that are environment variables: set before any library loads, and again as they load."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-from holdfast_preload import events, settings
+from holdfast_preload import event_writer, script_settings
 
 TYPE_CHECKING = False  # typing's own would cost every interpreter 5 ms
 if TYPE_CHECKING:
@@ -23,30 +23,30 @@ _HIDE_CARDS = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ACCELERAT
 
 
 def apply() -> None:
-    """Set the variables this attempt asks for, and show lines of output as they are printed."""
+    """Set the variables this attempt asks for, and make output line-buffered."""
     for name, value in variables().items():
         os.environ[name] = value
     for change in ("threads", "offline"):
-        if settings.change(change):
-            events.applied(change, settings.change(change), "environment")
+        if script_settings.change(change):
+            event_writer.applied(change, script_settings.change(change), "environment")
     for stream in (sys.stdout, sys.stderr):
         reconfigure: Any = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
-            reconfigure(line_buffering=True)  # a killed script must not take its last lines along
+            reconfigure(line_buffering=True)  # so that a killed script does not lose its last lines
 
 
 def apply_again() -> None:
-    """Set them once more, for a script that changed them on the way."""
+    """Set them again, in case the script has changed them."""
     for name, value in variables().items():
         if os.environ.get(name) != value:
             os.environ[name] = value
-            events.write_once("applied", change=name, value=value, how="set again after the script changed it")
+            event_writer.write_once("applied", change=name, value=value, how="set again after the script changed it")
 
 
 def variables() -> dict[str, str]:
     """Every variable the settings ask for."""
-    asked = {str(name): str(value) for name, value in settings.get("environment", {}).items()}
-    changes = settings.get("changes", {})
+    asked = {str(name): str(value) for name, value in script_settings.get("environment", {}).items()}
+    changes = script_settings.get("changes", {})
     asked.update({name: str(value) for name, value in changes.items() if name.isupper()})
     if changes.get("threads"):
         asked.update(dict.fromkeys(_THREADS, str(changes["threads"])))

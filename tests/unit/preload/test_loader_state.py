@@ -2,15 +2,15 @@
 
 import pytest
 import torch
-from holdfast_preload import order
+from holdfast_preload import loader_state
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import DataLoader as Plain
 
 
 @pytest.fixture
 def recorded(monkeypatch):
-    monkeypatch.setattr(order, "is_recorded", True)
-    monkeypatch.setattr(order, "pending", [])
+    monkeypatch.setattr(loader_state, "is_recorded", True)
+    monkeypatch.setattr(loader_state, "pending", [])
 
 
 def make(loader):
@@ -20,7 +20,7 @@ def make(loader):
 def batches(iterator):
     taken = []
     while True:
-        order.first_batch(iterator)
+        loader_state.first_batch(iterator)
         try:
             taken.append(next(iterator).tolist())
         except StopIteration:
@@ -34,18 +34,18 @@ def loader():
 def test_in_the_middle_of_an_epoch(recorded, tmp_path):
     torch.manual_seed(5)
     first = loader()
-    iterator = order.made(first, make)
+    iterator = loader_state.made(first, make)
     torch.rand(3)  # somebody draws between the making and the first batch
-    order.first_batch(iterator)
+    loader_state.first_batch(iterator)
     seen = [next(iterator).tolist() for _ in range(2)]
     torch.rand(7)
-    order.write(str(tmp_path / "order"), [order.where(first)])
+    loader_state.write(str(tmp_path / "order"), [loader_state.where(first)])
     rest, draw = batches(iterator), torch.rand(1)
 
     torch.manual_seed(99)
     again = loader()
-    order.pending.append((lambda asked: 0 if asked is again else -1, order.read(str(tmp_path / "order"))))
-    iterator = order.made(again, make)
+    loader_state.pending.append((lambda asked: 0 if asked is again else -1, loader_state.read(str(tmp_path / "order"))))
+    iterator = loader_state.made(again, make)
     assert batches(iterator) == rest
     assert torch.rand(1) == draw
     assert sorted(row for batch in seen + rest for row in batch) == list(range(20))
@@ -54,16 +54,16 @@ def test_in_the_middle_of_an_epoch(recorded, tmp_path):
 def test_after_the_last_batch_the_next_epoch_begins(recorded):
     torch.manual_seed(5)
     first = loader()
-    batches(order.made(first, make))
-    state = order.where(first)
-    following = batches(order.made(first, make))
+    batches(loader_state.made(first, make))
+    state = loader_state.where(first)
+    following = batches(loader_state.made(first, make))
     torch.manual_seed(99)
     again = loader()
-    order.pending.append((lambda asked: 0 if asked is again else -1, [state]))
-    assert batches(order.made(again, make)) == following
+    loader_state.pending.append((lambda asked: 0 if asked is again else -1, [state]))
+    assert batches(loader_state.made(again, make)) == following
 
 
 def test_a_cut_off_file_is_no_state(tmp_path):
     (tmp_path / "order").write_bytes(b"\x80\x04\x95")
-    assert order.read(str(tmp_path / "order")) == []
-    assert order.read(str(tmp_path / "gone")) == []
+    assert loader_state.read(str(tmp_path / "order")) == []
+    assert loader_state.read(str(tmp_path / "gone")) == []

@@ -1,7 +1,7 @@
-"""Gives Python's threads names that the kernel knows, so that whoever looks from outside can tell them apart.
+"""Tells the kernel the names of Python's threads, so that the supervisor can tell them apart.
 
-Python does this itself from 3.14 on. The watch needs it: a progress bar's monitor wakes now and then whatever the
-training does, and must not be taken for the thread that a stuck main thread waits for.
+Python does this itself from 3.14 on. A progress bar's monitor thread wakes now and then whatever the training does, and
+the supervisor must not take it for the thread that a stuck main thread waits for.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def arm() -> None:
         name_thread(self)
         return inner(self)
 
-    threading.Thread._bootstrap_inner = named  # type: ignore[attr-defined]  # private: the one place that each new thread passes
+    threading.Thread._bootstrap_inner = named  # type: ignore[attr-defined]  # private: every new thread runs it
 
 
 def name_thread(thread: threading.Thread) -> None:
-    """Name the calling thread after its class, or as its author did."""
+    """Name the calling thread after its class, or as its author named it."""
     kind = type(thread).__name__
     name = thread.name if kind in ("Thread", "Timer") else kind
     with contextlib.suppress(OSError), open(f"/proc/self/task/{threading.get_native_id()}/comm", "wb") as file:

@@ -4,7 +4,7 @@ import importlib
 import sys
 
 import pytest
-from holdfast_preload import devices, imports, settings
+from holdfast_preload import import_hook, script_settings, torch_hooks
 
 from holdfast.core.old_events import read_events
 
@@ -14,15 +14,15 @@ def library(attempt, tmp_path, monkeypatch):
     """A small library on the path, with a part of ours for it."""
     (tmp_path / "fake_library.py").write_text("VALUE = 1\ndef is_available():\n    return True\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "meta_path", [imports.Onlooker(), *sys.meta_path])
+    monkeypatch.setattr(sys, "meta_path", [import_hook.ImportHook(), *sys.meta_path])
     yield "fake_library"
     sys.modules.pop("fake_library", None)
 
 
 def test_our_part_runs_after_the_module_and_its_loader_is_its_own(library, monkeypatch):
     seen = []
-    monkeypatch.setitem(imports.AFTER, library, "devices:after_fake")
-    monkeypatch.setattr(devices, "after_fake", lambda module: seen.append(module.VALUE), raising=False)
+    monkeypatch.setitem(import_hook.AFTER, library, "torch_hooks:after_fake")
+    monkeypatch.setattr(torch_hooks, "after_fake", lambda module: seen.append(module.VALUE), raising=False)
     module = importlib.import_module(library)
     assert seen == [1]
     assert type(module.__loader__).__name__ == "SourceFileLoader"
@@ -30,14 +30,14 @@ def test_our_part_runs_after_the_module_and_its_loader_is_its_own(library, monke
 
 
 def test_a_part_that_fails_is_an_event_and_the_import_succeeds(library, attempt, monkeypatch):
-    monkeypatch.setitem(imports.AFTER, library, "devices:not_there")
+    monkeypatch.setitem(import_hook.AFTER, library, "devices:not_there")
     assert importlib.import_module(library).VALUE == 1
     (failed,) = [event for event in read_events(attempt / "events.jsonl") if event["event"] == "preload failed"]
     assert failed["where"] == library
 
 
 def test_every_part_named_is_there():
-    for name in imports.AFTER.values():
+    for name in import_hook.AFTER.values():
         file, _, function = name.partition(":")
         assert callable(getattr(importlib.import_module(f"holdfast_preload.{file}"), function))
 
@@ -45,11 +45,11 @@ def test_every_part_named_is_there():
 def test_an_accelerator_is_hidden_when_the_plan_says_cpu(library, attempt):
     module = importlib.import_module(library)
     module.is_built = lambda: True
-    devices.after_mps(module)
+    torch_hooks.after_mps(module)
     assert module.is_available()
     (attempt / "settings.json").write_text('{"changes": {"device": "cpu"}}')
-    settings.read(str(attempt))
-    devices.after_mps(module)
+    script_settings.read(str(attempt))
+    torch_hooks.after_mps(module)
     assert not module.is_available()
     assert not module.is_built()
     assert "MPS hidden" in (attempt / "events.jsonl").read_text()

@@ -1,8 +1,7 @@
-"""What earlier attempts of this run left: which checkpoints they wrote, in which training of the script, and which are
-bad.
+"""The checkpoints of this run's earlier attempts: by which training of the script, and which hold bad numbers.
 
-A script may train several times (folds, stages) into one folder. Each call of `train()` or `fit()` has its number,
-counted from 1, and continues only from checkpoints that the call of the same number wrote.
+A script may train several times (folds, stages) into one folder. Each call of `train()` or `fit()` has a number,
+counted from 1, and continues only from checkpoints of the call with the same number.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ import os
 from dataclasses import dataclass
 from typing import Any, Iterator
 
-from holdfast_preload import events
-from holdfast_preload.checkpoints import numbered
+from holdfast_preload import event_writer
+from holdfast_preload.checkpoint_files import numbered
 
 Event = dict[str, Any]
 
@@ -39,15 +38,15 @@ def earlier_events(attempt: str) -> list[Event]:
     return [event for name in names for event in _read(os.path.join(attempts, name, "events.jsonl"))]
 
 
-def saved_by(train: int, told: list[Event]) -> list[Saved]:
-    """Checkpoints of one training, the furthest first, without those written after its numbers went bad."""
+def saved_by(train: int, events: list[Event]) -> list[Saved]:
+    """Checkpoints of one training, the furthest first, without those written after its loss became NaN."""
     owners: dict[str, tuple[int, Saved]] = {}
-    for event in told:
+    for event in events:
         if event.get("event") == "saving":
             saved = Saved(int(event["step"]), str(event["path"]), float(event["time"]))
             owners[saved.path] = (int(event["train"]), saved)
     found = [saved for number, saved in owners.values() if number == train]
-    for event in told:
+    for event in events:
         if event.get("event") == "bad numbers" and event.get("train") == train:
             good = int(event.get("last_finite_step") or 0)
             found = [saved for saved in found if saved.step <= good or saved.time > float(event["time"])]
@@ -55,7 +54,7 @@ def saved_by(train: int, told: list[Event]) -> list[Saved]:
 
 
 def written_since_the_run_began(folder: str, attempt: str) -> list[Saved]:
-    """The same by the clock, for a library whose saving could not be watched."""
+    """Checkpoints by their time, for a library whose saves could not be watched."""
     first = os.path.join(os.path.dirname(os.path.abspath(attempt)), "01", "settings.json")
     try:
         began = os.path.getmtime(first)
@@ -65,13 +64,13 @@ def written_since_the_run_began(folder: str, attempt: str) -> list[Saved]:
     return [saved for saved in found if saved.time >= began]
 
 
-def tell_skipped(path: str, reason: str) -> None:
-    """Say that a checkpoint was passed over."""
-    events.write("skipped checkpoint", path=path, reason=reason)
+def report_skipped(path: str, reason: str) -> None:
+    """Report that a checkpoint was skipped."""
+    event_writer.write("skipped checkpoint", path=path, reason=reason)
 
 
 def changed_at(path: str) -> float:
-    """When a file or folder was last written; 0 where there is none."""
+    """When a file or folder was last written; 0 if it does not exist."""
     try:
         return os.path.getmtime(path)
     except OSError:

@@ -4,7 +4,7 @@ import json
 import zipfile
 
 import pytest
-from holdfast_preload.checkpoints import numbered, why_broken, why_broken_file
+from holdfast_preload.checkpoint_files import numbered, why_broken, why_broken_file
 
 
 @pytest.fixture

@@ -1,4 +1,8 @@
-"""The preload's part of the attempt's story: one JSON object a line in `events.jsonl`, appended by one system call."""
+"""Appends the preload's events to `events.jsonl`: one JSON object per line, one system call each.
+
+The structs of these events are in `holdfast.core.events`, which scripts cannot import; a test decodes what is written
+here by those structs.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import os
 import time
 
 _path = ""
-_told: set[str] = set()
+_written: set[str] = set()
 
 
 def open_in(attempt: str) -> None:
@@ -16,7 +20,7 @@ def open_in(attempt: str) -> None:
 
 
 def write(event: str, **details: object) -> None:
-    """Add one event; one that cannot be written is dropped."""
+    """Add one event; drop it if it cannot be written."""
     if not _path:
         return
     import json
@@ -33,18 +37,18 @@ def write(event: str, **details: object) -> None:
 
 
 def write_once(event: str, **details: object) -> None:
-    """Add one event unless this process has told the same before."""
+    """Add one event unless this process has already written the same."""
     key = repr((event, sorted(details.items(), key=str)))
-    if key not in _told:
-        _told.add(key)
+    if key not in _written:
+        _written.add(key)
         write(event, **details)
 
 
 def applied(change: str, value: object, how: str) -> None:
-    """Say that a change of the plan reached the script."""
+    """Report that a change of the plan was applied to the script."""
     write_once("applied", change=change, value=value, how=how)
 
 
 def refused(change: str, value: object, because: str) -> None:
-    """Say that a change of the plan cannot be made in this script."""
+    """Report that a change of the plan is not possible in this script."""
     write_once("refused", change=change, value=value, because=because)

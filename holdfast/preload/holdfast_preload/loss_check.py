@@ -1,7 +1,7 @@
-"""Sees NaN and infinity in what a Trainer logs and saves, and ends a run that learns nothing any more.
+"""Finds NaN and infinity in what a Trainer logs and saves, and ends a run that no longer learns.
 
-Left alone, HF's Trainer logs a loss of 0.0 beside a gradient norm of NaN, goes on to the end and exits with 0. Under
-loss scaling (float16) single steps may overflow and are skipped, so there it takes several in a row.
+Without this, HF's Trainer logs a loss of 0.0 next to a gradient norm of NaN, continues to the end and exits with 0.
+With loss scaling (float16) single steps may overflow and are skipped, so there it takes several in a row.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import math
 import sys
 from typing import Any
 
-from holdfast_preload import events
-from holdfast_preload.checkpoints import not_finite
+from holdfast_preload import event_writer
+from holdfast_preload.checkpoint_files import not_finite
 
 _SCALED_PATIENCE = 3
 
 
-class Numbers:
+class LossCheck:
     """The losses and gradient norms of one training."""
 
     def __init__(self, train: int, is_scaled: bool = False):
@@ -26,10 +26,12 @@ class Numbers:
         self.last_finite_step = 0
         self.has_ended = False
 
-    def look(self, log: dict[str, Any], step: int, tell: bool = True) -> None:
-        """Pass a log on to the supervisor; raise when its loss or gradient norm is no number."""
-        if tell:
-            events.write("log", step=step, train=self.train, **{name: _plain(value) for name, value in log.items()})
+    def check_log(self, log: dict[str, Any], step: int, is_reported: bool = True) -> None:
+        """Report a log to the supervisor; raise if its loss or gradient norm is NaN or infinite."""
+        if is_reported:
+            event_writer.write(
+                "log", step=step, train=self.train, **{name: _plain(value) for name, value in log.items()}
+            )
         if "loss" not in log and "grad_norm" not in log:
             return
         bad = not_finite(log)
@@ -40,20 +42,22 @@ class Numbers:
         if self.bad_in_a_row >= self.patience:
             self.end(step, ", ".join(f"{name} {log[name]}" for name in ("loss", "grad_norm") if name in log))
 
-    def look_at_weights(self, model: Any, step: int) -> None:
-        """Raise when the weights about to be saved hold NaN or infinity."""
+    def check_weights(self, model: Any, step: int) -> None:
+        """Raise if the weights about to be saved hold NaN or infinity."""
         if _are_finite(model):
             self.last_finite_step = max(self.last_finite_step, step)
         else:
             self.end(step, "weights that are NaN or infinite")
 
     def end(self, step: int, reason: str) -> None:
-        """End the run with a reason the supervisor knows."""
+        """End the run with a message that the supervisor knows."""
         self.has_ended = True
-        events.write("bad numbers", reason=reason, step=step, last_finite_step=self.last_finite_step, train=self.train)
+        event_writer.write(
+            "bad numbers", reason=reason, step=step, last_finite_step=self.last_finite_step, train=self.train
+        )
         raise RuntimeError(
             f"loss is not finite at step {step} ({reason}), training stopped;"
-            f" the numbers were last good at step {self.last_finite_step}"
+            f" the last finite loss was at step {self.last_finite_step}"
         )
 
 
@@ -62,7 +66,7 @@ def _plain(value: Any) -> Any:
 
 
 def _are_finite(model: Any) -> bool:
-    """Sum the weights: one bad value makes the sum bad. What cannot be summed is not judged."""
+    """Sum the weights: one NaN or infinity shows in the sum. Weights that cannot be summed count as finite."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not hasattr(model, "parameters"):
         return True
@@ -77,5 +81,5 @@ def _are_finite(model: Any) -> bool:
             totals = [torch.stack([value for value in sums if value.device == device]).sum() for device in devices]
             return all(math.isfinite(float(total)) for total in totals)
     except Exception as error:
-        events.write_once("preload failed", where="finite weights", error=repr(error))
+        event_writer.write_once("preload failed", where="finite weights", error=repr(error))
         return True

@@ -1,7 +1,7 @@
-"""The sign of life of one process: a memory-mapped page `beats/PID`, the same layout as the engine's beat.
+"""The heartbeat of one process: a memory-mapped page `beats/PID`, with the same layout as `core.heartbeat`.
 
-The page is made at the first beat, and anew after a fork, so that a data loader's workers, which never beat, leave
-none. A beat is a handful of stores into memory: no system call, about 0.3 microseconds.
+The page is made at the first beat, and again after a fork, so that data loader workers, which never beat, leave none. A
+beat is a few stores into memory: no system call, about 0.3 microseconds.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ _PAGE_BYTES = 4096
 _LOOK_NS = 1_000_000_000
 
 
-class Beat:
-    """The page of this process, and what it says."""
+class BeatPage:
+    """The page of this process and its content."""
 
     __slots__ = ("_words", "counter", "folder", "look_ns", "looks", "main_thread", "phase", "step", "steps")
 
     def __init__(self, folder: str):
         self.folder = folder
-        self.looks: list[Callable[[], None]] = []  # called about once a second, from a beat
+        self.looks: list[Callable[[], None]] = []  # called about once per second, from a beat
         self.forget()
 
     def forget(self) -> None:
-        """Begin as a new process."""
+        """Start again as a new process."""
         self._words: Any = None
         self.counter = self.phase = self.step = self.steps = self.look_ns = 0
         self.main_thread = get_ident()
 
     def beat(self) -> None:
-        """Say that the process is alive."""
+        """Report that the process is alive."""
         words = self._words
         if words is None:
             words = self._open()
         counter = self.counter
-        words[0] = counter + 1  # odd: being written
+        words[0] = counter + 1  # odd while it is being written
         words[1] = self.phase
         words[2] = self.step
         words[3] = self.steps
@@ -61,12 +61,12 @@ class Beat:
             self._look(now)
 
     def stepped(self, optimizer: object = None, args: object = None, kwargs: object = None) -> None:
-        """Say that an optimizer made a step. Called by torch after every one, so it is a beat with nothing to spare."""
+        """Report an optimizer step. torch calls this after every step, so it is the shortest possible beat."""
         words = self._words
         if words is None or self.phase != STEP:
             self.phase, self.step = STEP, self.step + 1
             return self.beat()
-        # A reader between these two sees the new step with the time of the last: both true, so no odd mark is needed.
+        # A reader between these two sees the new step with the old time. Both are true, so no odd counter is needed.
         words[2] = self.step = self.step + 1
         words[4] = now = monotonic_ns()
         words[0] = self.counter = self.counter + 2
@@ -74,7 +74,7 @@ class Beat:
             self._look(now)
 
     def enter(self, phase: int) -> int:
-        """Begin a phase; give back the one before, for `leave`. Only the main thread has phases."""
+        """Begin a phase; return the previous one, for `leave`. Only the main thread has phases."""
         if get_ident() != self.main_thread:
             return -1
         before, self.phase = self.phase, phase
@@ -95,18 +95,18 @@ class Beat:
     def _open(self) -> Any:
         try:
             page = _new_page(os.path.join(self.folder, str(os.getpid()))) if self.folder else bytearray(_PAGE_BYTES)
-        except OSError:  # a full disk, say: beat into the void
+        except OSError:  # such as a full disk: beat into memory that nobody reads
             page = bytearray(_PAGE_BYTES)
         self._words = memoryview(page).cast("Q")
         return self._words
 
 
-Beat.stepped._torchdynamo_disable = True  # type: ignore[attr-defined]  # a compiled optimizer must not trace into it
-BEAT = Beat("")
+BeatPage.stepped._torchdynamo_disable = True  # type: ignore[attr-defined]  # a compiled optimizer must not trace into it
+BEAT = BeatPage("")
 
 
 def open_in(attempt: str) -> None:
-    """Beat into this attempt's folder, here and in every process forked from here."""
+    """Beat into this attempt's folder, in this process and its forks."""
     BEAT.folder = os.path.join(attempt, "beats")
     os.makedirs(BEAT.folder, exist_ok=True)
     BEAT.forget()
@@ -120,7 +120,7 @@ def _new_page(path: str) -> Any:
         raise OSError("the page is little-endian")
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
-        os.write(file, bytes(_PAGE_BYTES))  # not a hole, which a full disk would turn into a bus error later
+        os.write(file, bytes(_PAGE_BYTES))  # not a sparse file, which would turn a full disk into a bus error later
         return mmap.mmap(file, _PAGE_BYTES)
     finally:
         os.close(file)

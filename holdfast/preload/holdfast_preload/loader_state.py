@@ -1,8 +1,8 @@
-"""Where a data loader stands, exactly: which random state its order came from, and how many batches were taken.
+"""The exact position of a data loader: the random state its order came from, and how many batches it has yielded.
 
-Lightning continues in the middle of an epoch with a new order from the start; with this it continues with the next
-batch of the old one, and with the random state of the moment, so that the weights come out the same. Iterable datasets
-have no order to go back to and are left as they are.
+Lightning resumes in the middle of an epoch with a new order, from its first batch. With this it continues with the next
+batch of the old order, and with the random state of that moment, so that the weights come out the same. Iterable
+datasets have no order to restore and are left alone.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, Callable
 State = dict[str, Any]
 _MAP_STYLE = 0  # torch's number for datasets with an index
 
-is_recorded = False  # switched on by Lightning's Trainer
-pending: list[tuple[Callable[[Any], int], list[Any]]] = []  # which loader, and the states to go back to
+is_recorded = False  # turned on by Lightning's Trainer
+pending: list[tuple[Callable[[Any], int], list[Any]]] = []  # finds a loader's index, and the states to restore
 
 
 def random_state() -> State:
@@ -37,7 +37,7 @@ def random_state() -> State:
 
 
 def set_random_state(state: State) -> None:
-    """Go back to a random state."""
+    """Restore a random state."""
     random.setstate(state["python"])
     if "numpy" in state:
         sys.modules["numpy"].random.set_state(state["numpy"])
@@ -51,12 +51,12 @@ def set_random_state(state: State) -> None:
 
 
 def made(loader: Any, make: Callable[[Any], Any]) -> Any:
-    """Make a loader's iterator: anew and remembering how, or back where an earlier attempt left it."""
+    """Make a loader's iterator: a new one with its random state, or one at an earlier attempt's position."""
     for which, states in pending:
         at = which(loader)
         if at >= 0 and states[at] is not None:
             state, states[at] = states[at], None
-            return _go_back(loader, state, make)
+            return _restored(loader, state, make)
     before = random_state()
     iterator = make(loader)
     iterator._holdfast_made, iterator._holdfast_first = before, None
@@ -65,13 +65,13 @@ def made(loader: Any, make: Callable[[Any], Any]) -> Any:
 
 
 def first_batch(iterator: Any) -> None:
-    """Remember the random state from which a loader without workers draws its order: at its first batch."""
+    """Remember the random state at the first batch, from which a loader without workers draws its order."""
     if getattr(iterator, "_holdfast_made", None) is not None and not iterator._num_yielded:
         iterator._holdfast_first = random_state() if not iterator._num_workers else None
 
 
 def where(loader: Any) -> State | None:
-    """Where a loader stands; None when that cannot be gone back to."""
+    """A loader's position, or None if it cannot be restored."""
     iterator = loader.__dict__.get("_holdfast_iterator")
     if iterator is None or not hasattr(loader, "batch_sampler") or not _has_length(loader):
         return None
@@ -85,7 +85,7 @@ def where(loader: Any) -> State | None:
 
 
 def write(path: str, states: list[State | None]) -> None:
-    """Keep where the loaders stand, whole or not at all."""
+    """Write the loaders' positions, completely or not at all."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path + ".draft", "wb") as file:
         pickle.dump(states, file)
@@ -93,7 +93,10 @@ def write(path: str, states: list[State | None]) -> None:
 
 
 def read(path: str) -> list[State | None]:
-    """Where the loaders stood, or nothing."""
+    """Read the loaders' positions; empty if there are none.
+
+    Unpickling is acceptable here: the file is in this run's own folder, next to checkpoints that Lightning unpickles.
+    """
     try:
         with open(path, "rb") as file:
             return list(pickle.load(file))
@@ -101,7 +104,7 @@ def read(path: str) -> list[State | None]:
         return []
 
 
-def _go_back(loader: Any, state: State, make: Callable[[Any], Any]) -> Any:
+def _restored(loader: Any, state: State, make: Callable[[Any], Any]) -> Any:
     if state["taken"] >= state["length"]:  # the epoch was over: the next one begins
         set_random_state(state["now"])
         return made(loader, make)

@@ -4,11 +4,11 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from holdfast_preload import environment, settings
-from holdfast_preload.disk import is_disk_full
-from holdfast_preload.finite import Numbers
-from holdfast_preload.loaders import changed_loader
-from holdfast_preload.trainer_rungs import change_batches, split_batch
+from holdfast_preload import env_changes, script_settings
+from holdfast_preload.loader_hooks import changed_loader
+from holdfast_preload.loss_check import LossCheck
+from holdfast_preload.trainer_changes import change_batches, split_batch
+from holdfast_preload.trainer_saves import is_disk_full
 from holdfast_preload.wraps import around, given, in_phase
 
 from holdfast.core.old_events import read_events
@@ -18,7 +18,7 @@ from holdfast.supervisor.diagnose import diagnose
 
 def ask(attempt, **asked):
     (attempt / "settings.json").write_text(json.dumps(asked))
-    settings.read(str(attempt))
+    script_settings.read(str(attempt))
 
 
 def told(attempt, event):
@@ -116,7 +116,7 @@ def test_workers_start_as_asked(attempt):
 
 def test_changes_become_variables(attempt):
     ask(attempt, changes={"threads": 2, "offline": True, "device": "cpu", "TOKENIZERS_PARALLELISM": "false"})
-    variables = environment.variables()
+    variables = env_changes.variables()
     assert variables["OMP_NUM_THREADS"] == "2"
     assert variables["HF_HUB_OFFLINE"] == "1"
     assert variables["CUDA_VISIBLE_DEVICES"] == ""
@@ -125,26 +125,26 @@ def test_changes_become_variables(attempt):
 
 def test_broken_settings_mean_no_changes(attempt):
     (attempt / "settings.json").write_text('{"changes": {"dev')
-    settings.read(str(attempt))
-    assert settings.change("device") is None
+    script_settings.read(str(attempt))
+    assert script_settings.change("device") is None
     assert told(attempt, "preload failed")
 
 
 @pytest.mark.parametrize("log", [{"loss": float("nan")}, {"loss": 0.0, "grad_norm": float("inf")}])
 def test_bad_numbers_end_the_run_with_words_that_are_known(attempt, log):
-    numbers = Numbers(1)
-    numbers.look({"loss": 1.0, "grad_norm": 1.0}, 10)
+    numbers = LossCheck(1)
+    numbers.check_log({"loss": 1.0, "grad_norm": 1.0}, 10)
     with pytest.raises(RuntimeError, match="loss is not finite") as raised:
-        numbers.look(log, 20)
+        numbers.check_log(log, 20)
     assert told(attempt, "bad numbers")[0]["last_finite_step"] == 10
     text = f'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\nRuntimeError: {raised.value}'
     assert diagnose(read_evidence(text, "1")).slug == "nan-loss"
 
 
 def test_with_loss_scaling_one_overflow_is_healthy(attempt):
-    numbers = Numbers(1, is_scaled=True)
+    numbers = LossCheck(1, is_scaled=True)
     for step, norm in enumerate((float("inf"), 1.0, float("inf"), float("inf"), 2.0)):
-        numbers.look({"loss": 1.0, "grad_norm": norm}, step)
+        numbers.check_log({"loss": 1.0, "grad_norm": norm}, step)
     assert not told(attempt, "bad numbers")
 
 

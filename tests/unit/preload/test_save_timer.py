@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from holdfast_preload import cadence, settings, stopping
-from holdfast_preload.cadence import Cadence
+from holdfast_preload import graceful_stop, save_timer, script_settings
+from holdfast_preload.save_timer import SaveTimer
 
 
 class Clock:
@@ -17,12 +17,12 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(cadence, "time", made)
+    monkeypatch.setattr(save_timer, "time", made)
     return made
 
 
 def test_cheap_ones_come_every_ten_seconds(attempt, clock):
-    rhythm = Cadence()
+    rhythm = SaveTimer()
     clock.now += 14
     assert not rhythm.is_due(10)
     clock.now += 2
@@ -35,7 +35,7 @@ def test_cheap_ones_come_every_ten_seconds(attempt, clock):
 
 
 def test_a_dear_one_comes_seldom(attempt, clock):
-    rhythm = Cadence()
+    rhythm = SaveTimer()
     rhythm.saved(1, cost_seconds=3)
     clock.now += 299
     assert not rhythm.is_due(2)
@@ -45,26 +45,26 @@ def test_a_dear_one_comes_seldom(attempt, clock):
 
 def test_never_when_it_may_not(attempt, clock):
     (attempt / "settings.json").write_text(json.dumps({"may_save": False}))
-    settings.read(str(attempt))
-    rhythm = Cadence()
+    script_settings.read(str(attempt))
+    rhythm = SaveTimer()
     clock.now += 1e6
     assert not rhythm.is_due(5)
 
 
 def test_a_wish_to_stop_is_seen_within_a_second(attempt, clock, monkeypatch):
-    rhythm = Cadence()
+    rhythm = SaveTimer()
     (attempt / "stop").touch()
     clock.now += 1.1
     assert rhythm.is_due(1)
     assert rhythm.must_stop
     (attempt / "stop").unlink()
-    monkeypatch.setattr(stopping, "_is_asked", True)
+    monkeypatch.setattr(graceful_stop, "_is_asked", True)
     assert rhythm.is_due(2)
     assert rhythm.must_stop
 
 
 def test_what_the_first_process_says_holds_for_all(attempt, clock):
-    first, second = Cadence(), Cadence()
+    first, second = SaveTimer(), SaveTimer()
     said: list[list[int]] = []
     clock.now += 61
     assert first.is_due(1, lambda values: said.append(values) or values)

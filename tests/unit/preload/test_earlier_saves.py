@@ -2,7 +2,7 @@
 
 import json
 
-from holdfast_preload.history import earlier_events, saved_by
+from holdfast_preload.earlier_saves import earlier_events, saved_by
 
 
 def saving(train, step, path, time):

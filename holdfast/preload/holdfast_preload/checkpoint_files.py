@@ -1,8 +1,8 @@
-"""Tells a whole checkpoint from a broken one by its bytes alone, without torch: sizes, headers and zip directories.
+"""Detects broken checkpoints by their bytes alone, without torch: sizes, headers and zip directories.
 
-HF's Trainer writes straight into `checkpoint-N/`, `trainer_state.json` last; a kill in the middle leaves a folder that
-its own resume picks and dies of. Lightning's `.ckpt` and every `.pt`, `.pth` and `.bin` of torch are zip files, whose
-directory lies at the end: a truncated one has none.
+HF's Trainer writes directly into `checkpoint-N/`, `trainer_state.json` last. A kill in the middle leaves a folder that
+the Trainer's own resume chooses and fails on. Lightning's `.ckpt` and torch's `.pt`, `.pth` and `.bin` files are zip
+archives with the directory at the end, which a truncated file lacks.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _STATE = "trainer_state.json"
 
 
 def why_broken(folder: str) -> str:
-    """Say what is wrong with a Trainer's checkpoint; an empty text when it is whole."""
+    """What is wrong with a Trainer's checkpoint; empty if it is intact."""
     if not os.path.isdir(folder):
-        return "it is not there"
+        return "missing"
     state = read_state(folder)
     if state is None:
-        return f"{_STATE} is missing or cut off: the save was not finished"
+        return f"{_STATE} is missing or truncated: the save was not finished"
     names = sorted(os.listdir(folder))
     weights = [name for name in names if name.endswith((".safetensors", ".bin", ".pt", ".pth"))]
     for name in weights:
@@ -41,7 +41,7 @@ def why_broken(folder: str) -> str:
 
 
 def why_broken_file(path: str) -> str:
-    """Say what is wrong with one file of weights or state; an empty text when it is whole."""
+    """What is wrong with one file of weights or state; empty if it is intact."""
     try:
         if os.path.getsize(path) == 0:
             return "empty"
@@ -63,7 +63,7 @@ def numbered(folder: str) -> list[tuple[int, str]]:
 
 
 def read_state(folder: str) -> dict[str, Any] | None:
-    """The Trainer's state of a checkpoint, or None where it is missing or half written."""
+    """The Trainer's state in a checkpoint, or None if it is missing or incomplete."""
     try:
         with open(os.path.join(folder, _STATE), encoding="utf-8") as file:
             state = json.load(file)
@@ -73,7 +73,7 @@ def read_state(folder: str) -> dict[str, Any] | None:
 
 
 def last_bad_log(state: dict[str, Any]) -> str:
-    """The last training log of a state in words when its loss or gradient norm is no number."""
+    """The NaN or infinite values of a state's last training log, as text."""
     for log in reversed(state.get("log_history") or []):
         if "loss" in log or "grad_norm" in log:
             return not_finite(log)
@@ -81,7 +81,7 @@ def last_bad_log(state: dict[str, Any]) -> str:
 
 
 def not_finite(log: dict[str, Any], names: Iterable[str] = ("loss", "grad_norm")) -> str:
-    """Which of a log's values are NaN or infinite, in words."""
+    """Which of a log's values are NaN or infinite, as text."""
     bad = [(name, log[name]) for name in names if isinstance(log.get(name), float) and not math.isfinite(log[name])]
     return ", ".join(f"{name} {value}" for name, value in bad)
 
@@ -91,26 +91,26 @@ def _why_broken_safetensors(path: str) -> str:
     with open(path, "rb") as file:
         header_bytes = int.from_bytes(file.read(8), "little")
         if size < 8 or header_bytes > size - 8:
-            return "cut off in its header"
+            return "truncated in its header"
         try:
             header = json.loads(file.read(header_bytes))
         except ValueError:
-            return "its header is not readable"
+            return "unreadable header"
     ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
     expected = 8 + header_bytes + max(ends, default=0)
-    return "" if size == expected else f"{size} bytes where its header says {expected}"
+    return "" if size == expected else f"{size} bytes, but its header says {expected}"
 
 
 def _why_broken_zip(path: str) -> str:
     with open(path, "rb") as file:
         if file.read(2) != b"PK":
-            return ""  # torch's format of old, which has no end to look for
+            return ""  # torch's old format, which has no directory to check
     try:
         with zipfile.ZipFile(path) as archive:
             last = max(archive.infolist(), key=lambda entry: entry.header_offset, default=None)
             return "" if last is not None else "an empty archive"
     except zipfile.BadZipFile:
-        return "cut off: no central directory"
+        return "truncated: no central directory"
 
 
 def _missing_shards(index: str, names: set[str]) -> str:
@@ -118,6 +118,6 @@ def _missing_shards(index: str, names: set[str]) -> str:
         with open(index, encoding="utf-8") as file:
             shards = set(json.load(file)["weight_map"].values())
     except (OSError, ValueError, KeyError, TypeError):
-        return "not readable"
+        return "unreadable"
     missing = sorted(shards - names)
     return f"{missing[0]} is missing" if missing else ""

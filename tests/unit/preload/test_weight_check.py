@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from holdfast_preload import weights
-from holdfast_preload.beat import BEAT
-from holdfast_preload.weights import Weights
+from holdfast_preload import weight_check
+from holdfast_preload.beat_page import BEAT
+from holdfast_preload.weight_check import WeightCheck
 
 from holdfast.core.old_events import read_events
 
@@ -15,9 +15,9 @@ def watched(attempt, monkeypatch):
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model(torch.ones(1, 3)).sum().backward()
-    monkeypatch.setattr(weights, "optimizers", {optimizer})
+    monkeypatch.setattr(weight_check, "optimizers", {optimizer})
     monkeypatch.setattr(BEAT, "step", 1)
-    return model, Weights(), attempt
+    return model, WeightCheck(), attempt
 
 
 def told(attempt):
@@ -26,12 +26,12 @@ def told(attempt):
 
 def test_nan_is_told_once_with_the_last_step_that_was_good(watched, monkeypatch):
     model, seen, attempt = watched
-    seen.look_now()
+    seen.check_now()
     assert told(attempt) == []
     model.bias.data.fill_(float("nan"))
     for step in (70, 80):
         monkeypatch.setattr(BEAT, "step", step)
-        seen.look_now()
+        seen.check_now()
     (event,) = told(attempt)
     assert (event["is_nan"], event["step"], event["last_finite_step"]) == (True, 70, 1)
 
@@ -39,10 +39,10 @@ def test_nan_is_told_once_with_the_last_step_that_was_good(watched, monkeypatch)
 def test_a_script_that_goes_back_to_good_weights_is_believed(watched, monkeypatch):
     model, seen, attempt = watched
     model.bias.data.fill_(float("nan"))
-    seen.look_now()
+    seen.check_now()
     model.bias.data.zero_()
     model.zero_grad()  # as a loop does: what was chosen is still looked at
-    seen.look_now()
+    seen.check_now()
     assert [event["is_nan"] for event in told(attempt)] == [True, False]
 
 
@@ -51,24 +51,24 @@ def test_infinite_gradients_and_weights_without_one_are_nothing(watched):
     model.weight.grad.fill_(float("inf"))
     model.bias.grad = None
     model.bias.data.fill_(float("nan"))
-    seen.look_now()
+    seen.check_now()
     assert told(attempt) == []
 
 
 def test_a_dear_look_comes_seldom(watched, monkeypatch):
     _, seen, _ = watched
     clock = iter([0.0, 1.0, 1.001])  # the first look loads kernels; the second, timed, takes a millisecond
-    monkeypatch.setattr(weights, "perf_counter", lambda: next(clock))
-    seen.look()
+    monkeypatch.setattr(weight_check, "perf_counter", lambda: next(clock))
+    seen.check()
     assert seen.next_step == pytest.approx(1 + 2000, abs=1)
     monkeypatch.setattr(BEAT, "step", 1999)
-    seen.look()  # asks no clock
+    seen.check()  # asks no clock
 
 
 def test_what_cannot_be_looked_at_is_left_alone(watched, monkeypatch):
     _, seen, attempt = watched
     monkeypatch.setattr(torch, "isnan", lambda _: 1 / 0)
-    seen.look_now()
-    seen.look_now()
+    seen.check_now()
+    seen.check_now()
     failed = [event for event in read_events(attempt / "events.jsonl") if event["event"] == "preload failed"]
     assert len(failed) == 1

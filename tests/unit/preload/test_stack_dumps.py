@@ -1,7 +1,7 @@
 """The supervisor's tools are let in where the system would keep them out."""
 
 import pytest
-from holdfast_preload import settings, stacks
+from holdfast_preload import script_settings, stack_dumps
 
 
 @pytest.fixture
@@ -12,13 +12,13 @@ def asked(attempt, tmp_path, monkeypatch):
         calls: list[tuple[int, ...]] = []
         rule = tmp_path / "ptrace_scope"
         rule.write_text(scope)
-        monkeypatch.setattr(stacks, "_YAMA", str(rule))
-        monkeypatch.setattr(stacks, "_prctl", None)
-        settings._given["supervisor"] = 4242
-        stacks._learn_to_allow()
-        if stacks._prctl is not None:
-            monkeypatch.setattr(stacks, "_prctl", lambda *arguments: calls.append(arguments))
-        stacks._allow_supervisor()
+        monkeypatch.setattr(stack_dumps, "_YAMA", str(rule))
+        monkeypatch.setattr(stack_dumps, "_prctl", None)
+        script_settings._given["supervisor"] = 4242
+        stack_dumps._find_prctl()
+        if stack_dumps._prctl is not None:
+            monkeypatch.setattr(stack_dumps, "_prctl", lambda *arguments: calls.append(arguments))
+        stack_dumps._allow_supervisor()
         return calls
 
     return ask

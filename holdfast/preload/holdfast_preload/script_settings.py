@@ -1,16 +1,16 @@
-"""What the supervisor asks of this attempt: `settings.json`, every key optional.
+"""The supervisor's settings for this attempt, from `settings.json`; every key is optional.
 
 changes                 names of Plan settings -> values: device, threads, start_method, loader_workers,
                         prefetch_batches, micro_batch, eval_micro_batch, precision, gradient_checkpointing,
                         compile, offline, attention
 environment             variables, set again here for scripts that change them
-resume                  continue Trainer and Lightning runs from the newest whole checkpoint this run has made
+resume                  continue Trainer and Lightning runs from the newest intact checkpoint of this run
 micro_batch_factor      split each training batch by this, with as much more accumulation
 eval_micro_batch_factor split each evaluation batch by this
-save_seconds            most seconds between cheap checkpoints; 60, 0 for every step
-may_save                make checkpoints of our own beside the script's; true
-run                     folder of the run, where it is not the one two above the attempt's
-supervisor              pid of the supervisor; the script ends when it is gone
+save_seconds            maximum seconds between cheap checkpoints; default 60, 0 for every step
+may_save                make extra checkpoints next to the script's; default true
+run                     folder of the run, if it is not two levels above the attempt's
+supervisor              pid of the supervisor; the script ends when the supervisor is gone
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 
-from holdfast_preload import events
+from holdfast_preload import event_writer
 
 TYPE_CHECKING = False  # typing's own would cost every interpreter 5 ms
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _given: dict[str, Any] = {}
 
 
 def read(folder: str) -> None:
-    """Read the attempt's settings; none, or broken ones, mean no changes."""
+    """Read the attempt's settings; missing or broken ones mean no changes."""
     global attempt
     attempt = folder
     _given.clear()
@@ -41,22 +41,22 @@ def read(folder: str) -> None:
     except FileNotFoundError:
         pass
     except (OSError, ValueError) as error:
-        events.write_once("preload failed", where="settings.json", error=repr(error))
+        event_writer.write_once("preload failed", where="settings.json", error=repr(error))
 
 
 def get(name: str, default: Any = None) -> Any:
-    """One setting, or the default where it was not given."""
+    """One setting, or the default if it is missing."""
     value = _given.get(name)
     return default if value is None else value
 
 
 def change(name: str) -> Any:
-    """The value a change of the plan asks for, or None."""
+    """The value of one change of the plan, or None."""
     return get("changes", {}).get(name)
 
 
 def run_folder() -> str:
-    """The run this attempt belongs to."""
+    """The run folder of this attempt."""
     if get("run"):
         return str(get("run"))
     return os.path.dirname(os.path.dirname(os.path.abspath(attempt)))
