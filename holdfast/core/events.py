@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.core.plan import Reason
+
 Device = str  # "cpu", "mps", "cuda" or "cuda:1"
 Numbers = Mapping[str, float | None]
 
@@ -164,7 +166,7 @@ class AttemptStarted(Event, frozen=True, kw_only=True):
 
     number: int
     remedy: str = ""  # title of the fallback; empty for the plan as requested
-    reason: Any = None
+    reason: Reason | None = None
     cost: str = ""
     changes: dict[str, Any] = {}  # everything that differs from the plan as requested
     resume: bool = False
@@ -249,7 +251,7 @@ class Decided(Event, frozen=True, kw_only=True):
 
     action: Literal["rung", "again", "stop"]
     remedy: str = ""
-    reason: Any = None
+    reason: Reason | None = None
 
 
 class DiskFull(Event, frozen=True, kw_only=True):

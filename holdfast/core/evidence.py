@@ -12,7 +12,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, Literal
 
-from holdfast.core.plan import Remedy, Rung
+from holdfast.core.plan import Reason, Remedy, Rung
 
 Source = Literal["log", "error", "frame", "exit", "sample", "version"]
 Confidence = Literal["proven", "likely", "unknown"]
@@ -188,13 +188,13 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What follows an attempt: a safer rung, the same plan again, or the end."""
+    """What follows an attempt: a fallback, the same settings again, or the end."""
 
     action: Literal["rung", "again", "stop"]
-    because: str
+    reason: Reason
     rung: Rung | None = None
-    changes: Mapping[str, object] = field(default_factory=dict)  # of the next attempt, all that differs from the plan
-    exit_code: int = 0  # when it stops
+    changes: Mapping[str, object] = field(default_factory=dict)  # everything that differs from the plan as requested
+    exit_code: int = 0  # of the run, when it stops
 
 
 # Hundreds of patterns are tried on every log, and almost none matches. So a text first says quickly that a pattern

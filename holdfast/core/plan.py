@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 T = TypeVar("T")
 
@@ -59,6 +59,53 @@ class Rung:
     change: Mapping[str, object]
     cost: str = ""
     keeps: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why an attempt is made the way it is, or why no more is made; `runs.wording` writes the sentence."""
+
+    kind: Literal[
+        # Why an attempt starts with the settings it has
+        "as_requested",
+        "remembered",  # these changes worked here before
+        "after_stop",
+        "after_finish",
+        "after_failure",  # started again after it had failed for good: with the changes that got furthest
+        "supervisor_lost",
+        "called",  # by the machine that leads
+        # Why the next attempt has the same settings
+        "killed_externally",
+        "made_worse",
+        "rank_chance",
+        "hang_chance",
+        "own_failure_chance",
+        "progress",
+        "error_after_progress",
+        # Why the next attempt takes this fallback
+        "remedy",
+        "next_fallback",
+        "remedy_again",
+        "changes_learning",
+        # Why no further attempt is made
+        "attempt_limit",
+        "final_exit_code",
+        "killed_at_start",
+        "deliberate_exit",
+        "same_exit_code",
+        "program_missing",
+        "certain_bug",
+        "same_error",
+        "same_failure",
+        "unknown_error_again",
+        "unknown_error",
+        "nothing_left",
+    ]
+    title: str = ""  # of the hazard, the fallback, the machine or the command that it names
+    place: str = ""
+    step: int = 0
+    attempts: int = 0
+    seconds: float = 0.0
 
 
 _IN_SCRIPTS = {

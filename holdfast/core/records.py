@@ -19,7 +19,7 @@ from holdfast.core import runfolder
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.evidence import Decision, Diagnosis
 from holdfast.core.facts import DatasetFacts, MachineFacts, ModelFacts
-from holdfast.core.plan import Choice
+from holdfast.core.plan import Choice, Reason
 from holdfast.core.request import TrainRequest
 
 T = TypeVar("T")
@@ -248,7 +248,7 @@ class AttemptStart(Record):
     rung: str = ""  # title of the fallback that is tried; empty for the plan as requested
     rung_change: Changes = {}
     changes: Changes = {}  # everything that differs from the plan as requested
-    because: str = ""
+    reason: Reason | None = None
     started: float = 0.0  # time of day
 
 

@@ -1,7 +1,7 @@
-"""The two ladders: for a command that is not ours, and for our own engine.
+"""The two fallback ladders: for an unmodified command, and for our own engine.
 
-Both say how a change, worded in the names of `core.plan.Plan`, is written into the settings of an attempt. A change
-that means nothing there leaves the settings as they were, and the ladder goes on to the next.
+Both define how a change, in the names of `core.plan.Plan`, is written into the settings of an attempt. A change that
+means nothing there leaves the settings as they were, and the ladder continues with the next one.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from holdfast.planning.ladder import OF_RANKS, Changes, Ladder
 from holdfast.planning.parallel import fewer_processes
 
 _MOST_HALVINGS = 10
-# The preload and our engine do these in any case.
+# The preload and our engine always do these.
 _ALREADY_DONE = {"PYTHONFAULTHANDLER", "PYTHONUNBUFFERED"}
 _FEWEST_MICRO_TOKENS = 64
 
@@ -21,28 +21,28 @@ _SPAWN = Rung("start worker processes by spawn", {"start_method": "spawn"}, "wor
 _ONE_THREAD = Rung("compute on one thread", {"threads": 1, "OMP_NUM_THREADS": "1"}, "slower on the CPU")
 _NO_COMPILE = Rung("do not compile the model", {"compile": False, "TORCH_COMPILE_DISABLE": "1"}, "slower steps")
 _FEWER_SAVES = Rung(
-    "go on without the checkpoints that do not fit", {"save_on_full_disk": "skip"}, "more work is lost after a crash"
+    "continue without the checkpoints that do not fit", {"save_on_full_disk": "skip"}, "more work is lost after a crash"
 )
-# To hang once more after so long costs little beside it; one thread costs half the speed for good.
+# Another hang after this long costs little next to the work done; one thread costs half the speed for good.
 _CHANCE_SECONDS = 180.0
 _ON_CPU = Rung("train on the CPU", {"device": "cpu"}, "much slower")
 _FEWER_PROCESSES = Rung(
-    "train in half as many processes", {"processes": "halve"}, "slower where each had a core or a card"
+    "train in half as many processes", {"processes": "halve"}, "slower if each had its own core or GPU"
 )
 
 
 def command_ladder(*, has_accelerator: bool) -> Ladder:
-    """Give the ladder of an unmodified command."""
+    """The ladder of an unmodified command."""
 
-    def settle(current: Changes, change: Mapping[str, object]) -> Changes:
-        return _settle_command(current, change, has_accelerator)
+    def apply(current: Changes, change: Mapping[str, object]) -> Changes:
+        return _apply_to_command(current, change, has_accelerator)
 
     rungs = (_LOAD_HERE, _SPAWN, _ONE_THREAD, _NO_COMPILE, _ON_CPU)
-    return Ladder(rungs=rungs, settle=settle, remedies={"disk-full": (_FEWER_SAVES,)})
+    return Ladder(rungs=rungs, apply=apply, remedies={"disk-full": (_FEWER_SAVES,)})
 
 
 def engine_ladder(settings: Mapping[str, object]) -> Ladder:
-    """Give the ladder of our own engine; `settings` are those of its first attempt, in the engine's own names."""
+    """The ladder of our own engine; `settings` are those of its first attempt, in the engine's names."""
     rungs = (
         Rung("do not compile the model", {"compile": False}, "slower steps"),
         Rung("pad instead of packing", {"packing": False}, "slower"),
@@ -53,28 +53,28 @@ def engine_ladder(settings: Mapping[str, object]) -> Ladder:
         _ON_CPU,
     )
 
-    def settle(current: Changes, change: Mapping[str, object]) -> Changes:
-        return _settle_engine(settings, current, change)
+    def apply(current: Changes, change: Mapping[str, object]) -> Changes:
+        return _apply_to_engine(settings, current, change)
 
     return Ladder(
         rungs=rungs,
         remedies=dict.fromkeys((*OF_RANKS, "host-oom"), (_FEWER_PROCESSES,)),
-        settle=settle,
+        apply=apply,
         final_codes=frozenset({RequestError.exit_code, MachineError.exit_code}),
         chance_seconds=_CHANCE_SECONDS,
     )
 
 
-def _settle_command(current: Changes, change: Mapping[str, object], has_accelerator: bool) -> Changes:
+def _apply_to_command(current: Changes, change: Mapping[str, object], has_accelerator: bool) -> Changes:
     changes = dict(current)
     for name, value in change.items():
         if name in ("micro_batch", "eval_micro_batch") and value == "halve":
             factor = f"{name}_factor"
             changes[factor] = min(int(str(changes.get(factor, 1))) * 2, 2**_MOST_HALVINGS)
         elif name == "loader_workers" and value == "halve":
-            changes[name] = 0  # how many there are is the script's secret
+            changes[name] = 0  # the script does not say how many it has
         elif name == "device" and (value == "cpu") != has_accelerator:
-            continue  # it is on the CPU as it is, or there is nothing else to go back to
+            continue  # it is on the CPU already, or there is no other device to return to
         elif name not in _ALREADY_DONE:
             changes[name] = value
     return changes
@@ -83,7 +83,7 @@ def _settle_command(current: Changes, change: Mapping[str, object], has_accelera
 _ENGINE_OWN = {"device", "precision", "threads", "compile", "gradient_checkpointing", "packing", "micro_tokens"}
 
 
-def _settle_engine(settings: Mapping[str, object], current: Changes, change: Mapping[str, object]) -> Changes:
+def _apply_to_engine(settings: Mapping[str, object], current: Changes, change: Mapping[str, object]) -> Changes:
     changes = dict(current)
     for name, value in change.items():
         if name in ("micro_batch", "eval_micro_batch"):

@@ -14,8 +14,8 @@ from typing import Any
 
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.old_events import read_last_events
-from holdfast.core.plan import Rung
-from holdfast.core.records import Outcome, read_record
+from holdfast.core.plan import Reason, Rung
+from holdfast.core.records import Outcome, read_record, to_record
 from holdfast.core.runfolder import DECISION, EVENTS, OUTCOME, RUNG, SAMPLES, attempt_folder, attempt_folders
 from holdfast.planning.ladder import Changes
 from holdfast.supervisor.ending import end_tree
@@ -31,7 +31,7 @@ class Earlier:
     counted: tuple[Outcome, ...] = ()  # attempts of the same question, which the ladder counts
     rung: Rung | None = None  # what was decided and not yet tried
     changes: Changes = field(default_factory=dict)
-    because: str = ""
+    reason: Reason = Reason(kind="as_requested")
     seconds: float = 0.0  # that all earlier attempts ran, without the time between a stop and its resume
 
 
@@ -45,21 +45,21 @@ def read_earlier(run: Path, on_leftover: Callable[[str], None]) -> Earlier:
     next_number = int(folders[-1].name) + 1
     seconds = last.seconds + sum(outcome.seconds for _, outcome in ended)
     if last.outcome in ("stopped", "finished"):
-        because = "it was stopped" if last.outcome == "stopped" else "it had finished"
-        return Earlier(next_number=next_number, changes=last.changes, because=because, seconds=seconds)
+        reason = Reason(kind="after_stop" if last.outcome == "stopped" else "after_finish")
+        return Earlier(next_number=next_number, changes=last.changes, reason=reason, seconds=seconds)
     counted = (*_since_asked(ended), last)
     decision = read_artifact(folders[-1] / DECISION)
     if decision.get("action") == "stop":
         furthest = max(counted, key=lambda outcome: outcome.step_reached)
-        because = "it had failed before; once more with the plan that got furthest"
-        return Earlier(next_number=next_number, changes=furthest.changes, because=because, seconds=seconds)
+        reason = Reason(kind="after_failure")
+        return Earlier(next_number=next_number, changes=furthest.changes, reason=reason, seconds=seconds)
     changes = decision.get("changes", last.changes)
     return Earlier(
         next_number=next_number,
         counted=counted,
         rung=_rung_of(decision),
         changes=changes if isinstance(changes, dict) else {},
-        because=str(decision.get("because") or "its supervisor was gone"),
+        reason=to_record(decision.get("reason"), Reason) or Reason(kind="supervisor_lost"),
         seconds=seconds,
     )
 

@@ -19,6 +19,7 @@ from holdfast.core.env import lease_seconds, node_name
 from holdfast.core.errors import HoldfastError, RequestError
 from holdfast.core.notice import Seen
 from holdfast.core.old_events import Events
+from holdfast.core.plan import Reason
 from holdfast.core.records import Outcome
 from holdfast.core.runfolder import CHILD, EVENTS, NODES, NOTICE, OUTCOME, attempt_folder, attempt_folders, part_folder
 from holdfast.core.text import human_seconds
@@ -145,7 +146,12 @@ class _Follower:
         number, changes = int(said["attempt"]), said.get("changes") or {}
         part = part_folder(attempt_folder(self._run, number), self._me)
         part.mkdir(parents=True, exist_ok=True)
-        told = {"number": number, "rung": "", "because": f"called by {said.get('node')}", "changes": changes}
+        told = {
+            "number": number,
+            "rung": "",
+            "because": Reason(kind="called", title=str(said.get("node"))),
+            "changes": changes,
+        }
         self._tell("attempt", {**told, "folder": str(part), "resume": bool(said.get("resume"))})
         self._notice.say(attempt=number, outcome=None)
         self._done = number

@@ -26,6 +26,7 @@ from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.event_log import EventTail, find_last
 from holdfast.core.evidence import Decision, Diagnosis
+from holdfast.core.plan import Reason
 from holdfast.core.records import AttemptStart, Outcome, read_record
 from holdfast.core.runfolder import (
     DATASET,
@@ -139,7 +140,7 @@ class AttemptState(Struct, frozen=True, kw_only=True):
     folder: Path
     outcome: AttemptEnd = "running"
     remedy: str = ""  # title of the fallback it tries; empty for the plan as requested
-    reason: Any = None
+    reason: Reason | None = None
     changes: Mapping[str, Any] = {}  # everything that differs from the plan as requested
     phase: str = ""
     step: int = 0
@@ -669,7 +670,9 @@ def _start_of(folder: Path, number: int) -> ev.AttemptStarted:
     if begun is None:
         return ev.AttemptStarted(number=number, folder=str(folder), time=_written_at(folder / RUNG))
     at = begun.started or _written_at(folder / RUNG)
-    return ev.AttemptStarted(number=number, folder=str(folder), remedy=begun.rung, changes=dict(begun.changes), time=at)
+    return ev.AttemptStarted(
+        number=number, folder=str(folder), remedy=begun.rung, reason=begun.reason, changes=dict(begun.changes), time=at
+    )
 
 
 def _processes_of(attempt: Path) -> int:

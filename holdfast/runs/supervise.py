@@ -33,6 +33,7 @@ from holdfast.core.artifacts import write_artifact
 from holdfast.core.disk_space import cannot_write, writing
 from holdfast.core.evidence import Decision, Diagnosis
 from holdfast.core.old_events import Events
+from holdfast.core.plan import Reason
 from holdfast.core.records import Outcome, read_record
 from holdfast.core.runfolder import DECISION, EVENTS, OUTCOME, RESULT, RUNG, STACKS, attempt_folder
 from holdfast.core.text import plural
@@ -43,6 +44,7 @@ from holdfast.runs.earlier import Earlier, read_earlier, stopped_words
 from holdfast.runs.holder import hold
 from holdfast.runs.lease import Lease
 from holdfast.runs.memory import Memory
+from holdfast.runs.wording import reason_text
 from holdfast.supervisor.attempt import CallOff, OnEvent, StopRequest, run_attempt
 from holdfast.supervisor.budgets import STEP_FLOOR_SECONDS, Budgets
 from holdfast.supervisor.child import Launch
@@ -152,7 +154,7 @@ class _Supervision:
                 max_attempts=self._job.max_attempts,
             )
             _keep(attempt_folder(self._run, number), DECISION, decision)
-            self._tell("decision", action=decision.action, rung=_title(decision), because=decision.because)
+            self._tell("decision", action=decision.action, rung=_title(decision), because=decision.reason)
             if self._stop.is_asked:
                 return self._stopped(outcome)
             if decision.action == "stop":
@@ -171,23 +173,29 @@ class _Supervision:
         if earlier.changes or earlier.counted or earlier.next_number > 1:
             action: Literal["rung", "again"] = "rung" if earlier.rung else "again"
             changes = {name: value for name, value in earlier.changes.items() if name not in self._job.set_aside}
-            return Decision(action=action, because=earlier.because, rung=earlier.rung, changes=changes)
+            return Decision(action=action, reason=earlier.reason, rung=earlier.rung, changes=changes)
         known = self._known
         if known and known.changes:
             self._tell("remembered", changes=known.changes, words=known.words)
-            return Decision(action="again", because=f"proven here before: {known.words}", changes=known.changes)
-        return Decision(action="again", because="the plan as asked")
+            return Decision(action="again", reason=Reason(kind="remembered", title=known.words), changes=known.changes)
+        return Decision(action="again", reason=Reason(kind="as_requested"))
 
     def _attempt(self, number: int, decision: Decision, resume: bool) -> tuple[Outcome, Diagnosis]:
         attempt = attempt_folder(self._run, number)
-        because, changes = decision.because, decision.changes
+        changes = decision.changes
         rung = {"rung": _title(decision), "rung_change": decision.rung.change if decision.rung else {}}
-        began = {"because": because, "started": round(time.time(), 3)}
+        began = {"reason": decision.reason, "started": round(time.time(), 3)}
         try:
             attempt.mkdir(parents=True, exist_ok=True)
             write_artifact(attempt, RUNG, {"number": number, **rung, "changes": changes, **began})
             cost = decision.rung.cost if decision.rung else ""
-            told = {"rung": _title(decision), "because": because, "cost": cost, "changes": changes, "resume": resume}
+            told = {
+                "rung": _title(decision),
+                "because": decision.reason,
+                "cost": cost,
+                "changes": changes,
+                "resume": resume,
+            }
             self._tell("attempt", {"number": number, **told})
             launch = self._job.make_launch(attempt, changes, resume)
         except OSError as error:
@@ -247,7 +255,7 @@ class _Supervision:
         cause = outcome.sentence
         if diagnosis.slug == "unknown" and outcome.error:
             cause = outcome.error.removeprefix("error: ") + (f" ({outcome.place})" if outcome.place else "")
-        sentence = f"failed after {plural(outcome.number, 'attempt')}: {cause}; {decision.because}"
+        sentence = f"failed after {plural(outcome.number, 'attempt')}: {cause}; {reason_text(decision.reason)}"
         stacks = attempt_folder(self._run, outcome.number) / STACKS
         remedies = tuple(
             f"look at the stacks in {stacks}" if "py-spy dump" in remedy.command and stacks.exists() else advice

@@ -9,8 +9,12 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from holdfast.core.artifacts import to_plain
+from holdfast.core.plan import Reason
+from holdfast.core.records import to_record
 from holdfast.core.runfolder import OUTPUT, attempt_folder
 from holdfast.core.text import human_seconds
+from holdfast.runs.wording import reason_text
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _CHUNK_BYTES = 1 << 16
@@ -78,13 +82,17 @@ def _lines(event: str, details: Mapping[str, object], verbose: bool) -> list[str
     return [said] if isinstance(said, str) and said else list(said) if said else []
 
 
+def _why(details: Mapping[str, object]) -> str:
+    return reason_text(to_record(to_plain(details.get("because")), Reason))
+
+
 def _attempt(details: Mapping[str, object], verbose: bool) -> str:
     number = int(str(details["number"]))
     if details.get("rung"):
         cost = f"; cost: {details['cost']}" if details.get("cost") else ""
-        return f"attempt {number}: {details['rung']} ({clean(details['because'])}{cost})"
+        return f"attempt {number}: {details['rung']} ({_why(details)}{cost})"
     if number > 1:
-        return f"attempt {number}, the same plan again: {clean(details['because'])}"
+        return f"attempt {number}, the same plan again: {_why(details)}"
     return "attempt 1" if verbose else ""
 
 

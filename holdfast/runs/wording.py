@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from holdfast.core import events as ev
 from holdfast.core.evidence import Decision
+from holdfast.core.plan import Reason
 from holdfast.core.runfolder import REPORT, REQUEST
 from holdfast.core.scores import final_score, metric_name, metric_value, ordered_scores
 from holdfast.core.text import human_bytes, human_seconds, plural, processes_words
@@ -270,7 +271,7 @@ def _failed(state: RunState, with_cause: bool) -> str:
     if attempt is None:
         return sentence(str(state.records.result.get("sentence") or "failed before the first attempt"))
     cause = f": {cause_text(attempt) or 'no cause was recorded'}" if with_cause else ""
-    why = reason_text(attempt.decision.because) if attempt.decision else ""
+    why = reason_text(attempt.decision.reason) if attempt.decision else ""
     return sentence(f"failed after {plural(len(state.attempts), 'attempt')}{cause}") + (
         f" {sentence(why)}" if why else ""
     )
@@ -350,13 +351,56 @@ def decision_text(decision: Decision) -> str:
     if decision.rung:
         what = decision.rung.title
         what += f" [{changes_text(decision.rung.change)}]" if decision.rung.change else ""
-    why = reason_text(decision.because)
+    why = reason_text(decision.reason)
     return f"{what}: {why}" if what and why else what or why
 
 
-def reason_text(reason: Any) -> str:
-    """Why a fallback is tried, or nothing more is."""
-    return clean(reason, 600).rstrip(".") if reason else ""
+def reason_text(reason: Reason | None) -> str:
+    """Why an attempt is made the way it is, or why no more is made."""
+    if reason is None:
+        return ""
+    return _REASONS[reason.kind].format(
+        title=clean(reason.title, 600).rstrip("."),
+        place=f" at {clean(reason.place)}" if reason.place else "",
+        step=f"{reason.step:,}",
+        times=reason.attempts,
+        attempts=plural(reason.attempts, "attempt"),
+        seconds=human_seconds(reason.seconds),
+    )
+
+
+_REASONS = {
+    "as_requested": "the settings as requested",
+    "remembered": "worked here before: {title}",
+    "after_stop": "continues after a stop",
+    "after_finish": "the run had finished",
+    "after_failure": "the run had failed; retrying with the settings that got furthest",
+    "supervisor_lost": "its supervisor was gone",
+    "called": "called by {title}",
+    "killed_externally": "the process was killed externally",
+    "made_worse": "'{title}' made it worse, so it is reverted",
+    "rank_chance": "one of several processes failed, which may have been chance",
+    "hang_chance": "it hung after {seconds}, which may have been chance",
+    "own_failure_chance": "one retry, in case it was chance: no setting affects what the program itself does",
+    "progress": "it reached step {step}, further than before",
+    "error_after_progress": "the error has no known cause; retrying from step {step} or earlier",
+    "remedy": "remedy for: {title}",
+    "next_fallback": "the next fallback",
+    "remedy_again": "another try of the remedy for: {title}",
+    "changes_learning": "remedy for: {title}; it changes what the model learns, which you allowed",
+    "attempt_limit": "no further attempts are allowed after {attempts}",
+    "final_exit_code": "other settings would not help",
+    "killed_at_start": "the process was killed {times} times right after its start, whatever the settings",
+    "deliberate_exit": "the program exited on purpose; retrying would not help",
+    "same_exit_code": "it exited with the same code again, without an error",
+    "program_missing": "other settings would not help",
+    "certain_bug": "this error returns however often it is retried",
+    "same_error": "the same error again{place}; no known fix applies",
+    "same_failure": "failed again in the same way{place}; no known fix applies",
+    "unknown_error_again": "a second error without a known cause",
+    "unknown_error": "an error without a known cause, and no setting to change",
+    "nothing_left": "every fallback was tried",
+}
 
 
 # Events

@@ -45,7 +45,7 @@ def tried_of(outcome: Outcome) -> Tried:
         phase=outcome.phase,
         is_outside=outcome.is_external,
         seconds=_lived_seconds(outcome),
-        void=frozenset(outcome.ineffective),
+        ineffective=frozenset(outcome.ineffective),
     )
 
 

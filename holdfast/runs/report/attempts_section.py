@@ -4,11 +4,14 @@ import datetime
 import json
 from collections.abc import Iterator
 
+from holdfast.core.plan import Reason
+from holdfast.core.records import to_record
 from holdfast.core.text import human_seconds
 from holdfast.runs.report.html import Content, Html, details, join, section, tag
 from holdfast.runs.report.learning_section import memory_chart
 from holdfast.runs.story import AttemptStory, Story
 from holdfast.runs.timeline import outcome_of, progress_words, span_of
+from holdfast.runs.wording import reason_text
 
 _LOOKS = {"finished": "good", "failed": "bad", "stopped": "warn", "open": "warn"}
 _SHOWN_PROOF = 4
@@ -79,10 +82,10 @@ def _told(attempt: AttemptStory) -> Html:
         lines.append(tag("ul", proof[:_SHOWN_PROOF], class_="notes"))
     rung = decision.get("rung")
     remedy = rung.get("title") if isinstance(rung, dict) else rung
-    if remedy or decision.get("because"):
+    because = reason_text(to_record(decision.get("reason"), Reason))
+    if remedy or because:
         change = rung.get("change") if isinstance(rung, dict) else None
         said = remedy or {"again": "the same again", "stop": "nothing more"}.get(str(decision.get("action")), "")
-        because = str(decision.get("because") or "").rstrip(".")
         lines.append(
             tag(
                 "p",

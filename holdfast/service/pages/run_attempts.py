@@ -6,12 +6,15 @@ from pathlib import Path
 
 from django.utils.safestring import SafeString, mark_safe
 
+from holdfast.core.plan import Reason
+from holdfast.core.records import to_record
 from holdfast.core.runfolder import STACKS
 from holdfast.core.text import human_seconds
 from holdfast.runs.report.learning_section import memory_chart
 from holdfast.runs.story import AttemptStory, Story
 from holdfast.runs.timeline import outcome_of, progress_words, span_of
 from holdfast.runs.view import changes_words
+from holdfast.runs.wording import reason_text
 from holdfast.service.jobs.evidence_files import evidence_names
 from holdfast.service.jobs.secrets import without_secrets
 from holdfast.service.pages.run_words import moment
@@ -104,7 +107,7 @@ def _remedy(attempt: AttemptStory) -> str:
     rung = decision.get("rung")
     title = rung.get("title") if isinstance(rung, dict) else rung
     change = rung.get("change") if isinstance(rung, dict) else None
-    because = str(decision.get("because") or "").rstrip(".")
+    because = reason_text(to_record(decision.get("reason"), Reason))
     said = title or {"again": "the same again", "stop": "nothing more was tried"}.get(str(decision.get("action")), "")
     words = f" [{changes_words(change)}]" if isinstance(change, dict) and change else ""
     return f"{said}{words}" + (f": {because}" if because else "") if said or because else ""

@@ -50,7 +50,7 @@ def test_a_run_goes_on_from_its_checkpoint_on_every_rung(task, tmp_path):
         if thread.name == "checkpoint":
             thread.join()
     ladder = engine_ladder(asked | {"threads": 2})
-    changes = [ladder.settle({}, rung.change) for rung in ladder.rungs]
+    changes = [ladder.apply({}, rung.change) for rung in ladder.rungs]
     assert {"packing": False} in changes
     for at, change in enumerate(one for one in changes if one):
         run = shutil.copytree(tmp_path / "run", tmp_path / f"run-{at}")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.core.evidence import Diagnosis
-from holdfast.core.plan import Remedy, Rung
+from holdfast.core.plan import Reason, Remedy, Rung
 from holdfast.hazards import find_hazard
 from holdfast.planning.ladder import Tried, choose_rung
 from holdfast.planning.ladders import command_ladder, engine_ladder
@@ -34,7 +34,7 @@ def test_the_named_remedy_comes_first():
     decision = choose_rung(named("dataloader-deadlock"), [HUNG], LADDER)
     assert decision.rung == Rung("load data in the main process", {"loader_workers": 0}, "slower input")
     assert decision.changes == {"loader_workers": 0}
-    assert "loader" in decision.because
+    assert decision.reason.kind == "remedy"
 
 
 def test_remedies_used_up_the_generic_rungs_follow_and_every_attempt_differs():
@@ -132,7 +132,7 @@ def test_a_rung_that_reached_nothing_is_dropped_and_not_counted():
             HUNG,
             changes={"loader_workers": 0},
             rung=LADDER.rungs[0],
-            void=frozenset({"loader_workers"}),
+            ineffective=frozenset({"loader_workers"}),
             slug="unknown",
         ),
     ]
@@ -170,10 +170,10 @@ def test_a_disk_that_is_full_is_the_machines_fault():
 
 def test_the_engines_ladder_speaks_the_engines_names():
     ladder = engine_ladder({"micro_tokens": 16_384, "packing": True, "precision": "bf16", "device": "cuda"})
-    memory = ladder.settle({}, {"micro_batch": "halve"})
+    memory = ladder.apply({}, {"micro_batch": "halve"})
     assert memory == {"micro_tokens": 8192}
-    assert ladder.settle(memory, {"micro_batch": "halve"}) == {"micro_tokens": 4096}
-    assert ladder.settle({}, {"loader_workers": 0}) == {}
+    assert ladder.apply(memory, {"micro_batch": "halve"}) == {"micro_tokens": 4096}
+    assert ladder.apply({}, {"loader_workers": 0}) == {}
     tried = climb(UNKNOWN, HUNG, ladder)
     assert tried[-1].changes["device"] == "cpu"
     assert tried[-1].changes["precision"] == "fp32"
@@ -183,7 +183,7 @@ def test_what_ends_at_once_again_and_again_is_given_up_soon():
     killed = replace(CRASHED, exit_code=-9, is_outside=True, phase="start", seconds=0.4)
     assert choose_rung(named("process-killed"), [killed] * 2, LADDER).action == "again"
     decision = choose_rung(named("process-killed"), [killed] * 3, LADDER)
-    assert (decision.action, "3 times right after its start" in decision.because) == ("stop", True)
+    assert (decision.action, decision.reason) == ("stop", Reason(kind="killed_at_start", attempts=3))
     late = replace(killed, seconds=4000.0, phase="")  # a command that tells nothing of itself
     assert choose_rung(named("process-killed"), [late] * 3, LADDER).action == "again"
 
@@ -192,7 +192,8 @@ def test_a_lock_of_the_programs_own_gets_one_more_try_and_is_named():
     stuck = replace(HUNG, slug="script-deadlock", place="train.py:4")
     tried = climb(named("script-deadlock"), stuck)
     assert len(tried) == 2
-    assert "at train.py:4; no remedy" in choose_rung(named("script-deadlock"), tried, LADDER).because
+    decision = choose_rung(named("script-deadlock"), tried, LADDER)
+    assert decision.reason == Reason(kind="same_failure", place="train.py:4")
     further = [stuck, replace(stuck, step_reached=9)]
     assert choose_rung(named("script-deadlock"), further, LADDER).action == "again"
 
@@ -201,7 +202,7 @@ def test_a_program_that_says_why_it_ends_itself_is_not_asked_again():
     left = Tried(changes={}, ending="code", exit_code=3, slug="script-exit")
     decision = choose_rung(named("script-exit"), [left], LADDER)
     assert (decision.action, decision.exit_code) == ("stop", 3)
-    assert "it would decide so again" in decision.because
+    assert decision.reason.kind == "deliberate_exit"
     assert len(climb(named("script-exit"), replace(left, step_reached=30))) == 2  # it had got further
 
 
@@ -212,7 +213,7 @@ def test_what_the_program_does_to_itself_is_not_tried_for_long(slug, attempts):
 
 def test_the_same_error_again_is_named_with_its_place():
     bug = Tried(changes={}, ending="code", exit_code=1, error="KeyError: 'lr'", place="train.py:9")
-    assert "the same error again at train.py:9" in choose_rung(UNKNOWN, [bug, bug], LADDER).because
+    assert choose_rung(UNKNOWN, [bug, bug], LADDER).reason == Reason(kind="same_error", place="train.py:9")
 
 
 def test_numbers_that_went_wrong_are_not_answered_by_other_processes():
@@ -234,7 +235,7 @@ def test_a_hang_after_minutes_is_tried_once_more_before_the_engine_is_made_slowe
     late = replace(HUNG, slug="thread-deadlock", step_reached=300, seconds=200.0)
     first = choose_rung(deadlock, [late], ladder)
     assert (first.action, first.changes) == ("again", {})
-    assert first.because == "it hung after 3 minutes, which may have been chance"
+    assert first.reason == Reason(kind="hang_chance", seconds=200.0)
     second = choose_rung(deadlock, [late, replace(late, step_reached=600)], ladder)
     assert second.changes["threads"] == 1
     for soon in (replace(late, seconds=20.0), replace(late, step_reached=0)):

@@ -190,9 +190,9 @@ def test_memory_that_runs_out_is_saved_by_fewer_processes_then_by_smaller_batche
 def test_one_process_and_parted_weights_leave_nothing_to_halve():
     for settings in ({"processes": 1}, {}, {"processes": 2, "shard": True}):
         ladder = engine_ladder(settings)
-        assert ladder.settle({}, {"processes": "halve"}) == {}
+        assert ladder.apply({}, {"processes": "halve"}) == {}
 
 
 def test_one_thread_as_a_remedy_outlives_fewer_processes():
     ladder = engine_ladder({"processes": 4, "threads": 2})
-    assert ladder.settle({"threads": 1}, {"processes": "halve"}) == {"threads": 1, "processes": 2}
+    assert ladder.apply({"threads": 1}, {"processes": "halve"}) == {"threads": 1, "processes": 2}

@@ -1,14 +1,15 @@
 """The wording itself: a few snapshots, so that a change of words is seen as one."""
 
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
 from holdfast.core import events as ev
 from holdfast.core.evidence import Decision
-from holdfast.core.plan import Rung
+from holdfast.core.plan import Reason, Rung
 from holdfast.runs.state import AttemptState, Records, RunState, fold
-from holdfast.runs.wording import attempt_lines, clean, closing_lines, decision_text, event_lines, headline
+from holdfast.runs.wording import attempt_lines, clean, closing_lines, decision_text, event_lines, headline, reason_text
 
 FOLDER = Path("runs/bank")
 HUNG = AttemptState(
@@ -21,7 +22,7 @@ HUNG = AttemptState(
     cause="a data loader worker waits for a lock that nobody will release",
     decision=Decision(
         action="rung",
-        because="remedy for: the loader's workers deadlock",
+        reason=Reason(kind="remedy", title="the loader's workers deadlock"),
         rung=Rung("load data in the main process", {"loader_workers": 0}, "slower input"),
     ),
     started=0.0,
@@ -70,7 +71,7 @@ def test_an_attempt_with_its_cause():
     [
         (ev.Quiet(seconds=9.0, phase="load"), "no progress for 9.0 s while loading the model"),
         (ev.Resumed(step=40), "resumed from checkpoint, step 40"),
-        (ev.AttemptStarted(number=3, reason="the process was killed externally"),
+        (ev.AttemptStarted(number=3, reason=Reason(kind="killed_externally")),
          "attempt 3, same settings: the process was killed externally"),
         (ev.MachinesAwaited(present=["a"], wanted=2, seconds_left=9.0), "1 of 2 machines are here (a)"),
     ],
@@ -87,3 +88,9 @@ def test_a_failed_run_says_what_to_do_next():
 
 def test_a_log_cannot_control_the_terminal():
     assert clean("a\x1b[31m b\n c") == "a[31m b c"
+
+
+def test_every_reason_has_a_sentence():
+    texts = [reason_text(Reason(kind=kind, title="t", place="p")) for kind in get_args(get_type_hints(Reason)["kind"])]
+    assert all(texts)
+    assert reason_text(Reason(kind="same_error", place="train.py:9")).startswith("the same error again at train.py:9")

@@ -12,10 +12,13 @@ from pydantic import Field
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.old_events import NewEvents
+from holdfast.core.plan import Reason
+from holdfast.core.records import to_record
 from holdfast.core.runfolder import EVENTS, METRICS, PLAN, attempt_folder
 from holdfast.runs.report.page import render_report
 from holdfast.runs.story import AttemptStory, Story, read_story
 from holdfast.runs.timeline import outcome_of, reached_step, span_of
+from holdfast.runs.wording import reason_text
 from holdfast.service.jobs.api.api_errors import REFUSALS, NotFound, Refusal
 from holdfast.service.jobs.api.auth import person
 from holdfast.service.jobs.api.schemas import AttemptsOut, EventsOut, Id, Json, LogOut, MetricsOut, Text
@@ -147,7 +150,7 @@ def _attempt(attempt: AttemptStory) -> dict[str, Any]:
     return {
         "number": attempt.number,
         "rung": str(attempt.rung.get("rung") or ""),
-        "because": str(attempt.rung.get("because") or ""),
+        "because": reason_text(to_record(attempt.rung.get("reason"), Reason)),
         "changes": _redacted(_object(known.get("changes")) or _object(attempt.rung.get("changes"))),
         "outcome": str(known.get("outcome") or "running"),
         "sentence": without_secrets(str(known.get("sentence") or (sentence if known else ""))),
