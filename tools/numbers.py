@@ -145,7 +145,7 @@ BENCHMARKS = {
         "speed",
         "Classifier on a card",
         "python perf/card_speed.py classify --batch 32 --compile",
-        "BERT-base shape, bf16; \"tuned\" is also compiled.",
+        'BERT-base shape, bf16; "tuned" is also compiled.',
     ),
     "causal_cuda": Benchmark(
         "speed",
