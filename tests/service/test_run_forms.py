@@ -151,7 +151,7 @@ def test_page_and_api_compare_the_same_number_of_runs(home, ada, page):
     for count, is_taken in ((MOST_RUNS, True), (MOST_RUNS + 1, False)):
         ids = ",".join(made[:count])
         shown = page.get(f"/runs/compare?ids={ids}").content.decode()
-        assert (shown.count('<li class="card">'), "cannot be shown here" in shown) == (MOST_RUNS, not is_taken)
+        assert (shown.count('<li class="card">'), 'id="missing"' in shown) == (MOST_RUNS, not is_taken)
         assert page.get(f"/api/jobs/compare?ids={ids}").status_code == (200 if is_taken else 422)
 
 
@@ -159,7 +159,7 @@ def test_chosen_rows_of_the_list_can_be_compared(home, ada, page):
     first, second = make_job(ada, "finished"), make_job(ada, "failed", name="second")
     shown = page.get(f"/runs/compare?ids={first.pk}&ids={second.pk}").content.decode()
     assert "second" in shown
-    assert "Choose at least two" not in shown
+    assert 'id="too-few"' not in shown
 
 
 def test_a_number_too_large_for_a_row_is_no_error(home, ada, page):

@@ -23,7 +23,7 @@ from holdfast.service.jobs.models import Secret
 # Variables that hold a secret and do nothing else: none of them changes what is run, as PATH or LD_PRELOAD would.
 _NAME = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*_(?:TOKEN|API_KEY|ACCESS_KEY|ACCESS_KEY_ID|PASSWORD)")
 _OURS = ("HOLDFAST_", "DJANGO_")
-NAMES_WORDS = "names such as HF_TOKEN, WANDB_API_KEY, AWS_SECRET_ACCESS_KEY, MLFLOW_TRACKING_PASSWORD"
+ALLOWED_NAMES = "names such as HF_TOKEN, WANDB_API_KEY, AWS_SECRET_ACCESS_KEY, MLFLOW_TRACKING_PASSWORD"
 _by_shape = Redactor()
 _LONGEST_NAME, _LONGEST_VALUE, _MOST_SECRETS = 60, 4096, 50
 
@@ -33,7 +33,7 @@ def keep_secret(owner: User, name: str, value: str) -> Secret:
     name, value = name.strip(), value.strip()
     problems = []
     if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME or name.startswith(_OURS):
-        problems.append(f"the name {name[:_LONGEST_NAME]!r} is not allowed; allowed: {NAMES_WORDS}")
+        problems.append(f"the name {name[:_LONGEST_NAME]!r} is not allowed; allowed: {ALLOWED_NAMES}")
     if not 6 <= len(value) <= _LONGEST_VALUE or not value.isprintable():
         problems.append(f"the value needs 6 to {_LONGEST_VALUE:,} printable characters on one line")
     others = Secret.objects.filter(owner=owner).exclude(name=name)

@@ -1,4 +1,4 @@
-"""What the account page shows: who somebody is, their keys, secrets and hooks; never a secret's value."""
+"""What the account page shows: a user, their tokens, secrets and hooks; never the value of a secret."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from django.db.models import OuterRef, Subquery
 from django.utils import timezone
 
 from holdfast.service.jobs.models import ApiToken, Hook, HookKind, Notice
-from holdfast.service.jobs.secrets import NAMES_WORDS
+from holdfast.service.jobs.secrets import ALLOWED_NAMES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A key to the API, without the key."""
+    """An API token, without its text."""
 
     pk: int
     name: str
@@ -28,7 +28,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookRow:
-    """Where news goes, and how the last of it went."""
+    """A hook and its last delivery."""
 
     pk: int
     kind: str
@@ -40,7 +40,7 @@ class HookRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountPage:
-    """One person."""
+    """One user."""
 
     name: str
     email: str
@@ -50,7 +50,7 @@ class AccountPage:
     tokens: Sequence[Token]
     secrets: Sequence[tuple[int, str, datetime]]
     hooks: Sequence[HookRow]
-    names_words: str = NAMES_WORDS
+    secret_names: str = ALLOWED_NAMES
     fresh_token: str = ""  # shown once
     fresh_key: str = ""  # of a webhook, shown once
     problem: str = ""
@@ -58,7 +58,7 @@ class AccountPage:
 
 
 def read_account(user: User, **fresh: str) -> AccountPage:
-    """Everything that a person's own page shows."""
+    """Everything that a user's own page shows."""
     return AccountPage(
         name=user.get_username(),
         email=user.email,
@@ -92,10 +92,10 @@ def _hooks(user: User) -> Sequence[Hook]:
 
 
 def _hook(hook: Hook) -> HookRow:
-    both = {(True, True): "finish and trouble", (True, False): "finish", (False, True): "trouble"}
+    both = {(True, True): "finish and failure", (True, False): "finish", (False, True): "failure"}
     return HookRow(
         pk=hook.pk,
-        kind="e-mail" if hook.kind == HookKind.EMAIL else hook.kind,
+        kind="email" if hook.kind == HookKind.EMAIL else hook.kind,
         target=hook.target,
         when=both.get((hook.on_finish, hook.on_trouble), "nothing"),
         said=getattr(hook, "said", None) or "",

@@ -4,6 +4,6 @@ from django.apps import AppConfig
 
 
 class PagesConfig(AppConfig):
-    """Its name in the registry of apps."""
+    """The name of this app."""
 
     name = "holdfast.service.pages"

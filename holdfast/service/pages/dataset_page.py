@@ -1,4 +1,4 @@
-"""What the dataset pages show: rows of the list, and one dataset with its survey in tables and charts."""
+"""What the dataset pages show: the list, and one dataset with its survey and the form that says how to read it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

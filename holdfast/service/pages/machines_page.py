@@ -1,4 +1,4 @@
-"""What the machines page shows: each worker, whether it lives, what it runs, and what doctor found there."""
+"""What the machines page shows: each worker, whether it is online, what it runs, and its checkup."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _LOOKS = {"blocker": "bad", "warning": "warn", "note": "idle"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorFinding:
-    """A finding of doctor's."""
+    """A finding of the checkup."""
 
     slug: str
     severity: str
@@ -29,7 +29,7 @@ class DoctorFinding:
     seen: str
     why: str
     remedies: Sequence[Mapping[str, Any]]
-    is_known: bool  # there is a page about it
+    is_known: bool  # it has a page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Machine:
     version: str
     about: Sequence[tuple[str, str]]
     jobs: Sequence[tuple[int, str, str, int, int]]  # pk, name, what it does, step, steps
-    others: int  # jobs that this person may not see
+    others: int  # jobs that this user may not see
     checked: datetime | None
     verdict: str
     look: str
@@ -59,7 +59,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachinesPage:
-    """All workers, the living first, and what waits for them."""
+    """All workers, those online first, and the length of the queue."""
 
     machines: Sequence[Machine]
     queued: int
@@ -68,7 +68,7 @@ class MachinesPage:
 
 
 def read_machines(user: User) -> MachinesPage:
-    """Every worker; jobs by name only where this person may see them."""
+    """Every worker; jobs by name only if this user may see them."""
     running = Job.objects.filter(state=JobState.RUNNING).only("pk", "name", "phase", "step", "steps", "worker_id")
     visible = set(Job.objects.visible_to(user).filter(state=JobState.RUNNING).values_list("pk", flat=True))
     jobs: dict[int | None, list[Job]] = {}
@@ -101,7 +101,7 @@ def _machine(worker: Worker, jobs: Sequence[Job], visible: set[int], since: date
         started=worker.started,
         slots=worker.slots,
         busy=len(jobs),
-        devices=", ".join(map(str, worker.devices)) or "not known yet",
+        devices=", ".join(map(str, worker.devices)) or "unknown",
         version=worker.version,
         about=_about(checkup.get("facts") or {}),
         jobs=[(job.pk, job.name, phase_words(job.phase), job.step, job.steps) for job in shown],

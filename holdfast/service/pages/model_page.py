@@ -1,4 +1,4 @@
-"""What the model pages show: the registry, and one model with its metrics and what can be tried on it."""
+"""What the model pages show: the registry, and one model with its metrics and a form to try it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ _DECIDING = {
     "causal": ("perplexity", "loss"),
 }
 _TRY = {
-    "classify": ("Text", "Classify", "Probabilities are calibrated on texts the model did not learn from."),
-    "causal": ("What to answer or go on with", "Generate", "The likeliest answer, up to 200 tokens."),
-    "two-tower": ("What to look for", "Search", "Searches the passages that the model was trained with."),
+    "classify": ("Text", "Classify", "Probabilities are calibrated on texts that were not used for training."),
+    "causal": ("Prompt", "Generate", "The most likely answer, up to 200 tokens."),
+    "two-tower": ("Query", "Search", "Searches the passages that the model was trained on."),
 }
 
 
@@ -63,10 +63,10 @@ class ModelList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReply:
-    """What a model said, ready to be shown."""
+    """A model's answer, ready to be shown."""
 
     asked: str
-    chances: Sequence[tuple[str, SafeString, bool]] = ()  # label, bar, whether it is the answer
+    chances: Sequence[tuple[str, SafeString, bool]] = ()  # label, bar, whether it is predicted
     text: str = ""
     note: str = ""
     found: Sequence[tuple[str, str]] = ()  # score, passage
@@ -95,16 +95,16 @@ class ModelPage:
     classes: SafeString
     labels: Sequence[str]
     has_files: bool
-    has_text: bool  # it can be tried with a text
+    has_text: bool  # it takes text as input
     versions: Sequence[tuple[int, int, str, str]]  # pk, version, stage, metric
     try_words: tuple[str, str, str]
     longest: int = LONGEST_TEXT
     answer: ModelReply | None = None
-    promoted: tuple[int, int] | None = None  # pk and version of the one that would step back
+    promoted: tuple[int, int] | None = None  # pk and version of the one it would replace
 
 
 def read_list(user: User, text: str, stage: str, number: str) -> ModelList:
-    """The models that a person may see, the newest first."""
+    """The models that a user may see, newest first."""
     seen = TrainedModel.objects.visible_to(user)
     text = text.replace("\0", "").strip()[:200]
     stage = stage if stage in ModelStage.values else ""
@@ -118,7 +118,7 @@ def read_list(user: User, text: str, stage: str, number: str) -> ModelList:
 def read_model(
     model: TrainedModel, user: AbstractBaseUser | AnonymousUser, answer: ModelReply | None = None
 ) -> ModelPage:
-    """Everything that the page of a model shows; tables by label come from the run's folder."""
+    """Everything on the page of a model; tables by label come from the run folder."""
     run = model.job.folder
     about = read_artifact(model_folder(run) / ABOUT_MODEL)
     measured = read_artifact(run / METRICS)
@@ -157,20 +157,22 @@ def read_model(
 
 
 def read_answer(asked: str, said: Mapping[str, Any]) -> ModelReply:
-    """What the model said, for the page."""
+    """The model's answer for the page."""
     if "probabilities" in said:
         chosen = said["predicted"] if isinstance(said["predicted"], list) else [said["predicted"]]
         shown = list(said["probabilities"].items())[: max(_SHOWN_LABELS, len(chosen))]
         chances = [(str(name), mark_safe(meter(share, f"{share:.1%}")), name in chosen) for name, share in shown]
-        return ModelReply(asked=asked, chances=chances, note="" if chosen else "No label reaches one half.")
+        return ModelReply(
+            asked=asked, chances=chances, note="" if chosen else "No label has a probability of at least 50%."
+        )
     if "found" in said:
         found = [(f"{one['score']:.3f}", str(one.get("text", ""))) for one in said["found"]]
-        return ModelReply(asked=asked, found=found, note="" if found else "Nothing was found.")
-    notes = [] if said.get("ended", True) else ["It was cut off: the answer goes on."]
+        return ModelReply(asked=asked, found=found, note="" if found else "Nothing found.")
+    notes = [] if said.get("ended", True) else ["The answer was cut off at the length limit."]
     notes += (
-        ["The start of the text was left out: it is longer than the model takes."] if said.get("prompt_cut") else []
+        ["The start of the text was cut off: it is longer than the model's limit."] if said.get("prompt_cut") else []
     )
-    return ModelReply(asked=asked, text=str(said.get("answer", "")) or "(it said nothing)", note=" ".join(notes))
+    return ModelReply(asked=asked, text=str(said.get("answer", "")) or "(empty answer)", note=" ".join(notes))
 
 
 def headline(model: TrainedModel) -> str:
@@ -246,5 +248,5 @@ def _classes(splits: Mapping[str, Mapping[str, Any]]) -> SafeString:
             for row in sorted(classes, key=lambda row: -row.get("support", 0))[:100]
         ]
         head = ["label", "precision", "recall", "F1", "texts"]
-        return mark_safe(table(head, rows, caption=f"On the rows kept for {split}", numbers=(4,)))
+        return mark_safe(table(head, rows, caption=f"Measured on the {split} rows", numbers=(4,)))
     return mark_safe("")

@@ -1,4 +1,4 @@
-"""The form of a new run: every setting of `train` that people may give, with its help, its range and what was wrong."""
+"""The form of a new run: every setting of `train` that users may set, with its help, its range and its error."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass
@@ -12,10 +12,10 @@ from holdfast.service.jobs.shown_errors import label_of
 
 COMMON = ("task", "preset", "model", "epochs", "batch_size", "lr", "max_length", "device")
 _GROUPS = (
-    ("data", "How the data is read and split"),
-    ("learning", "How it learns"),
-    ("machine", "How the machine is used"),
-    ("run", "How far it goes to finish"),
+    ("data", "Data"),
+    ("learning", "Training"),
+    ("machine", "Hardware"),
+    ("run", "Run"),
 )
 
 
@@ -30,14 +30,14 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormField:
-    """One control with everything around it."""
+    """One control with its label, help and error."""
 
     name: str
     label: str
     help: str
     value: str
-    options: tuple[Option, ...] = ()  # of a choice; none for an entry
-    hint: str = ""  # what happens when it is left empty
+    options: tuple[Option, ...] = ()  # of a choice; empty for a text input
+    hint: str = ""  # what an empty control means
     suggestions: tuple[str, ...] = ()
     error: str = ""
     is_number: bool = False
@@ -45,7 +45,7 @@ class FormField:
 
 @dataclass(frozen=True, slots=True)
 class FormGroup:
-    """Settings that belong together, folded away until somebody wants them."""
+    """Settings that belong together, folded away at first."""
 
     title: str
     fields: tuple[FormField, ...]
@@ -53,14 +53,14 @@ class FormGroup:
 
 
 def make_fields(values: Mapping[str, str], errors: Mapping[str, str]) -> tuple[FormField, ...]:
-    """The settings that most people look at."""
+    """The settings that most users need."""
     return tuple(_field(name, FIELDS[name], values, errors) for name in COMMON if name in OPEN_FIELDS)
 
 
 def make_groups(
     values: Mapping[str, str], errors: Mapping[str, str], more: Mapping[str, Sequence[FormField]]
 ) -> tuple[FormGroup, ...]:
-    """All other settings, by what they are about; a group in which something was given or is wrong is open."""
+    """All other settings by group; a group with values or errors is open."""
     found = []
     for group, title in _GROUPS:
         names = [name for name, field in OPEN_FIELDS.items() if field.metadata["group"] == group and name not in COMMON]
@@ -72,7 +72,7 @@ def make_groups(
 def choice_field(
     name: str, label: str, help_words: str, options: Mapping[str, str], value: str, none: str, error: str = ""
 ) -> FormField:
-    """A choice of something that is no setting, such as a dataset; `none` is what choosing nothing is called."""
+    """A choice that is not a setting, such as a dataset; `none` labels the empty choice."""
     chosen = value if value in options else ""
     return FormField(
         name=name,
@@ -85,12 +85,12 @@ def choice_field(
 
 
 def read_values(given: Mapping[str, Any]) -> dict[str, str]:
-    """What stands in the controls, from the settings of a run."""
+    """The values of the controls, from the settings of a run."""
     return {name: _shown(value) for name, value in given.items() if name in OPEN_FIELDS and value is not None}
 
 
 def read_settings(values: Mapping[str, str]) -> dict[str, object]:
-    """What was given, as `make_request` takes it; an empty control was not given."""
+    """The settings as `make_request` takes them; an empty control is left out."""
     found: dict[str, object] = {}
     for name, field in OPEN_FIELDS.items():
         text = values.get(name, "")
@@ -107,14 +107,14 @@ def _field(name: str, field: "Field[Any]", values: Mapping[str, str], errors: Ma
     about, value = field.metadata, values.get(name, "")
     kind = about["kind"]
     default = _shown(field.default) if field.default not in (None, (), "") else ""
-    hint = f"empty: {default}" if default else "empty: decided for you"
+    hint = f"default: {default}" if default else "default: automatic"
     choices: tuple[tuple[str, str], ...] = ()
     if about["allowed"]:
         choices = tuple((one, one) for one in about["allowed"])
     elif kind == "flag":
         choices = (("true", "yes"), ("false", "no"))
     words = {"true": "yes", "false": "no"}.get(default, default)
-    first = (("", words if choices and default else "find out from the data" if name == "task" else "decide for me"),)
+    first = (("", words if choices and default else "detect from the data" if name == "task" else "automatic"),)
     options = tuple(Option(one, said, one == value) for one, said in (*first, *choices)) if choices else ()
     span = "" if choices else allowed_words(field)
     return FormField(
@@ -131,7 +131,7 @@ def _field(name: str, field: "Field[Any]", values: Mapping[str, str], errors: Ma
 
 
 def _help(name: str, text: str) -> str:
-    """The setting's own help, without what only a command line can take."""
+    """The help of the setting, without what only the command line accepts."""
     if name == "model":
         return "Model to start from: " + ", ".join(known_names()) + ", or a name on the hub."
     return text.replace(" (--single-label)", "")

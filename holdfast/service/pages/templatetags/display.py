@@ -1,4 +1,4 @@
-"""What every page says the same way: times, states, sizes, and the way to the other pages."""
+"""Template tags and filters: times, states, sizes, numbers, and the main navigation."""
 
 import datetime
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ _LOOKS = {  # of a job, a dataset, a model
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A place in the bar above each page."""
+    """A link in the bar above each page."""
 
     name: str
     href: str
@@ -42,7 +42,7 @@ class Link:
 
 @register.simple_tag(takes_context=True)
 def nav_links(context: dict[str, Any]) -> list[Link]:
-    """The main places; the one we are in is marked."""
+    """The links of the main navigation; the current one is marked."""
     request = context.get("request")
     path = request.path if request else ""
     return [Link(name, href, path == href or path.startswith(below)) for name, href, below in (*_PLACES, _MACHINES)]
@@ -50,13 +50,13 @@ def nav_links(context: dict[str, Any]) -> list[Link]:
 
 @register.simple_tag
 def holdfast_version() -> str:
-    """The version at work."""
+    """The version of Holdfast."""
     return __version__
 
 
 @register.simple_tag
 def ago(moment: datetime.datetime | None) -> SafeString | str:
-    """A moment as people say it, with the exact one behind it; empty where there is none."""
+    """A relative time with the exact one in its title; empty for None."""
     if moment is None:
         return ""
     words = ago_words((timezone.now() - moment).total_seconds())
@@ -70,7 +70,7 @@ def ago(moment: datetime.datetime | None) -> SafeString | str:
 
 
 def ago_words(seconds: float) -> str:
-    """A distance in time in its largest unit; live.js counts on in the same words."""
+    """An age in its largest unit; live.js keeps counting in the same format."""
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{int(seconds // size)} {unit} ago"
@@ -79,7 +79,7 @@ def ago_words(seconds: float) -> str:
 
 @register.simple_tag
 def since(moment: datetime.datetime | None) -> SafeString | str:
-    """A clock that counts up from a moment."""
+    """A clock that counts up from this time."""
     if moment is None:
         return ""
     seconds = max(0.0, (timezone.now() - moment).total_seconds())
@@ -88,25 +88,25 @@ def since(moment: datetime.datetime | None) -> SafeString | str:
 
 
 def clock_words(seconds: float) -> str:
-    """A time that ticks: whole seconds."""
+    """A duration in whole seconds."""
     return human_seconds(seconds) if seconds >= 10 else f"{int(seconds)} s"
 
 
 @register.simple_tag
 def state(word: str, said: str = "") -> SafeString:
-    """A state with its sign."""
+    """A state with its icon."""
     return format_html('<span class="state {}">{}</span>', _LOOKS.get(word, "idle"), said or word)
 
 
 @register.filter
 def size(count: float | None) -> str:
-    """A number of bytes for people."""
+    """A human-readable size."""
     return "" if count is None else human_bytes(count)
 
 
 @register.filter
 def lasted(seconds: float | None) -> str:
-    """A number of seconds for people."""
+    """A human-readable duration."""
     return "" if seconds is None else human_seconds(seconds)
 
 

@@ -1,4 +1,4 @@
-"""One's own account: password, API tokens, secrets, hooks."""
+"""The user's own account: password, API tokens, secrets, hooks."""
 
 from datetime import timedelta
 from typing import cast
@@ -22,8 +22,8 @@ from holdfast.service.jobs.models import ApiToken, Hook, Secret
 from holdfast.service.jobs.shown_errors import error_line
 from holdfast.service.pages.account_page import read_account
 
-CAME_BY_LINK = "came_by_link"  # in the session: the old password need not be known
-# What is shown once goes with the redirect in a signed cookie: the server keeps it nowhere, and a reload shows nothing.
+CAME_BY_LINK = "came_by_link"  # in the session: the old password is not asked for
+# What is shown once travels in a signed cookie: the server stores it nowhere, and a reload shows nothing.
 _FRESH = {"fresh_token": "holdfast_token", "fresh_key": "holdfast_hook_key"}
 _FRESH_SECONDS = 60
 
@@ -32,7 +32,7 @@ _FRESH_SECONDS = 60
 @require_safe
 @login_required
 def show_account(request: HttpRequest) -> HttpResponse:
-    """One's own page, with what was just made."""
+    """The account page, with what was just created."""
     fresh = {name: _fresh(request, cookie) for name, cookie in _FRESH.items()}
     answer = _page(request, **fresh)
     for name, cookie in _FRESH.items():
@@ -45,7 +45,7 @@ def show_account(request: HttpRequest) -> HttpResponse:
 @require_POST
 @login_required
 def make_token(request: HttpRequest) -> HttpResponse:
-    """Make a token; the page shows it, this once."""
+    """Create a token; the page shows it once."""
     days = request.POST.get("days", "")
     expires = timezone.now() + timedelta(days=int(days)) if days in ("30", "90", "365") else None
     may_write = request.POST.get("may") != "read"
@@ -61,10 +61,10 @@ def make_token(request: HttpRequest) -> HttpResponse:
 @require_POST
 @login_required
 def revoke_token(request: HttpRequest, pk: int) -> HttpResponse:
-    """End a token."""
+    """Revoke a token."""
     token = get_object_or_404(ApiToken, pk=pk, owner=_me(request))
     token.delete()
-    messages.success(request, f"The token {token.name} no longer works.")
+    messages.success(request, f"Revoked the token {token.name}.")
     return redirect("account")
 
 
@@ -73,22 +73,22 @@ def revoke_token(request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 @login_required
 def keep_secret(request: HttpRequest) -> HttpResponse:
-    """Seal a secret; it is never shown again."""
+    """Save a secret; it is never shown again."""
     try:
         kept = secrets.keep_secret(_me(request), request.POST.get("name", ""), request.POST.get("value", ""))
     except HoldfastError as error:
         return _page(request, problem=error_line(error), part="secrets")
-    messages.success(request, f"{kept.name} is kept. Your runs get it; nobody can read it here.")
+    messages.success(request, f"Saved {kept.name}. Your runs can use it; nobody can read it here.")
     return redirect("account")
 
 
 @require_POST
 @login_required
 def remove_secret(request: HttpRequest, pk: int) -> HttpResponse:
-    """Forget a secret."""
+    """Delete a secret."""
     secret = get_object_or_404(Secret, pk=pk, owner=_me(request))
     secret.delete()
-    messages.success(request, f"{secret.name} is forgotten.")
+    messages.success(request, f"Deleted {secret.name}.")
     return redirect("account")
 
 
@@ -96,7 +96,7 @@ def remove_secret(request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 @login_required
 def make_hook(request: HttpRequest) -> HttpResponse:
-    """Add a place that hears of finishes and trouble; a webhook's key is shown this once."""
+    """Add a webhook or an email address; the signing key of a webhook is shown once."""
     given = request.POST
     try:
         hook = notices.make_hook(
@@ -110,24 +110,24 @@ def make_hook(request: HttpRequest) -> HttpResponse:
         return _page(request, problem=error_line(error), part="hooks")
     if hook.key:
         return _shown_once(request, "fresh_key", hook.key)
-    messages.success(request, f"{hook.target} hears of your runs from now on.")
+    messages.success(request, f"Added {hook.target}.")
     return redirect("account")
 
 
 @require_POST
 @login_required
 def remove_hook(request: HttpRequest, pk: int) -> HttpResponse:
-    """Forget a hook."""
+    """Delete a hook."""
     hook = get_object_or_404(Hook, pk=pk, owner=_me(request))
     hook.delete()
-    messages.success(request, f"{hook.target} hears no more.")
+    messages.success(request, f"Deleted {hook.target}.")
     return redirect("account")
 
 
 @require_POST
 @login_required
 def test_hook(request: HttpRequest, pk: int) -> HttpResponse:
-    """Send an example to a hook."""
+    """Send a test message to a hook."""
     hook = get_object_or_404(Hook, pk=pk, owner=_me(request))
     try:
         delivery = notices.send_test(hook)
@@ -135,7 +135,7 @@ def test_hook(request: HttpRequest, pk: int) -> HttpResponse:
         messages.error(request, f"{hook.target}: {error_line(error)}")
         return redirect("account")
     say = messages.success if delivery.arrived else messages.error
-    say(request, f"{hook.target}: {delivery.said or ('it arrived' if delivery.arrived else 'it did not arrive')}")
+    say(request, f"{hook.target}: {delivery.said or ('delivered' if delivery.arrived else 'not delivered')}")
     return redirect("account")
 
 
@@ -144,16 +144,16 @@ def test_hook(request: HttpRequest, pk: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @login_required
 def change_password(request: HttpRequest) -> HttpResponse:
-    """Set or change the password; who came by a one-time link, or has none yet, need not know the old one."""
+    """Set or change the password. Users without one, or who came by a one-time link, need no old password."""
     user = _me(request)
     is_free = bool(request.session.get(CAME_BY_LINK)) or not user.has_usable_password()
     form_type = SetPasswordForm if is_free else PasswordChangeForm
     form = form_type(user, request.POST or None)
     if request.method == "POST" and form.is_valid():
         form.save()
-        update_session_auth_hash(request, user)  # this session stays; all others end
+        update_session_auth_hash(request, user)  # this session stays valid, all others end
         request.session.pop(CAME_BY_LINK, None)
-        messages.success(request, "The password is set. Other places where you were logged in are logged out.")
+        messages.success(request, "Password set. All your other sessions are logged out.")
         return redirect("account" if not is_free else "runs")
     return render(request, "pages/password.html", {"form": form, "is_first": is_free})
 

@@ -29,7 +29,7 @@ _FIELDS = (
 @require_safe
 @login_required
 def show_datasets(request: HttpRequest) -> HttpResponse:
-    """All datasets that this person may see, the newest first."""
+    """All datasets that this user may see, newest first."""
     page = read_list(cast(User, request.user), request.GET.get("q", ""), request.GET.get("page", ""))
     return render(request, "pages/datasets.html", {"page": page})
 
@@ -37,7 +37,7 @@ def show_datasets(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @login_required
 def new_dataset(request: HttpRequest) -> HttpResponse:
-    """The upload: a plain form, which a script turns into one that shows how far it is."""
+    """The upload: a plain form, to which a script adds a progress bar."""
     if request.method != "POST":
         return _upload_form(request, None)
     user = cast(User, request.user)
@@ -62,7 +62,7 @@ def show_dataset(request: HttpRequest, pk: int) -> HttpResponse:
 @require_safe
 @login_required
 def live_dataset(request: HttpRequest, pk: int) -> HttpResponse:
-    """How far the survey is; the whole page's parts once it is done."""
+    """The progress of the survey, and the page's parts once it is done."""
     page = read_dataset(_visible(request, pk), request.user)
     is_done = page.state != "surveying"
     return live_answer(
@@ -76,7 +76,7 @@ def live_dataset(request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 @login_required
 def choose(request: HttpRequest, pk: int) -> HttpResponse:
-    """Survey again with what was chosen."""
+    """Survey again with these choices."""
     dataset = _visible(request, pk)
     given: dict[str, Any] = {name: request.POST.get(name, "").strip() for name in _FIELDS}
     given["text_column"] = request.POST.getlist("text_column")
@@ -97,7 +97,7 @@ def delete(request: HttpRequest, pk: int) -> HttpResponse:
     except HoldfastError as error:
         messages.error(request, error_line(error))
         return redirect("dataset", pk)
-    messages.success(request, f"{dataset.name} and its file are deleted.")
+    messages.success(request, f"Deleted {dataset.name} and its file.")
     return redirect("datasets")
 
 
@@ -111,7 +111,7 @@ def _received(request: HttpRequest, user: User) -> Dataset:
     if refused := getattr(request, "upload_refused", None):
         raise refused
     if file is None:
-        raise HoldfastError("no file was chosen", try_next=("choose a file, then upload it",))
+        raise HoldfastError("no file chosen", try_next=("choose a file to upload",))
     team_id = request.POST.get("team", "")
     team = user.groups.filter(pk=int(team_id)).first() if team_id.isdecimal() and len(team_id) < 12 else None
     return uploads.receive(user, file, request.POST.get("name", ""), team)

@@ -1,4 +1,4 @@
-"""The way in: login, the one-time link, and what is said where something is not there or went wrong."""
+"""Login, one-time links, and the error pages."""
 
 from typing import Any
 
@@ -19,19 +19,19 @@ from holdfast.service.pages.views.account_views import CAME_BY_LINK
 
 
 class LogIn(LoginView):
-    """Name and password."""
+    """Login by name and password."""
 
     template_name = "pages/login.html"
     redirect_authenticated_user = True
 
     def get_form(self, form_class: type[AuthenticationForm] | None = None) -> AuthenticationForm:
-        """The form, as browsers and screen readers like it."""
+        """The form with our own message."""
         form = super().get_form(form_class)
-        form.error_messages["invalid_login"] = "Name and password do not belong together."
+        form.error_messages["invalid_login"] = "Wrong name or password."
         return form
 
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
-        """Say whether to try again or to wait."""
+        """Show the form again, with how long to wait after too many attempts."""
         name = str(self.request.POST.get("username", ""))
         wait = login_wait_seconds(name, address_of(self.request))
         return self.render_to_response(self.get_context_data(form=form, wait=human_seconds(wait) if wait else ""))
@@ -44,9 +44,9 @@ class LogIn(LoginView):
 @never_cache
 @require_http_methods(("GET", "HEAD", "POST"))
 def enter_once(request: HttpRequest, token: str) -> HttpResponse:
-    """Let the owner of a link in, once and by a button, and ask for a password.
+    """Log in the owner of a link, once, and ask for a password.
 
-    Opening alone uses nothing up: chats and mail programs open links that pass through them.
+    The link is used up by the button, not by opening it: chat and mail programs open links that pass through them.
     """
     is_entering = request.method == "POST"
     user = use_link(token) if is_entering else owner_of_link(token)
@@ -57,7 +57,7 @@ def enter_once(request: HttpRequest, token: str) -> HttpResponse:
     login(request, user, backend="holdfast.service.jobs.limits.LimitedBackend")
     request.session[CAME_BY_LINK] = True
     messages.success(
-        request, f"Welcome, {user.get_username()}. This link worked once; choose a password for next time."
+        request, f"Welcome, {user.get_username()}. This link works only once: choose a password for next time."
     )
     return redirect("password")
 
@@ -65,29 +65,29 @@ def enter_once(request: HttpRequest, token: str) -> HttpResponse:
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     """400."""
     if isinstance(exception, DisallowedHost):
-        words = "This service does not answer to that name. Who runs it can add names: HOLDFAST_HOSTS."
-        return _problem(request, 400, "The name in the address is not known here", words)
-    return _problem(request, 400, "This request makes no sense", "The server could not read what was sent.")
+        words = "This service does not accept that host name. Its administrator can add it to HOLDFAST_HOSTS."
+        return _problem(request, 400, "Unknown host name", words)
+    return _problem(request, 400, "Bad request", "The server could not read the request.")
 
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
     """403."""
-    return _problem(request, 403, "That is not allowed", "You may not do this here.")
+    return _problem(request, 403, "Not allowed", "You do not have permission to do this.")
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """404: not there, or not for this person; which of the two is not said."""
-    return _problem(request, 404, "There is nothing here", "It was deleted, belongs to somebody else, or never was.")
+    """404: it does not exist, or not for this user; the page does not tell which."""
+    return _problem(request, 404, "Not found", "It was deleted, is not shared with you, or never existed.")
 
 
 def csrf_failed(request: HttpRequest, reason: str = "") -> HttpResponse:
-    """403 for a form that is too old or came from elsewhere."""
-    words = "The form was too old, or came from another place. Go back, reload the page and send it again."
-    return _problem(request, 403, "The form was not taken", words)
+    """403 for a form that has expired or came from another site."""
+    words = "The form has expired, or came from another site. Go back, reload the page and send it again."
+    return _problem(request, 403, "Form rejected", words)
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """500: without the database, which may be what is wrong."""
+    """500: without the database, which may be the cause."""
     return render(request, "500.html", status=500)
 
 

@@ -1,4 +1,4 @@
-"""Machines: every worker with what doctor found there, and a page for each known hazard."""
+"""Machines: every worker with its checkup, and a page for each known hazard."""
 
 from typing import cast
 
@@ -38,7 +38,7 @@ def live_machines(request: HttpRequest) -> HttpResponse:
 @require_safe
 @login_required
 def show_hazard(request: HttpRequest, slug: str) -> HttpResponse:
-    """What is known of one hazard."""
+    """What is known about one hazard."""
     hazard = find_hazard(slug)
     if hazard is None:
         raise Http404

@@ -1,4 +1,4 @@
-"""Models: the registry, one model, and trying it."""
+"""Models: the registry, one model, and trying it out."""
 
 from typing import cast
 
@@ -19,7 +19,7 @@ from holdfast.service.pages.model_page import ModelReply, read_answer, read_list
 @require_safe
 @login_required
 def show_models(request: HttpRequest) -> HttpResponse:
-    """All models that this person may see."""
+    """All models that this user may see."""
     given = request.GET
     page = read_list(cast(User, request.user), given.get("q", ""), given.get("stage", ""), given.get("page", ""))
     return render(request, "pages/models.html", {"page": page})
@@ -35,7 +35,7 @@ def show_model(request: HttpRequest, pk: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @login_required
 def try_model(request: HttpRequest, pk: int) -> HttpResponse:
-    """Ask the model; the answer alone for the page's script, the whole page without one."""
+    """Ask the model: only the answer for the page's script, the whole page without it."""
     model = _visible(request, pk)
     if request.method != "POST":
         return redirect("model", pk)
@@ -52,35 +52,35 @@ def try_model(request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 @login_required
 def promote(request: HttpRequest, pk: int) -> HttpResponse:
-    """Make it the one to use, or a candidate again."""
+    """Promote the model, or make it a candidate again."""
     model = _visible(request, pk)
     if request.POST.get("stage") == ModelStage.CANDIDATE:
         registry.demote(model)
         messages.success(request, f"{model} is a candidate again.")
     else:
         registry.promote(model)
-        messages.success(request, f"{model} is promoted: it is the one to use.")
+        messages.success(request, f"Promoted {model}.")
     return redirect("model", pk)
 
 
 @require_POST
 @login_required
 def rename(request: HttpRequest, pk: int) -> HttpResponse:
-    """Give it another name."""
+    """Rename the model."""
     model = _visible(request, pk)
     try:
         registry.rename(model, request.POST.get("name", ""))
     except HoldfastError as error:
         messages.error(request, error_line(error))
     else:
-        messages.success(request, f"It is {model} now.")
+        messages.success(request, f"Renamed to {model}.")
     return redirect("model", pk)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @login_required
 def delete(request: HttpRequest, pk: int) -> HttpResponse:
-    """Ask first; then delete the model's files and keep its run's record."""
+    """Ask first, then delete the model's files and keep its run."""
     model = _visible(request, pk)
     if request.method != "POST":
         return render(request, "pages/model_delete.html", {"model": model})
@@ -89,7 +89,7 @@ def delete(request: HttpRequest, pk: int) -> HttpResponse:
     except HoldfastError as error:
         messages.error(request, error_line(error))
         return redirect("model", pk)
-    messages.success(request, f"{model} is deleted. The record of its run stays.")
+    messages.success(request, f"Deleted {model}. Its run stays.")
     return redirect("models")
 
 

@@ -1,4 +1,4 @@
-"""A new run: what to train, on which data, how. It is planned first; nothing is trained before a person says so."""
+"""The form of a new run. A run is planned first; training starts only when a user says so."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,10 +30,10 @@ _MOST_DATASETS = 500
 _LOST_MODEL = "the model to continue from was deleted, or is not shared with you"
 _LOST_DATA = "deleted, not shared with you, or no longer ready"
 _HELP = {
-    "dataset": "What to learn from.",
-    "validation": "A dataset of its own. None: a share of the rows is cut off.",
-    "test": "A dataset of its own. None: a share of the rows is cut off.",
-    "negatives": "A dataset of its own.",
+    "dataset": "Dataset to train on.",
+    "validation": "A separate dataset for validation. Default: hold out a share of the rows.",
+    "test": "A separate dataset for the final test. Default: hold out a share of the rows.",
+    "negatives": "A separate dataset with near misses of queries, for search.",
 }
 
 
@@ -48,7 +48,7 @@ class NewRunPage:
     groups: tuple[FormGroup, ...]
     parent: Job | None
     from_model: TrainedModel | None
-    is_model_lost: bool  # it was to go on from one that is gone, or not shared
+    is_model_lost: bool  # it was to continue from one that is gone, or not shared
     error: ShownError | None
     is_refused: bool  # else the error is only a warning
     has_datasets: bool
@@ -56,7 +56,7 @@ class NewRunPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunForm:
-    """What a person asks for so far, and what it refers to."""
+    """What the user has entered so far, and the rows it refers to."""
 
     user: User
     values: Mapping[str, str]  # of the controls, by name
@@ -67,14 +67,14 @@ class RunForm:
 
     @property
     def lost_data(self) -> tuple[str, ...]:
-        """The controls whose dataset was chosen, here or by the run before, and cannot be."""
+        """The controls whose dataset, chosen here or by the earlier run, is no longer available."""
         return tuple(role for role in ("dataset", *ROLES) if self.values.get(role, "") not in ("", *self.datasets))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @login_required
 def new_run(request: HttpRequest) -> HttpResponse:
-    """Show the form; with a POST, ask for the plan."""
+    """Show the form; a POST submits the run to be planned."""
     asked = _read(request)
     if request.method != "POST":
         lost = [Problem(role, f"{_LOST_DATA}; choose another, or none") for role in asked.lost_data if asked.parent]
@@ -108,7 +108,7 @@ def _read(request: HttpRequest) -> RunForm:
 
 
 def _values_of(parent: Job) -> dict[str, str]:
-    """What stands in the controls for a run that is asked for again."""
+    """The values of the controls for a retry of a run."""
     data = {"dataset": parent.dataset_id, "team": parent.team_id, **{role: parent.request.get(role) for role in ROLES}}
     return {
         **read_values(parent.request),
@@ -118,7 +118,7 @@ def _values_of(parent: Job) -> dict[str, str]:
 
 
 def _submit(asked: RunForm, *, has_model: bool) -> Job:
-    if has_model and asked.is_model_lost:  # it was there when the form was shown
+    if has_model and asked.is_model_lost:  # it existed when the form was shown
         raise RequestError(_LOST_MODEL, try_next=("send the form again to start without it",))
     values = asked.values
     problems = [Problem(role, f"{_LOST_DATA}; choose another") for role in asked.lost_data]
@@ -149,11 +149,11 @@ def _page(asked: RunForm, error: RequestError | None, *, is_refused: bool = Fals
     chosen = asked.values.get
     return NewRunPage(
         name=chosen("name", ""),
-        dataset=_data_field(asked, "dataset", errors, "choose one"),
+        dataset=_data_field(asked, "dataset", errors, "choose a dataset"),
         team=choice_field(
             "team",
             "Team",
-            "Who else may see and change it.",
+            "Members of the team can see and change the run. Its report shows examples from the data.",
             teams,
             chosen("team", ""),
             "only me",

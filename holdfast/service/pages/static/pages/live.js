@@ -1,15 +1,15 @@
 /* Keeps a page fresh without reloading it. Works on:
-   [data-live="URL"]     asks URL every [data-every] seconds (2) for its parts, pauses while the tab is hidden, stops at
-                         the header X-Live: done. While nobody answers it asks every 2 to 5 seconds, and shows
-                         [data-live-note]. Elements with data-part are replaced only when they changed, and
-                         what a reader has opened, ticked, focused or scrolled there stays as it was.
-   [data-flash]          what the last click did: it goes when the [data-state] of a part is no longer what it was.
-   time[data-ago]        "3 min ago", counted on.     time[data-since]   a clock that counts up. */
+   [data-live="URL"]     polls URL every [data-every] seconds (2) for its parts, pauses while the tab is hidden, stops at
+                         the header X-Live: done. If the server does not respond, it polls every 2 to 5 seconds and
+                         shows [data-live-note]. Elements with data-part are replaced only when they changed, and
+                         what a reader has opened, ticked, focused or scrolled there is kept.
+   [data-flash]          the result of the last click: removed when the [data-state] of a part changes.
+   time[data-ago]        "3 min ago", kept current.     time[data-since]   a clock that counts up. */
 "use strict";
 
-const TOKEN = /(?<=name="csrfmiddlewaretoken" value=")[^"]*/g; // written anew each time, and as good as the one before
+const TOKEN = /(?<=name="csrfmiddlewaretoken" value=")[^"]*/g; // different each time, but equally valid
 
-const PATIENCE = 15000; // milliseconds: a server that takes a question and never answers is down as well
+const PATIENCE = 15000; // milliseconds: a server that accepts a request and never responds is down, too
 
 const UNITS = [[86400, "d", 3600, "h"], [3600, "h", 60, "min"], [60, "min", 1, "s"]];
 
@@ -76,7 +76,7 @@ function keepFresh(place) {
         headers: { "X-Requested-With": "live", ...(mark && { "If-None-Match": mark }) },
         cache: "no-store", redirect: "manual", credentials: "same-origin", signal: AbortSignal.timeout(PATIENCE),
       });
-      // Gone, or the login has run out: the page itself says so.
+      // Deleted, or logged out: the page itself says so.
       if (answer.status === 404 || answer.type === "opaqueredirect") { location.reload(); return; }
       if (answer.status !== 304 && !answer.ok) throw new Error(String(answer.status));
       if (answer.status === 200) {

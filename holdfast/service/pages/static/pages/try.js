@@ -1,4 +1,4 @@
-/* Asks a model without leaving its page. Without this script the same form is sent the plain way. */
+/* Asks a model without leaving its page. Without this script the form is submitted as usual. */
 "use strict";
 
 (() => {
@@ -13,7 +13,7 @@
     const began = performance.now();
     const say = () => {
       const seconds = Math.floor((performance.now() - began) / 1000);
-      status.textContent = seconds < 2 ? "asking…" : "the model is being loaded… " + seconds + " s";
+      status.textContent = seconds < 2 ? "Asking…" : "Loading the model… " + seconds + " s";
     };
     button.disabled = true;
     say();
@@ -21,11 +21,11 @@
     let done = "";
     try {
       const answer = await fetch(form.action, { method: "POST", body: new FormData(form), headers: { "X-Requested-With": "try" }, credentials: "same-origin" });
-      if (!answer.ok || answer.redirected) throw new Error(answer.redirected ? "you are no longer logged in" : "the server answered " + answer.status);
+      if (!answer.ok || answer.redirected) throw new Error(answer.redirected ? "you are logged out" : "the server responded with " + answer.status);
       place.innerHTML = await answer.text();
-      done = "answered in " + ((performance.now() - began) / 1000).toFixed(1) + " s";
+      done = "Answered in " + ((performance.now() - began) / 1000).toFixed(1) + " s";
     } catch (error) {
-      done = "no answer: " + (error instanceof TypeError ? "the server does not answer" : error.message);
+      done = "No answer: " + (error instanceof TypeError ? "the server does not respond" : error.message);
     }
     clearInterval(timer);
     status.textContent = done;

@@ -1,4 +1,4 @@
-/* Shows how far an upload is. Without this script the same form is sent the plain way. */
+/* Shows the progress of an upload. Without this script the form is submitted as usual. */
 "use strict";
 
 (() => {
@@ -40,9 +40,9 @@
     if (asked) return;
     problem.hidden = true;
     const chosen = file.files[0];
-    if (!chosen) { refuse("no file was chosen", "", []); return; }
+    if (!chosen) { refuse("no file chosen", "", []); return; }
     if (chosen.size > Number(form.dataset.limit)) {
-      refuse("the file is larger than the " + form.dataset.limitWords + " that an upload may have", human(chosen.size), ["send it gzipped"]);
+      refuse("the file is larger than " + form.dataset.limitWords + ", the limit for uploads", human(chosen.size), ["compress it with gzip"]);
       return;
     }
     const began = performance.now();
@@ -55,22 +55,22 @@
       const left = Math.ceil((now.total - now.loaded) / rate);
       words.textContent = human(now.loaded) + " of " + human(now.total) + ", " + human(rate) + "/s" + (left > 2 ? ", about " + left + " s left" : "");
     });
-    asked.upload.addEventListener("load", () => { words.textContent = "all sent; the server is storing it"; });
+    asked.upload.addEventListener("load", () => { words.textContent = "Upload complete; saving the file"; });
     asked.addEventListener("load", () => {
       let said = null;
       try { said = JSON.parse(asked.responseText); } catch { said = null; }
       said = said?.error || said;
       if (asked.status === 200 && said?.url) { location.assign(said.url); return; }
       if (said?.what) { refuse(said.what, said.seen, said.try_next); return; }
-      if (asked.responseURL.includes("/login")) { refuse("you are no longer logged in", "", ["log in again, then send the file again"]); return; }
-      refuse("the server did not take the file", "it answered " + asked.status, ["try again"]);
+      if (asked.responseURL.includes("/login")) { refuse("you are logged out", "", ["log in again, then upload the file again"]); return; }
+      refuse("the server did not accept the file", "it responded with " + asked.status, ["try again"]);
     });
-    asked.addEventListener("error", () => refuse("the connection was lost before the file was whole", "nothing of it was kept", ["send it again when the server answers"]));
-    asked.addEventListener("abort", () => refuse("the upload was cancelled", "nothing of it was kept", []));
+    asked.addEventListener("error", () => refuse("the connection was lost during the upload", "nothing was saved", ["upload it again when the server responds"]));
+    asked.addEventListener("abort", () => refuse("the upload was canceled", "nothing was saved", []));
     send.disabled = true;
     place.hidden = cancel.hidden = false;
     bar.value = 0;
-    words.textContent = "connecting";
+    words.textContent = "Connecting";
     asked.send(new FormData(form));
   });
 
