@@ -1,4 +1,4 @@
-"""Measures what becomes of the same faults without Holdfast: a training alone, in a shell loop, and with Holdfast.
+"""Measures the outcome of the same faults for a training alone, in a shell loop, and with Holdfast.
 
 Each fault is brought about by the lab's own files (tests/lab/faults) in three runs of the same training:
 
@@ -7,7 +7,7 @@ Each fault is brought about by the lab's own files (tests/lab/faults) in three r
                  resumes from its newest checkpoint (trainer.train(resume_from_checkpoint=...), ckpt_path="last"). Its
                  first round is the bare run. `torchrun --max-restarts` does the same; none of them looks at a process
                  that is still there
-    holdfast     `holdfast run -- COMMAND` with the script as it is; our engine under its supervisor
+    holdfast     `holdfast run -- COMMAND` with the unmodified script; Holdfast's engine under its supervisor
 
 A run has finished when it ended by itself with exit code 0 and left a model; its weights are compared with those of an
 unbroken run. It hangs when it is there for a minute without computing, or has computed many times as long as it needs.
@@ -134,10 +134,10 @@ def page(seen: list[Seen], name: str, device: str) -> str:
         "",
         f"Written by `python perf/bare.py {'--card ' if is_on_card else ''}--page docs/{name}`",
         f"on {today}, commit {commit}, {machine}.",
-        "*Bare* is the command alone. *Shell loop* starts a script that saves every ten steps again until it ends well",
-        "and resumes from its newest checkpoint; it sees an exit and nothing else. *Holdfast* runs the script as it is",
-        "without a line for checkpoints. All run the same tiny training, and the same files bring the faults about.",
-        "A fault that the command alone outlived unharmed does not count in the rates.",
+        "*Bare* is the command alone. *Shell loop* restarts a script that saves every ten steps until it succeeds,",
+        "from its newest checkpoint; it sees only exit codes. *Holdfast* runs the script unmodified, without any",
+        "code for checkpoints. All run the same tiny training, and the same files cause the faults.",
+        "A fault that the bare command survived unharmed does not count in the rates.",
         "",
         *rates,
         "",

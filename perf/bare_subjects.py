@@ -29,7 +29,7 @@ MOST_CPU_SECONDS = 75.0  # many times what an unbroken run needs
 ROUNDS = 5  # of the shell loop
 STEP = 18
 LOADER = "loader deadlock"
-ENGINE = "our engine"
+ENGINE = "Holdfast's engine"
 SCRIPTS = {"HF Trainer": "Trainer", "Lightning": "Lightning", "sentence-transformers": "SentenceTransformerTrainer"}
 _RESUMES = (
     ("import sys\n", "import os, sys\n"),

@@ -1,10 +1,10 @@
-"""Reckons, on paper, how much of a long run's time is useful on many machines.
+"""Calculates how much of a long run's time is useful on many machines.
 
 Reads: perf/ledger.csv. Leaves: docs/simulation.md and its charts. One job on N machines that work in step: when one
-fails, all stop, go back to the newest save and begin again. What a save and a restart cost comes from the ledger; how
-often machines fail from published runs. The share is reckoned twice: by a formula (J. T. Daly, "A higher order estimate
+fails, all stop and continue from the newest save. The costs of a save and a restart come from the ledger; failure rates
+come from published runs. The share is calculated twice: by a formula (J. T. Daly, "A higher order estimate
 of the optimum checkpoint interval for restart dumps", 2006, with a save that counts some seconds after it was taken),
-and by playing it through at random, with fixed seeds.
+and by a random simulation with fixed seeds.
 """
 
 import math
@@ -31,7 +31,7 @@ PLAYED, ROUNDS = 4_000, 10  # failures of a round
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """How often machines of 8 cards failed somewhere."""
+    """A published failure rate of machines with 8 cards."""
 
     where: str
     source: str
@@ -39,23 +39,23 @@ class Published:
 
     @property
     def a_second(self) -> float:
-        """Failures of one machine."""
+        """Failures per machine."""
         return 1 / (self.days_a_machine * DAY)
 
 
 PUBLISHED = (
     Published(
-        "Llama 3 405B: 419 interruptions that nobody had planned, in 54 days, on 16,384 cards",
+        "Llama 3 405B: 419 unplanned interruptions in 54 days, on 16,384 cards",
         "arXiv:2407.21783, section 3.3.4",
         16_384 / 8 * 54 / 419,
     ),
     Published(
-        "a research cluster of 16,000 cards: 6.5 failures in a thousand days of a machine",
+        "a research cluster of 16,000 cards: 6.5 failures per thousand machine days",
         "arXiv:2410.21680, its RSC-1",
         1000 / 6.5,
     ),
     Published(
-        "OPT-175B: 35 restarts by hand and about 70 others for hardware, in two months, on 992 cards",
+        "OPT-175B: 35 manual and about 70 automatic restarts for hardware in two months, on 992 cards",
         "arXiv:2205.01068, section 2.5",
         992 / 8 * 60 / 105,
     ),
@@ -65,22 +65,22 @@ FAILURES_A_SECOND = PUBLISHED[0].a_second
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What saving and failing cost one run, in seconds."""
+    """What saves and failures cost a run, in seconds."""
 
     save: float  # the loop gives up for each save
-    write: float  # from taking a save until it is on the disk, beside the loop
+    write: float  # from taking a save until it is on disk, beside the loop
     restart: float  # from a failure to the end of the first step after it: noticing, naming, starting, loading
 
     @property
     def holdfast_interval(self) -> float:
-        """How far apart the engine would put its saves."""
+        """The engine's save interval."""
         cost = SaveCost(stall_seconds=self.save, write_seconds=self.write)
         return min(cheap_interval_seconds(cost), longest_interval_seconds(cost, AT_STAKE_SECONDS))
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A figure that goes in, and where it comes from."""
+    """An input figure and its source."""
 
     what: str
     value: float
@@ -88,14 +88,14 @@ class Input:
 
 
 def useful_share(failures_a_second: float, interval: float, costs: Costs) -> float:
-    """The share of time that goes into steps which count, by formula. Failures come at random, in a restart too."""
+    """The share of time spent on steps that count, by formula. Failures are random, also during a restart."""
     rate = failures_a_second
     lost = math.exp(-rate * (costs.restart + costs.write))
     return rate * interval * lost / math.expm1(rate * (interval + costs.save))
 
 
 def best_interval(failures_a_second: float, save: float) -> float:
-    """How far apart saves should lie, after Daly; Young's square root is its first term."""
+    """The best save interval, after Daly; Young's square root is its first term."""
     between = 1 / failures_a_second
     if save >= 2 * between:
         return between
@@ -104,7 +104,7 @@ def best_interval(failures_a_second: float, save: float) -> float:
 
 
 def played_share(failures_a_second: float, interval: float, costs: Costs, draws: random.Random) -> float:
-    """The same share, from one run played through to its last failure."""
+    """The same share, from one simulated run up to its last failure."""
     clock = useful = 0.0
     for _ in range(PLAYED):
         left = draws.expovariate(failures_a_second)
@@ -119,7 +119,7 @@ def played_share(failures_a_second: float, interval: float, costs: Costs, draws:
 
 
 def played(failures_a_second: float, interval: float, costs: Costs, seed: int = 0) -> tuple[float, float]:
-    """Mean of several rounds, and how far it may be off (one standard error)."""
+    """Mean of several rounds, and its standard error."""
     shares = [
         played_share(failures_a_second, interval, costs, random.Random(f"{seed} {number}")) for number in range(ROUNDS)
     ]
@@ -127,7 +127,7 @@ def played(failures_a_second: float, interval: float, costs: Costs, seed: int = 
 
 
 def read_inputs(lines: Iterable[Line]) -> tuple[Costs, list[Input]]:
-    """The costs from the newest lines of the ledger; what was not measured is assumed, and said to be."""
+    """The costs from the newest lines of the ledger; costs that were not measured are assumed and marked so."""
     newest = {(line.benchmark, line.subject): line for line in lines}
 
     def take(what: str, benchmark: str, subject: str, otherwise: float) -> Input:
@@ -138,30 +138,30 @@ def read_inputs(lines: Iterable[Line]) -> tuple[Costs, list[Input]]:
 
     # By the clock it is too little to be told from noise; the writer's processor time is the most that it can be.
     cost = "processor time of a save's writer"
-    save = take("what the loop gives up for a save, at the most", "checkpoints minilm", cost, 0.3)
-    write = take("from taking a save until it is on the disk", "checkpoints minilm", "until a save is on the disk", 2.0)
+    save = take("the loop's cost of a save, at most", "checkpoints minilm", cost, 0.3)
+    write = take("from taking a save until it is on disk", "checkpoints minilm", "until a save is on the disk", 2.0)
     restart = take("from a failure to the end of the next step", "restart minilm", "new process", 30.0)
     return Costs(save=save.value, write=write.value, restart=restart.value), [save, write, restart]
 
 
 def files_of(lines: Iterable[Line]) -> dict[Path, str]:
-    """The page and its charts, by path."""
+    """The page and its charts, keyed by path."""
     costs, inputs = read_inputs(lines)
     by_hand = replace(costs, restart=10 * MINUTE)
     curves = [
         Curve(f"Holdfast: a save every {costs.holdfast_interval:.0f} s, costs as measured", _by_machines(costs)),
-        Curve("the same, and 10 minutes for a restart", _by_machines(by_hand, costs.holdfast_interval)),
-        Curve("a save every hour, 10 minutes for a restart", _by_machines(by_hand, HOUR)),
-        Curve("a save every hour, and somebody comes after an hour", _by_machines(replace(costs, restart=HOUR), HOUR)),
+        Curve("the same, but 10 minutes per restart", _by_machines(by_hand, costs.holdfast_interval)),
+        Curve("a save every hour, 10 minutes per restart", _by_machines(by_hand, HOUR)),
+        Curve("a save every hour, restarted manually after an hour", _by_machines(replace(costs, restart=HOUR), HOUR)),
     ]
     ticks = {float(count): f"{count:,}" for count in (1, 10, 100, 1_000, 10_000)}
     machines = line_chart(
-        "Useful time by number of machines, on paper", "machines of 8 cards", "share of time", curves, ticks
+        "Useful time by number of machines, simulated", "machines of 8 cards", "share of time", curves, ticks
     )
     by_cadence = [Curve(f"{count:,} machines", _by_interval(count, costs)) for count in (10, 100, 1_000, 10_000)]
     ticks = {10.0: "10 s", 60.0: "1 min", 600.0: "10 min", HOUR: "1 h", 4 * HOUR: "4 h"}
     cadence = line_chart(
-        "Useful time by time between two saves, on paper", "between two saves", "share of time", by_cadence, ticks
+        "Useful time by save interval, simulated", "between two saves", "share of time", by_cadence, ticks
     )
     page = _page(costs, inputs)
     return {PAGE: page, CHARTS / "machines.svg": machines, CHARTS / "cadence.svg": cadence}
@@ -184,64 +184,65 @@ def _page(costs: Costs, inputs: list[Input]) -> str:
     rates = "\n".join(_rate(one, costs) for one in PUBLISHED)
     rows = "\n".join(_row(count, costs) for count in MACHINES)
     worse = "\n".join(_worse(words, changed, times) for words, changed, times in _what_if(costs))
-    return f"""# Many machines, on paper
+    return f"""# Many machines, simulated
 
-Generated by `make numbers`. **Nothing here was run on many machines.** It is arithmetic: what our measured costs would
-mean for one job on 1 to 10,000 machines, if the assumptions below hold. "Useful" is the share of wall time that goes
-into steps which count in the end.
+Generated by `make numbers`. **Nothing here was run on many machines.** This page calculates what the measured costs
+would mean for one job on 1 to 10,000 machines, under the assumptions below. "Useful" is the share of wall time that
+goes into steps that count in the end.
 
 ![Useful time by number of machines](charts/simulation/machines.svg)
 ![Useful time by time between two saves](charts/simulation/cadence.svg)
 
-## What goes in
+## Inputs
 
-| | seconds | where it comes from |
+| | seconds | source |
 | --- | --- | --- |
 {given}
 
-How often a machine of 8 cards fails, as others have published it, and what each rate would leave useful:
+How often a machine with 8 cards fails, from published runs, and the useful share at each rate:
 
 | | source | a machine fails every | 1,000 machines | 10,000 machines |
 | --- | --- | --- | --- | --- |
 {rates}
 
-All else on this page takes the first rate. Each figure was compared with what others report of the same paper; the
-70 of OPT-175B are its authors' own estimate ("70+"). A rate of machines leaves out what only jobs meet: in the second
-paper jobs of 1,024 cards lived 7.9 hours in the mean, where its rate alone would give 28.8. The engine puts saves so
-far apart that they cost 1 %, and never more than {AT_STAKE_SECONDS:.0f} s of work apart: {costs.holdfast_interval:.0f}
-s with these costs. (In a run that has failed often it moves them nearer, to Young's interval; that is left out here.)
+The rest of this page uses the first rate. Each figure was checked against other reports of the same paper; the 70
+of OPT-175B are its authors' own estimate ("70+"). A rate per machine omits failures that only affect jobs: in the
+second paper jobs of 1,024 cards lived 7.9 hours on average, where its rate alone would give 28.8. The engine spaces
+saves so that they cost 1%, and at most {AT_STAKE_SECONDS:.0f} s of work apart: {costs.holdfast_interval:.0f} s with
+these costs. (In a run that has failed often it uses Young's shorter interval; that is not modeled here.)
 
-## What comes out
+## Results
 
-| machines | one fails every | best time between saves (Daly) | useful then | useful with Holdfast's | played through |
+| machines | one fails every | best save interval (Daly) | useful share then | with Holdfast's interval | simulated |
 | --- | --- | --- | --- | --- | --- |
 {rows}
 
-"Played through" is the same as the column before it, from {ROUNDS} rounds of {PLAYED:,} failures at random (with fixed
+"Simulated" is the same as the column before it, from {ROUNDS} rounds of {PLAYED:,} random failures (with fixed
 seeds), and one standard error. The formula is Daly's (2006); Young's rule (1974) is its first term.
 
-On few machines the engine saves more often than these failures ask for: it pays up to 1 % so that nobody loses more
-than a minute. Broken machines are not what ends most runs there; faults of software are, and they are not in this rate.
+On few machines the engine saves more often than these failures require: it pays up to 1% so that nobody loses more
+than a minute. There, most runs end because of software faults, not broken machines, and this rate does not include
+them.
 
 ## If the costs are higher
 
-Our costs are those of a small model on one machine with a disk of its own. A large model saves and loads more slowly,
-and a cluster has to find a machine in place of the broken one. So the same with some of it ten times worse:
+The measured costs are those of a small model on one machine with its own disk. A large model saves and loads more
+slowly, and a cluster has to replace the broken machine. The same with some costs ten times as high:
 
 | | 100 machines | 1,000 machines | 10,000 machines |
 | --- | --- | --- | --- |
 {worse}
 
-## What is assumed
+## Assumptions
 
-- Failures come at random, machine by machine, at a steady rate, and each stops the whole job. Bursts, slow machines
-  that do not fail, and failures of storage or network that touch many machines at once are left out.
-- A machine that takes the place of the broken one is there at once; finding one is not in our figures.
-- Costs do not grow with the number of machines. Starting a job on thousands of machines takes longer than on one, and
-  all of them write at the same time.
-- A save counts once it is on the disk, {costs.write:.3g} s after it was taken; work since then is done again.
-- Every failure is noticed as fast as a killed process. A hang takes seconds longer
-  ([how a hang is noticed](watching.md)).
+- Failures are random and independent, at a constant rate per machine, and each stops the whole job. Bursts, slow
+  machines that do not fail, and storage or network failures that affect many machines at once are not modeled.
+- A replacement for a broken machine is available at once; finding one is not included.
+- Costs do not grow with the number of machines. Starting a job on thousands of machines takes longer than on one,
+  and all of them write at the same time.
+- A save counts once it is on disk, {costs.write:.3g} s after it was taken; work since then is repeated.
+- Every failure is detected as fast as a killed process. A hang takes seconds longer ([how hangs are
+  detected](watching.md)).
 """
 
 
@@ -271,9 +272,9 @@ def _what_if(costs: Costs) -> list[tuple[str, Costs, float]]:
     slow = replace(costs, restart=10 * costs.restart)
     return [
         ("as measured", costs, 1),
-        ("saves that cost and take ten times as much", dear, 1),
-        ("restarts ten times as long", slow, 1),
-        ("failures ten times as often", costs, 10),
+        ("saves ten times as expensive and slow", dear, 1),
+        ("restarts ten times as slow", slow, 1),
+        ("failures ten times as frequent", costs, 10),
         ("all three", replace(dear, restart=slow.restart), 10),
     ]
 

@@ -48,11 +48,11 @@ def rates(rows: list[Row]) -> list[str]:
     lines = [
         _rate("finished", [row.finished for row in rows]),
         _rate("weights identical", [bool(row.identical) for row in compared]),
-        _rate("all as the test asks", [row.passed for row in rows]),
+        _rate("all as the test expects", [row.passed for row in rows]),
     ]
     if noticed:
         lines.append(
-            f"hangs noticed after: {noticed[len(noticed) // 2]:.1f} s in the median, {noticed[-1]:.1f} at most"
+            f"hangs detected after: {noticed[len(noticed) // 2]:.1f} s in the median, {noticed[-1]:.1f} at most"
         )
     return lines
 
@@ -65,10 +65,10 @@ def page_of(rows: list[Row]) -> str:
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     return "\n".join(
         [
-            "# What came of each fault",
+            "# Outcome of each fault",
             "",
             f"Written by `make lab-all` on {today}, commit {commit}, {machine}.",
-            "A death is known at once, by its exit status.",
+            "A death is detected at once, by its exit status.",
             "",
             *(f"- {line}" for line in rates(rows)),
             "",

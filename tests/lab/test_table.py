@@ -21,8 +21,8 @@ def test_rates_and_both_forms_of_the_table():
     assert rates(good + hung) == [
         "finished: 2 of 2 (100%)",
         "weights identical: 1 of 1 (100%)",
-        "all as the test asks: 1 of 2 (50%)",
-        "hangs noticed after: 4.1 s in the median, 4.1 at most",
+        "all as the test expects: 1 of 2 (50%)",
+        "hangs detected after: 4.1 s in the median, 4.1 at most",
     ]
     assert table(good + hung)[1].split() == [
         "Trainer",
