@@ -20,7 +20,7 @@ from holdfast.cli.server import (
     save_download,
     unpack_model,
 )
-from holdfast.cli.train import Grouped, is_given, setting_option
+from holdfast.cli.train import GroupedHelp, is_given, setting_option
 from holdfast.core.artifacts import to_json
 from holdfast.core.env import service_home, service_variable
 from holdfast.core.errors import FallbacksFailed, RequestError
@@ -70,7 +70,7 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
     return config(command)
 
 
-@jobs.command(cls=Grouped, short_help="Train on a file or on a dataset of the service.")
+@jobs.command(cls=GroupedHelp, short_help="Train on a file or on a dataset of the service.")
 @click.argument("data", metavar="FILE_OR_DATASET")
 @click.option("--name", default="", metavar="TEXT", help="Name of the run; default: the dataset's name.")
 @click.option("--plan", "plan_only", is_flag=True, help="Only plan and forecast; `holdfast jobs start` continues.")
@@ -179,7 +179,7 @@ def resume(number: int, url: str | None, token: str | None, as_json: bool) -> No
     _told(job, as_json, f"run {number} is queued again; next: holdfast jobs watch {number}")
 
 
-@jobs.command(cls=Grouped, short_help="Repeat a run with other settings.")
+@jobs.command(cls=GroupedHelp, short_help="Repeat a run with other settings.")
 @click.argument("number", metavar="RUN", type=int)
 @click.option("--name", default="", metavar="TEXT", help="Name of the new run; default: the same name.")
 @_with_settings

@@ -11,59 +11,80 @@ import click
 from holdfast.cli.output import put
 from holdfast.core.artifacts import to_json, to_plain
 from holdfast.core.errors import MachineError, NotNow, RequestError
-from holdfast.core.request import FIELDS, make_request, nodes_of, read_toml
+from holdfast.core.request import FIELDS, GROUPS, make_request, nodes_of, read_toml
 from holdfast.core.setting_values import allowed_words
 from holdfast.core.text import option
 
 if TYPE_CHECKING:
     from holdfast.cli.screen import EventLines, RunView, Screen
 
-_GROUPS = {"data": "The data", "learning": "What is learned", "machine": "How it is computed", "run": "The run"}
+_SHOW_ALL = "holdfast.help_all"
 _METAVARS = {"whole": "NUMBER", "number": "NUMBER", "path": "PATH", "text": "TEXT", "texts": "TEXT"}
 
 
-class Grouped(click.Command):
-    """Help with the options in groups."""
+class GroupedHelp(click.Command):
+    """A command whose help shows the options in groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section for each group."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is not None:
-                field = FIELDS.get(parameter.name or "")
-                group = _GROUPS[field.metadata["group"]] if field else _GROUPS["run"]
-                sections.setdefault(group, []).append(record)
-        for title in _GROUPS.values():
+            field = FIELDS.get(parameter.name or "")
+            if record := self.help_record(parameter, field, ctx):
+                sections.setdefault(field.metadata["group"] if field else "run", []).append(record)
+        for group, title in GROUPS.items():
             with formatter.section(title):
-                formatter.write_dl(sections.get(title, []))
+                formatter.write_dl(sections.get(group, []))
+
+    def help_record(
+        self, parameter: click.Parameter, field: "dataclasses.Field[Any] | None", ctx: click.Context
+    ) -> tuple[str, str] | None:
+        """An option and its text; None for one that the help leaves out."""
+        return parameter.get_help_record(ctx)
+
+
+class ShortHelp(GroupedHelp):
+    """Shows the settings that most people need, without aliases and ranges; `--help-all` shows everything."""
+
+    def help_record(
+        self, parameter: click.Parameter, field: "dataclasses.Field[Any] | None", ctx: click.Context
+    ) -> tuple[str, str] | None:
+        """An option and its text; None for a setting that few people need."""
+        if field is None or ctx.meta.get(_SHOW_ALL):
+            return super().help_record(parameter, field, ctx)
+        if not field.metadata["basic"]:
+            return None
+        names = [parameter.opts[0], *parameter.secondary_opts] if parameter.secondary_opts else parameter.opts[:1]
+        metavar = "" if parameter.secondary_opts else f" {parameter.make_metavar(ctx)}"
+        return " / ".join(names) + metavar, field.metadata["text"]
+
+
+def _show_all(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not ctx.resilient_parsing:
+        ctx.meta[_SHOW_ALL] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
 
 
 def setting_option(field: "dataclasses.Field[Any]") -> Callable[[Any], Any]:
     """The option of one setting, with its help."""
-    about, name = field.metadata, field.name
-    words = about["text"].rstrip(".")
-    kind = about["kind"]
-    limits = "" if kind == "flag" else allowed_words(field)
-    text = words + (f" ({limits})." if limits else ".")
-    also = ["--" + other.replace("_", "-") for other in about["also"]]
+    about, name, kind = field.metadata, field.name, field.metadata["kind"]
+    limits = "" if kind == "flag" or about["allowed"] else allowed_words(field)
+    default_text = "" if field.default in (None, (), "", False) else f"default: {_plain_number(field.default)}"
+    notes = "; ".join(filter(None, (limits, default_text)))
+    text = about["text"] + (f"  [{notes}]" if notes else "")
     if kind == "flag":
         shown = {"multi_label": "--multi-label/--single-label"}.get(
             name, f"{option(name)}/--no-{name.replace('_', '-')}"
         )
-        default = None if field.default is None else field.default
-        return click.option(shown, name, default=default, help=text)
-    names = [option(name), *(other for other in also if other != option(name))]
-    many = kind == "texts"
-    default_words = "" if field.default in (None, (), "") else f"  [{field.default}]"
-    return click.option(
-        *names,
-        name,
-        multiple=many,
-        default=None,
-        metavar="|".join(about["allowed"]) if about["allowed"] else _METAVARS[kind],
-        help=(words + "." if about["allowed"] else text) + default_words,
-    )
+        return click.option(shown, name, default=field.default, help=text)
+    names = dict.fromkeys([option(name), *map(option, about["also"])])
+    metavar = "|".join(about["allowed"]) if about["allowed"] else _METAVARS[kind]
+    return click.option(*names, name, multiple=kind == "texts", default=None, metavar=metavar, help=text)
+
+
+def _plain_number(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _with_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -72,7 +93,7 @@ def _with_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@click.command(cls=Grouped)
+@click.command(cls=ShortHelp)
 @click.argument("data", required=False)
 @_with_options
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="TOML file with any of these settings.")
@@ -81,6 +102,9 @@ def _with_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--json-lines", "as_lines", is_flag=True, help="Print each event as a line of JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only how it ended.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every choice with its reason.")
+@click.option(
+    "--help-all", is_flag=True, is_eager=True, expose_value=False, callback=_show_all, help="Show all options and exit."
+)
 def train(
     data: str | None,
     config: Path | None,
@@ -91,7 +115,7 @@ def train(
     verbose: bool,
     **given: Any,
 ) -> None:
-    """Train a model on DATA, and finish: one file in, one finished model out.
+    """Train a model on DATA, from a file or folder to a finished model.
 
     The task, the columns and every setting that is not given are chosen for you; -v prints the reasons.
     Exit code 0: finished. 2: the request is wrong. 3: this machine cannot. 4: every fallback was tried.

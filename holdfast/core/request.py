@@ -1,6 +1,6 @@
-"""What was asked of `train`: one frozen value, read from options or a TOML file, checked as a whole, written back.
+"""The request of `holdfast train`: one frozen value, read from options or a TOML file and checked as a whole.
 
-The text beside each setting is its help. None and empty mean: find out, and say what was chosen and why.
+The text of each setting is its help. None or an empty value means that Holdfast chooses, and says why.
 """
 
 import dataclasses
@@ -17,6 +17,7 @@ from holdfast.core.setting_values import read_value
 from holdfast.core.text import closest
 
 KIND = "train"
+GROUPS = {"data": "Data", "learning": "Training", "machine": "Machine", "run": "Run"}  # of settings, with their titles
 NEEDLESS_WAIT = "only for several machines; give their number too"
 DATA_SHA256 = "data_sha256"  # kept with the settings, where several machines must have the same data
 PRESET_TASKS = {"instruct": "causal", "retriever": "two-tower", "medical-literature": "classify"}
@@ -31,149 +32,193 @@ def setting(
     low: float | None = None,
     high: float | None = None,
     allowed: tuple[str, ...] = (),
-    also: tuple[str, ...] = (),  # other names for it, mostly HF's
+    also: tuple[str, ...] = (),  # aliases, mostly Hugging Face's names
+    basic: bool = False,  # one of the few that `--help` shows
 ) -> Any:
-    """A field of the request with its help, its range and its other names."""
+    """A setting with its help, its range and its aliases."""
     about = {"text": text, "kind": kind, "group": group, "low": low, "high": high, "allowed": allowed, "also": also}
-    return dataclasses.field(default=default, metadata=about)
+    return dataclasses.field(default=default, metadata={**about, "basic": basic})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRequest:
-    """One training run as it was asked for."""
+    """One training run as it was requested."""
 
-    data: str = setting("", "Dataset to train on: a file or a folder.", kind="path", group="data", also=("train_file",))
+    data: str = setting("", "Dataset to train on, a file or a folder.", kind="path", group="data", also=("train_file",))
     validation: str | None = setting(
-        None, "File with the rows to validate on.", kind="path", group="data", also=("validation_file",)
+        None, "File with the validation rows.", kind="path", group="data", also=("validation_file",), basic=True
     )
-    test: str | None = setting(None, "File with the rows to test on.", kind="path", group="data", also=("test_file",))
-    negatives: str | None = setting(None, "JSON lines with near-misses of queries.", kind="path", group="data")
+    test: str | None = setting(
+        None, "File with the test rows.", kind="path", group="data", also=("test_file",), basic=True
+    )
+    negatives: str | None = setting(
+        None, "JSON Lines file with hard negatives for queries (two-tower).", kind="path", group="data"
+    )
     text_column: tuple[str, ...] = setting(
-        (), "Column with the text; several are joined.", kind="texts", group="data", also=("text_columns",)
+        (),
+        "Column with the text. May be repeated to join columns.",
+        kind="texts",
+        group="data",
+        also=("text_columns",),
+        basic=True,
     )
-    label_column: str | None = setting(None, "Column with the labels.", group="data")
-    group_column: str | None = setting(None, "Rows with the same value here stay in one split.", group="data")
+    label_column: str | None = setting(None, "Column with the labels.", group="data", basic=True)
+    group_column: str | None = setting(None, "Column whose equal values keep rows together in one split.", group="data")
     multi_label: bool | None = setting(
-        None, "Any number of labels a row, or exactly one (--single-label).", kind="flag", group="data"
+        None, "Allow any number of labels per row, or exactly one.", kind="flag", group="data"
     )
-    encoding: str | None = setting(None, "Such as cp1252 or latin-1.", group="data")
-    delimiter: str | None = setting(None, "Such as ; or 'tab'.", group="data")
-    header: bool | None = setting(None, "Whether the first row names the columns.", kind="flag", group="data")
-    min_score: float | None = setting(None, "Scored pairs from here on belong together.", kind="number", group="data")
+    encoding: str | None = setting(None, "Text encoding of the data, such as cp1252 or latin-1.", group="data")
+    delimiter: str | None = setting(None, "Column delimiter of a CSV file, such as ; or tab.", group="data")
+    header: bool | None = setting(None, "Treat the first row as column names.", kind="flag", group="data")
+    min_score: float | None = setting(
+        None, "Treat pairs with at least this score as positives (two-tower).", kind="number", group="data"
+    )
     max_bad_rows: float = setting(
-        0.01, "Share of rows that may be unusable.", kind="number", group="data", low=0, high=1
+        0.01, "Maximum fraction of unusable rows.", kind="number", group="data", low=0, high=1
     )
     validation_share: float = setting(
-        0.1, "Share cut off to validate on, where no file is given.", kind="number", group="data", low=0, high=0.9
+        0.1, "Fraction of rows for validation, unless a file is given.", kind="number", group="data", low=0, high=0.9
     )
     test_share: float = setting(
-        0.1, "Share cut off to test on, where no file is given.", kind="number", group="data", low=0, high=0.9
+        0.1, "Fraction of rows for testing, unless a file is given.", kind="number", group="data", low=0, high=0.9
     )
 
-    task: str | None = setting(None, "What to train.", group="learning", allowed=("classify", "causal", "two-tower"))
+    task: str | None = setting(
+        None, "Kind of model to train.", group="learning", allowed=("classify", "causal", "two-tower"), basic=True
+    )
     preset: str | None = setting(
         None,
-        "Defaults for a kind of project.",
+        "Start from the defaults for this kind of project.",
         group="learning",
         allowed=("medical-literature", "instruct", "retriever"),
     )
     model: str | None = setting(
         None,
-        "Model to start from: minilm, smollm2, a folder, or a name on the hub.",
+        "Model to start from: minilm, smollm2, a folder, or a name on the Hugging Face hub.",
         group="learning",
         also=("model_name_or_path",),
+        basic=True,
     )
     epochs: int | None = setting(
         None,
-        "How often each example is seen.",
+        "Number of passes over the training data.",
         kind="whole",
         group="learning",
         low=1,
         high=1000,
         also=("num_train_epochs",),
+        basic=True,
     )
     max_steps: int | None = setting(
-        None, "Stop after so many steps, whatever the epochs.", kind="whole", group="learning", low=1, high=10**9
+        None,
+        "Stop after this many steps, regardless of the number of epochs.",
+        kind="whole",
+        group="learning",
+        low=1,
+        high=10**9,
     )
     batch_size: int | None = setting(
         None,
-        "Examples of one optimizer step; split further where memory asks for it.",
+        "Number of examples per optimizer step, over all processes; split automatically to fit into memory.",
         kind="whole",
         group="learning",
         low=1,
         high=65_536,
-        also=("per_device_train_batch_size", "train_batch_size"),
+        also=("train_batch_size",),
+        basic=True,
     )
     lr: float | None = setting(
         None,
-        "Learning rate at its highest.",
+        "Peak learning rate.",
         kind="number",
         group="learning",
         low=1e-8,
         high=1,
         also=("learning_rate",),
+        basic=True,
     )
     lr_scheduler_type: str | None = setting(
-        None, "How the learning rate falls.", group="learning", allowed=("linear", "cosine", "constant")
+        None, "Learning-rate schedule after warm-up.", group="learning", allowed=("linear", "cosine", "constant")
     )
     warmup_ratio: float | None = setting(
-        None, "Share of the steps in which it rises.", kind="number", group="learning", low=0, high=0.9
+        None, "Fraction of steps for learning-rate warm-up.", kind="number", group="learning", low=0, high=0.9
     )
-    weight_decay: float | None = setting(None, "Of AdamW.", kind="number", group="learning", low=0, high=1)
+    weight_decay: float | None = setting(
+        None, "Weight decay for AdamW.", kind="number", group="learning", low=0, high=1
+    )
     max_grad_norm: float | None = setting(
-        None, "Longer gradients are cut to this; 0 leaves them.", kind="number", group="learning", low=0, high=1e6
+        None, "Clip gradients to this norm (0 disables clipping).", kind="number", group="learning", low=0, high=1e6
     )
     max_length: int | None = setting(
         None,
-        "Tokens of a text at the most.",
+        "Maximum number of tokens per text.",
         kind="whole",
         group="learning",
         low=8,
         high=1_000_000,
         also=("max_seq_length",),
+        basic=True,
     )
     overlong: str | None = setting(
-        None, "What to do with longer texts (classify).", group="learning", allowed=("truncate", "window")
+        None,
+        "What to do with texts longer than the maximum length (classify).",
+        group="learning",
+        allowed=("truncate", "window"),
     )
     seed: int = setting(
-        42, "Decides splits, order and every draw.", kind="whole", group="learning", low=0, high=2**32 - 1
+        42, "Seed for splits, data order and all random numbers.", kind="whole", group="learning", low=0, high=2**32 - 1
     )
     eval_steps: int | None = setting(
-        None, "Evaluate after so many steps; otherwise after each epoch.", kind="whole", group="learning", low=1
+        None, "Evaluate after this many steps instead of after each epoch.", kind="whole", group="learning", low=1
     )
-    keep: str = setting("best", "Which weights become the model.", group="learning", allowed=("best", "last"))
+    keep: str = setting("best", "Which weights become the final model.", group="learning", allowed=("best", "last"))
     lora: bool | None = setting(
-        None, "Train adapters in place of all weights (causal).", kind="flag", group="learning", also=("use_lora",)
+        None,
+        "Train LoRA adapters instead of all weights (causal).",
+        kind="flag",
+        group="learning",
+        also=("use_lora",),
+        basic=True,
     )
-    lora_r: int | None = setting(None, "Rank of the adapters.", kind="whole", group="learning", low=1, high=1024)
-    lora_alpha: int | None = setting(None, "Their scale.", kind="whole", group="learning", low=1, high=4096)
-    lora_dropout: float | None = setting(None, "Their dropout.", kind="number", group="learning", low=0, high=0.9)
+    lora_r: int | None = setting(None, "LoRA rank.", kind="whole", group="learning", low=1, high=1024)
+    lora_alpha: int | None = setting(
+        None, "LoRA alpha, the scaling factor.", kind="whole", group="learning", low=1, high=4096
+    )
+    lora_dropout: float | None = setting(None, "LoRA dropout.", kind="number", group="learning", low=0, high=0.9)
     lora_target_modules: tuple[str, ...] = setting(
-        (), "Layers that get adapters; otherwise all linear ones.", kind="texts", group="learning"
+        (),
+        "Layers that get LoRA adapters; all linear layers unless given. May be repeated.",
+        kind="texts",
+        group="learning",
     )
     class_weights: str | None = setting(
-        None, "Weigh rare classes up (classify).", group="learning", allowed=("balanced", "none")
+        None, "Give rare classes more weight (classify).", group="learning", allowed=("balanced", "none")
     )
     towers: str | None = setting(
-        None, "One tower for queries and passages, or one each.", group="learning", allowed=("shared", "separate")
+        None,
+        "Share one encoder between queries and passages, or train one for each (two-tower).",
+        group="learning",
+        allowed=("shared", "separate"),
     )
     temperature: float | None = setting(
-        None, "Of the two-tower loss.", kind="number", group="learning", low=0.01, high=10
+        None, "Temperature of the contrastive loss (two-tower).", kind="number", group="learning", low=0.01, high=10
     )
     mining: bool | None = setting(
-        None, "Search near-misses with the model between epochs (two-tower).", kind="flag", group="learning"
+        None, "Mine hard negatives with the model between epochs (two-tower).", kind="flag", group="learning"
     )
-    query_prefix: str = setting("", "What the model wants before a query (two-tower).", group="learning")
-    passage_prefix: str = setting("", "What the model wants before a passage (two-tower).", group="learning")
+    query_prefix: str = setting("", "Text to put before each query (two-tower).", group="learning")
+    passage_prefix: str = setting("", "Text to put before each passage (two-tower).", group="learning")
     chat_template: str | None = setting(
-        None, "File with a Jinja template in place of the model's own (causal).", kind="path", group="learning"
+        None, "File with a Jinja chat template to use instead of the model's (causal).", kind="path", group="learning"
     )
 
-    device: str | None = setting(None, "Where to train.", group="machine", allowed=("cpu", "cuda", "mps"))
-    precision: str | None = setting(None, "Of the computation.", group="machine", allowed=("fp32", "bf16"))
+    device: str | None = setting(
+        None, "Device to train on.", group="machine", allowed=("cpu", "cuda", "mps"), basic=True
+    )
+    precision: str | None = setting(None, "Numeric precision for training.", group="machine", allowed=("fp32", "bf16"))
     processes: int | None = setting(
         None,
-        "Processes that share each step, on cards one for each; otherwise one.",
+        "Number of processes that share each step; with GPUs, one per GPU.",
         kind="whole",
         group="machine",
         low=1,
@@ -182,7 +227,7 @@ class TrainRequest:
     )
     nodes: int | None = setting(
         None,
-        "Machines that train together: start the same words on each, with --out on storage they share; otherwise one.",
+        "Number of machines; run the same command on each, with an output folder on shared storage.",
         kind="whole",
         group="machine",
         low=1,
@@ -190,43 +235,55 @@ class TrainRequest:
         also=("nnodes", "num_machines"),
     )
     nodes_wait: float = setting(
-        900.0, "Seconds that missing machines are waited for.", kind="number", group="machine", low=1, high=604_800
+        900.0, "How long to wait for missing machines, in seconds.", kind="number", group="machine", low=1, high=604_800
     )
     threads: int | None = setting(
-        None, "Threads of the CPU, of each process.", kind="whole", group="machine", low=1, high=1024
+        None, "Number of CPU threads per process.", kind="whole", group="machine", low=1, high=1024
     )
     micro_tokens: int | None = setting(
-        None, "Tokens of one backward pass at the most.", kind="whole", group="machine", low=8, high=10**7
+        None, "Maximum number of tokens per backward pass.", kind="whole", group="machine", low=8, high=10**7
     )
     gradient_checkpointing: bool | None = setting(
-        None, "Compute activations twice to save memory.", kind="flag", group="machine"
+        None, "Recompute activations to save memory.", kind="flag", group="machine"
     )
     torch_compile: bool | None = setting(
-        None, "Compile the layers (classify).", kind="flag", group="machine", also=("compile",)
+        None, "Compile the layers with torch.compile (classify).", kind="flag", group="machine", also=("compile",)
     )
 
-    out: str | None = setting(None, "Folder of the run.", kind="path", also=("output_dir",))
-    from_run: str | None = setting(None, "Go on from the model of this finished run.", kind="path", also=("from",))
+    out: str | None = setting(None, "Folder for the run.", kind="path", also=("output_dir",), basic=True)
+    from_run: str | None = setting(None, "Start from the model of this finished run.", kind="path", also=("from",))
     prove: str = setting(
-        "auto", "Try the run in small before spending time on it.", allowed=("auto", "always", "never")
+        "auto", "Test the run on a small scale before spending time on it.", allowed=("auto", "always", "never")
     )
     allow_changes: bool = setting(
-        False, "Let a remedy change what is learned, such as shorter texts; last, and printed.", kind="flag"
+        False, "As a last resort, allow remedies that change what the model learns, such as shorter texts.", kind="flag"
     )
-    max_attempts: int = setting(12, "Attempts at the most.", kind="whole", low=1, high=1000)
+    max_attempts: int = setting(
+        12, "Give up after this many attempts without progress.", kind="whole", low=1, high=1000
+    )
     step_timeout: float | None = setting(
-        None, "Seconds that one step may take; otherwise learned from the run.", kind="number", low=1, high=604_800
+        None,
+        "Maximum time for one step, in seconds; learned from the run unless given.",
+        kind="number",
+        low=1,
+        high=604_800,
     )
     save_seconds: float = setting(
-        60.0, "Seconds of work that may be lost at the most.", kind="number", low=0, high=86_400
+        60.0,
+        "Maximum work that a crash may lose, in seconds; sets how often checkpoints are saved.",
+        kind="number",
+        low=0,
+        high=86_400,
     )
-    offline: bool = setting(False, "Ask no hub and no registry.", kind="flag")
-    report_to: tuple[str, ...] = setting((), "Trackers that also get the figures.", kind="texts")
+    offline: bool = setting(False, "Do not contact the hub or the package registry.", kind="flag")
+    report_to: tuple[str, ...] = setting(
+        (), "Experiment tracker that also receives the metrics. May be repeated.", kind="texts"
+    )
 
 
 FIELDS: Mapping[str, "dataclasses.Field[Any]"] = {field.name: field for field in dataclasses.fields(TrainRequest)}
 
-# What somebody on another machine may set: no paths, and nothing that reaches outside of the run.
+# What a user of the service may set: no paths, and nothing that reaches outside the run.
 REMOTE_FIELDS = {
     name: field
     for name, field in FIELDS.items()
@@ -235,7 +292,7 @@ REMOTE_FIELDS = {
 
 
 def make_request(given: Mapping[str, object]) -> TrainRequest:
-    """Check everything that was given, by any of its names; all problems are reported at once."""
+    """Check all given settings, under any of their names; all problems are reported at once."""
     problems: list[Problem] = []
     values: dict[str, Any] = {}
     for name, value in given.items():
@@ -254,7 +311,7 @@ def make_request(given: Mapping[str, object]) -> TrainRequest:
 
 
 def read_toml(path: Path) -> dict[str, object]:
-    """Read a request file; tables are only for order and mean nothing."""
+    """Read a request file; its tables only group settings and have no meaning."""
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

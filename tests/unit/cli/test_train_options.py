@@ -6,29 +6,38 @@ from click.testing import CliRunner
 from holdfast.cli.run import run
 from holdfast.cli.train import train
 from holdfast.core.errors import RequestError
-from holdfast.core.request import FIELDS
+from holdfast.core.request import FIELDS, GROUPS
 from holdfast.core.text import option
 
 
-def test_help_has_every_setting_in_its_group():
-    said = CliRunner().invoke(train, ["--help"]).output
-    assert all(option(name) in said for name in FIELDS)
-    assert [line for line in said.splitlines() if line in ("The data:", "What is learned:", "The run:")]
+def test_help_all_shows_every_setting_in_its_group():
+    shown = CliRunner().invoke(train, ["--help-all"]).output
+    assert all(option(name) in shown for name in FIELDS)
+    assert [line.rstrip(":") for line in shown.splitlines() if line.rstrip(":") in GROUPS.values()] == [
+        *GROUPS.values()
+    ]
 
 
-def test_a_misspelt_option_gets_a_guess():
+def test_help_shows_only_the_common_settings():
+    shown = CliRunner().invoke(train, ["--help"]).output
+    basic = {name for name, field in FIELDS.items() if field.metadata["basic"]}
+    assert {name for name in FIELDS if f" {option(name)} " in shown} == basic
+    assert 8 <= len(basic) <= 14
+
+
+def test_misspelled_option_gets_a_suggestion():
     said = CliRunner().invoke(train, ["x.csv", "--learnig-rate", "1"]).output
     assert "--learning-rate" in said
 
 
-def test_an_option_goes_before_the_file(tmp_path):
+def test_option_overrides_the_file(tmp_path):
     (tmp_path / "run.toml").write_text('data = "x.csv"\nlr = 99\nbatch_size = 0\n')
     with pytest.raises(RequestError) as raised:
         train.main(["--config", str(tmp_path / "run.toml"), "--lr", "1e-3"], standalone_mode=False)
     assert [problem.setting for problem in raised.value.problems] == ["batch_size"]
 
 
-def test_a_flag_that_was_not_given_does_not_hide_what_the_file_says(tmp_path):
+def test_flag_that_was_not_given_keeps_the_value_of_the_file(tmp_path):
     (tmp_path / "run.toml").write_text('data = "x.csv"\nallow_changes = "perhaps"\n')
     with pytest.raises(RequestError) as raised:
         train.main(["--config", str(tmp_path / "run.toml")], standalone_mode=False)
@@ -45,7 +54,7 @@ def test_a_flag_that_was_not_given_does_not_hide_what_the_file_says(tmp_path):
         (run, ["--nodes-wait", "60", "--nodes", "1", "--run", "x", "--", "true"]),
     ],
 )
-def test_a_wait_for_machines_is_refused_where_there_is_one(tmp_path, monkeypatch, command, words):
+def test_nodes_wait_is_refused_for_one_machine(tmp_path, monkeypatch, command, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "wait.toml").write_text("nodes_wait = 60\n")
     with pytest.raises(RequestError) as raised:
