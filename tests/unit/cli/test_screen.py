@@ -20,6 +20,7 @@ STATE = fold(
         ev.TrainingStarted(first_step=0, steps=60),
         *(ev.StepDone(step=at, loss=0.25, time=at * 3.75) for at in range(40)),
         ev.Progressed(phase="step", step=40, steps=60, resident_bytes=2_000_000_000, activity="computes"),
+        ev.Quiet(seconds=9.0, phase="step", step=40, activity="computes"),
     ],
     Records(request={"command": ["python", "train.py"]}, metrics={"validation": {"accuracy": 0.9}}),
 )
