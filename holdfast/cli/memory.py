@@ -13,7 +13,7 @@ def memory(forget: str | None, forget_all: bool, as_json: bool) -> None:
     """Show which changes made which command finish on this machine; the next run of it starts from them."""
     from holdfast.core.env import state_folder
     from holdfast.runs.memory import Memory
-    from holdfast.runs.view import changes_words
+    from holdfast.runs.wording import changes_text
 
     known = Memory.open()
     if forget_all or forget is not None:
@@ -26,6 +26,6 @@ def memory(forget: str | None, forget_all: bool, as_json: bool) -> None:
         click.echo(to_json({"folder": state_folder(), "entries": entries}))
         return
     for entry in entries:
-        changes = changes_words(entry.changes) or "as asked"
+        changes = changes_text(entry.changes) or "as asked"
         click.echo(f"{entry.words}\n  {changes}; found after {entry.attempts} attempts")
     click.echo(f"{len(entries)} remembered in {state_folder()}. Next: holdfast memory --forget WORDS")

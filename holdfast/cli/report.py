@@ -1,4 +1,4 @@
-"""`holdfast report`: one self-contained HTML page with everything worth knowing of a run."""
+"""`holdfast report`: one self-contained HTML page about a run."""
 
 from pathlib import Path
 
@@ -9,21 +9,22 @@ from holdfast.core.artifacts import to_json
 
 @click.command()
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--out", metavar="FILE", type=click.Path(path_type=Path), help="Write it here, not to RUN/report.html.")
+@click.option(
+    "--out", metavar="FILE", type=click.Path(path_type=Path), help="Write the page here instead of RUN/report.html."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def report(run: Path, out: Path | None, as_json: bool) -> None:
-    """Write report.html of a RUN: finished, failed or still going, trained or supervised.
+    """Write the report of RUN as one HTML page. RUN may be finished, failed or still running.
 
-    Curves, mistakes, attempts with causes and remedies, the plan with reasons. One file that needs no network.
+    The page shows curves, mistakes, attempts with causes and remedies, and the plan with reasons. It needs no network.
     """
-    from holdfast.runs.report.headline import sentence_of, state_of
     from holdfast.runs.report.page import write_report
-    from holdfast.runs.story import read_story
+    from holdfast.runs.state import read_state
+    from holdfast.runs.wording import headline
 
-    target = write_report(run, out).resolve()
-    story = read_story(run)
+    target, state = write_report(run, out).resolve(), read_state(run)
     if as_json:
-        click.echo(to_json({"report": target, "state": state_of(story), "sentence": sentence_of(story)}))
+        click.echo(to_json({"report": target, "state": state.state, "sentence": headline(state)}))
         return
     click.echo(f"[ok] {target}")
-    click.echo(f"     {sentence_of(story)}")
+    click.echo(f"     {headline(state)}")

@@ -23,6 +23,8 @@ from typing import Any
 import ray
 
 from holdfast.core.artifacts import read_artifact
+from holdfast.core.events import Event
+from holdfast.core.old_events import untyped
 from holdfast.core.request import make_request as make_train_request
 from holdfast.core.runfolder import REQUEST, RESULT
 from holdfast.runs.command import command_job, make_request
@@ -32,7 +34,7 @@ from holdfast.runs.new_train import start_train
 from holdfast.runs.stopping import asked_by_signals
 from holdfast.runs.supervise import Result, StopRequest, supervise
 from holdfast.runs.train import Guard, resume_train
-from holdfast.runs.view import Foreground
+from holdfast.runs.wording import event_lines
 
 MAX_RETRIES = 100  # machines and workers that may be lost; how often the run itself may fail is Holdfast's to count
 _LOOK_SECONDS = 5.0
@@ -46,12 +48,11 @@ def _run_command(
     with contextlib.chdir(cwd), _environment(variables or {}):
         request = make_request(tuple(command), nodes=1, **options)
         join_folder(request, run)
-        view = Foreground(run, _show, shows_output=False)
 
         def go_on(guard: Guard) -> Result:
             stop = StopRequest()
             with guard(stop):
-                return supervise(run, command_job(request), on_event=view, stop=stop)
+                return supervise(run, command_job(request), on_event=untyped(_show), stop=stop)
 
         return _end(run, go_on)
 
@@ -61,8 +62,7 @@ def _train(out: str, **settings: Any) -> dict[str, Any]:
     run = Path(out).absolute()
     if not (run / REQUEST).exists():
         start_train(make_train_request({**settings, "out": str(run)}))
-    view = Foreground(run, _show, shows_output=False)
-    return _end(run, lambda guard: resume_train(run, on_event=view, guard=guard))
+    return _end(run, lambda guard: resume_train(run, on_event=untyped(_show), guard=guard))
 
 
 run_command = ray.remote(max_retries=MAX_RETRIES)(_run_command)
@@ -104,6 +104,8 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _show(content: bytes) -> None:
-    """Ray passes on what a worker prints."""
-    print(content.decode(errors="replace"), end="", flush=True)
+def _show(event: Event) -> None:
+    """Print what happens; Ray passes on what a worker prints."""
+    for line in event_lines(event):
+        if not line.is_detail:
+            print(f"holdfast: {line.text}", flush=True)

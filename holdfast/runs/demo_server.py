@@ -13,8 +13,8 @@ from typing import Any
 
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.runs.finished_model import FinishedModel
-from holdfast.runs.report.headline import title_of
-from holdfast.runs.story import read_story
+from holdfast.runs.state import read_state
+from holdfast.runs.wording import run_title
 
 _LOOPBACK = "127.0.0.1"
 _FIRST_PORT, _PORTS = 7860, 40
@@ -57,7 +57,7 @@ def serve_demo(
         "task": model.task,
         "about": dict(model.about),
         "options": {**options, **model.places()},
-        "title": title_of(read_story(model.run)) if model.run else model.folder.name,
+        "title": run_title(read_state(model.run)) if model.run else model.folder.name,
         "is_chat": model.is_chat,
         "prompts": _prompts(model),
         "port": port,

@@ -21,8 +21,8 @@ from typing import Any
 
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.runfolder import MANIFEST
-from holdfast.runs.report.headline import base_model, sentence_of
-from holdfast.runs.story import Story, read_story
+from holdfast.runs.state import RunState, read_state
+from holdfast.runs.wording import base_model, headline
 
 KINDS = ("script", "notebook", "docker")
 # As in engine.attempt_settings, which loads torch; a test holds the two together.
@@ -93,8 +93,8 @@ _IGNORE = "model\n**/__pycache__\n"
 
 def export_run(run: Path, kind: str, out: Path | None = None) -> Path:
     """Write a run as a script, a notebook or a container; gives the folder."""
-    story = read_story(run)
-    _refuse_what_cannot_be(story)
+    state = read_state(run)
+    _refuse_what_cannot_be(state)
     folder = out or run / "export" / kind
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RequestError(
@@ -104,9 +104,9 @@ def export_run(run: Path, kind: str, out: Path | None = None) -> Path:
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _take_data(story, folder / "data")
-        model = _take_model(story, folder / "base")
-        _writer(kind)(folder, script_of(story, model), _about(story))
+        _take_data(state, folder / "data")
+        model = _take_model(state, folder / "base")
+        _writer(kind)(folder, script_of(state, model), _about(state))
     except OSError as error:
         raise MachineError(
             f"the export cannot be written: {error.strerror}", seen=str(error.filename or folder)
@@ -114,14 +114,14 @@ def export_run(run: Path, kind: str, out: Path | None = None) -> Path:
     return folder
 
 
-def script_of(story: Story, model: str) -> str:
+def script_of(state: RunState, model: str) -> str:
     """The whole script, with the run's own numbers in it."""
-    constants = {name: story.settings.get(name, default) for name, default in DEFAULTS.items()}
+    constants = {name: state.settings.get(name, default) for name, default in DEFAULTS.items()}
     lines = [f"{name.upper()} = {_literal(value)}" for name, value in constants.items()]
     here = 'HERE = Path(__file__).parent if "__file__" in globals() else Path.cwd()'
     places = [here, f"MODEL = {model}", 'DATA, OUT = HERE / "data", HERE / "model"']
-    common, task = (_template(name) for name in ("common", _TEMPLATES[story.task]))
-    about = "\n".join(textwrap.wrap(_about(story), 110)).replace("\\", "/").replace('"', "'")
+    common, task = (_template(name) for name in ("common", _TEMPLATES[state.task]))
+    about = "\n".join(textwrap.wrap(_about(state), 110)).replace("\\", "/").replace('"', "'")
     head = f'"""{about}\n\n{_template("about").strip()}\n"""\n\n'
     return head + common.replace("@@SETTINGS@@", "\n".join([*places, *lines])) + "\n\n" + task
 
@@ -158,38 +158,38 @@ def requirements(script: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _about(story: Story) -> str:
-    data = Path(str(story.request.get("data") or (story.dataset.get("files") or ["data"])[0])).name
-    return f"Fine-tune {base_model(story)} on {data} ({story.task}), as a run of Holdfast did. {sentence_of(story)}"
+def _about(state: RunState) -> str:
+    data = Path(str(state.records.request.get("data") or (state.records.dataset.get("files") or ["data"])[0])).name
+    return f"Fine-tune {base_model(state)} on {data} ({state.task}), as a run of Holdfast did. {headline(state)}"
 
 
 def _template(name: str) -> str:
     return files("holdfast.runs").joinpath("scripts", f"{name}.py.txt").read_text(encoding="utf-8")
 
 
-def _refuse_what_cannot_be(story: Story) -> None:
-    if story.is_command:
+def _refuse_what_cannot_be(state: RunState) -> None:
+    if state.is_command:
         raise RequestError(
             "this run supervised a command of your own, so there is nothing to export",
-            seen=" ".join(map(str, story.request.get("command") or ())),
+            seen=" ".join(map(str, state.records.request.get("command") or ())),
         )
-    if story.task not in _TEMPLATES or not story.settings.get("prepared"):
+    if state.task not in _TEMPLATES or not state.settings.get("prepared"):
         raise RequestError(
-            f"the run {story.folder} is not planned yet, so there is nothing to export",
-            try_next=(f"holdfast resume {story.folder}",),
+            f"the run {state.folder} is not planned yet, so there is nothing to export",
+            try_next=(f"holdfast resume {state.folder}",),
         )
-    if not (Path(str(story.settings.get("prepared"))) / MANIFEST).is_file():
+    if not (Path(str(state.settings.get("prepared"))) / MANIFEST).is_file():
         raise RequestError(
             "the prepared data of this run is not there any more",
-            seen=str(story.settings.get("prepared")),
-            try_next=(f"holdfast resume {story.folder}",),
+            seen=str(state.settings.get("prepared")),
+            try_next=(f"holdfast resume {state.folder}",),
         )
-    if story.task == "two-tower" and story.manifest.get("form") == "vectors":
+    if state.task == "two-tower" and state.manifest.get("form") == "vectors":
         raise RequestError("a run over vectors cannot be exported yet", seen="the data holds vectors, not texts")
 
 
-def _take_data(story: Story, target: Path) -> None:
-    source = Path(story.settings["prepared"])
+def _take_data(state: RunState, target: Path) -> None:
+    source = Path(state.settings["prepared"])
     target.mkdir()
     shown = (".texts.npy", ".text_starts.npy")  # for people; nothing is learned from them
     arrays = [path for path in sorted(source.glob("*.npy")) if not path.name.endswith(shown)]
@@ -197,14 +197,14 @@ def _take_data(story: Story, target: Path) -> None:
         shutil.copyfile(path, target / path.name)
 
 
-def _take_model(story: Story, target: Path) -> str:
+def _take_model(state: RunState, target: Path) -> str:
     """What MODEL is in the script: a name on the hub, or the folder that is taken along."""
-    planned = story.plan.get("model")
+    planned = state.records.plan.get("model")
     if isinstance(planned, dict) and planned.get("source") == "hub" and planned.get("name"):
         return _literal(str(planned["name"]))
-    source = Path(str(story.settings["model"]))
+    source = Path(str(state.settings["model"]))
     if not source.is_dir():
-        return _literal(str(story.settings["model"]))
+        return _literal(str(state.settings["model"]))
     for path in sorted(source.rglob("*")):
         if path.is_file() and path.suffix in _MODEL_FILES:
             place = target / path.relative_to(source)

@@ -19,7 +19,7 @@ from holdfast.runs.finished_model import find_model
 from holdfast.runs.folders import new_folder
 from holdfast.runs.join import join_training
 from holdfast.runs.nodes import read_leader
-from holdfast.runs.status import read_request
+from holdfast.runs.state import read_request
 from holdfast.runs.trackers import require_trackers
 from holdfast.runs.walk import read_plan
 

@@ -16,7 +16,7 @@ from holdfast.runs.command import command_job, read_command_request
 from holdfast.runs.earlier import end_leftovers, is_left_running
 from holdfast.runs.holder import holder
 from holdfast.runs.nodes import read_leader
-from holdfast.runs.status import read_request
+from holdfast.runs.state import read_request
 from holdfast.runs.supervise import Job
 from holdfast.supervisor.ending import send
 

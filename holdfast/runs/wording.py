@@ -18,7 +18,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from holdfast.core import events as ev
-from holdfast.core.evidence import Decision
+from holdfast.core.evidence import Decision, Passage
 from holdfast.core.plan import Reason
 from holdfast.core.runfolder import REPORT, REQUEST
 from holdfast.core.scores import final_score, metric_name, metric_value, ordered_scores
@@ -26,6 +26,8 @@ from holdfast.core.text import human_bytes, human_seconds, plural, processes_wor
 from holdfast.runs.state import AttemptState, RunState
 
 Mark = Literal["", "ok", "..", "!", "x", "--"]  # nothing, done, going on, look at this, failed, stopped or skipped
+
+NO_LABEL = "the model predicts no label at all: it has learned too little"
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SHOWN_CHARACTERS = 300
@@ -321,10 +323,6 @@ def attempt_facts(attempt: AttemptState) -> Iterator[str]:
         yield f"ran {human_seconds(attempt.seconds)}"
     if isinstance(attempt.resumed, ev.Resumed):
         yield f"resumed from step {attempt.resumed.step:,}"
-    if attempt.step:
-        yield f"reached step {attempt.step:,}"
-    if attempt.noticed_after_seconds:
-        yield f"noticed after {human_seconds(attempt.noticed_after_seconds)}"
     if attempt.peak_bytes:
         yield f"peak memory {human_bytes(attempt.peak_bytes)}"
 
@@ -343,6 +341,18 @@ def cause_text(attempt: AttemptState) -> str:
 def cause_label(attempt: AttemptState) -> str:
     """How sure the cause is: "Cause, proven", "Probable cause"."""
     return _DOUBT.get(attempt.diagnosis.confidence if attempt.diagnosis else "", "Cause")
+
+
+def proof_lines(attempt: AttemptState) -> list[str]:
+    """What proves the cause: lines of the log, and what was observed."""
+    return [seen_text(one) for one in attempt.diagnosis.because] if attempt.diagnosis else []
+
+
+def seen_text(seen: Any) -> str:
+    """A line of the log with its number, or an observation."""
+    if isinstance(seen, Passage):
+        return f"line {seen.line}: {clean(seen.text, 1000)}" if seen.line else clean(seen.text, 1000)
+    return str(seen)
 
 
 def decision_text(decision: Decision) -> str:
@@ -640,9 +650,7 @@ def _scores(state: RunState) -> Iterator[Line]:
     for split, metrics in found:
         yield Line(scores_text(metrics), "ok", split)
         if gives_no_label(metrics):
-            yield Line(
-                "the model predicts no label at all: it has learned too little. Try more epochs or a higher lr", "!"
-            )
+            yield Line(f"{NO_LABEL}; try more epochs or a higher learning rate", "!")
     if not found:
         yield Line(f"{not_measured_text(state)}. To measure it: --validation FILE, or --validation-share 0.2", "!")
 

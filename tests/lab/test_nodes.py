@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.core.records import Outcome
 from holdfast.core.runfolder import OUTPUT, part_folder
-from holdfast.runs.status import read_status
+from holdfast.runs.state import read_state
 from tests.lab.supervised import LIMIT_SECONDS
 from tests.lab.together import Together
 
@@ -45,7 +45,7 @@ def test_a_process_killed_on_another_machine_is_named_and_both_begin_anew(togeth
     together.variables["PAUSE"] = "0.1"
     together.start_both()
     process = together.rank_of("b", 25)
-    shown = {node.name: node.state for node in read_status(together.run).nodes}
+    shown = {node.name: node.state for node in read_state(together.run).nodes}
     os.kill(process, signal.SIGKILL)
     done = together.finish()
     assert done.exit_code == 0, done.output

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.runfolder import CHILD, OUTPUT
-from holdfast.runs.status import read_status
+from holdfast.runs.state import read_state
 from holdfast.supervisor.members import find_member
 from tests.lab.supervised import Supervised, start, supervise
 
@@ -134,11 +134,11 @@ def test_a_child_that_outlives_its_supervisor_is_shown_and_can_be_stopped(tmp_pa
     pid = json.loads((run / "attempts" / "01" / CHILD).read_text())["pid"]
     supervisor.kill()
     supervisor.wait()
-    assert read_status(run).state == "training"
+    assert read_state(run).state == "training"
     stopping = [PYTHON, "-m", "holdfast", "stop", str(run)]
     said = subprocess.run(stopping, capture_output=True, text=True, timeout=60).stdout.splitlines()
     assert "its supervisor is gone" in said[0]
     assert "ended 1 process" in said[1]
     left = find_member(pid)  # an entry in the table, where nobody reaps it
     assert left is None or left.is_gone
-    assert read_status(run).state == "stopped"
+    assert read_state(run).state == "stopped"

@@ -1,4 +1,4 @@
-"""The data it learned from: splits, labels, lengths, what was chosen while reading it, and what is worth a look."""
+"""The training data: splits, labels, lengths, what was chosen while reading it, and what is worth checking."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,30 +6,30 @@ from pathlib import Path
 from holdfast.core.text import plural
 from holdfast.runs.report.html import Html, details, join, section, table, tag
 from holdfast.runs.report.svg_charts import bar_chart, meter
-from holdfast.runs.story import Story
+from holdfast.runs.state import RunState
 
 _BINS = 24
 _SHOWN_LABELS = 30
 _SHOWN_BAD_ROWS = 10
 
 
-def data_section(story: Story) -> Html:
+def data_section(state: RunState) -> Html:
     """What is known of the data; nothing for a command."""
-    facts, manifest = story.dataset, story.manifest
+    facts, manifest = state.records.dataset, state.manifest
     if not facts and not manifest:
         return Html("")
     return section(
         "The data",
-        _splits(story),
-        tag("div", _labels(story), _lengths(story), class_="pair"),
-        _warnings(story),
-        _choices(story),
+        _splits(state),
+        tag("div", _labels(state), _lengths(state), class_="pair"),
+        _warnings(state),
+        _choices(state),
         id_="data",
     )
 
 
 def histogram(lengths: Sequence[int], most: int = _BINS) -> list[tuple[str, float]]:
-    """How many texts have how many tokens, in about so many ranges of round width. The last one takes the rest."""
+    """How many texts have how many tokens, in about `most` ranges of round width; the last range takes the rest."""
     if not len(lengths):
         return []
     ordered = sorted(int(length) for length in lengths)
@@ -47,8 +47,8 @@ def histogram(lengths: Sequence[int], most: int = _BINS) -> list[tuple[str, floa
     return [(name, float(value)) for name, value in zip(names, bins, strict=True)][first:]
 
 
-def _splits(story: Story) -> Html | None:
-    splits = story.manifest.get("splits")
+def _splits(state: RunState) -> Html | None:
+    splits = state.manifest.get("splits")
     rows = []
     if isinstance(splits, dict):
         rows = [
@@ -56,19 +56,19 @@ def _splits(story: Story) -> Html | None:
             for name, found in splits.items()
             if isinstance(found, dict)
         ]
-    elif isinstance(story.dataset.get("splits"), dict):
-        rows = [[name, f"{count:,}", ""] for name, count in story.dataset["splits"].items()]
-    form = story.dataset.get("form")
-    files = [Path(str(file)).name for file in story.dataset.get("files") or ()]
-    said = ", ".join(filter(None, (story.task, str(form or ""), ", ".join(files[:5]))))
+    elif isinstance(state.records.dataset.get("splits"), dict):
+        rows = [[name, f"{count:,}", ""] for name, count in state.records.dataset["splits"].items()]
+    form = state.records.dataset.get("form")
+    files = [Path(str(file)).name for file in state.records.dataset.get("files") or ()]
+    said = ", ".join(filter(None, (state.task, str(form or ""), ", ".join(files[:5]))))
     return join(
         tag("p", said, class_="meta") if said else None,
         table(["split", "rows", "tokens"], rows, numbers=(1, 2)) if rows else None,
     )
 
 
-def _labels(story: Story) -> Html:
-    counts = story.dataset.get("labels")
+def _labels(state: RunState) -> Html:
+    counts = state.records.dataset.get("labels")
     if not isinstance(counts, dict) or not counts:
         return Html("")
     ordered = sorted(counts.items(), key=lambda item: -item[1])
@@ -84,23 +84,23 @@ def _labels(story: Story) -> Html:
     )
 
 
-def _lengths(story: Story) -> Html:
-    lengths = _token_lengths(story)
-    limit = story.manifest.get("max_length")
-    name = "passages" if story.task == "two-tower" else "training texts"
+def _lengths(state: RunState) -> Html:
+    lengths = _token_lengths(state)
+    limit = state.manifest.get("max_length")
+    name = "passages" if state.task == "two-tower" else "training texts"
     bars = histogram(lengths)
     if bars:
         ordered = sorted(lengths)
         median, longest = ordered[len(ordered) // 2], ordered[-1]
-        about = f"Half have at most {median:,} tokens, the longest has {longest:,}."
-        cut = f" Longer ones were cut to {limit:,}." if limit and longest >= limit else ""
+        about = f"Median: {median:,} tokens; longest: {longest:,}."
+        cut = f" Longer texts were truncated to {limit:,}." if limit and longest >= limit else ""
         return tag(
             "div",
             tag("h3", "Lengths"),
             bar_chart(f"Tokens of {len(lengths):,} {name}", about, bars, "tokens"),
             tag("p", about + cut, class_="meta"),
         )
-    found = story.dataset.get("lengths")
+    found = state.records.dataset.get("lengths")
     if not isinstance(found, dict) or not found:
         return Html("")
     rows = [
@@ -108,27 +108,27 @@ def _lengths(story: Story) -> Html:
         for role, one in found.items()
         if isinstance(one, dict)
     ]
-    head = ["text", "counted in", "median", "95 of 100 within", "longest"]
+    head = ["text", "unit", "median", "95th percentile", "longest"]
     return tag("div", tag("h3", "Lengths"), table(head, rows, numbers=(2, 3, 4)))
 
 
-def _token_lengths(story: Story) -> list[int]:
-    """Tokens of each text, from the prepared arrays; none where they or numpy are not here."""
-    prepared = story.settings.get("prepared")
+def _token_lengths(state: RunState) -> list[int]:
+    """Tokens of each text, from the prepared arrays; none where the arrays or numpy are missing."""
+    prepared = state.settings.get("prepared")
     if not prepared:
         return []
     try:
         from holdfast.data.shards import open_tokens
 
-        name = "corpus" if story.task == "two-tower" else "train"
+        name = "corpus" if state.task == "two-tower" else "train"
         return [int(length) for length in open_tokens(Path(prepared), name).lengths]
     except (ImportError, OSError, ValueError):
         return []
 
 
-def _warnings(story: Story) -> Html | None:
-    warnings = [tag("li", warning) for warning in story.dataset.get("warnings") or ()]
-    bad = story.dataset.get("bad_row_count") or 0
+def _warnings(state: RunState) -> Html | None:
+    warnings = [tag("li", warning) for warning in state.records.dataset.get("warnings") or ()]
+    bad = state.records.dataset.get("bad_row_count") or 0
     rows = [
         [
             f"{one.get('file', '')}, row {one.get('row', '')}",
@@ -136,19 +136,19 @@ def _warnings(story: Story) -> Html | None:
             one.get("value", ""),
             one.get("reason", ""),
         ]
-        for one in (story.dataset.get("bad_rows") or ())[:_SHOWN_BAD_ROWS]
+        for one in (state.records.dataset.get("bad_rows") or ())[:_SHOWN_BAD_ROWS]
         if isinstance(one, dict)
     ]
     return join(
-        join(tag("h3", "Worth a second look"), tag("ul", warnings, class_="notes")) if warnings else None,
-        details(f"{plural(bad, 'row')} that could not be used", table(["where", "column", "value", "reason"], rows))
+        join(tag("h3", "Worth checking"), tag("ul", warnings, class_="notes")) if warnings else None,
+        details(f"{plural(bad, 'row')} that are unusable", table(["where", "column", "value", "reason"], rows))
         if rows
         else None,
     )
 
 
-def _choices(story: Story) -> Html | None:
-    choices = story.dataset.get("choices")
+def _choices(state: RunState) -> Html | None:
+    choices = state.records.dataset.get("choices")
     if not isinstance(choices, dict) or not choices:
         return None
     rows = [

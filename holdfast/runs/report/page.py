@@ -1,4 +1,4 @@
-"""Writes `report.html`: one page with everything worth knowing of a run. No network, no script.
+"""Writes `report.html`: one page with everything worth knowing about a run. No network, no script.
 
 Reads: the run folder. Leaves: `report.html`, whole or not at all. Everything in the data is shown as text.
 """
@@ -13,17 +13,18 @@ from holdfast.core.disk_space import cannot_put
 from holdfast.core.runfolder import REPORT
 from holdfast.runs.report.attempts_section import attempts_section
 from holdfast.runs.report.data_section import data_section
-from holdfast.runs.report.headline import everything, head, links, title_of, use_section
+from holdfast.runs.report.headline import everything, head, links, use_section
 from holdfast.runs.report.html import Html, tag
 from holdfast.runs.report.learning_section import learning_section
 from holdfast.runs.report.plan_section import forecast_section, machine_section, plan_section
 from holdfast.runs.report.result_section import mistakes_section, result_section
-from holdfast.runs.story import Story, read_story
+from holdfast.runs.state import RunState, read_whole_state
+from holdfast.runs.wording import run_title
 
 
 def write_report(run: Path, out: Path | None = None) -> Path:
-    """Write the page of a run; gives where it lies."""
-    page = render_report(read_story(run))
+    """Write the page of a run; returns its path."""
+    page = render_report(read_whole_state(run))
     target = out or run / REPORT
     draft = target.with_name(f".{target.name}.{os.getpid()}.draft")
     try:
@@ -35,22 +36,22 @@ def write_report(run: Path, out: Path | None = None) -> Path:
     return target
 
 
-def render_report(story: Story) -> str:
+def render_report(state: RunState) -> str:
     """The page as text."""
     parts = [
-        ("learning", "How it learned", learning_section(story)),
-        ("result", "How good it is", result_section(story)),
-        ("mistakes", "What it answers" if story.task == "causal" else "What it gets wrong", mistakes_section(story)),
-        ("use" if story.has_model else "next", "Use it" if story.has_model else "What next", use_section(story)),
-        ("attempts", "Attempts", attempts_section(story)),
-        ("data", "The data", data_section(story)),
-        ("plan", "The plan", plan_section(story)),
-        ("forecast", "Forecast", forecast_section(story)),
-        ("machine", "The machine", machine_section(story)),
+        ("learning", "How it learned", learning_section(state)),
+        ("result", "How good it is", result_section(state)),
+        ("mistakes", "What it answers" if state.task == "causal" else "What it gets wrong", mistakes_section(state)),
+        ("use" if state.has_model else "next", "Use it" if state.has_model else "What next", use_section(state)),
+        ("attempts", "Attempts", attempts_section(state)),
+        ("data", "The data", data_section(state)),
+        ("plan", "The plan", plan_section(state)),
+        ("forecast", "Forecast", forecast_section(state)),
+        ("machine", "The machine", machine_section(state)),
     ]
     made = datetime.datetime.now().astimezone()
-    footer = f"Written by Holdfast {__version__}, {made:%Y-%m-%d %H:%M %Z}, from {story.folder}"
-    body = tag("body", head(story), links(parts), tag("main", everything(parts)), tag("footer", footer))
+    footer = f"Written by Holdfast {__version__}, {made:%Y-%m-%d %H:%M %Z}, from {state.folder}"
+    body = tag("body", head(state), links(parts), tag("main", everything(parts)), tag("footer", footer))
     page = tag(
         "html",
         tag(
@@ -58,9 +59,9 @@ def render_report(story: Story) -> str:
             tag("meta", charset="utf-8"),
             tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
             tag("meta", name="color-scheme", content="light dark"),
-            # Nothing may be fetched or run, whatever the data holds.
+            # Nothing may be fetched or run, whatever is in the data.
             tag("meta", http_equiv="Content-Security-Policy", content="default-src 'none'; style-src 'unsafe-inline'"),
-            tag("title", f"{title_of(story)} - Holdfast"),
+            tag("title", f"{run_title(state)} - Holdfast"),
             tag("style", Html(files("holdfast.runs.report").joinpath("report.css").read_text(encoding="utf-8"))),
         ),
         body,

@@ -1,26 +1,26 @@
-"""The plan with its reasons, what was timed to choose it, what was forecast, and the machine it was for."""
+"""The plan with its reasons, the timings it was chosen by, the forecast, and the machine."""
 
 import json
-from collections.abc import Iterator
-from typing import TypeGuard
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeGuard
 
 from holdfast.core.text import human_bytes, human_seconds
 from holdfast.runs.report.html import Html, details, join, section, table, tag
 from holdfast.runs.report.svg_charts import meter
 from holdfast.runs.result import excuses
-from holdfast.runs.story import Json, Story
+from holdfast.runs.state import RunState
 
 _NOT_SHOWN = {"run", "prepared"}
 _FORECAST = (
     ("seconds", "time", human_seconds),
     ("peak_bytes", "peak memory", human_bytes),
-    ("card_peak_bytes", "peak memory of the card", human_bytes),
+    ("card_peak_bytes", "peak GPU memory", human_bytes),
 )
 
 
-def plan_section(story: Story) -> Html:
-    """Every setting with its reason; where no plan was kept, the settings alone."""
-    choices = story.plan.get("choices")
+def plan_section(state: RunState) -> Html:
+    """Every setting with its reason; without a plan, the settings alone."""
+    choices = state.records.plan.get("choices")
     rows = []
     if isinstance(choices, dict):
         rows = [
@@ -28,29 +28,33 @@ def plan_section(story: Story) -> Html:
             for name, choice in choices.items()
             if isinstance(choice, dict)
         ]
-    given = {name: value for name, value in story.settings.items() if name not in _NOT_SHOWN}
+    given = {name: value for name, value in state.settings.items() if name not in _NOT_SHOWN}
     plain = table(["setting", "value"], [[name, _plain(value)] for name, value in given.items()]) if given else None
     shown = table(["setting", "value", "because"], rows, class_="reasons") if rows else plain
     return section(
         "The plan",
         shown,
-        _timed(story.plan.get("measured")),
-        _proof(story.plan.get("proof")),
-        details("All settings of the last attempt" if story.attempts else "All settings", plain)
+        _timed(state.records.plan.get("measured")),
+        _proof(state.records.plan.get("proof")),
+        details("All settings of the last attempt" if state.attempts else "All settings", plain)
         if rows and plain
         else None,
         id_="plan",
     )
 
 
-def forecast_section(story: Story) -> Html:
-    """What was forecast beside what happened."""
-    compared = story.result.get("forecast")
+def forecast_section(state: RunState) -> Html:
+    """The forecast next to what happened."""
+    compared = state.records.result.get("forecast")
     rows: list[list[str]] = []
     reasons: list[str] = []
     for name, words, write in _FORECAST:
         found = compared.get(name) if isinstance(compared, dict) else None
-        planned = (story.plan.get("forecast") or {}).get(name) if isinstance(story.plan.get("forecast"), dict) else None
+        planned = (
+            (state.records.plan.get("forecast") or {}).get(name)
+            if isinstance(state.records.plan.get("forecast"), dict)
+            else None
+        )
         if isinstance(found, dict) and _is_number(found.get("forecast")) and _is_number(found.get("actual")):
             error = found["actual"] / found["forecast"] - 1 if found["forecast"] else 0.0
             rows.append([words, write(found["forecast"]), write(found["actual"]), f"{error:+.0%}"])
@@ -59,20 +63,20 @@ def forecast_section(story: Story) -> Html:
             rows.append([words, write(planned), "", ""])
     if not rows:
         return Html("")
-    said = (story.plan.get("forecast") or {}).get("because")
+    said = (state.records.plan.get("forecast") or {}).get("because")
     because = ". ".join(words[0].upper() + words[1:] for words in (str(said or ""), *reasons) if words)
     head = ["", "forecast", "actual", "off by"]
     return section(
-        "Forecast and reality",
+        "Forecast and actual",
         table(head, rows, numbers=(1, 2, 3)),
         tag("p", because, class_="meta") if because else None,
         id_="forecast",
     )
 
 
-def machine_section(story: Story) -> Html:
+def machine_section(state: RunState) -> Html:
     """What the machine was."""
-    entries = [tag("div", tag("dt", name), tag("dd", value)) for name, value in _machine(story.machine)]
+    entries = [tag("div", tag("dt", name), tag("dd", value)) for name, value in _machine(state.records.machine)]
     findings = [
         tag(
             "li",
@@ -80,7 +84,7 @@ def machine_section(story: Story) -> Html:
             one.get("title") or one.get("slug", ""),
             f" ({one['seen']})" if one.get("seen") else "",
         )
-        for one in story.doctor.get("findings") or ()
+        for one in state.records.doctor.get("findings") or ()
         if isinstance(one, dict) and one.get("severity") in ("blocker", "warning")
     ]
     return section(
@@ -105,7 +109,7 @@ def _timed(measured: object) -> Html | None:
         said = [
             "chosen" if one.get("is_chosen") else "",
             "reference" if one.get("is_reference") else "",
-            "" if one.get("agrees", True) else "disagrees with the reference",
+            "" if one.get("agrees", True) else "differs from the reference",
             str(one.get("because") or ""),
         ]
         words = one.get("words") or _plain(one.get("candidate"))
@@ -118,23 +122,23 @@ def _timed(measured: object) -> Html | None:
             ]
         )
     head = ["candidate", unit.replace("_", " ") or "speed", "peak memory", ""]
-    return join(tag("h3", "What was timed here, on this model and data"), table(head, rows))
+    return join(tag("h3", "Timed on this machine, with this model and data"), table(head, rows))
 
 
 def _proof(proof: object) -> Html | None:
     if not isinstance(proof, dict) or not proof.get("state"):
         return None
     because = f": {proof['because']}" if proof.get("because") else ""
-    return tag("p", f"Proof before spending: {proof['state']}{because}.", class_="meta")
+    return tag("p", f"Proof: {proof['state']}{because}.", class_="meta")
 
 
-def _machine(facts: Json) -> Iterator[tuple[str, str]]:
+def _machine(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if facts.get("os"):
         yield "system", " ".join(filter(None, (str(facts["os"]), str(facts.get("os_version") or ""))))
     if facts.get("chip"):
         yield "processor", str(facts["chip"])
     if facts.get("cpu_count"):
-        yield "processors it may use", str(facts["cpu_count"])
+        yield "usable cores", str(facts["cpu_count"])
     if _is_number(facts.get("memory_bytes")):
         yield "memory", human_bytes(facts["memory_bytes"])
     for gpu in facts.get("gpus") or ():

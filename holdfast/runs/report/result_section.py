@@ -1,54 +1,56 @@
-"""How good the model is: metrics, the table of labels, which were taken for which, and examples it gets wrong."""
+"""How good the model is: metrics, scores by label, the confusion matrix, and examples it gets wrong."""
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
-from holdfast.runs.report.headline import metric_name, state_of
+from holdfast.core.scores import metric_name, ordered_scores
 from holdfast.runs.report.html import Content, Html, breakable, details, join, section, table, tag
 from holdfast.runs.report.svg_charts import meter
-from holdfast.runs.result import NO_LABEL, gives_no_label, nothing_measured
-from holdfast.runs.story import Json, Story
+from holdfast.runs.state import RunState
+from holdfast.runs.wording import NO_LABEL, gives_no_label, not_measured_text, sentence
+
+Json = dict[str, Any]
 
 _SHOWN_CASES, _MORE_CASES = 8, 32
 _LARGEST_TABLE = 16  # labels; a larger matrix is drawn, and its worst cells are listed
 _WORST = 15
 _DRAWN = 600
-_ORDER = ("accuracy", "micro_f1", "macro_f1", "exact_match", "ndcg@10", "mrr@10", "recall@1", "recall@5", "recall@10")
 
 
-def result_section(story: Story) -> Html:
-    """The figures of the finished model."""
-    splits = _splits(story)
+def result_section(state: RunState) -> Html:
+    """The metrics of the finished model."""
+    splits = _splits(state)
     if not splits:
-        is_trained = state_of(story) == "finished" and not story.is_command
-        said = nothing_measured(story.dataset) if is_trained else ""
-        return section("How good it is", tag("p", f"{said[0].upper()}{said[1:]}."), id_="result") if said else Html("")
+        if state.state != "finished" or state.is_command:
+            return Html("")
+        return section("How good it is", tag("p", sentence(not_measured_text(state))), id_="result")
     shown = "test" if "test" in splits else "validation"
-    kept, steps = story.metrics.get("step"), story.metrics.get("steps")
+    kept, steps = state.records.metrics.get("step"), state.records.metrics.get("steps")
     note = f"The weights of step {kept:,} of {steps:,}." if isinstance(kept, int) and isinstance(steps, int) else ""
     return section(
         "How good it is",
         tag("p", note, class_="meta") if note else None,
         _metrics(splits),
-        tag("p", f"{NO_LABEL[0].upper()}{NO_LABEL[1:]}.") if gives_no_label(splits[shown]) else None,
+        tag("p", sentence(NO_LABEL)) if gives_no_label(splits[shown]) else None,
         _classes(splits[shown].get("classes"), shown),
         _confusion(splits[shown].get("confusion"), _names(splits[shown].get("classes")), shown),
         id_="result",
     )
 
 
-def metrics_table(story: Story) -> Html:
-    """The figures of each split alone; nothing before there are any."""
-    splits = _splits(story)
+def metrics_table(state: RunState) -> Html:
+    """The metrics of each split alone; nothing before there are any."""
+    splits = _splits(state)
     return _metrics(splits) if splits else Html("")
 
 
-def mistakes_section(story: Story) -> Html:
+def mistakes_section(state: RunState) -> Html:
     """Examples that it gets wrong; for a language model what it answers."""
-    examples = [one for one in story.misjudged.get("examples") or () if isinstance(one, dict)]
-    split = story.misjudged.get("split", "")
-    samples = (story.metrics.get("validation") or {}).get("samples") if story.metrics else None
-    if story.task == "causal" and isinstance(samples, list):
+    examples = [one for one in state.records.misjudged.get("examples") or () if isinstance(one, dict)]
+    split = state.records.misjudged.get("split", "")
+    samples = (state.records.metrics.get("validation") or {}).get("samples") if state.records.metrics else None
+    if state.task == "causal" and isinstance(samples, list):
         return section(
             "What it answers",
             tag("ul", [_sample(one) for one in samples if isinstance(one, dict)], class_="cases"),
@@ -57,18 +59,18 @@ def mistakes_section(story: Story) -> Html:
     if not examples:
         return Html("")
     shown = [_query(one) if "query" in one else _text(one) for one in examples[: _SHOWN_CASES + _MORE_CASES]]
-    order = "those whose answer is furthest first" if "query" in examples[0] else "those it is surest of first"
+    order = "those with the lowest-ranked answer first" if "query" in examples[0] else "the most confident ones first"
     return section(
         "What it gets wrong",
-        tag("p", f"From the {split} split, {order}. Some may be wrong in the data, not in the model.", class_="meta"),
+        tag("p", f"From the {split} split, {order}. Some labels may be wrong in the data.", class_="meta"),
         tag("ul", shown[:_SHOWN_CASES], class_="cases"),
-        details("More of them", tag("ul", more, class_="cases")) if (more := shown[_SHOWN_CASES:]) else None,
+        details("More", tag("ul", more, class_="cases")) if (more := shown[_SHOWN_CASES:]) else None,
         id_="mistakes",
     )
 
 
 def worst_confusions(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> list[tuple[str, str, int, int]]:
-    """Which label was most often taken for which other: truth, guess, how often, and of how many."""
+    """The most frequent confusions: label, prediction, how often, and of how many."""
     found = [
         (names[row], names[column], count, sum(counts))
         for row, counts in enumerate(confusion)
@@ -78,21 +80,16 @@ def worst_confusions(confusion: Sequence[Sequence[int]], names: Sequence[str]) -
     return sorted(found, key=lambda one: -one[2])[:_WORST]
 
 
-def _splits(story: Story) -> dict[str, Json]:
-    return {name: found for name in ("validation", "test") if isinstance(found := story.metrics.get(name), dict)}
+def _splits(state: RunState) -> dict[str, Json]:
+    return {
+        name: found for name in ("validation", "test") if isinstance(found := state.records.metrics.get(name), dict)
+    }
 
 
 def _metrics(splits: dict[str, Json]) -> Html:
-    names = dict.fromkeys(
-        name
-        for found in splits.values()
-        for name, value in found.items()
-        if isinstance(value, int | float)
-        and name != "negative_loss"
-        and not (name == "micro_f1" and "accuracy" in found)
-    )
-    ordered = sorted(names, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
-    rows = [[metric_name(name), *(_figure(found.get(name)) for found in splits.values())] for name in ordered]
+    names = ordered_scores({name: value for found in splits.values() for name, value in found.items()})
+    shown = [name for name in names if not (name == "micro_f1" and "accuracy" in names)]
+    rows = [[metric_name(name), *(_figure(found.get(name)) for found in splits.values())] for name in shown]
     return table(["metric", *splits], rows, numbers=range(1, len(splits) + 1))
 
 
@@ -129,9 +126,9 @@ def _confusion(found: object, names: list[str], split: str) -> Html | None:
     listed = None
     if worst and len(names) > 3:
         rows = [[truth, guess, f"{count:,}", f"{count / whole:.0%}"] for truth, guess, count, whole in worst]
-        head = ["is", "was taken for", "texts", "of that label"]
-        listed = table(head, rows, caption="Most often taken for another", numbers=(2, 3))
-    return join(tag("h3", f"Which was taken for which, {split}"), shown, listed)
+        head = ["label", "predicted as", "texts", "of that label"]
+        listed = table(head, rows, caption="Most frequent confusions", numbers=(2, 3))
+    return join(tag("h3", f"Confusion matrix, {split}"), shown, listed)
 
 
 def _as_table(confusion: list[list[int]], names: list[str]) -> Html:
@@ -153,11 +150,11 @@ def _as_table(confusion: list[list[int]], names: list[str]) -> Html:
         "thead",
         tag(
             "tr",
-            tag("th", "is / was taken for", scope="col"),
+            tag("th", "label / predicted", scope="col"),
             [tag("th", breakable(name), scope="col") for name in names],
         ),
     )
-    caption = "Rows are what a text is, columns what the model said"
+    caption = "Rows are labels, columns are predictions"
     inner = tag("table", tag("caption", caption), head, tag("tbody", rows), class_="confusion")
     return tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label=caption)
 
@@ -171,12 +168,12 @@ def _as_drawing(confusion: list[list[int]], names: list[str]) -> Html:
             Html(
                 f'<rect x="{column * size:.1f}" y="{row * size:.1f}" width="{size:.1f}" height="{size:.1f}" '
                 f'fill="currentColor" fill-opacity="{0.12 + 0.88 * count / whole:.2f}">'
-                f"{tag('title', f'{names[row]} taken for {names[column]}: {count} of {whole}')}</rect>"
+                f"{tag('title', f'{names[row]} predicted as {names[column]}: {count} of {whole}')}</rect>"
             )
             for column, count in enumerate(counts)
             if count
         ]
-    about = f"{len(names)} labels. A dark diagonal is right; each other cell is a label taken for another."
+    about = f"{len(names)} labels. The diagonal is correct; every other cell is a confusion."
     drawing = tag(
         "svg",
         tag("title", "Confusion matrix"),
@@ -197,16 +194,17 @@ def _text(one: Json) -> Html:
         return ", ".join(_with_chance(str(name), chances) for name in found) or "none"
 
     return _case(
-        one.get("text", ""), [("is", labels(one.get("wanted"))), ("it said", labels(one.get("guessed"))), _row(one)]
+        one.get("text", ""),
+        [("label", labels(one.get("wanted"))), ("predicted", labels(one.get("guessed"))), _row(one)],
     )
 
 
 def _query(one: Json) -> Html:
     rank = one.get("rank")
-    facts = [("rank of the answer", str(rank) if rank else "not among the first 100"), _row(one)]
+    facts = [("rank of the answer", str(rank) if rank else "below 100"), _row(one)]
     body = join(
-        tag("span", "asked", class_="label"), tag("span", one.get("query", ""), class_="said"),
-        tag("span", "wanted", class_="label"), tag("span", one.get("wanted", ""), class_="said"),
+        tag("span", "query", class_="label"), tag("span", one.get("query", ""), class_="said"),
+        tag("span", "expected", class_="label"), tag("span", one.get("wanted", ""), class_="said"),
         tag("span", "found first", class_="label"), tag("span", one.get("found", ""), class_="said"),
     )  # fmt: skip
     return tag("li", body, _facts(facts))

@@ -232,7 +232,7 @@ def _value(value: float | None, decimals: int, percent: bool) -> str:
     if value is None:
         return ""
     if percent:
-        return f"{value * 100:.{max(0, decimals)}f} %"
+        return f"{value * 100:.{max(0, decimals)}f}%"
     return f"{value:,.{decimals}f}" if abs(value) >= 1e-4 or value == 0 else f"{value:.1e}"
 
 

@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from holdfast.core.errors import RequestError
 from holdfast.runs.report.headline import metric_name
-from holdfast.runs.view import clean
+from holdfast.runs.wording import clean
 from holdfast.service.jobs.limits import count_test
 from holdfast.service.jobs.models import Hook, HookKind, Job, JobState, Notice
 from holdfast.service.jobs.webhooks import Delivery, check_address, deliver

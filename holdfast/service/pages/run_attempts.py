@@ -1,7 +1,7 @@
 """The attempts of a run for its page: what ended each, the proof, what was done about it, and the evidence to open."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from django.utils.safestring import SafeString, mark_safe
@@ -11,10 +11,10 @@ from holdfast.core.records import to_record
 from holdfast.core.runfolder import STACKS
 from holdfast.core.text import human_seconds
 from holdfast.runs.report.learning_section import memory_chart
+from holdfast.runs.state import RunReader
 from holdfast.runs.story import AttemptStory, Story
 from holdfast.runs.timeline import outcome_of, progress_words, span_of
-from holdfast.runs.view import changes_words
-from holdfast.runs.wording import reason_text
+from holdfast.runs.wording import changes_text, reason_text
 from holdfast.service.jobs.evidence_files import evidence_names
 from holdfast.service.jobs.secrets import without_secrets
 from holdfast.service.pages.run_words import moment
@@ -87,7 +87,7 @@ def _sight(story: Story, attempt: AttemptStory, *, is_running: bool) -> AttemptS
         files=files,
         stack=_stack(attempt.folder / stacks[0]) if stacks and is_failed else "",
         memory=mark_safe(
-            memory_chart(replace(story, attempts=(attempt,))) if is_failed else ""
+            memory_chart(RunReader(story.folder).read(is_supervised=is_running), attempt.number) if is_failed else ""
         ),  # built by `tag`, which escapes
         tail=without_secrets(attempt.tail(_TAIL_LINES)) if is_failed else "",
         is_failed=is_failed,
@@ -109,7 +109,7 @@ def _remedy(attempt: AttemptStory) -> str:
     change = rung.get("change") if isinstance(rung, dict) else None
     because = reason_text(to_record(decision.get("reason"), Reason))
     said = title or {"again": "the same again", "stop": "nothing more was tried"}.get(str(decision.get("action")), "")
-    words = f" [{changes_words(change)}]" if isinstance(change, dict) and change else ""
+    words = f" [{changes_text(change)}]" if isinstance(change, dict) and change else ""
     return f"{said}{words}" + (f": {because}" if because else "") if said or because else ""
 
 

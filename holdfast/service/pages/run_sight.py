@@ -14,12 +14,13 @@ from django.utils.safestring import SafeString, mark_safe
 from holdfast.core.errors import RequestError
 from holdfast.core.runfolder import EVENTS, REPORT
 from holdfast.core.text import human_bytes, human_seconds, plural
-from holdfast.runs.report.headline import sentence_of
 from holdfast.runs.report.html import Html, tag
 from holdfast.runs.report.learning_section import loss_chart, memory_chart, metric_chart, rate_chart
 from holdfast.runs.report.plan_section import forecast_section, machine_section, plan_section
 from holdfast.runs.report.result_section import metrics_table, mistakes_section, result_section
+from holdfast.runs.state import RunReader, RunState
 from holdfast.runs.story import Story
+from holdfast.runs.wording import headline
 from holdfast.service.jobs.followed import follow_events, follow_story, marks_of
 from holdfast.service.jobs.models import Job, JobGoal, JobState
 from holdfast.service.jobs.secrets import without_places, without_secrets
@@ -112,6 +113,7 @@ def read_sight(job: Job) -> RunSight:
     sentence, look = _sentence(job, story, phase)
     attempts = _safely(lambda: attempts_of(story, is_running=is_running), "attempts") or ()
     model = getattr(job, "trained_model", None)
+    state = _state(job)
     return RunSight(
         job=job,
         words=state_words(job, phase),
@@ -130,7 +132,7 @@ def read_sight(job: Job) -> RunSight:
         findings=_safely(lambda: _findings(story), "findings") or (),
         forecast=_safely(lambda: _forecast(story), "forecast") or (),
         forecast_words=_safely(lambda: _forecast_words(story), "forecast") or "",
-        parts={name: _drawn(name, draw, story) for name, draw in _PARTS.items()},
+        parts={name: _drawn(name, draw, state) for name, draw in _PARTS.items()},
         attempts=attempts,
         story=story_lines(events),
         log=_safely(lambda: _log_text(story), "log") or "",
@@ -179,7 +181,7 @@ def _sentence(job: Job, story: Story, phase: str) -> tuple[str, str]:
         return "It cannot be done as it was asked for.", "bad"
     said = job.sentence or str(story.result.get("sentence") or "")
     if job.state == JobState.FINISHED:
-        told = _safely(lambda: sentence_of(story), "sentence") if story.result.get("state") == "finished" else None
+        told = _safely(lambda: headline(_state(job)), "sentence") if story.result.get("state") == "finished" else None
         return told or _capital(said or "finished, but its result cannot be read"), "good"
     if job.state == JobState.STOPPED:
         reached = f" at step {job.step:,} of {job.steps:,}" if job.steps else ""
@@ -271,7 +273,7 @@ def _capital(words: str) -> str:
 
 
 _UNTIL = {"max_steps": "steps, as asked", "epochs": "epochs"}
-_PARTS: dict[str, Callable[[Story], Html]] = {
+_PARTS: dict[str, Callable[[RunState], Html]] = {
     "loss": loss_chart,
     "metric": metric_chart,
     "rate": rate_chart,
@@ -285,7 +287,11 @@ _PARTS: dict[str, Callable[[Story], Html]] = {
 }
 
 
-def _drawn(name: str, draw: Callable[[Story], Html], story: Story) -> SafeString:
+def _state(job: Job) -> RunState:
+    return RunReader(job.folder).read(is_supervised=job.state == JobState.RUNNING)
+
+
+def _drawn(name: str, draw: Callable[[RunState], Html], story: RunState) -> SafeString:
     try:
         return mark_safe(without_places(draw(story)))
     except Exception:  # whatever a broken folder holds, the other parts are still worth reading

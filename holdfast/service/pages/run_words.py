@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.core.text import human_bytes, human_seconds, plural
 from holdfast.runs.story import Story
-from holdfast.runs.view import clean
+from holdfast.runs.wording import clean
 from holdfast.service.jobs.models import Job, JobState
 
 Json = Mapping[str, Any]

@@ -12,7 +12,7 @@ from holdfast.core.errors import RequestError
 from holdfast.core.runfolder import attempt_folder
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.runs.exporters import DEFAULTS, KINDS, export_run, parts_of, script_of
-from holdfast.runs.story import read_story
+from holdfast.runs.state import read_state
 
 
 @pytest.fixture
@@ -41,9 +41,9 @@ def test_the_defaults_are_those_of_the_engine():
 
 @pytest.mark.parametrize("task", ["classify", "causal", "two-tower"])
 def test_a_script_is_python_without_holdfast_and_has_the_runs_numbers(run, task):
-    story = read_story(run)
-    story.settings["task"] = task
-    script = script_of(story, '"org/model"')
+    settings = attempt_folder(run, 1) / "settings.json"
+    settings.write_text(settings.read_text().replace('"classify"', f'"{task}"'))
+    script = script_of(read_state(run), '"org/model"')
     tree = ast.parse(script)
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert not any(str(name).startswith("holdfast") for name in imported)

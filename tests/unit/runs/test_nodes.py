@@ -2,11 +2,12 @@
 
 import pytest
 
+from holdfast.core import events as ev
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import RequestError
+from holdfast.core.event_log import EventLog
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.notice import NoticeWriter
-from holdfast.core.old_events import Events
 from holdfast.core.runfolder import (
     BEAT,
     CHILD,
@@ -22,10 +23,9 @@ from holdfast.core.runfolder import (
 from holdfast.runs import nodes, resume
 from holdfast.runs.holder import hold
 from holdfast.runs.lease import describe_self
-from holdfast.runs.live import render_glance
 from holdfast.runs.nodes import read_leader, read_nodes
 from holdfast.runs.resume import ask_for, ask_to_stop
-from holdfast.runs.status import read_glance
+from holdfast.runs.state import read_state
 
 
 @pytest.fixture
@@ -55,27 +55,25 @@ def states(run) -> dict[str, str]:
 def test_both_machines_are_shown_with_their_steps(run):
     say(run, f"{NODES}/b", state="here")
     with hold(run):
-        lines = render_glance(read_glance(run), width=100)
-    assert "[ok] a leads, step 31" in lines
-    assert "[ok] b takes part, step 30" in lines
+        nodes = read_state(run).nodes
+    assert [(node.name, node.state, node.step) for node in nodes] == [("a", "leads", 31), ("b", "takes part", 30)]
 
 
-def test_a_run_that_waits_for_machines_says_how_many_have_come(run):
-    events = Events(run / EVENTS)
-    events.write("phase", phase="prove")
-    events.write("waiting", here="1 of 2 machines are here (a)", words="1 of 2 machines are here (a); given up soon")
-    events.write("storage", words="the run's folder can be written again")
+def test_a_run_that_waits_for_machines_knows_how_many_have_come(run):
+    log, waiting = EventLog(run / EVENTS), ev.MachinesAwaited(present=["a"], wanted=2, seconds_left=60.0)
+    log.write(ev.StageStarted(stage="prove"))
+    log.write(waiting)
+    log.write(ev.StorageTrouble(error="No space left on device"))
     with hold(run):
-        glance = read_glance(run)
-        assert (glance.status.state, glance.status.phase) == ("waiting", "")
-        assert render_glance(glance, width=100)[1].startswith("waiting for machines: 1 of 2 machines are here (a)")
-        events.write("attempt", number=2)
-        assert read_glance(run).status.state == "training"
-    events.write("waiting", here="1 of 2 machines are here (a)")
-    assert read_glance(run).status.state == "stopped"  # nobody waits any more
-    events.write("phase", phase="prove")
+        state = read_state(run)
+        assert (state.state, state.phase, state.waiting.present) == ("waiting", "", ["a"])
+        log.write(ev.AttemptStarted(number=2))
+        assert read_state(run).state == "training"
+    log.write(waiting)
+    assert read_state(run).state == "stopped"  # nobody waits any more
+    log.write(ev.StageStarted(stage="prove"))
     with hold(run):
-        assert read_glance(run).status.here == ""  # the next one plans first
+        assert read_state(run).waiting is None  # the next one plans first
 
 
 def test_of_another_machine_only_a_notice_that_moves_is_believed(run, monkeypatch):
@@ -84,7 +82,7 @@ def test_of_another_machine_only_a_notice_that_moves_is_believed(run, monkeypatc
     other = {"node": "b", "machine": "another", "hardware": "", "state": "held"}
     say(run, f"{LEASES}/000001", **other)
     assert read_leader(run)["node"] == "b"
-    assert read_glance(run).status.state == "training"
+    assert read_state(run).state == "training"
     assert states(run) == {"a": "silent", "b": "leads"}
     with pytest.raises(RequestError, match="led by a supervisor on another machine"):
         ask_to_stop(run, at_once=False, wait_seconds=1)
@@ -127,7 +125,7 @@ def test_a_notice_that_stands_still_is_nobodys(run, monkeypatch):
     monkeypatch.setattr(nodes.time, "monotonic", lambda: float(next(clock)))
     say(run, f"{LEASES}/000001", node="b", machine="another", hardware="", state="held")
     assert read_leader(run) is None
-    assert read_glance(run).status.state == "stopped"
+    assert read_state(run).state == "stopped"
 
 
 def test_who_said_goodbye_has_left(run):

@@ -3,25 +3,27 @@
 import json
 import os
 import re
-import shutil
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from holdfast.core import events as ev
+from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import MachineError, RequestError
-from holdfast.core.old_events import Events
-from holdfast.core.runfolder import EVENTS, REQUEST, RUNG, attempt_folder
+from holdfast.core.event_log import EventLog
+from holdfast.core.evidence import Decision
+from holdfast.core.plan import Reason, Rung
+from holdfast.core.records import Outcome
+from holdfast.core.runfolder import DECISION, EVENTS, OUTCOME, REQUEST, attempt_folder
 from holdfast.runs.holder import hold
 from holdfast.runs.report.data_section import histogram
-from holdfast.runs.report.headline import sentence_of, state_of
 from holdfast.runs.report.html import Html, tag
 from holdfast.runs.report.page import render_report, write_report
 from holdfast.runs.report.result_section import worst_confusions
 from holdfast.runs.report.svg_charts import Chart, Series, line_chart, nice_ticks, smoothed, thinned
-from holdfast.runs.status import read_status
-from holdfast.runs.story import read_story
+from holdfast.runs.state import read_state, read_whole_state
+from holdfast.runs.wording import headline
 
 EVIL = "<script>alert('x')</script> & \"quotes\""
 
@@ -59,24 +61,24 @@ def classify_run(run: Path) -> Path:
     settings = {"task": "classify", "model": "/models/minilm", "prepared": str(run / "prepared"), "run": str(run)}
     for number, first, last in ((1, 0, 6), (2, 4, 20)):
         write(attempt_folder(run, number), "settings.json", settings)
-        events = Events(attempt_folder(run, number) / EVENTS)
+        events = EventLog(attempt_folder(run, number) / EVENTS)
         if number == 2:
-            events.write("resumed", step=first)
-        events.write("training", first_step=first, steps=20)
+            events.write(ev.Resumed(step=first))
+        events.write(ev.TrainingStarted(first_step=first, steps=20))
         for step in range(first, last):
-            events.write("step", step=step, loss=1 / (step + 1), lr=1e-4, norm=1.0)
+            events.write(ev.StepDone(step=step, loss=1 / (step + 1), lr=1e-4, norm=1.0))
         if number == 2:
-            events.write("evaluated", step=20, metrics={"accuracy": 0.9, "macro_f1": 0.8, "loss": 0.3})
-            events.write("finished", steps=20, kept_step=20)
+            events.write(ev.Evaluated(step=20, metrics={"accuracy": 0.9, "macro_f1": 0.8, "loss": 0.3}))
+            events.write(ev.TrainingFinished(steps=20, kept_step=20))
     diagnosis = {"slug": "killed-oom", "confidence": "proven", "title": "killed for memory: " + EVIL}
     write(
         attempt_folder(run, 1), "diagnosis.json", diagnosis | {"because": [{"source": "log", "line": 3, "text": EVIL}]}
     )
-    decision = {
-        "rung": {"title": "smaller micro-batches", "change": {"micro_batch": "halve"}},
-        "because": "as the cause says",
-    }
-    write(attempt_folder(run, 1), "decision.json", decision)
+    remedy = Rung("smaller micro-batches", {"micro_batch": "halve"})
+    decision = Decision(action="rung", reason=Reason(kind="next_fallback"), rung=remedy)
+    write_artifact(attempt_folder(run, 1), DECISION, decision)
+    outcome = Outcome(number=1, outcome="died", diagnosis="killed-oom", sentence="killed for memory: " + EVIL)
+    write_artifact(attempt_folder(run, 1), OUTCOME, outcome)
     classes = [{"label": name, "precision": 0.9, "recall": 0.8, "f1": 0.85, "support": 10} for name in ("good", EVIL)]
     found = {"accuracy": 0.9, "macro_f1": 0.8, "loss": 0.3, "classes": classes, "confusion": [[9, 1], [2, 8]]}
     write(run, "metrics.json", {"step": 20, "steps": 20, "validation": found, "test": found})
@@ -111,8 +113,7 @@ def test_a_finished_run_gives_one_whole_page_that_reaches_for_nothing(tmp_path):
     assert "<svg" in page
     for part in ("How it learned", "How good it is", "What it gets wrong", "Attempts", "The plan", "The machine"):
         assert f">{part}</h2>" in page
-    assert "Finished in" in page
-    assert "after 1 failed attempt that it survived: 90.0 % accuracy on the test split" in page
+    assert "after 1 failed attempt: 90.0% accuracy on the test split" in page
 
 
 def test_markup_in_the_data_is_shown_as_text(tmp_path):
@@ -123,17 +124,16 @@ def test_markup_in_the_data_is_shown_as_text(tmp_path):
     assert "default-src &#x27;none&#x27;" in page
 
 
-def test_a_step_done_again_after_a_resume_is_counted_once(tmp_path):
-    story = read_story(classify_run(tmp_path / "run"))
-    assert list(story.steps) == list(range(1, 21))
-    assert list(story.evaluations) == [20]
+def test_a_step_done_again_after_a_resume_counts_once(tmp_path):
+    state = read_whole_state(classify_run(tmp_path / "run"))
+    assert list(state.curves.steps) == list(range(1, 21))
+    assert list(state.curves.evaluations) == [20]
 
 
-def test_the_cause_and_the_remedy_of_an_attempt_are_told(tmp_path):
+def test_the_cause_and_the_remedy_of_an_attempt_are_shown(tmp_path):
     page = write_report(classify_run(tmp_path / "run")).read_text()
-    assert "Cause, proven: " in page
-    assert "smaller micro-batches" in page
-    assert "went on from step 4" in page
+    for part in ("Cause, proven: ", "Smaller micro-batches [micro_batch halve]", "resumed from step 4"):
+        assert part in page
 
 
 @pytest.mark.parametrize("kept", [(), ("metrics.json",), ("dataset.json", "plan.json")])
@@ -145,7 +145,7 @@ def test_a_run_that_failed_early_still_has_a_page(tmp_path, kept):
     (attempt_folder(run, 2) / EVENTS).write_text('{"event": "step", "step": 4, "lo')
     page = write_report(run).read_text()
     assert Whole(page).open == []
-    assert "Stopped at step" in page
+    assert "Not running." in page
     assert "holdfast resume" not in page  # without its request it cannot be
 
 
@@ -153,33 +153,24 @@ def test_a_run_without_a_result_reads_as_in_status(tmp_path):
     run = classify_run(tmp_path / "run")
     write(run, "request.json", {"kind": "train", "data": "reviews.csv"})
     (run / "result.json").write_text('{"state": "fini')
-    story = read_story(run)
-    assert state_of(story) == read_status(run).state == "stopped"
-    assert "its result was not written" in sentence_of(story)
-    assert "holdfast resume" in render_report(replace(story, folder=tmp_path / "no-model"))
-    shutil.rmtree(run / "attempts")
-    assert "had not begun to train" in sentence_of(read_story(run))
+    state = read_state(run)
+    assert (state.state, state.attempt.outcome) == ("stopped", "finished")
+    page = render_report(state)
+    assert headline(state).replace("'", "&#x27;") in page
+    assert f"holdfast resume {run}" in page
 
 
-def test_an_attempt_that_goes_on_is_told_as_still_running(tmp_path):
+def test_an_attempt_that_still_runs_is_shown_as_running(tmp_path):
     run = classify_run(tmp_path / "run")
     write(run, "request.json", {"kind": "train", "data": "reviews.csv"})
     (run / "result.json").unlink()
     kept = [line for line in (attempt_folder(run, 2) / EVENTS).read_text().splitlines(True) if "finished" not in line]
     (attempt_folder(run, 2) / EVENTS).write_text("".join(kept))
+    assert read_state(run).attempt.outcome == "interrupted"
     with hold(run):
-        held_since = read_story(run).supervisor["started"]
-        write(attempt_folder(run, 2), RUNG, {"started": held_since})
-        story = read_story(run)
-        page = render_report(story)
-        # It began under an earlier supervisor, which was killed.
-        write(attempt_folder(run, 2), RUNG, {"started": held_since - 1})
-        assert sentence_of(read_story(run)) == "Still going at step 20 of 20: it left no word about its end."
-    assert state_of(story) == "running"
-    assert sentence_of(story) == "Still going at step 20 of 20: attempt 2 is running."
-    assert "it is still running" in page
-    assert "left no word" not in page
-    assert "left no word about its end" in render_report(read_story(run))  # nobody looks after it any more
+        state = read_state(run)
+    assert (state.state, state.attempt.outcome) == ("training", "running")
+    assert "is running at step 20" in render_report(state)
 
 
 def test_files_of_a_strange_shape_are_passed_over(tmp_path):
@@ -198,21 +189,22 @@ def test_files_of_a_strange_shape_are_passed_over(tmp_path):
 def test_a_supervised_command_has_its_own_page(tmp_path):
     run = tmp_path / "run"
     write(run, "request.json", {"kind": "command", "command": ["python", "train.py", EVIL]})
-    write(run, "result.json", {"state": "failed", "exit_code": 4, "sentence": "Failed: every rung was tried."})
+    write(run, "result.json", {"state": "failed", "exit_code": 4, "sentence": "Failed."})
     attempt = attempt_folder(run, 1)
     write(attempt, "settings.json", {"changes": {}})
-    events = Events(attempt / EVENTS)
+    events = EventLog(attempt / EVENTS)
     for step in range(10, 200, 10):
-        events.write("log", step=step, loss=2.0 - step / 200, learning_rate=1e-5)
-    events.write("log", step=190, eval_accuracy=0.7, eval_loss=0.9)
+        events.write(ev.Logged(step=step, values={"loss": 2.0 - step / 200, "learning_rate": 1e-5}))
+    events.write(ev.Logged(step=190, values={"eval_accuracy": 0.7, "eval_loss": 0.9}))
     (attempt / "output.log").write_text("first\r 10%\r 20%\nTraceback: " + EVIL)
     page = write_report(run).read_text()
     assert Whole(page).open == []
-    assert "Failed: every rung was tried." in page
+    assert "Failed after 1 attempt" in page
     assert "python train.py" in page
     assert " 20%\nTraceback: &lt;script" in page
-    assert list(read_story(run).steps) == list(range(10, 200, 10))
-    assert read_story(run).evaluations == {190: {"accuracy": 0.7, "loss": 0.9}}
+    curves = read_whole_state(run).curves
+    assert list(curves.steps) == list(range(10, 200, 10))
+    assert curves.evaluations == {190: {"accuracy": 0.7, "loss": 0.9}}
 
 
 def test_something_else_than_a_run_folder_is_refused(tmp_path):
@@ -284,7 +276,7 @@ def test_a_share_that_stays_the_same_is_drawn_between_nothing_and_all():
 def test_a_model_that_gives_no_label_is_said_to_have_learned_too_little(tmp_path):
     run = classify_run(tmp_path / "run")
     write(run, "metrics.json", {"step": 20, "steps": 20, "test": {"micro_f1": 0.0, "macro_f1": 0.0}})
-    assert "gives no label at all yet" in render_report(read_story(run))
+    assert "predicts no label at all" in render_report(read_whole_state(run))
 
 
 def test_a_model_that_nothing_was_measured_on_is_said_to_be_unmeasured(tmp_path):
@@ -292,4 +284,4 @@ def test_a_model_that_nothing_was_measured_on_is_said_to_be_unmeasured(tmp_path)
     write(run, "metrics.json", {"step": 20, "steps": 20})
     write(run, "result.json", {"state": "finished", "sentence": "finished, 20 steps"})
     write(run, "dataset.json", {"splits": {"train": 21}})
-    assert "How good the model is was not measured" in render_report(read_story(run))
+    assert "The model was not measured" in render_report(read_whole_state(run))

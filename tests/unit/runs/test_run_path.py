@@ -10,16 +10,16 @@ from holdfast.core.request import make_request
 from holdfast.runs.exporters import export_run
 from holdfast.runs.finished_model import find_model
 from holdfast.runs.new_train import start_train
+from holdfast.runs.report.page import write_report
 from holdfast.runs.resume import ask_to_stop, job_of
-from holdfast.runs.status import read_status
-from holdfast.runs.story import read_story
+from holdfast.runs.state import read_request, read_state
 from holdfast.runs.support_bundle import pack_run
 
 COMMANDS = {
-    "status": read_status,
+    "status": read_state,
     "resume": job_of,
     "stop": lambda run: ask_to_stop(run, at_once=False, wait_seconds=1),
-    "report": read_story,
+    "report": write_report,
     "bundle": pack_run,
     "export": lambda run: export_run(run, "script"),
     "predict": find_model,
@@ -65,7 +65,7 @@ def test_what_is_no_run_is_refused_in_the_same_words_everywhere(here, command, g
 
 def test_a_request_that_is_damaged_is_named(here):
     (here / "runs" / "bank-1" / "request.json").write_text("")
-    for command in (read_status, job_of):
+    for command in (read_request, job_of):
         with pytest.raises(RequestError, match=r"request\.json cannot be read"):
             command(here / "runs" / "bank-1")
 

@@ -16,6 +16,7 @@ from holdfast.core.plan import Reason
 from holdfast.core.records import to_record
 from holdfast.core.runfolder import EVENTS, METRICS, PLAN, attempt_folder
 from holdfast.runs.report.page import render_report
+from holdfast.runs.state import read_whole_state
 from holdfast.runs.story import AttemptStory, Story, read_story
 from holdfast.runs.timeline import outcome_of, reached_step, span_of
 from holdfast.runs.wording import reason_text
@@ -26,7 +27,7 @@ from holdfast.service.jobs.api.visible_rows import find_job
 from holdfast.service.jobs.downloads import model_zip
 from holdfast.service.jobs.evidence_files import REPORT_POLICY, evidence_file, evidence_names, read_end
 from holdfast.service.jobs.followed import follow_story
-from holdfast.service.jobs.models import Job
+from holdfast.service.jobs.models import Job, JobState
 from holdfast.service.jobs.secrets import without_places, without_secrets
 
 router = Router(tags=["runs"])
@@ -133,7 +134,8 @@ def get_report(request: HttpRequest, job_id: Id) -> HttpResponse:
     story = _story(job)
     if story is None:
         raise NotFound(f"run {job.pk} has no report yet", seen=f"its state is {job.state}")
-    return HttpResponse(without_places(render_report(story)), headers={"Content-Security-Policy": REPORT_POLICY})
+    page = render_report(read_whole_state(job.folder, is_supervised=job.state == JobState.RUNNING))
+    return HttpResponse(without_places(page), headers={"Content-Security-Policy": REPORT_POLICY})
 
 
 def _story(job: Job, read: Callable[[Path], Story] = follow_story) -> Story | None:
