@@ -359,7 +359,7 @@ def apply(state: RunState, event: ev.Event, number: int = 0) -> RunState:
         case ev.MachinesAwaited() | ev.LeaderAwaited():
             state = replace(state, waiting=event)
         case ev.AttemptStarted():
-            state = _start_attempt(state, event)
+            state = replace(_with_attempt(state, event), waiting=None, working=None, stage="")
         case ev.StopStarted():
             state = replace(state, is_stopping=True)
         case ev.RunFinished() | ev.RunFailed() | ev.RunStopped():
@@ -375,7 +375,7 @@ def apply(state: RunState, event: ev.Event, number: int = 0) -> RunState:
     return replace(state, attempts=(*state.attempts[:at], attempt, *state.attempts[at + 1 :]))
 
 
-def _start_attempt(state: RunState, event: ev.AttemptStarted) -> RunState:
+def _with_attempt(state: RunState, event: ev.AttemptStarted) -> RunState:
     state.curves.pause()
     folder = Path(event.folder) if event.folder else state.folder / "attempts" / f"{event.number:02d}"
     attempt = AttemptState(
@@ -388,7 +388,7 @@ def _start_attempt(state: RunState, event: ev.AttemptStarted) -> RunState:
         phase="start",
     )
     before = tuple(one for one in state.attempts if one.number != event.number)
-    return replace(state, attempts=(*before, attempt), waiting=None, working=None, stage="")
+    return replace(state, attempts=tuple(sorted((*before, attempt), key=lambda one: one.number)))
 
 
 def _apply_to_attempt(attempt: AttemptState, event: ev.Event, curves: Curves) -> AttemptState:
@@ -542,7 +542,7 @@ class RunReader:
         """Add what is new in the files of one attempt."""
         number = int(folder.name)
         if not any(one.number == number for one in state.attempts):
-            state = _start_attempt(state, _start_of(folder, number))
+            state = _with_attempt(state, _start_of(folder, number))
         if number not in self._tails:
             self._tails[number] = (EventTail(folder / EVENTS), EventTail(folder / SAMPLES))
             if self._recent_bytes:
