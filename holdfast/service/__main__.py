@@ -1,4 +1,4 @@
-"""Django's own commands: `python -m holdfast.service migrate`, `check --deploy`, `createsuperuser`..."""
+"""Django's own commands: `python -m holdfast.service migrate`, `check --deploy`, `createsuperuser` and others."""
 
 import os
 import sys

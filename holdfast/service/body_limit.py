@@ -1,7 +1,7 @@
-"""Bounds what anybody can send: Django's ASGI handler puts a body on the disk before it looks at who sent it.
+"""Limits the size of request bodies: Django's ASGI handler writes a body to disk before it checks who sent it.
 
-Uploads may be as large as the settings say, if the sender's token or session is a living one and there is room on the
-disk; all else is small.
+Uploads may be as large as the settings allow if the token or session is valid and the disk has room. All other bodies
+must be small.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ class _TooLarge(Exception):
 
 
 class BodyLimit:
-    """Wraps the application."""
+    """Wraps the ASGI application."""
 
     def __init__(self, app: App):
         self._app = app
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """Pass a request on unless its body is, or becomes, too large."""
+        """Pass on a request unless its body is, or grows, too large."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -48,10 +48,10 @@ class BodyLimit:
         size = int(declared) if declared.isdigit() else None
         most = SMALL_BYTES
         if _is_upload(scope) and (size is None or size > SMALL_BYTES):
-            is_known = await asyncio.to_thread(_is_somebody, headers)
+            is_known = await asyncio.to_thread(_is_authenticated, headers)
             most = settings.UPLOAD_BYTES + _FORM_BYTES if is_known else SMALL_BYTES
             if not is_known and size:
-                await _refuse(send, 401, _STRANGER)
+                await _refuse(send, 401, _NOT_LOGGED_IN)
                 return
         if size is not None and size > most:
             await _refuse(send, 413, _too_large(most))
@@ -86,8 +86,8 @@ def _is_upload(scope: MutableMapping[str, Any]) -> bool:
     return bool(scope["method"] == "POST" and scope["path"].startswith(_UPLOADS))
 
 
-def _is_somebody(headers: dict[bytes, bytes]) -> bool:
-    """Whether the token or the session that is shown is a living one."""
+def _is_authenticated(headers: dict[bytes, bytes]) -> bool:
+    """Whether the token or session of the request is valid."""
     from django.contrib.auth import get_user
 
     from holdfast.service.jobs.api_tokens import find_token
@@ -118,13 +118,13 @@ def _no_room(size: int) -> HoldfastError | None:
 
 
 def _too_large(most: int) -> HoldfastError:
-    return RequestError("the request is too large", seen=f"{human_bytes(most)} at the most")
+    return RequestError("the request is too large", seen=f"the limit is {human_bytes(most)}")
 
 
-_STRANGER = RequestError(
-    "the upload was not taken",
-    seen=f"nobody is logged in; without that {human_bytes(SMALL_BYTES)} at the most",
-    try_next=("log in again, then send the file again",),
+_NOT_LOGGED_IN = RequestError(
+    "the upload was refused",
+    seen=f"you are not logged in; without a login the limit is {human_bytes(SMALL_BYTES)}",
+    try_next=("log in again, then upload the file again",),
 )
 
 

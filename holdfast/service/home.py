@@ -1,6 +1,6 @@
-"""The service's own folder: database, keys, datasets and runs, each in its place.
+"""The folder of the service: database, keys, datasets and runs.
 
-A row of the database points into it; what a path is made of never comes from a user.
+Paths in it are made from row numbers and our own names, never from what a user sent.
 """
 
 import os
@@ -17,7 +17,7 @@ from holdfast.core.errors import MachineError
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where the service keeps things; runs and datasets must be on storage that every worker sees."""
+    """The folder; without HOLDFAST_STORE, runs and datasets must be on storage that every worker sees."""
 
     folder: Path
 
@@ -28,42 +28,42 @@ class Home:
 
     @property
     def runs(self) -> Path:
-        """One folder for each run."""
+        """One folder per run."""
         return self.folder / "runs"
 
     @property
     def datasets(self) -> Path:
-        """One folder for each upload."""
+        """One folder per upload."""
         return self.folder / "datasets"
 
     @property
     def incoming(self) -> Path:
-        """Uploads that are still on their way."""
+        """Uploads in progress."""
         return self.folder / "incoming"
 
     @property
     def agents(self) -> Path:
-        """Who keeps which job, and what they said."""
+        """The process and the log of each job's agent."""
         return self.folder / "agents"
 
     @property
     def static(self) -> Path:
-        """What the pages load, gathered when the service starts."""
+        """Static files, collected when the service starts."""
         return self.folder / "static"
 
     def make(self) -> None:
-        """Make the folders, readable by their owner only."""
+        """Create the folders, readable by their owner only."""
         for folder in (self.folder, self.runs, self.datasets, self.incoming, self.agents):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def kept(self) -> int:
-        """How many datasets and runs lie here."""
+        """How many datasets and runs are here."""
         places = [place for place in (self.datasets, self.runs) if place.is_dir()]
         return sum(folder.name.isdigit() for place in places for folder in place.iterdir())
 
     def secret_key(self) -> str:
-        """The key behind sessions and kept secrets; made at the first start and never shown."""
-        with _words(self.folder):
+        """The key that protects sessions and secrets; created at the first start and never shown."""
+        with _explained(self.folder):
             return self._secret_key()
 
     def _secret_key(self) -> str:
@@ -73,7 +73,7 @@ class Home:
             file, draft = tempfile.mkstemp(prefix=".secret.key.", dir=self.folder)  # for its owner only
             with os.fdopen(file, "w", encoding="utf-8") as opened:
                 opened.write(secrets.token_urlsafe(50))
-            # Whole or not at all, and never over another's: several processes may start at once.
+            # Atomic, and never replacing another's: several processes may start at once.
             try:
                 os.link(draft, path)
             except FileExistsError:
@@ -86,18 +86,18 @@ class Home:
 
 
 def this_home() -> Home:
-    """The folder this process serves from."""
+    """The home folder of this process."""
     return Home(service_home())
 
 
 @contextmanager
-def _words(folder: Path) -> Iterator[None]:
-    """Say it in words where the home cannot be made or read."""
+def _explained(folder: Path) -> Iterator[None]:
+    """Explain why the home folder cannot be created or read."""
     try:
         yield
     except OSError as error:
         raise MachineError(
-            f"the service cannot keep its things in {folder}",
+            f"the service cannot use {folder}",
             seen=error.strerror or str(error),
-            try_next=("--home FOLDER, at a place with room that you may write to",),
+            try_next=("--home FOLDER, with a folder that has room and that you can write to",),
         ) from error

@@ -1,7 +1,7 @@
-"""The names and addresses under which this machine's page may be asked for.
+"""The host names and addresses that the service accepts.
 
-Any other name in a request's Host header is refused: a web page elsewhere could have its own name lead here, and would
-then be read by browsers as if it were this service.
+Any other name in the Host header of a request is refused. Otherwise another website could point its own name at this
+address, and browsers would let its scripts read our pages (DNS rebinding).
 """
 
 import ipaddress
@@ -15,7 +15,7 @@ _EVERYWHERE = ("0.0.0.0", "::")
 
 
 def hosts_of(host: str, more: Sequence[str] = ()) -> tuple[str, ...]:
-    """What may stand in a Host header when the page is served at this address, with names that were added."""
+    """The Host headers to accept when serving at this address, with additional names."""
     found = [*LOOPBACK]
     if host in _EVERYWHERE:
         found += [socket.gethostname(), socket.getfqdn(), *_own_addresses()]

@@ -1,6 +1,6 @@
-"""The settings of processes that serve no pages: keepers and dispatchers start sooner without their parts."""
+"""Django settings for processes that serve no pages: agents and dispatchers start faster without those apps."""
 
-from holdfast.service.settings import *  # noqa: F403  (these are those settings, and more)
+from holdfast.service.settings import *  # noqa: F403  (the same settings, with fewer apps)
 
 INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "holdfast.service.jobs"]
 MIDDLEWARE = []

@@ -1,6 +1,6 @@
-"""The service on one machine: makes its home ready, then keeps a web server and a dispatcher running until Ctrl-C.
+"""`holdfast serve`: prepares the home folder, then keeps a web server and a dispatcher running until Ctrl-C.
 
-Both are its children and die with it; keepers and their runs do not, and the next start finds them again.
+Both are its children and die with it. Agents and their runs do not; the next start finds them again.
 """
 
 import contextlib
@@ -31,10 +31,13 @@ from holdfast.service.home import Home, this_home
 from holdfast.service.object_store import require_store
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_STILL_SECONDS, _START_DEATHS = 60.0, 3  # of a web server that does not answer yet: doing nothing at all; deaths
+_STILL_SECONDS, _START_DEATHS = (
+    60.0,
+    3,
+)  # before giving up on a web server that does not come up: idle for so long, or dead so often
 _TURN_SECONDS = 0.3
-_STOP_SECONDS = 100.0  # for the dispatcher: its runs save and go back into the queue
-_AGAIN_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)  # before a child that died is started again
+_STOP_SECONDS = 100.0  # for the runs of the dispatcher to save and go back into the queue
+_AGAIN_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)  # before a dead child is restarted
 _LOG_BYTES = 20 * 1024**2
 _KEPT_LOGS = 2  # rotated ones: web.log.1, and web.log.2 before it
 
@@ -43,34 +46,34 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where the page is."""
+    """Where the service listens."""
 
     host: str
     port: int
 
     @property
     def url(self) -> str:
-        """For a browser on this machine."""
+        """The URL for a browser on this machine."""
         shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}.get(self.host, self.host)
         return f"http://{shown}:{self.port}"
 
 
 def serve(address: Address, *, user: str, say: Say, open_page: Callable[[str], None] | None) -> None:
-    """Serve until told to stop."""
+    """Serve until Ctrl-C or SIGTERM."""
     home = this_home()
     lock = _only_one(home)
     try:
         _require_free(address)
         require_store(say)
-        _bring_up_to_date(home)
+        _migrate(home)
         if address.host not in LOOPBACK and not has_password_user():
             raise RequestError(
-                f"on {address.host} others could reach this service, and nobody has a password yet",
-                try_next=("holdfast serve, open its link, choose a password on the account page",
+                f"others could reach this service on {address.host}, and no user has a password yet",
+                try_next=("run `holdfast serve`, open its link and choose a password",
                           "python -m holdfast.service createsuperuser"),
             )  # fmt: skip
         call_command("collectstatic", interactive=False, verbosity=0)
-        call_command("clearsessions")  # or those that have run out would stay for ever
+        call_command("clearsessions")  # expired sessions would stay forever
         owner = first_user(user)
         path = "/" if has_password_user() else make_link(owner)
         write_artifact(home.folder, "serve.json", {"url": address.url, "pid": os.getpid()})
@@ -80,26 +83,26 @@ def serve(address: Address, *, user: str, say: Say, open_page: Callable[[str], N
 
 
 def _welcome(address: Address, path: str, home: Home, say: Say, open_page: Callable[[str], None] | None) -> None:
-    say(f"[ok] Holdfast serves at {address.url}")
+    say(f"[ok] Holdfast is running at {address.url}")
     if path != "/":
         say(f"     first login: {address.url}{path}")
-        say(f"     it works once, within {LINK_HOURS} hours; until a password is set")
-        say("     each start prints a new one")
-    runs = f"{plural(settings.RUNS_AT_ONCE, 'run')} at a time" if settings.RUNS_AT_ONCE else "workers run the jobs"
-    say(f"     everything is kept in {home.folder}; {runs}; Ctrl-C stops")
+        say(f"     The link works once, within {LINK_HOURS} hours. Until a password is set,")
+        say("     each start prints a new link.")
+    runs = f"{plural(settings.RUNS_AT_ONCE, 'run')} at a time" if settings.RUNS_AT_ONCE else "runs are left to workers"
+    say(f"     Data: {home.folder}; {runs}; Ctrl-C to stop")
     if open_page:
         open_page(address.url + path)
 
 
 class _Service:
-    """The children of `serve`."""
+    """The child processes of `serve`."""
 
     def __init__(self, address: Address, home: Home, say: Say):
         self._home, self._say, self._asked, self._address = home, say, 0, address
         log_level = ("--log-level", "warning", "--no-access-log", "--no-server-header")
         web = ["uvicorn", "holdfast.service.asgi:application", "--host", address.host, "--port", str(address.port)]
         if not settings.TLS and "FORWARDED_ALLOW_IPS" not in os.environ:
-            web.append("--no-proxy-headers")  # no proxy is before it: whoever says so only wants to look like others
+            web.append("--no-proxy-headers")  # without a proxy in front, such headers are forged
         self._commands = {
             "web": [sys.executable, "-m", *web, *log_level, "--timeout-graceful-shutdown", "3"],
             "dispatcher": command_of("dispatcher"),
@@ -107,11 +110,11 @@ class _Service:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._deaths: dict[str, int] = {}
         self._again_at: dict[str, float] = {}
-        self._done: tuple[int, float, int] | None = None  # by the web server before it answers
+        self._done: tuple[int, float, int] | None = None  # by the web server before it responds
         self._done_at = time.monotonic()
 
     def run(self, on_up: Callable[[], None]) -> None:
-        """Keep both children alive until a signal."""
+        """Keep both children running until a signal."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._ask)
         is_up = False
@@ -134,7 +137,7 @@ class _Service:
             self._stop()
 
     def _has_given_up(self, now: float) -> bool:
-        """Whether the web server will not come up: it dies again and again, or lives and does nothing any more."""
+        """Whether the web server will not come up: it keeps dying, or it runs but does nothing."""
         pid, log = self._children["web"].pid, self._home.folder / "web.log"
         with contextlib.suppress(psutil.Error):
             spent = psutil.Process(pid).cpu_times()
@@ -151,15 +154,15 @@ class _Service:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                process_group=0,  # Ctrl-C is ours to hear
-                # Django spools what comes in with `tempfile`: on the home's disk, since /tmp may be memory.
+                process_group=0,  # Ctrl-C is for this process
+                # Django spools uploads with `tempfile`: on the disk of the home folder, since /tmp may be memory.
                 env={**os.environ, "TMPDIR": str(self._home.incoming)} if name == "web" else None,
             )
         finally:
             os.close(log)
 
     def _look(self) -> None:
-        """Keep the logs small; start a child again that died, after a while that grows when it keeps dying."""
+        """Rotate the logs; restart a dead child, after a delay that grows while it keeps dying."""
         now = time.monotonic()
         for name, child in list(self._children.items()):
             rotate_log(self._log(name))
@@ -170,7 +173,7 @@ class _Service:
                 deaths = self._deaths[name] = self._deaths.get(name, 0) + 1
                 wait = _AGAIN_SECONDS[min(deaths, len(_AGAIN_SECONDS)) - 1]
                 self._again_at[name] = now + wait
-                self._say(f"[!]  the {name} ended with {code}; it is started again (see {self._log(name)})")
+                self._say(f"[!]  the {name} ended with {code}; restarting it (see {self._log(name)})")
             elif now >= self._again_at[name]:
                 del self._again_at[name]
                 self._start(name)
@@ -187,11 +190,11 @@ class _Service:
         return True
 
     def _stop(self) -> None:
-        """Runs save and wait for the next start; then the page goes."""
+        """Save the runs, which wait for the next start; then stop the web server."""
         signal.signal(signal.SIGINT, self._ask)
         dispatcher, web = self._children.get("dispatcher"), self._children.get("web")
         if dispatcher and dispatcher.poll() is None:
-            self._say("     runs save and wait; the next start goes on with them (Ctrl-C again: do not wait)")
+            self._say("     saving the runs; they continue at the next start (Ctrl-C again: stop now)")
             dispatcher.terminate()
             deadline, asked = time.monotonic() + _STOP_SECONDS, self._asked
             while dispatcher.poll() is None and time.monotonic() < deadline and self._asked == asked:
@@ -210,7 +213,7 @@ class _Service:
 
 
 def _only_one(home: Home) -> int:
-    """Be the only service of this home, or say where the other one is."""
+    """Lock the home folder, or report where the other service runs."""
     path = home.folder / "serve.lock"
     try:
         home.make()
@@ -219,7 +222,7 @@ def _only_one(home: Home) -> int:
         raise MachineError(
             f"{home.folder} cannot be written",
             seen=error.strerror or str(error),
-            try_next=("holdfast serve --home FOLDER, at a place that you may write to",),
+            try_next=("holdfast serve --home FOLDER, with a folder that you can write to",),
             slug="permission-denied",
         ) from error
     try:
@@ -228,9 +231,9 @@ def _only_one(home: Home) -> int:
         os.close(lock)
         other = read_artifact(home.folder / "serve.json")
         raise RequestError(
-            f"{home.folder} is already served",
-            seen=f"process {other.get('pid')} at {other.get('url')}" if other else "its lock is held",
-            try_next=(f"open {other.get('url', 'its page')}", "holdfast serve --home FOLDER, for another one"),
+            f"another service uses {home.folder}",
+            seen=f"process {other.get('pid')} at {other.get('url')}" if other else "its lock is taken",
+            try_next=(f"open {other.get('url', 'its page')}", "holdfast serve --home FOLDER, for another service"),
         ) from None
     return lock
 
@@ -243,55 +246,55 @@ def _require_free(address: Address) -> None:
             probe.bind((address.host, address.port))
         except OSError as error:
             raise MachineError(
-                f"{address.host}:{address.port} cannot be served at",
+                f"cannot listen on {address.host}:{address.port}",
                 seen=error.strerror or str(error),
                 try_next=(f"holdfast serve --port {address.port + 1}",),
             ) from error
 
 
-def _bring_up_to_date(home: Home) -> None:
-    """Bring the tables to what this version knows; refuse those of a later one, and fresh ones for an old home."""
+def _migrate(home: Home) -> None:
+    """Migrate the database; refuse one of a newer version, and an empty one for a home folder with data."""
     try:
         executor = MigrationExecutor(connection)
         if not executor.loader.applied_migrations and (kept := home.kept()):
             raise RequestError(
                 f"{home.folder} belongs to another database",
-                seen=f"it holds {plural(kept, 'folder')} of datasets and runs, and the database knows none of them",
-                try_next=("HOLDFAST_DATABASE_URL, as it was", "holdfast serve --home FOLDER, for a fresh one"),
+                seen=f"it holds {plural(kept, 'folder')} of datasets and runs; the database has no tables",
+                try_next=("set HOLDFAST_DATABASE_URL as before", "holdfast serve --home FOLDER, for a new service"),
             )
         unknown = [key for key in executor.loader.applied_migrations if key not in executor.loader.disk_migrations]
         if unknown:
             app, name = sorted(unknown)[-1]
             raise MachineError(
-                "the database was made by a later version of Holdfast",
-                seen=f"it knows {app} {name}, which this version does not",
-                try_next=("pip install --upgrade holdfast", "holdfast serve --home FOLDER, for a fresh one"),
+                "the database belongs to a newer version of Holdfast",
+                seen=f"it has the migration {app} {name}, which this version lacks",
+                try_next=("pip install --upgrade holdfast", "holdfast serve --home FOLDER, for a new service"),
             )
         call_command("migrate", interactive=False, verbosity=0)
     except DatabaseError as error:
         shown = settings.DATABASES["default"]
         raise MachineError(
-            "the database cannot be used",
+            "the database does not work",
             seen=str(error).strip().splitlines()[0],
-            try_next=(f"look at {shown.get('HOST') or ''} {shown['NAME']}".replace("  ", " "),),
+            try_next=(f"check {shown.get('HOST') or ''} {shown['NAME']}".replace("  ", " "),),
         ) from error
 
 
 def _last_line(path: Path) -> str:
     lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
-    return lines[-1][:300] if lines else "it said nothing"
+    return lines[-1][:300] if lines else "it printed nothing"
 
 
 def open_log(path: Path) -> int:
-    """A descriptor for a child's output; each write goes to the end, wherever that is by then."""
+    """A descriptor for a child's output; each write is appended, also after a rotation."""
     rotate_log(path)
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def rotate_log(path: Path, most_bytes: int = _LOG_BYTES) -> bool:
-    """Set a full log aside, also while a process writes to it: it is copied and emptied, so its file stays the same.
+    """Rotate a full log, also while a process writes to it: it is copied and truncated, so the file stays the same.
 
-    What is written between the two is lost; that is at most a line of a log of 20 MB.
+    A line written between the two is lost.
     """
     try:
         if path.stat().st_size <= most_bytes:
@@ -302,7 +305,7 @@ def rotate_log(path: Path, most_bytes: int = _LOG_BYTES) -> bool:
         shutil.copyfile(path, _rotated(path, 1))
         _rotated(path, 1).chmod(0o600)
         os.truncate(path, 0)
-    except OSError:  # a disk without room for a copy: a long log is better than none
+    except OSError:  # no room for a copy: a long log is better than none
         return False
     return True
 

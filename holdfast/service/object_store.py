@@ -1,6 +1,6 @@
-"""The store that every machine reaches: HOLDFAST_STORE, S3 or any other address that fsspec knows.
+"""The object store that all machines share: HOLDFAST_STORE, S3 or any other address that fsspec supports.
 
-What lies in it is the business of `service.shelf`.
+`stored_folder.py` decides what is stored in it.
 """
 
 import contextlib
@@ -17,39 +17,39 @@ from django.conf import settings
 from holdfast.core.errors import HoldfastError, MachineError, RequestError
 from holdfast.core.redact import Redactor
 
-_PASSWORD = re.compile(r"(?<=://)[^:]*:(.*)@")  # up to the last @: a password may hold one, and a / too
+_PASSWORD = re.compile(r"(?<=://)[^:]*:(.*)@")  # up to the last @: a password may contain one, and a / too
 _DOWN = ("EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError", "ConnectionClosedError", "ProxyError")
 _PACKAGES = {"s3": "pip install 'holdfast[s3]'", "s3a": "pip install 'holdfast[s3]'"}
 _KEYS = (
-    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, of one who may read, write and delete there",
-    "AWS_ENDPOINT_URL=https://HOST, for a server other than Amazon's",
+    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, with permission to read, write and delete there",
+    "AWS_ENDPOINT_URL=https://HOST, for a server other than Amazon S3",
 )
 
 
 class StoreError(MachineError):
-    """The store did not do what was asked."""
+    """The store did not do what was requested."""
 
-    is_down = False  # it did not answer at all
+    is_down = False  # it did not respond at all
 
 
 class ObjectStore:
-    """One address."""
+    """One address, through fsspec."""
 
     def __init__(self, url: str):
         self.shown, hidden = _PASSWORD.sub("...@", url), _PASSWORD.search(url)
         self._redact = Redactor({**os.environ, "STORE_PASSWORD": hidden[1] if hidden else ""})
         kind = url.partition("://")[0]
-        with self.words():
+        with self.explained():
             import fsspec
 
-            # Others write too, so no listing is kept; what does not answer is asked again later, by us.
+            # No listing is cached, since others write too; timeouts are short, since we retry ourselves.
             calm = {"config_kwargs": {"connect_timeout": 10, "read_timeout": 60, "retries": {"max_attempts": 2}}}
             options: dict[str, Any] = calm if kind in _PACKAGES else {}
             self.files, self.root = fsspec.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True, **options)
             self._has_folders = kind not in _PACKAGES
 
     def write(self, path: str, content: bytes | Path) -> None:
-        """One file."""
+        """Write one file."""
         if self._has_folders:
             self.files.makedirs(path.rpartition("/")[0], exist_ok=True)
         if isinstance(content, Path):
@@ -58,7 +58,7 @@ class ObjectStore:
             self.files.pipe_file(path, content)
 
     def names(self, path: str) -> dict[str, int]:
-        """What lies directly in a folder, with sizes."""
+        """The files directly in a folder, with their sizes."""
         self.files.invalidate_cache()
         with contextlib.suppress(FileNotFoundError):
             found = self.files.ls(path, detail=True)
@@ -66,7 +66,7 @@ class ObjectStore:
         return {}
 
     def copy(self, path: str, target: str) -> None:
-        """One file, inside the store."""
+        """Copy one file inside the store."""
         if self._has_folders:
             self.files.makedirs(target.rpartition("/")[0], exist_ok=True)
         self.files.cp_file(path, target)
@@ -77,22 +77,22 @@ class ObjectStore:
             self.files.rm(path, recursive=True)
 
     def check(self) -> None:
-        """Write, read and remove a small file; the error says what cannot be done."""
+        """Write, read and delete a small file; the error says what failed."""
         path, content = f"{self.root}/check-{uuid.uuid4().hex}", b"holdfast"
-        with self.words():
+        with self.explained():
             self.write(path, content)
             if self.files.cat_file(path) != content:
-                raise OSError("what was written is not what is read")
+                raise OSError("a file reads back with other content than was written")
             self.drop(path)
 
     @contextlib.contextmanager
-    def words(self) -> Iterator[None]:
-        """Say whatever a store's own package raises in words."""
+    def explained(self) -> Iterator[None]:
+        """Turn whatever the store's package raises into a StoreError."""
         try:
             yield
         except HoldfastError:
             raise
-        except Exception as error:  # each of these packages has errors of its own
+        except Exception as error:  # each of these packages has its own errors
             raise self._explained(error) from error
 
     def _explained(self, error: Exception) -> StoreError:
@@ -102,27 +102,27 @@ class ObjectStore:
         elif kind in _PACKAGES and not isinstance(error, (FileNotFoundError, ValueError)):
             advice = _KEYS
         elif kind in _PACKAGES or isinstance(error, ValueError):
-            advice = ("HOLDFAST_STORE=s3://BUCKET/FOLDER, with a bucket that is there",)
+            advice = ("HOLDFAST_STORE=s3://BUCKET/FOLDER, with an existing bucket",)
         else:
-            advice = ("HOLDFAST_STORE, at a place that you may write to",)
+            advice = ("set HOLDFAST_STORE to a place that you can write to",)
         seen = self._redact(" ".join(str(error).split()))[:300] or type(error).__name__
-        found = StoreError(f"HOLDFAST_STORE={self.shown} cannot be used", seen=seen, try_next=advice)
+        found = StoreError(f"HOLDFAST_STORE={self.shown} does not work", seen=seen, try_next=advice)
         found.is_down = isinstance(error, (ConnectionError, TimeoutError)) or type(error).__name__ in _DOWN
         return found
 
 
 def open_store() -> ObjectStore | None:
-    """The store of this service; None where there is none."""
+    """The store of this service; None without HOLDFAST_STORE."""
     return _open(settings.STORE) if settings.STORE else None
 
 
 def require_store(say: Any) -> None:
-    """Refuse an address or a key that cannot work; a store that does not answer is told, and asked again later."""
+    """Refuse an address or a key that does not work; a store that is away is reported and tried again later."""
     if not settings.STORE:
         return
     if "://" not in settings.STORE:
         raise RequestError(
-            f"HOLDFAST_STORE={settings.STORE} is no address",
+            f"HOLDFAST_STORE={settings.STORE} is not an address",
             seen="it has no ://",
             try_next=("HOLDFAST_STORE=s3://BUCKET/FOLDER", f"HOLDFAST_STORE=file://{Path(settings.STORE).absolute()}"),
         )
@@ -132,7 +132,7 @@ def require_store(say: Any) -> None:
     except StoreError as error:
         if not error.is_down:
             raise
-        say(f"[!]  the store {store.shown} does not answer; it is asked again: {error.seen}")
+        say(f"[!]  the store {store.shown} does not respond; trying again: {error.seen}")
 
 
 @functools.lru_cache(maxsize=2)

@@ -1,5 +1,6 @@
-"""What is to be sent to the store or removed from it once that answers: uploads, the work of keepers that are gone, and
-what was deleted. Marks beside the keepers' files say so until it is done.
+"""What this machine still has to send to the object store or delete from it, as soon as the store responds.
+
+That is uploads, runs whose agent is gone, and deletions. Files next to those of the agents mark what is left to do.
 """
 
 import functools
@@ -26,7 +27,7 @@ _sent_datasets: set[int] = set()
 
 
 def send_outbox_forever() -> None:
-    """Send what is to be sent from this disk and whose keeper does not do it; nothing where there is no store."""
+    """Work through the outbox forever; return at once without a store."""
     store, said = open_store(), ""
     if store:
         sweep_staging()
@@ -34,17 +35,17 @@ def send_outbox_forever() -> None:
         seconds, trouble = _LOOK_SECONDS, ""
         try:
             send_outbox(store)
-        except Exception as error:  # of the store, the database or the disk: the next fence tries again
+        except Exception as error:  # of the store, the database or the disk: tried again
             seconds, trouble = _AGAIN_SECONDS, describe_store_error(error)
         if trouble != said:
-            print(f"not sent to the store yet: {trouble}" if trouble else "the store answers again", flush=True)
+            print(f"not sent to the store yet: {trouble}" if trouble else "the store responds again", flush=True)
             said = trouble
         connections.close_all()
         time.sleep(seconds)
 
 
 def send_outbox(store: ObjectStore) -> None:
-    """Do each of these things; one that cannot be done holds up no other, and is raised in the end."""
+    """Do everything that is left to do; a failure delays nothing else and is raised at the end."""
     trouble: Exception | None = None
     for work in _works(store):
         try:
@@ -58,12 +59,12 @@ def send_outbox(store: ObjectStore) -> None:
 
 
 def forget(kind: str, number: int, made: datetime) -> None:
-    """Remove what was deleted here from the store too, in the background and as soon as that answers."""
+    """Delete from the store what was deleted here, in the background."""
     _forget(f"{kind}-{number}", kind=kind, number=number, made=made.isoformat())
 
 
 def forget_model(job: Job) -> None:
-    """Remove a model from the store as it was removed here; what tells of its run stays."""
+    """Delete a model from the store; the record of its run stays."""
     _forget(f"model-{job.pk}", kind="runs", number=job.pk, made=job.created.isoformat(), is_model=True)
 
 
@@ -93,7 +94,7 @@ def _send_dataset(store: ObjectStore, dataset: Dataset) -> None:
 
 
 def _send_run(store: ObjectStore, mark: Path) -> None:
-    """Send what a keeper that is gone could not."""
+    """Send what a dead agent could not."""
     if find_process(read_artifact(mark.with_suffix(".json"))) is not None:
         return
     fence, job = str(read_artifact(mark).get("turn", "")), Job.objects.filter(pk=int(mark.stem)).first()
@@ -108,7 +109,7 @@ def _try_to_remove(store: ObjectStore, mark: Path) -> None:
     try:
         _remove(store, mark)
     except (StoreError, OSError) as error:
-        print(f"not removed from the store yet: {describe_store_error(error)}", flush=True)
+        print(f"not deleted from the store yet: {describe_store_error(error)}", flush=True)
 
 
 def _remove(store: ObjectStore, mark: Path) -> None:

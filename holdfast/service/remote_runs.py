@@ -1,4 +1,4 @@
-"""What pages show of runs that lie on other disks: downloaded from the store when somebody asks for it."""
+"""Runs on other disks: what a page shows of them is fetched from the object store on demand."""
 
 import logging
 import threading
@@ -13,7 +13,7 @@ from holdfast.service.replicator import FENCE, SEEN, describe_store_error, downl
 from holdfast.service.staging import staging_folder, swap_lock
 from holdfast.service.stored_folder import Snapshot
 
-_ASK_SECONDS = 5.0  # between two looks for what is new of a run that somebody watches
+_ASK_SECONDS = 5.0  # between two checks for news of a run whose page is open
 _LARGE = ("model/", "prepared/", "checkpoints/")
 _fetching: dict[int, threading.Lock] = {}
 _asked: dict[int, float] = {}
@@ -21,19 +21,19 @@ _log = logging.getLogger(__name__)
 
 
 def fetch_run(job: Job) -> None:
-    """Bring a finished model to this disk, for a page that did not run it."""
+    """Fetch the model of a finished run to this disk."""
     if job.state == JobState.FINISHED and not has_model(job.folder) and (store := open_store()):
         with _lock_of(job):
             if (copy := stored_run(store, job).newest()) and not has_model(job.folder):
                 if not job.folder.exists():
-                    _fetch_story(store, job, copy)
+                    _fetch_record(store, job, copy)
                 names = [name for name in copy.files if name.startswith(_LARGE)]
                 with downloaded(stored_run(store, job), copy, names, _log.warning) as found, swap_lock():
                     move_into(found, job.folder)
 
 
 def fetch_record(job: Job) -> None:
-    """Bring what tells of a run that another machine works on or has worked on, as of its last checkpoint."""
+    """Fetch the record of a run of another machine, as of its last checkpoint, without its weights."""
     now, lock = time.monotonic(), _lock_of(job)
     if _is_of_this_machine(job.folder) or now - _asked.get(job.pk, float("-inf")) < _ASK_SECONDS:
         return
@@ -44,15 +44,15 @@ def fetch_record(job: Job) -> None:
     try:
         copy = stored_run(store, job).newest()
         if copy and copy.mark != read_artifact(job.folder / SEEN).get("mark"):
-            _fetch_story(store, job, copy)
+            _fetch_record(store, job, copy)
     except (HoldfastError, OSError) as error:
-        _log.warning("run %s: %s", job.pk, describe_store_error(error))  # its page shows the row
+        _log.warning("run %s: %s", job.pk, describe_store_error(error))  # the page shows its row
     finally:
         lock.release()
 
 
-def _fetch_story(store: ObjectStore, job: Job, copy: Snapshot) -> None:
-    """Put a folder for looking at in the place of an earlier one, never in that of a run which this machine has."""
+def _fetch_record(store: ObjectStore, job: Job, copy: Snapshot) -> None:
+    """Replace an earlier copy of the record; never replace a folder of a run that this machine works on."""
     names = [name for name in copy.files if not name.startswith(_LARGE)]
     with downloaded(stored_run(store, job), copy, names, _log.warning) as found, staging_folder() as old, swap_lock():
         write_artifact(found, SEEN, {"mark": copy.mark})

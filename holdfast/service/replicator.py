@@ -1,6 +1,9 @@
-"""Keeps a copy of a run's folder in the store while it runs here, and brings runs and datasets from there.
+"""Copies the folder of a run to the object store while it runs here, and fetches runs and datasets from there.
 
-Without HOLDFAST_STORE nothing of this happens: all machines see one folder. With it each may have a disk of its own.
+Only with HOLDFAST_STORE, for machines without a common disk. Two machines may believe that a run is theirs, for as long
+as one of them has not noticed that its lease expired. So each claim writes under its own fencing token, made from the
+end of its first lease by the database's clock; readers take the newest token, and what an old holder still writes is
+never read.
 """
 
 import contextlib
@@ -36,9 +39,9 @@ from holdfast.service.stored_folder import READ_BYTES, Snapshot, StoredFile, Sto
 Say = Callable[[str], None]
 Group = Mapping[str, StoredFile]
 
-FENCE = "turn.json"  # in a run's folder: who worked on it here last
-SEEN = "seen.json"  # in a run's folder that is here for its page alone: what of the store it shows
-UNSENT = ".unsent"  # beside a keeper's file: what is here was not all sent yet
+FENCE = "turn.json"  # in a run folder: the fencing token of the claim that worked on it here last
+SEEN = "seen.json"  # in a run folder that is here only to be shown: which snapshot it is
+UNSENT = ".unsent"  # next to an agent's file: not everything here was sent yet
 _HERE_ONLY = {
     SUPERVISOR,
     LEASES,
@@ -53,12 +56,12 @@ _HERE_ONLY = {
     "model",
 }
 _LOOK_SECONDS, _AGAIN_SECONDS = 2.0, 30.0
-_GROUP = re.compile(r"checkpoints/step-[^/]+(?=/)|(?:model|prepared)(?=/)")  # whole or not at all
-_SENT_LATER = "the machine that has it sends it"
+_GROUP = re.compile(r"checkpoints/step-[^/]+(?=/)|(?:model|prepared)(?=/)")  # stored whole or not at all
+_SENT_LATER = "the machine that has it will send it"
 
 
 class Replicator:
-    """Sends a run's folder to the store at every new checkpoint; a store that is away holds up nothing."""
+    """Sends a run folder to the store at every new checkpoint; the run does not wait for the store."""
 
     def __init__(self, store: ObjectStore, job: Job, run: Path, say: Say):
         assert job.lease_until
@@ -70,21 +73,21 @@ class Replicator:
         write_artifact(run, FENCE, {"turn": self._fence})
         (run / SEEN).unlink(missing_ok=True)
         write_artifact(self._mark.parent, self._mark.name, {"turn": self._fence})
-        self._thread = threading.Thread(target=self._go_on, name="mirror", daemon=True)
+        self._thread = threading.Thread(target=self._replicate, name="replicator", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Send nothing any more: the run is somebody else's."""
+        """Send nothing more: the run belongs to another machine."""
         self._is_over.set()
 
     def send_last(self) -> None:
-        """Send how it ended; where that fails this machine's worker tries again later."""
+        """Send the end of the run; if that fails, the outbox of this machine tries again later."""
         self._is_over.set()
         self._thread.join()
         if self._send():
             clear_unsent(self._mark, self._fence)
 
-    def _go_on(self) -> None:
+    def _replicate(self) -> None:
         seconds = _LOOK_SECONDS
         while not self._is_over.wait(seconds):
             found = {folder.name for folder in _checkpoints(self._run)}
@@ -96,25 +99,25 @@ class Replicator:
         try:
             send(self._stored, self._fence, self._run, self._say)
         except (StoreError, OSError) as error:
-            self._say(f"not sent yet, the run goes on: {describe_store_error(error)}")
+            self._say(f"not sent yet: {describe_store_error(error)}")
             return False
         return True
 
 
 def send(stored: StoredFolder, fence: str, run: Path, say: Say) -> None:
-    """Send a run's folder as it stands: what is small, and its whole checkpoints or its finished model."""
+    """Send a run folder as it is now: the small files, and the whole checkpoints or the finished model."""
     is_finished = read_artifact(run / RESULT).get("state") == "finished"
     with staging_folder() as aside:
         if is_finished:
             left_out = stored.put(fence, [_whole(run, "model"), *_corpus(run), *_small(run)])
         else:
-            large = [_checkpoint(_held(one, aside)) for one in _checkpoints(run)]
+            large = [_checkpoint(_pinned(one, aside)) for one in _checkpoints(run)]
             left_out = stored.put(fence, [*large, *_small(run)], kept="checkpoints/step-")
-    say(f"sent to the store{', finished' if is_finished else ''}; left out: {', '.join(left_out) or 'nothing'}")
+    say(f"sent to the store{', finished' if is_finished else ''}; skipped: {', '.join(left_out) or 'nothing'}")
 
 
 def fetch_job(store: ObjectStore, job: Job, say: Say) -> None:
-    """Bring to this disk what the job needs and has elsewhere: its data, an earlier model, its own newest state."""
+    """Fetch what the job needs and this disk lacks: its data, an earlier model, its own newest state."""
     numbers = [job.request[role] for role in ROLES if job.request.get(role)]
     for dataset in [*([job.dataset] if job.dataset else []), *Dataset.objects.filter(pk__in=numbers)]:
         fetch_dataset(store, dataset)
@@ -133,11 +136,11 @@ def fetch_job(store: ObjectStore, job: Job, say: Say) -> None:
         (found / REQUEST).unlink(missing_ok=True)
         move_into(found, job.folder)
         write_artifact(job.folder, FENCE, {"turn": copy.fence})
-    say(f"downloaded from the store: {len(copy.files)} files, {_newest_words(job.folder)}")
+    say(f"fetched from the store: {len(copy.files)} files, {_newest_words(job.folder)}")
 
 
 def fetch_dataset(store: ObjectStore, dataset: Dataset) -> None:
-    """Bring an upload to this disk; an error while it is not in the store yet."""
+    """Fetch an upload to this disk; an error while it is not in the store yet."""
     if dataset.path.is_file():
         return
     stored = StoredFolder(store, "datasets", dataset.pk, dataset.created)
@@ -152,33 +155,33 @@ def fetch_dataset(store: ObjectStore, dataset: Dataset) -> None:
 
 
 def has_model(run: Path) -> bool:
-    """Whether a finished model lies in this folder."""
+    """Whether this folder holds a finished model."""
     return any(model_folder(run).rglob("*.safetensors"))
 
 
 def stored_run(store: ObjectStore, job: Job) -> StoredFolder:
-    """The place of a run."""
+    """The folder of a run in the store."""
     return StoredFolder(store, "runs", job.pk, job.created)
 
 
 def fence_of(moment: datetime) -> str:
-    """A name that sorts by time."""
+    """A fencing token: later ones sort after earlier ones."""
     return moment.strftime("%Y%m%dT%H%M%S.%f")
 
 
 def describe_store_error(error: Exception) -> str:
-    """What went wrong on the way to the store or from it."""
+    """An error of the store in one line."""
     return f"{error.what}: {error.seen}" if isinstance(error, HoldfastError) else repr(error)
 
 
 def clear_unsent(mark: Path, fence: str) -> None:
-    """All is sent; a mark that a later keeper has written meanwhile stays."""
+    """Remove the mark once everything is sent, unless a later agent has written its own."""
     if read_artifact(mark).get("turn", "") == fence:
         mark.unlink(missing_ok=True)
 
 
 def _small(run: Path) -> Iterator[Group]:
-    """Everything but weights, prepared data and what is true on one machine alone."""
+    """Everything except weights, prepared data and what is true only on this machine."""
     best = checkpoints_folder(run) / "best.json"
     for path in [*sorted(run.rglob("*")), best]:
         name = path.relative_to(run)
@@ -189,12 +192,12 @@ def _small(run: Path) -> Iterator[Group]:
 
 
 def _checkpoints(run: Path) -> list[Path]:
-    """The newest first."""
+    """The checkpoints, newest first."""
     return sorted(checkpoints_folder(run).glob("step-*"), reverse=True)
 
 
-def _held(folder: Path, aside: Path) -> Path:
-    """The same checkpoint where its run does not drop it while it is sent; of one that is gone, what is left."""
+def _pinned(folder: Path, aside: Path) -> Path:
+    """Hard links to a checkpoint, so that the run may delete it while it is sent."""
     held = aside / folder.name
     with contextlib.suppress(OSError):
         shutil.copytree(folder, held, copy_function=_link)
@@ -206,12 +209,12 @@ def _link(source: str, target: str) -> None:
         os.link(source, target)
     except FileNotFoundError:
         raise
-    except OSError:  # a file system without links
+    except OSError:  # a file system without hard links
         shutil.copyfile(source, target)
 
 
 def _checkpoint(folder: Path) -> Group:
-    """A checkpoint's files with the checksums that its manifest names; without one there is nothing to send."""
+    """The files of a checkpoint with the checksums from its manifest; nothing without a manifest."""
     sums = read_artifact(folder / MANIFEST).get("sha256") or {}
     names = {name: StoredFile(path=folder / name, sha256=str(sha256)) for name, sha256 in sums.items()}
     return {f"checkpoints/{folder.name}/{name}": item for name, item in names.items()} | {
@@ -220,7 +223,7 @@ def _checkpoint(folder: Path) -> Group:
 
 
 def _corpus(run: Path) -> list[Group]:
-    """What a finished search is tried on."""
+    """The passages that a finished search model searches."""
     return [_whole(run, "prepared")] if read_artifact(run / PLAN).get("task") == "two-tower" else []
 
 
@@ -231,17 +234,17 @@ def _whole(run: Path, name: str) -> Group:
 
 @contextlib.contextmanager
 def downloaded(stored: StoredFolder, copy: Snapshot, names: Iterable[str], say: Say) -> Iterator[Path]:
-    """These files in a folder that goes away again; of a damaged group nothing is left in it."""
+    """These files in a temporary folder; a damaged group is left out as a whole."""
     with staging_folder() as folder:
         for name in stored.get(copy, list(names), folder):
-            say(f"{name} is not what was stored; it is left out")
+            say(f"{name} is damaged in the store; skipped")
             if root := _GROUP.match(name):
                 shutil.rmtree(folder / root[0], ignore_errors=True)
         yield folder
 
 
 def move_into(found: Path, folder: Path) -> None:
-    """Each thing that is not there yet, in one rename; what was cut off before is made up for."""
+    """Move each entry that is missing, in one rename each; this also completes an interrupted move."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for entry in sorted(found.iterdir()):
         if not (folder / entry.name).exists():

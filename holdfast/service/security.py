@@ -1,7 +1,4 @@
-"""What every answer carries: from where a page may load, what it may use, and that private pages are not kept.
-
-A header that a view has set already stays as it is.
-"""
+"""Security headers of every response: content policy, permissions, caching. A header set by a view is kept."""
 
 from collections.abc import Callable
 
@@ -14,7 +11,7 @@ _POLICY = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'"
 )
-# The page of the API's documents styles its parts by attributes.
+# The page of the API reference uses style attributes.
 _API_DOCS_POLICY = f"{_POLICY}; style-src 'self' 'unsafe-inline'"
 _HEADERS = {
     "Permissions-Policy": "camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()",
@@ -24,14 +21,14 @@ _HEADERS = {
 _API = "/api/"
 
 
-class SafeAnswers:
-    """Middleware, the outermost: also what other middleware answers goes through here."""
+class SecurityHeaders:
+    """Middleware, the outermost one: responses of other middleware pass through it, too."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]):
         self._get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        """The answer with its headers; an error of the API in the API's shape, whoever gave it."""
+        """The response with its headers; an error of the API gets the API's shape, whatever raised it."""
         response = self._get_response(request)
         is_api = request.path_info.startswith(_API)
         if is_api and response.status_code >= 400 and "json" not in response.headers.get("Content-Type", ""):

@@ -1,4 +1,4 @@
-"""Django's settings. What differs between places comes from `holdfast serve` through HOLDFAST_* variables."""
+"""Django's settings. What differs between installations comes from HOLDFAST_* variables, which `serve` sets."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from holdfast.core.env import service_variable
 from holdfast.core.errors import RequestError
 from holdfast.service.home import this_home
 
-# 4 processes that claim 400 jobs: the defaults gave 23 "database is locked"; these gave none and were 5 times as fast.
+# With 4 processes claiming 400 jobs, the defaults gave 23 "database is locked" errors; these gave none, 5 times faster.
 _PRAGMAS = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=20000; PRAGMA foreign_keys=ON;"
 
 
@@ -27,7 +27,7 @@ def database_settings(url: str, embedded: Path) -> dict[str, Any]:
             seen=f"it starts with {parts.scheme or 'no scheme'}://",
             try_next=("HOLDFAST_DATABASE_URL=postgresql://USER:PASSWORD@HOST:5432/NAME",),
         )
-    # No CONN_MAX_AGE: under ASGI each request has a thread of its own, whose connection nobody would use again.
+    # No CONN_MAX_AGE: under ASGI each request has its own thread, whose connection is never used again.
     return {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": unquote(parts.path.strip("/")),
@@ -51,12 +51,12 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
-    "ninja",  # its own copy of the API page's assets: no other server is asked
+    "ninja",  # serves its own copy of the API reference's assets
     "holdfast.service.jobs",
     "holdfast.service.pages",
 ]
 MIDDLEWARE = [
-    "holdfast.service.security.SafeAnswers",
+    "holdfast.service.security.SecurityHeaders",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -100,7 +100,7 @@ SECURE_HSTS_SECONDS = 31_536_000 if TLS else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = TLS
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if TLS else None
 CSRF_TRUSTED_ORIGINS = [f"https://{host}" for host in ALLOWED_HOSTS] if TLS else []
-# Without TLS the service is for loopback, or for a network that its owner trusts: a browser there has only plain HTTP.
+# Without TLS the service is for loopback or a trusted network, where browsers have only plain HTTP.
 SILENCED_SYSTEM_CHECKS = [] if TLS else ["security.W004", "security.W008", "security.W012", "security.W016"]
 CSRF_FAILURE_VIEW = "holdfast.service.pages.views.login_views.csrf_failed"
 SESSION_COOKIE_HTTPONLY = True
@@ -115,7 +115,7 @@ STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
 }
-# Faults are written to standard error, which `serve` keeps as web.log; Django by itself would mail them to nobody.
+# Errors go to standard error, which `serve` writes to web.log. Django's default is to mail them.
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -126,7 +126,7 @@ LOGGING = {
     },
     "loggers": {
         "django": {"handlers": ["stderr"], "level": "ERROR"},
-        "django.security.DisallowedHost": {"handlers": ["nowhere"], "propagate": False},  # anybody can cause these
+        "django.security.DisallowedHost": {"handlers": ["nowhere"], "propagate": False},  # anyone can cause these
         "holdfast": {"handlers": ["stderr"], "level": "WARNING"},
     },
 }
@@ -134,22 +134,24 @@ USE_TZ = True
 TIME_ZONE = "UTC"
 LANGUAGE_CODE = "en"
 
-# Jobs. A lease lives for LEASE_SECONDS after its last renewal; who cannot renew it in time ends its own run.
-PUBLIC_URL = service_variable("PUBLIC_URL").rstrip("/")  # how people reach it, for links in messages
-BROKER_URL = service_variable("BROKER_URL")  # empty: the embedded dispatcher looks at the table itself
+# Jobs. A lease expires LEASE_SECONDS after its last renewal; an agent that cannot renew it in time ends its own run.
+PUBLIC_URL = service_variable("PUBLIC_URL").rstrip("/")  # for links in messages
+BROKER_URL = service_variable("BROKER_URL")  # empty: the dispatcher of `serve` polls the table
 BROKER_VISIBILITY_SECONDS = float(service_variable("BROKER_VISIBILITY_SECONDS", "0"))  # of Redis; 0: its default
-STORE = service_variable("STORE")  # empty: every machine sees the home
+STORE = service_variable("STORE")  # empty: all machines share the home folder
 LEASE_SECONDS = float(service_variable("LEASE_SECONDS", "60"))
-RUNS_AT_ONCE = int(service_variable("RUNS_AT_ONCE", "0" if BROKER_URL else "1"))  # beside the page
+RUNS_AT_ONCE = int(service_variable("RUNS_AT_ONCE", "0" if BROKER_URL else "1"))  # next to the pages
 
-# Uploads. What is sent goes to the home's own disk, not to /tmp, which may be memory.
+# Uploads go to the disk of the home folder, not to /tmp, which may be memory.
 FILE_UPLOAD_HANDLERS = ["holdfast.service.jobs.uploads.ToHome"]
 UPLOAD_BYTES = int(service_variable("UPLOAD_BYTES", str(2 * 1024**3)))
 UPLOAD_ROWS = int(service_variable("UPLOAD_ROWS", "5000000"))
-UNPACKED_BYTES = int(service_variable("UNPACKED_BYTES", str(8 * 1024**3)))  # of a gzipped file, a workbook, an archive
+UNPACKED_BYTES = int(
+    service_variable("UNPACKED_BYTES", str(8 * 1024**3))
+)  # of a gzipped file, a workbook or an archive
 SURVEY_SECONDS = int(service_variable("SURVEY_SECONDS", "600"))
 SURVEY_MEMORY_BYTES = int(service_variable("SURVEY_MEMORY_BYTES", str(4 * 1024**3)))
-FREE_BYTES = int(service_variable("FREE_BYTES", str(1024**3)))  # of the disk, that an upload must leave
+FREE_BYTES = int(service_variable("FREE_BYTES", str(1024**3)))  # that an upload must leave on the disk
 EMAIL_HOST = service_variable("EMAIL_HOST", "localhost")
 EMAIL_PORT = int(service_variable("EMAIL_PORT", "25"))
 EMAIL_HOST_USER = service_variable("EMAIL_USER")

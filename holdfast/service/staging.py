@@ -1,4 +1,4 @@
-"""Places of this machine where things lie on their way to the store or from it, out of the way of runs and pages."""
+"""Temporary folders for files on their way to or from the object store, out of sight of runs and pages."""
 
 import contextlib
 import fcntl
@@ -10,13 +10,13 @@ from pathlib import Path
 
 from holdfast.service.home import this_home
 
-_HELD = "held"  # locked by who works there
-_YOUNG_SECONDS = 5  # between a folder and its lock there is a moment
+_HELD = "held"  # locked by the process that works there
+_YOUNG_SECONDS = 5  # a folder exists for a moment before its lock
 
 
 @contextlib.contextmanager
 def staging_folder() -> Iterator[Path]:
-    """An empty folder on the disk of the runs, that goes away again."""
+    """An empty temporary folder on the disk of the runs."""
     home = this_home()
     home.make()
     with (
@@ -31,14 +31,14 @@ def staging_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def swap_lock() -> Iterator[None]:
-    """One at a time on this machine, keeper or page, puts another folder in the place of a run's."""
+    """A lock for replacing a run folder by another: one process at a time on this machine, agent or page."""
     with (this_home().incoming / "swap.lock").open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def sweep_staging() -> None:
-    """Remove what killed processes left."""
+    """Remove what killed processes left behind."""
     for folder in this_home().incoming.glob("store-*"):
         with contextlib.suppress(FileNotFoundError), (folder / _HELD).open("rb") as file:
             try:

@@ -1,10 +1,10 @@
-"""Folders in the store, whole or not at all.
+"""Folders in the object store, each stored whole or not at all.
 
-    STORE/runs/7/FENCE/SHA256...          the files, each named by its content
-    STORE/runs/7/FENCE/index-000003.json  which of them make the folder: written last, the newest whole one counts
+    STORE/runs/7/TOKEN/SHA256...          the files, each named by its content
+    STORE/runs/7/TOKEN/index-000003.json  which files make up the folder: written last; the newest complete one counts
 
-A fence belongs to one writer and is named by the database's clock: a writer that was given up and still writes does so
-where nobody looks. Nothing here depends on a file appearing at once, so every kind of store will do.
+TOKEN is the fencing token of one writer: a writer whose claim was lost may still write, but only where nobody reads any
+more. Files may become visible late and in any order, so every kind of store will do.
 """
 
 import hashlib
@@ -20,12 +20,12 @@ from holdfast.core.errors import MachineError
 from holdfast.service.object_store import ObjectStore
 
 _INDEX = re.compile(r"index-(\d{6})\.json")
-READ_BYTES = 64 * 1024**2  # what is no larger is read at once: it may grow while it is sent
+READ_BYTES = 64 * 1024**2  # smaller files are read at once: they may grow while they are sent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFile:
-    """A file to be stored; of one whose checksum was written down when it was made, no other content will do."""
+    """A file to store. With a checksum, written down when the file was made, it must have exactly that content."""
 
     path: Path
     sha256: str = ""
@@ -33,27 +33,27 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A folder as the store has it."""
+    """A folder as it is in the store."""
 
     fence: str
     index: str
-    files: Mapping[str, str]  # by name in the folder: the checksum
+    files: Mapping[str, str]  # name in the folder -> checksum
 
     @property
     def mark(self) -> str:
-        """Another one for every other copy."""
+        """A name that differs for every snapshot."""
         return f"{self.fence}/{self.index}"
 
 
 class StoredFolder:
-    """The place of one folder in the store; `made` tells it from one of the same number in another database."""
+    """One folder in the store; `made` tells it from one with the same number in another database."""
 
     def __init__(self, store: ObjectStore, kind: str, number: int, made: datetime):
         self._store, self._path, self._made = store, f"{store.root}/{kind}/{number}", made.isoformat()
 
     def newest(self) -> Snapshot | None:
-        """The newest whole copy."""
-        with self._store.words():
+        """The newest complete snapshot."""
+        with self._store.explained():
             for fence in sorted(self._store.names(self._path), reverse=True):
                 for name in sorted(filter(_INDEX.fullmatch, self._store.names(f"{self._path}/{fence}")), reverse=True):
                     if files := self._read_index(f"{self._path}/{fence}/{name}"):
@@ -61,14 +61,14 @@ class StoredFolder:
         return None
 
     def put(self, fence: str, groups: Sequence[Mapping[str, StoredFile]], *, kept: str = "") -> list[str]:
-        """Store a folder as it is now, each group of files whole or not at all; the names of those left out.
+        """Store a folder as it is now, each group of files whole or not at all; return the names of skipped files.
 
-        Where all files whose names begin with `kept` had to be left out, those that were stored before stay.
+        If every file whose name starts with `kept` had to be skipped, the ones stored before are kept.
         """
         listed: dict[str, str] = {}
         left_out: list[str] = []
         place = f"{self._path}/{fence}"
-        with self._store.words():
+        with self._store.explained():
             there = self._store.names(place)
             for group in groups:
                 try:
@@ -84,15 +84,15 @@ class StoredFolder:
         return left_out
 
     def keep(self, copy: Snapshot, names: Sequence[str]) -> None:
-        """Keep only these files of a copy."""
-        with self._store.words():
+        """Keep only these files of a snapshot."""
+        with self._store.explained():
             there = self._store.names(f"{self._path}/{copy.fence}")
             self._write_index(copy.fence, {name: copy.files[name] for name in names}, there)
 
     def get(self, copy: Snapshot, names: Sequence[str], folder: Path) -> list[str]:
-        """Bring these files into a folder; those that are gone or not what was stored are left out, and named."""
+        """Download these files into a folder; return the names of those that are missing or damaged."""
         damaged = []
-        with self._store.words():
+        with self._store.explained():
             for name in names:
                 target = folder / name
                 try:
@@ -102,7 +102,7 @@ class StoredFolder:
                 except FileNotFoundError:
                     is_whole = False
                 except OSError as error:
-                    if error.errno not in FULL:  # of this machine's disk
+                    if error.errno not in FULL:  # a full disk on this machine
                         raise
                     raise _full(error) from error
                 if not is_whole:
@@ -111,12 +111,12 @@ class StoredFolder:
         return damaged
 
     def drop(self) -> None:
-        """Remove the folder and all that is in it."""
-        with self._store.words():
+        """Delete the folder from the store."""
+        with self._store.explained():
             self._store.drop(self._path)
 
     def _write_index(self, fence: str, listed: Mapping[str, str], there: Mapping[str, int]) -> None:
-        """Say what is whole from now on, then drop what was there and is no part of it."""
+        """Write the new index, then delete what it no longer names."""
         place = f"{self._path}/{fence}"
         numbers = [int(found[1]) for name in there if (found := _INDEX.fullmatch(name))]
         index = f"index-{max(numbers, default=0) + 1:06d}.json"
@@ -125,7 +125,7 @@ class StoredFolder:
             self._store.drop(f"{place}/{name}")
 
     def _carried(self, fence: str, kept: str) -> dict[str, str]:
-        """What the newest copy has under such names, in the place of this fence."""
+        """The files with such names from the newest snapshot, copied under this fencing token."""
         copy = self.newest()
         if copy is None or copy.fence > fence:
             return {}
@@ -147,7 +147,7 @@ class StoredFolder:
         return found
 
     def _read_index(self, path: str) -> dict[str, str]:
-        """The files of an index; none where it is half written, of another database, or leads out of its folder."""
+        """The files of an index; none if it is incomplete, of another database, or leads out of its folder."""
         try:
             found = json.loads(self._store.files.cat_file(path))
             files = {str(name): str(sha256) for name, sha256 in found["files"].items()}
@@ -158,11 +158,11 @@ class StoredFolder:
 
 
 class _Changed(Exception):
-    """A file is gone, or not what was written down when it was made."""
+    """A file is gone, or differs from its checksum."""
 
 
 def _read(item: StoredFile) -> tuple[bytes | Path, int, str]:
-    """What is to be stored, its size and its checksum."""
+    """The content to store, its size and its checksum."""
     try:
         size = item.path.stat().st_size
         if size <= READ_BYTES:
@@ -180,9 +180,9 @@ def _read(item: StoredFile) -> tuple[bytes | Path, int, str]:
 
 def _full(error: OSError) -> MachineError:
     return MachineError(
-        "there is not enough room on this machine's disk for what the store has",
+        "not enough disk space to fetch the run from the store",
         seen=error.strerror or str(error),
-        try_next=("make room on it, or let another machine take the run", "then resume"),
+        try_next=("free some space, or let another machine take the run", "then resume the run"),
     )
 
 

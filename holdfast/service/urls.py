@@ -1,4 +1,4 @@
-"""Where each page and the API live."""
+"""The addresses of the API, the admin and the pages."""
 
 from django.contrib import admin
 from django.urls import include, path

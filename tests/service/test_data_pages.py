@@ -279,7 +279,7 @@ def test_a_machine_tells_its_findings_and_hides_others_jobs(world, as_person):
     assert f"/runs/{world.job.pk}" not in shown
     Worker.objects.update(beat=timezone.now() - timedelta(minutes=5), checkup={"error": "doctor did not answer"})
     shown = as_person("ada").get("/machines/").content.decode()
-    assert "gone" in shown
+    assert 'class="state bad">offline<' in shown
     assert "doctor did not answer" in shown
 
 

@@ -48,7 +48,7 @@ def test_a_store_that_is_away_does_not_hold_up_the_run_and_gets_everything_later
     (tmp_path / "store").write_text("a file is in the way")
     said = []
     send_all(store, job, said)
-    assert "not sent yet, the run goes on: HOLDFAST_STORE=file://" in said[0]
+    assert "not sent yet: HOLDFAST_STORE=file://" in said[0]
     (tmp_path / "store").unlink()
 
     write_artifact(this_home().agents, f"{job.pk}.json", describe_process(os.getpid()))
@@ -124,7 +124,7 @@ def test_what_was_deleted_while_the_store_was_away_goes_when_it_is_back(job, sto
     (tmp_path / "store").rename(tmp_path / "away")
     (tmp_path / "store").write_text("a file is in the way")
     assert leases.delete(job)
-    until(lambda: "not removed from the store yet" in capsys.readouterr().out)
+    until(lambda: "not deleted from the store yet" in capsys.readouterr().out)
     (tmp_path / "store").unlink()
     (tmp_path / "away").rename(tmp_path / "store")
     assert stored_run(store, job).newest() is not None

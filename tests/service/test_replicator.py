@@ -69,7 +69,7 @@ def test_a_checkpoint_that_was_damaged_in_the_store_is_left_out_and_told(job, st
     at("two")
     fetch_job(store, job, said.append)
     assert steps(job) == [3]
-    assert "checkpoints/step-000000005/weights.safetensors is not what was stored" in said[0]
+    assert "checkpoints/step-000000005/weights.safetensors is damaged in the store" in said[0]
 
 
 def test_of_a_damaged_model_nothing_is_brought(job, store, at, tmp_path):
@@ -100,7 +100,7 @@ def test_a_checkpoint_is_sent_though_its_run_drops_it_meanwhile(job, store, monk
     said = []
     send_all(store, job, said)
     assert "checkpoints/step-000000003/weights.safetensors" in stored_run(store, job).newest().files
-    assert "left out: nothing" in said[-1]
+    assert "skipped: nothing" in said[-1]
 
 
 @pytest.mark.parametrize("minutes", [0, 1])

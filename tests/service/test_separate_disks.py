@@ -78,7 +78,7 @@ def test_a_machine_that_is_gone_is_followed_by_one_with_another_disk_to_the_same
     undisturbed, job_id = one.submit(2, max_steps=800, save_seconds=1)
     one.wait(undisturbed, "finished")
     keeper_log = one.home / f"agents/{job_id}.log"
-    one.until(lambda: "sent to the store; left out: nothing" in keeper_log.read_text(), 150, lambda: one.told(job_id))
+    one.until(lambda: "sent to the store; skipped: nothing" in keeper_log.read_text(), 150, lambda: one.told(job_id))
     for process in one.find():
         with contextlib.suppress(psutil.Error, ProcessLookupError):
             kill(process)
@@ -87,7 +87,7 @@ def test_a_machine_that_is_gone_is_followed_by_one_with_another_disk_to_the_same
     two = machines("two")
     two.worker("two")
     two.wait(job_id, "finished", seconds=900)
-    assert "downloaded from the store" in (two.home / f"agents/{job_id}.log").read_text()
+    assert "fetched from the store" in (two.home / f"agents/{job_id}.log").read_text()
     assert min(two.first_steps(job_id)[1:]) > 0, two.told(job_id)
     assert weights(two.run_folder(job_id)) == weights(one.run_folder(undisturbed))
 
