@@ -10,15 +10,23 @@ from holdfast.core.errors import MachineError
 
 @click.command()
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--port", type=click.IntRange(1, 65_535), help="Port of the page; the first free one from 7860 on.")
+@click.option("--port", type=click.IntRange(1, 65_535), help="Port of the page; default: the first free one from 7860.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps.")
-@click.option("--top", type=click.IntRange(1, 100), default=5, show_default=True, help="Passages to find.")
-@click.option("--corpus", metavar="FILE", type=click.Path(path_type=Path), help="Search these texts.")
-@click.option("--max-new-tokens", type=click.IntRange(1, 32_768), default=256, show_default=True, help="Of an answer.")
+@click.option("--top", type=click.IntRange(1, 100), default=5, show_default=True, help="Number of passages to find.")
+@click.option(
+    "--corpus", metavar="FILE", type=click.Path(path_type=Path), help="Search these texts instead of the run's corpus."
+)
+@click.option(
+    "--max-new-tokens",
+    type=click.IntRange(1, 32_768),
+    default=256,
+    show_default=True,
+    help="Maximum length of an answer.",
+)
 def demo(run: Path, port: int | None, device: str, top: int, corpus: Path | None, max_new_tokens: int) -> None:
-    """Open a page for the model of a RUN, with examples from its data. Only this machine can reach it.
+    """Try the model of a RUN on a page in the browser, with examples from its data. Only this machine can open it.
 
-    Needs gradio: pip install 'holdfast[demo]'. Ctrl-C ends it.
+    Needs gradio: pip install 'holdfast[demo]'. Press Ctrl-C to stop.
     """
     from holdfast.cli.screen import Screen
     from holdfast.runs.demo_server import free_port, require_gradio, serve_demo
@@ -30,7 +38,7 @@ def demo(run: Path, port: int | None, device: str, top: int, corpus: Path | None
 
     def ready(address: str) -> None:
         screen.erase()
-        click.echo(f"[ok] {address}   (Ctrl-C ends it)")
+        click.echo(f"[ok] {address}   (press Ctrl-C to stop)")
 
     options = {"device": device, "top": top, "max_new_tokens": max_new_tokens}
     options |= {"corpus": str(corpus.resolve())} if corpus else {}

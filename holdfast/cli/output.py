@@ -1,4 +1,4 @@
-"""What a run prints. It may get lost, as when its reader has gone or the disk it goes to is full; the run goes on."""
+"""What a run prints. Output that cannot be written, as to a full disk, never ends the run."""
 
 import contextlib
 import os
@@ -9,12 +9,12 @@ import click
 
 
 def put(text: str) -> None:
-    """Print, at once."""
+    """Print at once."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except (OSError, ValueError) as error:
-        lose(error)
+        stop_printing(error)
 
 
 def put_bytes(content: bytes) -> None:
@@ -24,12 +24,12 @@ def put_bytes(content: bytes) -> None:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
     except (OSError, ValueError) as error:
-        lose(error)
+        stop_printing(error)
 
 
-def lose(error: Exception) -> None:
-    """Print nothing more, and say so once where errors are said."""
+def stop_printing(error: Exception) -> None:
+    """Print nothing more, and say so once on standard error."""
     sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  (open as long as the process lives)
     why = getattr(error, "strerror", None) or error
     with contextlib.suppress(OSError, ValueError):
-        click.echo(f"holdfast: the output cannot be written any more ({why}); the run goes on", err=True)
+        click.echo(f"holdfast: the output cannot be written any more ({why}); the run continues", err=True)

@@ -24,20 +24,26 @@ _SHOWN_CHARACTERS = 100
 @click.argument("run", metavar="RUN", type=_PATH)
 @click.argument("what", metavar="TEXT... | FILE | -", nargs=-1, required=True)
 @click.option("--out", metavar="FILE", type=_PATH, help="Write the answers here: .csv, .tsv or .jsonl.")
-@click.option("--text-column", "columns", multiple=True, help="Column with the text; several are joined.")
+@click.option("--text-column", "columns", multiple=True, help="Column with the text; several columns are joined.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps.")
-@click.option("--all-labels", is_flag=True, help="In a table, a column with the probability of every label.")
-@click.option("--top", type=click.IntRange(1, 1000), default=5, show_default=True, help="Passages to find.")
-@click.option("--corpus", metavar="FILE", type=_PATH, help="Search these texts, not the run's own corpus.")
-@click.option("--max-new-tokens", type=click.IntRange(1, 32_768), default=256, show_default=True, help="Of an answer.")
+@click.option("--all-labels", is_flag=True, help="In a table, add a column with the probability of each label.")
+@click.option("--top", type=click.IntRange(1, 1000), default=5, show_default=True, help="Number of passages to find.")
+@click.option("--corpus", metavar="FILE", type=_PATH, help="Search these texts instead of the run's corpus.")
+@click.option(
+    "--max-new-tokens",
+    type=click.IntRange(1, 32_768),
+    default=256,
+    show_default=True,
+    help="Maximum length of an answer.",
+)
 @click.option(
     "--temperature",
     type=click.FloatRange(0, 10),
     default=0.0,
     show_default=True,
-    help="0: the likeliest answer; above it, answers are drawn.",
+    help="Sampling temperature; 0 gives the most likely answer.",
 )
-@click.option("--seed", type=int, default=42, show_default=True, help="Of drawn answers.")
+@click.option("--seed", type=int, default=42, show_default=True, help="Random seed for sampling.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def predict(
     run: Path,
@@ -49,10 +55,10 @@ def predict(
     corpus: Path | None,
     **options: Any,
 ) -> None:
-    """Ask the model of a RUN, or of a model folder: labels, answers or passages, as it was trained.
+    """Get labels, answers or passages from the model of a RUN, or from a model folder.
 
-    Give texts, a FILE (CSV, TSV, JSON, JSON lines, Parquet, Excel; gzipped or not) or - for standard input, a text a
-    line. Probabilities are calibrated. Only safetensors are loaded.
+    Give texts, a FILE (CSV, TSV, JSON, JSON lines, Parquet, Excel; gzipped or not) or - for standard input, one text
+    per line. Probabilities are calibrated. Only safetensors are loaded.
     """
     from holdfast.cli.screen import Screen
 
@@ -97,7 +103,7 @@ def predict(
         for note in notes:
             click.echo(f"[!]  {note}", err=True)
     if not count:
-        raise RequestError("there was nothing to ask", seen="no row has a text")
+        raise RequestError("no row has a text")
 
 
 def _rows(asking: "PredictionInputs", what: tuple[str, ...]) -> "Iterator[Question]":

@@ -15,16 +15,28 @@ _PACKAGES = ("django", "ninja", "celery", "whitenoise", "uvicorn", "cryptography
 
 
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to serve at; others need a password set.")
-@click.option("--port", type=click.IntRange(1, 65_535), default=PORT, show_default=True, help="Port to serve at.")
-@click.option("--runs-at-once", type=click.IntRange(0, 256), help="Runs on this machine at a time; 0: only the page.")
-@click.option("--home", type=click.Path(path_type=Path), metavar="FOLDER", help="Where everything is kept.")
-@click.option("--user", default="", metavar="NAME", help="Name of the first user; otherwise yours on this machine.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; any other address requires a password.",
+)
+@click.option("--port", type=click.IntRange(1, 65_535), default=PORT, show_default=True, help="Port to listen on.")
+@click.option(
+    "--runs-at-once",
+    type=click.IntRange(0, 256),
+    help="Maximum number of runs on this machine at a time; 0: only the page.",
+)
+@click.option(
+    "--home", type=click.Path(path_type=Path), metavar="FOLDER", help="Folder for everything the service keeps."
+)
+@click.option("--user", default="", metavar="NAME", help="Name of the first user; default: your name on this machine.")
 @click.option("--no-browser", is_flag=True, help="Do not open the page.")
 def serve(host: str, port: int, runs_at_once: int | None, home: Path | None, user: str, no_browser: bool) -> None:
-    """Serve a page on which datasets are uploaded, runs started and watched, and models tried.
+    """Start the job service with its web page: upload datasets, start and watch runs, try models.
 
-    Nothing else has to be installed or started. Ctrl-C lets running runs save; the next start goes on with them.
+    Nothing else has to be installed or started. Press Ctrl-C to stop: running runs save, and the next start continues
+    them.
     """
     click.echo("holdfast serve")
     sys.stdout.flush()
@@ -46,7 +58,7 @@ def serve(host: str, port: int, runs_at_once: int | None, home: Path | None, use
 
 
 def require_packages() -> None:
-    """Refuse in words where the service's packages are not installed."""
+    """Refuse when the service's packages are not installed."""
     missing = [name for name in _PACKAGES if find_spec(name) is None]
     if missing:
         raise MachineError(
@@ -62,7 +74,7 @@ def _say(words: str) -> None:
 
 
 def _open_page(url: str) -> None:
-    """Show the page, where there is a screen."""
+    """Open the page in a browser, if there is a display."""
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         return
     import webbrowser

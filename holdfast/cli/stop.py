@@ -12,7 +12,7 @@ from holdfast.core.artifacts import to_json
 @click.option("--now", "at_once", is_flag=True, help="Do not wait for a checkpoint.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def stop(folder: Path, at_once: bool, as_json: bool) -> None:
-    """Ask RUN to save and end; `holdfast resume RUN` goes on from there."""
+    """Ask RUN to save and end; `holdfast resume RUN` continues from there."""
     from holdfast.runs.resume import ask_to_stop
 
     def say(words: str) -> None:

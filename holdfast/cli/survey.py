@@ -1,4 +1,4 @@
-"""`holdfast survey`: read a dataset as training would, and say what was found and chosen."""
+"""`holdfast survey`: read a dataset as training would, and show what was found and chosen."""
 
 import shutil
 import sys
@@ -20,44 +20,44 @@ from holdfast.data.tokenizer import ModelTokenizer
 _SHOWN_LABELS = 12
 _SHOWN_BAD_ROWS = 5
 _WIDTH, _NARROW = 110, 60
-_PATH = click.Path(path_type=Path, readable=False)  # whether it can be read is said in our own words
+_PATH = click.Path(path_type=Path, readable=False)  # an unreadable file gets our own error
 
 
 @click.command()
 @click.argument("data", type=_PATH)
-@click.option("--task", type=click.Choice(TASKS), help="What to train; found out when not given.")
-@click.option("--validation", type=_PATH, help="File with the rows to validate on.")
-@click.option("--test", type=_PATH, help="File with the rows to test on.")
-@click.option("--negatives", type=_PATH, help="JSON lines with near-misses of queries.")
-@click.option("--text-column", "text_columns", multiple=True, help="Column with the text; several are joined.")
+@click.option("--task", type=click.Choice(TASKS), help="What to train; default: detected.")
+@click.option("--validation", type=_PATH, help="File with the validation rows.")
+@click.option("--test", type=_PATH, help="File with the test rows.")
+@click.option("--negatives", type=_PATH, help="JSON lines with hard negatives of queries.")
+@click.option("--text-column", "text_columns", multiple=True, help="Column with the text; several columns are joined.")
 @click.option("--label-column", help="Column with the labels.")
-@click.option("--group-column", help="Rows with the same value here stay in one split.")
-@click.option("--multi-label/--single-label", "multi_label", default=None, help="Any number of labels a row, or one.")
-@click.option("--encoding", help="Such as cp1252, latin-1, gb18030; found out when not given.")
-@click.option("--delimiter", help="Such as ; or 'tab'; found out when not given.")
+@click.option("--group-column", help="Keep rows with the same value in this column in one split.")
+@click.option("--multi-label/--single-label", "multi_label", default=None, help="Any number of labels per row, or one.")
+@click.option("--encoding", help="Text encoding, such as cp1252, latin-1 or gb18030; default: detected.")
+@click.option("--delimiter", help="Column separator, such as ; or 'tab'; default: detected.")
 @click.option("--header/--no-header", default=None, help="Whether the first row names the columns.")
-@click.option("--min-score", type=float, help="Scored pairs from here on belong together.")
+@click.option("--min-score", type=float, help="Treat pairs with at least this score as positives.")
 @click.option(
     "--max-bad-rows",
     "max_bad_share",
     type=click.FloatRange(0, 1),
     default=0.01,
     show_default=True,
-    help="Share of rows that may be unusable.",
+    help="Maximum share of unusable rows.",
 )
-@click.option("--seed", type=int, default=42, show_default=True, help="Decides which rows are cut for which split.")
+@click.option("--seed", type=int, default=42, show_default=True, help="Random seed for the splits.")
 @click.option(
     "--tokenizer",
     type=_PATH,
     metavar="FOLDER",
-    help="Folder of a model; lengths are then counted in its tokens.",
+    help="Folder of a model; count lengths in its tokens.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def survey(data: Path, tokenizer: Path | None, as_json: bool, delimiter: str | None, **given: Any) -> None:
-    """Read DATA as `train` would, and say what was found and chosen. Trains nothing.
+    """Read DATA as `train` would, and show what was found and chosen. Nothing is trained.
 
-    DATA is a file (CSV, TSV, JSON, JSON lines, Parquet, Excel, NPZ; each but the last also gzipped), a folder with a
-    file for each split, or a BEIR folder. Exit code 2: nothing sensible can be trained on it.
+    DATA is a file (CSV, TSV, JSON, JSON lines, Parquet, Excel, NPZ; all but the last also gzipped), a folder with a
+    file for each split, or a BEIR folder. Exit code 2: the data is not suitable for training.
     """
     request = DataRequest(
         path=data,
@@ -91,7 +91,7 @@ def _lines(facts: DatasetFacts) -> Iterator[str]:
         limit = f"; the model takes {found.limit:,}" if found.limit else ""
         yield from _entry(
             f"{role} lengths",
-            f"median {found.median:g} {found.unit}, 95 of 100 within {found.p95:,}, longest {found.longest:,}"
+            f"median {found.median:g} {found.unit}, 95% within {found.p95:,}, longest {found.longest:,}"
             f"{limit}{sampled}",
         )
     for warning in facts.warnings:

@@ -1,4 +1,4 @@
-"""`holdfast worker`: take jobs of the service on this machine."""
+"""`holdfast worker`: run jobs of the service on this machine."""
 
 import os
 import sys
@@ -11,14 +11,16 @@ from holdfast.core.errors import RequestError
 
 
 @click.command()
-@click.option("--slots", type=click.IntRange(1, 256), default=1, show_default=True, help="Runs at a time.")
 @click.option(
-    "--queues", default="", metavar="NAMES", help="Of any, cpu, cuda, mps; otherwise what this machine can compute on."
+    "--slots", type=click.IntRange(1, 256), default=1, show_default=True, help="Maximum number of runs at a time."
 )
-@click.option("--name", default="", metavar="NAME", help="Its name on the page; otherwise the name of this machine.")
+@click.option(
+    "--queues", default="", metavar="NAMES", help="Any of: any, cpu, cuda, mps; default: what this machine supports."
+)
+@click.option("--name", default="", metavar="NAME", help="Name on the page; default: the name of this machine.")
 @click.option("--home", type=click.Path(path_type=Path), metavar="FOLDER", help="The service's folder, as seen here.")
 def worker(slots: int, queues: str, name: str, home: Path | None) -> None:
-    """Take jobs of the service on this machine, until Ctrl-C.
+    """Run jobs of the service on this machine until Ctrl-C.
 
     HOLDFAST_DATABASE_URL and HOLDFAST_BROKER_URL say where they come from; HOLDFAST_HOME is the folder that all
     machines share or, with HOLDFAST_STORE, one of this machine's own. Ctrl-C lets running runs save and gives them

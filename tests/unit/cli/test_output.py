@@ -1,4 +1,4 @@
-"""What cannot be printed never ends a run, and is said where there is something to lose."""
+"""Output that cannot be printed never ends a run."""
 
 import errno
 import os
@@ -28,11 +28,11 @@ def full_output(patch: pytest.MonkeyPatch) -> Iterator[None]:
         os.dup2(nowhere.fileno(), file.fileno())  # what still lies in it could not be written when it is closed
 
 
-def test_output_that_cannot_be_written_is_told_of_once(monkeypatch, capsys):
+def test_lost_output_is_reported_once(monkeypatch, capsys):
     with full_output(monkeypatch):
         for number in range(3):
             put(f"line {number}\n")
-    assert capsys.readouterr().err.count("No space left on device); the run goes on") == 1
+    assert capsys.readouterr().err.count("No space left on device); the run continues") == 1
 
 
 @pytest.mark.parametrize("make_view", [lambda: RunView(Screen()), EventLines])
@@ -44,7 +44,7 @@ def test_a_run_whose_output_is_lost_continues(monkeypatch, make_view):
         view.close()
 
 
-def test_a_command_whose_answer_is_lost_says_so():
+def test_a_lost_answer_is_an_error():
     with FULL.open("w") as full:
         ended = subprocess.run(
             [sys.executable, "-m", "holdfast", "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
@@ -61,7 +61,7 @@ def test_a_command_whose_answer_is_lost_says_so():
         (OSError(errno.EDQUOT, "why", "/disk/x"), "error: a file could not be written: /disk/x   [disk-full]\n"),
     ],
 )
-def test_a_full_disk_is_not_blamed_on_output_that_can_be_written(monkeypatch, capsys, error, words):
+def test_a_full_disk_elsewhere_is_not_blamed_on_the_output(monkeypatch, capsys, error, words):
     def refuse(context: object) -> None:
         raise error
 
@@ -73,7 +73,7 @@ def test_a_full_disk_is_not_blamed_on_output_that_can_be_written(monkeypatch, ca
     assert capsys.readouterr().err.startswith(words)
 
 
-def test_a_pipe_that_broke_elsewhere_is_no_reader_that_has_gone(monkeypatch, capsys):
+def test_a_pipe_broken_elsewhere_is_a_bug(monkeypatch, capsys):
     def refuse(context: object) -> None:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
