@@ -1,1 +1,5 @@
-"""Values and files that every other part shares. Standard library only; imports in milliseconds."""
+"""Values and files that all other folders share: errors, events, records, settings, evidence, the run folder.
+
+It imports nothing of Holdfast, only the standard library and msgspec, so that every command starts quickly. Start with
+`errors.py`, `events.py` and `records.py`.
+"""

@@ -15,7 +15,7 @@ import msgspec
 
 def write_artifact(folder: Path, name: str, value: object) -> Path:
     """Write JSON so that a reader never sees half of it, even when the writer is killed."""
-    # Named by its writer: two that write the same artifact must not write into each other's draft.
+    # The draft's name holds its writer, so that two writers of one artifact do not share a draft.
     target, draft = folder / name, folder / f".{name}.{os.getpid()}-{threading.get_ident()}.draft"
     try:
         with draft.open("w", encoding="utf-8") as file:
@@ -30,7 +30,7 @@ def write_artifact(folder: Path, name: str, value: object) -> Path:
 
 
 def read_artifact(path: Path) -> dict[str, Any]:
-    """One JSON object; empty where there is none, or none that can be read."""
+    """The JSON object in a file; empty if the file is missing or damaged."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -39,9 +39,9 @@ def read_artifact(path: Path) -> dict[str, Any]:
 
 
 def to_plain(value: object) -> object:
-    """Turn our values into what JSON knows: objects, arrays, strings, numbers, booleans and null.
+    """Turn our values into JSON types: objects, arrays, strings, numbers, booleans and null.
 
-    JSON has no NaN and no infinity, and readers refuse a whole file for one of them: they become null.
+    NaN and infinity become null: JSON has neither, and readers refuse a whole file because of one.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}

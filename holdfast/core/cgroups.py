@@ -1,7 +1,8 @@
-"""Where the control groups of a process lie, in both versions, from its own group up to the top of what is mounted.
+"""Finds the control groups of a process, in versions 1 and 2, from its own group up to the top of the mount.
 
 A container sees its own group as the root of the mount; without a namespace the path in /proc/PID/cgroup is the host's
-and the mount shows only the part below it. Both are followed. `root` is another place for /proc and /sys in tests.
+and the mount shows only the part below it. Both are followed. In tests, `root` replaces the root of /proc and
+/sys.
 """
 
 import re
@@ -22,7 +23,7 @@ class Mount:
 
 
 def group_folders(controller: str, root: Path = Path("/"), pid: int | None = None) -> Iterator[tuple[int, Path]]:
-    """The folders of one controller from a process's group (this one's by default) up to the top, with the version."""
+    """The folders of one controller with its version, from the group of a process (by default this one) to the top."""
     mounts = read_mounts(read_group_file(root / "proc/self/mountinfo"))
     membership = read_group_file(root / "proc" / str(pid or "self") / "cgroup")
     for controllers, path in read_membership(membership):
@@ -35,7 +36,7 @@ def group_folders(controller: str, root: Path = Path("/"), pid: int | None = Non
 
 
 def read_group_file(file: Path) -> str:
-    """What a file of a group says; empty when there is none or it may not be read."""
+    """The content of a group's file; empty if it is missing or not readable."""
     try:
         return file.read_text(errors="replace").strip()
     except OSError:
@@ -43,7 +44,7 @@ def read_group_file(file: Path) -> str:
 
 
 def frozen_group(pid: int, root: Path = Path("/")) -> Path | None:
-    """The group that holds a process frozen, if one does. Its processes run on when somebody thaws it."""
+    """The group that keeps a process frozen, if any. Its processes continue once the group is thawed."""
     for version, folder in group_folders("freezer", root, pid):
         told = read_group_file(folder / ("cgroup.events" if version == 2 else "freezer.state"))
         if "frozen 1" in told or told in ("FROZEN", "FREEZING"):
@@ -76,6 +77,6 @@ def unescape(path: str) -> str:
 
 
 def _inside(path: str, shown: str) -> tuple[str, ...]:
-    """The part of a group's path that a mount shows; nothing where the path lies outside of it."""
+    """The part of a group's path that a mount shows; None if the path is outside the mount."""
     parts, top = tuple(filter(None, path.split("/"))), tuple(filter(None, shown.split("/")))
     return parts[len(top) :] if parts[: len(top)] == top and ".." not in parts else ()

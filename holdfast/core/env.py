@@ -5,16 +5,16 @@ import socket
 import sys
 from pathlib import Path
 
-ATTEMPT_VARIABLE = "HOLDFAST_ATTEMPT"  # the folder of its attempt, in the environment of every process of it
+ATTEMPT_VARIABLE = "HOLDFAST_ATTEMPT"  # set to the attempt's folder in all of its processes
 
 
 def wants_color() -> bool:
-    """Say whether the terminal's owner accepts colour (https://no-color.org)."""
+    """Whether the user accepts color in the terminal (https://no-color.org)."""
     return "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
 def cache_folder() -> Path:
-    """Where Holdfast keeps what it can make or fetch again: models, prepared data, what was proven on this machine."""
+    """The folder for what Holdfast can download or make again: models, prepared data, proofs on this machine."""
     if os.environ.get("XDG_CACHE_HOME"):
         return Path(os.environ["XDG_CACHE_HOME"]).expanduser() / "holdfast"
     home = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
@@ -22,7 +22,7 @@ def cache_folder() -> Path:
 
 
 def state_folder() -> Path:
-    """Where this user's machine keeps what Holdfast has learned (XDG_STATE_HOME; on a Mac its own folder)."""
+    """The folder for what Holdfast has learned on this machine (XDG_STATE_HOME, or its equivalent on a Mac)."""
     if given := os.environ.get("XDG_STATE_HOME"):
         return Path(given) / "holdfast"
     if sys.platform == "darwin":
@@ -31,17 +31,17 @@ def state_folder() -> Path:
 
 
 def node_name() -> str:
-    """What this machine is called among those of a run (HOLDFAST_NODE); as Slurm calls it, or its host name."""
+    """The name of this machine among those of a run: HOLDFAST_NODE, else Slurm's name for it, else its host name."""
     return os.environ.get("HOLDFAST_NODE") or os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def node_address() -> str:
-    """Where the other machines of a run reach this one (HOLDFAST_NODE_ADDRESS); empty: found out."""
+    """The address at which other machines reach this one (HOLDFAST_NODE_ADDRESS); empty to detect it."""
     return os.environ.get("HOLDFAST_NODE_ADDRESS", "").strip()
 
 
 def lease_seconds() -> float:
-    """How long a supervisor may be silent before another machine takes its run over (HOLDFAST_NODE_LEASE_SECONDS)."""
+    """How long a supervisor may be silent before another machine takes over its run (HOLDFAST_NODE_LEASE_SECONDS)."""
     try:
         return max(5.0, float(os.environ.get("HOLDFAST_NODE_LEASE_SECONDS", "60")))
     except ValueError:
@@ -49,7 +49,7 @@ def lease_seconds() -> float:
 
 
 def service_home() -> Path:
-    """Where the job service keeps its database, datasets and runs (HOLDFAST_HOME)."""
+    """The folder of the job service: database, datasets and runs (HOLDFAST_HOME)."""
     if given := os.environ.get("HOLDFAST_HOME"):
         return Path(given).expanduser().absolute()
     return state_folder() / "service"

@@ -21,7 +21,7 @@ class Action:
     kind: Literal["set", "unset", "run"]
     setting: str = ""  # by its name in the request, such as label_column
     value: str | int | float | bool | None = None  # of a "set"; None: the person chooses
-    placeholder: str = "NAME"  # what the command line shows in place of a value that the person chooses
+    placeholder: str = "NAME"  # shown on the command line for a value that the person chooses
     command: str = ""  # of a "run": to be typed on the machine that trains
     note: str = ""  # what the action costs, or when it helps
 
@@ -75,7 +75,7 @@ class HoldfastError(Exception):
         setting: str = "",
         problems: Sequence[Problem] = (),
     ):
-        """`setting` is the one at fault, where there is one; `problems` are all invalid settings of a request."""
+        """`setting` is the one at fault, if any; `problems` are all invalid settings of a request."""
         super().__init__(what)
         self.what, self.seen, self.try_next, self.slug = what, seen, tuple(try_next), slug
         self.problems = tuple(problems)

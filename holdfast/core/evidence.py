@@ -1,7 +1,7 @@
-"""What was seen of a failure, and what was concluded from it.
+"""The evidence of a failure, and the conclusions from it.
 
-Evidence is text with line numbers, from named sources, plus how the process ended. It holds no judgement: hazards look
-for their signs in it, and `supervisor.diagnose` weighs what they find.
+Evidence is text with line numbers, from named sources, plus how the process ended. It contains no judgment: hazards
+search it for their signs, and `diagnose` weighs what they find.
 """
 
 import re
@@ -20,10 +20,10 @@ Confidence = Literal["proven", "likely", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One line of evidence: where it stands and what it says."""
+    """One line of evidence, with its source and line number."""
 
     source: Source
-    line: int  # in the file it came from, counted from 1; 0 where there is no file
+    line: int  # in the source file, counted from 1; 0 without a file
     text: str
 
 
@@ -44,7 +44,7 @@ class Text:
             parts.append(line)
             offset += len(line) + 1
         self.joined = "\n".join(parts)
-        self._sketch: str | None = None  # one line of each shape, made when it is first looked at
+        self._sketch: str | None = None  # one line of each shape, made on first use
         self._firsts: dict[str, Passage | None] = {}
 
     def __iter__(self) -> Iterator[Passage]:
@@ -62,21 +62,21 @@ class Text:
             yield match, self._passage_at(match.start())
 
     def first(self, pattern: str) -> Passage | None:
-        """The line of the first match, kept for the next who asks: hazards share many patterns."""
+        """The line of the first match; cached, because hazards share many patterns."""
         if pattern not in self._firsts:
             self._firsts[pattern] = next((passage for _, passage in self.search(pattern)), None)
         return self._firsts[pattern]
 
     def without(self, is_dropped: Callable[[Passage], bool]) -> "Text":
-        """The same text less some of its lines."""
+        """The same text without some of its lines."""
         return Text(self.source, ((passage.line, passage.text) for passage in self if not is_dropped(passage)))
 
     def line_at(self, offset: int) -> int:
-        """The number of the line that a place in `joined` belongs to; 0 in an empty text."""
+        """The number of the line at an offset in `joined`; 0 in an empty text."""
         return self._numbers[bisect_right(self._starts, offset) - 1] if self._numbers else 0
 
     def _may_hold(self, words: tuple[str, ...]) -> bool:
-        """False when a pattern needs one of these words and none is there. Ten times faster than trying the pattern."""
+        """False if a pattern needs one of these words and none occurs. Ten times faster than trying the pattern."""
         if self._sketch is None:
             self._sketch = sketch(self.joined.split("\n"))
         return not words or any(word in self._sketch for word in words)
@@ -94,7 +94,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
     A space also matches a line break: logs are pasted from terminals that wrap long lines.
     """
-    if "(?<" in pattern:  # a look-behind must have one width
+    if "(?<" in pattern:  # a look-behind must have a fixed width
         return re.compile(pattern, re.MULTILINE)
     tolerant = _SPACE.sub(lambda found: _BREAKABLE if found[0] == " " else found[0], pattern)
     return re.compile(tolerant, re.MULTILINE)
@@ -111,8 +111,8 @@ class Frame:
 
     function: str
     module: str = ""  # library or source file
-    address: int | None = None  # where it stood in memory, if the report says so
-    image_base: int | None = None  # where its library was loaded: two bases of one name are two copies
+    address: int | None = None  # its address in memory, if the report has it
+    image_base: int | None = None  # where its library was loaded: two bases of one name mean two copies
     line: int = 0  # of the report
 
 
@@ -127,7 +127,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a progress bar said last."""
+    """The last state of a progress bar."""
 
     text: str  # its label, such as "Epoch 1" or "Tokenizing"; may be empty
     done: float
@@ -136,13 +136,13 @@ class Progress:
 
     @property
     def fraction(self) -> float | None:
-        """How far it stood, from 0 to 1; None when the total is not known."""
+        """How far it got, from 0 to 1; None if the total is unknown."""
         return self.done / self.total if self.total else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What was seen of one failure. Built by `logs.log_text.read_evidence`."""
+    """The evidence of one failure, built by `logs.log_text.read_evidence`."""
 
     log: Text = Text("log")  # every line that was kept
     errors: Text = Text("error")  # "Type: message" of each exception and fatal line, in order
@@ -167,13 +167,13 @@ class Evidence:
 
     @property
     def ended_well(self) -> bool:
-        """True when the process is known to have ended with code 0."""
+        """True if the process is known to have ended with code 0."""
         return self.exit.joined == "code 0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The cause that was named, with its proof; slug "unknown" when nothing is established."""
+    """The named cause with its proof; the slug is "unknown" if no cause is established."""
 
     slug: str
     confidence: Confidence
@@ -182,7 +182,7 @@ class Diagnosis:
     runner_up: str | None = None
     remedies: tuple[Remedy, ...] = ()
     sources: tuple[str, ...] = ()
-    note: str = ""  # why nothing was named, when nothing was
+    note: str = ""  # why no cause was named, if none was
     harmless: tuple[str, ...] = ()  # alarming lines that mean nothing, each with the reason
 
 
@@ -207,9 +207,9 @@ _NUMBERS = re.compile(r"\d+")
 
 @lru_cache(maxsize=4096)
 def needles(pattern: str) -> tuple[str, ...]:
-    """Words of which every match holds at least one, in small letters; none when that cannot be told."""
+    """Words of which every match contains at least one, in lower case; empty if there are no such words."""
     try:
-        # The parser is private to `re`. Without it no word is known, and every pattern is simply tried.
+        # The parser is private to `re`. Without it there are no words, and every pattern is simply tried.
         tree = import_module("re._parser").parse(pattern, re.MULTILINE)
     except (ImportError, AttributeError, re.error):
         return ()
@@ -218,7 +218,7 @@ def needles(pattern: str) -> tuple[str, ...]:
 
 
 def sketch(lines: Iterable[str]) -> str:
-    """One line of each shape, in small letters; lines that differ only in their numbers are one shape."""
+    """One line of each shape, in lower case; lines that differ only in their numbers have the same shape."""
     shapes: dict[str, None] = {}
     for line in lines:
         shapes.setdefault(_NUMBERS.sub("0", line))
@@ -226,7 +226,7 @@ def sketch(lines: Iterable[str]) -> str:
 
 
 def _of_sequence(items: Iterable[Any]) -> tuple[str, ...]:
-    """The best words of a sequence: any one of its parts will do, since all of them must match."""
+    """The best words of a sequence: any of its parts will do, since all of them must match."""
     best: tuple[str, ...] = ()
     run = ""
     for name, argument in ((str(item[0]), item[1]) for item in items):
@@ -241,7 +241,7 @@ def _of_sequence(items: Iterable[Any]) -> tuple[str, ...]:
 
 
 def _run_and_branches(run: str, name: str, argument: Any) -> tuple[str, ...]:
-    """The letters before a choice together with those that begin each branch: "sig" and (segv|bus) are two words."""
+    """The letters before a choice joined with those that begin each branch: "sig" and (segv|bus) give two words."""
     if run and name == "SUBPATTERN" and len(argument[-1]) == 1:
         name, argument = str(argument[-1][0][0]), argument[-1][0][1]
     if not run or name != "BRANCH":
@@ -272,7 +272,7 @@ def _of_part(name: str, argument: Any) -> tuple[str, ...]:
 
 
 def _better(old: tuple[str, ...], new: tuple[str, ...]) -> tuple[str, ...]:
-    """Prefer the words whose shortest is longest; of equals the fewer."""
+    """Prefer the words whose shortest is longest; in a tie, the fewer words."""
     if not new or min(map(len, new)) < _SHORTEST:
         return old
     if not old or (min(map(len, new)), -len(new)) > (min(map(len, old)), -len(old)):

@@ -1,6 +1,6 @@
-"""What is true of a machine or a dataset. Filled once by `machine.probe` or `data.survey`, then only read.
+"""Facts about a machine, a dataset or a model. Filled once, by `machine`, `data` or `models`, then only read.
 
-A fact that could not be established is None or empty, and its probe is listed in `unanswered` with the reason.
+A fact that could not be determined is None or empty, and its probe is listed in `unanswered` with the reason.
 """
 
 import re
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[T]):
-    """What a probe says, and where it took it from."""
+    """The answer of a probe and its source."""
 
     value: T
     source: str
@@ -35,11 +35,11 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTrial:
-    """What happened when a short-lived child did one training step on a device."""
+    """The outcome of one training step that a short-lived child process made on a device."""
 
     device: str  # "cpu", "mps", "cuda:0"
     outcome: Literal["agrees", "differs", "error", "crash", "hang"]
-    detail: str  # loss and gradient against the CPU's, the error, the signal, or how long it hung
+    detail: str  # loss and gradient compared with the CPU's, the error, the signal, or how long it hung
     seconds: float
 
 
@@ -55,7 +55,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """A place that a run writes to, and the room there."""
+    """A folder that a run writes to, and the space there."""
 
     role: Literal["output", "cache", "temp"]
     path: str
@@ -68,12 +68,12 @@ class Disk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variable:
-    """An environment variable that matters, and what it really does."""
+    """An environment variable that matters, and its actual effect."""
 
     name: str
     value: str
     effect: str
-    source: str = ""  # who established that effect
+    source: str = ""  # the source for that effect
     verdict: Literal["works", "useless", "harmful"] = "works"
 
 
@@ -83,7 +83,7 @@ class CachedModel:
 
     name: str
     bytes: int
-    complete: bool  # False when a download was left half-way
+    complete: bool  # False if a download was interrupted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class Power:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeConflict:
-    """Two distributions that each bring a native runtime, and what loading both leads to."""
+    """Two distributions that each bring a native runtime, and what happens when both are loaded."""
 
     runtime: Literal["openmp", "protobuf"]
     first: str  # "torch 2.8.0", loaded first
@@ -116,12 +116,12 @@ class NativeConflict:
     outcome: Literal["shared", "coexists", "tolerated", "crash", "hang", "abort", "not-found"]
     because: str
     files: tuple[str, ...] = ()  # the copies that get loaded, in order
-    when: str = ""  # the condition, where the folder alone does not tell: "Homebrew's libomp is installed"
+    when: str = ""  # the condition, if the folder alone does not decide: "Homebrew's libomp is installed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
-    """What is true of this machine, or of a folder of installed packages for another one."""
+    """Facts about this machine, or about a folder of installed packages for another one."""
 
     os: str = ""  # "linux" | "macos" | "windows"
     os_version: str = ""
@@ -133,7 +133,7 @@ class MachineFacts:
     python_build: str = ""  # "CPython, conda-forge, Clang 16.0.6"
     python_path: str = ""
     start_method: str = ""  # multiprocessing's default here
-    cpu_count: int | None = None  # what this process may use, not what the box has
+    cpu_count: int | None = None  # what this process may use, not what the machine has
     cpu_count_physical: int | None = None
     cpu_flags: tuple[str, ...] = ()  # "avx2", "avx512f", "amx_bf16", ...
     memory_bytes: int | None = None  # after any container limit
@@ -148,7 +148,7 @@ class MachineFacts:
     torch: TorchBuild | None = None
     gpus: tuple[Gpu, ...] = ()
     driver_version: str = ""  # of the NVIDIA driver
-    driver_cuda: str = ""  # newest CUDA the driver takes
+    driver_cuda: str = ""  # newest CUDA version the driver supports
     trials: tuple[DeviceTrial, ...] = ()
     gpu_processes: tuple[GpuProcess, ...] = ()
     variables: tuple[Variable, ...] = ()
@@ -157,41 +157,41 @@ class MachineFacts:
     openmp_runtimes: tuple[str, ...] = ()  # one entry per copy that installed packages carry
     conflicts: tuple[NativeConflict, ...] = ()
     unanswered: tuple[str, ...] = ()  # probes that could not answer, each with its reason
-    sources: Mapping[str, str] = field(default_factory=dict)  # fact -> where it was taken from
+    sources: Mapping[str, str] = field(default_factory=dict)  # fact -> its source
 
     def has_at_least(self, name: str, version: str) -> bool:
-        """True when the distribution is installed, its version known, and that one or later."""
+        """True if the distribution is installed in this version or a later one."""
         installed = release(self.distributions.get(name, ""))
         return bool(installed) and installed >= release(version)
 
     def has_below(self, name: str, version: str) -> bool:
-        """True when the distribution is installed, its version known, and earlier than that."""
+        """True if the distribution is installed in an earlier version."""
         installed = release(self.distributions.get(name, ""))
         return bool(installed) and installed < release(version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """What a model's own files say of it."""
+    """Facts about a model, from its own files."""
 
     name: str
     folder: str
-    source: str = ""  # where it came from, in words
+    source: str = ""  # where it came from, as text
     kind: str = ""  # model_type of its configuration, such as "bert"
     parameters: int = 0
     layers: int = 0
     hidden: int = 0
-    inner: int = 0  # width between the two halves of a layer
+    inner: int = 0  # width of the feed-forward layer
     vocabulary: int = 0
-    positions: int | None = None  # tokens it takes
+    positions: int | None = None  # maximum number of tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadRow:
-    """A row that cannot be used, and why."""
+    """An unusable row and the reason."""
 
     file: str
-    row: int  # the line for text files, as an editor counts; the record, from 1, for the others
+    row: int  # line number in text files, otherwise the record number; counted from 1
     column: str = ""
     value: str = ""  # as found, shortened
     reason: str
@@ -202,7 +202,7 @@ LengthUnit = Literal["tokens", "words", "characters"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """How long the texts of one role are."""
+    """The length distribution of the texts of one role."""
 
     unit: LengthUnit
     median: float
@@ -210,21 +210,21 @@ class Lengths:
     p95: int
     p99: int
     longest: int
-    measured: int  # texts looked at
-    is_sample: bool = False  # not all of them, because counting tokens would take long
-    limit: int | None = None  # what the model takes
+    measured: int  # number of texts measured
+    is_sample: bool = False  # a sample, because counting all tokens would take too long
+    limit: int | None = None  # maximum length of the model
     over_limit: int = 0  # of those measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetFacts:
-    """What was found in a dataset, and how it will be read. Filled by `data.survey`, then only read."""
+    """Facts about a dataset, and how it will be read."""
 
     task: Literal["classify", "causal", "two-tower"]
     form: str  # "one label", "several labels", "instruction", "messages", "pairs", "beir", "vectors", ...
-    rows: int  # that can be used, of all splits
+    rows: int  # usable rows of all splits
     columns: tuple[str, ...]
-    text_column: str | None = None  # names joined by " + " where several are read as one text
+    text_column: str | None = None  # names joined by " + " if several are read as one text
     label_column: str | None = None
     roles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "query" -> ("question",)
     labels: Mapping[str, int] = field(default_factory=dict)  # name -> rows, in the order of their numbers
@@ -240,7 +240,7 @@ class DatasetFacts:
 
 
 def release(version: str) -> tuple[int, ...]:
-    """The release numbers of a version, for comparing: "2.8.0+cpu" is (2, 8, 0)."""
+    """The release numbers of a version, for comparison: "2.8.0+cpu" is (2, 8, 0)."""
     leading = re.match(r"[\d.]*", version.strip())
     numbers = [int(part) for part in (leading[0] if leading else "").split(".") if part]
     while numbers and numbers[-1] == 0:  # 2.8 and 2.8.0 are the same release

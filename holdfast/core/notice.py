@@ -1,9 +1,9 @@
-"""A small file with one writer that other machines read over shared storage: what it says, and a count that moves.
+"""A small status file that one machine writes and others read over shared storage: its content, and a counter.
 
 It is written in place and closed each time, never renamed: a network file system shows a reader that opens the file
-what was last closed, while a new name in a folder may stay unseen for a minute. The count stands before and after the
-words, so that a reader knows half of a notice from a whole one. No clock of another machine is ever compared with one
-of ours: how old a notice is says the time since a reader saw its count move.
+what was last closed, while a new name in a folder may stay invisible for a minute. The counter is written before and
+after the content, so that a reader recognizes a half-written notice. Clocks of different machines are never compared:
+the age of a notice is the time since this reader saw its counter change.
 """
 
 import json
@@ -16,19 +16,19 @@ from typing import Any
 
 from holdfast.core.artifacts import to_plain
 
-_MOST_GAP_SECONDS = 5.0  # between two looks, after which the time in between says nothing about the writer
+_MOST_GAP_SECONDS = 5.0  # between two reads; after a longer gap the reader itself was suspended
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What a writer last said."""
+    """The last content that a writer wrote."""
 
     count: int
     said: Mapping[str, Any]
 
 
 class NoticeWriter:
-    """Writes one notice, again and again."""
+    """Writes one notice repeatedly."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -36,7 +36,7 @@ class NoticeWriter:
         self._count = before.count if before else 0
 
     def write(self, said: Mapping[str, object]) -> None:
-        """Say this from now on; raises OSError where the storage does not take it."""
+        """Write new content; raises OSError if the storage fails."""
         self._count += 1
         words = json.dumps(to_plain(said), allow_nan=False)
         content = f"{self._count}\n{words}\n{self._count}\n".encode()
@@ -49,7 +49,7 @@ class NoticeWriter:
 
 
 def read_notice(path: Path) -> Notice | None:
-    """The notice that stands there; None where there is none, or only half of one for this instant."""
+    """The notice in a file; None if it is missing or half-written at the moment."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
         if len(lines) == 4 and lines[0] == lines[2]:
@@ -61,7 +61,7 @@ def read_notice(path: Path) -> Notice | None:
 
 
 class Seen:
-    """A notice as one reader sees it: its newest words, and for how long they have not moved."""
+    """A notice as one reader sees it: its newest content, and for how long its counter has not changed."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic):
         self.path, self._clock = path, clock
@@ -71,7 +71,7 @@ class Seen:
         self._still_seconds = 0.0
 
     def look(self) -> Notice | None:
-        """Look once. Time in which nothing could be read, or nobody looked, does not count against the writer."""
+        """Read once. Time in which the file could not be read, or was not read, does not count against the writer."""
         now, found = self._clock(), read_notice(self.path)
         if found is None:
             self._looked_at = None
@@ -87,10 +87,10 @@ class Seen:
 
     @property
     def still_seconds(self) -> float:
-        """For how long its count was seen to stand still."""
+        """For how long the counter was seen not to change."""
         return self._still_seconds
 
     @property
     def said(self) -> Mapping[str, Any]:
-        """Its newest words; empty before the first."""
+        """Its newest content; empty before the first."""
         return self.newest.said if self.newest else {}

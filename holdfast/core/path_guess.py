@@ -1,16 +1,16 @@
-"""Guesses which path a missing one was meant to be."""
+"""Suggests an existing path for a misspelled one."""
 
 import re
 from collections.abc import Callable
 from difflib import SequenceMatcher
 from pathlib import Path
 
-_CLOSE = 0.8  # `trian` and `train`; `cats` and `data` are far below
+_CLOSE = 0.8  # `trian` and `train` pass; `cats` and `data` are far below
 _MOST_NAMES = 1000
 
 
 def did_you_mean(path: Path, is_wanted: Callable[[Path], bool] = lambda path: True) -> tuple[str, ...]:
-    """Propose what lies beside a missing path where its name is truly close; the same ending does not make it so."""
+    """Suggest a neighbor of a missing path whose name is really similar; a shared extension is not enough."""
     try:
         shown = (entry for entry in path.parent.iterdir() if not entry.name.startswith("."))
         beside = sorted(entry.name for entry in shown if is_wanted(entry))[:_MOST_NAMES]
@@ -22,7 +22,7 @@ def did_you_mean(path: Path, is_wanted: Callable[[Path], bool] = lambda path: Tr
 
 
 def _stem(name: str) -> str:
-    """Without endings, and without the number that tells fit-1 from fit-2."""
+    """The name without extensions and without a trailing number, as in fit-1 and fit-2."""
     return re.sub(r"-\d+$", "", name.lower().partition(".")[0])
 
 

@@ -1,4 +1,4 @@
-"""What will be done, each setting with its reason; and what may be changed when it fails."""
+"""How a run is done, each setting with its reason; and what may be changed when an attempt fails."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,31 +17,31 @@ class Choice(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How a run will be done. `doctor` alone looks at the default one, which is what most scripts do."""
+    """How a run will be done. `doctor` uses the defaults, which are what most scripts do."""
 
     device: str = "auto"  # "auto" | "cpu" | "mps" | "cuda"
     precision: str = "fp32"  # "fp32" | "bf16" | "fp16"
-    threads: int | None = None  # None: whatever the libraries take
+    threads: int | None = None  # None: the default of the libraries
     start_method: str | None = None  # None: Python's default on this system
     loader_workers: int = 0
     prefetch_batches: int = 2
     batch_bytes: int = 0
-    micro_batch: int | None = None  # examples per backward pass; the effective batch stays as asked
+    micro_batch: int | None = None  # examples per backward pass; the effective batch size stays
     eval_micro_batch: int | None = None
     gradient_checkpointing: bool = False
     attention: str = "sdpa"  # "sdpa" | "eager" | "varlen"
     compile: bool = False
-    offline: bool = False  # use the hub's cache only
-    environment: Mapping[str, str] = field(default_factory=dict)  # set for the child, never here
+    offline: bool = False  # use only the hub's cache
+    environment: Mapping[str, str] = field(default_factory=dict)  # set for the child process, never for this one
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """One way out of a hazard.
+    """One way to deal with a hazard.
 
-    With a `change` (names of `Plan` settings, or names of environment variables in capitals) the ladder may apply it
-    by itself. The value is the new setting; "halve", "raise" and "lower" say it relative to the old one. With only a
-    `command` it is for a person. `keeps` is False when the model would learn something else, as from shorter texts.
+    A `change` (names of `Plan` settings, or names of environment variables in capitals) can be applied without asking.
+    Its values are the new settings; "halve", "raise" and "lower" are relative to the old ones. A remedy with only a
+    `command` is for a person. `keeps` is False if the model would learn something else, as from shorter texts.
     """
 
     title: str
@@ -53,7 +53,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One step of the ladder: what it is called and what it changes."""
+    """One fallback of the ladder: its title and what it changes."""
 
     title: str
     change: Mapping[str, object]
@@ -134,7 +134,7 @@ _IN_SCRIPTS = {
 
 
 def in_script(change: Mapping[str, object] | None) -> list[str]:
-    """Say what changed settings and environment variables are called in a script of one's own, each once."""
+    """How changed settings and environment variables are written in a user's own script, each once."""
     return list(dict.fromkeys(_in_script(setting, value) for setting, value in (change or {}).items()))
 
 

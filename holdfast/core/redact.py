@@ -1,8 +1,8 @@
-"""Takes secrets and names out of text before it leaves the machine: tokens, passwords, users, homes, hosts, addresses.
+"""Removes secrets and names from text before it leaves the machine: tokens, passwords, users, homes, hosts, addresses.
 
-Known values (those of variables whose name says "token" or "key") are replaced wherever they stand; what is not known
-by value is recognised by its shape. Where both readings are possible the text goes: a bundle that says too little can
-be sent again, one that says too much cannot be taken back.
+Known values (those of variables named like "token" or "key") are replaced everywhere; other secrets are recognized by
+their shape. In doubt the text is removed: a bundle that says too little can be sent again, but one that says too much
+cannot be taken back.
 """
 
 import re
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 _SECRET_NAME = re.compile(r"(?i)TOKEN|KEY|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|DSN|_PAT$|_PWD$|SIGNATURE")
 _NOT_SECRET_NAME = re.compile(r"(?i)^TOKENIZERS_|KEYBOARD|KEYMAP|^SSH_AUTH_SOCK$|_TOKENS$")
 _LEAST_SECRET, _LEAST_NAME = 6, 4
-# Names that are words; replacing them would spoil the text and protect nobody.
+# Names that are ordinary words; replacing them would spoil the text and protect no one.
 _COMMON_NAMES = {
     "root",
     "user",
@@ -46,7 +46,7 @@ _SHAPES: tuple[tuple[str, str], ...] = (
         r"(?<![\w.=-])(?!127\.|0\.0\.0\.0)(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![\w.-])",
     ),
 )
-# NAME=value, "name": "value", --name value: where the name says what the value is.
+# NAME=value, "name": "value", --name value: the name says that the value is a secret.
 _ASSIGNED = re.compile(
     r"(?i)(?P<name>[\w.-]*(?:token|api[_-]?key|secret|passw(?:or)?d|passphrase|credentials?|access[_-]?key|wandb[_-]?key|private[_-]?key)"
     r"[\w-]*)(?P<middle>[\"']?\s{0,3}(?:[:=]|(?<=\w)\s(?=\S))\s{0,3}[\"']?)(?P<value>[^\s\"',;{}\[\]()<>]{4,})"
@@ -69,12 +69,12 @@ _NO_ONE = {"Shared", "Public", "USER"}
 
 
 def is_secret_name(name: str) -> bool:
-    """True for a variable whose value is to be kept from others."""
+    """Whether the value of a variable must be kept secret."""
     return bool(_SECRET_NAME.search(name)) and not _NOT_SECRET_NAME.search(name)
 
 
 def is_secret(name: str, value: str) -> bool:
-    """True for a variable that is not to be written down: by its name, or because a password or key is in its value."""
+    """Whether a variable must not be written to disk: because of its name, or a password or key in its value."""
     if is_secret_name(name) or re.search(r"(?i)session", name):
         return True
     shapes = (shape for kind, shape in _SHAPES if kind in ("private key", "token", "key", "password"))
@@ -82,7 +82,7 @@ def is_secret(name: str, value: str) -> bool:
 
 
 class Redactor:
-    """Takes secrets and names out of texts, and counts what it took."""
+    """Removes secrets and names from texts, and counts what it removed."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Redactor:
         ]
 
     def __call__(self, text: str) -> str:
-        """The text without what is nobody else's business."""
+        """The text without secrets and names."""
         for kind, pattern, new in self._rules:
             text = self._replaced(text, kind, pattern, new)
         return text

@@ -334,7 +334,7 @@ def read_saved(path: Path) -> TrainRequest:
     found.pop("kind", None)
     found.pop(DATA_SHA256, None)
     if (found.get("nodes") or 1) == 1:
-        found.pop("nodes_wait", None)  # as it was before others left, or as nobody gave it
+        found.pop("nodes_wait", None)  # saved with several machines, of which only one is left
     return make_request({name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
 
 

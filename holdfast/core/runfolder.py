@@ -1,4 +1,4 @@
-"""The names inside a run folder, nothing else."""
+"""The names of files and folders inside a run folder, and nothing else."""
 
 from pathlib import Path
 
@@ -6,17 +6,21 @@ REQUEST, MACHINE, DATASET, PLAN, DOCTOR = "request.json", "machine.json", "datas
 RESULT, METRICS, REPORT = "result.json", "metrics.json", "report.html"
 PROOF, FORECAST = "proof.json", "forecast.json"
 RESUME_CHECK = "resume_check.json"  # whether a killed run repeated its steps
-MISJUDGED = "misjudged.json"  # examples that the finished model gets wrong
-ABOUT_MODEL = "holdfast.json"  # in the model's folder: what it takes and gives
+MISJUDGED = "misjudged.json"  # examples that the finished model misclassifies
+ABOUT_MODEL = "holdfast.json"  # in the model's folder: its inputs and outputs
 SETTINGS, BEAT, EVENTS = "settings.json", "beat", "events.jsonl"
 MANIFEST = "manifest.json"
 SUPERVISOR, CHILD, OUTPUT, BEATS, STACKS = "supervisor.json", "child.json", "output.log", "beats", "stacks"
 SAMPLES, EVIDENCE, DIAGNOSIS, DECISION = "samples.jsonl", "evidence.json", "diagnosis.json", "decision.json"
-RUNG, OUTCOME = "rung.json", "outcome.json"  # what an attempt changed, written first; how it went, written last
-STOP = "stop"  # in an attempt: made when it is to save and end
+RUNG, OUTCOME = "rung.json", "outcome.json"  # what an attempt changed, written first; how it ended, written last
+STOP = "stop"  # in an attempt: created when it should save and end
 SUPERVISOR_LOG = "supervisor.log"  # written by a supervisor in the background
-LEASES, NODES, NOTICE = "leases", "nodes", "notice"  # who leads a run, which machines take part, what each last said
-REFUSED = "refused.json"  # why nothing can come of the request: what, seen, try_next, slug
+LEASES, NODES, NOTICE = (
+    "leases",
+    "nodes",
+    "notice",
+)  # of several machines: who leads, who takes part, their status
+REFUSED = "refused.json"  # why the request was refused: an error record
 
 
 def attempt_folder(run: Path, number: int) -> Path:
@@ -25,25 +29,25 @@ def attempt_folder(run: Path, number: int) -> Path:
 
 
 def part_folder(attempt: Path, node: str) -> Path:
-    """Where another machine than the one that leads keeps its part of an attempt; the same names are in it."""
+    """The folder of another machine's part of an attempt, with the same names inside."""
     return attempt / NODES / node
 
 
 def run_of(attempt: Path) -> Path:
-    """The run that an attempt's folder, or one machine's part of it, belongs to."""
+    """The run that owns the folder of an attempt, or of one machine's part of it."""
     return attempt.parents[3] if attempt.parent.name == NODES else attempt.parents[1]
 
 
 def attempt_folders(run: Path) -> list[Path]:
-    """The folders of all attempts, in their order."""
+    """The folders of all attempts, in order."""
     return sorted((run / "attempts").glob("[0-9]*"), key=lambda folder: int(folder.name))
 
 
 def checkpoints_folder(run: Path) -> Path:
-    """Where a run's checkpoints lie, shared by its attempts."""
+    """The folder of a run's checkpoints, shared by its attempts."""
     return run / "checkpoints"
 
 
 def model_folder(run: Path) -> Path:
-    """Where the finished model lies."""
+    """The folder of the finished model."""
     return run / "model"

@@ -1,4 +1,4 @@
-"""Numbers and names written for people."""
+"""Writes numbers and names for people."""
 
 import difflib
 from collections.abc import Iterable
@@ -31,16 +31,16 @@ def plural(count: int, noun: str) -> str:
 
 
 def processes_words(count: int) -> str:
-    """A number of processes in words; empty for one, which goes without saying."""
+    """A number of processes as text; empty for one."""
     return plural(count, "process") if count > 1 else ""
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """Guess which known name a misspelt one was meant to be."""
+    """The known name that is closest to a misspelled one; None if none is close."""
     guesses = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)
     return guesses[0] if guesses else None
 
 
 def option(setting: str) -> str:
-    """What a setting is called on the command line."""
+    """The name of a setting on the command line."""
     return {"data": "DATA", "from_run": "--from"}.get(setting, "--" + setting.lstrip("-").replace("_", "-"))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.core.disk_space import cannot_write
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import RequestError, set_to
 from holdfast.core.runfolder import REQUEST
 
 RUNS = "runs"  # where run folders go when none is named
@@ -29,7 +29,9 @@ def new_folder(asked: Path | None, name: str, option: str) -> Iterator[Path]:
         for folder in made:
             with contextlib.suppress(OSError):
                 folder.rmdir()
-        raise cannot_write(place, error, f"{option} FOLDER, at a place with room that you may write to") from error
+        raise cannot_write(
+            place, error, set_to(option.lstrip("-"), placeholder="FOLDER", note="with free space, where you may write")
+        ) from error
 
 
 def make_free_folder(name: str) -> Path:

@@ -15,7 +15,7 @@ from typing import Any
 from holdfast.core.artifacts import read_artifact, to_plain, write_artifact
 from holdfast.core.disk_space import cannot_write
 from holdfast.core.env import node_name
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import RequestError, set_to
 from holdfast.core.request import DATA_SHA256, FIELDS, TrainRequest, to_saved
 from holdfast.core.runfolder import NODES, REQUEST, RESULT
 from holdfast.core.text import option, plural
@@ -61,7 +61,9 @@ def _join(saved: Mapping[str, Any], folder: Path, where: str) -> Path:
         (mine / REQUEST).chmod(0o600)  # a command's holds the environment
         _be_first(mine / REQUEST, folder / REQUEST)
     except OSError as error:
-        raise cannot_write(folder, error, f"{where} FOLDER, on storage that all machines share") from error
+        raise cannot_write(
+            folder, error, set_to(where.lstrip("-"), placeholder="FOLDER", note="on storage that all machines share")
+        ) from error
     _require_same(saved, read_artifact(folder / REQUEST), folder, where)
     return folder.resolve()
 

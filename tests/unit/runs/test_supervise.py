@@ -37,10 +37,10 @@ def test_a_full_disk_ends_a_run_with_words_and_gives_it_back(tmp_path, monkeypat
 
     monkeypatch.setattr("holdfast.runs.supervise.read_earlier", refuse)
     (tmp_path / "request.json").touch()
-    with pytest.raises(MachineError, match="cannot be written") as refused:
+    with pytest.raises(MachineError, match="cannot write") as refused:
         supervise(tmp_path, command_job(make_request((sys.executable, "-c", ""))))
     assert " free of " in refused.value.seen
-    assert refused.value.try_next == (f"make room, then: holdfast resume {tmp_path}",)
+    assert refused.value.action.command == f"holdfast resume {tmp_path}"
     assert holder(tmp_path) is None
 
 

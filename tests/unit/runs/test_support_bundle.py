@@ -121,7 +121,7 @@ def test_an_earlier_bundle_is_never_written_over(run, tmp_path, monkeypatch):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux only")
 def test_a_bundle_that_finds_no_room_is_told_of_and_leaves_nothing(run, tmp_path):
     (tmp_path / ".b.zip.draft").symlink_to("/dev/full")
-    with pytest.raises(MachineError, match=f"the bundle {tmp_path}/b.zip cannot be written") as refused:
+    with pytest.raises(MachineError, match=f"{tmp_path}/b.zip") as refused:
         pack_run(run, tmp_path / "b.zip")
     assert refused.value.slug == "disk-full"
     assert refused.value.seen.startswith("No space left on device; ")
