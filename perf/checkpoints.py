@@ -26,8 +26,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from holdfast.core.event_log import EventLog, read_events
+from holdfast.core.events import Resumed, StepDone, TrainingStarted
 from holdfast.core.heartbeat import BeatWriter
-from holdfast.core.old_events import Events, read_events
 from holdfast.core.runfolder import BEAT, EVENTS, REQUEST, attempt_folder
 from perf.figures import Figure, write_figures
 from tests.tiny import tiny_bert, tiny_prepared
@@ -88,7 +89,7 @@ def cost(run: Path, settings: dict[str, object], pairs: int) -> list[Figure]:
     run.mkdir()
     made = AttemptSettings(**settings, run=str(run))  # type: ignore[arg-type]  # settings as a benchmark has them
     made.use_threads()
-    loop = Loop(load_task(made), made, BeatWriter(run / BEAT), Events(run / EVENTS))
+    loop = Loop(load_task(made), made, BeatWriter(run / BEAT), EventLog(run / EVENTS))
     stalls: list[float] = []
     saves = 0
 
@@ -223,17 +224,17 @@ def _supervise(run: Path, settings: dict[str, object], disturb) -> None:
 
 def _lost_seconds(run: Path, number: int, at: float) -> float:
     """From the last step that was kept, as the next attempt found it, to the kill."""
-    resumed = [event for event in read_events(attempt_folder(run, number + 1) / EVENTS) if event["event"] == "resumed"]
+    resumed = [event for event in read_events(attempt_folder(run, number + 1) / EVENTS) if isinstance(event, Resumed)]
     return at - _kept_until(run, number, int(str(resumed[0]["step"])) if resumed else 0)
 
 
 def _kept_until(run: Path, number: int, step: int) -> float:
     """When the attempt had done the last step before this one; its start where an earlier attempt did it."""
     for event in read_events(attempt_folder(run, number) / EVENTS):
-        if event["event"] == "training":
-            found = float(str(event["time"]))
-        if event["event"] == "step" and int(str(event["step"])) < step:
-            found = float(str(event["time"]))
+        if isinstance(event, TrainingStarted):
+            found = event.time
+        if isinstance(event, StepDone) and event.step < step:
+            found = event.time
     return found
 
 

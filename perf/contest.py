@@ -143,8 +143,8 @@ def run_engine(task: str, model: Path, prepared: Path, threads: int | None, **mo
     from holdfast.engine.process_setup import prepare_process
 
     prepare_process()
+    from holdfast.core.event_log import EventLog
     from holdfast.core.heartbeat import BeatWriter
-    from holdfast.core.old_events import Events
     from holdfast.engine.attempt_settings import AttemptSettings
     from holdfast.engine.data_order import Indices
     from holdfast.engine.loop import Loop
@@ -170,7 +170,9 @@ def run_engine(task: str, model: Path, prepared: Path, threads: int | None, **mo
             **more,  # type: ignore[arg-type]  # settings as a benchmark has them
         )
         settings.use_threads()
-        loop = Paced(load_task(settings), settings, BeatWriter(Path(run) / "beat"), Events(Path(run) / "events.jsonl"))
+        loop = Paced(
+            load_task(settings), settings, BeatWriter(Path(run) / "beat"), EventLog(Path(run) / "events.jsonl")
+        )
         pace.start()
         loop.train()
 

@@ -24,7 +24,8 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from holdfast.core.old_events import read_events
+from holdfast.core.event_log import read_events
+from holdfast.core.events import StepDone
 from holdfast.core.runfolder import EVENTS
 from perf.figures import Figure, write_figures
 from perf.first_step_peer import BATCH_SIZE, EPOCHS
@@ -112,8 +113,8 @@ def _until_step(command: list[str], variables: dict[str, str], told: Path, outpu
     try:
         while time.time() < begun + LIMIT_SECONDS:
             for event in read_events(told):
-                if event["event"] == "step":
-                    return Begun(float(str(event["time"])) - begun, _cpu_seconds(process.pid))
+                if isinstance(event, StepDone):
+                    return Begun(event.time - begun, _cpu_seconds(process.pid))
             if process.poll() is not None:
                 break
             time.sleep(0.05)

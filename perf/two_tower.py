@@ -97,8 +97,8 @@ def work_ours(options: argparse.Namespace) -> None:
     prepare_process()
     from contest import Pace
 
+    from holdfast.core.event_log import EventLog
     from holdfast.core.heartbeat import BeatWriter
-    from holdfast.core.old_events import Events
     from holdfast.engine.attempt_settings import AttemptSettings
     from holdfast.engine.data_order import Indices
     from holdfast.engine.loop import Loop
@@ -126,7 +126,9 @@ def work_ours(options: argparse.Namespace) -> None:
             options={"same_article": "negative"},  # theirs knows of no articles
         )
         settings.use_threads()
-        loop = Paced(load_task(settings), settings, BeatWriter(Path(run) / "beat"), Events(Path(run) / "events.jsonl"))
+        loop = Paced(
+            load_task(settings), settings, BeatWriter(Path(run) / "beat"), EventLog(Path(run) / "events.jsonl")
+        )
         pace.start()
         loop.train()
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from holdfast.core.disk_space import FULL
 from holdfast.core.errors import HoldfastError, MachineError, render_error
+from holdfast.core.event_log import EventLog
+from holdfast.core.events import Event, RankEnded, RanksConnected, RankStarted
 from holdfast.core.heartbeat import BeatWriter
-from holdfast.core.old_events import Events
 from holdfast.core.runfolder import BEAT, BEATS, EVENTS, STACKS, STOP
 from holdfast.engine.process_setup import end_with_parent, prepare_process
 from holdfast.engine.rank_info import RankInfo, read_rank_info
@@ -22,13 +23,13 @@ def main(attempt: Path) -> int:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS may sum in a varying order
     info = read_rank_info(os.environ)
     try:
-        beat, events = BeatWriter(_beat_path(attempt, info)), Events(attempt / EVENTS, is_logged=True)
+        beat, events = BeatWriter(_beat_path(attempt, info)), EventLog(attempt / EVENTS, is_logged=True)
     except OSError as error:
         print(render_error(_cannot_write(attempt, error)), file=sys.stderr)
         return MachineError.exit_code
     _dump_stacks_on_signal(attempt)
     if info:
-        events.write("rank", pid=os.getpid(), rank=info.rank, world_size=info.size)
+        events.write(RankStarted(pid=os.getpid(), rank=info.rank, world_size=info.size))
         end_with_parent()
     beat.enter("import")
     prepare_process()
@@ -41,8 +42,8 @@ def main(attempt: Path) -> int:
         print(render_error(error), file=sys.stderr)
         if info:
             # torchrun itself exits with 1 whatever its ranks exit with.
-            about = {"rank": info.rank, "exit_code": error.exit_code, "what": error.what}
-            events.write("rank ended", pid=os.getpid(), **about)
+            ended = RankEnded(pid=os.getpid(), rank=info.rank, exit_code=error.exit_code, what=error.what)
+            events.write(ended)
         return error.exit_code
     except BadNumbers as error:
         if not info or not info.rank:
@@ -50,17 +51,17 @@ def main(attempt: Path) -> int:
         return 1
 
 
-class _DroppedEvents(Events):
+class _DroppedEvents(EventLog):
     """Takes the events of ranks other than the first: they are the same on every rank, and the first writes them."""
 
     def __init__(self) -> None:
         """Open no file."""
 
-    def write(self, event: str, **details: object) -> None:
+    def write(self, event: Event) -> None:
         """Drop the event."""
 
 
-def _train(attempt: Path, info: RankInfo | None, beat: BeatWriter, events: Events) -> int:
+def _train(attempt: Path, info: RankInfo | None, beat: BeatWriter, events: EventLog) -> int:
     from holdfast.engine.attempt_settings import read_attempt_settings
     from holdfast.engine.loop import Loop
     from holdfast.engine.tasks import load_task
@@ -79,7 +80,7 @@ def _train(attempt: Path, info: RankInfo | None, beat: BeatWriter, events: Event
     settings.use_threads()
     ranks = DistributedRanks(info, device, attempt / STOP, in_lockstep=settings.shard)
     if info.rank and info.local_rank == 0:  # on every other machine than the first rank's, whose loop reports it there
-        Events(attempt / EVENTS).write("met", can_stop=True)
+        EventLog(attempt / EVENTS).write(RanksConnected(can_stop=True))
     beat.enter("load")
     code = Loop(load_task(settings, ranks), settings, beat, events, ranks).train()
     ranks.close()

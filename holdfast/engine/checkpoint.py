@@ -27,7 +27,8 @@ from torch import Tensor
 from holdfast.core.artifacts import to_plain, write_artifact
 from holdfast.core.disk_space import FULL, room_at
 from holdfast.core.errors import MachineError, RequestError
-from holdfast.core.old_events import Events
+from holdfast.core.event_log import EventLog
+from holdfast.core.events import CheckpointFailed, CheckpointRejected, CheckpointSaved
 from holdfast.core.runfolder import MANIFEST
 from holdfast.core.text import human_bytes
 from holdfast.engine.attempt_settings import AttemptSettings
@@ -61,7 +62,7 @@ class LoadedCheckpoint:
 class Checkpoints:
     """The checkpoints of one run and what the last save cost."""
 
-    def __init__(self, folder: Path, events: Events):
+    def __init__(self, folder: Path, events: EventLog):
         self._folder, self._events = folder, events
         self._writer: threading.Thread | None = None
         self._snapshot: dict[str, Tensors] = {}
@@ -134,7 +135,7 @@ class Checkpoints:
         try:
             return read_checkpoint(folder)
         except (OSError, ValueError, KeyError, SafetensorError) as error:
-            self._events.write("checkpoint damaged", folder=folder.name, reason=str(error))
+            self._events.write(CheckpointRejected(path=folder.name, reason=str(error), is_damaged=True))
             folder.rename(folder.with_name(f".damaged-{folder.name}-{time.time_ns()}"))
             return None
 
@@ -165,12 +166,12 @@ class Checkpoints:
             if best:
                 self._mark_best(step)
             self.write_seconds, self.cpu_seconds = time.perf_counter() - begun, time.thread_time()
-            self._events.write("saved", step=step, best=best, seconds=round(self.write_seconds, 3))
+            self._events.write(CheckpointSaved(step=step, best=best, seconds=round(self.write_seconds, 3)))
             self._drop_old()
         except (OSError, SafetensorError) as error:
             # A full disk must not end the run or touch an earlier checkpoint; a later save tries again.
             self.has_failed = True
-            self._events.write("save failed", step=step, reason=str(error), is_full=is_full(error))
+            self._events.write(CheckpointFailed(step=step, reason=str(error), is_full=is_full(error)))
 
     def _write_once(self, path: Path, step: int, facts: dict[str, object]) -> None:
         draft = self._folder / f".draft-{step}-{os.getpid()}"
@@ -195,7 +196,7 @@ class Checkpoints:
         try:
             write_artifact(self._folder, _BEST, {"step": step})
         except OSError as error:
-            self._events.write("save failed", step=step, reason=str(error), is_full=is_full(error))
+            self._events.write(CheckpointFailed(step=step, reason=str(error), is_full=is_full(error)))
 
     def _best_folder(self) -> Path | None:
         try:
@@ -254,7 +255,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def make_checkpoints(folder: Path, events: Events, ranks: Ranks) -> Checkpoints:
+def make_checkpoints(folder: Path, events: EventLog, ranks: Ranks) -> Checkpoints:
     """The checkpoints of a run for this rank."""
     if not ranks.are_many:
         return Checkpoints(folder, events)
@@ -264,7 +265,7 @@ def make_checkpoints(folder: Path, events: Events, ranks: Ranks) -> Checkpoints:
 class FirstRankCheckpoints(Checkpoints):
     """The first rank writes, and tells the others which checkpoint it loads."""
 
-    def __init__(self, folder: Path, events: Events, ranks: Ranks):
+    def __init__(self, folder: Path, events: EventLog, ranks: Ranks):
         super().__init__(folder, events)
         self._ranks = ranks
 

@@ -15,8 +15,21 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.event_log import EventLog
+from holdfast.core.events import (
+    BadNumbersFound,
+    BestCheckpointMissing,
+    CheckpointOverBudget,
+    EpochStarted,
+    Evaluated,
+    Resumed,
+    Sampled,
+    StepDone,
+    TrainingFinished,
+    TrainingStarted,
+    TrainingStopped,
+)
 from holdfast.core.heartbeat import BeatWriter
-from holdfast.core.old_events import Events
 from holdfast.core.runfolder import checkpoints_folder
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.bad_numbers import keep_bad_batch
@@ -44,7 +57,7 @@ from holdfast.engine.tasks import Task
 class Loop:
     """One attempt at one run."""
 
-    def __init__(self, task: Task, settings: AttemptSettings, beat: BeatWriter, events: Events, ranks: Ranks = ALONE):
+    def __init__(self, task: Task, settings: AttemptSettings, beat: BeatWriter, events: EventLog, ranks: Ranks = ALONE):
         self._task, self._settings, self._beat, self._events = task, settings, beat, events
         self._ranks = ranks
         self._run = Path(settings.run)
@@ -88,10 +101,14 @@ class Loop:
             return 0
 
     def _report_begin(self, first: int) -> None:
-        # Ranks also look for a stop file: after a signal torchrun soon kills them.
-        manner = {"can_stop": True} if self._ranks.are_many else {}
-        steps = {"first_step": first, "steps": self.steps, "epoch_steps": self._order.steps_per_epoch}
-        self._events.write("training", **steps, **manner)
+        self._events.write(
+            TrainingStarted(
+                first_step=first,
+                steps=self.steps,
+                epoch_steps=self._order.steps_per_epoch,
+                can_stop=self._ranks.are_many,  # ranks look for a stop file: after a signal torchrun soon kills them
+            )
+        )
 
     def _train_one(self, step: int, phase: str) -> None:
         begun = time.monotonic()
@@ -110,7 +127,7 @@ class Loop:
         self._beat.enter("begin epoch", step, self.steps)
         epoch = step // self._order.steps_per_epoch
         made = self._task.begin_epoch(epoch)
-        self._events.write("epoch", step=step, epoch=epoch, **made)
+        self._events.write(EpochStarted(step=step, epoch=epoch, made=made))
         return bool(made)
 
     def _step(self, step: int, examples: Indices) -> None:
@@ -174,19 +191,26 @@ class Loop:
         if not math.isfinite(result.loss) or not math.isfinite(result.norm):
             batch = self._task.show(self._order.examples(result.step))
             bad = keep_bad_batch(self._run if self._ranks.is_first else None, result, batch)
-            self._events.write("bad numbers", reason=str(bad))
+            self._events.write(BadNumbersFound(reason=str(bad), step=result.step))
             self._ranks.barrier()  # the first rank that exits takes the others down
             raise bad
         rate = learning_rate(self._settings, result.step, self.steps)
-        numbers = {"loss": result.loss, "lr": rate, "norm": result.norm}
-        self._events.write("step", step=result.step, **numbers, **self._cost())
+        cpu_seconds, card_bytes = self._cost()
+        self._events.write(
+            StepDone(
+                step=result.step,
+                loss=result.loss,
+                lr=rate,
+                norm=result.norm,
+                cpu_seconds=cpu_seconds,
+                card_bytes=card_bytes,
+            )
+        )
 
-    def _cost(self) -> dict[str, object]:
+    def _cost(self) -> tuple[float, int | None]:
         """CPU time and GPU memory so far. CPU time shows whether other processes took the cores."""
-        found: dict[str, object] = {"cpu_seconds": round(time.process_time() + self._others_cpu_seconds, 2)}
-        if self._settings.is_on_cuda:
-            found["card_bytes"] = torch.cuda.max_memory_reserved()
-        return found
+        card_bytes = torch.cuda.max_memory_reserved() if self._settings.is_on_cuda else None
+        return round(time.process_time() + self._others_cpu_seconds, 2), card_bytes
 
     def _drain_captured(self) -> None:
         """Wait for captured steps that are still running on the GPU."""
@@ -203,7 +227,8 @@ class Loop:
         with self._interruptible():
             metrics = self._task.evaluate("validation")
         self._evaluated_step = done
-        self._events.write("evaluated", step=done, metrics=metrics, **self._cost())
+        cpu_seconds, card_bytes = self._cost()
+        self._events.write(Evaluated(step=done, metrics=metrics, cpu_seconds=cpu_seconds, card_bytes=card_bytes))
         score = metrics.get(self._task.metric)
         if score is not None:
             score = self._ranks.broadcast_number(score)  # all must call the same step the best
@@ -213,7 +238,7 @@ class Loop:
         if samples := getattr(self._task, "samples", None):
             self._beat.enter("evaluate", done, self.steps)
             with self._interruptible():
-                self._events.write("samples", step=done, samples=self._ranks.independently(samples))
+                self._events.write(Sampled(step=done, samples=self._ranks.independently(samples)))
 
     def _save(self, done: int, *, best: bool = False, is_begun: bool = False) -> None:
         self._drain_captured()
@@ -238,7 +263,7 @@ class Loop:
         share = share_over_budget(cost, at_stake)
         if share and not self._has_reported_save_cost:
             self._has_reported_save_cost = True
-            self._events.write("saving is dear", share=round(share, 4), at_stake_seconds=at_stake)
+            self._events.write(CheckpointOverBudget(share=round(share, 4), at_stake_seconds=at_stake))
         now = time.monotonic()
         mtbf_seconds = self._failures.mtbf_seconds(now - self._began_at)
         return is_time_to_save(now - self._saved_at, self._step_seconds, cost, at_stake, mtbf_seconds)
@@ -256,7 +281,7 @@ class Loop:
         self._best, self._best_step = loaded.facts["best"], loaded.facts["best_step"]
         self._evaluated_step = loaded.facts["evaluated_step"]
         self._saved_step = loaded.step
-        self._events.write("resumed", step=loaded.step)
+        self._events.write(Resumed(step=loaded.step))
         return loaded.step
 
     def _load(self, loaded: LoadedCheckpoint) -> None:
@@ -279,7 +304,7 @@ class Loop:
         if done != self._saved_step:
             self._save(done)
         self._checkpoints.wait()
-        self._events.write("stopped", step=done)
+        self._events.write(TrainingStopped(step=done))
         self._ranks.barrier()
         return STOPPED
 
@@ -306,7 +331,12 @@ class Loop:
         metrics = export_finished(self._task, self._settings, self._ranks, {"step": kept, "steps": self.steps})
         if metrics:
             self._beat.enter("end", self.steps, self.steps)
-            self._events.write("finished", steps=self.steps, kept_step=kept, metrics=metrics, **self._cost())
+            cpu_seconds, card_bytes = self._cost()
+            self._events.write(
+                TrainingFinished(
+                    steps=self.steps, kept_step=kept, metrics=metrics, cpu_seconds=cpu_seconds, card_bytes=card_bytes
+                )
+            )
 
     def _load_kept(self) -> int:
         """Load the weights to export, those of the best evaluation or the last ones, and return their step."""
@@ -314,7 +344,7 @@ class Loop:
             return self.steps
         best = self._checkpoints.load_best()
         if best is None or best.step != self._best_step:
-            self._events.write("best checkpoint is missing", step=self._best_step)
+            self._events.write(BestCheckpointMissing(step=self._best_step))
             return self.steps
         self._load(best)
         return best.step

@@ -7,7 +7,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.core.old_events import read_events, read_last_events
+from holdfast.core.event_log import read_events, read_last_events
+from holdfast.core.events import TrainingStarted, TrainingStopped
 from holdfast.core.runfolder import EVENTS, attempt_folders
 
 _COST_SHARE = 0.01  # of all time may go into saving
@@ -80,8 +81,8 @@ def failure_history(run: Path) -> FailureHistory:
 
 def _attempt_time(attempt: Path) -> tuple[float, bool]:
     """How long an attempt trained, and whether it lost work."""
-    begun = next((event for event in read_events(attempt / EVENTS) if event["event"] == "training"), None)
-    last = read_last_events(attempt / EVENTS)
-    if not begun or not last:
+    begun = next((event for event in read_events(attempt / EVENTS) if isinstance(event, TrainingStarted)), None)
+    if not begun:
         return 0.0, False
-    return max(0.0, float(str(last[-1]["time"])) - float(str(begun["time"]))), last[-1]["event"] != "stopped"
+    last = read_last_events(attempt / EVENTS)[-1]
+    return max(0.0, last.time - begun.time), not isinstance(last, TrainingStopped)

@@ -1,7 +1,7 @@
 """Times candidate settings on the real model and data: `python -m holdfast.engine.trial TRIAL_FOLDER`.
 
-Reads: settings.json, candidates.json. Leaves: events.jsonl with one "candidate" each: how fast it is, how much memory
-it takes, and the loss and gradient it computes for the same examples. Nothing is learned and nothing is saved.
+Reads settings.json and candidates.json; writes one `CandidateTimed` event for each candidate with its speed, its peak
+memory, and the loss and gradient norm of the same examples. Nothing is trained or saved.
 """
 
 import dataclasses
@@ -16,20 +16,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from holdfast.core.event_log import EventLog
+from holdfast.core.events import CandidateTimed
 from holdfast.core.heartbeat import BeatWriter
-from holdfast.core.old_events import Events
 from holdfast.core.runfolder import BEAT, EVENTS
 from holdfast.engine.process_setup import prepare_process
 
-_FEWEST_STEPS, _MOST_STEPS, _MOST_CARD_STEPS = 2, 12, 600
-_FAR_BEHIND = 0.4  # of the best rate; a first step is slower than the others, but not so much
+_MIN_STEPS, _MAX_STEPS, _MAX_CUDA_STEPS = 2, 12, 600
+_FAR_BEHIND = 0.4  # of the best rate; a first step is slower than later ones, but not by this much
 
 
 def main(folder: Path) -> int:
-    """Time every candidate within its share of seconds; give the exit code."""
+    """Time every candidate within its share of seconds; return the exit code."""
     faulthandler.enable()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    beat, events = BeatWriter(folder / BEAT), Events(folder / EVENTS, is_logged=True)
+    beat, events = BeatWriter(folder / BEAT), EventLog(folder / EVENTS, is_logged=True)
     beat.enter("import")
     prepare_process()
     from holdfast.engine.attempt_settings import read_attempt_settings
@@ -41,17 +42,18 @@ def main(folder: Path) -> int:
         beat.enter("load", number, len(asked["candidates"]))
         changed = dataclasses.replace(settings, **candidate)
         try:
-            found = _time(changed, float(asked["seconds_each"]), best, beat)
-            best = max(best, float(str(found["tokens_per_second"])))
-        except Exception as error:  # one candidate that cannot be is no reason against the others
-            found = {"error": f"{type(error).__name__}: {error}"[:300]}
-        events.write("candidate", number=number, candidate=candidate, **found)
+            result = _time(changed, float(asked["seconds_each"]), best, beat)
+            best = max(best, float(str(result["tokens_per_second"])))
+            events.write(CandidateTimed(number=number, candidate=candidate, result=result))
+        except Exception as error:  # the other candidates may still work
+            failure = f"{type(error).__name__}: {error}"[:300]
+            events.write(CandidateTimed(number=number, candidate=candidate, error=failure))
     beat.enter("end")
     return 0
 
 
 def _time(settings: Any, seconds: float, best: float, beat: BeatWriter) -> dict[str, object]:
-    """Time one candidate; `best` is the fastest before it, in tokens a second."""
+    """Time one candidate; `best` is the fastest one so far, in tokens per second."""
     import torch
 
     from holdfast.engine.data_order import DataOrder
@@ -59,27 +61,27 @@ def _time(settings: Any, seconds: float, best: float, beat: BeatWriter) -> dict[
     from holdfast.engine.tasks import load_task
 
     settings.use_threads()
-    _forget_peak()
+    _reset_peak()
     task = load_task(settings)
     order = DataOrder(task.lengths, settings.batch_size, settings.seed, settings.pool_batches)
-    steps = min(_MOST_STEPS, order.steps_per_epoch)
+    steps = min(_MAX_STEPS, order.steps_per_epoch)
     task.begin_epoch(0)
     beat.enter("first step")
     first, begun = order.examples(0), time.perf_counter()
     loss = float(task.forward_backward(0, first))
     rate = int(task.lengths[first].sum()) / (time.perf_counter() - begun)
-    fewest = fewest_steps(rate, best)
+    min_steps = fewest_steps(rate, best)
     norm = float(clip_gradients(task.model.parameters(), 0.0))
     task.model.zero_grad(set_to_none=True)
     step_once, wait = _stepper(task, settings)
-    if settings.is_on_cuda:  # the first step of each size chooses kernels and captures a graph
+    if settings.is_on_cuda:  # the first step of each size selects kernels and captures a graph
         for step in range(steps):
             beat.enter("step", step, steps)
             step_once(step, order.examples(step))
         wait()
     texts, tokens, done, begun = 0, 0, 0, time.perf_counter()
-    most = _MOST_CARD_STEPS if settings.is_on_cuda else steps
-    while done < most and (done < fewest or time.perf_counter() - begun < seconds):
+    most = _MAX_CUDA_STEPS if settings.is_on_cuda else steps
+    while done < most and (done < min_steps or time.perf_counter() - begun < seconds):
         beat.enter("step", done, most)
         examples = order.examples(done % steps)
         step_once(done % steps, examples)
@@ -103,12 +105,12 @@ def _time(settings: Any, seconds: float, best: float, beat: BeatWriter) -> dict[
 
 
 def fewest_steps(first_rate: float, best: float) -> int:
-    """How many steps are timed at least; one tells enough where the first was far behind the best so far."""
-    return 1 if first_rate < _FAR_BEHIND * best else _FEWEST_STEPS
+    """The minimum number of steps to time: one is enough if the first step was far slower than the best candidate."""
+    return 1 if first_rate < _FAR_BEHIND * best else _MIN_STEPS
 
 
 def _stepper(task: Any, settings: Any) -> tuple[Callable[[int, Any], None], Callable[[], None]]:
-    """What does one step as a run would, and what waits until all are done."""
+    """A function that does one step as a run would, and one that waits until all steps are done."""
     from holdfast.engine.data_order import step_seed
     from holdfast.engine.fast.captured import make_captured
     from holdfast.engine.optim import make_optimizer
@@ -137,8 +139,8 @@ def _stepper(task: Any, settings: Any) -> tuple[Callable[[int, Any], None], Call
     return step_once, wait
 
 
-def _forget_peak() -> None:
-    """Let the kernel measure the peak anew, where it can."""
+def _reset_peak() -> None:
+    """Reset the kernel's peak measurement, where possible."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:

@@ -8,7 +8,8 @@ torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("no CUDA card here; these run on a machine that has one", allow_module_level=True)
 
-from holdfast.core.old_events import read_events
+from holdfast.core.event_log import read_events
+from holdfast.core.events import StepDone
 from holdfast.core.runfolder import EVENTS, model_folder
 from tests.lab.test_engine_resume import finish, start, wait_for_step
 from tests.tiny import tiny_attempt, tiny_instructions, tiny_llama
@@ -29,7 +30,7 @@ def test_the_card_learns_what_the_cpu_learns(parts, tmp_path):
     for name, more in (("cpu", {}), ("card", CARD), ("card, split", CARD | {"micro_tokens": 100})):
         attempt = tiny_attempt(tmp_path / name, *parts, **plain, **more)
         finish(attempt)
-        losses.append([event["loss"] for event in read_events(attempt / EVENTS) if event["event"] == "step"])
+        losses.append([event.loss for event in read_events(attempt / EVENTS) if isinstance(event, StepDone)])
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
     assert losses[2] == pytest.approx(losses[0], rel=0.02)
 

@@ -12,8 +12,9 @@ if not torch.cuda.is_available():
 
 from safetensors.torch import load_file
 
+from holdfast.core.event_log import EventLog, read_events
+from holdfast.core.events import StepDone
 from holdfast.core.heartbeat import BeatWriter
-from holdfast.core.old_events import Events, read_events
 from holdfast.engine.attempt_settings import read_attempt_settings
 from holdfast.engine.loop import Loop
 from holdfast.engine.rank_info import RankInfo
@@ -42,7 +43,7 @@ def train(attempt, *, ranked: bool, stops: bool = False):
         if stops:
             (attempt / "stop").touch()
         ranks = OneRank(RankInfo(0, 1, 0, 1), settings.device, attempt / "stop", in_lockstep=settings.shard)
-    events = Events(attempt / "events.jsonl")
+    events = EventLog(attempt / "events.jsonl")
     try:
         return Loop(load_task(settings, ranks), settings, BeatWriter(attempt / "beat"), events, ranks).train()
     finally:
@@ -50,7 +51,7 @@ def train(attempt, *, ranked: bool, stops: bool = False):
 
 
 def losses(attempt) -> list[float]:
-    return [event["loss"] for event in read_events(attempt / "events.jsonl") if event["event"] == "step"]
+    return [event.loss for event in read_events(attempt / "events.jsonl") if isinstance(event, StepDone)]
 
 
 @pytest.mark.parametrize("shard", [False, True], ids=["whole", "dealt out"])

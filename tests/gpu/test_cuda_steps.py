@@ -12,7 +12,8 @@ if not torch.cuda.is_available():
 
 import json
 
-from holdfast.core.old_events import read_events
+from holdfast.core.event_log import read_events
+from holdfast.core.events import CheckpointSaved, StepDone
 from holdfast.core.runfolder import EVENTS, model_folder
 from tests.tiny import tiny_attempt, tiny_bert, tiny_prepared
 
@@ -22,7 +23,7 @@ CARD = {"device": "cuda", "precision": "bf16"}
 def train(attempt, **more) -> list[float]:
     found = subprocess.run([sys.executable, "-m", "holdfast.engine", str(attempt)], capture_output=True, text=True)
     assert found.returncode in (0, 143), found.stderr
-    return [event["loss"] for event in read_events(attempt / EVENTS) if event["event"] == "step"]
+    return [event.loss for event in read_events(attempt / EVENTS) if isinstance(event, StepDone)]
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,10 @@ def test_a_run_cut_in_two_ends_with_the_same_weights(parts, tmp_path):
         [sys.executable, "-m", "holdfast.engine", str(tiny_attempt(tmp_path / "cut", *parts, save_seconds=0, **CARD))]
     )
     attempt = tmp_path / "cut" / "attempts" / "01"
-    while process.poll() is None and sum(event["event"] == "saved" for event in read_events(attempt / EVENTS)) < 3:
+    while (
+        process.poll() is None
+        and sum(isinstance(event, CheckpointSaved) for event in read_events(attempt / EVENTS)) < 3
+    ):
         pass
     process.kill()
     process.wait()

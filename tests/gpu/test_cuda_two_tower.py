@@ -11,7 +11,8 @@ if not torch.cuda.is_available():
 
 import signal
 
-from holdfast.core.old_events import read_events
+from holdfast.core.event_log import read_events
+from holdfast.core.events import StepDone
 from holdfast.core.runfolder import EVENTS, model_folder
 from tests.lab.test_engine_resume import finish, start, wait_for_step
 from tests.tiny import tiny_attempt, tiny_bert, tiny_questions
@@ -34,7 +35,7 @@ def test_the_card_learns_what_the_cpu_learns(parts, tmp_path):
     for name, more in (("cpu", {}), ("card", CARD)):
         attempt = tiny_attempt(tmp_path / name, *parts, task="two-tower", epochs=1, **more)
         finish(attempt)
-        losses.append([event["loss"] for event in read_events(attempt / EVENTS) if event["event"] == "step"])
+        losses.append([event.loss for event in read_events(attempt / EVENTS) if isinstance(event, StepDone)])
     config.write_text(json.dumps(plain))
     assert losses[1] == pytest.approx(losses[0], rel=0.05)
 

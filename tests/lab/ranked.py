@@ -6,15 +6,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TypeVar
 
 from safetensors.torch import load_file
 from torch import Tensor
 
-from holdfast.core.old_events import read_events
+from holdfast.core.event_log import read_events
+from holdfast.core.events import Event, RankStarted, StepDone
 from holdfast.core.runfolder import BEATS, EVENTS, METRICS, OUTPUT, checkpoints_folder, model_folder
 from holdfast.runs.engine_child import torchrun_command
 from tests.lab.test_engine_resume import wait_for_step
 
+E = TypeVar("E", bound=Event)
 LIMIT_SECONDS = 600
 _MANY = str(Path(__file__).with_name("scripts") / "many_attempts.py")
 
@@ -35,14 +38,14 @@ def finish_all(attempts: list[Path], processes: int) -> None:
     assert job.wait(LIMIT_SECONDS) == 0, (attempts[0] / OUTPUT).read_text()
 
 
-def events(attempt: Path, name: str) -> list[dict]:
-    """What an attempt told under a name."""
-    return [event for event in read_events(attempt / EVENTS) if event["event"] == name]
+def events(attempt: Path, kind: type[E]) -> list[E]:
+    """The events of one kind that an attempt wrote."""
+    return [event for event in read_events(attempt / EVENTS) if isinstance(event, kind)]
 
 
 def losses(*attempts: Path) -> list[float]:
     """The loss of every step, of the last attempt that did it."""
-    found = {event["step"]: event["loss"] for attempt in attempts for event in events(attempt, "step")}
+    found = {event.step: event.loss for attempt in attempts for event in events(attempt, StepDone)}
     return [found[step] for step in sorted(found)]
 
 
@@ -66,7 +69,7 @@ def saved_steps(run: Path) -> list[str]:
 def ranks_of(attempt: Path, step: int) -> dict[int, int]:
     """Wait until a step is done; give the pid of each rank."""
     wait_for_step(attempt, step)
-    found = {event["rank"]: event["pid"] for event in events(attempt, "rank")}
+    found = {event.rank: event.pid for event in events(attempt, RankStarted)}
     assert {path.name for path in (attempt / BEATS).iterdir()} == {str(pid) for pid in found.values()}
     return found
 

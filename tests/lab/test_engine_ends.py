@@ -9,14 +9,29 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from transformers import AutoModelForSequenceClassification
 
+from holdfast.core.event_log import read_events
+from holdfast.core.events import (
+    CheckpointFailed,
+    CheckpointRejected,
+    CheckpointSaved,
+    EpochStarted,
+    Evaluated,
+    Event,
+    Resumed,
+    StepDone,
+    TrainingFinished,
+    TrainingStopped,
+)
 from holdfast.core.heartbeat import read_beat
-from holdfast.core.old_events import read_events
 from holdfast.core.runfolder import BEAT, EVENTS, checkpoints_folder, model_folder
 from tests.tiny import tiny_attempt, tiny_bert, tiny_prepared
+
+E = TypeVar("E", bound=Event)
 
 pytestmark = pytest.mark.lab
 
@@ -73,14 +88,14 @@ def finish(attempt: Path) -> tuple[int, str]:
     return process.returncode, errors.decode()
 
 
-def named(attempt: Path, name: str) -> list[dict]:
-    return [event for event in read_events(attempt / EVENTS) if event["event"] == name]
+def named(attempt: Path, kind: type[E]) -> list[E]:
+    return [event for event in read_events(attempt / EVENTS) if isinstance(event, kind)]
 
 
-def wait_for(attempt: Path, name: str, count: int = 1) -> None:
+def wait_for(attempt: Path, kind: type[Event], count: int = 1) -> None:
     deadline = time.monotonic() + 300
-    while len(named(attempt, name)) < count:
-        assert time.monotonic() < deadline, f"never {count} times: {name}"
+    while len(named(attempt, kind)) < count:
+        assert time.monotonic() < deadline, f"never {count} times: {kind.__name__}"
         time.sleep(0.01)
 
 
@@ -88,40 +103,40 @@ def test_asked_to_stop_in_a_long_step_it_saves_what_was_before_and_ends_soon(tmp
     model, prepared = tiny_bert(tmp_path / "model"), tiny_prepared(tmp_path / "prepared", count=6000)
     attempt = tiny_attempt(tmp_path / "run", model, prepared, batch_size=6000, micro_tokens=40)
     process = start(attempt)
-    wait_for(attempt, "epoch")
+    wait_for(attempt, EpochStarted)
     time.sleep(1)
     process.send_signal(signal.SIGTERM)
     asked = time.monotonic()
     process.communicate(timeout=300)
     assert time.monotonic() - asked < 100  # ten seconds is the promise; a crowded machine may take longer
     assert process.returncode == 143
-    assert named(attempt, "step") == []
-    assert named(attempt, "stopped")[0]["step"] == 0
+    assert named(attempt, StepDone) == []
+    assert named(attempt, TrainingStopped)[0].step == 0
     assert [path.name for path in checkpoints_folder(tmp_path / "run").glob("step-*")] == ["step-000000000"]
 
 
 def test_a_full_disk_does_not_end_the_run_nor_touch_what_is_saved(parts, tmp_path, small_disk):
     attempt = tiny_attempt(tmp_path / "run", *parts, save_seconds=0, epochs=40)
     process = start(attempt)
-    wait_for(attempt, "saved", 3)
+    wait_for(attempt, CheckpointSaved, 3)
     balloon = small_disk / "balloon"
     deadline = time.monotonic() + 300
-    while len(named(attempt, "save failed")) < 3:  # room that old checkpoints leave is taken too
+    while len(named(attempt, CheckpointFailed)) < 3:  # room that old checkpoints leave is taken too
         assert time.monotonic() < deadline
         with contextlib.suppress(OSError), balloon.open("ab", buffering=0) as file:
             file.write(bytes(4096))
     newest = max(small_disk.glob("step-*"))
     assert {file.name for file in newest.iterdir()} == {"manifest.json", "optimizer.safetensors", "weights.safetensors"}
-    saved = len(named(attempt, "saved"))
+    saved = len(named(attempt, CheckpointSaved))
     balloon.unlink()
-    wait_for(attempt, "saved", saved + 2)
+    wait_for(attempt, CheckpointSaved, saved + 2)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=300)
     again = tiny_attempt(tmp_path / "run", *parts, number=2, epochs=40)
     code, errors = finish(again)
     assert code == 0, errors
-    assert named(again, "resumed")[0]["step"] > 0
-    assert named(again, "checkpoint damaged") == []
+    assert named(again, Resumed)[0].step > 0
+    assert named(again, CheckpointRejected) == []
 
 
 def test_a_run_whose_whole_folder_is_full_goes_on_and_ends_the_same_once_there_is_room(parts, tmp_path, small_run):
@@ -131,7 +146,7 @@ def test_a_run_whose_whole_folder_is_full_goes_on_and_ends_the_same_once_there_i
         process = subprocess.Popen(
             [sys.executable, "-m", "holdfast.engine", str(attempt)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
-    wait_for(attempt, "saved", 2)
+    wait_for(attempt, CheckpointSaved, 2)
     balloon, beat = small_run / "balloon", read_beat(attempt / BEAT)
     assert beat is not None
     full_from, deadline = beat.step, time.monotonic() + 300
@@ -145,7 +160,7 @@ def test_a_run_whose_whole_folder_is_full_goes_on_and_ends_the_same_once_there_i
     assert process.wait(timeout=300) == 0, (attempt / "output.log").read_text()
     files = [model_folder(run) / "model.safetensors" for run in (tmp_path / "unbroken", small_run)]
     assert files[0].read_bytes() == files[1].read_bytes()
-    assert named(attempt, "finished"), "events are whole lines again"
+    assert named(attempt, TrainingFinished), "events are whole lines again"
 
 
 def test_a_model_that_cannot_be_written_is_said_so_and_written_once_there_is_room(parts, tmp_path):
@@ -155,7 +170,7 @@ def test_a_model_that_cannot_be_written_is_said_so_and_written_once_there_is_roo
     assert "[disk-full]" in errors
     again = tiny_attempt(tmp_path / "run", *parts, number=2)
     assert finish(again)[0] == 0
-    assert named(again, "step") == []
+    assert named(again, StepDone) == []
 
 
 def test_an_attempt_on_a_full_disk_is_refused_in_words(parts, tmp_path, small_run):
@@ -180,7 +195,7 @@ def test_the_exported_weights_are_those_that_were_asked_for(parts, tmp_path, kee
     attempt = tiny_attempt(tmp_path / "run", *parts, keep=keep, lr=2e-2, eval_steps=3, epochs=4, seed=3)
     code, errors = finish(attempt)
     assert code == 0, errors
-    scores = {event["step"]: event["metrics"]["accuracy"] for event in named(attempt, "evaluated")}
+    scores = {event.step: event.metrics["accuracy"] for event in named(attempt, Evaluated)}
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     best = max(scores, key=lambda step: (scores[step], -step))
     assert best != 48, "this seed should reach its best before the end"
@@ -195,7 +210,7 @@ def test_the_exported_weights_are_those_that_were_asked_for(parts, tmp_path, kee
 def test_a_run_does_not_go_on_with_other_settings(parts, tmp_path):
     first = tiny_attempt(tmp_path / "run", *parts, save_seconds=0)
     process = start(first)
-    wait_for(first, "saved")
+    wait_for(first, CheckpointSaved)
     process.kill()
     process.communicate(timeout=300)
     code, errors = finish(tiny_attempt(tmp_path / "run", *parts, number=2, batch_size=4, seed=7))
@@ -209,7 +224,7 @@ def test_a_run_killed_in_its_last_evaluation_ends_with_the_same_weights(parts, t
     finish(tiny_attempt(tmp_path / "unbroken", *parts, eval_steps=12))
     attempt = tiny_attempt(tmp_path / "broken", *parts, eval_steps=12, save_seconds=0)
     process = start(attempt)
-    wait_for(attempt, "evaluated", 2)
+    wait_for(attempt, Evaluated, 2)
     os.kill(process.pid, signal.SIGTERM)
     process.communicate(timeout=300)
     assert finish(tiny_attempt(tmp_path / "broken", *parts, number=2, eval_steps=12))[0] == 0

@@ -8,6 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from holdfast.core.events import (
+    BadNumbersFound,
+    CheckpointSaved,
+    RankEnded,
+    RankStarted,
+    Resumed,
+    TrainingFinished,
+    TrainingStarted,
+    TrainingStopped,
+)
 from holdfast.engine.attempt_settings import read_attempt_settings
 from tests.lab.ranked import (
     events,
@@ -101,8 +111,8 @@ def test_two_ranks_learn_what_one_process_learns(parts, tmp_path):
     alone = our_losses(read_attempt_settings(attempt))
     assert job.wait(600) == 0, (attempt / "output.log").read_text()
     assert losses(attempt) == pytest.approx(alone, rel=1e-5)
-    assert {event["rank"] for event in events(attempt, "rank")} == {0, 1}
-    assert len(events(attempt, "finished")) == len(events(attempt, "training")) == 1
+    assert {event.rank for event in events(attempt, RankStarted)} == {0, 1}
+    assert len(events(attempt, TrainingFinished)) == len(events(attempt, TrainingStarted)) == 1
     assert weights(tmp_path / "run")
 
 
@@ -133,13 +143,13 @@ def test_ranks_asked_to_stop_leave_one_checkpoint_and_go_on_exactly(parts, unbro
     (first / "stop").touch() if ask == "file" else job.send_signal(signal.SIGTERM)
     assert job.wait(120) != 0
     wait_until_gone(list(pids.values()))
-    (stopped,) = events(first, "stopped")
-    assert stopped["step"] < 144
-    assert saved_steps(run)[-1] == f"step-{stopped['step']:09d}"
-    assert [event["step"] for event in events(first, "saved")][-1] == stopped["step"]
+    (stopped,) = events(first, TrainingStopped)
+    assert stopped.step < 144
+    assert saved_steps(run)[-1] == f"step-{stopped.step:09d}"
+    assert [event.step for event in events(first, CheckpointSaved)][-1] == stopped.step
     second = attempt_for(parts, run, number=2, **LONG)
     finish(second, 2)
-    assert [event["step"] for event in events(second, "resumed")] == [stopped["step"]]
+    assert [event.step for event in events(second, Resumed)] == [stopped.step]
     assert same(run, unbroken)
 
 
@@ -150,13 +160,13 @@ def test_what_two_ranks_saved_one_process_and_three_go_on_with(parts, learned, t
     first = attempt_for(parts, run, epochs=2, **CASES[case])
     (first / "stop").touch()  # seen in the first step
     start(first, 2).wait(300)
-    assert [event["step"] for event in events(first, "stopped")] == [1], (first / "output.log").read_text()
+    assert [event.step for event in events(first, TrainingStopped)] == [1], (first / "output.log").read_text()
     for size in (1, 3):
         other = tmp_path / f"by {size}"
         shutil.copytree(run, other)
         second = attempt_for(parts, other, number=2, epochs=2, **CASES[case])
         finish(second, size)
-        assert [event["step"] for event in events(second, "resumed")] == [1]
+        assert [event.step for event in events(second, Resumed)] == [1]
         assert losses(first, second) == pytest.approx(losses(learned[case][1] / "attempts" / "01"), rel=1e-4)
         assert_alike(other, learned[case][1])
 
@@ -173,7 +183,7 @@ def test_a_rank_that_is_killed_leaves_nothing_behind_and_the_next_start_resumes(
     wait_until_gone(list(pids.values()))
     second = attempt_for(parts, run, number=2, **LONG)
     finish(second, 2)
-    assert next(event["step"] for event in events(second, "resumed")) >= 10
+    assert next(event.step for event in events(second, Resumed)) >= 10
     assert all(name.startswith("step-") for name in saved_steps(run))
     assert same(run, unbroken)
 
@@ -186,16 +196,16 @@ def test_ranks_end_with_their_launcher_and_save_before(parts, tmp_path):
     job.kill()
     job.wait()
     wait_until_gone(list(pids.values()))
-    (stopped,) = events(first, "stopped")
-    assert saved_steps(tmp_path / "run")[-1] == f"step-{stopped['step']:09d}"
+    (stopped,) = events(first, TrainingStopped)
+    assert saved_steps(tmp_path / "run")[-1] == f"step-{stopped.step:09d}"
 
 
 @full
 def test_a_loss_that_is_no_number_is_told_once(parts, tmp_path):
     attempt = attempt_for(parts, tmp_path / "run", lr=1e30, warmup_ratio=0.0, max_grad_norm=0.0)
     assert start(attempt, 2).wait(300) != 0
-    (told,) = events(attempt, "bad numbers")
-    assert "nan-loss" in told["reason"]
+    (told,) = events(attempt, BadNumbersFound)
+    assert "nan-loss" in told.reason
     assert len(list((tmp_path / "run").glob("nan-batch-*.json"))) == 1
 
 
@@ -203,5 +213,5 @@ def test_a_loss_that_is_no_number_is_told_once(parts, tmp_path):
 def test_more_ranks_than_examples_in_a_step_are_refused(parts, tmp_path):
     attempt = attempt_for(parts, tmp_path / "run", batch_size=1)
     assert start(attempt, 2).wait(300) != 0
-    assert {event["exit_code"] for event in events(attempt, "rank ended")} == {2}
+    assert {event.exit_code for event in events(attempt, RankEnded)} == {2}
     assert "2 processes, batch size 1" in (attempt / "output.log").read_text()

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.old_events import read_events
+from holdfast.core.event_log import read_events
+from holdfast.core.events import CheckpointRejected, StepDone
 from holdfast.core.runfolder import EVENTS, checkpoints_folder, model_folder
 from tests.tiny import tiny_attempt, tiny_bert, tiny_instructions, tiny_llama, tiny_prepared
 
@@ -45,7 +46,7 @@ def weights(run: Path) -> str:
 def wait_for_step(attempt: Path, step: int) -> None:
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
-        if any(event["event"] == "step" and event["step"] >= step for event in read_events(attempt / EVENTS)):
+        if any(isinstance(event, StepDone) and event.step >= step for event in read_events(attempt / EVENTS)):
             return
         time.sleep(0.002)
     raise AssertionError(f"step {step} never came")
@@ -138,7 +139,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(parts, tmp_
     second = tiny_attempt(broken, *parts, number=2)
     finish(second)
     events = list(read_events(second / EVENTS))
-    assert [event["folder"] for event in events if event["event"] == "checkpoint damaged"] == [newest.name]
+    assert [event.path for event in events if isinstance(event, CheckpointRejected)] == [newest.name]
     assert weights(broken) == weights(unbroken)
 
 
@@ -147,7 +148,7 @@ def test_smaller_micro_batches_learn_the_same(parts, tmp_path):
     for name, micro_tokens in (("whole", 16_384), ("split", 40)):
         attempt = tiny_attempt(tmp_path / name, *parts, micro_tokens=micro_tokens)
         finish(attempt)
-        losses.append([event["loss"] for event in read_events(attempt / EVENTS) if event["event"] == "step"])
+        losses.append([event.loss for event in read_events(attempt / EVENTS) if isinstance(event, StepDone)])
     assert len(losses[0]) == STEPS
     assert losses[0] == pytest.approx(losses[1], rel=2e-3)
 

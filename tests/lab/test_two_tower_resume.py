@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.core.event_log import read_events
+from holdfast.core.events import EpochStarted
 from holdfast.core.heartbeat import read_beat
-from holdfast.core.old_events import read_events
 from holdfast.core.runfolder import BEAT, EVENTS, checkpoints_folder, model_folder
 from tests.lab.test_engine_resume import finish, start, wait_for_step
 from tests.tiny import tiny_attempt, tiny_bert, tiny_questions, tiny_vectors
@@ -34,8 +35,8 @@ def near_misses(run: Path) -> list[int]:
     found: dict[int, int] = {}
     for attempt in sorted((run / "attempts").iterdir()):
         for event in read_events(attempt / EVENTS):
-            if event["event"] == "epoch" and "near_misses" in event:
-                found.setdefault(event["epoch"], event["near_misses"])
+            if isinstance(event, EpochStarted) and "near_misses" in event.made:
+                found.setdefault(event.epoch, event.made["near_misses"])
     return [found[epoch] for epoch in sorted(found)]
 
 
@@ -51,8 +52,13 @@ def is_mining(attempt: Path) -> bool:
     return beat is not None and beat.phase == "begin epoch" and beat.step == EPOCH
 
 
+def mined_epochs(attempt: Path) -> list[int]:
+    started = [event for event in read_events(attempt / EVENTS) if isinstance(event, EpochStarted)]
+    return [event.epoch for event in started if "near_misses" in event.made]
+
+
 def has_mined(attempt: Path) -> bool:
-    return any("near_misses" in event for event in read_events(attempt / EVENTS))
+    return bool(mined_epochs(attempt))
 
 
 MOMENTS = {
@@ -94,8 +100,7 @@ def test_what_was_mined_is_saved_so_that_a_kill_does_not_repeat_it(parts, tmp_pa
     process.communicate(timeout=300)
     again = tiny_attempt(tmp_path / "broken", *parts, number=2, **wanted)
     finish(again)
-    mined = [event["epoch"] for event in read_events(again / EVENTS) if "near_misses" in event]
-    assert mined == [2]
+    assert mined_epochs(again) == [2]
     assert weights(tmp_path / "broken") == weights(tmp_path / "unbroken")
 
 

@@ -5,7 +5,8 @@ import torch
 
 from holdfast.core.disk_space import Room
 from holdfast.core.errors import MachineError, RequestError
-from holdfast.core.old_events import Events, read_events
+from holdfast.core.event_log import EventLog, read_events
+from holdfast.core.events import CheckpointFailed
 from holdfast.engine import checkpoint
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.checkpoint import Checkpoints, identity_of, require_same
@@ -14,7 +15,7 @@ from tests.tiny import tiny_bert, tiny_prepared
 
 @pytest.fixture
 def checkpoints(tmp_path):
-    return Checkpoints(tmp_path / "checkpoints", Events(tmp_path / "events.jsonl"))
+    return Checkpoints(tmp_path / "checkpoints", EventLog(tmp_path / "events.jsonl"))
 
 
 def parts(value: float) -> dict:
@@ -55,8 +56,8 @@ def test_a_full_disk_where_the_best_is_marked_ends_nothing(checkpoints, tmp_path
 
     monkeypatch.setattr(checkpoint, "write_artifact", full)
     save(checkpoints, 3, best=True)
-    failed = [event for event in read_events(tmp_path / "events.jsonl") if event["event"] == "save failed"]
-    assert failed[0]["is_full"] is True
+    failed = [event for event in read_events(tmp_path / "events.jsonl") if isinstance(event, CheckpointFailed)]
+    assert failed[0].is_full
 
 
 def test_a_step_that_is_saved_already_is_not_written_again(checkpoints, tmp_path):
@@ -78,8 +79,8 @@ def test_a_save_that_fails_leaves_the_one_before_and_is_told(checkpoints, tmp_pa
     save(checkpoints, 2)
     assert checkpoints.has_failed
     assert checkpoints.load_newest().step == 1
-    failed = [event for event in read_events(tmp_path / "events.jsonl") if event["event"] == "save failed"]
-    assert failed[0]["is_full"]
+    failed = [event for event in read_events(tmp_path / "events.jsonl") if isinstance(event, CheckpointFailed)]
+    assert failed[0].is_full
     monkeypatch.undo()
     save(checkpoints, 3)
     assert checkpoints.load_newest().step == 3

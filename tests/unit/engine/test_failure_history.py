@@ -1,18 +1,19 @@
-import json
 import math
 
+from holdfast.core.event_log import EventLog
+from holdfast.core.events import StepDone, TrainingStarted, TrainingStopped
 from holdfast.core.runfolder import EVENTS, attempt_folder
 from holdfast.engine.save_schedule import FailureHistory, failure_history
 
 
-def write_attempt(run, number, *times, last="step"):
+def write_attempt(run, number, *times, is_stopped=False):
     """An attempt that began to train at the first of these times; with none, it was ended while it loaded."""
     attempt = attempt_folder(run, number)
     attempt.mkdir(parents=True)
-    events = [{"event": "step", "time": at} for at in times]
-    if events:
-        events[0]["event"], events[-1]["event"] = "training", last
-    (attempt / EVENTS).write_text("".join(json.dumps(event) + "\n" for event in events))
+    log = EventLog(attempt / EVENTS)
+    for at in times:
+        event = TrainingStarted(time=at, first_step=0, steps=9) if at == times[0] else StepDone(time=at, step=0)
+        log.write(TrainingStopped(time=at, step=0) if is_stopped and at == times[-1] else event)
 
 
 def test_the_lives_are_those_before_this_one_without_the_time_between_them(tmp_path):
@@ -25,7 +26,7 @@ def test_the_lives_are_those_before_this_one_without_the_time_between_them(tmp_p
 
 
 def test_an_attempt_that_saved_when_it_was_stopped_or_was_still_loading_did_not_die(tmp_path):
-    write_attempt(tmp_path, 1, 1_000.0, 1_500.0, last="stopped")
+    write_attempt(tmp_path, 1, 1_000.0, 1_500.0, is_stopped=True)
     write_attempt(tmp_path, 2)
     write_attempt(tmp_path, 3, 3_000.0, 3_100.0)
     write_attempt(tmp_path, 4)

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from holdfast.core.errors import MachineError, RequestError
-from holdfast.core.old_events import Events, read_events
+from holdfast.core.event_log import EventLog, read_events
+from holdfast.core.events import CheckpointRejected
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.batches import balanced_shares, split_step
 from holdfast.engine.checkpoint import make_checkpoints
@@ -173,24 +174,24 @@ def test_all_ranks_load_what_the_first_finds_whole(tmp_path):
         return {"weights": {"w": torch.full((50,), value)}, "optimizer": {"w/step": torch.tensor(value)}}
 
     def save(ranks):
-        made = make_checkpoints(folder, Events(told), ranks)
+        made = make_checkpoints(folder, EventLog(told), ranks)
         for step in (1, 2):
             made.save(step, saved(float(step)), {"best": None}, best=step == 1)
         made.save(2, saved(2.5), {"best": None}, is_begun=True)
         made.wait()
 
     def load(ranks):
-        made = make_checkpoints(folder, Events(told), ranks)
+        made = make_checkpoints(folder, EventLog(told), ranks)
         newest, best = made.load_newest(), made.load_best()
         return newest.step, float(newest.parts["weights"]["w"][0]), best.step
 
-    assert together(2, lambda ranks: make_checkpoints(folder, Events(told), ranks).load_newest()) == [None, None]
+    assert together(2, lambda ranks: make_checkpoints(folder, EventLog(told), ranks).load_newest()) == [None, None]
     together(2, save)
     assert together(3, load) == [(2, 2.5, 1)] * 3
     assert load(ALONE) == (2, 2.5, 1)
     (folder / "step-000000002-begun" / "weights.safetensors").write_bytes(b"other")
     assert together(3, load) == [(2, 2.0, 1)] * 3
-    assert [event["folder"] for event in read_events(told) if event["event"] == "checkpoint damaged"] == [
+    assert [event.path for event in read_events(told) if isinstance(event, CheckpointRejected)] == [
         "step-000000002-begun"
     ]
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.core.event_log import EventLog, read_events
+from holdfast.core.events import Event, Resumed, StepDone
 from holdfast.core.heartbeat import BeatWriter
-from holdfast.core.old_events import Events, read_events
 from holdfast.core.runfolder import BEAT, EVENTS, attempt_folder, model_folder
 from holdfast.engine.attempt_settings import read_attempt_settings
 from holdfast.engine.loop import Loop
@@ -27,14 +28,14 @@ class Crash(Exception):
     """Ends a run that has saved something."""
 
 
-class EventsThatCrash(Events):
-    def write(self, event: str, **fields: object) -> None:
-        super().write(event, **fields)
-        if event == "step" and fields["step"] == 4:
+class EventsThatCrash(EventLog):
+    def write(self, event: Event) -> None:
+        super().write(event)
+        if isinstance(event, StepDone) and event.step == 4:
             raise Crash
 
 
-def train(attempt: Path, kind: type[Events] = Events) -> int:
+def train(attempt: Path, kind: type[EventLog] = EventLog) -> int:
     settings = read_attempt_settings(attempt)
     return Loop(load_task(settings), settings, BeatWriter(attempt / BEAT), kind(attempt / EVENTS)).train()
 
@@ -55,5 +56,5 @@ def test_a_run_goes_on_from_its_checkpoint_on_every_rung(task, tmp_path):
     for at, change in enumerate(one for one in changes if one):
         run = shutil.copytree(tmp_path / "run", tmp_path / f"run-{at}")
         assert train(tiny_attempt(run, *parts, number=2, **asked | change)) == 0, change
-        assert any(event["event"] == "resumed" for event in read_events(attempt_folder(run, 2) / EVENTS))
+        assert any(isinstance(event, Resumed) for event in read_events(attempt_folder(run, 2) / EVENTS))
         assert list(model_folder(run).rglob("*.safetensors"))
