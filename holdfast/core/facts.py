@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
+from holdfast.core.data_warnings import DataWarning
 from holdfast.core.plan import Choice
 
 T = TypeVar("T")
@@ -194,7 +195,8 @@ class BadRow:
     row: int  # line number in text files, otherwise the record number; counted from 1
     column: str = ""
     value: str = ""  # as found, shortened
-    reason: str
+    kind: str = ""  # such as "text-missing"; see `data.badrows`
+    reason: str  # the kind as a phrase
 
 
 LengthUnit = Literal["tokens", "words", "characters"]
@@ -231,7 +233,7 @@ class DatasetFacts:
     multi_label: bool = False
     splits: Mapping[str, int] = field(default_factory=dict)  # "train", "validation", "test" -> rows
     lengths: Mapping[str, Lengths] = field(default_factory=dict)  # by role
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[DataWarning, ...] = ()
     bad_rows: tuple[BadRow, ...] = ()  # the first ones
     bad_row_count: int = 0
     choices: Mapping[str, Choice[str]] = field(default_factory=dict)  # what was chosen, and why

@@ -1,6 +1,5 @@
-"""How much work a prepared folder holds: rows, tokens and the largest step, for forecasts."""
+"""How much work is in a prepared folder: rows, tokens and the largest step, for forecasts."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.core.runfolder import MANIFEST
-from holdfast.data.shards import has_array, open_array, open_tokens
+from holdfast.data.shards import Manifest, has_array, open_array, open_tokens, require_manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,26 +19,21 @@ class Amounts:
     longest_tokens: int  # of one example
     largest_step_tokens: int  # of a step with the longest examples
     evaluation_tokens: int  # read at each evaluation
-    report_tokens: int  # read when the finished model is looked at
-    largest_read_tokens: int  # of one text array that is read as a whole
+    report_tokens: int  # read for the report on the finished model
+    largest_read_tokens: int  # of one token array that is read as a whole
     query_tokens: int = 0  # of a retriever's training queries
     corpus_tokens: int = 0  # of the passages it searches
     corpus_mean_tokens: float = 0.0  # of one of them
-    near_miss_share: float = 0.0  # of the examples, that bring a given near-miss into their step
-
-    @property
-    def mean_tokens(self) -> float:
-        """Tokens of an example."""
-        return self.tokens / max(1, self.examples)
+    near_miss_share: float = 0.0  # of the examples, that have a given near-miss
 
 
 def amounts_of(prepared: Path, batch_size: int) -> Amounts:
     """Count the work in a prepared folder."""
-    manifest = json.loads((prepared / MANIFEST).read_text(encoding="utf-8"))
-    if manifest["task"] == "two-tower":
+    manifest = require_manifest(prepared)
+    if manifest.task == "two-tower":
         return _of_towers(prepared, manifest, batch_size)
     lengths = open_tokens(prepared, "train").lengths
-    read = {split: int(open_tokens(prepared, split).lengths.sum()) for split in manifest["splits"]}
+    read = {split: int(open_tokens(prepared, split).lengths.sum()) for split in manifest.splits}
     validation, test = read.get("validation", 0), read.get("test", 0)
     return Amounts(
         **_of_examples(lengths, batch_size),
@@ -50,17 +43,17 @@ def amounts_of(prepared: Path, batch_size: int) -> Amounts:
     )
 
 
-def _of_towers(prepared: Path, manifest: dict[str, Any], batch_size: int) -> Amounts:
+def _of_towers(prepared: Path, manifest: Manifest, batch_size: int) -> Amounts:
     """An example is a query with its passage; an evaluation reads the whole corpus."""
 
     def sizes(name: str) -> NDArray[Any]:
-        if manifest["form"] == "text":
+        if manifest.form == "text":
             return open_tokens(prepared, name).lengths
         return np.ones(len(open_array(prepared, f"{name}.vectors")), dtype=np.int64)
 
     corpus, queries = sizes("corpus"), sizes("train")
     qrels = np.asarray(open_array(prepared, "train.qrels"))
-    asked = {split: int(sizes(split).sum()) for split in manifest["splits"]}
+    asked = {split: int(sizes(split).sum()) for split in manifest.splits}
     validation, test = asked.get("validation", 0), asked.get("test", 0)
     corpus_tokens = int(corpus.sum())
     share = 0.0
@@ -70,7 +63,7 @@ def _of_towers(prepared: Path, manifest: dict[str, Any], batch_size: int) -> Amo
     return Amounts(
         **_of_examples(queries[qrels[:, 0]] + corpus[qrels[:, 1]], batch_size),
         evaluation_tokens=validation + corpus_tokens if "validation" in asked else 0,
-        report_tokens=validation + test + corpus_tokens,  # one reading serves both
+        report_tokens=validation + test + corpus_tokens,  # one pass over the corpus serves both
         largest_read_tokens=max(validation, test, corpus_tokens),
         query_tokens=asked["train"],
         corpus_tokens=corpus_tokens,

@@ -1,21 +1,72 @@
-"""Rows that cannot be used: counted, listed, refused above a share. None is dropped without a word."""
+"""Rows that cannot be used: counted, listed, refused above a share. None is dropped silently."""
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast.core.errors import RequestError
+from holdfast.core.data_warnings import DataWarning, data_warning
+from holdfast.core.errors import RequestError, set_to
 from holdfast.core.facts import BadRow
 
 LISTED = 50
 _SHOWN_CHARACTERS = 80
+_SHOWN_ROWS = 5
+_SHOWN_DOUBTS = 3
+
+# Why a row cannot be used, by kind.
+REASONS: Mapping[str, str] = {
+    # CSV
+    "cells": "{found} cells, but the table has {width} columns",
+    "more-cells": "{found} cells, but the table has {width} columns; is there an unquoted {delimiter} in a text?",
+    "repeated-header": "the header row again",
+    "nul-byte": "the text contains a NUL byte",
+    "not-utf8": "byte 0x{byte:02X} is not UTF-8",
+    "open-quote": "a quote opens and never closes",
+    "swallowed-rows": "a quote opens and never closes (lines {start} to {end} became one row)",
+    "stray-quote": "a quote inside the text is not doubled",
+    "stray-quote-rows": "a quote inside the text is not doubled (lines {start} to {end} became one row)",
+    # JSON
+    "not-json": "not JSON: {error}",
+    "not-object": "not a JSON object",
+    # Texts
+    "missing": "the {what} is missing",
+    "empty": "the {what} is empty",
+    "not-text": "expected a text, not {found}",
+    "half-character": "the {what} contains half a character (a lone surrogate)",
+    # Labels
+    "label-missing": "the label is missing",
+    "several-labels": "expected one label, not several",
+    "not-label": "expected a label, not {found}",
+    "not-labels": "expected a list of labels",
+    "not-zero-one": "expected 0 or 1 in the column of a label",
+    "not-one-label": "exactly one of the label columns must be 1",
+    "unknown-split": "expected a split: train, validation or test",
+    # Conversations
+    "not-messages": "expected a list of messages",
+    "not-message": "expected a message as an object with role and content",
+    "unknown-role": "unknown role; known are user, assistant, system and tool",
+    "empty-answer": "a message of the assistant is empty",
+    "no-answer": "no message is from the assistant, so there is nothing to learn",
+    "not-history": "expected history as pairs of question and answer",
+    "not-rendered": "{error}",
+    "long-prompt": "the prompt alone has {tokens:,} tokens or more, so no answer is left to learn",
+    # Two towers
+    "no-positive": "no passage answers the query",
+    "no-article": "the passage belongs to no article",
+    "not-score": "expected a number as score",
+    "duplicate-id": "duplicate id",
+    "unknown-id": "the id is not in {where}.jsonl",
+    "zero-vector": "the vector is all zeros",
+    "not-finite": "the vector contains NaN or infinity",
+}
 
 
 class BadValue(Exception):
-    """A value that a row cannot be used with; becomes a bad row."""
+    """A value that makes its row unusable; becomes a bad row. `details` are what the reason names."""
 
-    def __init__(self, column: str, value: object, reason: str):
-        super().__init__(reason)
-        self.column, self.value, self.reason = column, value, reason
+    def __init__(self, column: str, value: object, kind: str, **details: object):
+        super().__init__(kind)
+        self.column, self.value, self.kind, self.details = column, value, kind, details
 
 
 class BadRows:
@@ -24,52 +75,80 @@ class BadRows:
     def __init__(self, max_share: float):
         self.listed: list[BadRow] = []
         self.count = 0
-        self.reasons: Counter[str] = Counter()
-        self.doubts: dict[str, None] = {}  # rows that are used, and may not be what they seem
+        self._doubts: list[DataWarning] = []  # about rows that are used but may not be what they seem
+        self._doubt_count = 0
+        self._reasons: Counter[str] = Counter()
         self._max_share = max_share
 
-    def add(self, file: Path, row: int, reason: str, *, column: str = "", value: object = "", rows: int = 1) -> None:
+    def add(
+        self,
+        file: Path,
+        row: int,
+        kind: str,
+        *,
+        column: str = "",
+        value: object = "",
+        rows: int = 1,
+        details: Mapping[str, object] = {},
+    ) -> None:
         """Note a bad row; `rows` is more than one where an unclosed quote swallowed others."""
+        reason = REASONS[kind].format_map(details)
         self.count += rows
-        self.reasons[reason] += rows
+        self._reasons[reason] += rows
         if len(self.listed) < LISTED:
-            self.listed.append(BadRow(file=file.name, row=row, column=column, value=shortened(value), reason=reason))
-
-    def doubt(self, file: Path, row: int, words: str) -> None:
-        """Note a row that is used although it looks odd."""
-        if len(self.doubts) < LISTED:
-            self.doubts[f"{file.name}, row {row}: {words}"] = None
+            bad = BadRow(file=file.name, row=row, column=column, value=shortened(value), kind=kind, reason=reason)
+            self.listed.append(bad)
 
     def add_value(self, file: Path, row: int, bad: BadValue) -> None:
         """Note a row that cannot be used because of one value."""
-        self.add(file, row, bad.reason, column=bad.column, value=bad.value)
+        self.add(file, row, bad.kind, column=bad.column, value=bad.value, details=bad.details)
+
+    def doubt(self, kind: str, file: Path, row: int, **values: str | int) -> None:
+        """Note a row that is used although it looks odd."""
+        self._doubt_count += 1
+        if len(self._doubts) < _SHOWN_DOUBTS:
+            self._doubts.append(data_warning(kind, file=file.name, row=row, **values))
+
+    def warnings(self) -> list[DataWarning]:
+        """What the owner of the data should know about its rows."""
+        found = []
+        if self.count:
+            reasons = tuple(f"{reason} ({count:,})" for reason, count in self._reasons.most_common(3))
+            found.append(data_warning("bad-rows", rows=self.count, reasons=reasons))
+        found += self._doubts
+        if more := self._doubt_count - len(self._doubts):
+            found.append(data_warning("more-quotes", rows=more))
+        return found
 
     def refuse_many(self, good_rows: int) -> None:
-        """Raise when the bad rows are more than the allowed share."""
+        """Raise when more than the allowed share of the rows is bad."""
         whole = good_rows + self.count
         if not self.count or self.count <= self._max_share * whole:
             return
         share = self.count / whole
+        seen = [describe(bad) for bad in self.listed[:_SHOWN_ROWS]]
+        if self.count > _SHOWN_ROWS:
+            seen.append(f"and {self.count - _SHOWN_ROWS:,} more")
+        leave_out = set_to("max_bad_rows", min(1.0, int(share * 100 + 1) / 100), note="leaves these rows out")
         raise RequestError(
-            f"{self.count:,} of {whole:,} rows cannot be used, {share:.1%}; up to {self._max_share:.1%} is let pass",
-            seen="\n".join(describe(bad) for bad in self.listed[:5])
-            + (f"\nand {self.count - 5:,} more" if self.count > 5 else ""),
-            try_next=("mend those rows",)
-            + ((f"--max-bad-rows {_rounded_up(share):g} leaves them out and goes on",) if good_rows else ()),
+            f"{self.count:,} of {whole:,} rows ({share:.1%}) are unusable; the limit is {self._max_share:.1%}",
+            seen="\n".join(seen),
+            try_next=("correct these rows", *((leave_out,) if good_rows else ())),
+            setting="max_bad_rows",
         )
+
+    def most_common(self) -> str:
+        """The commonest reason; empty where no row is bad."""
+        return self._reasons.most_common(1)[0][0] if self._reasons else ""
 
 
 def describe(bad: BadRow) -> str:
-    """Write one bad row in a line: file, row, column, value, reason."""
+    """One bad row on one line: file, row, column, reason, value."""
     where = f"{bad.file}, row {bad.row}" + (f", column {bad.column!r}" if bad.column else "")
-    return f"{where}: {bad.reason}" + (f", found {bad.value}" if bad.value else "")
+    return f"{where}: {bad.reason}" + (f"; found {bad.value}" if bad.value else "")
 
 
 def shortened(value: object) -> str:
-    """Write a value as found, cut to one short line."""
+    """A value as found, cut to one short line."""
     text = "" if value == "" else repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}... ({len(text):,} characters)"
-
-
-def _rounded_up(share: float) -> float:
-    return min(1.0, int(share * 100 + 1) / 100)

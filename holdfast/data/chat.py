@@ -1,6 +1,6 @@
-"""Renders conversations as a model's chat template writes them, and marks what the assistant said.
+"""Renders conversations with a model's chat template, and marks the turns of the assistant.
 
-Templates come with models and are programs: they run in jinja2's sandbox. A model without one gets headings.
+A template comes with its model and is a program, so it runs in jinja2's sandbox. A model without one gets headings.
 """
 
 import datetime
@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import RequestError, install
 from holdfast.core.plan import Choice
 from holdfast.data.tokenizer import ModelTokenizer
 
@@ -29,7 +29,7 @@ HEADINGS = """\
 
 
 class CannotRender(Exception):
-    """A conversation that the template does not take."""
+    """The chat template rejects a conversation."""
 
 
 class Chat:
@@ -38,12 +38,12 @@ class Chat:
     def __init__(self, tokens: ModelTokenizer, template: str | None = None):
         self.chosen, self.source = _choose(tokens, template)
         if self.source is HEADINGS and not tokens.marks[0]:
-            self.source = HEADINGS.replace("{{ bos_token }}", "")  # this tokenizer puts none before a text
+            self.source = HEADINGS.replace("{{ bos_token }}", "")  # this tokenizer has none before a text
         self._template = _compile(self.source)
         self._marks = {name: tokens.special(name) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
 
     def render(self, turns: Turns) -> tuple[str, list[Span]]:
-        """The conversation as one text, and where in it the assistant's turns are, each with its end mark."""
+        """The conversation as one text, and where the turns of the assistant are in it, each with its end token."""
         text = self._render(turns)
         spans: list[Span] = []
         reached = 0
@@ -53,7 +53,7 @@ class Chat:
             prompt = self._render(turns[:at], add_generation_prompt=True)
             start = len(prompt) if text.startswith(prompt) else text.find(content, reached)
             if start < 0:
-                raise CannotRender("the chat template does not write an answer as it is")
+                raise CannotRender("the chat template changes the text of an answer")
             upto = text if at == len(turns) - 1 else self._render(turns[: at + 1])
             end = len(upto) if text.startswith(upto) else start + len(content)
             reached = len(text[:end].rstrip())
@@ -73,12 +73,12 @@ class Chat:
                 self._template.render(messages=messages, add_generation_prompt=add_generation_prompt, **self._marks)
             )
         except (TemplateError, TypeError, ValueError, AttributeError, KeyError, OverflowError) as error:
-            raise CannotRender(f"the chat template refuses it: {error}") from error
+            raise CannotRender(f"the chat template rejects the conversation: {error}") from error
 
 
-def _choose(tokens: ModelTokenizer, asked: str | None) -> tuple[Choice[str], str]:
-    if asked:
-        return Choice("the given template", "as asked"), asked
+def _choose(tokens: ModelTokenizer, requested: str | None) -> tuple[Choice[str], str]:
+    if requested:
+        return Choice("the given template", "as requested"), requested
     if tokens.own_chat_template:
         return Choice("the model's chat template", f"it is in {tokens.folder.name}"), tokens.own_chat_template
     return Choice("headings (### Instruction, ### Response)", "the model has no chat template"), HEADINGS
@@ -91,13 +91,11 @@ def _compile(source: str) -> Any:
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError as error:
         raise RequestError(
-            "chat templates need an extra that is not installed",
-            seen=str(error),
-            try_next=("pip install 'holdfast[train]'",),
+            "chat templates need an extra that is not installed", seen=str(error), try_next=(install("train"),)
         ) from error
 
     class Generation(Extension):
-        """Lets `{% generation %}` pass: answers are found by rendering the turns before them."""
+        """Accepts `{% generation %}`, which is not needed: answers are found by rendering the turns before them."""
 
         tags = {"generation"}  # noqa: RUF012  (jinja2's own way to name an extension's tags)
 
@@ -119,10 +117,12 @@ def _compile(source: str) -> Any:
         return environment.from_string(source)
     except TemplateError as error:
         raise RequestError(
-            "the chat template cannot be read", seen=f"line {getattr(error, 'lineno', '?')}: {error}"
+            "the chat template is not valid",
+            seen=f"line {getattr(error, 'lineno', '?')}: {error}",
+            setting="chat_template",
         ) from error
 
 
 def _tojson(value: object, ensure_ascii: bool = False, indent: int | None = None, **others: Any) -> str:
-    """As model makers expect it: without the escapes for web pages."""
+    """Like transformers: without jinja2's escapes for web pages."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **others)

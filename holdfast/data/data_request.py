@@ -1,29 +1,33 @@
-"""What was asked of the data: which files, and what the user already decided about them."""
+"""Which data to read, and what the user already decided about it."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 Task = Literal["classify", "causal", "two-tower"]
+SPLITS = ("train", "validation", "test")
 TASKS: tuple[Task, ...] = ("classify", "causal", "two-tower")
 
-# Called with what is being done, how much of it is done and the whole, where that is known.
-Progress = Callable[[str, int, int | None], None]
+
+class Progress(Protocol):
+    """Called with what is being done, how much of it is done, the total where it is known, and the unit of both."""
+
+    def __call__(self, what: str, done: int, whole: int | None, unit: Literal["", "bytes"] = "") -> None:
+        """Show how far the work is."""
 
 
-def no_progress(what: str, done: int, whole: int | None) -> None:
+def no_progress(what: str, done: int, whole: int | None, unit: Literal["", "bytes"] = "") -> None:
     """Show nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataRequest:
-    """A dataset and how to read it; None and empty mean: find out."""
+    """A dataset and how to read it; None and empty mean that Holdfast decides."""
 
     path: Path
     validation: Path | None = None
     test: Path | None = None
-    negatives: Path | None = None  # JSON lines of near-misses, for two-tower
+    negatives: Path | None = None  # JSON lines of near-misses for two-tower
     task: Task | None = None
     text_columns: tuple[str, ...] = ()
     label_column: str | None = None
@@ -32,7 +36,7 @@ class DataRequest:
     delimiter: str | None = None
     header: bool | None = None
     multi_label: bool | None = None
-    min_score: float | None = None  # scored pairs from here on are positives
+    min_score: float | None = None  # pairs with at least this score are positives
     max_bad_share: float = 0.01  # more bad rows than this are refused
     validation_share: float = 0.1
     test_share: float = 0.1

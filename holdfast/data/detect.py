@@ -1,11 +1,14 @@
-"""Finds the task and the columns: by their names first, by what they hold where names do not tell.
+"""Finds the task and the columns, by their names first and by their values where names do not decide.
 
-Every way in which the columns can be read is looked for, strongest first. The first is taken, the others are said.
+Every way to read the columns is tried, the most telling first. The first one that fits is used; a warning names an
+equally good one for another task.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
-from holdfast.core.errors import RequestError
+from holdfast.core.data_warnings import DataWarning, data_warning
+from holdfast.core.errors import RequestError, set_to
 from holdfast.core.plan import Choice
 from holdfast.core.text import closest
 from holdfast.data import names
@@ -18,7 +21,7 @@ from holdfast.data.profile import ColumnProfile
 
 Profiles = Mapping[str, ColumnProfile]
 
-# Rows of one article, on average, that make pairs of them; fewer where only the beginning of the file was counted.
+# Rows per article, on average, that make pairs of passages; fewer where only the first values were counted.
 _REPEATS, _EARLY_REPEATS = 2.0, 1.2
 _STRONG_POSITIVE = ("positive", "pos", "positives", "positive_passages", "positive_ctxs", "passage", "passages")
 _STRONG_ANSWER = ("completion", "response", "output", "chosen", "reply")
@@ -33,7 +36,7 @@ def detect(request: DataRequest, profiles: Profiles, repeated: tuple[str, ...] =
     (chosen_weight, chosen), *others = found
     if twice := [name for name in repeated if name in chosen.used]:
         raise RequestError(
-            f"the header has the name {twice[0]!r} more than once, and it is a column that is needed",
+            f"several columns are named {twice[0]!r}, and one of them is needed",
             seen=f"columns: {', '.join(profiles)}",
             try_next=("give the columns different names",),
         )
@@ -41,21 +44,14 @@ def detect(request: DataRequest, profiles: Profiles, repeated: tuple[str, ...] =
     warnings = [*chosen.warnings]
     if doubts and request.task is None and not request.label_column:
         other = doubts[0]
-        warnings.append(f"it could also be read as {other.task} ({other.form}): --task {other.task} does that")
-    because = "as asked" if request.task else chosen.choices["form"].because
+        warnings.append(data_warning("other-task", set_to("task", other.task), task=other.task, form=other.form))
+    because = "as requested" if request.task else chosen.choices["form"].because
     choices: dict[str, Choice[str]] = {"task": Choice(chosen.task, because), **chosen.choices}
-    return ColumnLayout(
-        task=chosen.task,
-        form=chosen.form,
-        roles=chosen.roles,
-        choices=choices,
-        labels=chosen.labels,
-        warnings=tuple(warnings),
-    )
+    return replace(chosen, choices=choices, warnings=tuple(warnings))
 
 
 def _readings(request: DataRequest, profiles: Profiles) -> Iterator[tuple[int, ColumnLayout]]:
-    """Every way to read the columns with the weight of its names, the most telling first."""
+    """Every way to read the columns, the most telling first, with the weight of its names."""
     finders: tuple[tuple[int, Callable[[DataRequest, Profiles], ColumnLayout | None]], ...] = (
         (3, _messages),
         (3, _strong_pairs),
@@ -70,9 +66,9 @@ def _readings(request: DataRequest, profiles: Profiles) -> Iterator[tuple[int, C
         (1, classify_by_values),
         (0, _plain_text),
     )
-    if request.task == "two-tower":  # asked for, so columns without telling names are taken by their place
+    if request.task == "two-tower":  # requested, so columns without telling names are used by their order
         finders = (*finders, (0, _pairs_by_place))
-    if request.label_column:  # whoever names a label column wants to classify
+    if request.label_column:  # a label column means classify
         finders = ((3, pairs_with_labels), (3, classify_by_names), *finders)
     for weight, finder in finders:
         layout = finder(request, profiles)
@@ -90,7 +86,7 @@ def _messages(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
         task="causal",
         form="messages",
         roles={"messages": (column,)},
-        choices={"form": Choice("messages", f"column {column!r} holds conversations")},
+        choices={"form": Choice("messages", f"column {column!r} has conversations")},
     )
 
 
@@ -126,13 +122,17 @@ def _questions(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
 
 def _prompt_layout(prompt: str, answer: str, columns: tuple[str, ...]) -> ColumnLayout:
     rejected = names.find(names.REJECTED, columns)
-    warnings = (f"column {rejected!r} is not used: preferences are not trained on",) if rejected else ()
+    warnings = (data_warning("unused-preferences", column=rejected),) if rejected else ()
     because = f"columns {prompt!r} and {answer!r}"
     return _with_system("prompt and answer", {"prompt": (prompt,), "answer": (answer,)}, columns, because, warnings)
 
 
 def _with_system(
-    form: str, roles: dict[str, tuple[str, ...]], columns: tuple[str, ...], because: str, warnings: tuple[str, ...] = ()
+    form: str,
+    roles: dict[str, tuple[str, ...]],
+    columns: tuple[str, ...],
+    because: str,
+    warnings: tuple[DataWarning, ...] = (),
 ) -> ColumnLayout:
     if system := names.find(names.SYSTEM, columns):
         roles["system"] = (system,)
@@ -194,7 +194,7 @@ def _pairs_by_place(request: DataRequest, profiles: Profiles) -> ColumnLayout | 
     if len(texts) == 3:
         roles["negative"] = (texts[2],)
     form = "triplets" if len(texts) == 3 else "pairs"
-    choice = Choice(form, f"by their place: {', '.join(texts)}")
+    choice = Choice(form, f"in their order: {', '.join(texts)}")
     return ColumnLayout(task="two-tower", form=form, roles=roles, choices={"form": choice})
 
 
@@ -208,7 +208,7 @@ def _passages(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
     if held.distinct < 2 or held.repeats < (_EARLY_REPEATS if held.has_many else _REPEATS):
         return None
     groups = f"more than {held.distinct:,}" if held.has_many else f"{held.distinct:,}"
-    because = f"texts of {groups} different {group!r}: two texts of one are a pair"
+    because = f"texts of {groups} different {group!r}; two texts of one {group!r} are a pair"
     return ColumnLayout(
         task="two-tower",
         form="passages of articles",
@@ -224,7 +224,7 @@ def _plain_text(request: DataRequest, profiles: Profiles) -> ColumnLayout | None
         columns = (longest.name,) if longest else ()
     if not columns or not profiles[columns[0]].filled:
         return None
-    because = f"column {columns[0]!r} holds text, and no other column says what to learn from it"
+    because = f"column {columns[0]!r} has text, and no other column says what to learn from it"
     return ColumnLayout(task="causal", form="text", roles={"text": columns}, choices={"form": Choice("text", because)})
 
 
@@ -237,33 +237,33 @@ def _holds_json_lists(profile: ColumnProfile) -> bool:
 
 
 def _check_asked(request: DataRequest, profiles: Profiles) -> None:
-    """Refuse a column that is not there, with a guess."""
-    asked = [("--text-column", column) for column in request.text_columns]
-    asked += [("--label-column", request.label_column)] if request.label_column else []
-    asked += [("--group-column", request.group_column)] if request.group_column else []
-    for flag, column in asked:
-        if column not in profiles:
-            guess = closest(column, profiles)
+    """Refuse a column that does not exist, with a guess."""
+    requested = [("text_column", column) for column in request.text_columns]
+    requested += [("label_column", request.label_column or ""), ("group_column", request.group_column or "")]
+    for setting, column in requested:
+        if column and column not in profiles:
             raise RequestError(
                 f"there is no column {column!r}",
                 seen=f"columns: {', '.join(map(repr, profiles))}",
-                try_next=(f"{flag} {guess}",) if guess else (f"{flag} with one of these names",),
+                try_next=(set_to(setting, closest(column, profiles)),),
+                setting=setting,
             )
 
 
 def _no_reading(request: DataRequest, profiles: Profiles) -> RequestError:
     wanted = {
-        "classify": "a column of text and one of labels",
-        "causal": "instruction and output, prompt and completion, messages, or text",
-        "two-tower": "query and positive, or text and article_id",
-        None: "text and label, instruction and output, messages, or query and positive",
+        "classify": "a text column and a label column",
+        "causal": "columns such as instruction and output, prompt and completion, messages, or text",
+        "two-tower": "columns such as query and positive, or text and article_id",
+        None: "columns such as text and label, instruction and output, messages, or query and positive",
     }[request.task]
     held = ", ".join(f"{name!r} ({_described(profile)})" for name, profile in list(profiles.items())[:12])
     for_task = f" for {request.task}" if request.task else ""
     return RequestError(
-        f"nothing to train on was found in the columns{for_task}: {wanted} is looked for",
+        f"found nothing to train on{for_task}; expected {wanted}",
         seen=f"columns: {held}",
-        try_next=("--text-column NAME --label-column NAME say which columns to read", "--task says what to train"),
+        try_next=(set_to("text_column"), set_to("label_column"), set_to("task", placeholder="TASK")),
+        setting="text_column",
     )
 
 

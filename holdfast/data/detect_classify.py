@@ -1,7 +1,10 @@
-"""Finds the text and the label column of a dataset for classifying."""
+"""Finds the text and label columns of a dataset for classifying."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from shlex import quote
 
+from holdfast.core.data_warnings import DataWarning, data_warning
+from holdfast.core.errors import set_to
 from holdfast.core.plan import Choice
 from holdfast.data import names
 from holdfast.data.data_request import DataRequest
@@ -16,7 +19,7 @@ _TITLES = ("title", "headline", "subject")
 
 
 def by_names(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
-    """A text column and a label column that are named so, or that were asked for."""
+    """A text column and a label column, known by their names or requested."""
     label = _label_by_name(request, profiles)
     if not label:
         return None
@@ -25,7 +28,7 @@ def by_names(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
 
 
 def by_values(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
-    """A text column, and labels known by what the columns hold."""
+    """A text column, and a label column known by its values."""
     text = _text_columns(request, profiles, "")
     if not text:
         return None
@@ -45,7 +48,7 @@ def by_values(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
 
 
 def pairs_with_labels(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
-    """Two texts that are judged together, such as a premise and a hypothesis."""
+    """Two texts that are classified together, such as a premise and a hypothesis."""
     columns = tuple(profiles)
     first, second = names.find(names.QUERY, columns), names.find(_SECOND, columns)
     label = _label_by_name(request, profiles)
@@ -53,37 +56,37 @@ def pairs_with_labels(request: DataRequest, profiles: Profiles) -> ColumnLayout 
         return None
     if not (profiles[label.value].looks_like_labels or request.label_column):
         return None
-    text = ((first, second), f"{first!r} and {second!r} are judged together, joined by a line break")
+    text = ((first, second), f"{first!r} and {second!r} are classified together, joined by a line break")
     return _layout(request, profiles, text, label)
 
 
 def _label_by_name(request: DataRequest, profiles: Profiles) -> Choice[str] | None:
     if request.label_column:
-        return Choice(request.label_column, "as asked")
+        return Choice(request.label_column, "as requested")
     columns = tuple(column for column in profiles if column not in request.text_columns)
     named = [column for name in names.LABEL if (column := names.find((name,), columns))]
     spelled = names.find(("label_text", "label_name"), columns)
     numbered = profiles[named[0]] if named and profiles[named[0]].kinds == {"number"} else None
     if spelled and numbered and profiles[spelled].distinct == numbered.distinct:
-        return Choice(spelled, f"the names that the numbers of {numbered.name!r} stand for")
+        return Choice(spelled, f"the names of the numbers in {numbered.name!r}")
     fitting = [column for column in named if _may_hold_labels(profiles[column])]
     strong = [column for column in fitting if names.plain_name(column) not in names.WEAK_LABEL]
     weak = [column for column in fitting if profiles[column].looks_like_labels]
     if weak and sum(profile.is_zero_one for profile in profiles.values()) > 1 and profiles[weak[0]].is_zero_one:
-        weak = []  # one of several columns of 0 and 1, each a label
+        weak = []  # one of several columns of 0 and 1, each of them a label
     chosen = strong[0] if strong else weak[0] if weak else None
     return Choice(chosen, f"named {chosen!r}") if chosen else None
 
 
 def _may_hold_labels(profile: ColumnProfile) -> bool:
-    """Labels joined by marks may have many different values; running text and objects are none."""
+    """Joined labels may have many different values; running text and objects cannot be labels."""
     return "object" not in profile.kinds and profile.mean_characters <= 200
 
 
 def _text_columns(request: DataRequest, profiles: Profiles, label: str) -> tuple[tuple[str, ...], str] | None:
     if request.text_columns:
         joined = ", joined by a line break" if len(request.text_columns) > 1 else ""
-        return request.text_columns, f"as asked{joined}"
+        return request.text_columns, f"as requested{joined}"
     columns = tuple(column for column in profiles if column != label)
     for name in names.TEXT:
         column = names.find((name,), columns)
@@ -96,7 +99,7 @@ def _text_columns(request: DataRequest, profiles: Profiles, label: str) -> tuple
     best = max(texts, key=lambda profile: (profile.mean_characters, profile.distinct))
     if best.is_zero_one or (best.looks_like_labels and best.mean_words < 1.5 and not label):
         return None
-    return (best.name,), f"the longest texts, {best.mean_characters:.0f} characters on average"
+    return (best.name,), f"has the longest texts, {best.mean_characters:.0f} characters on average"
 
 
 def _layout(
@@ -130,13 +133,13 @@ def _finished(
             **choices,
         },
         labels=form,
-        warnings=tuple(_also_there(profiles, columns, form)),
+        warnings=tuple(_unread_title(profiles, columns, form)),
     )
 
 
-def _also_there(profiles: Profiles, text: tuple[str, ...], form: LabelForm) -> list[str]:
+def _unread_title(profiles: Profiles, text: tuple[str, ...], form: LabelForm) -> Iterator[DataWarning]:
     """Name a title that could be read along with the text."""
     title = names.find(_TITLES, tuple(profiles))
-    if len(text) != 1 or not title or title in text or title in form.columns or not profiles[title].looks_like_text:
-        return []
-    return [f"column {title!r} is not read; --text-column {title} --text-column {text[0]} reads both"]
+    if len(text) == 1 and title and title not in (*text, *form.columns) and profiles[title].looks_like_text:
+        both = f"{quote(title)} --text-column {quote(text[0])}"
+        yield data_warning("unread-title", set_to("text_column", placeholder=both, note="reads both"), column=title)

@@ -28,54 +28,52 @@ class Example:
 
 
 def text_of(row: Mapping[str, object], column: str, what: str = "text") -> str:
-    """The text of one column; BadValue when it is empty or none."""
+    """The text of one column; BadValue when it is empty or missing."""
     text = optional_text(row, column)
     if not text:
-        raise BadValue(
-            column, row.get(column) or "", f"the {what} is empty" if column in row else f"the {what} is missing"
-        )
+        raise BadValue(column, row.get(column) or "", "empty" if column in row else "missing", what=what)
     return text
 
 
 def optional_text(row: Mapping[str, object], column: str | None) -> str:
-    """The text of one column, empty when there is none."""
+    """The text of one column; empty when it is missing."""
     return plain_text(row.get(column), column) if column else ""
 
 
 def plain_text(value: object, column: str) -> str:
-    """A value as text, without spaces around it; BadValue when it cannot be one."""
+    """A value as text without surrounding spaces; BadValue when it is not a text."""
     if value is None or value != value:  # NaN differs from itself
         return ""
     if isinstance(value, (list, dict)):
-        raise BadValue(column, value, f"a text is wanted, not {'a list' if isinstance(value, list) else 'an object'}")
+        raise BadValue(column, value, "not-text", found="a list" if isinstance(value, list) else "an object")
     text = (value if isinstance(value, str) else str(value)).strip()
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise BadValue(column, text[:100], "the text holds half a character (a lone surrogate)") from None
+            raise BadValue(column, text[:100], "half-character", what="text") from None
     return text
 
 
 def exact_hash(text: str) -> int:
-    """64 bits that say whether two texts are the very same."""
+    """A 64-bit hash of the exact text."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def content_hash(text: str) -> int:
-    """64 bits that say whether two texts are the same but for spaces and capitals."""
+    """A 64-bit hash of the text that ignores case and spaces."""
     return exact_hash(" ".join(text.split()).casefold())
 
 
 class LabelledRows:
-    """Reads rows with a text, which may be joined from several columns, and labels."""
+    """Reads rows for classifying: a text, which may be joined from several columns, and labels."""
 
     def __init__(self, layout: ColumnLayout):
         assert layout.labels is not None
         self._columns = layout.roles["text"]
         self._labels = layout.labels
         self._group = layout.column("group")
-        self._known: dict[str, tuple[str, ...]] = {}  # values read before: there are few different ones
+        self._known: dict[str, tuple[str, ...]] = {}  # by value; there are few different ones
 
     def read(self, row: Mapping[str, object]) -> Example:
         """Make an example of a row."""
@@ -102,7 +100,7 @@ class LabelledRows:
             return text_of(row, self._columns[0])
         text = "\n".join(filter(None, (optional_text(row, column) for column in self._columns)))
         if not text:
-            raise BadValue(" + ".join(self._columns), "", "the text is empty")
+            raise BadValue(" + ".join(self._columns), "", "empty", what="text")
         return text
 
 
@@ -110,7 +108,7 @@ _ROLE_KEYS, _TEXT_KEYS = ("role", "from", "speaker", "author"), ("content", "val
 
 
 class ConversationRows:
-    """Reads rows of one form: instruction, prompt and answer, messages, or text."""
+    """Reads rows for a causal model: instruction, prompt and answer, messages, or text."""
 
     def __init__(self, layout: ColumnLayout):
         self._layout = layout
@@ -126,7 +124,7 @@ class ConversationRows:
         return Example(parts=(("text", text),), key=text)
 
     def _prompted(self, row: Mapping[str, object]) -> Example:
-        """An instruction with perhaps an input below it, or a prompt; and the answer."""
+        """An instruction with an optional input below it, or a prompt, and the answer."""
         column = self._layout.column
         prompt_column, answer_column = column("prompt") or "", column("answer") or ""
         prompt = _first_text(row, prompt_column, "prompt")
@@ -143,7 +141,7 @@ class ConversationRows:
         turns = row.get(column) if column else None
         for turn in turns if isinstance(turns, list) else ():
             if not isinstance(turn, list) or len(turn) != 2:
-                raise BadValue(column or "", turn, "history is wanted as pairs of question and answer")
+                raise BadValue(column or "", turn, "not-history")
             yield "user", plain_text(turn[0], column or "")
             yield "assistant", plain_text(turn[1], column or "")
 
@@ -151,40 +149,40 @@ class ConversationRows:
         column = self._layout.roles["messages"][0]
         parts = read_messages(row.get(column), column)
         if not any(role == "assistant" for role, _ in parts):
-            raise BadValue(column, row.get(column), "no message is the assistant's, so there is nothing to learn")
+            raise BadValue(column, row.get(column), "no-answer")
         return Example(parts=tuple(parts), key=_key(parts))
 
 
 def read_messages(value: object, column: str) -> list[tuple[str, str]]:
-    """Turns of a conversation as (role, text), from either common spelling."""
+    """The turns of a conversation as (role, text), from either common format."""
     if isinstance(value, str):
         try:
             value = msgspec.json.decode(value)
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            raise BadValue(column, value, "a list of messages is wanted") from None
+            raise BadValue(column, value, "not-messages") from None
     if not isinstance(value, list) or not value:
-        raise BadValue(column, value if value is not None else "", "a list of messages is wanted")
+        raise BadValue(column, value if value is not None else "", "not-messages")
     return [_turn(message, column) for message in value]
 
 
 def _turn(message: object, column: str) -> tuple[str, str]:
     if not isinstance(message, dict):
-        raise BadValue(column, message, "a message is wanted as an object with role and content")
+        raise BadValue(column, message, "not-message")
     role = next((message[key] for key in _ROLE_KEYS if key in message), None)
     content = next((message[key] for key in _TEXT_KEYS if key in message), None)
     known = ROLES.get(str(role).lower())
     if known is None:
-        raise BadValue(column, role, "a message's role is unknown; user, assistant, system and tool are known")
+        raise BadValue(column, role, "unknown-role")
     if isinstance(content, list):  # pieces of typed content
         content = "".join(str(piece.get("text", "")) for piece in content if isinstance(piece, dict))
     text = plain_text(content, column)
     if known == "assistant" and not text:
-        raise BadValue(column, message, "an assistant's message is empty")
+        raise BadValue(column, message, "empty-answer")
     return known, text
 
 
 def _first_text(row: Mapping[str, object], column: str, what: str) -> str:
-    """The column's text; where it holds messages, those of the last turn (TRL writes prompts and choices so)."""
+    """The text of a column; of a list of messages, as TRL writes prompts and choices, that of the last one."""
     value = row.get(column)
     if isinstance(value, list) and value and isinstance(value[-1], dict):
         return _turn(value[-1], column)[1]
@@ -205,7 +203,7 @@ _TEXT_KEYS = ("text", "contents", "content", "passage", "document")
 
 
 class MatchRows:
-    """Reads pairs, triplets, lists of positives and negatives, or passages with their article."""
+    """Reads rows for two towers: pairs, triplets, lists of positives and negatives, or passages of articles."""
 
     def __init__(self, layout: ColumnLayout, min_score: float | None):
         self._layout = layout
@@ -220,13 +218,13 @@ class MatchRows:
         if self._layout.form == "passages of articles":
             text = text_of(row, self._layout.roles["text"][0])
             if not group:
-                raise BadValue(self._group or "", "", "the passage belongs to no article")
+                raise BadValue(self._group or "", "", "no-article")
             return Example(parts=(("passage", text),), group=group, key=text)
         query = text_of(row, self._layout.roles["query"][0], "query")
         column = self._layout.roles["positive"][0]
         positives = passages_in(row.get(column), column)
         if not positives:
-            raise BadValue(column, row.get(column) or "", "no passage that answers the query")
+            raise BadValue(column, row.get(column) or "", "no-positive")
         negatives = [
             text for column in self._layout.roles.get("negative", ()) for text in passages_in(row.get(column), column)
         ]
@@ -247,7 +245,7 @@ class MatchRows:
         try:
             return float(str(row.get(column))) >= self._min_score
         except ValueError:
-            raise BadValue(column, row.get(column), "a score is wanted, which is a number") from None
+            raise BadValue(column, row.get(column), "not-score") from None
 
 
 def passages_in(value: object, column: str) -> list[str]:

@@ -1,16 +1,16 @@
-"""Finds out what the path a user gave stands for: one file, a folder with a file for each split, or a BEIR folder."""
+"""Finds the files of a dataset: one file, a folder with a file for each split, or a BEIR folder."""
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from holdfast.core.errors import RequestError
-from holdfast.data.data_request import DataRequest
+from holdfast.core.data_warnings import DataWarning, data_warning
+from holdfast.core.errors import RequestError, set_to, type_command
+from holdfast.data.data_request import SPLITS, DataRequest
 from holdfast.data.names import SPLIT_VALUES
 from holdfast.data.rawfile import check_is_file
 
-SPLITS = ("train", "validation", "test")
 _ENDINGS = (
     ".csv", ".tsv", ".tab", ".json", ".jsonl", ".ndjson", ".parquet", ".pq", ".xlsx", ".xls", ".npz", ".txt",
 )  # fmt: skip
@@ -24,37 +24,35 @@ class Files:
 
     splits: Mapping[str, tuple[Path, ...]]  # "train" and, where given, "validation" and "test"
     beir: Path | None = None
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[DataWarning, ...] = ()
 
 
 def find_files(request: DataRequest) -> Files:
-    """Say which files are read for which split."""
+    """Which files are read for which split."""
     path = request.path
     if not path.is_dir():
         check_is_file(path)
-        found = Files(splits={"train": (path,)}, warnings=_unread_neighbours(request))
+        found = Files(splits={"train": (path,)}, warnings=_unread_neighbors(request))
     elif beir_file(path, "corpus") and beir_file(path, "queries"):
         found = Files(splits={}, beir=path)
     else:
         found = _in_folder(path)
     if request.negatives:
         check_is_file(request.negatives)
-    splits = dict(found.splits)
-    for split, given in (("validation", request.validation), ("test", request.test)):
-        if given:
-            check_is_file(given)
-            splits[split] = (given,)
-    return Files(splits=splits, beir=found.beir, warnings=found.warnings)
+    given = {"validation": request.validation, "test": request.test}
+    for path in filter(None, given.values()):
+        check_is_file(path)
+    return replace(found, splits={**found.splits, **{split: (path,) for split, path in given.items() if path}})
 
 
 def beir_file(folder: Path, name: str) -> Path | None:
-    """The file of a BEIR folder that has this name, gzipped or not."""
+    """The file with this name in a BEIR folder, gzipped or not."""
     candidates = (folder / f"{name}{ending}" for ending in (".jsonl", ".jsonl.gz", ".json"))
     return next((path for path in candidates if path.is_file()), None)
 
 
 def split_in_name(path: Path) -> tuple[str, str]:
-    """The split that a file's name gives, and the rest of the name: `sentences_train.csv` is ("train", "sentences")."""
+    """The split named by a file, and the rest of its name: `sentences_train.csv` is ("train", "sentences")."""
     stem = _stem(path).lower()
     if stem in SPLIT_VALUES:
         return SPLIT_VALUES[stem], ""
@@ -69,12 +67,12 @@ def _in_folder(folder: Path) -> Files:
     try:
         files = sorted(_data_files(folder))
     except PermissionError as error:
-        raise RequestError(f"the folder {folder} may not be read by this user", seen=str(error)) from error
+        raise RequestError(f"no permission to read the folder {folder}", seen=str(error)) from error
     if not files:
         raise RequestError(
-            f"the folder {folder} holds no data file",
-            seen=", ".join(sorted(entry.name for entry in folder.iterdir())[:10]) or "it is empty",
-            try_next=(f"give a file, or a folder with train.csv (or {', '.join(_ENDINGS[1:8])})",),
+            f"the folder {folder} has no data file",
+            seen=", ".join(sorted(entry.name for entry in folder.iterdir())[:10]) or "an empty folder",
+            try_next=(f"use a file, or a folder with train.csv (or {', '.join(_ENDINGS[1:8])})",),
         )
     if len(files) == 1:
         return Files(splits={"train": (files[0],)})
@@ -87,14 +85,13 @@ def _in_folder(folder: Path) -> Files:
     chosen = "" if "" in whole else next(iter(whole)) if len(whole) == 1 else None
     if chosen is None:
         raise RequestError(
-            f"the folder {folder} does not say which file is for training",
+            f"it is unclear which file in {folder} is for training",
             seen=", ".join(path.name for path in files[:12]),
-            try_next=(f"holdfast survey {files[0]}", "name the files train, validation and test"),
+            try_next=("name the files train, validation and test", type_command(f"holdfast survey {files[0]}")),
         )
     splits = {split: tuple(whole[chosen][split]) for split in SPLITS if split in whole[chosen]}
-    unread = [path.name for path in files if not any(path in read for read in splits.values())]
-    warnings = (f"not read: {', '.join(unread)}",) if unread else ()
-    return Files(splits=splits, warnings=warnings)
+    unread = tuple(path.name for path in files if not any(path in read for read in splits.values()))
+    return Files(splits=splits, warnings=(data_warning("unread-files", files=unread),) if unread else ())
 
 
 def _data_files(folder: Path) -> Iterator[Path]:
@@ -108,19 +105,21 @@ def _data_files(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _unread_neighbours(request: DataRequest) -> tuple[str, ...]:
-    """Name the files beside the given one that look like its other splits."""
+def _unread_neighbors(request: DataRequest) -> tuple[DataWarning, ...]:
+    """Name the files next to the given one that look like its other splits."""
     split, rest = split_in_name(request.path)
     if split != "train" or request.validation or request.test:
         return ()
     try:
-        beside = [path for path in sorted(_data_files(request.path.parent)) if split_in_name(path)[1] == rest]
+        siblings = sorted(_data_files(request.path.parent))
     except OSError:
         return ()
-    flags = [
-        f"--{split_in_name(path)[0]} {path}" for path in beside if split_in_name(path)[0] in ("validation", "test")
-    ]
-    return (f"other splits lie beside it and are not read; {' '.join(flags)} reads them",) if flags else ()
+    others = [(split_in_name(path), path) for path in siblings]
+    return tuple(
+        data_warning("unread-split", set_to(other, str(path)), file=path.name, split=other)
+        for (other, its_rest), path in others
+        if other in ("validation", "test") and its_rest == rest
+    )
 
 
 def _stem(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Rows of Parquet and Excel files, by polars, which is an extra. Parquet is read in slices, a sheet whole."""
+"""Reads rows of Parquet and Excel files with polars, an extra: Parquet in slices, a sheet as a whole."""
 
 import datetime
 import shutil
@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from holdfast.core.data_warnings import DataWarning, data_warning
+from holdfast.core.errors import MachineError, RequestError, install, type_command
 from holdfast.core.disk_space import FULL, slug_of, why_not
-from holdfast.core.errors import MachineError, RequestError
 from holdfast.data.csvrows import Row
 from holdfast.data.rawfile import RawFile, open_bytes
 
@@ -36,13 +37,13 @@ def frame_rows(raw: RawFile) -> Iterator[Row]:
             yield number, {name: _simple(value) for name, value in row.items()}
 
 
-def sheet_note(raw: RawFile) -> str:
-    """Say which sheet is read and which are not; empty where there is one only."""
-    if raw.binary != "excel":
-        return ""
-    with _as_file(raw) as path, _understood(raw):
-        name, _, others = _sheet(path)
-    return f"sheet {name!r} is read; {', '.join(map(repr, others))} is not" if others else ""
+def sheet_warnings(raw: RawFile) -> Iterator[DataWarning]:
+    """Name the sheets with rows that are not read."""
+    if raw.binary == "excel":
+        with _as_file(raw) as path, _understood(raw):
+            name, _, others = _sheet(path)
+        if others:
+            yield data_warning("unread-sheets", file=raw.path.name, sheet=name, others=others)
 
 
 def _parquet_rows(raw: RawFile, path: Path) -> Iterator[Row]:
@@ -76,14 +77,14 @@ def _polars() -> Any:
         raise RequestError(
             "Parquet and Excel files need an extra that is not installed",
             seen=str(error),
-            try_next=("pip install 'holdfast[parquet]'", "or save the data as CSV or JSON lines"),
+            try_next=(install("parquet"), "save the data as CSV or JSON lines"),
         ) from error
     return polars
 
 
 @contextmanager
 def _as_file(raw: RawFile) -> Iterator[Path]:
-    """The file itself, or an unpacked copy that goes away again."""
+    """The file itself, or a decompressed temporary copy."""
     if not raw.is_gzip:
         yield raw.path
         return
@@ -96,9 +97,9 @@ def _as_file(raw: RawFile) -> Iterator[Path]:
             if error.errno not in FULL:
                 raise
             raise MachineError(
-                f"{raw.path.name} cannot be unpacked in {tempfile.gettempdir()}",
+                f"cannot decompress {raw.path.name} in {tempfile.gettempdir()}",
                 seen=why_not(error, copy),
-                try_next=("make room there, or name a folder with room: TMPDIR=FOLDER", f"gunzip {raw.path}"),
+                try_next=("free some space there, or set TMPDIR to another folder", type_command(f"gunzip {raw.path}")),
                 slug=slug_of(error),
             ) from error
         yield copy
@@ -106,7 +107,7 @@ def _as_file(raw: RawFile) -> Iterator[Path]:
 
 @contextmanager
 def _understood(raw: RawFile) -> Iterator[None]:
-    """Turn whatever polars raises on a damaged file into a RequestError."""
+    """Turn any failure of polars on a damaged file into a RequestError."""
     try:
         yield
     except RequestError:
@@ -115,20 +116,20 @@ def _understood(raw: RawFile) -> Iterator[None]:
         raise RequestError(
             "Excel files need an extra that is not installed",
             seen=str(error).splitlines()[0],
-            try_next=("pip install 'holdfast[parquet]'", "or save the sheet as CSV"),
+            try_next=(install("parquet"), "save the sheet as CSV"),
         ) from error
-    except BaseException as error:  # polars' own, its engine's, and Rust panics, which are no Exception
+    except BaseException as error:  # of polars or its engine; a Rust panic is not an Exception
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise RequestError(
             f"{raw.path.name} cannot be read as {raw.binary.capitalize()}",
             seen=(str(error).splitlines() or [type(error).__name__])[0][:200],
-            try_next=("open it in the program that made it and save it again",),
+            try_next=("open it in the program that created it and save it again",),
         ) from error
 
 
 def _simple(value: Any) -> object:
-    """Numbers, texts, lists and objects as they are; dates and other types as text."""
+    """A value as JSON knows it: numbers, texts, lists and objects unchanged, dates and other types as text."""
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     if isinstance(value, (datetime.date, datetime.datetime)):

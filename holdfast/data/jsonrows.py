@@ -1,6 +1,6 @@
-"""Rows of a JSON file, one at a time: an object on each line, one array of objects, or one object of columns.
+"""Reads rows of a JSON file one at a time: an object per line, one array of objects, or one object of columns.
 
-An array is read object by object, so that a large file is never held whole. An object of columns must be.
+An array is read object by object, so a large file is never in memory as a whole. An object of columns has to be.
 """
 
 import json
@@ -23,7 +23,7 @@ _SPACE = " \t\r\n\ufeff"
 
 
 def json_line_rows(raw: RawFile, bad: BadRows) -> Iterator[Row]:
-    """Read an object from each line; a line that is none is noted as bad."""
+    """Read an object from each line; any other line is a bad row."""
     decode = msgspec.json.Decoder().decode
     with open_text(raw) as file, reading(raw.path):
         for number, line in enumerate(text_lines(raw.path, file), start=1):
@@ -35,12 +35,12 @@ def json_line_rows(raw: RawFile, bad: BadRows) -> Iterator[Row]:
             except (msgspec.MsgspecError, ValueError, RecursionError) as error:
                 value = _with_nan(text)
                 if value is None:
-                    bad.add(raw.path, number, f"not JSON: {_plain(error)}", value=text)
+                    bad.add(raw.path, number, "not-json", value=text, details={"error": _plain(error)})
                     continue
             if isinstance(value, dict):
                 yield number, value
             else:
-                bad.add(raw.path, number, "a JSON object is wanted on each line", value=text)
+                bad.add(raw.path, number, "not-object", value=text)
 
 
 def json_rows(raw: RawFile, bad: BadRows) -> Iterator[Row]:
@@ -50,18 +50,18 @@ def json_rows(raw: RawFile, bad: BadRows) -> Iterator[Row]:
         if stream.peek() == "[":
             rows = stream.array()
         else:
-            stream.longest = _WHOLE_CHARACTERS  # it may be one object of columns, which is read whole
+            stream.longest = _WHOLE_CHARACTERS  # perhaps one object of columns, which is read as a whole
             rows = _rows_of_object(raw, stream)
         for number, value in enumerate(rows, start=1):
             if isinstance(value, dict):
                 yield number, value
             else:
-                bad.add(raw.path, number, "a JSON object is wanted for each row", value=value)
+                bad.add(raw.path, number, "not-object", value=value)
 
 
 def _rows_of_object(raw: RawFile, stream: "_Stream") -> Iterator[Any]:
     value = stream.value()
-    if stream.peek():  # one object after the other, each perhaps over several lines
+    if stream.peek():  # one object after another, each perhaps over several lines
         yield value
         while stream.peek():
             yield stream.value()
@@ -73,7 +73,7 @@ def _unfold(raw: RawFile, value: Any) -> Iterator[Any]:
     """Turn an object of columns, or one with its rows under a name, into rows."""
     if not isinstance(value, dict) or not value:
         raise RequestError(
-            f"{raw.path.name} holds no rows", seen=repr(value)[:80], try_next=("give a JSON array of objects",)
+            f"{raw.path.name} has no rows", seen=repr(value)[:80], try_next=("write a JSON array of objects",)
         )
     for name in _WRAPPERS if len(value) > 1 else tuple(value):
         inner = value.get(name)
@@ -115,7 +115,7 @@ def _from_indexed(value: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
 
 
 class _Stream:
-    """Reads JSON values one after the other from a text stream, holding one of them at a time."""
+    """Reads JSON values one after another from a text stream, keeping one in memory at a time."""
 
     def __init__(self, raw: RawFile, file: IO[str]):
         self._raw, self._file = raw, file
@@ -126,7 +126,7 @@ class _Stream:
         self._decoder = json.JSONDecoder()
 
     def peek(self) -> str:
-        """The next character that is no space; empty at the end."""
+        """The next non-space character; empty at the end."""
         while True:
             while self._at < len(self._buffer) and self._buffer[self._at] in _SPACE:
                 self._at += 1
@@ -142,8 +142,8 @@ class _Stream:
             try:
                 value, self._at = self._decoder.raw_decode(self._buffer, self._at)
             except json.JSONDecodeError as error:
-                may_go_on = error.msg.startswith("Unterminated") or error.pos > len(self._buffer) - 16
-                if not (may_go_on and self._read_more()):
+                may_continue = error.msg.startswith("Unterminated") or error.pos > len(self._buffer) - 16
+                if not (may_continue and self._read_more()):
                     raise self._broken(error.msg, error.pos) from error
             except (ValueError, RecursionError) as error:  # a number of 5,000 digits, a thousand brackets
                 raise self._broken(str(error), self._at) from error
@@ -165,21 +165,21 @@ class _Stream:
                 self._close()
                 return
             if mark != ",":
-                wrong = "the array is not closed" if not mark else f"',' or ']' is wanted, not {mark!r}"
+                wrong = "the array is not closed" if not mark else f"expected ',' or ']', not {mark!r}"
                 raise self._broken(wrong, self._at - 1)
 
     def _close(self) -> None:
         self._at += self._buffer[self._at :].startswith("]")
         if mark := self.peek():
-            raise self._broken(f"there is more after the array: {mark!r}", self._at)
+            raise self._broken(f"unexpected {mark!r} after the end of the array", self._at)
 
     def _read_more(self) -> bool:
         if self._ended:
             return False
         kept = len(self._buffer) - self._at
         if kept > self.longest:
-            raise self._broken(f"one value is longer than {self.longest:,} characters", self._at)
-        # Twice what is held: a value is tried again a few times only, however long it is.
+            raise self._broken(f"a value is longer than {self.longest:,} characters", self._at)
+        # Doubling the buffer keeps the number of attempts to decode one long value small.
         more = self._file.read(max(_READ_CHARACTERS, kept))
         if not more:
             self._ended = True
@@ -198,12 +198,15 @@ class _Stream:
         return RequestError(
             f"{self._raw.path.name}, line {self._lines_before + breaks + 1}, column {column}: not JSON: {what}",
             seen=repr(self._buffer[max(0, at - 40) : at + 40]) if self._buffer else "the end of the file",
-            try_next=("mend the file there", "write one object a line (.jsonl): then one broken row spoils no other"),
+            try_next=(
+                "correct the file there",
+                "write one object per line (.jsonl), where a broken row spoils no other",
+            ),
         )
 
 
 def _with_nan(text: str) -> Any:
-    """Read JSON that has NaN or Infinity in it, as Python writes them; None when it is broken anyhow."""
+    """Read JSON with NaN or Infinity, as Python writes them; None when it is broken in another way."""
     if "NaN" not in text and "Infinity" not in text:
         return None
     try:

@@ -1,4 +1,4 @@
-"""How a row's labels are written: one value, a list, names joined by a mark, or a column of 0 and 1 for each."""
+"""How labels are written: one value, a list, names joined by a separator, or a column of 0 and 1 for each label."""
 
 import ast
 import math
@@ -32,7 +32,7 @@ class LabelForm:
     whole_numbers: bool = False  # 1.0 is the label 1
 
     def read(self, row: Mapping[str, object]) -> tuple[str, ...]:
-        """Give a row's labels; BadValue when a single label is missing or cannot be one."""
+        """The labels of a row; BadValue when a label is missing or invalid."""
         if self.kind == "columns":
             return self._from_columns(row)
         column = self.columns[0]
@@ -41,7 +41,7 @@ class LabelForm:
         if self.is_multi:
             return tuple(dict.fromkeys(names))
         if len(names) != 1:
-            raise BadValue(column, value, "the label is missing" if not names else "one label is wanted, not several")
+            raise BadValue(column, value, "several-labels" if names else "label-missing")
         return names
 
     def _names(self, column: str, value: object) -> tuple[str, ...]:
@@ -51,7 +51,7 @@ class LabelForm:
         elif self.kind == "joined" and isinstance(value, str):
             items = [*value.split(self.mark)]
         if items is None:
-            raise BadValue(column, value, "a list of labels is wanted")
+            raise BadValue(column, value, "not-labels")
         names = (self._name(column, item) for item in items)
         return tuple(name for name in names if name)
 
@@ -63,9 +63,7 @@ class LabelForm:
         if isinstance(value, float) and value.is_integer():
             return str(int(value))
         if isinstance(value, (list, dict)):
-            raise BadValue(
-                column, value, f"a label is wanted, not {'a list' if isinstance(value, list) else 'an object'}"
-            )
+            raise BadValue(column, value, "not-label", found="a list" if isinstance(value, list) else "an object")
         name = str(value).strip()
         if self.whole_numbers and _WHOLE.fullmatch(name):
             name = name.partition(".")[0]
@@ -76,11 +74,11 @@ class LabelForm:
         for column in self.columns:
             value = row.get(column)
             if isinstance(value, (list, dict)) or (value not in _ON and value not in _OFF):
-                raise BadValue(column, value, "0 or 1 is wanted in a label's column")
+                raise BadValue(column, value, "not-zero-one")
             if value in _ON:
                 names.append(column)
         if not self.is_multi and len(names) != 1:
-            raise BadValue(self.columns[0], len(names), "exactly one label's column must be 1")
+            raise BadValue(self.columns[0], len(names), "not-one-label")
         return tuple(names)
 
 
@@ -92,30 +90,30 @@ def find_label_form(profile: ColumnProfile, multi_label: bool | None) -> tuple[L
     if "list" in profile.kinds or (texts and all(_LIST.fullmatch(text) for text in texts)):
         counts = {len(as_list(list(value) if isinstance(value, tuple) else value) or ()) for value in values}
         is_multi = multi_label if multi_label is not None else counts != {1}
-        because = "the column holds lists" + ("" if is_multi else ", each with one label")
+        because = "the column has lists" + ("" if is_multi else " of one label each")
         return LabelForm(kind="list", columns=(name,), is_multi=is_multi), Choice(_form(is_multi), because)
     mark = _mark_between(texts, is_plural=name.lower().rstrip().endswith("s"), wanted=multi_label)
     if mark and multi_label is not False:
         joined = sum(count for text, count in texts.items() if mark in text)
         share = joined / max(1, sum(texts.values()))
-        because = f"{share:.0%} of the values join several names with {mark!r}"
+        because = f"{share:.0%} of the values are several names joined by {mark!r}"
         form = LabelForm(kind="joined", columns=(name,), is_multi=True, mark=mark)
         return form, Choice(_form(True), because)
     whole = bool(texts) and all(_WHOLE.fullmatch(text) for text in texts)
     if multi_label:
         form = LabelForm(kind="joined", columns=(name,), is_multi=True, mark=",", whole_numbers=whole)
-        return form, Choice(_form(True), "as asked; names are joined by ','")
+        return form, Choice(_form(True), "as requested; names are separated by ','")
     return LabelForm(kind="one", columns=(name,), is_multi=False, whole_numbers=whole), Choice(
-        _form(False), f"each row has one of {profile.distinct:,} values"
+        _form(False), f"every row has one of {profile.distinct:,} values"
     )
 
 
 def form_of_columns(columns: Iterable[ColumnProfile], multi_label: bool | None) -> tuple[LabelForm, Choice[str]]:
-    """Labels that have a column of 0 and 1 each."""
+    """Labels that each have their own column of 0 and 1."""
     names = tuple(column.name for column in columns)
     is_multi = True if multi_label is None else multi_label
     form = LabelForm(kind="columns", columns=names, is_multi=is_multi)
-    return form, Choice(_form(is_multi), f"{len(names)} columns hold 0 and 1 only: {', '.join(names[:6])}")
+    return form, Choice(_form(is_multi), f"{len(names)} columns have only 0 and 1: {', '.join(names[:6])}")
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -145,7 +143,7 @@ def as_list(value: object) -> list[object] | None:
 
 
 def _mark_between(texts: Counter[str], *, is_plural: bool, wanted: bool | None) -> str:
-    """The mark that joins several names in one value; empty when values are one name each."""
+    """The separator between several names in one value; empty when every value is one name."""
     for mark in _MARKS:
         joined = [text for text in texts if mark in text]
         if not joined:
@@ -168,5 +166,5 @@ def _readable(column: str, name: str) -> str:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise BadValue(column, name, "the label holds half a character (a lone surrogate)") from None
+        raise BadValue(column, name, "half-character", what="label") from None
     return name

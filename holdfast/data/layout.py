@@ -1,8 +1,9 @@
-"""What the columns of a dataset are for: the task, its form, and which column plays which part."""
+"""What the columns of a dataset are for: the task, its form, and the role of each column."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from holdfast.core.data_warnings import DataWarning
 from holdfast.core.plan import Choice
 from holdfast.data.data_request import Task
 from holdfast.data.label_forms import LabelForm
@@ -19,7 +20,7 @@ class ColumnLayout:
     roles: Roles  # "text", "label", "prompt", "answer", "query", "positive", ... -> columns
     choices: Mapping[str, Choice[str]] = field(default_factory=dict)
     labels: LabelForm | None = None
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[DataWarning, ...] = ()
 
     def column(self, role: str) -> str | None:
         """The first column of a role."""

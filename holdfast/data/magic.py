@@ -1,9 +1,8 @@
-"""Tells binary files apart by their first bytes, so that a wrong extension misleads nobody."""
+"""Recognizes binary files by their first bytes, whatever their extension."""
 
 import io
 import zipfile
 
-# What the first bytes say, and what to do with such a file.
 _MAGIC = (
     (b"PAR1", "parquet"),
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "excel"),  # the old .xls
@@ -20,9 +19,9 @@ _MAGIC = (
     (b"FEA1", "a Feather file"),
     (b"\x93NUMPY", "a NumPy array (.npy)"),
     (b"GGUF", "a GGUF model"),
-    (b"\x28\xb5\x2f\xfd", "zstd-packed data"),
-    (b"BZh", "bzip2-packed data"),
-    (b"\xfd7zXZ", "xz-packed data"),
+    (b"\x28\xb5\x2f\xfd", "zstd-compressed data"),
+    (b"BZh", "bzip2-compressed data"),
+    (b"\xfd7zXZ", "xz-compressed data"),
     (b"7z\xbc\xaf", "a 7z archive"),
     (b"Rar!\x1a\x07", "a RAR archive"),
     (b"Obj\x01", "an Avro file"),
@@ -35,11 +34,11 @@ _NUL_SHARE = 0.1
 
 
 def name_of_binary(head: bytes) -> str:
-    """Name a binary file: "parquet", "excel", "npz", or words for one that cannot be read; empty for text."""
+    """The kind of a binary file: "parquet", "excel", "npz", or a phrase for one that cannot be read; empty for text."""
     if head[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
         return _name_of_zip(head)
     for magic, name in _MAGIC:
-        # Some marks are plain letters, with which a text may begin too.
+        # Some magic numbers are plain letters, which a text may start with too.
         if head.startswith(magic) and not (magic.isalnum() and looks_like_text(head)):
             return name
     if head.startswith(_PICKLE):
@@ -59,7 +58,7 @@ def looks_like_text(head: bytes) -> bool:
 
 
 def utf16_by_zeros(head: bytes) -> str:
-    """Name the UTF-16 that zero bytes in every other place give away; empty when they do not."""
+    """The byte order of UTF-16 without a mark, known by zeros in every other byte; empty for anything else."""
     even, odd = head[0:4096:2], head[1:4096:2]
     if len(odd) < 4:
         return ""
@@ -85,12 +84,12 @@ def _name_of_zip(head: bytes) -> str:
 
 
 def _first_names(head: bytes) -> list[str]:
-    """Names of the entries whose headers lie in the head."""
+    """Names of the entries whose headers are in the head."""
     try:
         with zipfile.ZipFile(io.BytesIO(head)) as archive:
             return archive.namelist()
     except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError):
-        pass  # the list of names is at the end of a long file: walk the headers instead
+        pass  # a long file has its list of names at the end, beyond the head: walk the headers
     names, at = [], 0
     while (at := head.find(b"PK\x03\x04", at)) >= 0 and at + 30 <= len(head):
         length = int.from_bytes(head[at + 26 : at + 28], "little")

@@ -1,4 +1,4 @@
-"""The names people give to columns, by the role each plays. First names win over later ones."""
+"""Usual names of columns, by role. Earlier names win over later ones."""
 
 import re
 
@@ -13,7 +13,7 @@ LABEL = (
     "coarse_label", "diagnosis", "subject", "rating", "stars", "polarity", "toxic", "is_toxic", "spam", "is_spam", "y",
     "output", "class_index", "class_id", "label_id", "label_idx", "category_id", "category_name", "is_duplicate",
 )  # fmt: skip
-# Read as labels only when nothing better is there: as often something else.
+# Used as labels only when nothing better is there, because they are as often something else.
 WEAK_LABEL = ("rating", "stars", "subject", "y", "output", "diagnosis", "toxic", "is_toxic", "spam", "is_spam")
 GROUP = (
     "article_id", "document_id", "doc_id", "docid", "abstract_id", "group_id", "group", "patient_id", "subject_id",
@@ -49,7 +49,7 @@ IDENTITY = ("_id", "id", "idx", "index", "uid", "guid", "uuid", "key", "row", "n
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant",
          "bot": "assistant", "model": "assistant", "system": "system", "tool": "tool", "function": "tool"}  # fmt: skip
 
-# Names that are as often a value, so that they do not give a header away.
+# Names that are as often a value, so they do not mark a header.
 _ALSO_VALUES = frozenset((
     "no", "nr", "x", "y", "q", "set", "number", "key", "row", "spam", "toxic", "subject", "source", "system", "model",
     "group", "index", "human", "chat", "post", "email", "output", "input",
@@ -61,17 +61,17 @@ _ALL = frozenset().union(
 
 
 def plain_name(name: str) -> str:
-    """Bring a column's name to the form of these lists: `Review Text` is `review_text`."""
+    """A column name in the form of these lists: `Review Text` is `review_text`."""
     return re.sub(r"[\s\-]+", "_", name.strip().strip("\"'").lower())
 
 
 def is_known(name: str) -> bool:
-    """Say whether a cell is a name that columns have, and hardly ever a value."""
+    """Whether a cell is a usual column name and hardly ever a value."""
     return plain_name(name) in _ALL or (is_identity(name) and plain_name(name) not in _ALSO_VALUES)
 
 
 def is_identity(name: str) -> bool:
-    """Say whether a column's name says that it numbers rows or things."""
+    """Whether the name of a column says that it identifies rows or things."""
     plain = plain_name(name)
     if plain in LABEL:
         return False
@@ -79,7 +79,7 @@ def is_identity(name: str) -> bool:
 
 
 def find(names: tuple[str, ...], columns: tuple[str, ...]) -> str | None:
-    """The column that has the first of these names; a column's own spelling is given back."""
+    """The column with the first of these names, in its own spelling."""
     by_plain: dict[str, str] = {}
     for column in columns:
         by_plain.setdefault(plain_name(column), column)
@@ -87,5 +87,5 @@ def find(names: tuple[str, ...], columns: tuple[str, ...]) -> str | None:
 
 
 def find_all(names: tuple[str, ...], columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Every column that has one of these names, numbered ones (`negative_2`) included, in the table's order."""
+    """Every column with one of these names, also numbered ones (`negative_2`), in the order of the table."""
     return tuple(column for column in columns if re.sub(r"_?\d+$", "", plain_name(column)) in names)

@@ -1,7 +1,7 @@
-"""Tokenizes a surveyed dataset once and leaves it as memory-mapped arrays (`shards` describes them).
+"""Tokenizes a surveyed dataset once and writes it as memory-mapped arrays, described in `shards`.
 
-Reads: the dataset, the tokenizer. Leaves: a folder with `manifest.json` written last. Everything is written to a draft
-folder that is renamed when it is whole, so a preparation that was killed leaves nothing that looks finished.
+Reads: the dataset, the tokenizer. Writes: a folder with `manifest.json` last. Everything goes to a draft folder that is
+renamed when it is complete, so a preparation that was killed leaves nothing that looks finished.
 """
 
 import errno
@@ -9,22 +9,24 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from holdfast.core.artifacts import to_plain, write_artifact
-from holdfast.core.disk_space import FULL, why_not
-from holdfast.core.errors import MachineError, RequestError
+from msgspec import structs
+
+from holdfast.core.artifacts import to_plain
+from holdfast.core.errors import MachineError, RequestError, set_to
 from holdfast.core.plan import Choice
+from holdfast.core.disk_space import FULL, why_not
 from holdfast.core.runfolder import MANIFEST
 from holdfast.data.data_request import Progress, no_progress
 from holdfast.data.prepare_causal import prepare_causal
 from holdfast.data.prepare_classify import prepare_classify
-from holdfast.data.prepare_two_tower import prepare_beir, prepare_pairs, prepare_passages, prepare_vectors
+from holdfast.data.prepare_two_tower import TowerWriter, prepare_beir, prepare_pairs, prepare_passages, prepare_vectors
 from holdfast.data.rawfile import look_at
-from holdfast.data.shards import FORMAT, LONGEST_SHOWN, read_manifest
+from holdfast.data.shards import FORMAT, LONGEST_SHOWN, Manifest, read_manifest, write_manifest
 from holdfast.data.survey_beir import BeirSurvey
 from holdfast.data.survey_dataset import Survey
 from holdfast.data.survey_vectors import VectorSurvey
@@ -36,22 +38,22 @@ _SHORTEST_LENGTH = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareOptions:
-    """How texts become tokens; None means: as the model's files say."""
+    """How texts become tokens; None means what the model's files say."""
 
     max_length: int | None = None
     overlong: Literal["auto", "truncate", "window"] = "auto"  # for classify
     chat_template: str | None = None  # for causal, in place of the model's own
-    query_prefix: str = ""  # for two-tower: what some models want before a text
+    query_prefix: str = ""  # for two-tower: what some models expect before a text
     passage_prefix: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A folder of prepared data that is whole."""
+    """A complete folder of prepared data."""
 
     folder: Path
-    manifest: Mapping[str, Any]
-    is_reused: bool  # it was there already, or in the cache
+    manifest: Manifest
+    is_reused: bool  # it already existed, or was in the cache
 
 
 def prepare(
@@ -63,10 +65,10 @@ def prepare(
     cache: Path | None = None,
     on_progress: Progress = no_progress,
 ) -> Prepared:
-    """Prepare a surveyed dataset in the folder `out`; what is there or in the cache already is used again."""
+    """Prepare a surveyed dataset in the folder `out`, or reuse what is there or in the cache."""
     options = options or PrepareOptions()
     if tokens is None and not isinstance(survey, VectorSurvey):
-        raise RequestError("texts cannot be prepared without a tokenizer", try_next=("give the folder of a model",))
+        raise RequestError("texts cannot be prepared without a tokenizer", try_next=(set_to("model"),), setting="model")
     length = choose_length(survey, tokens, options)
     fingerprint = _fingerprint(survey, tokens, options, length)
     if (manifest := _whole(out, fingerprint)) is not None:
@@ -86,25 +88,29 @@ def prepare(
 
 
 def choose_length(survey: Survey, tokens: ModelTokenizer | None, options: PrepareOptions) -> Choice[int]:
-    """How many tokens a text may have: as asked, at most what the model takes."""
+    """How many tokens a text may have: as requested, at most the model's limit."""
     limit = tokens.limit if tokens else None
-    asked = options.max_length
-    if asked is not None and asked < _SHORTEST_LENGTH:
+    requested = options.max_length
+    if requested is not None and requested < _SHORTEST_LENGTH:
         raise RequestError(
-            f"--max-length {asked} is out of range", seen=f"allowed: {_SHORTEST_LENGTH} to {limit or 'any'}"
+            f"a max length of {requested} tokens is too short",
+            seen=f"the minimum is {_SHORTEST_LENGTH}",
+            try_next=(set_to("max_length", _SHORTEST_LENGTH),),
+            setting="max_length",
         )
-    if asked is not None and limit is not None and asked > limit:
+    if requested is not None and limit is not None and requested > limit:
         raise RequestError(
-            f"--max-length {asked:,} is more than the model takes",
+            f"a max length of {requested:,} tokens is over the limit of the model",
             seen=f"{limit:,} tokens, by the files in {tokens.folder if tokens else ''}",
-            try_next=(f"--max-length {limit}",),
+            try_next=(set_to("max_length", limit),),
+            setting="max_length",
         )
-    if asked is not None:
-        return Choice(asked, "as asked")
+    if requested is not None:
+        return Choice(requested, "as requested")
     usual = _DEFAULT_LENGTH[survey.facts.task]
     if limit is not None and limit <= usual:
-        return Choice(limit, "as many as the model takes")
-    return Choice(usual, f"usual for {survey.facts.task}" + (f"; the model takes {limit:,}" if limit else ""))
+        return Choice(limit, "the limit of the model")
+    return Choice(usual, f"usual for {survey.facts.task}" + (f"; the limit of the model is {limit:,}" if limit else ""))
 
 
 def _write(
@@ -122,33 +128,30 @@ def _write(
         found = prepare_vectors(survey, draft, on_progress)
     else:
         assert tokens is not None
+        writer = TowerWriter(tokens, length.value, prefixes, draft, on_progress)
         if isinstance(survey, BeirSurvey):
-            found = prepare_beir(survey, tokens, length.value, prefixes, draft, on_progress)
+            found = prepare_beir(survey, writer)
         elif survey.facts.task == "classify":
             found = prepare_classify(survey, tokens, length.value, options.overlong, draft, on_progress)
         elif survey.facts.task == "causal":
             found = prepare_causal(survey, tokens, length.value, options.chat_template, draft, on_progress)
         elif survey.layout.form == "passages of articles":
-            found = prepare_passages(survey, tokens, length.value, prefixes, draft, on_progress)
+            found = prepare_passages(survey, writer)
         else:
-            found = prepare_pairs(survey, tokens, length.value, prefixes, draft, on_progress)
-    choices = {"max_length": length} if tokens else {}
-    manifest = {
-        "format": FORMAT,
-        "task": survey.facts.task,
-        "fingerprint": fingerprint,
-        "max_length": length.value,
-        **found,
-        "choices": to_plain({**choices, **found.get("choices", {})}),
-        "files": {path.name: path.stat().st_size for path in sorted(draft.glob("*.npy"))},
-    }
-    if tokens:
-        manifest["tokenizer"] = {"folder": str(tokens.folder), "sha256": tokens.fingerprint}
-    if any(prefixes):
-        manifest["prefixes"] = dict(zip(("query", "passage"), prefixes, strict=True))
-    for path in draft.glob("*.npy"):
+            found = prepare_pairs(survey, writer)
+    arrays = sorted(draft.glob("*.npy"))
+    for path in arrays:
         sync(path)
-    write_artifact(draft, MANIFEST, manifest)
+    manifest = structs.replace(
+        found,
+        fingerprint=fingerprint,
+        max_length=length.value if tokens else 0,
+        tokenizer_sha256=tokens.fingerprint if tokens else "",
+        prefixes=dict(zip(("query", "passage"), prefixes, strict=True)) if any(prefixes) else {},
+        choices={**({"max_length": length} if tokens else {}), **found.choices},
+        files={path.name: path.stat().st_size for path in arrays},
+    )
+    write_manifest(draft, manifest)
 
 
 def _fingerprint(survey: Survey, tokens: ModelTokenizer | None, options: PrepareOptions, length: Choice[int]) -> str:
@@ -174,9 +177,9 @@ def _fingerprint(survey: Survey, tokens: ModelTokenizer | None, options: Prepare
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _whole(folder: Path, fingerprint: str) -> dict[str, Any] | None:
+def _whole(folder: Path, fingerprint: str) -> Manifest | None:
     manifest = read_manifest(folder)
-    return manifest if manifest and manifest["fingerprint"] == fingerprint else None
+    return manifest if manifest and manifest.fingerprint == fingerprint else None
 
 
 KEPT = 8  # preparations in the cache
@@ -198,20 +201,20 @@ def build_whole(folder: Path, write: Callable[[Path], None]) -> None:
     except OSError as error:
         if error.errno in FULL:
             raise MachineError(
-                f"the disk is full: the prepared data did not fit in {folder.parent}",
+                f"disk full: the prepared data does not fit in {folder.parent}",
                 seen=why_not(error, folder.parent),
-                try_next=("make room, or give a folder on another disk",),
+                try_next=("free some space, or use a folder on another disk",),
                 slug="disk-full",
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise MachineError(f"the folder {folder.parent} cannot be written to", seen=str(error)) from error
+            raise MachineError(f"cannot write to the folder {folder.parent}", seen=str(error)) from error
         raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
 
 def _clear_drafts(folder: Path) -> None:
-    """Remove what preparations that were killed left behind; one that still runs is left alone."""
+    """Remove the drafts of killed preparations, but not of one that still runs."""
     for draft in folder.parent.glob(f".{folder.name}.draft-*"):
         pid = draft.name.rpartition("-")[2]
         if not (pid.isdigit() and _is_alive(int(pid))) or int(pid) == os.getpid():
@@ -229,17 +232,17 @@ def _is_alive(pid: int) -> bool:
 
 
 def _remove_prepared(folder: Path) -> None:
-    """Remove an older preparation; refuse when the folder holds anything else."""
+    """Remove an older preparation; refuse if the folder has anything else in it."""
     strange = [path.name for path in folder.iterdir() if path.suffix != ".npy" and path.name != MANIFEST]
     if strange:
         raise RequestError(
-            f"{folder} is not empty and holds no prepared data", seen=", ".join(strange[:5]), try_next=("move it away",)
+            f"{folder} has files that are not prepared data", seen=", ".join(strange[:5]), try_next=("move them away",)
         )
     shutil.rmtree(folder)
 
 
 def link_files(home: Path, draft: Path) -> None:
-    """Put the files of the cache into a run's folder: the same bytes on the disk, where links are possible."""
+    """Link the files of the cache into a run's folder; copy them where links are not possible."""
     for path in sorted(home.iterdir(), key=lambda path: path.name == MANIFEST):
         try:
             os.link(path, draft / path.name)
@@ -250,7 +253,7 @@ def link_files(home: Path, draft: Path) -> None:
 
 
 def forget_oldest(cache: Path) -> None:
-    """Keep the preparations that were used last."""
+    """Keep only the most recently used preparations."""
     entries = [path for path in cache.iterdir() if path.is_dir() and not path.name.startswith(".")]
     entries.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     for path in entries[KEPT:]:
@@ -259,7 +262,7 @@ def forget_oldest(cache: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Make sure that a file or a folder's list of names is on the disk."""
+    """Make sure that a file, or the list of names in a folder, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,41 +1,41 @@
-"""Prepares conversations and plain texts for a causal model, with a flag on every token that is to be learned.
+"""Prepares conversations and plain texts for a causal model, with a flag on every token to learn.
 
-Of a conversation the assistant's turns are learned, each with its end mark. A plain text is learned whole; a long one
-is cut into pieces, none of it is lost.
+In a conversation, the turns of the assistant are learned, each with its end token. A plain text is learned as a whole;
+a long one is split into pieces, so nothing is lost.
 """
 
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from msgspec import structs
 
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import RequestError, set_to
 from holdfast.core.plan import Choice
 from holdfast.data.badrows import BadRows
 from holdfast.data.chat import CannotRender, Chat, Span
 from holdfast.data.data_request import Progress
-from holdfast.data.shards import TokenWriter, write_array
+from holdfast.data.shards import Manifest, SplitSize, TokenWriter, write_array
 from holdfast.data.survey_table import PlacedExample, TableSurvey
 from holdfast.data.tokenizer import ModelTokenizer, batches
 
 
 def prepare_causal(
     survey: TableSurvey, tokens: ModelTokenizer, length: int, template: str | None, folder: Path, on_progress: Progress
-) -> dict[str, Any]:
-    """Write the arrays; gives what the manifest says of them."""
-    splits = {name: _Split(folder, name) for name in survey.facts.splits}
+) -> Manifest:
+    """Write the arrays; returns what the manifest says about them."""
+    splits = {name: _CausalSplit(folder, name) for name in survey.facts.splits}
     if survey.layout.form == "text":
         found = _write_texts(survey, tokens, length, splits, on_progress)
     else:
         found = _write_conversations(survey, tokens, length, Chat(tokens, template), splits, on_progress)
-    return {"splits": {name: split.close(folder) for name, split in splits.items()}, **found}
+    return structs.replace(found, splits={name: split.close(folder) for name, split in splits.items()})
 
 
 def _write_texts(
-    survey: TableSurvey, tokens: ModelTokenizer, length: int, splits: dict[str, "_Split"], on_progress: Progress
-) -> dict[str, Any]:
+    survey: TableSurvey, tokens: ModelTokenizer, length: int, splits: dict[str, "_CausalSplit"], on_progress: Progress
+) -> Manifest:
     before, _ = tokens.marks
     end = tokens.id_of(tokens.special("eos_token"))
     pieces = done = 0
@@ -45,13 +45,14 @@ def _write_texts(
             whole = [*before, *body, *end]
             for start in range(0, len(whole), length):
                 piece = whole[start : start + length]
-                if len(piece) > 1:  # a lone token has nothing to be learned from
+                if len(piece) > 1:  # a single token has nothing to predict it from
                     splits[found.split].add(found.row, piece, b"\1" * len(piece))
                     pieces += 1
         done += len(batch)
         on_progress("tokenizing", done, survey.facts.rows)
-    because = f"{done:,} texts gave {pieces:,} pieces of at most {length:,} tokens"
-    return {"choices": {"loss": Choice("every token", "plain text"), "pieces": Choice(f"{pieces:,}", because)}}
+    because = f"{done:,} texts were split into {pieces:,} pieces of at most {length:,} tokens"
+    choices = {"loss": Choice("every token", "plain text"), "pieces": Choice(f"{pieces:,}", because)}
+    return Manifest(task="causal", splits={}, choices=choices)
 
 
 def _write_conversations(
@@ -59,9 +60,9 @@ def _write_conversations(
     tokens: ModelTokenizer,
     length: int,
     chat: Chat,
-    splits: dict[str, "_Split"],
+    splits: dict[str, "_CausalSplit"],
     on_progress: Progress,
-) -> dict[str, Any]:
+) -> Manifest:
     bad = BadRows(survey.request.max_bad_share)
     kept = cut = done = 0
     prompt_tokens = array("q")
@@ -75,11 +76,7 @@ def _write_conversations(
             cut += len(ids) > length
             ids, flags = ids[:length], flags[:length]
             if 1 not in flags:
-                bad.add(
-                    found.path,
-                    found.row,
-                    f"the prompt alone has {first:,} tokens or more, so no answer is left to learn",
-                )
+                bad.add(found.path, found.row, "long-prompt", details={"tokens": first})
                 continue
             splits[found.split].add(found.row, ids, flags)
             kept += 1
@@ -88,20 +85,22 @@ def _write_conversations(
     if not kept:
         raise _nothing_learned(prompt_tokens, length, bad)
     bad.refuse_many(kept)
-    return {
-        "chat_template": chat.source,
-        "overlong_rows": cut,
-        "bad_rows": bad.listed,
-        "bad_row_count": bad.count,
-        "choices": {
-            "loss": Choice("the answers only", "what the user wrote is read, not learned"),
+    return Manifest(
+        task="causal",
+        splits={},
+        chat_template=chat.source,
+        overlong_rows=cut,
+        bad_rows=tuple(bad.listed),
+        bad_row_count=bad.count,
+        choices={
+            "loss": Choice("only the answers", "the turns of the user are read but not learned"),
             "chat": chat.chosen,
         },
-    }
+    )
 
 
 def learned(starts: list[int], spans: list[Span]) -> bytearray:
-    """A flag for each token, by where in the text it starts: 1 inside a span. Spans come in their order."""
+    """A flag for each token: 1 if it starts inside a span. The spans are in order."""
     flags = bytearray(len(starts))
     ahead = iter(spans)
     begin, end = next(ahead, (0, 0))
@@ -117,21 +116,26 @@ def _rendered(chat: Chat, batch: list[PlacedExample], bad: BadRows) -> Iterator[
         try:
             text, spans = chat.render(found.example.parts)
         except CannotRender as error:
-            bad.add(found.path, found.row, str(error))
+            bad.add(found.path, found.row, "not-rendered", details={"error": error})
             continue
         yield found, text, spans
 
 
 def _nothing_learned(prompt_tokens: "array[int]", length: int, bad: BadRows) -> RequestError:
     if not prompt_tokens:
-        reason = bad.reasons.most_common(1)[0][0] if bad.reasons else "no rows"
-        return RequestError("no conversation can be rendered", seen=reason, try_next=("--chat-template FILE",))
+        return RequestError(
+            "the chat template cannot render any conversation",
+            seen=bad.most_common() or "no rows",
+            try_next=(set_to("chat_template", placeholder="FILE"),),
+            setting="chat_template",
+        )
     ordered = sorted(prompt_tokens)
     return RequestError(
-        "every answer would be cut away, so there would be nothing to learn",
-        seen=f"at most {length:,} tokens are kept; the prompts have {ordered[0]:,} to {ordered[-1]:,}, "
+        "the prompts fill the max length, so no answer is left to learn",
+        seen=f"the max length is {length:,} tokens; the prompts have {ordered[0]:,} to {ordered[-1]:,}, "
         f"half of them {ordered[len(ordered) // 2]:,} or more",
-        try_next=(f"--max-length {ordered[-1] + 256}", "shorten the prompts"),
+        try_next=(set_to("max_length", ordered[-1] + 256), "shorten the prompts"),
+        setting="max_length",
     )
 
 
@@ -139,8 +143,8 @@ def _characters(found: PlacedExample) -> int:
     return sum(len(text) for _, text in found.example.parts)
 
 
-class _Split:
-    """One split as it is written."""
+class _CausalSplit:
+    """Writes one split."""
 
     def __init__(self, folder: Path, name: str):
         self._name = name
@@ -154,8 +158,7 @@ class _Split:
         self._rows.append(row)
         self._learned += sum(flags)
 
-    def close(self, folder: Path) -> dict[str, int]:
-        """Finish the files; gives rows, tokens and how many of them are learned."""
-        tokens = self._tokens.close()
+    def close(self, folder: Path) -> SplitSize:
+        """Finish the files."""
         write_array(folder, f"{self._name}.rows", self._rows, np.int64)
-        return {"rows": len(self._rows), "tokens": tokens, "learned_tokens": self._learned}
+        return SplitSize(rows=len(self._rows), tokens=self._tokens.close(), learned_tokens=self._learned)

@@ -1,4 +1,4 @@
-"""Prepares texts with labels. A text over the model's length is cut, or becomes several windows."""
+"""Prepares texts with labels. A text over the maximum length is truncated, or becomes several windows."""
 
 from array import array
 from collections.abc import Iterator
@@ -9,22 +9,22 @@ import numpy as np
 
 from holdfast.core.plan import Choice
 from holdfast.data.data_request import Progress
-from holdfast.data.shards import TextWriter, TokenWriter, write_array
+from holdfast.data.shards import Manifest, SplitSize, TextWriter, TokenWriter, write_array
 from holdfast.data.survey_table import TableSurvey
 from holdfast.data.tokenizer import ModelTokenizer, batches
 
-WINDOW_OVERLAP = 8  # a window shares an eighth of its tokens with the one before it
-MOST_WINDOWS = 16  # of one text; more would let a few texts take the whole run's time
-_WINDOW_FROM = 0.1  # share of over-long texts from which windows are worth their cost
+WINDOW_OVERLAP = 8  # a window shares an eighth of its tokens with the previous one
+MOST_WINDOWS = 16  # of one text; with more, a few long texts could take most of the run's time
+_WINDOW_FROM = 0.1  # share of overlong texts from which windows are worth their cost
 
 
 def prepare_classify(
     survey: TableSurvey, tokens: ModelTokenizer, length: int, overlong: str, folder: Path, on_progress: Progress
-) -> dict[str, Any]:
-    """Write the arrays; gives what the manifest says of them."""
+) -> Manifest:
+    """Write the arrays; returns what the manifest says about them."""
     choice = choose_overlong(survey, length, overlong)
     numbers = {name: at for at, name in enumerate(survey.labels)}
-    splits = {name: _Split(folder, name, choice.value == "window") for name in survey.facts.splits}
+    splits = {name: _ClassifySplit(folder, name, choice.value == "window") for name in survey.facts.splits}
     before, after = tokens.marks
     room = length - len(before) - len(after)
     over = lost_tokens = done = 0
@@ -40,15 +40,16 @@ def prepare_classify(
         done += len(batch)
         on_progress("tokenizing", done, survey.facts.rows)
     counts = {name: split.close(folder, len(numbers), survey.facts.multi_label) for name, split in splits.items()}
-    return {
-        "splits": counts,
-        "labels": list(survey.labels),
-        "multi_label": survey.facts.multi_label,
-        "overlong": choice.value,
-        "overlong_rows": over,
-        "overlong_lost_tokens": lost_tokens,
-        "choices": {"overlong": choice},
-    }
+    return Manifest(
+        task="classify",
+        splits=counts,
+        labels=survey.labels,
+        multi_label=survey.facts.multi_label,
+        overlong=choice.value,
+        overlong_rows=over,
+        overlong_lost_tokens=lost_tokens,
+        choices={"overlong": choice},
+    )
 
 
 def choose_overlong(survey: TableSurvey, length: int, asked: str) -> Choice[str]:
@@ -65,7 +66,7 @@ def choose_overlong(survey: TableSurvey, length: int, asked: str) -> Choice[str]
 
 
 def windows(body: list[int], room: int) -> Iterator[list[int]]:
-    """Pieces of a text that overlap a little and together cover it, the first ones where it is very long."""
+    """Pieces of a text that overlap a little and together cover it, or the start of a very long one."""
     step = room - room // WINDOW_OVERLAP
     for number in range(MOST_WINDOWS):
         start = number * step
@@ -79,8 +80,8 @@ def _reach(pieces: list[list[int]], room: int) -> int:
     return (len(pieces) - 1) * (room - room // WINDOW_OVERLAP) + len(pieces[-1])
 
 
-class _Split:
-    """One split as it is written."""
+class _ClassifySplit:
+    """Writes one split."""
 
     def __init__(self, folder: Path, name: str, with_windows: bool):
         self._name = name
@@ -103,8 +104,8 @@ class _Split:
             self._windows.append(len(self._tokens))
         self._rows.append(row)
 
-    def close(self, folder: Path, label_count: int, is_multi: bool) -> dict[str, int]:
-        """Finish the files; gives rows and tokens."""
+    def close(self, folder: Path, label_count: int, is_multi: bool) -> SplitSize:
+        """Finish the files."""
         token_count = self._tokens.close()
         if self._texts:
             self._texts.close()
@@ -119,4 +120,4 @@ class _Split:
             write_array(folder, f"{self._name}.labels", table, np.float32)
         else:
             write_array(folder, f"{self._name}.labels", labels, np.int64)
-        return {"rows": len(self._rows), "tokens": token_count}
+        return SplitSize(rows=len(self._rows), tokens=token_count)

@@ -1,6 +1,6 @@
-"""What each column holds: how long its values are, how many different ones there are, of which kind.
+"""What each column contains: the length, number and kind of its values.
 
-Reads every row, because files are often sorted by label and their beginning shows one of them only.
+Reads every row, because files are often sorted by label, and then their beginning has only one.
 """
 
 from collections import Counter
@@ -9,20 +9,20 @@ from collections.abc import Iterable, Mapping
 from holdfast.data.csvrows import Row
 
 MOST_VALUES = 5000  # more different values than this are not counted
-_LONG = 200  # a longer value is no label
+_LONG = 200  # a longer value is not a label
 _MEASURED_ROWS = 20_000
 
 _ZERO_ONE = frozenset(("0", "1", "0.0", "1.0", "true", "false", "True", "False", "", 0, 1, 0.0, 1.0))
 
 
 class ColumnProfile:
-    """What one column holds."""
+    """What one column contains."""
 
     def __init__(self, name: str):
         self.name = name
         self.filled = 0
         self.values: Counter[object] = Counter()  # lists as tuples
-        self.has_many = False  # different values: the counter holds the first ones only
+        self.has_many = False  # different values, of which only the first are counted
         self.kinds: set[str] = set()
         self._characters = 0
         self._words = 0
@@ -40,29 +40,29 @@ class ColumnProfile:
 
     @property
     def distinct(self) -> int:
-        """Different values; when there are many, those that were counted."""
+        """Number of different values that were counted."""
         return len(self.values)
 
     @property
     def repeats(self) -> float:
-        """How often a value comes, on average; of many values the first ones are looked at."""
+        """How often a counted value occurs, on average."""
         return sum(self.values.values()) / max(1, self.distinct)
 
     @property
     def is_done(self) -> bool:
-        """True when more values would tell nothing new."""
+        """True when more values would change nothing."""
         return self.has_many and self._measured >= _MEASURED_ROWS
 
     @property
     def is_zero_one(self) -> bool:
-        """True when the column holds zeros and ones, or true and false, and both of them."""
+        """True when the column has both zeros and ones, or both true and false, and nothing else."""
         if self.has_many or not 2 <= self.distinct <= 4:
             return False
         return all(isinstance(value, (str, int, float)) and value in _ZERO_ONE for value in self.values)
 
     @property
     def looks_like_labels(self) -> bool:
-        """True when few different short values come again and again."""
+        """True when a few short values are repeated."""
         if self.has_many or self.distinct < 2 or "object" in self.kinds:
             return False
         return self.distinct <= max(2, self.filled // 2) and self.mean_characters <= _LONG / 2
@@ -101,7 +101,7 @@ class ColumnProfile:
 
 
 def profile_columns(rows: Iterable[Row]) -> Mapping[str, ColumnProfile]:
-    """Read all rows and say what each column holds."""
+    """Read all rows to find what each column contains."""
     profiles: dict[str, ColumnProfile] = {}
     open_ones: list[ColumnProfile] = []
     for _, row in rows:

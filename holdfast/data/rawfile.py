@@ -1,6 +1,6 @@
-"""Opens a data file as bytes, gzipped or not, and looks at all of it once: size, fingerprint, encoding.
+"""Opens data files, gzipped or not, and reads each through once for its size, fingerprint and encoding.
 
-Every way in which a file can fail to be read becomes a RequestError that names it.
+Every way in which reading a file can fail becomes a RequestError that names the file.
 """
 
 import codecs
@@ -9,13 +9,13 @@ import hashlib
 import io
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import RequestError, set_to, type_command
 from holdfast.core.path_guess import did_you_mean
 from holdfast.core.plan import Choice
 from holdfast.core.text import human_bytes
@@ -56,11 +56,13 @@ def look_at(path: Path, encoding: str | None = None, on_progress: Progress = no_
             census.feed(chunk)
             count += len(chunk)
             zeros += chunk.count(0)
-            on_progress(f"reading {path.name}", count, size)
+            on_progress(f"reading {path.name}", count, size, "bytes")
     if not count:
-        raise RequestError(f"{path} is empty", seen="0 bytes", try_next=("give a file with a header and rows",))
+        raise RequestError(f"{path} is empty", seen="0 bytes", try_next=("use a file with a header and rows",))
     binary = name_of_binary(bytes(head))
-    chosen = Choice(encoding, "as asked") if encoding else census.encoding(path, bytes(head), is_binary=bool(binary))
+    chosen = (
+        Choice(encoding, "as requested") if encoding else census.encoding(path, bytes(head), is_binary=bool(binary))
+    )
     return RawFile(
         path=path,
         size_bytes=count,
@@ -74,8 +76,16 @@ def look_at(path: Path, encoding: str | None = None, on_progress: Progress = no_
     )
 
 
+def fingerprint_of(files: Iterable[tuple[str, RawFile]]) -> str:
+    """One fingerprint for the contents of all files and their splits."""
+    digest = hashlib.sha256()
+    for split, file in files:
+        digest.update(f"{split} {file.sha256}\n".encode())
+    return digest.hexdigest()
+
+
 def check_is_file(path: Path) -> None:
-    """Refuse what is missing, no plain file, or not ours to read."""
+    """Refuse a path that is missing, is not a plain file, or may not be read."""
     try:
         if path.is_dir():
             raise RequestError(f"{path} is a folder, not a file")
@@ -85,27 +95,27 @@ def check_is_file(path: Path) -> None:
             raise RequestError(
                 f"{path} is neither a file nor a folder",
                 seen="a pipe, socket or device",
-                try_next=("save the data to a file first",),
+                try_next=("save the data to a file",),
             )
         with path.open("rb"):
             pass
     except PermissionError as error:
         raise RequestError(
-            f"{path} may not be read by this user", seen=str(error), try_next=(f"chmod u+r {path}",)
+            f"no permission to read {path}", seen=str(error), try_next=(type_command(f"chmod u+r {path}"),)
         ) from error
-    except (OSError, ValueError) as error:  # a name too long, a loop of links, a NUL in the name
+    except (OSError, ValueError) as error:  # too long a name, a loop of links, a NUL in the name
         raise RequestError(f"{str(path)[:200]!r} cannot be opened", seen=str(error)[:300]) from error
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """Open a file for reading, unpacking gzip on the way."""
+    """Open a file for reading, decompressing gzip."""
     if _is_gzip(path):
         return io.BufferedReader(gzip.open(path, "rb"), _CHUNK_BYTES)
     return path.open("rb")
 
 
 def open_text(raw: RawFile) -> IO[str]:
-    """Open a file as text in its encoding; line ends stay as they are, damaged bytes become surrogates."""
+    """Open a file as text in its encoding; line ends are kept, damaged bytes become surrogates."""
     keeps_damage = raw.encoding.value in ("utf-8", "utf-8-sig")
     return io.TextIOWrapper(
         open_bytes(raw.path),
@@ -116,7 +126,7 @@ def open_text(raw: RawFile) -> IO[str]:
 
 
 def text_lines(path: Path, file: IO[str]) -> Iterator[str]:
-    """Read lines, each with its end; refuse one that would not fit in memory."""
+    """Read lines with their ends; refuse one that would not fit in memory."""
     number = 0
     while line := file.readline(LINE_CHARACTERS):
         number += 1
@@ -124,25 +134,25 @@ def text_lines(path: Path, file: IO[str]) -> Iterator[str]:
             raise RequestError(
                 f"{path.name}, line {number} is longer than {LINE_CHARACTERS:,} characters",
                 seen=repr(line[:60]),
-                try_next=("put each row on a line of its own",),
+                try_next=("put each row on its own line",),
             )
         yield line
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn what goes wrong while reading into a RequestError that names the file."""
+    """Turn a failure while reading into a RequestError that names the file."""
     try:
         yield
     except EOFError as error:
         raise RequestError(
-            f"{path} is cut off: the gzip data ends too early",
+            f"{path} is truncated: its gzip data ends early",
             seen=f"{human_bytes(path.stat().st_size)} on disk; {error}",
             try_next=("copy or download the file again",),
         ) from error
     except (gzip.BadGzipFile, zlib.error) as error:
         raise RequestError(
-            f"{path} is damaged: its gzip data cannot be unpacked",
+            f"{path} is damaged: its gzip data cannot be decompressed",
             seen=str(error),
             try_next=("copy or download the file again",),
         ) from error
@@ -156,8 +166,8 @@ def _is_gzip(path: Path) -> bool:
 
 
 def _missing(path: Path) -> RequestError:
-    seen = "" if path.parent.is_dir() else f"the folder {path.parent} does not exist either"
-    return RequestError(f"there is no file {path}", seen=seen, try_next=did_you_mean(path))
+    seen = "" if path.parent.is_dir() else f"the folder {path.parent} does not exist"
+    return RequestError(f"file not found: {path}", seen=seen, try_next=did_you_mean(path))
 
 
 _BOMS = (
@@ -187,8 +197,8 @@ class EncodingCensus:
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self._pending = False
-        self.damaged = 0  # bytes that are no UTF-8
-        self._fitting = 0  # letters beyond ASCII that are
+        self.damaged = 0  # bytes that are not UTF-8
+        self._fitting = 0  # non-ASCII characters that are
         self._undefined = 0
         self._high = 0
         self._letters = 0
@@ -208,25 +218,26 @@ class EncodingCensus:
             self._letters += len(chunk) - len(chunk.translate(None, _LETTERS))
 
     def encoding(self, path: Path, head: bytes, *, is_binary: bool) -> Choice[str]:
-        """Choose the encoding once everything was counted."""
+        """Choose the encoding once everything is counted."""
         self.damaged += len(_DAMAGED.findall(self._decoder.decode(b"", final=True)))
         if is_binary:
             return Choice("utf-8", "not a text file")
         for bom, name in _BOMS:
             if head.startswith(bom):
-                return Choice(name, "the file starts with its mark")
+                return Choice(name, "the file starts with its byte order mark")
         if name := utf16_by_zeros(head):
             return Choice(name, "every other byte is zero")
         if not self.damaged:
-            return Choice("utf-8", "every byte fits")
+            return Choice("utf-8", "every byte is valid")
         if self._fitting >= self.damaged:
-            return Choice("utf-8", f"{self._fitting:,} letters fit, {self.damaged:,} bytes do not")
+            return Choice("utf-8", f"{self._fitting:,} characters are valid, {self.damaged:,} bytes are not")
         if self._high > _WESTERN_SHARE * self._letters:
             raise RequestError(
-                f"the encoding of {path.name} cannot be told",
-                seen=f"not UTF-8, and {self._high / self._letters:.0%} of its letters are beyond ASCII",
-                try_next=("--encoding NAME, such as cp1251, gb18030, shift_jis, big5, euc_kr, iso8859_7",),
+                f"the encoding of {path.name} is unknown",
+                seen=f"not UTF-8, and {self._high / self._letters:.0%} of its letters are not ASCII",
+                try_next=(set_to("encoding", note="such as cp1251, gb18030, shift_jis, big5, euc_kr, iso8859_7"),),
+                setting="encoding",
             )
         if self._undefined:
             return Choice("latin-1", "not UTF-8, and some bytes are not in Windows-1252")
-        return Choice("cp1252", "not UTF-8; Windows-1252 holds every byte")
+        return Choice("cp1252", "not UTF-8; every byte is in Windows-1252")

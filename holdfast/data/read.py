@@ -1,7 +1,7 @@
-"""Opens one file of rows, whatever its format: CSV, TSV, JSON, JSON lines, Parquet, Excel, plain text, also gzipped.
+"""Opens one file of rows: CSV, TSV, JSON, JSON lines, Parquet, Excel or plain text, also gzipped.
 
-What the file holds decides, not its name. Rows come one at a time as (place, values): the place is the line for text
-files and the record for the others.
+The content decides about the format, not the name. Rows come one at a time as (place, values); the place is the line in
+a text file and the number of the record in any other.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from holdfast.core.errors import RequestError
+from holdfast.core.data_warnings import DataWarning, data_warning
+from holdfast.core.errors import RequestError, set_to, type_command
 from holdfast.core.plan import Choice
 from holdfast.data.badrows import BadRows
 from holdfast.data.csvrows import Row, csv_rows, read_header
 from holdfast.data.data_request import DataRequest, Progress, no_progress
-from holdfast.data.frames import frame_columns, frame_rows, sheet_note
+from holdfast.data.frames import frame_columns, frame_rows, sheet_warnings
 from holdfast.data.jsonrows import json_line_rows, json_rows
 from holdfast.data.magic import looks_like_text
 from holdfast.data.rawfile import HEAD_BYTES, RawFile, look_at, open_text, reading
@@ -40,13 +41,16 @@ _CODE: Mapping[str, str] = {
     ".html": "a web page", ".htm": "a web page", ".c": "source code", ".cpp": "source code", ".h": "source code",
     ".rs": "source code", ".go": "source code", ".java": "source code",
 }  # fmt: skip
+FORMATS = "CSV, TSV, JSON, JSON lines, Parquet, Excel or NPZ (all but NPZ also gzipped)"
 _SAMPLE_ROWS = 1000
-_WHY_NOT = dict.fromkeys(("a pickle", "a PyTorch checkpoint"), "opening one may run any code, so it never is")
+_WHY_NOT = dict.fromkeys(
+    ("a pickle", "a PyTorch checkpoint"), "loading one can run arbitrary code, so Holdfast never does"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A file whose form is known."""
+    """A file whose format is known."""
 
     raw: RawFile
     kind: str  # a key of NAMES
@@ -54,15 +58,15 @@ class Source:
     repeated: tuple[str, ...] = ()  # names that several columns have
     dialect: Dialect | None = None  # of a table in text
     choices: Mapping[str, Choice[str]]
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[DataWarning, ...] = ()
 
     @property
     def path(self) -> Path:
-        """Where the file lies."""
+        """Where the file is."""
         return self.raw.path
 
     def rows(self, bad: BadRows) -> Iterator[Row]:
-        """Read every row; those that cannot be read are noted as bad."""
+        """Read every row; unreadable ones are noted as bad."""
         if self.kind == "csv":
             assert self.dialect is not None
             return csv_rows(self.raw, self.dialect, self.columns, bad)
@@ -76,7 +80,7 @@ class Source:
 
 
 def open_source(path: Path, request: DataRequest, on_progress: Progress = no_progress) -> Source:
-    """Find out how a file is to be read."""
+    """Find out how to read a file."""
     raw = look_at(path, request.encoding, on_progress)
     if raw.binary == "npz":
         return Source(raw=raw, kind="npz", columns=(), choices=_choices(raw, Choice("npz", "its first bytes")))
@@ -89,13 +93,12 @@ def open_source(path: Path, request: DataRequest, on_progress: Progress = no_pro
 
 def _open_frame(raw: RawFile) -> Source:
     kind = "parquet" if raw.binary == "parquet" else "excel"
-    note = sheet_note(raw)
     return Source(
         raw=raw,
         kind=kind,
         columns=frame_columns(raw),
         choices=_choices(raw, Choice(kind, "its first bytes")),
-        warnings=(*_misnamed(raw.path, kind), *((f"{raw.path.name}: {note}",) if note else ())),
+        warnings=(*_misnamed(raw.path, kind), *sheet_warnings(raw)),
     )
 
 
@@ -105,14 +108,14 @@ def _open_text(raw: RawFile, request: DataRequest) -> Source:
     _refuse_code(raw, sample, extension)
     found = kind_of_text(sample, extension)
     if request.delimiter or request.header is not None:
-        found = Choice("csv", "a delimiter or a header was asked for")
+        found = Choice("csv", "a delimiter or a header was requested")
     kind = found.value
     choices = {**_choices(raw, found), "encoding": raw.encoding}
     warnings = [*_misnamed(raw.path, kind)]
     if raw.encoding.value in ("cp1252", "latin-1"):
-        warnings.append(
-            f"{raw.path.name} is read as {raw.encoding.value}: {raw.encoding.because}; --encoding changes it"
-        )
+        other = set_to("encoding", note="if letters look wrong")
+        encoding = {"encoding": raw.encoding.value, "because": raw.encoding.because}
+        warnings.append(data_warning("guessed-encoding", other, file=raw.path.name, **encoding))
     if kind == "text":
         return Source(raw=raw, kind=kind, columns=("text",), choices=choices, warnings=tuple(warnings))
     if kind != "csv":
@@ -124,18 +127,17 @@ def _open_text(raw: RawFile, request: DataRequest) -> Source:
     header = read_header(raw, dialect)
     if extension in _BINARY and len(header.columns) == 1 and not request.delimiter and request.header is None:
         raise RequestError(
-            f"{raw.path.name} is named {extension}, but is text, and no table",
+            f"{raw.path.name} is named {extension}, but is a text without columns",
             seen=f"it begins with {sample[:60]!r}",
-            try_next=(f"save it as {extension} again, or copy it again whole", "name it after what it is: .txt, .csv"),
+            try_next=(f"save or copy it again as {extension}", "give it an extension for text, such as .txt or .csv"),
         )
     delimiter = dialect.delimiter
     named = DELIMITERS.get(delimiter.value, repr(delimiter.value)) if len(header.columns) > 1 else "none"
     choices["delimiter"] = Choice(named, delimiter.because)
     choices["header"] = Choice("yes" if dialect.has_header.value else "no", dialect.has_header.because)
     if not dialect.has_header.value:
-        warnings.append(
-            f"{raw.path.name} is read as having no header: {dialect.has_header.because}; --header changes it"
-        )
+        other = set_to("header", value=True, note="if the first row names the columns")
+        warnings.append(data_warning("no-header", other, file=raw.path.name, because=dialect.has_header.because))
     return Source(
         raw=raw,
         kind="csv",
@@ -148,20 +150,21 @@ def _open_text(raw: RawFile, request: DataRequest) -> Source:
 
 
 def _refuse_code(raw: RawFile, sample: str, extension: str) -> None:
-    """Refuse what is plainly no data, though it could be read line by line."""
+    """Refuse code and pointers, which could be read line by line but are not data."""
     name = raw.path.name
     if sample.startswith("version https://git-lfs"):
         raise RequestError(
-            f"{name} is a pointer of Git LFS, not the data itself",
+            f"{name} is a Git LFS pointer, not the data itself",
             seen=f"{raw.size_bytes:,} bytes",
-            try_next=("git lfs pull",),
+            try_next=(type_command("git lfs pull"),),
         )
     if extension in _CODE:
-        advice = {".py": f"holdfast run -- python {name}", ".toml": f"holdfast train --config {name}"}.get(extension)
+        commands = {".py": f"holdfast run -- python {name}", ".toml": f"holdfast train --config {name}"}
+        advice = (type_command(commands[extension]),) if extension in commands else ()
         raise RequestError(
             f"{name} is {_CODE[extension]}, not a dataset",
             seen=f"its name ends in {extension}",
-            try_next=(*((advice,) if advice else ()), "to learn to write text like it: name it .txt"),
+            try_next=(*advice, "rename it to .txt to train a language model on it"),
         )
 
 
@@ -173,7 +176,8 @@ def _sample(raw: RawFile) -> str:
         raise RequestError(
             f"{raw.path.name} cannot be read as {raw.encoding.value}",
             seen=str(error)[:200],
-            try_next=("--encoding NAME, with the encoding the file was saved in",),
+            try_next=(set_to("encoding", note="the encoding the file was saved in"),),
+            setting="encoding",
         ) from error
 
 
@@ -188,7 +192,7 @@ def _keys(raw: RawFile, kind: str) -> tuple[str, ...]:
 
 
 def _paragraphs(raw: RawFile) -> Iterator[Row]:
-    """Pieces of running text between empty lines; every line where no line is empty."""
+    """Paragraphs of running text; single lines if no line is empty."""
     with open_text(raw) as file, reading(raw.path):
         has_breaks = "\n\n" in _sample(raw).replace("\r\n", "\n")
         start = 1
@@ -214,11 +218,11 @@ def _extension(path: Path) -> str:
     return next((suffix for suffix in reversed(suffixes) if suffix not in (".gz", ".gzip")), "")
 
 
-def _misnamed(path: Path, kind: str) -> tuple[str, ...]:
+def _misnamed(path: Path, kind: str) -> tuple[DataWarning, ...]:
     extension = _extension(path)
     others = {ending for endings in _EXTENSIONS.values() for ending in endings}
     if extension in others and extension not in _EXTENSIONS[kind]:
-        return (f"{path.name} is named {extension}, but holds {NAMES[kind]}; it is read as that",)
+        return (data_warning("misnamed", file=path.name, extension=extension, format=NAMES[kind]),)
     return ()
 
 
@@ -232,21 +236,21 @@ def _not_data(raw: RawFile) -> RequestError:
             seen=f"the first bytes are {raw.head[:8].hex(' ')}",
             try_next=("copy or download the file again",),
         )
-    unpack = "unpack it and give the file inside" if "archive" in raw.binary or "packed" in raw.binary else ""
+    is_packed = "archive" in raw.binary or "compressed" in raw.binary
     return RequestError(
         f"{name} is {raw.binary}, not a dataset",
         seen=_WHY_NOT.get(raw.binary, f"the first bytes are {raw.head[:8].hex(' ')}"),
-        try_next=(unpack or "give CSV, TSV, JSON, JSON lines, Parquet, Excel or NPZ, each also gzipped",),
+        try_next=("unpack it and use the file inside",) if is_packed else (f"use {FORMATS}",),
     )
 
 
 def _full_of_zeros(raw: RawFile) -> RequestError | None:
-    """The error for text between NUL bytes, or for NUL bytes alone; none for other binary data."""
+    """The error for a text with many NUL bytes or for nothing but NUL bytes; None for other binary data."""
     rest = raw.head.replace(b"\x00", b"")
     if len(rest) == len(raw.head) or not looks_like_text(rest):
         return None
     return RequestError(
-        f"{raw.path.name} is text with NUL bytes in it" if rest else f"{raw.path.name} holds nothing but NUL bytes",
-        seen=f"{raw.zeros:,} of {raw.size_bytes:,} bytes are NUL, the first one at byte {raw.head.index(0):,}",
+        f"{raw.path.name} is a text with NUL bytes" if rest else f"{raw.path.name} is all NUL bytes",
+        seen=f"{raw.zeros:,} of {raw.size_bytes:,} bytes are NUL, the first at byte {raw.head.index(0):,}",
         try_next=("save it again as UTF-8 text",) if rest else ("copy or download the file again",),
     )

@@ -1,53 +1,81 @@
 """Prepared data: flat memory-mapped arrays that the engine slices, and a manifest written last.
 
-A token array NAME is two files: `NAME.tokens.npy` (int32), all tokens one after the other with the marks around each
-text already in place, and `NAME.starts.npy` (int64), where each text starts, one more than there are texts. Reading a
-batch is slicing; nothing is decoded, copied or handed between processes. Every folder has `manifest.json` with:
+A token array NAME is two files: `NAME.tokens.npy` (int32), the tokens of all texts one after another with their
+special tokens in place, and `NAME.starts.npy` (int64), where each text starts, one more than there are texts. Reading a
+batch is slicing; nothing is decoded, copied or passed between processes. Every folder has a `manifest.json`, see
+`Manifest`.
 
-    format, task, fingerprint     of this layout (FORMAT), the task, and of data, tokenizer and settings together
-    splits                        {"train": {"rows": ..., "tokens": ...}, "validation": ..., "test": ...}
-    tokenizer, max_length         folder and SHA-256 of tokenizer.json; tokens of a text at the most, marks included
-    choices                       what was decided while preparing, each with its reason
-    bad_rows, bad_row_count       rows left out while preparing
-    files                         every array and its bytes; a folder whose sizes differ is not whole
-
-classify   a split is the token array SPLIT and `SPLIT.labels.npy`: int64 [texts], or float32 [texts, labels] of 0 and 1
-           where `multi_label` is true. `labels` are the names in the order of their numbers. With `overlong` "window"
-           a long text is several texts of the token array, each with the label: `SPLIT.windows.npy` (int64, rows + 1)
-           says that row i has texts [i] up to [i + 1], whose scores are to be averaged. Absent with "truncate".
-causal     a split is the token array SPLIT and `SPLIT.learn.npy` (uint8, one for each token): 1 where the token is
-           learned, 0 where it is only read. The flags alone decide the loss: a pad token may be an end token too.
-           What comes before the first learned token is the prompt. `chat_template` renders messages as they were here.
-two-tower  `corpus` is the token array of the passages of all splits, each once; SPLIT that of the split's queries. With
-           `form` "vectors" they are `corpus.vectors.npy` and `SPLIT.vectors.npy` instead (float32 [rows, size]).
-           `SPLIT.qrels.npy` (int64 [judgements, 3]) holds query, passage and a score of 1 or more; each judgement of
-           "train" is an example, and every one counts in an evaluation. `train.negatives.npy` (int64 [near-misses, 2])
-           holds query and passage that is known not to answer it; absent where there are none. `corpus.groups.npy`
-           (int64, -1 for none) numbers the articles that passages are from; absent where there are none. Where the
-           passages are their own queries, as in two texts of one article, the corpus holds each query's text too.
-           `prefixes` {"query", "passage"} is what was put before each text; absent where nothing was.
-all        `SPLIT.rows.npy` (int64) is where each row (two-tower: each query) stands in its file, for showing it again.
-           What is shown to people keeps its own words, which tokens may have lost: `NAME.texts.npy` (uint8, UTF-8) and
-           `NAME.text_starts.npy` (int64), for the corpus and for every split but "train"; not in causal.
+classify   A split is the token array SPLIT and `SPLIT.labels.npy`: int64 [texts], or float32 [texts, labels] of 0 and 1
+           where `multi_label` is true. With `overlong` "window" a long text is several texts of the token array, each
+           with its labels, and `SPLIT.windows.npy` (int64, rows + 1) says that row i is the texts from [i] to [i + 1],
+           whose scores are to be averaged.
+causal     A split is the token array SPLIT and `SPLIT.learn.npy` (uint8, one per token): 1 where the token is learned,
+           0 where it is only read. Only these flags decide the loss, because a pad token may be an end token too. The
+           prompt is what comes before the first learned token.
+two-tower  `corpus` is the token array of the passages of all splits, each once; SPLIT is that of the split's queries.
+           With `form` "vectors" they are `corpus.vectors.npy` and `SPLIT.vectors.npy` instead (float32 [rows, size]).
+           `SPLIT.qrels.npy` (int64 [judgments, 3]) has query, passage and a score of 1 or more; each judgment of
+           "train" is an example, and all count in an evaluation. `train.negatives.npy` (int64 [near-misses, 2]), if
+           there are any, has a query and a passage known not to answer it. `corpus.groups.npy` (int64, -1 for none),
+           if there are any, numbers the articles of the passages. Where the passages are their own queries, as with two
+           texts of one article, the corpus has the text of each query too.
+all        `SPLIT.rows.npy` (int64) is the row in its file of each row (two-tower: of each query), to show it again.
+           Texts are kept for display too, because tokens may lose letters: `NAME.texts.npy` (uint8, UTF-8) and
+           `NAME.text_starts.npy` (int64), for the corpus and every split but "train"; not for causal.
 """
 
-import json
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import RequestError
+from holdfast.core.facts import BadRow
+from holdfast.core.plan import Choice
 from holdfast.core.runfolder import MANIFEST
 
 FORMAT = 1
-LONGEST_SHOWN = 8000  # characters of a text that are kept to be shown
+LONGEST_SHOWN = 8000  # characters of a text that are kept for display
 _BUFFERED_TOKENS = 1 << 18
+
+
+class SplitSize(msgspec.Struct, frozen=True):
+    """How large a split is."""
+
+    rows: int
+    tokens: int = 0
+    learned_tokens: int = 0  # causal: those that the loss counts
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in a prepared folder."""
+
+    task: str
+    splits: dict[str, SplitSize]
+    format: int = FORMAT
+    fingerprint: str = ""  # of data, tokenizer and settings together
+    files: dict[str, int] = {}  # every array and its bytes; a folder with other sizes is incomplete
+    max_length: int = 0  # maximum number of tokens in a text, special tokens included; 0 for vectors
+    tokenizer_sha256: str = ""
+    choices: dict[str, Choice[str | int]] = {}  # what was decided while preparing, and why
+    bad_rows: tuple[BadRow, ...] = ()  # the first of those left out while preparing
+    bad_row_count: int = 0
+    overlong_rows: int = 0  # texts over the maximum length
+    labels: tuple[str, ...] = ()  # classify: in the order of their numbers
+    multi_label: bool = False
+    overlong: str = ""  # classify: "truncate" | "window"
+    overlong_lost_tokens: int = 0
+    chat_template: str = ""  # causal: renders messages as they were rendered here
+    form: str = ""  # two-tower: "text" | "vectors"
+    corpus_tokens: int = 0
+    prefixes: dict[str, str] = {}  # two-tower: "query" and "passage", what is put before each text
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +105,7 @@ def open_tokens(folder: Path, name: str) -> TokenArray:
 
 
 class Texts:
-    """Texts as they stood in the file."""
+    """Texts as they are in the file."""
 
     def __init__(self, folder: Path, name: str):
         self._bytes = np.load(folder / f"{name}.texts.npy", mmap_mode="r")
@@ -91,7 +119,7 @@ class Texts:
 
 
 def open_texts(folder: Path, name: str) -> Texts | None:
-    """The texts of a split or of the corpus; None where they were not kept."""
+    """The texts of a split or of the corpus; None where they are not kept."""
     return Texts(folder, name) if has_array(folder, f"{name}.texts") else None
 
 
@@ -102,38 +130,39 @@ def open_array(folder: Path, name: str) -> NDArray[np.generic]:
 
 
 def has_array(folder: Path, name: str) -> bool:
-    """Say whether an array that may be absent is there."""
+    """Whether an optional array exists."""
     return (folder / f"{name}.npy").is_file()
 
 
-def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """The manifest of a prepared folder that is whole; None when it is not, or is of another format."""
+def read_manifest(folder: Path) -> Manifest | None:
+    """The manifest of a prepared folder; None when the folder is incomplete or has another format."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        if manifest["format"] != FORMAT:
-            return None
-        for name, size in manifest["files"].items():
-            if (folder / name).stat().st_size != size:
-                return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+        is_whole = all((folder / name).stat().st_size == size for name, size in manifest.files.items())
+    except (OSError, msgspec.MsgspecError):
         return None
-    return dict(manifest)
+    return manifest if is_whole and manifest.format == FORMAT else None
 
 
-def open_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a prepared folder; an error when the folder is not whole."""
+def require_manifest(folder: Path) -> Manifest:
+    """The manifest of a prepared folder; an error if the folder is incomplete."""
     manifest = read_manifest(folder)
     if manifest is None:
         raise RequestError(
-            f"{folder} holds no whole prepared data",
-            seen="the manifest is missing, of another version, or a file has another size than it says",
-            try_next=("start the run again: it prepares the data anew",),
+            f"the prepared data in {folder} is incomplete",
+            seen="its manifest is missing, from another version, or does not match the size of a file",
+            try_next=("start the run again, which prepares the data again",),
         )
     return manifest
 
 
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest, which makes the folder complete: it must come after the arrays."""
+    write_artifact(folder, MANIFEST, manifest)
+
+
 class ArrayWriter:
-    """Appends to one .npy file, whose length is put into its header at the end."""
+    """Appends to one .npy file, and writes its length into the header at the end."""
 
     def __init__(self, path: Path, dtype: type[np.generic], width: int | None = None):
         self._dtype = np.dtype(dtype)
@@ -149,7 +178,7 @@ class ArrayWriter:
         self._count += len(values)
 
     def close(self) -> int:
-        """Finish the file; gives the number of rows."""
+        """Finish the file; returns the number of rows."""
         self._file.seek(0)
         self._write_header()
         # numpy pads the header so that the first dimension may grow in place.
@@ -164,7 +193,7 @@ class ArrayWriter:
 
 
 class TokenWriter:
-    """Appends texts to a token array, with flags for each token where they are wanted."""
+    """Appends texts to a token array, optionally with a flag for each token."""
 
     def __init__(self, folder: Path, name: str, *, with_flags: bool = False):
         self._folder, self._name = folder, name

@@ -1,4 +1,4 @@
-"""Looks at the beginning of a text file: rows of JSON, a table with a delimiter and perhaps a header, or plain text."""
+"""Finds the format of a text file from its beginning: JSON, plain text, or a table with its delimiter and header."""
 
 import csv
 import re
@@ -9,7 +9,7 @@ from holdfast.core.plan import Choice
 from holdfast.data.names import is_known
 
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "pipe"}
-_NO_DELIMITER = "\x1f"  # the separator nobody types
+_NO_DELIMITER = "\x1f"  # the unit separator, which nobody types
 _ROWS = 2000
 _CONSISTENT = 0.8
 _LONG_NAME = 64
@@ -29,12 +29,12 @@ class Dialect:
 
     @property
     def cuts(self) -> bool:
-        """False where no delimiter cuts the lines evenly, so that each is one cell."""
+        """False when no delimiter splits the lines evenly, so each line is one cell."""
         return self.delimiter.value != _NO_DELIMITER
 
 
 def kind_of_text(sample: str, extension: str) -> Choice[str]:
-    """Say what a text file holds: "csv", "json", "jsonl" or "text". The extension only settles doubts."""
+    """The format of a text file: "csv", "json", "jsonl" or "text". The extension only settles doubts."""
     start = sample.lstrip("\ufeff \t\r\n")
     if start.startswith("{"):
         first_line = start.split("\n", 1)[0]
@@ -59,12 +59,12 @@ def sniff_table(sample: str, *, is_whole: bool, delimiter: str | None = None, he
         delimiter = delimiter or hint[1]
     found = _best(sample, is_whole, (delimiter,) if delimiter else tuple(DELIMITERS))
     if delimiter:
-        because = "named in the first line, as Excel writes it" if hint else "as asked"
+        because = "named in the first line, as Excel writes it" if hint else "as requested"
     elif found.width > 1:
         because = f"{found.width} columns in {found.share:.0%} of the first {found.rows:,} rows"
     else:
-        because = "no delimiter cuts the rows evenly, so each row is one column"
-    has_header = Choice(header, "as asked") if header is not None else has_header_row(found.table)
+        because = "no delimiter splits the rows evenly, so there is one column"
+    has_header = Choice(header, "as requested") if header is not None else has_header_row(found.table)
     return Dialect(
         delimiter=Choice(found.delimiter, because),
         quoting=found.quoting,
@@ -74,7 +74,7 @@ def sniff_table(sample: str, *, is_whole: bool, delimiter: str | None = None, he
 
 
 def has_header_row(table: list[list[str]]) -> Choice[bool]:
-    """Say whether the first row names the columns."""
+    """Whether the first row names the columns."""
     if not table:
         return Choice(True, "there are no rows")
     first, rest = table[0], table[1:]
@@ -82,26 +82,26 @@ def has_header_row(table: list[list[str]]) -> Choice[bool]:
     columns = [[row[at].strip() for row in rest if at < len(row) and row != first] for at in range(len(names))]
     for name, column in zip(names, columns, strict=True):
         if name and name in column:
-            return Choice(False, f"{name!r} of the first row stands again below it")
+            return Choice(False, f"{name!r} in the first row occurs again below it")
     if any(len(name) > _LONG_NAME for name in names):
-        return Choice(False, "the first row's cells are too long for names")
+        return Choice(False, "the cells of the first row are too long for names")
     if known := [name for name in names if is_known(name)]:
         return Choice(True, f"the first row has the name {known[0]!r}")
     if not rest:
-        return Choice(False, "there is one row, and none of its cells is a name we know")
+        return Choice(False, "there is only one row, and no cell is a known column name")
     if any(_NUMBER.fullmatch(name) for name in names) or not all(names) or len(set(names)) < len(names):
-        return Choice(False, "the first row has a number, an empty cell or the same cell twice")
+        return Choice(False, "the first row has a number, an empty cell or a repeated cell")
     for name, column in zip(names, columns, strict=True):
         if column and all(_NUMBER.fullmatch(cell) for cell in column):
-            return Choice(True, f"{name!r} stands above numbers")
+            return Choice(True, f"{name!r} is above numbers")
     if all(re.fullmatch(r"[\w .\-/#:()]+", name) and len(name.split()) <= 4 for name in names):
-        return Choice(True, "the first row looks like names and does not come again")
-    return Choice(False, "the first row reads like the others")
+        return Choice(True, "the first row looks like names and is not repeated")
+    return Choice(False, "the first row looks like the others")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """One way to cut the sample, and how evenly it cuts."""
+    """One way to split the sample into cells, and how even the result is."""
 
     delimiter: str
     quoting: bool
@@ -110,11 +110,11 @@ class _Reading:
     share: float  # of rows with that many
     rows: int
     named_columns: int  # known names in a first row of several cells
-    broken: int  # rows whose quotes do not close, or are not needed as they are
+    broken: int  # rows whose quotes do not close, or that were split inside quotes
 
     @property
     def is_even(self) -> bool:
-        """True when several columns come out in most rows."""
+        """True when most rows have the same number of columns, more than one."""
         return self.width > 1 and self.clean_share >= _CONSISTENT
 
     @property
@@ -124,7 +124,7 @@ class _Reading:
 
     @property
     def rank(self) -> tuple[int, bool, float, bool, int]:
-        """Higher is better: known names, an even cut, few broken rows, quotes that group, many columns."""
+        """Higher is better: known names, even rows, few broken rows, quotes that group, many columns."""
         return (self.named_columns, self.is_even, round(self.clean_share, 2), self.quoting, self.width)
 
 
@@ -158,7 +158,7 @@ def _cut(lines: list[str], delimiter: str, quoting: bool) -> _Reading:
             continue
         if any(row):
             table.append(row)
-    if not quoting:  # pieces in quotes from end to end, of one cell or several, speak against leaving quotes alone
+    if not quoting:  # whole cells in quotes are evidence that quotes group
         broken = sum(_is_quoted(row) for row in table)
     widths = Counter(len(row) for row in table)
     width, count = widths.most_common(1)[0] if widths else (0, 0)
@@ -176,7 +176,7 @@ def _cut(lines: list[str], delimiter: str, quoting: bool) -> _Reading:
 
 
 def _is_quoted(row: list[str]) -> bool:
-    """Say whether a row that was cut without regard to quotes has a cell, or several in a row, inside of them."""
+    """Whether a row that was split without regard to quotes has a cell, or several in a row, inside quotes."""
     opens = next((at for at, cell in enumerate(row) if cell[:1] == '"'), None)
     if opens is None:
         return False

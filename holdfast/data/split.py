@@ -1,27 +1,52 @@
-"""Cuts validation and test examples from a dataset, stratified by label and stable.
+"""Splits off validation and test examples, stratified by label and stable.
 
-Where an example goes depends on its own content and the seed, not on its place: shuffling the file changes nothing,
-copies of one text always stay together, and added rows leave the old ones where they were. A class too small to come
-out in its share that way is cut by rank instead, so there an added row may move a neighbour.
+The split of an example depends on its content and the seed, not on its position: shuffling the file changes nothing,
+copies of a text stay together, and added rows leave the others where they were. A class too small to get its share that
+way is split by rank instead, so there an added row may move another one.
 """
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-SPLITS = ("train", "validation", "test")
-MOST_ROWS = 10_000  # of a split that is cut: more says little and costs an evaluation each
+from holdfast.core.plan import Choice
+from holdfast.data.data_request import SPLITS, DataRequest
+
+AS_GIVEN = Choice("as given", "the data says which rows are for which split")
+MOST_ROWS = 10_000  # of a split made here: more rows add little and cost time in every evaluation
 _TOLERANCE = 0.25
-_FEWEST_ROWS = 4  # from which one goes to validation
-_STARTS = {
-    1: 0.0,
-    2: 0.5,
-}  # where in [0, 1) validation and test begin; far apart, so that a changed share moves none over
+_FEWEST_ROWS = 4  # at least this many, and one goes to validation
+# Where in [0, 1) validation and test begin: far apart, so that another share moves no row from one to the other.
+_STARTS = {1: 0.0, 2: 0.5}
 _MASK = (1 << 64) - 1
 
 
+def split_off(
+    splits: bytearray, keys: Sequence[int], classes: Sequence[int], given: Collection[str], request: DataRequest
+) -> Choice[str]:
+    """Split validation and test off the training rows where the data does not bring them; says what was done.
+
+    `splits` has the number of each row's split and is changed in place. A given validation split is enough: then no
+    test split is made, because it would only shrink the training rows.
+    """
+    shares = {} if "validation" in given else {"validation": request.validation_share}
+    if not {"validation", "test"} & set(given):
+        shares["test"] = request.test_share
+    shares = {name: share for name, share in shares.items() if share > 0}
+    if not shares:
+        return AS_GIVEN
+    training = array("q", (row for row in range(len(splits)) if not splits[row]))
+    codes = cut([keys[row] for row in training], [classes[row] for row in training], shares, request.seed)
+    for row, code in zip(training, codes, strict=True):
+        splits[row] = code
+    text = " and ".join(f"{share:.0%} for {name}" for name, share in shares.items())
+    capped = f", at most {MOST_ROWS:,} each" if len(training) * max(shares.values()) > MOST_ROWS else ""
+    stratified = ", stratified by label" if len(set(classes)) > 1 else ""
+    return Choice(f"{text}{capped}", f"not given, so split by content and seed {request.seed}{stratified}")
+
+
 def cut(keys: Sequence[int], classes: Sequence[int], shares: Mapping[str, float], seed: int) -> bytearray:
-    """Give each row the number of its split; `shares` names those to cut, such as {"test": 0.1}."""
+    """The number of each row's split; `shares` names the splits to make, such as {"test": 0.1}."""
     wanted = {SPLITS.index(name): min(share, MOST_ROWS / max(1, len(keys))) for name, share in shares.items()}
     draws = array("d", (draw(key, seed) for key in keys))
     codes = bytearray(len(keys))
@@ -42,7 +67,7 @@ def cut(keys: Sequence[int], classes: Sequence[int], shares: Mapping[str, float]
 
 
 def draw(key: int, seed: int) -> float:
-    """A number in [0, 1) that depends on the key and the seed only (splitmix64)."""
+    """A number in [0, 1) that depends only on the key and the seed (splitmix64)."""
     mixed = (key + 0x9E3779B97F4A7C15 * (seed + 1)) & _MASK
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -50,7 +75,7 @@ def draw(key: int, seed: int) -> float:
 
 
 def repeated(keys: Iterable[int]) -> set[int]:
-    """The keys that come more than once."""
+    """The keys that occur more than once."""
     return {first for first, second in pairwise(sorted(keys)) if first == second}
 
 
@@ -63,7 +88,7 @@ def _chosen(rows: Sequence[int], draws: Sequence[float], expected: float, share:
 
 
 def _ranked(rows: Sequence[int], draws: Sequence[float], quota: int, start: float) -> Iterator[int]:
-    """The rows that follow `start` most closely, copies of one text together, never all of the class."""
+    """The first rows from `start` on, copies of one text together, never the whole class."""
     taken = 0
     held: list[int] = []
     for row in sorted(rows, key=lambda row: ((draws[row] - start) % 1.0, row)):
@@ -73,13 +98,13 @@ def _ranked(rows: Sequence[int], draws: Sequence[float], quota: int, start: floa
         if taken >= quota:
             return
         held.append(row)
-    # The last ones are not given: the class must keep some for training.
+    # The last group is never taken: the class must keep some rows for training.
 
 
 def _fill_from_all(
     codes: bytearray, code: int, members: Mapping[int, Sequence[int]], draws: Sequence[float], share: float
 ) -> None:
-    """Cut a split across all classes where each alone is too small to give a row."""
+    """Make a split from all classes together when each alone is too small to give a row."""
     kept = {max(group, key=lambda row: (draws[row], -row)) for group in members.values()}  # one of each for training
     rows = [row for row in range(len(codes)) if not codes[row] and row not in kept]
     for row in _ranked(rows, draws, max(1, round(len(codes) * share)), _STARTS[code]):
@@ -87,7 +112,7 @@ def _fill_from_all(
 
 
 def _reunite(codes: bytearray, keys: Sequence[int]) -> None:
-    """Copies of one text that carry different labels were cut in different classes: put them in one split."""
+    """Put copies of a text in one split, also those that have different labels and so were split with other classes."""
     first: dict[int, int] = {}
     twice = repeated(keys)
     for row, key in enumerate(keys):

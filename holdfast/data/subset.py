@@ -1,32 +1,41 @@
-"""Writes a small prepared folder with the longest examples of a large one: the shapes a run must survive, in seconds.
+"""Writes a small prepared folder with the longest examples of a large one, to try in seconds what a run must survive.
 
-Reads: prepared/. Leaves: a folder of the same kind. Arrays are described in `shards`.
+Reads: prepared/. Writes: a folder of the same kind. The arrays are described in `shards`.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
-from holdfast.core.artifacts import write_artifact
-from holdfast.core.runfolder import MANIFEST
-from holdfast.data.shards import TokenArray, has_array, open_array, open_tokens, write_tokens
+from holdfast.data.shards import (
+    Manifest,
+    TokenArray,
+    has_array,
+    open_array,
+    open_tokens,
+    require_manifest,
+    write_manifest,
+    write_tokens,
+)
 
 Rows = NDArray[np.int64]
 
 
 def write_longest(prepared: Path, folder: Path, count: int) -> Path:
     """Write the `count` longest examples of each split."""
-    manifest = json.loads((prepared / MANIFEST).read_text(encoding="utf-8"))
+    manifest = require_manifest(prepared)
     folder.mkdir(parents=True, exist_ok=True)
-    if manifest["task"] == "two-tower":
+    if manifest.task == "two-tower":
         _write_pairs(prepared, folder, manifest, count)
     else:
-        for split in manifest["splits"]:
+        for split in manifest.splits:
             _write_split(prepared, folder, split, longest(open_tokens(prepared, split), count))
-    write_artifact(folder, MANIFEST, {**manifest, "fingerprint": f"{manifest.get('fingerprint', '')}-longest-{count}"})
+    files = {path.name: path.stat().st_size for path in sorted(folder.glob("*.npy"))}
+    fingerprint = f"{manifest.fingerprint}-longest-{count}"
+    write_manifest(folder, structs.replace(manifest, fingerprint=fingerprint, files=files))
     return folder
 
 
@@ -44,18 +53,18 @@ def _write_split(prepared: Path, folder: Path, split: str, rows: Rows) -> None:
         learn: NDArray[Any] = open_array(prepared, f"{split}.learn")
         parts = [learn[texts.starts[at] : texts.starts[at + 1]] for at in rows]
         np.save(folder / f"{split}.learn.npy", np.concatenate(parts) if parts else learn[:0])
-    if has_array(prepared, f"{split}.windows"):  # each text stands for itself
+    if has_array(prepared, f"{split}.windows"):  # each text is its own row
         np.save(folder / f"{split}.windows.npy", np.arange(len(rows) + 1))
     if has_array(prepared, f"{split}.rows"):
         places = np.asarray(open_array(prepared, f"{split}.rows"))
         np.save(folder / f"{split}.rows.npy", places[np.minimum(rows, len(places) - 1)])
 
 
-def _write_pairs(prepared: Path, folder: Path, manifest: dict[str, Any], count: int) -> None:
-    """The judgements with the longest texts, their queries, and their passages as the whole corpus."""
-    is_text = manifest["form"] == "text"
+def _write_pairs(prepared: Path, folder: Path, manifest: Manifest, count: int) -> None:
+    """The judgments with the longest texts, their queries, and their passages as the whole corpus."""
+    is_text = manifest.form == "text"
     chosen: dict[str, NDArray[Any]] = {}
-    for split in manifest["splits"]:
+    for split in manifest.splits:
         qrels = np.asarray(open_array(prepared, f"{split}.qrels"))
         cost = _lengths(prepared, split, is_text)[qrels[:, 0]] + _lengths(prepared, "corpus", is_text)[qrels[:, 1]]
         chosen[split] = qrels[np.argsort(-cost, kind="stable")[:count]]

@@ -1,6 +1,6 @@
-"""Surveys a BEIR folder: corpus.jsonl, queries.jsonl and judgements in qrels/train.tsv, validation and test.
+"""Surveys a BEIR folder: corpus.jsonl, queries.jsonl and the judgments in qrels/train.tsv, validation and test.
 
-Titles are put before their texts, as BEIR's own evaluation does. A judgement of 0 or less is a near-miss.
+Titles go before their texts, as in BEIR's own evaluation. A judgment of 0 or less is a near-miss.
 """
 
 import hashlib
@@ -8,18 +8,20 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
-from holdfast.core.errors import RequestError
+from holdfast.core.data_warnings import DataWarning, data_warning
+from holdfast.core.errors import RequestError, set_to
 from holdfast.core.facts import DatasetFacts
 from holdfast.core.plan import Choice
 from holdfast.data import names
 from holdfast.data.badrows import BadRows, BadValue
-from holdfast.data.data_request import DataRequest, Progress, no_progress
+from holdfast.data.data_request import SPLITS, DataRequest, Progress, no_progress
 from holdfast.data.examples import content_hash, exact_hash, optional_text, text_of
 from holdfast.data.files import Files, beir_file
 from holdfast.data.read import Source, open_source
-from holdfast.data.split import SPLITS, cut, repeated
+from holdfast.data.split import repeated, split_off
 from holdfast.data.tally import TextLengths
 from holdfast.data.tokenizer import ModelTokenizer
 
@@ -38,7 +40,7 @@ class IdIndex:
         return len(self._hashes)
 
     def find(self, name: str) -> int | None:
-        """The place of an id; None when it is not there."""
+        """The place of an id; None when it is missing."""
         return self.find_hash(exact_hash(name))
 
     def find_hash(self, wanted: int) -> int | None:
@@ -50,7 +52,7 @@ class IdIndex:
 
 
 class BeirTexts:
-    """The texts of a corpus or of its queries: where each id is, and what groups and lengths there are."""
+    """The texts of a corpus or its queries, with their ids, groups and lengths."""
 
     def __init__(self, source: Source, group_column: str | None, *, keep_sample: bool):
         self.source, self.group_column = source, group_column
@@ -61,12 +63,12 @@ class BeirTexts:
         self.with_title = 0
 
     def read(self, bad: BadRows, on_progress: Progress) -> IdIndex:
-        """Read them all once."""
+        """Read them all once; returns the index of their ids."""
         seen: set[int] = set()
         for row, name, text, group, has_title in self.rows(bad):
             mark = exact_hash(name)
             if mark in seen:
-                bad.add(self.source.path, row, "the id stands twice", column="_id", value=name)
+                bad.add(self.source.path, row, "duplicate-id", column="_id", value=name)
                 continue
             seen.add(mark)
             self.ids.append(mark)
@@ -79,7 +81,7 @@ class BeirTexts:
         return IdIndex(self.ids)
 
     def rows(self, bad: BadRows) -> Iterator[tuple[int, str, str, str, bool]]:
-        """Every row as (row, id, title and text, group, has a title)."""
+        """Every usable row as (row, id, title and text, group, has a title)."""
         for row, values in self.source.rows(bad):
             try:
                 name = text_of(values, "_id" if "_id" in values else "id", "id")
@@ -92,7 +94,7 @@ class BeirTexts:
                 bad.add_value(self.source.path, row, value)
 
     def texts(self) -> Iterator[str]:
-        """Every text that can be used, read again in the same order."""
+        """Every usable text, read again in the same order."""
         seen: set[int] = set()
         for _, name, text, _, _ in self.rows(BadRows(1.0)):
             mark = exact_hash(name)
@@ -111,7 +113,7 @@ class BeirSurvey:
     passages: BeirTexts
     query_index: IdIndex
     passage_index: IdIndex
-    judgements: Mapping[str, "array[int]"]  # split -> query, passage, query, passage, ...
+    judgments: Mapping[str, "array[int]"]  # split -> query, passage, query, passage, ...
     near_misses: Mapping[str, "array[int]"]  # the same, for what was judged not to answer
 
 
@@ -122,8 +124,9 @@ def survey_beir(
     folder = request.path
     if request.task not in (None, "two-tower"):
         raise RequestError(
-            f"{folder} holds queries and passages, which train two-tower, not {request.task}",
-            try_next=(f"holdfast survey {folder} --task two-tower",),
+            f"{folder} has queries and passages, which can train two-tower but not {request.task}",
+            try_next=(set_to("task", "two-tower"),),
+            setting="task",
         )
     qrels = find_qrels(folder)
     bad = BadRows(request.max_bad_share)
@@ -131,16 +134,16 @@ def survey_beir(
     passage_index = passages.read(bad, on_progress)
     queries = _texts(request, folder, "queries", tokens is not None, on_progress)
     query_index = queries.read(bad, on_progress)
-    judgements: dict[str, array[int]] = {}
+    judgments: dict[str, array[int]] = {}
     near_misses: dict[str, array[int]] = {}
     sources = [passages.source, queries.source]
     for split, path in qrels.items():
         source = open_source(path, request, on_progress)
         sources.append(source)
-        judgements[split], near_misses[split] = read_qrels(source, query_index, passage_index, bad)
-    count = sum(len(pairs) // 2 for pairs in judgements.values())
+        judgments[split], near_misses[split] = read_qrels(source, query_index, passage_index, bad)
+    count = sum(len(pairs) // 2 for pairs in judgments.values())
     bad.refuse_many(count + len(passages.ids) + len(queries.ids))
-    splits = _cut(request, judgements, near_misses, queries, folder)
+    splits = _split_off(request, judgments, near_misses, queries, folder)
     facts = DatasetFacts(
         task="two-tower",
         form="beir",
@@ -148,12 +151,12 @@ def survey_beir(
         columns=tuple(dict.fromkeys((*passages.source.columns, *queries.source.columns))),
         text_column="title + text" if passages.with_title else "text",
         roles={"query": ("text",), "passage": ("title", "text") if passages.with_title else ("text",)},
-        splits={split: len(judgements[split]) // 2 for split in SPLITS if split in judgements},
+        splits={split: len(judgments[split]) // 2 for split in SPLITS if split in judgments},
         lengths={
             role: texts.lengths.in_tokens(tokens.count, tokens.limit) if tokens else texts.lengths.summary()
             for role, texts in (("query", queries), ("passage", passages))
         },
-        warnings=tuple(_warnings(judgements, queries, passages, bad, files)),
+        warnings=tuple(_warnings(judgments, queries, passages, bad, files)),
         bad_rows=tuple(bad.listed),
         bad_row_count=bad.count,
         choices=_choices(folder, passages, splits),
@@ -167,7 +170,7 @@ def survey_beir(
         passages=passages,
         query_index=query_index,
         passage_index=passage_index,
-        judgements=judgements,
+        judgments=judgments,
         near_misses=near_misses,
     )
 
@@ -180,72 +183,60 @@ def _texts(request: DataRequest, folder: Path, name: str, keep_sample: bool, on_
     return BeirTexts(source, group if group in source.columns else None, keep_sample=keep_sample)
 
 
-def _cut(
+def _split_off(
     request: DataRequest,
-    judgements: dict[str, "array[int]"],
+    judgments: dict[str, "array[int]"],
     near_misses: dict[str, "array[int]"],
     queries: BeirTexts,
     folder: Path,
 ) -> Choice[str]:
-    """Cut the splits that were not given from the training judgements, by query."""
-    if not judgements["train"]:
-        raise RequestError(f"no judgement of {folder / 'qrels' / 'train.tsv'} can be used to train")
-    shares = {}
-    if "validation" not in judgements:
-        shares["validation"] = request.validation_share
-        if "test" not in judgements:
-            shares["test"] = request.test_share
-    shares = {name: share for name, share in shares.items() if share > 0}
-    if not shares:
-        return Choice("as given", "by the files in qrels")
-    pairs = judgements["train"]
+    """Split validation and test off the training judgments by query, where they were not given."""
+    pairs = judgments["train"]
+    if not pairs:
+        raise RequestError(f"no judgment in {folder / 'qrels' / 'train.tsv'} can be used for training")
     keys = [queries.contents[pairs[at]] for at in range(0, len(pairs), 2)]
-    codes = cut(keys, [0] * len(keys), shares, request.seed)
-    for name in ("train", *shares):
-        kept = array("Q")
-        for at, code in enumerate(codes):
-            if SPLITS[code] == name:
-                kept.extend(pairs[2 * at : 2 * at + 2])
-        judgements[name] = kept
-        near_misses.setdefault(name, array("Q"))
-    return Choice(", ".join(f"{share:.0%} for {name}" for name, share in shares.items()), "not given, so cut by query")
+    codes = bytearray(len(keys))
+    choice = split_off(codes, keys, [0] * len(keys), judgments, request)
+    for code, name in enumerate(SPLITS):
+        if code in codes and (not code or name not in judgments):
+            kept = (pairs[2 * at : 2 * at + 2] for at, its_code in enumerate(codes) if its_code == code)
+            judgments[name] = array("Q", chain.from_iterable(kept))
+            near_misses.setdefault(name, array("Q"))
+    return choice
 
 
 def _choices(folder: Path, passages: BeirTexts, splits: Choice[str]) -> dict[str, Choice[str]]:
     found = {
-        "format": Choice("BEIR folder", f"{folder.name} has corpus, queries and qrels"),
-        "task": Choice("two-tower", "queries and passages with judgements"),
+        "format": Choice("BEIR folder", f"{folder.name} has a corpus, queries and qrels"),
+        "task": Choice("two-tower", "the folder has queries, passages and judgments"),
         "splits": splits,
     }
     if passages.with_title:
         share = passages.with_title / len(passages.ids)
         found["passage"] = Choice("title + text", f"{share:.0%} of the passages have a title")
     if passages.group_column:
-        found["group"] = Choice(passages.group_column, "passages of one article are not negatives of each other")
+        found["group"] = Choice(passages.group_column, "passages of one article are never each other's negatives")
     return found
 
 
 def _warnings(
-    judgements: Mapping[str, "array[int]"], queries: BeirTexts, passages: BeirTexts, bad: BadRows, files: Files
-) -> Iterator[str]:
+    judgments: Mapping[str, "array[int]"], queries: BeirTexts, passages: BeirTexts, bad: BadRows, files: Files
+) -> Iterator[DataWarning]:
     yield from files.warnings
-    if bad.count:
-        reasons = ", ".join(f"{reason} ({count:,})" for reason, count in bad.reasons.most_common(3))
-        yield f"bad rows, left out: {reasons}"
+    yield from bad.warnings()
     if copies := len(repeated(passages.contents)):
-        yield f"{copies:,} passages are duplicates: the same text stands under several ids"
-    judged = {split: {pairs[at] for at in range(0, len(pairs), 2)} for split, pairs in judgements.items()}
+        yield data_warning("duplicate-passages", passages=copies)
+    judged = {split: {pairs[at] for at in range(0, len(pairs), 2)} for split, pairs in judgments.items()}
     texts = {split: {queries.contents[query] for query in found} for split, found in judged.items()}
     for split in ("validation", "test"):
         if shared := texts.get(split, set()) & texts["train"]:
-            yield f"leakage: {len(shared):,} queries of {split} stand in train as well"
-    unused = len(queries.ids) - len(set().union(*judged.values()))
-    if unused:
-        yield f"{unused:,} queries have no judgement and are not used"
+            yield data_warning("leakage", rows=len(shared), split=split, part="text")
+    if unused := len(queries.ids) - len(set().union(*judged.values())):
+        yield data_warning("unused-queries", queries=unused)
 
 
 def find_qrels(folder: Path) -> dict[str, Path]:
-    """The files of judgements, by split; one to train on must be there."""
+    """The files of judgments by split; the one for training must exist."""
     found: dict[str, Path] = {}
     places = [folder / "qrels", folder]
     for place in places:
@@ -255,15 +246,15 @@ def find_qrels(folder: Path) -> dict[str, Path]:
                 found.setdefault(split, path)
     if "train" not in found:
         raise RequestError(
-            f"{folder} has no judgements to train on",
-            seen=f"corpus and queries, and of qrels: {', '.join(path.name for path in found.values()) or 'none'}",
-            try_next=("add qrels/train.tsv with query-id, corpus-id and score",),
+            f"{folder} has no judgments for training",
+            seen=f"a corpus, queries and these qrels: {', '.join(path.name for path in found.values()) or 'none'}",
+            try_next=("add qrels/train.tsv with the columns query-id, corpus-id and score",),
         )
     return {split: found[split] for split in SPLITS if split in found}
 
 
 def read_qrels(source: Source, queries: IdIndex, passages: IdIndex, bad: BadRows) -> tuple["array[int]", "array[int]"]:
-    """Judged pairs as flat arrays: those that answer, those that do not."""
+    """Judged pairs as flat arrays: those where the passage answers the query, and those where it does not."""
     columns = source.columns
     query_column = names.find(("query_id", "qid", "query"), columns) or columns[0]
     passage_column = names.find(("corpus_id", "doc_id", "docid", "pid", "passage_id"), columns)
@@ -287,7 +278,7 @@ def _place(values: Mapping[str, object], column: str, index: IdIndex, where: str
     name = text_of(values, column, "id")
     place = index.find(name)
     if place is None:
-        raise BadValue(column, name, f"the id is not in {where}.jsonl")
+        raise BadValue(column, name, "unknown-id", where=where)
     return place
 
 
@@ -297,4 +288,4 @@ def _score(values: Mapping[str, object], column: str | None) -> float:
     try:
         return float(str(values.get(column)))
     except ValueError:
-        raise BadValue(column, values.get(column), "a score is wanted, which is a number") from None
+        raise BadValue(column, values.get(column), "not-score") from None

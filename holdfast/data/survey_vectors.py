@@ -1,26 +1,30 @@
-"""Surveys an NPZ file of precomputed vectors: row i of the queries belongs to row i of the passages.
+"""Surveys NPZ files of precomputed vectors: row i of the queries belongs to row i of the passages.
 
-Arrays are read in slices from inside the archive, never whole. An array of Python objects is refused: it is a pickle.
+Arrays are read in slices from inside the archive, never as a whole. An array of Python objects is refused: it is a
+pickle, and loading one can run arbitrary code.
 """
 
 import hashlib
 import zipfile
+import zlib
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.errors import RequestError
+from holdfast.core.data_warnings import DataWarning, data_warning
+from holdfast.core.errors import RequestError, install, set_to, type_command
 from holdfast.core.facts import DatasetFacts
 from holdfast.core.plan import Choice
 from holdfast.data import names
 from holdfast.data.badrows import BadRows
-from holdfast.data.data_request import DataRequest, Progress, no_progress
+from holdfast.data.data_request import SPLITS, DataRequest, Progress, no_progress
 from holdfast.data.examples import content_hash
 from holdfast.data.files import Files
-from holdfast.data.rawfile import look_at, reading
-from holdfast.data.split import SPLITS, cut, repeated
+from holdfast.data.rawfile import RawFile, fingerprint_of, look_at, reading
+from holdfast.data.split import repeated, split_off
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,95 +48,112 @@ class VectorArray:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VectorFile:
+    """One file of pairs."""
+
+    split: str
+    raw: RawFile
+    arrays: tuple[VectorArray, ...]
+    queries: VectorArray
+    passages: VectorArray
+    because: str  # why these two arrays are the pairs
+    start: int  # the number of its first row among the rows of all files
+
+    @property
+    def rows(self) -> int:
+        """The number of pairs."""
+        return self.queries.shape[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VectorSurvey:
-    """A file of vectors that was read once."""
+    """Files of vectors that were read once. Rows are numbered through all files, those for training first."""
 
     request: DataRequest
     facts: DatasetFacts
-    path: Path
-    queries: str  # names of the arrays
-    passages: str
-    groups: "array[int]"  # of each row; empty where the file has none
-    usable: bytearray  # 1 for rows that can be used
+    files: tuple[VectorFile, ...]
+    groups: "array[int]"  # of each row, 0 for none; empty if no file has groups
+    usable: bytearray  # 1 for usable rows
     splits: bytearray  # the split of each row
+
+    def queries(self) -> Iterator[tuple[int, "NDArray[Any]"]]:
+        """The query vectors in slices: (number of the first row, vectors)."""
+        return self._slices((file, file.queries) for file in self.files)
+
+    def passages(self) -> Iterator[tuple[int, "NDArray[Any]"]]:
+        """The passage vectors in slices: (number of the first row, vectors)."""
+        return self._slices((file, file.passages) for file in self.files)
+
+    def row_in_file(self, row: int) -> int:
+        """The number of a row in its own file, counted from 1."""
+        return row - max(file.start for file in self.files if file.start <= row) + 1
+
+    def _slices(self, arrays: Iterable[tuple[VectorFile, VectorArray]]) -> Iterator[tuple[int, "NDArray[Any]"]]:
+        for file, one in arrays:
+            for at, rows in slices(file.raw.path, one.name):
+                yield file.start + at, rows
 
 
 def survey_vectors(request: DataRequest, files: Files, on_progress: Progress = no_progress) -> VectorSurvey:
-    """Survey a file of vectors."""
-    path = files.splits["train"][0]
-    if request.task not in (None, "two-tower"):
-        raise RequestError(
-            f"{path.name} holds vectors, which train two-tower, not {request.task}",
-            try_next=(f"holdfast survey {path} --task two-tower",),
-        )
-    raw = look_at(path, None, on_progress)
-    if raw.is_gzip:
-        raise RequestError(f"{path.name} is an NPZ file that was gzipped", try_next=(f"gunzip {path}",))
-    members = list_members(path)
-    queries, passages, because = _find_pair(path, members)
+    """Survey files of vectors."""
+    opened = tuple(_open_all(request, files, on_progress))
+    first, count = opened[0], sum(file.rows for file in opened)
     bad = BadRows(request.max_bad_share)
-    usable = bytearray(b"\1" * queries.shape[0])
-    contents = array("Q", bytes(8 * queries.shape[0]))
-    for member in (queries, passages):
-        for at, rows in slices(path, member.name):
-            _check_rows(path, member.name, at, rows, usable, bad)
-            if member is queries:
-                for offset, row in enumerate(rows):
+    usable = bytearray(b"\1" * count)
+    contents = array("Q", bytes(8 * count))
+    splits = bytearray(SPLITS.index(file.split) for file in opened for _ in range(file.rows))
+    for file in opened:
+        for one in (file.queries, file.passages):
+            for at, rows in slices(file.raw.path, one.name):
+                _check_rows(file, one.name, at, rows, usable, bad)
+                for offset, row in enumerate(rows) if one is file.queries else ():
                     digest = hashlib.blake2b(row.tobytes(), digest_size=8).digest()
-                    contents[at + offset] = int.from_bytes(digest, "little")
-            on_progress(f"looking at {member.name}", at + len(rows), member.shape[0])
+                    contents[file.start + at + offset] = int.from_bytes(digest, "little")
+                on_progress(f"reading the array {one.name}", at + len(rows), one.shape[0])
     bad.refuse_many(sum(usable))
-    groups = _read_groups(path, members, queries.shape[0])
-    shares = {"validation": request.validation_share, "test": request.test_share}
-    splits = cut(groups or contents, [0] * len(contents), shares, request.seed)
-    count = sum(usable)
+    groups = array("Q")
+    if any(_group_array(file) for file in opened):
+        groups = array("Q", (group for file in opened for group in _read_groups(file)))
+    chosen = split_off(splits, groups or contents, [0] * count, [file.split for file in opened], request)
+    counts = {
+        name: sum(keep and split == code for keep, split in zip(usable, splits, strict=True))
+        for code, name in enumerate(SPLITS)
+    }
     facts = DatasetFacts(
         task="two-tower",
         form="vectors",
-        rows=count,
-        columns=tuple(member.name for member in members),
-        roles={"query": (queries.name,), "passage": (passages.name,)},
-        splits={
-            name: sum(keep and split == code for keep, split in zip(usable, splits, strict=True))
-            for code, name in enumerate(SPLITS)
-        },
-        warnings=tuple(_warnings(contents, bad, groups)),
+        rows=sum(usable),
+        columns=tuple(dict.fromkeys(one.name for file in opened for one in file.arrays)),
+        roles={"query": (first.queries.name,), "passage": (first.passages.name,)},
+        splits={name: rows for name, rows in counts.items() if rows or name == "train"},
+        warnings=(*files.warnings, *_warnings(contents, splits, bad, groups)),
         bad_rows=tuple(bad.listed),
         bad_row_count=bad.count,
         choices={
             "format": Choice("NumPy vectors (NPZ)", "its first bytes"),
             "task": Choice("two-tower", "pairs of vectors"),
-            "query": Choice(f"{queries.name}, {queries.shape[1]} numbers each", because),
-            "passage": Choice(f"{passages.name}, {passages.shape[1]} numbers each", because),
-            "splits": Choice("10% for validation and 10% for test", f"cut by content and seed {request.seed}"),
+            "query": Choice(f"{first.queries.name}, {first.queries.shape[1]} numbers each", first.because),
+            "passage": Choice(f"{first.passages.name}, {first.passages.shape[1]} numbers each", first.because),
+            "splits": chosen,
         },
-        files=(str(path),),
-        fingerprint=raw.sha256,
+        files=tuple(str(file.raw.path) for file in opened),
+        fingerprint=fingerprint_of((file.split, file.raw) for file in opened),
     )
-    return VectorSurvey(
-        request=request,
-        facts=facts,
-        path=path,
-        queries=queries.name,
-        passages=passages.name,
-        groups=groups,
-        usable=usable,
-        splits=splits,
-    )
+    return VectorSurvey(request=request, facts=facts, files=opened, groups=groups, usable=usable, splits=splits)
 
 
-def list_members(path: Path) -> list[VectorArray]:
+def list_arrays(path: Path) -> list[VectorArray]:
     """The arrays of an NPZ file, without reading them."""
     numpy = _numpy()
     found = []
-    with reading(path), _opened(path) as archive:
+    with _opened(path) as archive:
         for entry in archive.namelist():
             with archive.open(entry) as file:
                 shape, _, dtype = _header(numpy, file, path, entry)
             if dtype.hasobject:
                 raise RequestError(
-                    f"the array {entry.removesuffix('.npy')!r} of {path.name} holds Python objects",
-                    seen="opening those may run any code, so they never are",
+                    f"the array {entry.removesuffix('.npy')!r} in {path.name} contains Python objects",
+                    seen="loading those can run arbitrary code, so Holdfast never does",
                     try_next=("save it as numbers or text: numpy.asarray(values, dtype=...)",),
                 )
             found.append(VectorArray(name=entry.removesuffix(".npy"), shape=shape, kind=dtype.kind))
@@ -140,13 +161,13 @@ def list_members(path: Path) -> list[VectorArray]:
 
 
 def slices(path: Path, name: str) -> Iterator[tuple[int, "NDArray[Any]"]]:
-    """Read an array's rows in slices: (first row, rows as float32)."""
+    """Read the rows of an array in slices: (first row, rows as float32)."""
     numpy = _numpy()
-    with reading(path), _opened(path) as archive, archive.open(f"{name}.npy") as file:
+    with _opened(path) as archive, archive.open(f"{name}.npy") as file:
         shape, is_fortran, dtype = _header(numpy, file, path, name)
         if is_fortran:
             raise RequestError(
-                f"the array {name!r} of {path.name} is stored column by column",
+                f"the array {name!r} in {path.name} is stored column by column",
                 try_next=("save it with numpy.ascontiguousarray(array)",),
             )
         row_bytes = dtype.itemsize * shape[1]
@@ -154,74 +175,127 @@ def slices(path: Path, name: str) -> Iterator[tuple[int, "NDArray[Any]"]]:
             count = min(_SLICE_ROWS, shape[0] - at)
             held = file.read(count * row_bytes)
             if len(held) < count * row_bytes:
-                raise RequestError(f"the array {name!r} of {path.name} is cut off", seen=f"at row {at:,}")
+                raise RequestError(f"the array {name!r} in {path.name} is truncated", seen=f"it ends at row {at:,}")
             yield at, numpy.frombuffer(held, dtype=dtype).reshape(count, shape[1]).astype(numpy.float32)
 
 
-def _find_pair(path: Path, members: list[VectorArray]) -> tuple[VectorArray, VectorArray, str]:
-    tables = [member for member in members if len(member.shape) == 2 and member.kind == "f"]
-    by_name = {member.name: member for member in tables}
+def _open_all(request: DataRequest, files: Files, on_progress: Progress) -> Iterator[VectorFile]:
+    """Open every file of every split, those for training first; all must have vectors of the same sizes."""
+    start, sizes = 0, None
+    for split in SPLITS:
+        for path in files.splits.get(split, ()):
+            if request.task not in (None, "two-tower"):
+                raise RequestError(
+                    f"{path.name} has vectors, which can train two-tower but not {request.task}",
+                    try_next=(set_to("task", "two-tower"),),
+                    setting="task",
+                )
+            raw = look_at(path, None, on_progress)
+            if raw.binary != "npz":
+                raise RequestError("vectors cannot be mixed with rows of text", seen=f"{path.name} is not an NPZ file")
+            if raw.is_gzip:
+                raise RequestError(
+                    f"{path.name} is a gzipped NPZ file, which cannot be read in slices",
+                    try_next=(type_command(f"gunzip {path}"),),
+                )
+            arrays = list_arrays(path)
+            queries, passages, because = _find_pair(path, arrays)
+            found = queries.shape[1], passages.shape[1]
+            if sizes not in (None, found):
+                raise RequestError(
+                    f"the vectors in {path.name} have other sizes than those for training",
+                    seen=f"queries and passages of {found[0]} and {found[1]} numbers, not {sizes[0]} and {sizes[1]}",
+                )
+            sizes = found
+            yield VectorFile(
+                split=split,
+                raw=raw,
+                arrays=tuple(arrays),
+                queries=queries,
+                passages=passages,
+                because=because,
+                start=start,
+            )
+            start += queries.shape[0]
+
+
+def _find_pair(path: Path, arrays: list[VectorArray]) -> tuple[VectorArray, VectorArray, str]:
+    tables = [one for one in arrays if len(one.shape) == 2 and one.kind == "f"]
+    by_name = {one.name: one for one in tables}
     query, passage = names.find(_QUERY, tuple(by_name)), names.find(_PASSAGE, tuple(by_name))
-    held = ", ".join(f"{member.name} {'x'.join(map(str, member.shape))}" for member in members)
+    held = ", ".join(f"{one.name} {'x'.join(map(str, one.shape))}" for one in arrays)
     if query and passage:
-        pair, because = (by_name[query], by_name[passage]), "named so"
+        pair, because = (by_name[query], by_name[passage]), "by name"
     elif len(tables) == 2:
-        pair, because = (tables[0], tables[1]), "the two arrays of vectors, in their order"
+        pair, because = (tables[0], tables[1]), "the only two arrays of vectors, in their order"
     else:
         raise RequestError(
-            f"{path.name} does not hold one array of queries and one of passages",
+            f"found no pair of queries and passages in {path.name}",
             seen=held or "no arrays",
-            try_next=("numpy.savez(FILE, queries=..., passages=...), both of numbers with a row for each pair",),
+            try_next=("numpy.savez(FILE, queries=..., passages=...), both with one row of numbers for each pair",),
         )
     if pair[0].shape[0] != pair[1].shape[0]:
         raise RequestError(
-            f"{path.name} has a different number of queries and passages, so they are not pairs",
+            f"{path.name} has different numbers of queries and passages, so they are not pairs",
             seen=held,
-            try_next=("give row i of the passages for row i of the queries",),
+            try_next=("save the passage of query i as row i of the passages",),
         )
     if pair[0].shape[0] < 2 or not pair[0].shape[1] or not pair[1].shape[1]:
-        raise RequestError(f"{path.name} holds too few vectors to train on", seen=held)
+        raise RequestError(f"{path.name} has too few vectors to train on", seen=held)
     return *pair, because
 
 
-def _check_rows(path: Path, name: str, at: int, rows: "NDArray[Any]", usable: bytearray, bad: BadRows) -> None:
+def _check_rows(file: VectorFile, name: str, at: int, rows: "NDArray[Any]", usable: bytearray, bad: BadRows) -> None:
     numpy = _numpy()
     finite = numpy.isfinite(rows).all(axis=1)
     nonzero = rows.any(axis=1)
     for offset in numpy.flatnonzero(~(finite & nonzero)).tolist():
-        if usable[at + offset]:
-            usable[at + offset] = 0
-            reason = "the vector is all zeros" if finite[offset] else "the vector holds NaN or infinity"
-            bad.add(path, at + offset + 1, reason, column=name)
+        if usable[file.start + at + offset]:
+            usable[file.start + at + offset] = 0
+            kind = "zero-vector" if finite[offset] else "not-finite"
+            bad.add(file.raw.path, at + offset + 1, kind, column=name)
 
 
-def _read_groups(path: Path, members: list[VectorArray], count: int) -> "array[int]":
-    name = names.find(_GROUP, tuple(member.name for member in members))
-    member = next((one for one in members if one.name == name), None)
-    if member is None or member.shape != (count,):
-        return array("Q")
-    with reading(path), _numpy().load(path, allow_pickle=False) as archive:
-        return array("Q", (content_hash(str(value)) for value in archive[member.name].tolist()))
+def _group_array(file: VectorFile) -> VectorArray | None:
+    name = names.find(_GROUP, tuple(one.name for one in file.arrays))
+    return next((one for one in file.arrays if one.name == name and one.shape == (file.rows,)), None)
 
 
-def _warnings(contents: "array[int]", bad: BadRows, groups: "array[int]") -> Iterator[str]:
-    if bad.count:
-        reasons = ", ".join(f"{reason} ({count:,})" for reason, count in bad.reasons.most_common(3))
-        yield f"bad rows, left out: {reasons}"
+def _read_groups(file: VectorFile) -> Iterator[int]:
+    """The group of each row; 0 where the file has none."""
+    found = _group_array(file)
+    if not found:
+        yield from [0] * file.rows
+        return
+    with reading(file.raw.path), _numpy().load(file.raw.path, allow_pickle=False) as archive:
+        yield from (content_hash(str(value)) for value in archive[found.name].tolist())
+
+
+def _warnings(contents: "array[int]", splits: bytearray, bad: BadRows, groups: "array[int]") -> Iterator[DataWarning]:
+    yield from bad.warnings()
     if copies := len(repeated(contents)):
-        yield f"{copies:,} queries have duplicates: the same vector stands in several rows"
+        yield data_warning("duplicate-vectors", queries=copies)
+    seen: list[set[int]] = [set() for _ in SPLITS]
+    for content, split in zip(contents, splits, strict=True):
+        seen[split].add(content)
+    for code in (1, 2):
+        if shared := len(seen[0] & seen[code]):
+            yield data_warning("leakage", rows=shared, split=SPLITS[code], part="query")
     if not groups:
-        yield "no array of groups (article_ids), so vectors of one article may become each other's negatives"
+        yield data_warning("ungrouped-vectors")
 
 
-def _opened(path: Path) -> zipfile.ZipFile:
+@contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    """The archive; whatever is wrong with it or with an array in it becomes a RequestError."""
     try:
-        return zipfile.ZipFile(path)
-    except zipfile.BadZipFile as error:
+        with reading(path), zipfile.ZipFile(path) as archive:
+            yield archive
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:  # RuntimeError: encrypted
         raise RequestError(
-            f"{path.name} is damaged: it cannot be opened as NPZ",
+            f"{path.name} is damaged: it cannot be read as NPZ",
             seen=str(error),
-            try_next=("copy or make it again",),
+            try_next=("copy or create it again",),
         ) from error
 
 
@@ -234,7 +308,7 @@ def _header(numpy: Any, file: Any, path: Path, name: str) -> tuple[tuple[int, ..
         version = numpy.lib.format.read_magic(file)
         shape, is_fortran, dtype = read[version](file)
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile, OSError) as error:
-        raise RequestError(f"the array {name!r} of {path.name} cannot be read", seen=str(error)[:200]) from error
+        raise RequestError(f"cannot read the array {name!r} in {path.name}", seen=str(error)[:200]) from error
     return shape, is_fortran, dtype
 
 
@@ -243,8 +317,6 @@ def _numpy() -> Any:
         import numpy
     except ImportError as error:
         raise RequestError(
-            "files of vectors need an extra that is not installed",
-            seen=str(error),
-            try_next=("pip install 'holdfast[train]'",),
+            "files of vectors need an extra that is not installed", seen=str(error), try_next=(install("train"),)
         ) from error
     return numpy

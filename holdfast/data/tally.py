@@ -1,4 +1,4 @@
-"""What is remembered of every example while a dataset is read: numbers in flat arrays, some 40 bytes an example."""
+"""What is kept of every example while a dataset is read: numbers in flat arrays, about 40 bytes an example."""
 
 from array import array
 from collections import Counter
@@ -8,11 +8,11 @@ from holdfast.core.facts import Lengths, LengthUnit
 from holdfast.data.examples import Example, content_hash
 from holdfast.data.label_forms import in_order
 
-# Tokens are counted in all texts, or in a sample by content where there are more than this.
+# Tokens are counted in all texts, or in a sample chosen by content where there are more than this.
 SAMPLED_TEXTS = 20_000
 SAMPLED_CHARACTERS = 30_000_000
 _MASK = (1 << 64) - 1
-_FEW_SPACES = 15  # characters a word: text without spaces between words, such as Chinese
+_FEW_SPACES = 15  # characters per word, from which a text has no spaces between words, as in Chinese
 
 # The parts of an example, as their lengths are reported.
 ROLE_OF_PART = {
@@ -31,11 +31,11 @@ class Tally:
         self._labels = array("i")  # of all examples, one after the other
         self._label_starts = array("Q", (0,))
         self.splits = bytearray()  # number of the split
-        self.rows = array("Q")  # where the row stands in its file
+        self.rows = array("Q")  # the line or number of the row in its file
         self.label_numbers: dict[str, int] = {}
         self.label_counts: Counter[int] = Counter()
         self.unlabelled = 0
-        self.replaced = 0  # texts with the mark of letters that were lost before
+        self.replaced = 0  # texts with U+FFFD, which replaces lost letters
         self.lengths: dict[str, TextLengths] = {}
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class Tally:
         return self._labels[self._label_starts[at] : self._label_starts[at + 1]]
 
     def classes(self) -> "array[int]":
-        """The label to stratify each example by: its rarest one, so that rare ones are spread over the splits."""
+        """The label to stratify each example by: its rarest one, so that rare labels are spread over the splits."""
         names = in_order(self.label_numbers)
         by_rarity = sorted(names, key=lambda name: self.label_counts[self.label_numbers[name]])
         rank = {self.label_numbers[name]: at for at, name in enumerate(by_rarity)}
@@ -119,16 +119,16 @@ class TextLengths:
         return summarize("tokens", self.token_counts, limit, is_sample=self._below < 1 << 64)
 
     def share_over(self, limit: int) -> float:
-        """The share of texts with more tokens than this, once they were counted."""
+        """The share of texts with more tokens than this, once they are counted."""
         return sum(count > limit for count in self.token_counts) / max(1, len(self.token_counts))
 
     def summary(self) -> Lengths:
-        """The lengths in words, or in characters where words are not set apart by spaces."""
+        """The lengths in words, or in characters where words are not separated by spaces."""
         unit, counts = self._measured()
         return summarize(unit, counts)
 
     def histogram(self, bars: int = 24) -> list[tuple[int, int]]:
-        """Shortest length and number of texts of each bar, evenly wide; the last one holds the longest of 100 too."""
+        """The shortest length and the number of texts of each bar; the last bar includes the longest 1%."""
         _, counts = self._measured()
         highest = sorted(counts)[round((len(counts) - 1) * 0.99)]
         width = highest // bars + 1
@@ -142,7 +142,7 @@ class TextLengths:
 
 
 def summarize(unit: LengthUnit, counts: "array[int]", limit: int | None = None, *, is_sample: bool = False) -> Lengths:
-    """Median, mean and the long end of some lengths."""
+    """Median, mean and highest percentiles of some lengths."""
     ordered = sorted(counts)
     last = len(ordered) - 1
     return Lengths(

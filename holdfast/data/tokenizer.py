@@ -10,12 +10,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import RequestError, install
 
 TOKENIZER = "tokenizer.json"
 _BATCH_TEXTS = 1000
 _BATCH_CHARACTERS = 2_000_000
-_NO_LIMIT = 1_000_000  # tokenizers that know no limit say 10**30
+_NO_LIMIT = 1_000_000  # tokenizers without a limit say 10**30
 # Families whose position numbers start after the padding token's, so that fewer are left for text.
 _OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer", "xlm-roberta-xl", "data2vec-text")
 
@@ -23,11 +23,11 @@ _OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer
 _MOST_WORDS = 200_000
 
 
-_LONGEST_WORD = 40  # longer ones hardly come again
+_LONGEST_WORD = 40  # longer ones are rarely repeated
 
 
 def can_go_by_word(tokenizer: Any) -> bool:
-    """Say whether the tokenizer is of the kind for which words are apart from each other."""
+    """Whether the tokenizer treats words independently of each other."""
     form = json.loads(tokenizer.to_str())
     normalizer, splitter = form.get("normalizer") or {}, form.get("pre_tokenizer") or {}
     if normalizer.get("type") != "BertNormalizer" or not normalizer.get("clean_text", True):
@@ -54,8 +54,8 @@ class WordCache:
         self._ids: dict[str, list[int]] = {"": []}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The token ids of some texts, without marks around them."""
-        # Only what is a space to every BERT tokenizer parts words; rarer ones stay inside and go to the library.
+        """The token ids of some texts, without special tokens."""
+        # Only what every BERT tokenizer treats as a space separates words; rarer spaces are left to the library.
         words = [text.replace("\n", " ").replace("\t", " ").replace("\r", " ").split(" ") for text in texts]
         if len(self._ids) > _MOST_WORDS:
             self._ids = {"": []}
@@ -77,7 +77,7 @@ class WordCache:
 
 @dataclass(frozen=True)
 class ModelTokenizer:
-    """A model folder's tokenizer, with the marks it puts around a text."""
+    """The tokenizer of a model folder, with the special tokens it puts around a text."""
 
     folder: Path
 
@@ -87,26 +87,25 @@ class ModelTokenizer:
                 f"the folder {self.folder} has no {TOKENIZER}",
                 seen=_seen_in(self.folder),
                 try_next=(
-                    "give the folder of a model with a fast tokenizer",
-                    "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) writes one from older files",
+                    "use a model with a fast tokenizer",
+                    "create one from older files: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
                 ),
+                setting="model",
             )
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The tokenizer; its own padding and cutting are switched off."""
+        """The tokenizer, with its own padding and truncation switched off."""
         try:
             from tokenizers import Tokenizer
         except ImportError as error:
             raise RequestError(
-                "counting and writing tokens needs an extra that is not installed",
-                seen=str(error),
-                try_next=("pip install 'holdfast[train]'",),
+                "tokenizing needs an extra that is not installed", seen=str(error), try_next=(install("train"),)
             ) from error
         try:
             tokenizer = Tokenizer.from_file(str(self.folder / TOKENIZER))
         except Exception as error:  # the library raises plain Exception for a damaged file
-            raise RequestError(f"{self.folder / TOKENIZER} cannot be read", seen=str(error)[:200]) from error
+            raise RequestError(f"cannot read {self.folder / TOKENIZER}", seen=str(error)[:200]) from error
         tokenizer.no_padding()
         tokenizer.no_truncation()
         return tokenizer
@@ -117,7 +116,7 @@ class ModelTokenizer:
 
     @cached_property
     def marks(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The tokens put before and after a text, such as [CLS] and [SEP]."""
+        """The special tokens put before and after a text, such as [CLS] and [SEP]."""
         bare = self.tokenizer.encode("a", add_special_tokens=False).ids
         full = self.tokenizer.encode("a").ids
         before = next((at for at in range(len(full) - len(bare) + 1) if full[at : at + len(bare)] == bare), len(full))
@@ -125,7 +124,7 @@ class ModelTokenizer:
 
     @cached_property
     def limit(self) -> int | None:
-        """Tokens the model takes, marks included; None when its files do not say."""
+        """The model's maximum number of tokens, special tokens included; None when its files do not say."""
         config, own = self.config, self.own_config
         limits = [own.get("model_max_length"), _positions(config)]
         known = [int(limit) for limit in limits if isinstance(limit, (int, float)) and 0 < limit < _NO_LIMIT]
@@ -143,33 +142,33 @@ class ModelTokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of the tokenizer's file."""
+        """The SHA-256 of the tokenizer's file."""
         return hashlib.sha256((self.folder / TOKENIZER).read_bytes()).hexdigest()
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The token ids of some texts, without the marks around them."""
+        """The token ids of some texts, without special tokens."""
         if self._words:
             return self._words.encode(texts)
         return [encoding.ids for encoding in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
     def count(self, texts: Sequence[str]) -> "array[int]":
-        """How many tokens each text has, the marks around it included."""
+        """How many tokens each text has, special tokens included."""
         around = sum(map(len, self.marks))
         return array("I", (len(ids) + around for batch in batches(texts) for ids in self.encode(batch)))
 
     def encode_with_places(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
-        """The token ids of some texts without marks, and the character at which each token starts."""
+        """The token ids of some texts without special tokens, and the character at which each token starts."""
         encodings = self.tokenizer.encode_batch(texts, add_special_tokens=False)
         return [(encoding.ids, [start for start, _ in encoding.offsets]) for encoding in encodings]
 
     def id_of(self, token: str) -> tuple[int, ...]:
-        """The id of a token as a tuple of one; empty when there is no such token."""
+        """The id of a token as a tuple of one; empty if there is no such token."""
         found = self.tokenizer.token_to_id(token) if token else None
         return () if found is None else (found,)
 
     @cached_property
     def own_chat_template(self) -> str:
-        """The chat template among the model's files; empty when there is none."""
+        """The chat template among the model's files; empty if there is none."""
         file = self.folder / "chat_template.jinja"
         if file.is_file():
             return file.read_text(encoding="utf-8")
@@ -182,7 +181,7 @@ class ModelTokenizer:
         return template if isinstance(template, str) else ""
 
     def special(self, name: str) -> str:
-        """A special token as text, such as that of `eos_token`; empty when there is none."""
+        """A special token as text, such as that of `eos_token`; empty if there is none."""
         for file in ("tokenizer_config.json", "special_tokens_map.json"):
             token = _read_json(self.folder / file).get(name)
             text = token.get("content") if isinstance(token, dict) else token
@@ -192,7 +191,7 @@ class ModelTokenizer:
 
 
 def batches(texts: Iterable[Any], length: Any = len) -> Iterator[list[Any]]:
-    """Group texts so that neither their number nor their characters become many."""
+    """Group texts into batches with a limited number of texts and characters."""
     held: list[Any] = []
     characters = 0
     for text in texts:
@@ -224,5 +223,5 @@ def _read_json(path: Path) -> Mapping[str, Any]:
 
 def _seen_in(folder: Path) -> str:
     if not folder.is_dir():
-        return "no such folder"
-    return ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "it is empty"
+        return "the folder does not exist"
+    return ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "an empty folder"

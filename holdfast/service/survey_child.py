@@ -84,14 +84,14 @@ def _preview(request: "DataRequest", on_progress: "Progress") -> dict[str, objec
     """The columns of a file and its first rows, before anything is decided about them."""
     from holdfast.data.badrows import BadRows
     from holdfast.data.read import open_source
-    from holdfast.data.survey_vectors import list_members
+    from holdfast.data.survey_vectors import list_arrays
 
     source = open_source(request.path, request, on_progress)
     columns: tuple[str, ...] = source.columns
     rows: list[list[object]]
     if source.kind == "npz":
         columns = ("array", "shape")
-        arrays = islice(list_members(source.path), _PREVIEW_ROWS)
+        arrays = islice(list_arrays(source.path), _PREVIEW_ROWS)
         rows = [[one.name, " x ".join(map(str, one.shape))] for one in arrays]
     else:
         first = islice(source.rows(BadRows(1.0)), _PREVIEW_ROWS)

@@ -18,7 +18,7 @@ from holdfast.data.shards import (
     ArrayWriter,
     has_array,
     open_array,
-    open_manifest,
+    require_manifest,
     open_texts,
     open_tokens,
     read_manifest,
@@ -47,7 +47,7 @@ class TestClassify:
         _, done = prepared(
             write("a.csv", rows), bert_folder, tmp_path / "out", on_progress=lambda *what: seen.append(what)
         )
-        manifest = open_manifest(tmp_path / "out")
+        manifest = require_manifest(tmp_path / "out")
         assert (manifest["task"], manifest["labels"], manifest["multi_label"]) == (
             "classify",
             ["no", "perhaps", "yes"],
@@ -321,7 +321,7 @@ class TestWholeOrAbsent:
             (out / "manifest.json").write_text(json.dumps({**manifest, "format": 0}))
         assert read_manifest(out) is None
         with pytest.raises(RequestError, match="no whole prepared data"):
-            open_manifest(out)
+            require_manifest(out)
         _, again = prepared(path, bert_folder, out)
         assert not again.is_reused
         assert read_manifest(out)
