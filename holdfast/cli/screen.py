@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 from msgspec.structs import replace
 
@@ -112,13 +112,13 @@ class Screen:
                 self._write(f"\x1b[{self._drawn}F\x1b[J")
                 self._drawn = 0
 
-    def working(self, what: str, done: int = 0, total: int | None = None) -> None:
+    def working(self, what: str, done: int = 0, total: int | None = None, unit: Literal["", "bytes"] = "") -> None:
         """Show how far something is, once it takes a while."""
         now = time.monotonic()
         if what != self._what:
             self._what, self._what_at = what, now
         if now - self._what_at >= _SHOWN_AFTER_SECONDS:
-            self.move([working_text(ev.Working(what=what, done=done, total=total), now - self._what_at)])
+            self.move([working_text(ev.Working(what=what, done=done, total=total, unit=unit), now - self._what_at)])
 
     def _write(self, text: str) -> None:
         if self._stream:

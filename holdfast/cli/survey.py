@@ -14,6 +14,7 @@ from holdfast.core.artifacts import to_json
 from holdfast.core.facts import DatasetFacts
 from holdfast.data.badrows import describe
 from holdfast.data.data_request import TASKS, DataRequest
+from holdfast.data.survey_dataset import printed_facts
 from holdfast.data.survey_dataset import survey as survey_dataset
 from holdfast.data.tokenizer import ModelTokenizer
 
@@ -70,7 +71,7 @@ def survey(data: Path, tokenizer: Path | None, as_json: bool, delimiter: str | N
         facts = survey_dataset(request, tokens, screen.working).facts
     finally:
         screen.erase()
-    click.echo(to_json(facts) if as_json else render_facts(facts))
+    click.echo(to_json(printed_facts(facts)) if as_json else render_facts(facts))
 
 
 def render_facts(facts: DatasetFacts) -> str:
@@ -88,14 +89,14 @@ def _lines(facts: DatasetFacts) -> Iterator[str]:
         yield from _entry("label names" if facts.multi_label else "classes", _labels(facts))
     for role, found in facts.lengths.items():
         sampled = f", from a sample of {found.measured:,}" if found.is_sample else ""
-        limit = f"; the model takes {found.limit:,}" if found.limit else ""
+        limit = f"; the model's limit is {found.limit:,}" if found.limit else ""
         yield from _entry(
             f"{role} lengths",
             f"median {found.median:g} {found.unit}, 95% within {found.p95:,}, longest {found.longest:,}"
             f"{limit}{sampled}",
         )
     for warning in facts.warnings:
-        yield from _wrapped(warning, "[!]  ", 5)
+        yield from _wrapped(warning.line, "[!]  ", 5)
     for bad in facts.bad_rows[:_SHOWN_BAD_ROWS]:
         yield from _wrapped(describe(bad), "     bad: ", 10)
     if facts.bad_row_count > _SHOWN_BAD_ROWS:

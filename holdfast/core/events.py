@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.core.data_warnings import DataWarning
 from holdfast.core.plan import Reason
 
 Device = str  # "cpu", "mps", "cuda" or "cuda:1"
@@ -81,7 +82,7 @@ class Surveyed(Event, frozen=True, kw_only=True):
     splits: dict[str, int]
     labels: int = 0
     choices: dict[str, Any] = {}
-    warnings: list[Any] = []
+    warnings: tuple[DataWarning, ...] = ()
     bad_row_count: int = 0
 
 

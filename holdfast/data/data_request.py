@@ -12,11 +12,11 @@ TASKS: tuple[Task, ...] = ("classify", "causal", "two-tower")
 class Progress(Protocol):
     """Called with what is being done, how much of it is done, the total where it is known, and the unit of both."""
 
-    def __call__(self, what: str, done: int, whole: int | None, unit: Literal["", "bytes"] = "") -> None:
+    def __call__(self, what: str, done: int, total: int | None, unit: Literal["", "bytes"] = "", /) -> None:
         """Show how far the work is."""
 
 
-def no_progress(what: str, done: int, whole: int | None, unit: Literal["", "bytes"] = "") -> None:
+def no_progress(what: str, done: int, total: int | None, unit: Literal["", "bytes"] = "") -> None:
     """Show nothing."""
 
 

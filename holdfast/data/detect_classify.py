@@ -128,7 +128,10 @@ def _finished(
         form=labels.value,
         roles=roles,
         choices={
-            "form": Choice(labels.value, f"text in {' + '.join(columns)}, labels in {', '.join(form.columns[:4])}"),
+            "form": Choice(
+                labels.value,
+                f"text in {' + '.join(map(repr, columns))}, labels in {', '.join(map(repr, form.columns[:4]))}",
+            ),
             "text column": Choice(" + ".join(columns), because),
             **choices,
         },

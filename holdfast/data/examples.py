@@ -199,7 +199,7 @@ def _key(parts: list[tuple[str, str]]) -> str:
     return "\n".join(before) or parts[0][1]
 
 
-_TEXT_KEYS = ("text", "contents", "content", "passage", "document")
+_PASSAGE_KEYS = ("text", "contents", "content", "passage", "document")
 
 
 class MatchRows:
@@ -258,7 +258,7 @@ def passages_in(value: object, column: str) -> list[str]:
 def _passage(item: object, column: str) -> str:
     if not isinstance(item, dict):
         return plain_text(item, column)
-    text = next((plain_text(item[key], column) for key in _TEXT_KEYS if key in item), "")
+    text = next((plain_text(item[key], column) for key in _PASSAGE_KEYS if key in item), "")
     title = plain_text(item.get("title"), column)
     return f"{title} {text}".strip()
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.data_warnings import DataWarning, data_warning
-from holdfast.core.errors import MachineError, RequestError, install, type_command
 from holdfast.core.disk_space import FULL, slug_of, why_not
+from holdfast.core.errors import MachineError, RequestError, install, type_command
 from holdfast.data.csvrows import Row
 from holdfast.data.rawfile import RawFile, open_bytes
 

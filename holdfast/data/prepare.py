@@ -17,9 +17,9 @@ from typing import Literal
 from msgspec import structs
 
 from holdfast.core.artifacts import to_plain
+from holdfast.core.disk_space import FULL, why_not
 from holdfast.core.errors import MachineError, RequestError, set_to
 from holdfast.core.plan import Choice
-from holdfast.core.disk_space import FULL, why_not
 from holdfast.core.runfolder import MANIFEST
 from holdfast.data.data_request import Progress, no_progress
 from holdfast.data.prepare_causal import prepare_causal

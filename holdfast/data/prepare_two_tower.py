@@ -63,9 +63,9 @@ class TowerWriter:
         if len(pairs):
             write_array(self._folder, "train.negatives", pairs, np.int64)
 
-    def manifest(self, choices: Mapping[str, Choice[str | int]]) -> Manifest:
+    def manifest(self, choices: Mapping[str, Choice[str]]) -> Manifest:
         """What the manifest says about the texts."""
-        overlong: Choice[str | int] = Choice("truncate", f"{self._overlong:,} texts were longer and lost their end")
+        overlong: Choice[str] = Choice("truncate", f"{self._overlong:,} texts were longer and lost their end")
         return Manifest(
             task="two-tower",
             form="text",
@@ -84,8 +84,9 @@ class TowerWriter:
             for body in self._tokens.encode([prefix + text for text in batch] if prefix else batch):
                 self._overlong += len(body) > room
                 writer.add(before, body[:room], after)
-            for text in batch if shown else ():
-                shown.add(text)
+            if shown:
+                for text in batch:
+                    shown.add(text)
             self._done += len(batch)
             self._on_progress("tokenizing", self._done, self._total)
         if shown:
@@ -215,7 +216,7 @@ def prepare_vectors(survey: VectorSurvey, folder: Path, on_progress: Progress) -
 
 def _vector_near_misses(
     survey: VectorSurvey, folder: Path, is_train: NDArray[np.bool_], numbers: Indices
-) -> dict[str, Choice[str | int]]:
+) -> dict[str, Choice[str]]:
     """Near-misses of vectors are given by row, counted from 0 as numpy does."""
     places = np.cumsum(is_train) - 1
 
@@ -311,7 +312,7 @@ def add_near_misses(
     find_query: Callable[[str], int | None],
     find_passage: Callable[[str], int | None],
     pairs: "array[int]",
-) -> dict[str, Choice[str | int]]:
+) -> dict[str, Choice[str]]:
     """Add the near-misses in the user's file to (query, passage) pairs; returns how many were found in the data."""
     if request.negatives is None:
         return {}

@@ -64,7 +64,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, int] = {}  # every array and its bytes; a folder with other sizes is incomplete
     max_length: int = 0  # maximum number of tokens in a text, special tokens included; 0 for vectors
     tokenizer_sha256: str = ""
-    choices: dict[str, Choice[str | int]] = {}  # what was decided while preparing, and why
+    choices: dict[str, Choice[Any]] = {}  # what was decided while preparing, and why
     bad_rows: tuple[BadRow, ...] = ()  # the first of those left out while preparing
     bad_row_count: int = 0
     overlong_rows: int = 0  # texts over the maximum length

@@ -3,6 +3,9 @@
 Reads: the user's files. Leaves: `DatasetFacts`, which a run keeps as `dataset.json`.
 """
 
+from dataclasses import fields
+
+from holdfast.core.facts import DatasetFacts
 from holdfast.data.data_request import DataRequest, Progress, no_progress
 from holdfast.data.files import find_files
 from holdfast.data.magic import name_of_binary
@@ -13,6 +16,12 @@ from holdfast.data.survey_vectors import VectorSurvey, survey_vectors
 from holdfast.data.tokenizer import ModelTokenizer
 
 Survey = TableSurvey | BeirSurvey | VectorSurvey
+
+
+def printed_facts(facts: DatasetFacts) -> dict[str, object]:
+    """The facts as `survey --json` and the service show them: warnings as sentences, and their values next to them."""
+    printed = {"warnings": [one.line for one in facts.warnings], "warning_details": facts.warnings}
+    return {field.name: printed.pop(field.name, getattr(facts, field.name)) for field in fields(facts)} | printed
 
 
 def survey(request: DataRequest, tokens: ModelTokenizer | None = None, on_progress: Progress = no_progress) -> Survey:

@@ -7,7 +7,8 @@ from textwrap import indent
 from typing import Any
 
 from holdfast.core.artifacts import to_plain, write_artifact
-from holdfast.core.runfolder import ABOUT_MODEL, MANIFEST, METRICS, MISJUDGED, model_folder
+from holdfast.core.runfolder import ABOUT_MODEL, METRICS, MISJUDGED, model_folder
+from holdfast.data.shards import Manifest, require_manifest
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.ranks import Ranks
 from holdfast.engine.sharding import unshard
@@ -34,8 +35,8 @@ def export_finished(task: Task, settings: AttemptSettings, ranks: Ranks, steps: 
 
 def write_about(folder: Path, settings: AttemptSettings) -> None:
     """Write `holdfast.json`: what the model takes and gives, so that its folder alone is enough to use it."""
-    manifest = json.loads((settings.prepared_path / MANIFEST).read_text(encoding="utf-8"))
-    kept = {name: manifest[name] for name in _KEPT if name in manifest}
+    manifest = require_manifest(settings.prepared_path)
+    kept = {name: value for name in _KEPT if (value := getattr(manifest, name))}
     write_artifact(folder, ABOUT_MODEL, {"task": settings.task, "base_model": Path(settings.model).name, **kept})
 
 
@@ -50,7 +51,7 @@ _SHOWN = ("batch_size", "epochs", "max_steps", "lr", "schedule", "warmup_ratio",
 
 def write_card(folder: Path, settings: AttemptSettings, metrics: Mapping[str, Any]) -> None:
     """Write README.md, the model card, in place of any that a library wrote."""
-    manifest = json.loads((settings.prepared_path / MANIFEST).read_text(encoding="utf-8"))
+    manifest = require_manifest(settings.prepared_path)
     tag, kind = _TAGS[settings.task]
     base = Path(settings.model).name
     parts = [
@@ -70,16 +71,13 @@ def write_card(folder: Path, settings: AttemptSettings, metrics: Mapping[str, An
     (folder / "README.md").write_text("\n".join(parts), encoding="utf-8")
 
 
-def _data(manifest: Mapping[str, Any]) -> list[str]:
-    splits = manifest["splits"]
-    lines = []
-    if isinstance(splits, Mapping):
-        lines += ["| split | rows | tokens |\n|---|---|---|"]
-        lines += [f"| {name} | {facts.get('rows', '')} | {facts.get('tokens', '')} |" for name, facts in splits.items()]
-    if labels := manifest.get("labels"):
+def _data(manifest: Manifest) -> list[str]:
+    lines = ["| split | rows | tokens |\n|---|---|---|"]
+    lines += [f"| {name} | {size.rows} | {size.tokens} |" for name, size in manifest.splits.items()]
+    if labels := manifest.labels:
         lines.append(f"\n{len(labels)} labels: {', '.join(map(str, labels[:30]))}{' ...' if len(labels) > 30 else ''}")
-    if manifest.get("max_length"):
-        lines.append(f"\nTexts have at most {manifest['max_length']:,} tokens.")
+    if manifest.max_length:
+        lines.append(f"\nTexts have at most {manifest.max_length:,} tokens.")
     return lines
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.core.errors import RequestError
-from holdfast.data.shards import open_array, open_tokens
+from holdfast.data.shards import Manifest, open_array, open_tokens
 from holdfast.engine.data_order import Indices
 from holdfast.engine.retrieval import judgements_of
 from holdfast.engine.tower_options import TowerOptions
@@ -28,11 +28,11 @@ class StepPassages:
 class RetrievalData:
     """Queries and passages; an example is a query with one passage that answers it."""
 
-    def __init__(self, folder: Path, manifest: dict[str, Any], options: TowerOptions):
-        self.is_text = manifest["form"] == "text"
+    def __init__(self, folder: Path, manifest: Manifest, options: TowerOptions):
+        self.is_text = manifest.form == "text"
         self.corpus = _open(folder, "corpus", self.is_text)
-        self.queries = {split: _open(folder, split, self.is_text) for split in manifest["splits"]}
-        qrels = {split: np.asarray(open_array(folder, f"{split}.qrels")) for split in manifest["splits"]}
+        self.queries = {split: _open(folder, split, self.is_text) for split in manifest.splits}
+        qrels = {split: np.asarray(open_array(folder, f"{split}.qrels")) for split in manifest.splits}
         self._groups = np.asarray(open_array(folder, "corpus.groups")) if _has(folder, "corpus.groups") else None
         corpus_contents = contents(self.corpus)
         masked = self._groups if options.same_article == "masked" else None

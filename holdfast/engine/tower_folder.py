@@ -16,6 +16,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import RequestError
+from holdfast.data.shards import Manifest
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.fast.packing_check import proven_offset
 from holdfast.engine.fast.rng import DropoutRng
@@ -61,7 +62,7 @@ def load_towers(
 
 
 def save_towers(
-    folder: Path, towers: Sequence[nn.Module], temperature: float, settings: AttemptSettings, manifest: dict[str, Any]
+    folder: Path, towers: Sequence[nn.Module], temperature: float, settings: AttemptSettings, manifest: Manifest
 ) -> None:
     """Write finished towers."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -71,8 +72,7 @@ def save_towers(
         target.mkdir(exist_ok=True)
         if isinstance(tower, TextTower):
             tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder(settings))
-            prefixes = manifest.get("prefixes", {})
-            write_sentence_folder(target, tower.body, tokenizer, tower.pooling, manifest["max_length"], prefixes)
+            write_sentence_folder(target, tower.body, tokenizer, tower.pooling, manifest.max_length, manifest.prefixes)
         elif isinstance(tower, VectorTower):
             write_artifact(target, _SHAPE, tower.shape)
             save_file(dict(tower.state_dict()), target / _WEIGHTS)

@@ -38,9 +38,9 @@ _FINE = {
     "stopped": "The run was stopped as somebody asked; holdfast resume goes on.",
 }
 _UNPACK = {
-    "bzip2-packed data": "bzcat",
-    "xz-packed data": "xzcat",
-    "zstd-packed data": "zstdcat",
+    "bzip2-compressed data": "bzcat",
+    "xz-compressed data": "xzcat",
+    "zstd-compressed data": "zstdcat",
     "a ZIP archive": "unzip -p",
 }
 _HEAD_BYTES = 65_536

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
 from holdfast.core.artifacts import read_artifact, to_plain, write_artifact
 from holdfast.core.env import cache_folder
 from holdfast.core.errors import MachineError, RequestError, install, leave_out, set_to, type_command
@@ -62,9 +64,9 @@ class Story:
         self._events.write(event, **details)
         self._on_event(event, details)
 
-    def working(self, what: str, done: int, whole: int | None) -> None:
+    def working(self, what: str, done: int, whole: int | None, unit: str = "") -> None:
         """Show how far something is; nothing of it is written down."""
-        self._on_event("working", {"what": what, "done": done, "whole": whole})
+        self._on_event("working", {"what": what, "done": done, "whole": whole, "unit": unit})
 
 
 def walk(run: Path, request: TrainRequest, on_event: OnEvent) -> Walked:
@@ -259,8 +261,8 @@ def _prepare(run: Path, request: TrainRequest, surveyed: Survey, model: ModelFac
         "prepared",
         is_reused=found.is_reused,
         seconds=round(time.monotonic() - begun, 2),
-        splits=found.manifest.get("splits"),
-        bad_row_count=found.manifest.get("bad_row_count", 0),
+        splits={name: to_builtins(size) for name, size in found.manifest.splits.items()},
+        bad_row_count=found.manifest.bad_row_count,
     )
     return found
 
@@ -275,8 +277,7 @@ def _template(request: TrainRequest) -> str | None:
 
 
 def _prepared_choices(prepared: Prepared) -> dict[str, Choice[Any]]:
-    found = prepared.manifest.get("choices", {})
-    return {name: Choice(choice["value"], choice["because"]) for name, choice in found.items()}
+    return dict(prepared.manifest.choices)
 
 
 def _prepared_cache() -> Path | None:

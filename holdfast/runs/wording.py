@@ -557,7 +557,7 @@ def _surveyed(event: ev.Surveyed) -> list[Line]:
     labels = f", {event.labels:,} labels" if event.labels else ""
     lines = [Line(f"{event.task}, {event.form}: {event.rows:,} rows ({splits}){labels}", "ok", "data")]
     lines += [Line(_choice(name, choice), is_detail=True) for name, choice in event.choices.items()]
-    return [*lines, *(Line(clean(warning, 600), "!", "data") for warning in event.warnings)]
+    return [*lines, *(Line(clean(warning.line, 600), "!", "data") for warning in event.warnings)]
 
 
 def _prepared(event: ev.DataPrepared) -> Line:

@@ -13,6 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from holdfast.core.artifacts import read_artifact, to_plain, write_artifact
 from holdfast.core.errors import HoldfastError, RequestError, error_record
 from holdfast.core.text import human_bytes
@@ -25,6 +27,15 @@ _MOST_LABELS, _MOST_COLUMNS, _MOST_ENTRIES = 300, 500, 10_000
 _TEXT_CHARACTERS = 1000
 _SAY_EVERY_SECONDS = 0.5
 _PACKED = {b"PK\x03\x04": "an Excel, NPZ or ZIP file", b"PAR1": "a Parquet file"}
+
+
+class SurveyProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a survey is."""
+
+    what: str
+    done: int = 0
+    whole: int | None = None
+    unit: str = ""  # "bytes", or empty for rows
 
 
 def main(folder: Path) -> int:
@@ -61,7 +72,7 @@ def survey_upload(job: Mapping[str, Any], on_progress: Any) -> dict[str, object]
         check_packed(path, limits)
         # Imported here, under the limits: reading a hostile file starts with the libraries that do.
         from holdfast.data.data_request import DataRequest
-        from holdfast.data.survey_dataset import survey
+        from holdfast.data.survey_dataset import printed_facts, survey
         from holdfast.data.survey_table import TableSurvey
 
         request = DataRequest(path=path, **_reading(job["choices"]))
@@ -69,7 +80,10 @@ def survey_upload(job: Mapping[str, Any], on_progress: Any) -> dict[str, object]
         surveyed = survey(request, None, on_progress)
         lengths = surveyed.tally.lengths if isinstance(surveyed, TableSurvey) else {}
         histograms = {role: one.histogram() for role, one in lengths.items()}
-        found |= {"facts": {**_bounded(to_plain(surveyed.facts)), "histograms": histograms}, "state": "ready"}
+        found |= {
+            "facts": {**_bounded(to_plain(printed_facts(surveyed.facts))), "histograms": histograms},
+            "state": "ready",
+        }
     except HoldfastError as error:
         found["problem"] = error_record(error)
     except (MemoryError, RecursionError) as error:
@@ -147,16 +161,16 @@ class _Teller:
     def __init__(self, folder: Path, limits: Mapping[str, int]):
         self._folder, self._limits, self._said = folder, limits, 0.0
 
-    def __call__(self, what: str, done: int, whole: int | None) -> None:
-        check_amount(what, done, self._limits)
+    def __call__(self, what: str, done: int, whole: int | None, unit: str = "") -> None:
+        check_amount(done, unit, self._limits)
         if time.monotonic() - self._said > _SAY_EVERY_SECONDS:
             self._said = time.monotonic()
-            write_artifact(self._folder, "progress.json", {"what": what, "done": done, "whole": whole})
+            write_artifact(self._folder, "progress.json", SurveyProgress(what=what, done=done, whole=whole, unit=unit))
 
 
-def check_amount(what: str, done: int, limits: Mapping[str, int]) -> None:
+def check_amount(done: int, unit: str, limits: Mapping[str, int]) -> None:
     """Refuse more bytes or rows than an upload may have."""
-    is_bytes = what.startswith("reading ")
+    is_bytes = unit == "bytes"
     most = limits["unpacked_bytes" if is_bytes else "rows"]
     if done > most:
         amount = human_bytes(most) if is_bytes else f"{most:,} rows"

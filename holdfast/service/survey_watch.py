@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.artifacts import read_artifact, write_artifact
+from holdfast.core.records import to_record
 from holdfast.core.text import human_seconds
 from holdfast.logs.exits import exit_words
-from holdfast.service.survey_child import too_much
+from holdfast.service.survey_child import SurveyProgress, too_much
 
 PLACE = ".survey"  # in the upload's folder
 _AT_ONCE = 2
@@ -54,9 +55,9 @@ def is_watched(folder: Path) -> bool:
         return not is_free
 
 
-def progress_of(folder: Path) -> dict[str, Any]:
-    """How far the survey is: what it does, how much of it is done, and the whole where that is known."""
-    return read_artifact(folder / PLACE / "work" / "progress.json")
+def progress_of(folder: Path) -> SurveyProgress | None:
+    """How far the survey is; None before it begins."""
+    return to_record(read_artifact(folder / PLACE / "work" / "progress.json"), SurveyProgress)
 
 
 def _in_turn(folder: Path, job: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def survey_here(folder, key):
     """Do at once what the child would do."""
     job = read_artifact(folder / PLACE / f"{key}.job.json")
     found = survey_child.survey_upload(
-        job, lambda what, done, whole: survey_child.check_amount(what, done, job["limits"])
+        job, lambda what, done, whole, unit="": survey_child.check_amount(done, unit, job["limits"])
     )
     write_artifact(folder / PLACE, f"{key}.json", found)
     return Ended()

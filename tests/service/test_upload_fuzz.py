@@ -41,7 +41,7 @@ def surveyed(content, name, choices=None):
     try:
         (folder / name).write_bytes(content)
         job = {"path": str(folder / name), "choices": choices or {}, "limits": LIMITS}
-        found = survey_upload(job, lambda what, done, whole: check_amount(what, done, LIMITS))
+        found = survey_upload(job, lambda what, done, whole, unit="": check_amount(done, unit, LIMITS))
     finally:
         shutil.rmtree(folder)
     text = json.dumps(found, allow_nan=False)

@@ -59,7 +59,7 @@ def examples_of(folder: Path, job: dict[str, Any]) -> list[str]:
     """A few texts to start from: held-out ones, if the run's prepared data still exists."""
     prepared = Path(str(job["options"].get("prepared") or ""))
     manifest = read_manifest(prepared) if prepared.is_dir() else None
-    split = next((name for name in ("test", "validation") if manifest and name in manifest["splits"]), None)
+    split = next((name for name in ("test", "validation") if manifest and name in manifest.splits), None)
     if manifest is None or split is None or job["task"] == "causal":
         return [str(text)[:_LONGEST_EXAMPLE] for text in job.get("prompts") or ()][:_EXAMPLES]
     from holdfast.engine.mistakes import TextView

@@ -115,11 +115,12 @@ class CorpusSearch:
 
     def open_corpus(self, prepared: Path, kept: Path | None) -> None:
         """Take the passages that the run was prepared with."""
-        manifest = read_manifest(prepared) or {}
+        manifest = read_manifest(prepared)
         corpus = open_tokens(prepared, "corpus")
         self._shown = corpus, TextView(self._tokens.folder, prepared)
-        key = _key(str(manifest.get("fingerprint", "")), Path(self._settings.model), self._settings.device)
-        file = kept / f"{key}.safetensors" if kept and manifest.get("fingerprint") else None
+        fingerprint = manifest.fingerprint if manifest else ""
+        key = _key(fingerprint, Path(self._settings.model), self._settings.device)
+        file = kept / f"{key}.safetensors" if kept and fingerprint else None
         if file and file.is_file():
             self._corpus_PH = load_file(file, device=self._settings.device)["corpus"]
             return

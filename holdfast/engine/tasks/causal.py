@@ -4,7 +4,6 @@ Texts are packed without padding, each with its own positions, and only the toke
 through the output layer. N tokens of a micro-batch, A of them targets, H hidden, V vocabulary.
 """
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,8 +18,7 @@ from torch.nn import functional
 from transformers import AutoTokenizer
 
 from holdfast.core.errors import RequestError
-from holdfast.core.runfolder import MANIFEST
-from holdfast.data.shards import TokenArray, open_array, open_tokens
+from holdfast.data.shards import Manifest, TokenArray, open_array, open_tokens, require_manifest
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.batches import BatchPart, first_example, micro_batches, split_step
 from holdfast.engine.data_order import Indices, step_seed
@@ -44,7 +42,7 @@ def load(settings: AttemptSettings, ranks: Ranks = ALONE) -> "Causal":
         raise RequestError(
             f"unknown causal option: {', '.join(map(repr, unknown))}", seen=f"options: {', '.join(_OPTIONS)}"
         )
-    manifest = json.loads((settings.prepared_path / MANIFEST).read_text(encoding="utf-8"))
+    manifest = require_manifest(settings.prepared_path)
     if settings.is_on_cuda:
         torch.use_deterministic_algorithms(True)
     return Causal(settings, *load_language_model(settings), manifest, ranks)
@@ -61,7 +59,7 @@ class Causal:
         settings: AttemptSettings,
         model: nn.Module,
         offset: int | None,
-        manifest: dict[str, Any],
+        manifest: Manifest,
         ranks: Ranks = ALONE,
     ):
         self._settings, self.model, self._ranks = settings, model, ranks
@@ -77,11 +75,11 @@ class Causal:
         if ranks.in_lockstep:
             self._compute = as_one_call(plain, self._loss_at)
         self._plain, self._body, self._head = plain, plain.base_model, plain.get_output_embeddings()
-        self._chat_template = manifest.get("chat_template")
+        self._chat_template = manifest.chat_template
         folder = settings.prepared_path
-        self._texts: dict[str, TokenArray] = {split: open_tokens(folder, split) for split in manifest["splits"]}
+        self._texts: dict[str, TokenArray] = {split: open_tokens(folder, split) for split in manifest.splits}
         self._learn: dict[str, NDArray[Any]] = {
-            split: open_array(folder, f"{split}.learn") for split in manifest["splits"]
+            split: open_array(folder, f"{split}.learn") for split in manifest.splits
         }
         self.lengths = self._texts["train"].lengths
         self._require_targets()

@@ -3,7 +3,6 @@
 B texts of a micro-batch, L labels.
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,8 +17,7 @@ from torch.nn import functional
 from transformers import AutoTokenizer
 
 from holdfast.core.artifacts import write_artifact
-from holdfast.core.runfolder import MANIFEST
-from holdfast.data.shards import TokenArray, open_array, open_tokens
+from holdfast.data.shards import Manifest, TokenArray, open_array, open_tokens, require_manifest
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.batches import BatchPart, first_example, split_step
 from holdfast.engine.calibration import Calibration, calibration_error, fit
@@ -44,9 +42,9 @@ CALIBRATION = "calibration.json"  # in the model's folder
 
 def load(settings: AttemptSettings, ranks: Ranks = ALONE) -> "Classify":
     """Load the encoder with a new head, and open the prepared texts."""
-    manifest = json.loads((settings.prepared_path / MANIFEST).read_text(encoding="utf-8"))
-    texts = {split: open_tokens(settings.prepared_path, split) for split in manifest["splits"]}
-    classifier = Classifier(settings, manifest["labels"], bool(manifest["multi_label"]), texts.values())
+    manifest = require_manifest(settings.prepared_path)
+    texts = {split: open_tokens(settings.prepared_path, split) for split in manifest.splits}
+    classifier = Classifier(settings, list(manifest.labels), manifest.multi_label, texts.values())
     if settings.compile:
         for layer in classifier.model.base_model.encoder.layer[:-1]:
             layer.compile(dynamic=True)
@@ -63,11 +61,11 @@ class Classify:
         settings: AttemptSettings,
         classifier: Classifier,
         texts: dict[str, TokenArray],
-        manifest: Mapping[str, Any],
+        manifest: Manifest,
         ranks: Ranks = ALONE,
     ):
         self._settings, self._classifier, self.model, self._ranks = settings, classifier, classifier.model, ranks
-        self._texts, self._names, self._is_multi = texts, manifest["labels"], bool(manifest["multi_label"])
+        self._texts, self._names, self._is_multi = texts, list(manifest.labels), manifest.multi_label
         self.metric = "micro_f1" if self._is_multi else "accuracy"
         self.is_packed = classifier.is_packed
         self._rng = None if settings.uses_cuda_rng else DropoutRng(settings.seed)
@@ -77,7 +75,7 @@ class Classify:
         self._threads = make_gradient_threads(self.model, threads, ranks, [self.model])
         self._labels = {split: np.asarray(open_array(settings.prepared_path, f"{split}.labels")) for split in texts}
         self.lengths = texts["train"].lengths
-        self._has_windows = manifest.get("overlong") == "window"
+        self._has_windows = manifest.overlong == "window"
         weights = settings.options.get("class_weights")
         self._class_weights = torch.tensor(weights, device=settings.device) if weights else None
         self._calibration: Calibration | None = None

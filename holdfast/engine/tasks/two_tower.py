@@ -6,7 +6,6 @@ texts at once, however they are split (`contrastive`). Hard negatives can be min
 B examples of a step, P passages of a step, H size of an embedding.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from holdfast.core.errors import RequestError
-from holdfast.core.runfolder import MANIFEST
+from holdfast.data.shards import Manifest, require_manifest
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.batches import BatchPart, first_example, split_step
 from holdfast.engine.contrastive import cached_backward, info_nce
@@ -41,7 +40,7 @@ _MAX_SCALE = 100.0  # for a learned scale, as in CLIP
 
 def load(settings: AttemptSettings, ranks: Ranks = ALONE) -> "TwoTower":
     """Load the towers and open the prepared queries and passages."""
-    manifest = json.loads((settings.prepared_path / MANIFEST).read_text(encoding="utf-8"))
+    manifest = require_manifest(settings.prepared_path)
     options = read_options(settings.options)
     if settings.shard and options.learn_temperature:
         raise RequestError(
@@ -101,7 +100,7 @@ class TwoTower:
     def __init__(
         self,
         settings: AttemptSettings,
-        manifest: dict[str, Any],
+        manifest: Manifest,
         options: TowerOptions,
         model: TowerModel,
         pairs: RetrievalData,

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from holdfast.core.data_warnings import DataWarning
+from holdfast.core.records import to_record
 from holdfast.core.text import plural
 from holdfast.runs.report.html import Html, details, join, section, table, tag
 from holdfast.runs.report.svg_charts import bar_chart, meter
@@ -127,7 +129,8 @@ def _token_lengths(state: RunState) -> list[int]:
 
 
 def _warnings(state: RunState) -> Html | None:
-    warnings = [tag("li", warning) for warning in state.records.dataset.get("warnings") or ()]
+    found = to_record(state.records.dataset.get("warnings"), tuple[DataWarning, ...]) or ()
+    warnings = [tag("li", warning.line) for warning in found]
     bad = state.records.dataset.get("bad_row_count") or 0
     rows = [
         [

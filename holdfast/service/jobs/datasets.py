@@ -25,6 +25,7 @@ from holdfast.core.errors import RequestError
 from holdfast.core.text import closest, plural
 from holdfast.service.jobs.models import Dataset, DatasetState, Job, Shared
 from holdfast.service.outbox import forget
+from holdfast.service.survey_child import SurveyProgress
 from holdfast.service.survey_watch import PLACE, is_watched, progress_of
 
 Person = AbstractBaseUser | AnonymousUser
@@ -124,11 +125,9 @@ def begin(folder: Path, key: str) -> "subprocess.Popen[bytes]":
     )
 
 
-def progress(dataset: Dataset) -> tuple[str, int, int | None]:
-    """What the survey is doing, how much of it is done, and the whole where that is known."""
-    said = progress_of(dataset.path.parent)
-    whole = said.get("whole")
-    return str(said.get("what") or "waiting to be read"), int(said.get("done") or 0), int(whole) if whole else None
+def progress(dataset: Dataset) -> SurveyProgress:
+    """How far the survey is."""
+    return progress_of(dataset.path.parent) or SurveyProgress(what="waiting to be read")
 
 
 def twins(dataset: Dataset, user: Person) -> list[Dataset]:

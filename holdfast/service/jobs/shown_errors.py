@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from holdfast.core.data_warnings import DataWarning
 from holdfast.core.errors import Action, Advice, HoldfastError, Problem, read_error
 from holdfast.core.request import REMOTE_FIELDS
 from holdfast.service.jobs.job_folder import ROLES
@@ -69,6 +70,12 @@ def page_error(error: HoldfastError, settings: Collection[str] = _SETTINGS) -> S
 def kept_page_error(record: Mapping[str, Any], settings: Collection[str] = _SETTINGS) -> ShownError | None:
     """The same of an error that a row holds; None where it holds none."""
     return page_error(read_error(record), settings) if record.get("what") else None
+
+
+def page_warning(warning: DataWarning, settings: Collection[str] = _SETTINGS) -> str:
+    """A warning about data, with the advice that this page can offer."""
+    advice = _advice([warning.action] if warning.action else [], settings, by_label=True)
+    return without_secrets("; ".join([warning.text, *advice]))
 
 
 def error_line(error: HoldfastError) -> str:

@@ -10,12 +10,15 @@ from django.core.paginator import Page, Paginator
 from django.db.models import Count, Q
 from django.utils.safestring import SafeString, mark_safe
 
+from holdfast.core.data_warnings import DataWarning
+from holdfast.core.records import to_record
 from holdfast.core.text import human_bytes
 from holdfast.runs.report.html import Html, table, tag
 from holdfast.runs.report.svg_charts import bar_chart, meter
 from holdfast.service.jobs import datasets
 from holdfast.service.jobs.models import Dataset, Job
-from holdfast.service.jobs.shown_errors import ShownError, kept_page_error
+from holdfast.service.jobs.shown_errors import ShownError, kept_page_error, page_warning
+from holdfast.service.survey_child import SurveyProgress
 
 _ON_A_PAGE = 25
 TASK_WORDS = {"classify": "classify texts", "causal": "language model", "two-tower": "search (two-tower)"}
@@ -116,7 +119,7 @@ def read_dataset(dataset: Dataset, user: datasets.Person) -> DatasetPage:
     """Everything that the page of a dataset shows this person; of runs that are not theirs to see, how many."""
     dataset = datasets.settle(dataset)
     facts, preview = dataset.facts, dataset.preview
-    doing, done, whole = datasets.progress(dataset) if dataset.state == "surveying" else ("", 0, None)
+    progress = datasets.progress(dataset) if dataset.state == "surveying" else None
     jobs = Job.objects.filter(dataset=dataset)
     seen = jobs.visible_to(user)
     run_count = jobs.count()
@@ -129,12 +132,12 @@ def read_dataset(dataset: Dataset, user: datasets.Person) -> DatasetPage:
         owner=dataset.owner.get_username(),
         team=dataset.team.name if dataset.team else "",
         state=dataset.state,
-        doing=_doing(doing, done, whole),
-        share=min(1.0, done / whole) if whole else None,
+        doing=_doing(progress) if progress else "",
+        share=min(1.0, progress.done / progress.whole) if progress and progress.whole else None,
         lead=_lead(facts),
         tiles=tuple(_tiles(facts)),
         choices=tuple(_chosen(facts)),
-        warnings=tuple(str(text) for text in facts.get("warnings", ())),
+        warnings=tuple(_warnings(facts)),
         bad_rows=facts.get("bad_rows", ())[:8],
         bad_row_count=facts.get("bad_row_count", 0),
         problem=kept_page_error(dataset.problem, datasets.CHOICES),
@@ -214,14 +217,20 @@ def _in_order(found: Mapping[str, Any], known: Sequence[str]) -> list[str]:
     return sorted(found, key=lambda name: known.index(name) if name in known else len(known))
 
 
-def _doing(what: str, done: int, whole: int | None) -> str:
-    """What the survey is at, with how much of it is done."""
+def _doing(progress: SurveyProgress) -> str:
+    """What the survey is doing, and how much of it is done."""
+    what, done, whole = progress.what, progress.done, progress.whole
     if not done:
         return what
-    is_bytes = what.startswith("reading ")
-    if is_bytes:
+    if progress.unit == "bytes":
         return f"{what}, {human_bytes(done)}" + (f" of {human_bytes(whole)}" if whole else "")
     return f"{what}, {done:,}" + (f" of {whole:,} rows" if whole else " rows so far")
+
+
+def _warnings(facts: Mapping[str, Any]) -> Iterator[str]:
+    if details := to_record(facts.get("warning_details"), tuple[DataWarning, ...]):
+        return (page_warning(one, datasets.CHOICES) for one in details)
+    return (str(text) for text in facts.get("warnings", ()))  # surveyed by an earlier version
 
 
 def _length_chart(role: str, bars: Sequence[tuple[int, int]], lengths: Mapping[str, Any]) -> Html:

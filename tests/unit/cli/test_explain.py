@@ -74,7 +74,7 @@ def test_what_is_no_log_is_refused_with_a_remedy(what):
         ("noise.log", bytes(range(256)) * 40, "binary data"),
         ("noise.log.gz", gzip.compress(bytes(range(256)) * 40), "binary data"),
         ("weights.bin", b"\x80\x04\x95" + b"\x01\xff" * 50, "a pickle"),
-        ("log.xz", b"\xfd7zXZ\x00\x00\x04" + bytes(range(256)), "xz-packed data"),
+        ("log.xz", b"\xfd7zXZ\x00\x00\x04" + bytes(range(256)), "xz-compressed data"),
     ],
 )
 def test_what_is_not_text_is_said_to_be_none_with_its_name(tmp_path, name, content, kind):

@@ -60,5 +60,5 @@ def test_a_template_cannot_reach_the_machine(chat_folder):
 
 
 def test_a_broken_template_is_refused(chat_folder):
-    with pytest.raises(RequestError, match="cannot be read"):
+    with pytest.raises(RequestError, match="not valid"):
         Chat(ModelTokenizer(chat_folder), "{% for x %}")

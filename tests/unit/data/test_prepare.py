@@ -18,10 +18,10 @@ from holdfast.data.shards import (
     ArrayWriter,
     has_array,
     open_array,
-    require_manifest,
     open_texts,
     open_tokens,
     read_manifest,
+    require_manifest,
 )
 from holdfast.data.survey_dataset import survey
 from holdfast.data.tokenizer import ModelTokenizer
@@ -41,33 +41,33 @@ def texts_of(folder, name, tokens_folder):
 
 
 class TestClassify:
-    def test_texts_and_labels_stand_side_by_side(self, write, bert_folder, tmp_path):
+    def test_every_text_has_its_label(self, write, bert_folder, tmp_path):
         rows = labelled(120, ("no", "yes", "perhaps"))
         seen = []
         _, done = prepared(
             write("a.csv", rows), bert_folder, tmp_path / "out", on_progress=lambda *what: seen.append(what)
         )
         manifest = require_manifest(tmp_path / "out")
-        assert (manifest["task"], manifest["labels"], manifest["multi_label"]) == (
+        assert (manifest.task, manifest.labels, manifest.multi_label) == (
             "classify",
-            ["no", "perhaps", "yes"],
+            ("no", "perhaps", "yes"),
             False,
         )
         wanted = dict(rows)
-        for split, counts in manifest["splits"].items():
+        for split, size in manifest.splits.items():
             texts, labels = (
                 texts_of(tmp_path / "out", split, bert_folder),
                 open_array(tmp_path / "out", f"{split}.labels"),
             )
-            assert len(texts) == len(labels) == counts["rows"]
+            assert len(texts) == len(labels) == size.rows
             assert labels.dtype == np.int64
             for text, label in zip(texts, labels, strict=True):
-                assert wanted[text] == manifest["labels"][label]
+                assert wanted[text] == manifest.labels[label]
         assert open_tokens(tmp_path / "out", "train")[0][[0, -1]].tolist() == [2, 3]
         assert seen[-1] == ("tokenizing", 120, 120)
         assert not done.is_reused
 
-    def test_texts_that_people_will_see_keep_their_own_words(self, write, bert_folder, tmp_path):
+    def test_texts_for_display_keep_their_letters(self, write, bert_folder, tmp_path):
         rows = [(f"{text} CAFÉ 🎉, isn't it?", label) for text, label in labelled(120)]
         rows[7] = ("A long one " + "film " * 3000, "neg")
         path = write("a.jsonl", [{"text": text, "label": label} for text, label in rows])
@@ -90,20 +90,20 @@ class TestClassify:
         for row, number in zip(labels, numbers, strict=True):
             assert ["abc"[at] for at in np.flatnonzero(row)] == sets[(number - 1) % 4]
 
-    def test_few_long_texts_are_cut_and_that_is_said(self, write, bert_folder, tmp_path):
+    def test_few_long_texts_are_truncated(self, write, bert_folder, tmp_path):
         rows = [*labelled(100), (" ".join(["film"] * 40), "pos")]
         _, done = prepared(write("a.csv", rows), bert_folder, tmp_path / "out")
-        assert done.manifest["overlong"] == "truncate"
-        assert (done.manifest["overlong_rows"], done.manifest["overlong_lost_tokens"]) == (1, 10)
-        assert "1.0% of the texts have more than 32 tokens" in done.manifest["choices"]["overlong"]["because"]
+        assert done.manifest.overlong == "truncate"
+        assert (done.manifest.overlong_rows, done.manifest.overlong_lost_tokens) == (1, 10)
+        assert "1.0%" in done.manifest.choices["overlong"].because
 
     def test_many_long_texts_are_read_in_windows(self, write, bert_folder, tmp_path):
         rows = [(f"{text} " * 5, label) for text, label in labelled(60)]
         _, done = prepared(write("a.csv", rows), bert_folder, tmp_path / "out")
-        assert (done.manifest["overlong"], done.manifest["overlong_lost_tokens"]) == ("window", 0)
+        assert (done.manifest.overlong, done.manifest.overlong_lost_tokens) == ("window", 0)
         windows, tokens = open_array(tmp_path / "out", "train.windows"), open_tokens(tmp_path / "out", "train")
         assert windows[-1] == len(tokens)
-        assert len(windows) == done.manifest["splits"]["train"]["rows"] + 1
+        assert len(windows) == done.manifest.splits["train"].rows + 1
         assert tokens.lengths.max() == 32
         labels = open_array(tmp_path / "out", "train.labels")
         assert len(labels) == len(tokens)
@@ -116,12 +116,13 @@ class TestClassify:
         assert all(len(piece) <= 16 for piece in pieces)
         assert len(list(prepare_classify.windows(list(range(10_000)), 16))) == prepare_classify.MOST_WINDOWS
 
-    @pytest.mark.parametrize(("length", "words"), [(64, "more than the model takes"), (3, "out of range")])
-    def test_a_length_that_cannot_be_is_refused(self, write, bert_folder, tmp_path, length, words):
-        with pytest.raises(RequestError, match=words):
+    @pytest.mark.parametrize(("length", "allowed"), [(64, 32), (3, 8)])
+    def test_an_invalid_length_is_refused(self, write, bert_folder, tmp_path, length, allowed):
+        with pytest.raises(RequestError) as caught:
             prepared(
                 write("a.csv", labelled(60)), bert_folder, tmp_path / "out", options=PrepareOptions(max_length=length)
             )
+        assert (caught.value.action.setting, caught.value.action.value) == ("max_length", allowed)
 
 
 class TestCausal:
@@ -137,7 +138,7 @@ class TestCausal:
             flag = flags[tokens.starts[at] : tokens.starts[at + 1]]
             text = tokenizer.decode(tokens[at][flag == 1].tolist(), skip_special_tokens=False)
             assert text == f"answer {numbers[at] - 1}<|end|>"
-        assert done.manifest["splits"]["train"]["learned_tokens"] == int(flags.sum())
+        assert done.manifest.splits["train"].learned_tokens == int(flags.sum())
 
     def test_ends_of_questions_are_not_learned_though_they_are_pads_too(self, write, chat_folder, tmp_path):
         prepared(write("a.jsonl", self.ROWS), chat_folder, tmp_path / "out")
@@ -146,17 +147,17 @@ class TestCausal:
         ends = flags[: tokens.starts[1]][tokens[0] == end]
         assert ends.tolist() == [0, 0, 1]  # system, user, assistant
 
-    def test_answers_that_would_all_be_cut_away_are_refused_with_numbers(self, write, chat_folder, tmp_path):
-        with pytest.raises(RequestError, match="every answer would be cut away") as caught:
+    def test_prompts_that_leave_no_room_for_answers_are_refused(self, write, chat_folder, tmp_path):
+        with pytest.raises(RequestError) as caught:
             prepared(write("a.jsonl", self.ROWS), chat_folder, tmp_path / "out", options=PrepareOptions(max_length=16))
-        assert "at most 16 tokens are kept" in caught.value.seen
+        assert caught.value.setting == "max_length"
         assert not (tmp_path / "out").exists()
 
     def test_single_rows_without_an_answer_left_are_listed(self, write, chat_folder, tmp_path):
         rows = [*self.ROWS, {"instruction": "long " * 200, "input": "", "output": "short"}]
         _, done = prepared(write("a.jsonl", rows), chat_folder, tmp_path / "out", max_bad_share=0.1)
-        assert done.manifest["bad_row_count"] == 1
-        assert done.manifest["bad_rows"][0]["row"] == 61
+        assert done.manifest.bad_row_count == 1
+        assert [(one.row, one.kind) for one in done.manifest.bad_rows] == [(61, "long-prompt")]
 
     def test_plain_text_is_learned_whole_in_pieces(self, write, chat_folder, tmp_path):
         text = "\n\n".join(" ".join(sentences(20, seed=number)) for number in range(30))
@@ -164,7 +165,7 @@ class TestCausal:
         tokens = open_tokens(tmp_path / "out", "train")
         assert tokens.lengths.max() == 100
         assert open_array(tmp_path / "out", "train.learn").all()
-        assert done.manifest["splits"]["train"]["rows"] == len(tokens)
+        assert done.manifest.splits["train"].rows == len(tokens)
 
     def test_flags_follow_spans(self):
         assert learned([0, 2, 4, 6, 8, 10], [(2, 5), (8, 9)]) == bytearray([0, 1, 1, 0, 1, 0])
@@ -172,14 +173,14 @@ class TestCausal:
 
 
 class TestTowers:
-    def test_pairs_become_queries_a_corpus_and_judgements(self, write, bert_folder, tmp_path):
+    def test_pairs_become_queries_a_corpus_and_judgments(self, write, bert_folder, tmp_path):
         queries, passages = sentences(60), sentences(60, seed=1)
         rows = [{"query": queries[at], "pos": [passages[at]], "neg": [passages[(at + 1) % 60]]} for at in range(60)]
         _, done = prepared(write("a.jsonl", rows), bert_folder, tmp_path / "out")
         out = tmp_path / "out"
         corpus = texts_of(out, "corpus", bert_folder)
         assert len(corpus) == len(set(corpus)) == 60
-        for split in done.manifest["splits"]:
+        for split in done.manifest.splits:
             asked = texts_of(out, split, bert_folder)
             for query, passage, score in open_array(out, f"{split}.qrels"):
                 at = queries.index(asked[query])
@@ -195,14 +196,14 @@ class TestTowers:
         rows = [{"query": query, "positive": passage} for query, passage in zip(queries, passages, strict=True)]
         _, done = prepared(write("a.jsonl", rows), bert_folder, tmp_path / "out", negatives=near)
         negatives = open_array(tmp_path / "out", "train.negatives")
-        assert len(negatives) == done.manifest["splits"]["train"]["rows"]
+        assert len(negatives) == done.manifest.splits["train"].rows
         assert set(negatives[:, 1]) == {60}
-        assert "near-misses" in done.manifest["choices"]
+        assert "near-misses" in done.manifest.choices
 
-    def test_near_misses_that_fit_nothing_are_refused(self, write, bert_folder, tmp_path):
+    def test_near_misses_outside_the_data_are_refused(self, write, bert_folder, tmp_path):
         near = write("near.jsonl", [{"query": "never asked", "negatives": ["film"]}])
         rows = [{"query": query, "positive": query + " film"} for query in sentences(60)]
-        with pytest.raises(RequestError, match=r"no near-miss of near.jsonl fits the data"):
+        with pytest.raises(RequestError, match=r"near\.jsonl"):
             prepared(write("a.jsonl", rows), bert_folder, tmp_path / "out", negatives=near)
 
     def test_passages_of_an_article_ask_for_each_other(self, write, bert_folder, tmp_path):
@@ -235,7 +236,7 @@ class TestTowers:
         out = tmp_path / "out"
         corpus = texts_of(out, "corpus", bert_folder)
         assert corpus == texts
-        for split in done.manifest["splits"]:
+        for split in done.manifest.splits:
             asked = texts_of(out, split, bert_folder)
             for query, passage, _ in open_array(out, f"{split}.qrels"):
                 assert asked[query] == f"{corpus[passage]} 7"
@@ -253,15 +254,37 @@ class TestTowers:
         np.savez(tmp_path / "a.npz", queries=queries, passages=passages, article_ids=np.arange(300) // 2)
         done = prepare(survey(DataRequest(path=tmp_path / "a.npz")), None, tmp_path / "out")
         out = tmp_path / "out"
-        assert done.manifest["form"] == "vectors"
+        assert done.manifest.form == "vectors"
         corpus = open_array(out, "corpus.vectors")
         assert corpus.shape == (299, 6)
         assert len(open_array(out, "corpus.groups")) == 299
-        for split in done.manifest["splits"]:
+        for split in done.manifest.splits:
             held, rows = open_array(out, f"{split}.vectors"), open_array(out, f"{split}.rows")
             for (query, passage, _), row in zip(open_array(out, f"{split}.qrels"), rows, strict=True):
                 assert np.array_equal(held[query], queries[row - 1])
                 assert np.array_equal(corpus[passage], passages[row - 1])
+
+    def test_vectors_of_several_files(self, tmp_path):
+        rng = np.random.default_rng(0)
+        made = {}
+        for name, rows in (("train", 90), ("validation", 11)):
+            made[name] = rng.normal(size=(rows, 4)).astype(np.float32), rng.normal(size=(rows, 6)).astype(np.float32)
+            np.savez(tmp_path / f"{name}.npz", queries=made[name][0], passages=made[name][1])
+        near = tmp_path / "near.jsonl"
+        near.write_text('{"query": 2, "negatives": [95]}\n')
+        request = DataRequest(
+            path=tmp_path / "train.npz", validation=tmp_path / "validation.npz", test_share=0, negatives=near
+        )
+        done = prepare(survey(request), None, tmp_path / "out")
+        assert {name: size.rows for name, size in done.manifest.splits.items()} == {"train": 90, "validation": 11}
+        corpus = open_array(tmp_path / "out", "corpus.vectors")
+        for split, (queries, passages) in made.items():
+            held, rows = open_array(tmp_path / "out", f"{split}.vectors"), open_array(tmp_path / "out", f"{split}.rows")
+            assert rows.tolist() == list(range(1, len(queries) + 1))
+            for query, passage, _ in open_array(tmp_path / "out", f"{split}.qrels"):
+                assert np.array_equal(held[query], queries[query])
+                assert np.array_equal(corpus[passage], passages[query])
+        assert open_array(tmp_path / "out", "train.negatives").tolist() == [[2, 95]]
 
 
 class TestWholeOrAbsent:
@@ -275,13 +298,13 @@ class TestWholeOrAbsent:
         assert third.is_reused
 
     @pytest.mark.parametrize("change", [{"seed": 1}, {"options": PrepareOptions(max_length=20)}, {"rows": 81}])
-    def test_a_change_prepares_anew(self, write, bert_folder, tmp_path, change):
+    def test_a_change_prepares_again(self, write, bert_folder, tmp_path, change):
         cache = tmp_path / "cache"
         _, first = prepared(write("a.csv", labelled(80)), bert_folder, tmp_path / "run", cache=cache)
         path = write("a.csv", labelled(change.pop("rows", 80)))
         _, second = prepared(path, bert_folder, tmp_path / "run", cache=cache, **change)
         assert not second.is_reused
-        assert second.manifest["fingerprint"] != first.manifest["fingerprint"]
+        assert second.manifest.fingerprint != first.manifest.fingerprint
         assert len(list(cache.iterdir())) == 2
 
     def test_a_run_outlives_the_cache(self, write, bert_folder, tmp_path):
@@ -291,7 +314,7 @@ class TestWholeOrAbsent:
         assert read_manifest(tmp_path / "run")
 
     def test_a_preparation_that_broke_off_leaves_nothing(self, write, bert_folder, tmp_path):
-        def stop(what, done, whole):
+        def stop(*_):
             raise KeyboardInterrupt
 
         path = write("a.csv", labelled(80))
@@ -299,7 +322,7 @@ class TestWholeOrAbsent:
             prepared(path, bert_folder, tmp_path / "runs" / "out", on_progress=stop_when_tokenizing(stop))
         assert not list((tmp_path / "runs").iterdir())
 
-    def test_what_a_killed_process_left_is_removed(self, write, bert_folder, tmp_path):
+    def test_the_draft_of_a_killed_process_is_removed(self, write, bert_folder, tmp_path):
         draft = tmp_path / "runs" / ".out.draft-999999999"
         draft.mkdir(parents=True)
         (draft / "train.tokens.npy").write_bytes(b"half")
@@ -307,7 +330,7 @@ class TestWholeOrAbsent:
         assert [path.name for path in (tmp_path / "runs").iterdir()] == ["out"]
 
     @pytest.mark.parametrize("damage", ["manifest gone", "file cut", "file gone", "other format"])
-    def test_a_damaged_folder_is_noticed_and_prepared_anew(self, write, bert_folder, tmp_path, damage):
+    def test_a_damaged_folder_is_prepared_again(self, write, bert_folder, tmp_path, damage):
         path, out = write("a.csv", labelled(80)), tmp_path / "out"
         prepared(path, bert_folder, out)
         if damage == "manifest gone":
@@ -320,24 +343,24 @@ class TestWholeOrAbsent:
             manifest = json.loads((out / "manifest.json").read_text())
             (out / "manifest.json").write_text(json.dumps({**manifest, "format": 0}))
         assert read_manifest(out) is None
-        with pytest.raises(RequestError, match="no whole prepared data"):
+        with pytest.raises(RequestError, match="incomplete"):
             require_manifest(out)
         _, again = prepared(path, bert_folder, out)
         assert not again.is_reused
         assert read_manifest(out)
 
     def test_a_users_folder_is_never_removed(self, write, bert_folder, tmp_path):
-        write("out/thesis.docx", "dear to somebody")
-        with pytest.raises(RequestError, match="holds no prepared data"):
+        write("out/thesis.docx", "precious")
+        with pytest.raises(RequestError, match="not prepared"):
             prepared(write("a.csv", labelled(80)), bert_folder, tmp_path / "out")
         assert (tmp_path / "out/thesis.docx").exists()
 
-    def test_a_full_disk_is_said_and_leaves_nothing(self, write, bert_folder, tmp_path, monkeypatch):
+    def test_a_full_disk_leaves_nothing(self, write, bert_folder, tmp_path, monkeypatch):
         def full(self, values):
             raise OSError(errno.ENOSPC, "No space left on device")
 
         monkeypatch.setattr(ArrayWriter, "add", full)
-        with pytest.raises(MachineError, match="the disk is full") as caught:
+        with pytest.raises(MachineError, match="disk full") as caught:
             prepared(write("a.csv", labelled(80)), bert_folder, tmp_path / "runs" / "out")
         assert caught.value.exit_code == 3
         assert not list((tmp_path / "runs").iterdir())
@@ -351,10 +374,10 @@ def test_a_full_quota_is_no_reason_to_copy_what_cannot_be_linked(tmp_path, monke
         (tmp_path / name).mkdir()
     (tmp_path / "cache" / "rows.npy").write_bytes(b"rows")
     monkeypatch.setattr(os, "link", full)
-    with pytest.raises(MachineError, match="the disk is full") as caught:
+    with pytest.raises(MachineError, match="disk full") as caught:
         build_whole(tmp_path / "run" / "prepared", lambda draft: link_files(tmp_path / "cache", draft))
     assert caught.value.seen == "Disk quota exceeded"
 
 
 def stop_when_tokenizing(stop):
-    return lambda what, done, whole: stop(what, done, whole) if what == "tokenizing" else None
+    return lambda what, *_: stop() if what == "tokenizing" else None

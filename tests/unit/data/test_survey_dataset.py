@@ -4,12 +4,14 @@ import json
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from holdfast.cli.survey import render_facts
-from holdfast.core.artifacts import to_plain
-from holdfast.core.errors import RequestError
+from holdfast.cli.survey import survey as survey_command
+from holdfast.core.artifacts import to_json
+from holdfast.core.errors import Action, RequestError
 from holdfast.data.data_request import DataRequest
-from holdfast.data.survey_dataset import survey
+from holdfast.data.survey_dataset import printed_facts, survey
 from holdfast.data.tokenizer import ModelTokenizer
 from tests.unit.data.conftest import csv_text, labelled, sentences
 
@@ -32,14 +34,23 @@ def facts_of(path, **given):
     return survey(DataRequest(path=path, **given)).facts
 
 
-def said(facts, word):
-    return [warning for warning in facts.warnings if word in warning]
+def survey_json(*arguments):
+    """What `holdfast survey --json` prints."""
+    result = CliRunner().invoke(survey_command, [*arguments, "--json"], catch_exceptions=False)
+    return json.loads(result.stdout)
+
+
+def warning(facts, kind):
+    """The values of the one warning of this kind; None if there is none."""
+    found = [one for one in facts.warnings if one.kind == kind]
+    assert len(found) < 2
+    return found[0].values if found else None
 
 
 class TestFacts:
     def test_the_json_has_what_was_promised(self, write):
         facts = facts_of(write("a.csv", labelled(100)))
-        plain = json.loads(json.dumps(to_plain(facts)))
+        plain = json.loads(to_json(printed_facts(facts)))
         assert all(key in plain for key in CONTRACT)
         assert (plain["task"], plain["rows"], plain["text_column"], plain["label_column"]) == (
             "classify",
@@ -59,7 +70,7 @@ class TestFacts:
         write("notes_extra.csv", labelled(5))
         facts = facts_of(tmp_path)
         assert facts.splits == {"train": 60, "validation": 10, "test": 20}
-        assert said(facts, "not read: notes_extra.csv")
+        assert warning(facts, "unread-files") == {"files": ("notes_extra.csv",)}
 
     def test_given_files_for_validation_and_test(self, write):
         others = {"validation": write("b.csv", labelled(9, seed=1)), "test": write("c.csv", labelled(7, seed=2))}
@@ -85,7 +96,7 @@ class TestFacts:
             32,
             52,
         )
-        assert said(facts, "over-long")
+        assert warning(facts, "overlong") == {"share": 1 / 61, "role": "text", "limit": 32, "longest": 52}
 
     def test_text_without_spaces_is_measured_in_characters(self, write):
         rows = [
@@ -109,19 +120,14 @@ class TestFacts:
             splits.setdefault(example.example.group, set()).add(example.split)
         assert all(len(one) == 1 for one in splits.values())
 
-    def test_the_text_for_people_names_every_choice_and_fits_a_narrow_terminal(self, write, monkeypatch):
+    def test_the_text_names_every_choice_and_fits_a_narrow_terminal(self, write, monkeypatch):
         facts = facts_of(write("a.csv", labelled(100)))
         monkeypatch.setenv("COLUMNS", "40")
         assert max(map(len, render_facts(facts).splitlines())) < 40
         monkeypatch.delenv("COLUMNS")
         shown = render_facts(facts)
-        for words in (
-            "[ok] classify, one label: 100 rows",
-            "text column",
-            "named 'label'",
-            "cut by content and seed 42",
-        ):
-            assert words in shown
+        assert "classify" in shown
+        assert all(name in shown for name in facts.choices if name != "form")
 
 
 class TestWarnings:
@@ -130,100 +136,110 @@ class TestWarnings:
         write("train.csv", [*rows, rows[0], (rows[1][0].upper(), "neg" if rows[1][1] == "pos" else "pos")])
         write("test.csv", [*labelled(20, seed=9), rows[5], rows[6]])
         facts = facts_of(tmp_path, validation_share=0)
-        assert said(facts, "duplicates: 3 of the rows")
-        assert said(facts, "conflicting duplicates: 1 of the texts")
-        assert said(facts, "leakage: 2 of the test rows share their text")
+        assert warning(facts, "duplicates") == {"rows": 3}
+        assert warning(facts, "conflicting-labels") == {"texts": 1, "rows": ("3",)}
+        assert warning(facts, "leakage") == {"rows": 2, "split": "test", "part": "text"}
 
     def test_a_clean_dataset_gives_none(self, write):
         assert facts_of(write("a.csv", labelled(200))).warnings == ()
 
     def test_copies_do_not_leak_where_we_cut(self, write):
         rows = labelled(100)
-        assert not said(facts_of(write("a.csv", rows * 3)), "leakage")
+        assert warning(facts_of(write("a.csv", rows * 3)), "leakage") is None
 
     @pytest.mark.parametrize(
-        ("labels", "words"),
+        ("labels", "kind", "values"),
         [
-            (["many"] * 95 + ["few"] * 5, "class imbalance: 'many' has 95 rows, 'few' has 5 (19 times fewer)"),
-            (["a"] * 50 + ["b"] * 49 + ["c"], "labels with one example only: 'c'"),
-            (["0", "1"] * 50, "look like numbers"),
-            (["True", "False"] * 50, "look like yes and no"),
-            (["Pos", "pos"] * 50, "differ only in capitals or spaces"),
+            (
+                ["many"] * 95 + ["few"] * 5,
+                "imbalance",
+                {"most": "many", "most_rows": 95, "least": "few", "least_rows": 5},
+            ),
+            (["a"] * 50 + ["b"] * 49 + ["c"], "single-examples", {"labels": ("c",)}),
+            (["0", "1"] * 50, "label-values", {"values": "numbers", "labels": ("0", "1")}),
+            (["True", "False"] * 50, "label-values", {"values": "yes and no", "labels": ("False", "True")}),
+            (["Pos", "pos"] * 50, "similar-labels", {"labels": ("Pos", "pos")}),
         ],
     )
-    def test_labels_worth_a_second_look(self, write, labels, words):
+    def test_suspicious_labels(self, write, labels, kind, values):
         rows = [(text, label) for (text, _), label in zip(labelled(100), labels, strict=True)]
-        assert said(facts_of(write("a.csv", rows)), words)
+        assert warning(facts_of(write("a.csv", rows)), kind) == values
 
     def test_labels_that_training_never_sees(self, write, tmp_path):
         write("train.csv", labelled(60))
         write("test.csv", [*labelled(10, seed=3), ("new film", "other")])
-        assert said(facts_of(tmp_path), "labels in test that training never sees: 'other'")
+        assert warning(facts_of(tmp_path), "unseen-labels") == {"split": "test", "labels": ("other",)}
 
     def test_rows_that_belong_together_are_pointed_out(self, write):
         rows = [(text, label, f"p{at // 4}") for at, (text, label) in enumerate(labelled(80))]
-        assert said(facts_of(write("a.csv", csv_text(rows, "text,label,patient_id"))), "--group-column patient_id")
+        found = facts_of(write("a.csv", csv_text(rows, "text,label,patient_id"))).warnings
+        assert [(one.kind, one.action.setting, one.action.value) for one in found] == [
+            ("related-rows", "group_column", "patient_id")
+        ]
 
     def test_letters_lost_before(self, write):
         rows = [(f"caf\ufffd {text}" if at < 3 else text, label) for at, (text, label) in enumerate(labelled(60))]
-        assert said(facts_of(write("a.csv", rows)), "U+FFFD")
+        assert warning(facts_of(write("a.csv", rows)), "lost-letters") == {"texts": 3}
 
-    def test_other_splits_beside_the_file(self, write):
-        write("test.csv", labelled(10))
-        assert said(facts_of(write("train.csv", labelled(60))), "--test")
+    def test_other_splits_next_to_the_file(self, write):
+        other = write("test.csv", labelled(10))
+        (found,) = facts_of(write("train.csv", labelled(60))).warnings
+        assert (found.kind, found.action.setting, found.action.value) == ("unread-split", "test", str(other))
 
 
 class TestRefusals:
     @pytest.mark.parametrize(
-        ("content", "words"),
+        ("content", "what", "setting"),
         [
-            ("text,label\n", "has no rows"),
-            (csv_text([(text, "pos") for text in sentences(30)]), "every row has the same label, 'pos'"),
-            (csv_text([(text, f"c{at}") for at, text in enumerate(sentences(30))]), "a label of its own"),
-            (csv_text([(text, at / 7) for at, text in enumerate(sentences(60))]), "numbers to be predicted"),
-            (csv_text([(text, "pos" if at % 9 else "") for at, text in enumerate(sentences(90))]), "cannot be used"),
-            (csv_text([(text if at % 9 else "", label) for at, (text, label) in enumerate(ROWS)]), "cannot be used"),
-            (csv_text([(text, text, label) for text, label in ROWS], "text,text,label"), "more than once"),
+            ("text,label\n", "no rows", ""),
+            (csv_text([(text, "pos") for text in sentences(30)]), "'pos'", "label_column"),
+            (csv_text([(text, f"c{at}") for at, text in enumerate(sentences(30))]), "different label", "label_column"),
+            (csv_text([(text, at / 7) for at, text in enumerate(sentences(60))]), "numbers", "label_column"),
+            (csv_text([*ROWS, *((text, "") for text in sentences(9, seed=3))]), "9 of 99", "max_bad_rows"),
+            (csv_text([*ROWS, *[("", "pos")] * 9]), "9 of 99", "max_bad_rows"),
+            (csv_text([(text, text, label) for text, label in ROWS], "text,text,label"), "'text'", ""),
         ],
     )  # fmt: skip
-    def test_nothing_sensible_to_train(self, write, content, words):
+    def test_nothing_sensible_to_train(self, write, content, what, setting):
         with pytest.raises(RequestError) as caught:
             facts_of(write("a.csv", content))
-        assert words in caught.value.what
-        assert caught.value.exit_code == 2
+        assert what in caught.value.what
+        assert (caught.value.setting, caught.value.exit_code) == (setting, 2)
 
     def test_a_bad_row_below_the_threshold_is_counted_and_listed(self, write):
         facts = facts_of(write("a.csv", [*labelled(150), ("no label here", "")]))
         assert (facts.rows, facts.bad_row_count) == (150, 1)
-        assert (facts.bad_rows[0].row, facts.bad_rows[0].column) == (152, "label")
-        assert said(facts, "bad rows, left out: the label is missing (1)")
+        (bad,) = facts.bad_rows
+        assert (bad.row, bad.column, bad.kind) == (152, "label", "label-missing")
+        assert warning(facts, "bad-rows")["rows"] == 1
 
-    def test_more_may_be_let_pass_when_asked(self, write):
+    def test_more_bad_rows_are_allowed_on_request(self, write):
         facts = facts_of(write("a.csv", [*labelled(20), ("no label here", "")]), max_bad_share=0.1)
         assert facts.bad_row_count == 1
 
     def test_a_validation_file_without_the_label_column(self, write):
         other = write("v.csv", csv_text([("some text",)], "text"))
-        with pytest.raises(RequestError, match=r"v.csv has no column 'label'"):
+        with pytest.raises(RequestError, match=r"v.csv .* 'label'"):
             facts_of(write("a.csv", labelled(60)), validation=other)
 
-    def test_a_folder_that_does_not_say_what_is_what(self, write, tmp_path):
+    def test_a_folder_without_a_training_file(self, write, tmp_path):
         write("a.csv", labelled(5))
         write("b.csv", labelled(5))
-        with pytest.raises(RequestError, match="does not say which file is for training"):
+        with pytest.raises(RequestError) as caught:
             facts_of(tmp_path)
+        assert caught.value.seen == "a.csv, b.csv"
 
     def test_scored_pairs_need_a_lowest_score(self, write):
         rows = [(text, text, at % 6) for at, text in enumerate(sentences(60))]
         path = write("a.csv", csv_text(rows, "sentence1,sentence2,score"))
-        with pytest.raises(RequestError, match="nothing says from which one on") as caught:
+        with pytest.raises(RequestError) as caught:
             facts_of(path)
-        assert "--min-score" in caught.value.try_next[0]
-        assert said(facts_of(path, min_score=3), "30 pairs with a score below 3 are left out")
+        assert (caught.value.action.setting, caught.value.action.value) == ("min_score", 4)
+        assert warning(facts_of(path, min_score=3), "low-scores") == {"rows": 30, "min_score": 3}
 
     def test_conversations_without_an_assistant(self, write):
         rows = [{"messages": [{"role": "user", "content": text}]} for text in sentences(20)]
-        with pytest.raises(RequestError, match="20 of 20 rows cannot be used"):
+        with pytest.raises(RequestError, match="20 of 20"):
             facts_of(write("a.jsonl", rows))
 
 
@@ -246,20 +262,16 @@ class TestRetrieval:
         assert found.facts.choices["passage"].value == "title + text"
         assert list(found.near_misses["train"]) == [0, 1]
 
-    def test_a_judgement_of_an_unknown_passage_is_listed(self, write, tmp_path):
+    def test_a_judgment_of_an_unknown_passage_is_listed(self, write, tmp_path):
         folder = self.beir(write, tmp_path, "q0\tp0\t1\nq1\tp999\t1\n")
         facts = facts_of(folder, max_bad_share=0.5)
-        assert (facts.bad_rows[0].file, facts.bad_rows[0].row, facts.bad_rows[0].column) == (
-            "train.tsv",
-            3,
-            "corpus-id",
-        )
-        assert facts.bad_rows[0].reason == "the id is not in corpus.jsonl"
+        (bad,) = facts.bad_rows
+        assert (bad.file, bad.row, bad.column, bad.kind) == ("train.tsv", 3, "corpus-id", "unknown-id")
 
-    def test_no_judgements_to_train_on(self, write, tmp_path):
+    def test_no_judgments_to_train_on(self, write, tmp_path):
         folder = self.beir(write, tmp_path)
         (folder / "qrels/train.tsv").rename(folder / "qrels/test.tsv")
-        with pytest.raises(RequestError, match="no judgements to train on") as caught:
+        with pytest.raises(RequestError, match="judgments") as caught:
             facts_of(folder)
         assert "test.tsv" in caught.value.seen
 
@@ -270,24 +282,49 @@ class TestRetrieval:
         np.savez(tmp_path / "a.npz", queries=queries, passages=passages, article_ids=np.arange(200) // 4)
         facts = facts_of(tmp_path / "a.npz")
         assert (facts.form, facts.rows, facts.bad_row_count) == ("vectors", 199, 1)
-        assert facts.bad_rows[0].reason == "the vector holds NaN or infinity"
+        assert facts.bad_rows[0].kind == "not-finite"
+
+    def test_given_files_and_shards_of_vectors(self, tmp_path):
+        rng = np.random.default_rng(0)
+
+        def save(name, rows):
+            np.savez(tmp_path / name, queries=rng.normal(size=(rows, 4)), passages=rng.normal(size=(rows, 6)))
+            return str(tmp_path / name)
+
+        train, validation, test = save("a.npz", 90), save("b.npz", 9), save("c.npz", 7)
+        given = survey_json(train, "--validation", validation, "--test", test)
+        assert given["splits"] == {"train": 90, "validation": 9, "test": 7}
+        assert given["files"] == [train, validation, test]
+        assert survey_json(train)["splits"].keys() == {"train", "validation", "test"}
+        for at, rows in enumerate((40, 30)):
+            (tmp_path / "d").mkdir(exist_ok=True)
+            save(f"d/train-0000{at}-of-00002.npz", rows)
+        save("d/test.npz", 8)
+        folder = survey_json(str(tmp_path / "d"))
+        assert (folder["rows"], folder["splits"]["test"]) == (78, 8)
+
+    def test_vectors_of_other_sizes_are_refused(self, tmp_path):
+        for name, size in (("a", 4), ("b", 5)):
+            np.savez(tmp_path / f"{name}.npz", queries=np.random.rand(20, size), passages=np.random.rand(20, size))
+        with pytest.raises(RequestError, match=r"b\.npz"):
+            facts_of(tmp_path / "a.npz", validation=tmp_path / "b.npz")
 
     @pytest.mark.parametrize(
-        ("arrays", "words"),
+        ("arrays", "what"),
         [
-            ({"queries": np.ones((5, 3)), "passages": np.ones((4, 3))}, "different number of queries and passages"),
-            ({"queries": np.ones((5, 3))}, "does not hold one array of queries"),
-            ({"queries": np.array([{"a": 1}], dtype=object), "passages": np.ones((1, 3))}, "holds Python objects"),
+            ({"queries": np.ones((5, 3)), "passages": np.ones((4, 3))}, "different numbers"),
+            ({"queries": np.ones((5, 3))}, "no pair"),
+            ({"queries": np.array([{"a": 1}], dtype=object), "passages": np.ones((1, 3))}, "Python objects"),
         ],
     )
-    def test_vectors_that_are_no_pairs(self, tmp_path, arrays, words):
+    def test_vectors_that_are_not_pairs(self, tmp_path, arrays, what):
         np.savez(tmp_path / "a.npz", **arrays)
         with pytest.raises(RequestError) as caught:
             facts_of(tmp_path / "a.npz")
-        assert words in caught.value.what
+        assert what in caught.value.what
 
 
-class TestWhatIsNoTable:
+class TestTextWithoutColumns:
     PROGRAM = "import os\n" + "".join(f"def f{at}(path, mode):\n    return {at}\n" for at in range(20))
     LOG = "".join(f"2026-01-01 10:00:{at:02d},123 INFO worker {at % 3} did step {at}\n" for at in range(60))
     PROSE = "# Notes\n\n" + "".join(f"Some {at} words, and more.\nOthers; they follow {at}.\n" for at in range(20))
@@ -295,29 +332,25 @@ class TestWhatIsNoTable:
     @pytest.mark.parametrize(
         ("name", "content"), [("a.csv", PROGRAM), ("b.csv", LOG), ("c.csv", PROSE), ("d.log", LOG)]
     )
-    def test_a_program_a_log_or_prose_is_not_taken_for_one(self, tmp_path, name, content):
+    def test_a_program_a_log_or_prose_is_not_a_table(self, tmp_path, name, content):
         (tmp_path / name).write_text(content)
-        with pytest.raises(RequestError, match=f"{name} is no table") as refused:
+        with pytest.raises(RequestError, match=name) as refused:
             facts_of(tmp_path / name)
         assert content.split("\n")[0] in refused.value.seen
-        assert any("--task causal" in advice for advice in refused.value.try_next)
+        assert (refused.value.action.setting, refused.value.action.value) == ("task", "causal")
         assert facts_of(tmp_path / name, task="causal").task == "causal"
 
     @pytest.mark.parametrize("head", ["text", "lyrics"])
-    def test_one_column_of_texts_with_a_name_is_one(self, tmp_path, head):
+    def test_one_named_column_of_texts_is_a_table(self, tmp_path, head):
         (tmp_path / "a.csv").write_text(f"{head}\n" + "".join(f'"line {at}, and on"\n' for at in range(60)))
         facts = facts_of(tmp_path / "a.csv")
         assert (facts.task, facts.rows) == ("causal", 60)
 
-    def test_a_few_texts_are_not_taken_for_a_corpus_unless_asked(self, write):
+    def test_a_few_texts_are_a_corpus_only_on_request(self, write):
         path = write("a.csv", 'text\n"one, and on"\n"two, and on"\n"three, and on"\n')
-        with pytest.raises(RequestError, match="3 rows of text are too few") as refused:
+        with pytest.raises(RequestError, match="3 rows") as refused:
             facts_of(path)
-        assert "column 'text' would be taken for causal" in refused.value.seen
-        assert [word for word in ("--task causal", "--label-column") if word in " ".join(refused.value.try_next)] == [
-            "--task causal",
-            "--label-column",
-        ]
+        assert {one.setting for one in refused.value.try_next if isinstance(one, Action)} == {"label_column", "task"}
         assert facts_of(path, task="causal").rows == 3
         assert facts_of(path, text_columns=("text",)).task == "causal"
 
@@ -325,18 +358,17 @@ class TestWhatIsNoTable:
         facts = facts_of(write("a.txt", "A first paragraph of prose.\n\nA second one.\n\nA third.\n"))
         assert (facts.task, facts.form) == ("causal", "text")
 
-    def test_rows_of_which_none_can_be_used_are_not_called_missing(self, tmp_path):
+    def test_unusable_rows_are_not_called_missing(self, tmp_path):
         (tmp_path / "a.csv").write_text("text;label\n" + "one;two;three\n" * 30)
-        with pytest.raises(RequestError, match="30 of 30 rows cannot be used"):
+        with pytest.raises(RequestError, match="30 of 30"):
             facts_of(tmp_path / "a.csv")
 
 
 class TestNothingToMeasureOn:
-    def test_no_rows_beside_those_for_training_are_told_of(self, write):
+    def test_no_rows_to_evaluate_on(self, write):
         facts = facts_of(write("a.csv", labelled(21)), validation_share=0.0, test_share=0.0)
-        assert said(facts, "all 21 are for training): nothing will be measured")
-        assert not said(facts, "the figures of an evaluation")
+        assert [(one.kind, one.values) for one in facts.warnings] == [("nothing-measured", {"rows": 21})]
 
-    def test_no_rows_for_validation_alone_are_told_of(self, write):
-        assert said(facts_of(write("a.csv", ROWS), validation_share=0.0), "the last step is kept")
-        assert not said(facts_of(write("a.csv", ROWS)), "no rows for")
+    def test_no_rows_for_validation(self, write):
+        assert warning(facts_of(write("a.csv", ROWS), validation_share=0.0), "no-validation") == {}
+        assert not facts_of(write("a.csv", ROWS)).warnings

@@ -9,13 +9,13 @@ from transformers import MPNetConfig, MPNetModel
 
 from holdfast.data.data_request import DataRequest
 from holdfast.data.prepare import prepare
-from holdfast.data.shards import write_tokens
+from holdfast.data.shards import Manifest, write_manifest, write_tokens
 from holdfast.data.survey_dataset import survey
 from holdfast.data.tokenizer import ModelTokenizer
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.data_order import DataOrder
 from holdfast.engine.tasks import load_task
-from tests.tiny import WORDS, _tiny_tokenizer, tiny_bert, tiny_prepared, tiny_texts
+from tests.tiny import SPLITS, WORDS, _tiny_tokenizer, tiny_bert, tiny_prepared, tiny_texts
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +36,7 @@ def many_labels(folder, count=40):
         write_tokens(folder, split, texts)
         labels = [[word in text for word in (5, 6, 7, 8)] for text in texts]
         np.save(folder / f"{split}.labels.npy", np.array(labels, dtype=np.float32))
-    manifest = {"labels": list("abcd"), "multi_label": True, "splits": ["train", "validation"]}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    write_manifest(folder, Manifest(task="classify", labels=tuple("abcd"), multi_label=True, splits=SPLITS))
     return folder
 
 
@@ -95,9 +94,9 @@ def test_texts_over_the_models_limit_are_read_whole_and_scored_once(bert, tmp_pa
     tokens = ModelTokenizer(bert)
     found = survey(DataRequest(path=tmp_path / "long.csv", task="classify"), tokens)
     prepared = prepare(found, tokens, tmp_path / "prepared")
-    assert prepared.manifest["overlong"] == "window", "chosen by itself, since every text is too long"
+    assert prepared.manifest.overlong == "window", "chosen by itself, since every text is too long"
     task = task_for(bert, prepared.folder, lr=5e-3)
-    rows = prepared.manifest["splits"]["validation"]["rows"]
+    rows = prepared.manifest.splits["validation"].rows
     assert task.predict("validation").shape == (rows, 2)
     assert sum(row["support"] for row in task.report("validation")["classes"]) == rows
     assert max(task.lengths) <= 64
