@@ -28,7 +28,7 @@ from holdfast.core.artifacts import read_artifact
 from holdfast.core.env import wants_color
 from holdfast.core.event_log import EventTail
 from holdfast.core.old_events import as_old_line
-from holdfast.core.runfolder import EVENTS, OUTPUT, REQUEST
+from holdfast.core.runfolder import EVENTS, OUTPUT, REQUEST, attempt_folder
 from holdfast.core.text import human_bytes, human_seconds
 from holdfast.runs.state import OF_TRAINING, Records, RunState, apply, new_events
 from holdfast.runs.wording import (
@@ -206,7 +206,8 @@ class RunView:
         if self._output is not None:
             os.close(self._output)
             self._output = None
-        self._tail = EventTail(attempt.folder / EVENTS) if attempt else None
+        # Of several machines the leader's folder has what the training reports; the output is each machine's own.
+        self._tail = EventTail(attempt_folder(self.state.folder, attempt.number) / EVENTS) if attempt else None
         if self._shows_output and attempt:
             self._output = os.open(attempt.folder / OUTPUT, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
 

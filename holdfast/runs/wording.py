@@ -496,8 +496,8 @@ def _script_event(event: ev.Event) -> list[Line]:
     """What the training process told."""
     match event:
         case ev.Resumed():
-            name = f" {Path(event.checkpoint).name}" if event.checkpoint else ""
-            return [Line(f"resumed from checkpoint{name}, step {event.step:,}", "..")]
+            name = f"{Path(event.checkpoint).name}, " if event.checkpoint else ""
+            return [Line(f"resumed from {name}step {event.step:,}", "..")]
         case ev.StartedOver():
             return [Line("no checkpoint of this run was found; starting from the beginning", "..")]
         case ev.Evaluated():

@@ -87,10 +87,9 @@ def pair(world, tmp_path) -> Iterator[Pair]:
 def test_two_machines_learn_the_same_bits_as_two_processes_of_one(pair, alone):
     pair.train("--prove", "always")
     said = {name: finish(process) for name, process in pair.machines.items()}
-    assert "1 thread, on each of 2 machines" in said["a"]
+    assert "1 thread, 2 machines" in said["a"]
     assert "on this machine alone" in said["a"]  # the proof
     assert "a leads; waiting for it to call the next attempt" in said["b"]
-    assert "93 steps (led by a)" in said["b"]
     assert weights(pair.run) == alone
     result = json.loads((pair.run / "result.json").read_text())
     assert (result["state"], result["attempts"], result["metrics"]["test"]["accuracy"]) == ("finished", 1, 1.0)
@@ -104,10 +103,10 @@ def test_a_rank_killed_on_the_other_machine_is_named_with_it_and_the_same_weight
     rank = pair.rank_of_b(40)
     os.kill(rank, signal.SIGKILL)
     said = {name: finish(process) for name, process in pair.machines.items()}
-    assert "attempt 1 died at step" in said["a"]
+    assert "attempt 1 failed at step" in said["a"]
     assert "on b: ended by signal SIGKILL" in said["a"]
     assert f"SIGKILL of rank 1 on b (pid {rank})" in said["a"]
-    assert "goes on from step" in said["b"]
+    assert "resumed from step" in said["b"]
     assert weights(pair.run) == alone
 
 

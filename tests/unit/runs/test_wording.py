@@ -70,7 +70,7 @@ def test_an_attempt_with_its_cause():
     ("event", "text"),
     [
         (ev.Quiet(seconds=9.0, phase="load"), "no progress for 9.0 s while loading the model"),
-        (ev.Resumed(step=40), "resumed from checkpoint, step 40"),
+        (ev.Resumed(step=40), "resumed from step 40"),
         (ev.AttemptStarted(number=3, reason=Reason(kind="killed_externally")),
          "attempt 3, same settings: the process was killed externally"),
         (ev.MachinesAwaited(present=["a"], wanted=2, seconds_left=9.0), "1 of 2 machines are here (a)"),
