@@ -6,6 +6,10 @@ from typing import Generic, Literal, TypeVar
 
 T = TypeVar("T")
 
+# Maximum tokens of a text, by task
+USUAL_LENGTH: Mapping[str, int] = {"classify": 512, "causal": 2048, "two-tower": 256}
+DEFAULT_MICRO_TOKENS = 16_384  # in one backward pass, if memory allows
+
 
 @dataclass(frozen=True, slots=True)
 class Choice(Generic[T]):

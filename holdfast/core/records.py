@@ -19,7 +19,7 @@ from holdfast.core import runfolder
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.evidence import Decision, Diagnosis
 from holdfast.core.facts import DatasetFacts, MachineFacts, ModelFacts
-from holdfast.core.plan import Choice, Reason
+from holdfast.core.plan import DEFAULT_MICRO_TOKENS, Choice, Reason
 from holdfast.core.request import TrainRequest
 
 T = TypeVar("T")
@@ -103,7 +103,7 @@ class EngineSettings:
     device: str = "cpu"
     precision: str = "fp32"  # "fp32" | "bf16"
     threads: int | None = None
-    micro_tokens: int = 16_384  # maximum number of tokens in one backward pass
+    micro_tokens: int = DEFAULT_MICRO_TOKENS  # maximum number of tokens in one backward pass
     packing: bool = True  # work on real tokens only, where the model's attention allows
     compile: bool = False
     gradient_checkpointing: bool = False

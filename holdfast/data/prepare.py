@@ -19,7 +19,7 @@ from msgspec import structs
 from holdfast.core.artifacts import to_plain
 from holdfast.core.disk_space import FULL, why_not
 from holdfast.core.errors import MachineError, RequestError, set_to
-from holdfast.core.plan import Choice
+from holdfast.core.plan import USUAL_LENGTH, Choice
 from holdfast.core.runfolder import MANIFEST
 from holdfast.data.data_request import Progress, no_progress
 from holdfast.data.prepare_causal import prepare_causal
@@ -32,7 +32,6 @@ from holdfast.data.survey_dataset import Survey
 from holdfast.data.survey_vectors import VectorSurvey
 from holdfast.data.tokenizer import ModelTokenizer
 
-_DEFAULT_LENGTH = {"classify": 512, "causal": 2048, "two-tower": 256}
 _SHORTEST_LENGTH = 8
 
 
@@ -107,7 +106,7 @@ def choose_length(survey: Survey, tokens: ModelTokenizer | None, options: Prepar
         )
     if requested is not None:
         return Choice(requested, "as requested")
-    usual = _DEFAULT_LENGTH[survey.facts.task]
+    usual = USUAL_LENGTH[survey.facts.task]
     if limit is not None and limit <= usual:
         return Choice(limit, "the limit of the model")
     return Choice(usual, f"usual for {survey.facts.task}" + (f"; the limit of the model is {limit:,}" if limit else ""))

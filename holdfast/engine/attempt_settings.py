@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from holdfast.core.errors import RequestError
+from holdfast.core.plan import DEFAULT_MICRO_TOKENS
 from holdfast.core.runfolder import SETTINGS
 
 
@@ -38,7 +39,7 @@ class AttemptSettings:
     device: str = "cpu"
     precision: str = "fp32"  # "fp32" | "bf16"
     threads: int | None = None
-    micro_tokens: int = 16_384  # maximum tokens of one backward pass
+    micro_tokens: int = DEFAULT_MICRO_TOKENS  # maximum tokens of one backward pass
     packing: bool = True  # compute without padding, where the model's attention allows it
     compile: bool = False
     gradient_checkpointing: bool = False

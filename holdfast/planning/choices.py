@@ -8,12 +8,12 @@ from holdfast.core.plan import Choice
 from holdfast.core.request import TrainRequest
 from holdfast.planning.parallel import cores_of
 
-_ASKED = "as asked"
+_ASKED = "as requested"
 _ENCODERS = (
     *("bert", "roberta", "distilbert", "electra", "albert", "mpnet", "deberta", "deberta-v2", "xlm-roberta"),
     *("camembert", "modernbert", "longformer", "nomic_bert", "convbert", "funnel"),
 )
-_LARGE = 1_000_000_000  # weights from which adapters are the usual way
+_LARGE = 1_000_000_000  # from this many weights on, adapters are usual
 _ENOUGH_STEPS = 60
 
 
@@ -29,7 +29,7 @@ def require_fitting(task: str, model: ModelFacts) -> None:
 
 
 def choose_device(request: TrainRequest, facts: MachineFacts) -> Choice[str]:
-    """An accelerator that has proven one training step, otherwise the CPU."""
+    """An accelerator that passed one test step, otherwise the CPU."""
     tried = {trial.device.partition(":")[0]: trial for trial in facts.trials}
     if request.device:
         _require_device(request.device, facts)
@@ -38,16 +38,16 @@ def choose_device(request: TrainRequest, facts: MachineFacts) -> Choice[str]:
         gpu = next((gpu for gpu in facts.gpus if gpu.kind in (kind, "rocm" if kind == "cuda" else kind)), None)
         trial = tried.get(kind)
         if trial and trial.outcome == "agrees":
-            return Choice(kind, f"{gpu.name if gpu else kind} gave the CPU's result in one training step")
+            return Choice(kind, f"{gpu.name if gpu else kind} gives the same result as the CPU in a test step")
         if trial:
-            return Choice("cpu", f"one training step on {kind} went wrong: {trial.detail}")
+            return Choice("cpu", f"a test step on {kind} failed: {trial.detail}")
     if facts.gpus:
-        return Choice("cpu", f"{facts.gpus[0].name} is there, but torch cannot use it")
+        return Choice("cpu", f"torch cannot use {facts.gpus[0].name}")
     return Choice("cpu", "no GPU was found")
 
 
 def _require_device(device: str, facts: MachineFacts) -> None:
-    """Refuse a device that is not there, or that fails one training step."""
+    """Refuse a device that is missing or failed its test step."""
     trial = next((trial for trial in facts.trials if trial.device.startswith(device)), None)
     if device == "cpu" or (trial and trial.outcome == "agrees"):
         return
@@ -63,29 +63,29 @@ def _require_device(device: str, facts: MachineFacts) -> None:
 
 
 def choose_precision(request: TrainRequest, facts: MachineFacts, device: str) -> Choice[str]:
-    """bf16 where a card has it, otherwise fp32; on a CPU it is timed, not assumed."""
+    """bf16 on GPUs that support it, otherwise fp32; on a CPU the proof measures which is faster."""
     if request.precision:
         return Choice(request.precision, _ASKED)
     if device == "cuda":
         gpu = next((gpu for gpu in facts.gpus if gpu.kind in ("cuda", "rocm")), None)
         if gpu and gpu.has_bf16:
-            return Choice("bf16", f"{gpu.name} computes bf16 in hardware")
-        return Choice("fp32", f"{gpu.name if gpu else 'the card'} has no bf16, and fp16 would need loss scaling")
-    return Choice("fp32", "the reference on a CPU" if device == "cpu" else "the safe one on this device")
+            return Choice("bf16", f"{gpu.name} supports bf16 in hardware")
+        return Choice("fp32", f"{gpu.name if gpu else 'the GPU'} has no bf16, and fp16 would need loss scaling")
+    return Choice("fp32", "the default on a CPU" if device == "cpu" else "the safe choice on this device")
 
 
 def choose_threads(request: TrainRequest, facts: MachineFacts, processes: int = 1) -> Choice[int]:
-    """One thread for each core that this process may use."""
+    """One thread per core that this process may use."""
     if request.threads:
         return Choice(request.threads, _ASKED)
     cores = cores_of(facts)
     if processes > 1:
-        return Choice(max(1, cores // processes), f"{cores} cores are shared by {processes} processes")
-    return Choice(cores, f"{cores} cores may be used here" if cores > 1 else "one core may be used here")
+        return Choice(max(1, cores // processes), f"{processes} processes share {cores} cores")
+    return Choice(cores, f"{cores} cores are available" if cores > 1 else "one core is available")
 
 
 def choose_epochs(request: TrainRequest, facts: DatasetFacts, batch_size: int) -> Choice[int]:
-    """More often for few rows, seldom for many."""
+    """More epochs for few rows, fewer for many."""
     if request.epochs:
         return Choice(request.epochs, _ASKED)
     rows = facts.splits.get("train", facts.rows)
@@ -95,26 +95,26 @@ def choose_epochs(request: TrainRequest, facts: DatasetFacts, batch_size: int) -
     usual = 3 if rows < 100_000 else 2 if rows < 1_000_000 else 1
     steps = max(1, -(-rows // batch_size))
     epochs = min(10, max(usual, -(-_ENOUGH_STEPS // steps)))
-    more = f", so that few rows still make {epochs * steps} steps" if epochs > usual else ""
+    more = f", raised to reach {epochs * steps} steps" if epochs > usual else ""
     return Choice(epochs, f"usual for {rows:,} rows{more}")
 
 
 def choose_batch_size(request: TrainRequest, facts: DatasetFacts, device: str) -> Choice[int]:
-    """The batch that the task usually learns well with."""
+    """A batch size with which the task usually learns well."""
     if request.batch_size:
         return Choice(request.batch_size, _ASKED)
     rows = facts.splits.get("train", facts.rows)
     if facts.task == "two-tower":
-        return Choice(64, "each other passage of a step is a wrong answer to learn from")
+        return Choice(64, "larger batches provide more in-batch negatives")
     if facts.task == "causal":
-        return Choice(16, "usual for instructions")
+        return Choice(16, "usual for instruction tuning")
     if rows < 1000:
-        return Choice(16, f"{rows:,} rows make few steps with a larger one")
+        return Choice(16, f"larger batches would give few steps with {rows:,} rows")
     return Choice(32, "usual for classifiers")
 
 
 def choose_lr(request: TrainRequest, task: str, model: ModelFacts, lora: bool) -> Choice[float]:
-    """Small models take larger steps; adapters larger ones still."""
+    """Higher for small models, and higher still for adapters."""
     if request.lr is not None:
         return Choice(request.lr, _ASKED)
     if lora:
@@ -124,34 +124,34 @@ def choose_lr(request: TrainRequest, task: str, model: ModelFacts, lora: bool) -
     if task == "causal":
         return Choice(5e-5 if model.parameters < 500_000_000 else 1e-5, f"usual for {model.parameters:,} weights")
     if model.hidden <= 512:
-        return Choice(1e-4, f"a narrow model (width {model.hidden}) learns well with it")
+        return Choice(1e-4, f"usual for a narrow encoder (width {model.hidden})")
     return Choice(3e-5 if model.hidden < 1024 else 2e-5, f"usual for an encoder of width {model.hidden}")
 
 
 def choose_schedule(request: TrainRequest, task: str) -> Choice[str]:
-    """How the learning rate falls."""
+    """The learning-rate schedule."""
     if request.lr_scheduler_type:
         return Choice(request.lr_scheduler_type, _ASKED)
-    return Choice("linear", "HF's default")
+    return Choice("linear", "the default of Hugging Face")
 
 
 def choose_lora(request: TrainRequest, task: str, model: ModelFacts, full_fits: bool) -> Choice[bool]:
-    """Adapters for large language models, and where all weights do not fit."""
+    """Adapters for large language models, and if training all weights would not fit into memory."""
     if request.lora is not None:
         return Choice(request.lora, _ASKED)
     if task != "causal":
-        return Choice(False, f"all weights are trained for {task}")
+        return Choice(False, f"{task} trains all weights")
     if request.lora_r or request.lora_alpha or request.lora_dropout or request.lora_target_modules:
-        return Choice(True, "settings of LoRA were given")
+        return Choice(True, "LoRA settings were given")
     if not full_fits:
         return Choice(True, "training all weights would not fit into memory")
     if model.parameters > _LARGE:
-        return Choice(True, f"{model.parameters:,} weights are mostly trained by adapters")
-    return Choice(False, f"{model.parameters:,} weights can all be trained here")
+        return Choice(True, f"usual for a model with {model.parameters:,} weights")
+    return Choice(False, f"all {model.parameters:,} weights can be trained on this machine")
 
 
 def lora_options(request: TrainRequest) -> dict[str, object]:
-    """What peft is given."""
+    """The options for peft."""
     return {
         "r": request.lora_r or 16,
         "lora_alpha": request.lora_alpha or 2 * (request.lora_r or 16),
@@ -161,7 +161,7 @@ def lora_options(request: TrainRequest) -> dict[str, object]:
 
 
 def tower_options(request: TrainRequest) -> dict[str, object]:
-    """What the two-tower task is given."""
+    """The options of the two-tower task."""
     found: dict[str, object] = {}
     if request.towers:
         found["towers"] = request.towers
@@ -173,7 +173,7 @@ def tower_options(request: TrainRequest) -> dict[str, object]:
 
 
 def class_weights(request: TrainRequest, labels: Mapping[str, int], multi_label: bool) -> list[float] | None:
-    """A weight for each class that makes rare ones count as much; None where all count the same."""
+    """A weight per class, so that rare classes count as much as common ones; None for equal weights."""
     if request.class_weights != "balanced" or multi_label or not labels:
         return None
     whole = sum(labels.values())

@@ -45,7 +45,7 @@ class Ladder:
     rungs: tuple[Rung, ...]
     remedies: Mapping[str, tuple[Rung, ...]] = field(default_factory=dict)  # of this kind of run alone, by slug
     final_codes: frozenset[int] = frozenset()  # exit codes by which the child says that no fallback will help
-    chance_seconds: float = float("inf")  # a first hang after this long may have been chance, so it is retried as it is
+    chance_seconds: float = float("inf")  # a first hang after this long may have been chance, so nothing is changed
     apply: Apply  # (changes so far, a change) -> the changes with it; unchanged where the change means nothing here
 
 
@@ -59,11 +59,11 @@ class Tried:
     exit_code: int | None = None
     slug: str = "unknown"
     error: str = ""  # the last exception, "ValueError: ..."
-    place: str = ""  # where that exception was raised, or where it hung
+    place: str = ""  # where the exception was raised, or where the attempt hung
     step_reached: int = 0
     phase: str = ""
     is_outside: bool = False  # ended externally: a kill, a stop, a machine that slept
-    seconds: float = float("inf")  # until its last sign of progress, where that is known
+    seconds: float = float("inf")  # until its last sign of progress, if known
     ineffective: frozenset[str] = field(default_factory=frozenset)  # settings that had no effect in this script
 
 

@@ -7,14 +7,14 @@ means nothing there leaves the settings as they were, and the ladder continues w
 from collections.abc import Mapping
 
 from holdfast.core.errors import MachineError, RequestError
-from holdfast.core.plan import Rung
+from holdfast.core.plan import DEFAULT_MICRO_TOKENS, Rung
 from holdfast.planning.ladder import OF_RANKS, Changes, Ladder
 from holdfast.planning.parallel import fewer_processes
 
 _MOST_HALVINGS = 10
 # The preload and our engine always do these.
 _ALREADY_DONE = {"PYTHONFAULTHANDLER", "PYTHONUNBUFFERED"}
-_FEWEST_MICRO_TOKENS = 64
+_FEWEST_MICRO_TOKENS = 64  # fewer than any plan starts with: after a failure, slow is better than not at all
 
 _LOAD_HERE = Rung("load data in the main process", {"loader_workers": 0}, "slower input")
 _SPAWN = Rung("start worker processes by spawn", {"start_method": "spawn"}, "workers start slower")
@@ -87,7 +87,7 @@ def _apply_to_engine(settings: Mapping[str, object], current: Changes, change: M
     changes = dict(current)
     for name, value in change.items():
         if name in ("micro_batch", "eval_micro_batch"):
-            tokens = int(str(changes.get("micro_tokens", settings.get("micro_tokens", 16_384))))
+            tokens = int(str(changes.get("micro_tokens", settings.get("micro_tokens", DEFAULT_MICRO_TOKENS))))
             changes["micro_tokens"] = max(tokens // 2, min(tokens, _FEWEST_MICRO_TOKENS))
         elif name == "attention":
             changes["packing"] = False

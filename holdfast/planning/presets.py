@@ -1,4 +1,4 @@
-"""Defaults for the kinds of project people bring. What was asked for goes before them."""
+"""Defaults for common kinds of projects. Requested settings take precedence."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ PRESETS: Mapping[str, Mapping[str, object]] = {
 
 
 def with_preset(request: TrainRequest) -> TrainRequest:
-    """Fill what was left open from the preset that was asked for."""
+    """Fill the settings that were not given from the requested preset."""
     defaults = PRESETS.get(request.preset or "", {})
     if request.lora is False:
         defaults = {name: value for name, value in defaults.items() if not name.startswith("lora")}
@@ -40,6 +40,6 @@ def with_preset(request: TrainRequest) -> TrainRequest:
 
 
 def is_of_preset(request: TrainRequest, name: str) -> bool:
-    """Whether a setting has the preset's value: that gives way where the model cannot have it."""
+    """Whether a setting has the preset's value, which is dropped if the model does not allow it."""
     defaults = PRESETS.get(request.preset or "", {})
     return name in defaults and getattr(request, name) == defaults[name]

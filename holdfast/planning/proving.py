@@ -1,4 +1,7 @@
-"""What to prove before time is spent, what it may cost, which candidate wins, what a run will take. Pure functions."""
+"""Decides what to prove before a run and at what cost, picks the fastest candidate, and forecasts the time.
+
+Pure functions.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,54 +10,54 @@ from typing import Any
 
 from holdfast.core.facts import MachineFacts, ModelFacts
 
-BUDGET_SHARE = 0.05  # of the forecast run, for proving
-# What people are told to do to be safe: one thread, padded. Timed to be compared with, never chosen.
+BUDGET_SHARE = 0.05  # of the forecast run time, for the proof
+# The usual advice for safety: one thread, padded. Timed for comparison, never chosen.
 COMPARISON: Mapping[str, object] = {"threads": 1, "precision": "fp32", "packing": False}
-_START_SECONDS = 8.0  # of a process that loads torch and a model, until something is known better
+_START_SECONDS = 8.0  # for a process to load torch and a model, until it is measured
 _LOSS_TOLERANCE = {"fp32": 2e-3, "bf16": 3e-2}
 _NORM_TOLERANCE = {"fp32": 1e-2, "bf16": 1.5e-1}
-_FORWARD_SHARE = 0.4  # of a training step's time, that reading the same tokens takes
+_FORWARD_SHARE = 0.4  # of a training step's time, for a forward pass over the same tokens
 _FLOPS = {"cuda": 4e13, "mps": 2e12}
 _CORE_FLOPS = 2.5e10
-_ANSWER_TOKENS = 45.0  # of at most 60: some answers end earlier
+_ANSWER_TOKENS = 45.0  # of at most 60, since some answers end earlier
 _BYTES_PER_SECOND = {"cuda": 1e12, "mps": 1e11, "cpu": 1e10}
-_LAYER_SECONDS = 1e-3  # of calling one layer for one token
+_LAYER_SECONDS = 1e-3  # to call one layer for one token
 _BF16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")
 SECONDS_EACH = 1.5
-_FASTER = 1.03  # less than this is noise
+_FASTER = 1.03  # a smaller gain is noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """How much there is to compute."""
+    """How much a run has to compute."""
 
     steps: int
     step_tokens: float
     evaluations: int
     evaluation_tokens: int
     report_tokens: int
-    largest_read_tokens: int = 0  # at once, where a micro-batch holds them
-    late_steps: int = 0  # the last ones, which bring mined near-misses along
-    late_tokens: float = 0.0  # of the near-misses of one such step
+    largest_read_tokens: int = 0  # at once, as far as a micro-batch holds them
+    late_steps: int = 0  # the last steps, which have mined hard negatives
+    late_tokens: float = 0.0  # of the hard negatives in such a step
     minings: int = 0
-    mining_tokens: int = 0  # read to mine once
-    answers: int = 0  # written by a language model at each evaluation, and once at the end
+    mining_tokens: int = 0  # read for one mining
+    answers: int = 0  # that a language model writes at each evaluation and at the end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofPlan:
-    """Which parts are to be proven, and why not the others."""
+    """Which parts to prove, and why not the others."""
 
-    longest: bool  # rung 2
+    longest: bool  # the longest examples
     candidates: bool
-    first_steps: bool  # rung 100
+    first_steps: bool  # kill and resume in the first steps
     budget_seconds: float
     because: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One candidate, tried."""
+    """One candidate, measured."""
 
     candidate: Mapping[str, object]
     words: str
@@ -70,7 +73,7 @@ class Measured:
 def rough_seconds(
     work: Work, model: ModelFacts, machine: MachineFacts, device: str, task: str, processes: int = 1
 ) -> float:
-    """How long a run will take, from the size of the model alone; right within a factor of three or so."""
+    """Estimated run time from the size of the model alone; right within a factor of about three."""
     inner = max(1, model.parameters - (0 if task == "causal" else model.vocabulary * model.hidden))
     cores = min(machine.cpu_count or 1, machine.cpu_count_physical or 10**6)
     flops = _FLOPS[device] * processes if device in _FLOPS else _CORE_FLOPS * cores
@@ -80,14 +83,14 @@ def rough_seconds(
 
 
 def start_seconds(processes: int) -> float:
-    """How long an attempt takes to begin, until something is known better; several load torch after torchrun has."""
+    """Estimated start-up time of an attempt; with several processes, torchrun loads torch first."""
     return _START_SECONDS if processes == 1 else 2 * _START_SECONDS
 
 
 def choose_proof(mode: str, run_seconds: float, candidate_count: int, start: float = _START_SECONDS) -> ProofPlan:
-    """Prove what fits into five percent of the run, most telling first."""
+    """Prove what fits into five percent of the run time, the most informative parts first."""
     if mode == "never":
-        return ProofPlan(longest=False, candidates=False, first_steps=False, budget_seconds=0, because="as asked for")
+        return ProofPlan(longest=False, candidates=False, first_steps=False, budget_seconds=0, because="as requested")
     if mode == "always":
         return ProofPlan(
             longest=True, candidates=True, first_steps=True, budget_seconds=max(60.0, BUDGET_SHARE * run_seconds)
@@ -102,7 +105,7 @@ def choose_proof(mode: str, run_seconds: float, candidate_count: int, start: flo
     for name, cost in costs.items():
         if cost <= left and (name != "candidates" or candidate_count > 1):
             taken[name], left = True, left - cost
-    short = f"about {run_seconds:.0f} s of work allow {budget:.1f} s of proof"
+    short = f"a run of about {run_seconds:.0f} s leaves {budget:.1f} s for the proof"
     because = "" if all(taken.values()) else short if any(taken.values()) else f"the proof would take longer; {short}"
     return ProofPlan(**taken, budget_seconds=budget, because=because)
 
@@ -110,9 +113,9 @@ def choose_proof(mode: str, run_seconds: float, candidate_count: int, start: flo
 def candidates_for(
     settings: Mapping[str, Any], machine: MachineFacts, step_tokens: float
 ) -> tuple[dict[str, object], ...]:
-    """The plan itself, then other ways to compute the same thing that may be faster here."""
+    """The plan itself, then other ways to compute the same that may be faster on this machine."""
     found: list[dict[str, object]] = [{}]
-    if settings["device"] != "cpu" or int(settings.get("processes") or 1) > 1:  # how they share cores is asked for
+    if settings["device"] != "cpu" or int(settings.get("processes") or 1) > 1:  # the way they share cores was requested
         return tuple(found)
     threads = int(settings["threads"] or 1)
     allowed = machine.cpu_count or threads
@@ -128,7 +131,7 @@ def candidates_for(
 
 
 def words_of(settings: Mapping[str, Any], candidate: Mapping[str, object], *, is_packed: bool = True) -> str:
-    """A candidate in a few words: `2 threads fp32 packed, 4,096 tokens at once`."""
+    """A candidate as text: `2 threads fp32 packed, 4,096 tokens at once`."""
     value = {**settings, **candidate}
     threads = f"{value['threads']} threads" if int(value["threads"] or 1) > 1 else "one thread"
     device = threads if value["device"] == "cpu" else str(value["device"])
@@ -142,7 +145,7 @@ def words_of(settings: Mapping[str, Any], candidate: Mapping[str, object], *, is
 def judge(
     settings: Mapping[str, Any], told: Sequence[Mapping[str, Any]], not_eligible: Sequence[int]
 ) -> list[Measured]:
-    """Compare every candidate with the first; the fastest that computes the same is chosen."""
+    """Compare every candidate with the first and choose the fastest that computes the same."""
     if not told or told[0].get("error"):
         return []
     reference = told[0]
@@ -162,7 +165,7 @@ def judge(
             )
         )
     eligible = [at for at, one in enumerate(measured) if one.agrees and told[at]["number"] not in not_eligible]
-    if not eligible:  # the plan itself gives no number to compare with
+    if not eligible:  # the plan itself gave no result to compare with
         return []
     best = max(eligible, key=lambda at: measured[at].tokens_per_second)
     if measured[best].tokens_per_second < _FASTER * measured[0].tokens_per_second:
@@ -171,7 +174,7 @@ def judge(
 
 
 def compare_losses(wanted: float, found: float, precision: str) -> tuple[float, bool]:
-    """How far a loss is off, as a share, and whether that is rounding in this precision."""
+    """The relative difference of a loss, and whether it is rounding at this precision."""
     off = _off(wanted, found)
     return off, off <= _LOSS_TOLERANCE[precision]
 
@@ -179,10 +182,10 @@ def compare_losses(wanted: float, found: float, precision: str) -> tuple[float, 
 def forecast_seconds(
     work: Work, done: int, step_seconds: float, answer_seconds: float = 0.0, export_seconds: float = 4.0
 ) -> float:
-    """What is still to come after `done` steps, from the speed that was measured over the last of them."""
+    """The time left after `done` steps, from the speed measured over the last of them."""
     left = max(0, work.steps - done)
-    evaluations = math.ceil(work.evaluations * left / max(1, work.steps))  # each stands at the end of its steps
-    is_late = work.late_steps >= left  # the steps that were measured had near-misses too
+    evaluations = math.ceil(work.evaluations * left / max(1, work.steps))  # each comes at the end of its steps
+    is_late = work.late_steps >= left  # the measured steps had hard negatives too
     per_token = step_seconds / max(1.0, work.step_tokens + (work.late_tokens if is_late else 0.0))
     late_tokens = 0.0 if is_late else work.late_steps * work.late_tokens
     minings = work.minings * (left / work.late_steps if is_late and work.late_steps else 1)
@@ -198,7 +201,7 @@ def forecast_seconds(
 
 
 def answer_seconds(model: ModelFacts, device: str, share_of_cores: float = 1.0) -> float:
-    """About how long a language model takes to write one answer: each token reads all weights once."""
+    """Estimated time for a language model to write one answer: each token reads all weights once."""
     reading = 4.0 * model.parameters / _BYTES_PER_SECOND.get(device, _BYTES_PER_SECOND["cpu"])
     return _ANSWER_TOKENS * (reading + _LAYER_SECONDS * max(1, model.layers)) / min(1.0, max(0.05, share_of_cores))
 

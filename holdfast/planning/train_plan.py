@@ -1,7 +1,6 @@
-"""Makes the plan of a training run: every setting of the engine, each with its reason.
+"""Makes the plan of a training run from its request, machine, dataset and model: every setting with its reason.
 
-Reads: request, machine, dataset, model. Leaves: `plan.json`. Pure functions; what is measured later replaces what is
-reckoned here.
+Pure functions. Later measurements replace the estimates made here.
 """
 
 import dataclasses
@@ -11,17 +10,15 @@ from typing import Any
 
 from holdfast.core.errors import MachineError, set_to
 from holdfast.core.facts import DatasetFacts, MachineFacts, ModelFacts
-from holdfast.core.plan import Choice, Plan
+from holdfast.core.plan import DEFAULT_MICRO_TOKENS, USUAL_LENGTH, Choice, Plan
 from holdfast.core.request import TrainRequest, nodes_of
 from holdfast.core.text import human_bytes, plural
 from holdfast.planning import choices
 from holdfast.planning.memory_model import MemoryNeed, fits, need_of, room_of
 from holdfast.planning.parallel import cards_of, choose_processes
 
-_USUAL_LENGTH = {"classify": 512, "causal": 2048, "two-tower": 256}
-_MOST_MICRO_TOKENS = 16_384
-_FEWEST_MICRO_TOKENS = 256
-_ASKED = "as asked"
+_FEWEST_MICRO_TOKENS = 256  # a plan starts with no fewer: smaller micro-batches leave most of a processor idle
+_ASKED = "as requested"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +28,12 @@ class TrainPlan:
     task: str
     model: ModelFacts
     choices: Mapping[str, Choice[Any]]  # by the names of the engine's settings, and "max_length"
-    options: Mapping[str, object] = field(default_factory=dict)  # the task's own
+    options: Mapping[str, object] = field(default_factory=dict)  # of the task
     need: MemoryNeed
     free_bytes: int | None
 
     def settings(self, request: TrainRequest, prepared: str, run: str) -> dict[str, object]:
-        """What the engine is told."""
+        """The settings for the engine."""
         chosen = {name: choice.value for name, choice in self.choices.items() if name in _SETTINGS}
         given = {
             "task": self.task,
@@ -53,7 +50,7 @@ class TrainPlan:
         return {**given, **chosen}
 
     def as_plan(self) -> Plan:
-        """The same in the words that hazards know."""
+        """The same plan in the settings that hazards know."""
         value = {name: choice.value for name, choice in self.choices.items()}
         return Plan(
             device=value["device"],
@@ -64,14 +61,14 @@ class TrainPlan:
         )
 
     def with_choices(self, more: Mapping[str, Choice[Any]]) -> "TrainPlan":
-        """The plan with some settings chosen anew."""
+        """The plan with some settings replaced."""
         return dataclasses.replace(self, choices={**self.choices, **more})
 
 
 _SETTINGS = (
     *("epochs", "batch_size", "lr", "schedule", "warmup_ratio", "weight_decay", "max_grad_norm"),
     *("device", "precision", "threads", "micro_tokens", "packing", "compile", "gradient_checkpointing"),
-    *("processes", "shard"),  # where there is more than one
+    *("processes", "shard"),  # with more than one process
 )
 
 
@@ -84,7 +81,7 @@ def make_plan(
     longest_tokens: int | None = None,
     largest_step_tokens: int | None = None,
 ) -> TrainPlan:
-    """Choose every setting; refuse what cannot fit, with the numbers. Lengths are exact once texts are tokenized."""
+    """Choose every setting; refuse a run that cannot fit into memory. Lengths are exact once texts are tokenized."""
     task = dataset.task
     choices.require_fitting(task, model)
     device = choices.choose_device(request, machine)
@@ -110,32 +107,31 @@ def make_plan(
         "batch_size": batch_size,
         "lr": choices.choose_lr(request, task, model, lora.value),
         "schedule": choices.choose_schedule(request, task),
-        "warmup_ratio": _given(request.warmup_ratio, 0.06, "a short rise keeps the first steps calm"),
+        "warmup_ratio": _given(request.warmup_ratio, 0.06, "a short warm-up stabilizes the first steps"),
         "weight_decay": _given(request.weight_decay, 0.01, "usual with AdamW"),
-        "max_grad_norm": _given(request.max_grad_norm, 1.0, "HF's default"),
+        "max_grad_norm": _given(request.max_grad_norm, 1.0, "the default of Hugging Face"),
         "device": device,
         "precision": precision,
         "threads": choices.choose_threads(request, machine, processes.value),
         "micro_tokens": micro,
         "gradient_checkpointing": checkpointing,
-        "packing": Choice(True, "no work on padding, where the model's attention allows"),
-        "compile": _given(request.torch_compile, False, "not proven to be faster here"),
+        "packing": Choice(True, "avoids work on padding, if the model's attention allows it"),
+        "compile": _given(request.torch_compile, False, "not proven faster on this machine"),
     }
     if processes.value * nodes > 1:
         chosen |= {"processes": processes, "shard": shard}
     if nodes > 1:
-        all_words = f"{nodes * processes.value} processes in all, which share each step"
-        chosen["nodes"] = Choice(nodes, f"as asked; {all_words}")
+        chosen["nodes"] = Choice(nodes, f"{_ASKED}; {nodes * processes.value} processes in total share each step")
     if task == "causal":
         chosen["lora"] = lora
     if request.max_steps:
-        chosen["epochs"] = Choice(chosen["epochs"].value, "not used: max_steps says where the run ends")
+        chosen["epochs"] = Choice(chosen["epochs"].value, "not used: the maximum number of steps decides")
         chosen["max_steps"] = Choice(request.max_steps, _ASKED)
     return TrainPlan(task=task, model=model, choices=chosen, options=options, need=need, free_bytes=free)
 
 
 def free_memory(machine: MachineFacts, device: str, processes: int = 1) -> int | None:
-    """What the run may take: of each card, or of the machine."""
+    """Free memory for the run: of each GPU, or of the machine."""
     if device == "cuda":
         sizes = [gpu.free_bytes or gpu.memory_bytes for gpu in cards_of(machine)[:processes]]
         return min((size for size in sizes if size), default=None)
@@ -144,8 +140,8 @@ def free_memory(machine: MachineFacts, device: str, processes: int = 1) -> int |
 
 
 def longest_text(request: TrainRequest, dataset: DatasetFacts, model: ModelFacts) -> int:
-    """Tokens of the longest text that the model will be given, as far as is known before tokenizing."""
-    limit = request.max_length or min(_USUAL_LENGTH[dataset.task], model.positions or 10**9)
+    """Estimated tokens of the longest text, before tokenizing."""
+    limit = request.max_length or min(USUAL_LENGTH[dataset.task], model.positions or 10**9)
     seen = [
         found.longest * (1.0 if found.unit == "tokens" else 2.0 if found.unit == "words" else 0.5)
         for found in dataset.lengths.values()
@@ -154,7 +150,7 @@ def longest_text(request: TrainRequest, dataset: DatasetFacts, model: ModelFacts
 
 
 class _Fitting:
-    """Finds micro-batches that fit."""
+    """Finds micro-batches that fit into memory."""
 
     def __init__(
         self,
@@ -175,18 +171,20 @@ class _Fitting:
         self._sharded = (False, True) if in_all > 1 else (False,)
 
     def smallest_fits(self, *, lora: bool) -> bool:
-        """Whether it fits at all, with every means that keeps what is learned."""
+        """Whether the run fits at all, by any means that does not change what the model learns."""
         return fits(self._least(lora).bytes, self._free)
 
     def choose(self, lora: bool) -> tuple[Choice[int], Choice[bool], Choice[bool], MemoryNeed]:
-        """The largest micro-batch that fits; activations computed twice, and weights parted, only where they must be.
+        """Tokens per micro-batch, gradient checkpointing, sharding, and the memory that they need together.
 
-        Gives the tokens of a micro-batch, whether activations are computed twice, whether weights are parted, the need.
+        The order of the search is the order of the costs: a smaller micro-batch costs almost nothing, recomputing
+        activations a third of the speed, and sharding the weights communication in every layer. So checkpointing and
+        sharding are only chosen if even the smallest micro-batch would not fit without them.
         """
         asked = self._request.gradient_checkpointing
         again = (asked,) if asked is not None else (False, True)
         for shard, checkpointing in ((shard, twice) for shard in self._sharded for twice in again):
-            tokens = self._request.micro_tokens or _MOST_MICRO_TOKENS
+            tokens = self._request.micro_tokens or DEFAULT_MICRO_TOKENS
             while tokens >= min(_FEWEST_MICRO_TOKENS, self._request.micro_tokens or _FEWEST_MICRO_TOKENS):
                 need = self._need(tokens, lora, checkpointing, shard)
                 if fits(need.bytes, self._free):
@@ -204,7 +202,7 @@ class _Fitting:
     def _need(self, tokens: int, lora: bool, checkpointing: bool, shard: bool) -> MemoryNeed:
         return need_of(
             self._model,
-            min(tokens, self._largest_part or tokens),  # a step may hold less than a micro-batch could
+            min(tokens, self._largest_part or tokens),  # a step may be smaller than a micro-batch
             task=self._task,
             lora=lora,
             gradient_checkpointing=checkpointing,
@@ -217,26 +215,28 @@ class _Fitting:
 
     def _sharing(self, shard: bool, lora: bool) -> Choice[bool]:
         if not shard:
-            return Choice(False, "each process has room for all weights")
+            return Choice(False, "all weights fit into each process")
         whole = self._need(_FEWEST_MICRO_TOKENS, lora, checkpointing=True, shard=False)
-        where = "on a card" if self._device == "cuda" else f"for {plural(self._processes, 'process')}"
+        where = "on a GPU" if self._device == "cuda" else f"for {plural(self._processes, 'process')}"
         return Choice(
             True,
-            f"all weights in each process would need {human_bytes(whole.bytes)}, more than there is room {where} "
-            f"({human_bytes(room_of(self._free or 0))}): each keeps a part of them (FSDP2)",
+            f"all weights in each process would need {human_bytes(whole.bytes)}, more than is usable {where} "
+            f"({human_bytes(room_of(self._free or 0))}); each process keeps a part of them (FSDP2)",
         )
 
     def _micro(self, tokens: int, need: MemoryNeed) -> Choice[int]:
         if self._request.micro_tokens:
             return Choice(tokens, _ASKED)
         free = f" of {human_bytes(self._free)} free" if self._free else ""
-        because = f"about {human_bytes(need.bytes)}{free} will be needed"
-        return Choice(tokens, because + ("" if tokens == _MOST_MICRO_TOKENS else "; larger ones would not fit"))
+        because = f"needs about {human_bytes(need.bytes)}{free}"
+        return Choice(
+            tokens, because + ("" if tokens == DEFAULT_MICRO_TOKENS else "; larger micro-batches would not fit")
+        )
 
     def _checkpointing(self, value: bool) -> Choice[bool]:
         if self._request.gradient_checkpointing is not None:
             return Choice(value, _ASKED)
-        return Choice(value, "without it the activations would not fit" if value else "the activations fit")
+        return Choice(value, "the activations would not fit without it" if value else "the activations fit")
 
     def _refusal(self, lora: bool) -> MachineError:
         least = self._least(lora)
@@ -265,5 +265,5 @@ def _given(asked: Any, usual: Any, because: str) -> Choice[Any]:
 def _model_reason(request: TrainRequest, model: ModelFacts, task: str) -> str:
     size = f"{model.parameters:,} weights, from {model.source}"
     if request.from_run:
-        return f"of the earlier run; {size}"
+        return f"the model of the earlier run; {size}"
     return f"{_ASKED}; {size}" if request.model else f"small and good for {task}; {size}"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.core.plan import USUAL_LENGTH
 from holdfast.data.prepare_classify import windows
 from holdfast.data.tokenizer import ModelTokenizer
 from holdfast.engine.attempt_settings import AttemptSettings
@@ -17,7 +18,6 @@ from holdfast.engine.predict.predictor import Row, as_array
 from holdfast.engine.tasks.classify import CALIBRATION
 
 _DIGITS = 4
-_USUAL_LENGTH = 512
 
 
 def load(folder: Path, about: Row, options: Row) -> "LabelPredictor":
@@ -28,7 +28,7 @@ def load(folder: Path, about: Row, options: Row) -> "LabelPredictor":
     is_multi = about.get("multi_label", config.get("problem_type") == "multi_label_classification")
     settings = AttemptSettings(task="classify", model=str(folder), prepared="", run="", device=options["device"])
     tokens = ModelTokenizer(folder)
-    length = about.get("max_length") or min(tokens.limit or _USUAL_LENGTH, _USUAL_LENGTH)
+    length = about.get("max_length") or min(tokens.limit or USUAL_LENGTH["classify"], USUAL_LENGTH["classify"])
     file = folder / CALIBRATION
     temperature = json.loads(file.read_text(encoding="utf-8"))["temperature"] if file.is_file() else 1.0
     classifier = Classifier(settings, list(labels), bool(is_multi))

@@ -146,15 +146,13 @@ def test_weights_are_parted_only_where_all_of_them_do_not_fit():
     assert not language_plan(cards(2), processes=2, lora=False).choices["shard"].value
     made = language_plan(cards(8, 40_000_000_000), LLAMA, processes=8, lora=False)
     assert made.choices["shard"].value
-    assert "FSDP2" in made.choices["shard"].because
-    assert "more than there is room on a card (34.0 GB)" in made.choices["shard"].because
+    assert "34.0 GB" in made.choices["shard"].because
 
 
 def test_on_one_machine_parted_weights_take_less_only_where_many_processes_share_it():
     small = replace(LAPTOP, cpu_count=32, cpu_count_physical=32, memory_bytes=53_000_000_000, memory_free_bytes=None)
     made = language_plan(small, processes=16, lora=False, batch_size=16)
     assert made.choices["shard"].value
-    assert "more than there is room for 16 processes" in made.choices["shard"].because
     with pytest.raises(MachineError):
         language_plan(replace(small, memory_bytes=7_500_000_000), processes=2, lora=False, batch_size=4)
 
