@@ -120,7 +120,7 @@ def test_an_empty_file_is_refused(ada):
         ("a.csv", bytes(range(256)) * 20, "binary data"),
         ("a.csv", b"%PDF-1.7 \x01\x02\x03", "a PDF"),
         ("a.csv.gz", b"\x1f\x8b not gzip", "damaged"),
-        ("a.csv.gz", gzip.compress(b"text,label\n" * 5000)[:50], "cut off"),
+        ("a.csv.gz", gzip.compress(b"text,label\n" * 5000)[:50], "truncated"),
         ("a.jsonl", b"[" * 100_000, "not JSON"),
         ("a.csv", b"\n\n\n", ""),
         ("a.xlsx", b"PK\x03\x04" + bytes(100), "damaged"),

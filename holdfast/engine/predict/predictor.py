@@ -14,7 +14,7 @@ from holdfast.data.shards import TokenArray
 from holdfast.data.tokenizer import ModelTokenizer
 
 Row = Mapping[str, Any]
-_MODULES = {"classify": "labels", "causal": "answers", "two-tower": "search"}
+_MODULES = {"classify": "label_texts", "causal": "generate", "two-tower": "search"}
 
 
 class Predictor(Protocol):
