@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from holdfast.core.records import Outcome, read_record
 from holdfast.core.runfolder import attempt_folder, model_folder
-from holdfast.runs.supervise import Job
+from holdfast.runs.supervise import RunSpec
 from holdfast.runs.supervise import supervise as supervise_job
 from tests.lab.preloaded import has_library
 from tests.lab.supervised import supervise, weights
@@ -160,7 +160,7 @@ class Engine(Subject):
         first = read_record(attempt_folder(run, 1), Outcome)
         return result.exit_code, first and first.noticed_after_seconds, _weights_in(model_folder(run))
 
-    def _job(self, run: Path, fault: str, phase: str) -> Job:
+    def _job(self, run: Path, fault: str, phase: str) -> RunSpec:
         at = f"{fault}:{phase}:{STEP if phase == 'step' else 0}"
         return job(run, "classify", self._parts.parts("classify"), at, self._device)
 

@@ -190,7 +190,7 @@ def _supervise(run: Path, settings: dict[str, object], disturb) -> None:
     """Supervise a run, and let `disturb(attempt number)` do its work beside it until it says that it is enough."""
     from holdfast.planning.ladders import engine_ladder
     from holdfast.runs.engine_child import EngineChildren
-    from holdfast.runs.supervise import Job, StopRequest, supervise
+    from holdfast.runs.supervise import RunSpec, StopRequest, supervise
 
     run.mkdir()
     (run / REQUEST).write_text('{"kind": "perf"}')
@@ -209,7 +209,7 @@ def _supervise(run: Path, settings: dict[str, object], disturb) -> None:
         settings = settings | {"run": str(run)}
         helper = threading.Thread(target=work, daemon=True)
         helper.start()
-        job = Job(
+        job = RunSpec(
             kind="perf",
             words="perf",
             make_launch=lambda attempt, changes, resume: children.launch(attempt, settings, changes),

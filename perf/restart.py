@@ -22,7 +22,7 @@ from holdfast.core.runfolder import BEAT, REQUEST, attempt_folder
 from holdfast.planning.ladders import engine_ladder
 from holdfast.runs import engine_child
 from holdfast.runs.engine_child import EngineChildren
-from holdfast.runs.supervise import Job, StopRequest, supervise
+from holdfast.runs.supervise import RunSpec, StopRequest, supervise
 from holdfast.supervisor.members import read_root
 from perf.figures import Figure, write_figures
 from tests.tiny import tiny_bert, tiny_prepared
@@ -55,7 +55,7 @@ def _measure(run: Path, model: Path, prepared: Path, rounds: int, has_spare: boo
     with EngineChildren(run) as children:
         killer = threading.Thread(target=_kill, args=(run, rounds, children, has_spare, stop, seconds), daemon=True)
         killer.start()
-        job = Job(
+        job = RunSpec(
             kind="perf",
             words="perf",
             make_launch=lambda attempt, changes, resume: children.launch(attempt, settings, changes),

@@ -13,10 +13,10 @@ from holdfast.core.text import plural
 def memory(forget: str | None, forget_all: bool, as_json: bool) -> None:
     """Show which changes made which command finish on this machine. The next run of the command starts with them."""
     from holdfast.core.env import state_folder
-    from holdfast.runs.memory import Memory
+    from holdfast.runs.run_memory import RunMemory
     from holdfast.runs.wording import changes_text
 
-    known = Memory.open()
+    known = RunMemory.open()
     if forget_all or forget is not None:
         dropped = known.forget("" if forget_all else forget or "")
         text = f"forgot {plural(len(dropped), 'command')}"

@@ -24,7 +24,7 @@ def resume(
 
     Processes that an earlier supervisor left are ended first. A run that already has a supervisor is refused.
     """
-    from holdfast.runs.resume import ask_for, job_of
+    from holdfast.runs.resume_run import ask_for, command_of
     from holdfast.runs.state import read_request, read_state
     from holdfast.runs.wording import typed_path
 
@@ -41,7 +41,7 @@ def resume(
     if processes is not None or nodes is not None:
         ask_for(run, processes, nodes)
     is_train = read_request(run).get("kind") == "train"  # it may not be planned yet, so there is no job to ask for
-    job = None if is_train else job_of(run)
+    job = None if is_train else command_of(run)
     if detach:
         from holdfast.runs.detach import detach_run
 

@@ -1,16 +1,16 @@
 """`holdfast run`: supervise any training command, unmodified."""
 
 import shlex
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from holdfast.core.artifacts import to_json
 
 if TYPE_CHECKING:
-    from holdfast.runs.supervise import Job
+    from holdfast.runs.supervise import RunSpec
 
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
@@ -74,7 +74,7 @@ def run(
     Exit code 0: finished. 2: the request is wrong. 3: this machine cannot. 4: every fallback was tried. When COMMAND
     exits with a code of its own and no error, that code is passed on.
     """
-    from holdfast.runs.command import command_job, make_folder, make_request
+    from holdfast.runs.command import command_spec, make_folder, make_request
     from holdfast.runs.join import has_finished, join_folder
     from holdfast.runs.wording import typed_path
 
@@ -105,33 +105,31 @@ def run(
             click.echo(f"holdfast: {shlex.join(command)} is running in the background as {shown} (supervisor {pid})")
             click.echo(f"holdfast: next: holdfast watch {shown}")
         return
-    foreground(place, command_job(request), as_json=as_json, quiet=quiet, verbose=verbose)
+    foreground(place, command_spec(request), as_json=as_json, quiet=quiet, verbose=verbose)
 
 
-def foreground(run_folder: Path, job: "Job", *, as_json: bool, quiet: bool, verbose: bool) -> None:
+def foreground(run_folder: Path, spec: "RunSpec", *, as_json: bool, quiet: bool, verbose: bool) -> None:
     """Supervise here, show what happens, and exit with the run's exit code."""
     from holdfast.cli.screen import RunView, Screen
     from holdfast.core.events import RunOpened
-    from holdfast.core.old_events import untyped
-    from holdfast.runs.follower import take_part
+    from holdfast.runs.member import take_part
     from holdfast.runs.state import read_state
-    from holdfast.runs.stopping import asked_by_signals
-    from holdfast.runs.supervise import StopRequest, supervise
+    from holdfast.runs.stop_signals import asked_by_signals
+    from holdfast.runs.supervise import StopRequest
     from holdfast.runs.wording import Line, clean, closing_lines, typed_path
 
     screen = Screen(prefix="holdfast: ", quiet=as_json)
     view = RunView(screen, verbose=verbose, shows_output=not quiet and not as_json)
-    screen.line(Line(f"{clean(job.words)}, in {typed_path(run_folder)}"))
+    screen.line(Line(f"{clean(spec.words)}, in {typed_path(run_folder)}"))
     view(RunOpened(folder=str(run_folder)))
     stop = StopRequest()
     try:
         with asked_by_signals(stop):
-            bring_to_its_end = take_part if job.nodes > 1 else supervise
-            result = bring_to_its_end(run_folder, job, on_event=untyped(view), stop=stop)
+            result = take_part(run_folder, spec, view, stop=stop)
     finally:
         view.close()
     if as_json:
-        click.echo(to_json({"run": run_folder, **asdict(result)}))
+        click.echo(to_json({"run": run_folder, **msgspec.to_builtins(result)}))
     for line in closing_lines(read_state(run_folder, is_supervised=False), with_cause=False):
         screen.line(line)
     raise SystemExit(result.exit_code)

@@ -13,7 +13,7 @@ from holdfast.core.artifacts import to_json
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def stop(folder: Path, at_once: bool, as_json: bool) -> None:
     """Ask RUN to save and end; `holdfast resume RUN` continues from there."""
-    from holdfast.runs.resume import ask_to_stop
+    from holdfast.runs.resume_run import ask_to_stop
 
     def say(words: str) -> None:
         if not as_json:

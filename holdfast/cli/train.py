@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from holdfast.cli.output import put
 from holdfast.core.artifacts import to_json, to_plain
@@ -127,8 +128,8 @@ def train(
     if not as_json and not as_lines and not quiet:
         put(f"holdfast train {Path(request.data).name or request.from_run}\n")
 
-    from holdfast.runs.holder import AlreadyHeld
     from holdfast.runs.join import has_finished
+    from holdfast.runs.lease import AlreadyHeld
     from holdfast.runs.new_train import discard, start_train
     from holdfast.runs.wording import Line
 
@@ -177,14 +178,13 @@ def resume_here(run: Path, *, as_json: bool = False, quiet: bool = False, verbos
 
 def _show(run: Path, screen: "Screen", view: "RunView | EventLines", *, as_json: bool, as_lines: bool) -> None:
     from holdfast.cli.screen import Screen
-    from holdfast.core.old_events import untyped
     from holdfast.runs.state import read_state
-    from holdfast.runs.stopping import asked_by_signals, exit_code_of
-    from holdfast.runs.train import read_result, resume_train
+    from holdfast.runs.stop_signals import asked_by_signals, exit_code_of
+    from holdfast.runs.train_run import resume_train
     from holdfast.runs.wording import Line, closing_lines, typed_path
 
     try:
-        result = resume_train(run, on_event=untyped(view), guard=asked_by_signals)
+        result = resume_train(run, on_event=view, guard=asked_by_signals)
     except KeyboardInterrupt as asked:
         view.close()
         screen.line(Line(f"stopped; nothing is lost. Continue with `holdfast resume {typed_path(run)}`", "--"))
@@ -192,7 +192,7 @@ def _show(run: Path, screen: "Screen", view: "RunView | EventLines", *, as_json:
     finally:
         view.close()
     if as_json or as_lines:
-        outcome = {"run": run, **read_result(run)}
+        outcome = {"run": run, **msgspec.to_builtins(result)}
         click.echo(to_json(outcome) if as_json else json.dumps({"event": "result", "result": to_plain(outcome)}))
     else:
         ending = Screen()  # also with -q

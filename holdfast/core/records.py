@@ -25,6 +25,7 @@ from holdfast.core.request import TrainRequest
 T = TypeVar("T")
 Changes = Mapping[str, Any]  # setting or, in capitals, environment variable -> its new value
 OutcomeKind = Literal["finished", "died", "hung", "stopped", "interrupted"]
+ProofReason = Literal["", "as requested", "run too short", "run too short for all", "sharded weights"]
 RunEnd = Literal["finished", "stopped", "failed"]
 
 DEFAULT_MAX_ATTEMPTS = 12
@@ -139,14 +140,17 @@ class TimedCandidate(Record):
     """One way to compute the same, timed on this machine."""
 
     changes: Changes  # to the planned settings
-    words: str
+    words: str  # "2 threads fp32 packed"
     tokens_per_second: float = 0.0
     samples_per_second: float = 0.0
     peak_bytes: int | None = None
-    agrees: bool = False  # loss and gradient are those of the reference, within rounding
+    agrees: bool = False  # its loss and gradient are those of the reference, within rounding
+    loss_off: float | None = None  # relative difference
+    norm_off: float | None = None
+    error: str = ""
     is_chosen: bool = False
     is_reference: bool = False
-    because: str = ""
+    is_comparison: bool = False  # timed for comparison only
 
 
 class LongestExamples(Record):
@@ -182,9 +186,13 @@ class Proof(Record):
     """What was proven before time was spent, and what the proof changed in the plan. Written by `runs.prove`."""
 
     state: Literal["done", "remembered", "skipped"]
-    because: str = ""
-    fingerprint: str = ""  # of the machine and its libraries: proof holds only there
+    reason: ProofReason = ""  # why it, or a part of it, was left out
+    run_seconds: float = 0.0  # rough estimate of the run
+    budget_seconds: float = 0.0  # that the proof may take
     seconds: float = 0.0
+    fingerprint: str = ""  # of the machine and its libraries: proof holds only there
+    remembered_words: str = ""  # the settings that an earlier run proved
+    remembered_at: float | None = None
     longest: LongestExamples | None = None
     parity: tuple[LossParity, ...] = ()
     candidates: tuple[TimedCandidate, ...] = ()
@@ -285,17 +293,22 @@ class Compared(Record):
     error: float | None = None  # as a share of the forecast
 
 
-class ForecastCheck(Record):
-    """How good the forecast was, and what it could not know."""
+class ComparedTime(Compared):
+    """A forecast of time next to what happened, and what it could not know."""
 
-    seconds: Compared = Compared()
+    lost_seconds: float = 0.0  # of attempts that were cut short
+    cores: Compared = Compared()  # that the run computed with
+
+
+class ForecastCheck(Record):
+    """How good the forecast was."""
+
+    seconds: ComparedTime = ComparedTime()
     peak_bytes: Compared = Compared()
     card_peak_bytes: Compared = Compared()
-    cores: Compared = Compared()
-    lost_seconds: float = 0.0  # of attempts that were cut short
 
 
-class Result(Record):
+class Result(Record, omit_defaults=True):
     """How a run ended; written last."""
 
     state: RunEnd
@@ -326,6 +339,7 @@ FILES: Mapping[type, str] = {
     Supervisor: runfolder.SUPERVISOR,
     Result: runfolder.RESULT,
     Refusal: runfolder.REFUSED,
+    EngineSettings: runfolder.SETTINGS,
     AttemptStart: runfolder.RUNG,
     ChildInfo: runfolder.CHILD,
     Diagnosis: runfolder.DIAGNOSIS,

@@ -24,16 +24,15 @@ import ray
 
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.events import Event
-from holdfast.core.old_events import untyped
 from holdfast.core.request import make_request as make_train_request
 from holdfast.core.runfolder import REQUEST, RESULT
-from holdfast.runs.command import command_job, make_request
+from holdfast.runs.command import command_spec, make_request
 from holdfast.runs.join import has_finished, join_folder
 from holdfast.runs.lease import AlreadyHeld
 from holdfast.runs.new_train import start_train
-from holdfast.runs.stopping import asked_by_signals
+from holdfast.runs.stop_signals import asked_by_signals
 from holdfast.runs.supervise import Result, StopRequest, supervise
-from holdfast.runs.train import Guard, resume_train
+from holdfast.runs.train_run import Guard, resume_train
 from holdfast.runs.wording import event_lines
 
 MAX_RETRIES = 100  # machines and workers that may be lost; how often the run itself may fail is Holdfast's to count
@@ -52,7 +51,7 @@ def _run_command(
         def go_on(guard: Guard) -> Result:
             stop = StopRequest()
             with guard(stop):
-                return supervise(run, command_job(request), on_event=untyped(_show), stop=stop)
+                return supervise(run, command_spec(request), _show, stop=stop)
 
         return _end(run, go_on)
 
@@ -62,7 +61,7 @@ def _train(out: str, **settings: Any) -> dict[str, Any]:
     run = Path(out).absolute()
     if not (run / REQUEST).exists():
         start_train(make_train_request({**settings, "out": str(run)}))
-    return _end(run, lambda guard: resume_train(run, on_event=untyped(_show), guard=guard))
+    return _end(run, lambda guard: resume_train(run, on_event=_show, guard=guard))
 
 
 run_command = ray.remote(max_retries=MAX_RETRIES)(_run_command)

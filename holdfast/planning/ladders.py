@@ -5,9 +5,11 @@ means nothing there leaves the settings as they were, and the ladder continues w
 """
 
 from collections.abc import Mapping
+from dataclasses import asdict
 
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.plan import DEFAULT_MICRO_TOKENS, Rung
+from holdfast.core.records import EngineSettings
 from holdfast.planning.ladder import OF_RANKS, Changes, Ladder
 from holdfast.planning.parallel import fewer_processes
 
@@ -41,8 +43,9 @@ def command_ladder(*, has_accelerator: bool) -> Ladder:
     return Ladder(rungs=rungs, apply=apply, remedies={"disk-full": (_FEWER_SAVES,)})
 
 
-def engine_ladder(settings: Mapping[str, object]) -> Ladder:
-    """The ladder of our own engine; `settings` are those of its first attempt, in the engine's names."""
+def engine_ladder(first: EngineSettings | None) -> Ladder:
+    """The ladder of our own engine, whose first attempt has these settings."""
+    settings = asdict(first) if first else {}
     rungs = (
         Rung("do not compile the model", {"compile": False}, "slower steps"),
         Rung("pad instead of packing", {"packing": False}, "slower"),

@@ -4,15 +4,18 @@ Pure functions.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+import msgspec
+
+from holdfast.core.events import CandidateTimed
 from holdfast.core.facts import MachineFacts, ModelFacts
+from holdfast.core.records import Changes, EngineSettings, ProofReason, TimedCandidate
 
 BUDGET_SHARE = 0.05  # of the forecast run time, for the proof
 # The usual advice for safety: one thread, padded. Timed for comparison, never chosen.
-COMPARISON: Mapping[str, object] = {"threads": 1, "precision": "fp32", "packing": False}
+COMPARISON: Changes = {"threads": 1, "precision": "fp32", "packing": False}
 _START_SECONDS = 8.0  # for a process to load torch and a model, until it is measured
 _LOSS_TOLERANCE = {"fp32": 2e-3, "bf16": 3e-2}
 _NORM_TOLERANCE = {"fp32": 1e-2, "bf16": 1.5e-1}
@@ -52,22 +55,18 @@ class ProofPlan:
     candidates: bool
     first_steps: bool  # kill and resume in the first steps
     budget_seconds: float
-    because: str = ""
+    reason: ProofReason = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """One candidate, measured."""
+class _Trial(msgspec.Struct, frozen=True):
+    """What the engine measured of one candidate."""
 
-    candidate: Mapping[str, object]
-    words: str
+    loss: float | None = None  # None: not a number
+    norm: float | None = None
     tokens_per_second: float = 0.0
     samples_per_second: float = 0.0
     peak_bytes: int | None = None
-    agrees: bool = False
-    is_chosen: bool = False
-    is_reference: bool = False
-    because: str = ""
+    is_packed: bool = True
 
 
 def rough_seconds(
@@ -88,14 +87,12 @@ def start_seconds(processes: int) -> float:
 
 
 def choose_proof(mode: str, run_seconds: float, candidate_count: int, start: float = _START_SECONDS) -> ProofPlan:
-    """Prove what fits into five percent of the run time, the most informative parts first."""
+    """Prove what fits into five percent of the run, the part that tells most first."""
     if mode == "never":
-        return ProofPlan(longest=False, candidates=False, first_steps=False, budget_seconds=0, because="as requested")
-    if mode == "always":
-        return ProofPlan(
-            longest=True, candidates=True, first_steps=True, budget_seconds=max(60.0, BUDGET_SHARE * run_seconds)
-        )
+        return ProofPlan(longest=False, candidates=False, first_steps=False, budget_seconds=0, reason="as requested")
     budget = BUDGET_SHARE * run_seconds
+    if mode == "always":
+        return ProofPlan(longest=True, candidates=True, first_steps=True, budget_seconds=max(60.0, budget))
     costs = {
         "longest": start + 2.0,
         "first_steps": start + 2.0,
@@ -105,72 +102,80 @@ def choose_proof(mode: str, run_seconds: float, candidate_count: int, start: flo
     for name, cost in costs.items():
         if cost <= left and (name != "candidates" or candidate_count > 1):
             taken[name], left = True, left - cost
-    short = f"a run of about {run_seconds:.0f} s leaves {budget:.1f} s for the proof"
-    because = "" if all(taken.values()) else short if any(taken.values()) else f"the proof would take longer; {short}"
-    return ProofPlan(**taken, budget_seconds=budget, because=because)
+    reason: ProofReason = (
+        "" if all(taken.values()) else "run too short for all" if any(taken.values()) else "run too short"
+    )
+    return ProofPlan(**taken, budget_seconds=budget, reason=reason)
 
 
-def candidates_for(
-    settings: Mapping[str, Any], machine: MachineFacts, step_tokens: float
-) -> tuple[dict[str, object], ...]:
-    """The plan itself, then other ways to compute the same that may be faster on this machine."""
-    found: list[dict[str, object]] = [{}]
-    if settings["device"] != "cpu" or int(settings.get("processes") or 1) > 1:  # the way they share cores was requested
+def candidates_for(settings: EngineSettings, machine: MachineFacts, step_tokens: float) -> tuple[Changes, ...]:
+    """The plan itself, then other ways to compute the same thing that may be faster here."""
+    found: list[Changes] = [{}]
+    if settings.device != "cpu" or settings.processes > 1:  # how they share cores is asked for
         return tuple(found)
-    threads = int(settings["threads"] or 1)
+    threads = settings.threads or 1
     allowed = machine.cpu_count or threads
     found += [
         {"threads": count} for count in dict.fromkeys((allowed, threads // 2, 1)) if count >= 1 and count != threads
     ]
     for tokens in dict.fromkeys(1 << max(9, int(step_tokens / share).bit_length() - 1) for share in (2, 6)):
-        if tokens < step_tokens * 0.7 and tokens < int(settings["micro_tokens"]):
+        if tokens < step_tokens * 0.7 and tokens < settings.micro_tokens:
             found.append({"micro_tokens": tokens})
-    if settings["precision"] == "fp32" and any(flag in machine.cpu_flags for flag in _BF16_FLAGS):
+    if settings.precision == "fp32" and any(flag in machine.cpu_flags for flag in _BF16_FLAGS):
         found.append({"precision": "bf16"})
-    return tuple(dict(found_one) for found_one in found)
+    return tuple(found)
 
 
-def words_of(settings: Mapping[str, Any], candidate: Mapping[str, object], *, is_packed: bool = True) -> str:
-    """A candidate as text: `2 threads fp32 packed, 4,096 tokens at once`."""
-    value = {**settings, **candidate}
-    threads = f"{value['threads']} threads" if int(value["threads"] or 1) > 1 else "one thread"
-    device = threads if value["device"] == "cpu" else str(value["device"])
-    parts = [device, str(value["precision"]), "packed" if is_packed and value.get("packing", True) else "padded"]
-    if value.get("compile"):
+def words_of(settings: EngineSettings, candidate: Changes, *, is_packed: bool = True) -> str:
+    """A candidate in a few words: `2 threads fp32 packed, 4,096 tokens at once`."""
+    value = replace(settings, **candidate)
+    threads = f"{value.threads} threads" if (value.threads or 1) > 1 else "one thread"
+    device = threads if value.device == "cpu" else value.device
+    parts = [device, value.precision, "packed" if is_packed and value.packing else "padded"]
+    if value.compile:
         parts.append("compiled")
-    tokens = f", {int(str(candidate['micro_tokens'])):,} tokens at once" if "micro_tokens" in candidate else ""
+    tokens = f", {value.micro_tokens:,} tokens at once" if "micro_tokens" in candidate else ""
     return " ".join(parts) + tokens
 
 
 def judge(
-    settings: Mapping[str, Any], told: Sequence[Mapping[str, Any]], not_eligible: Sequence[int]
-) -> list[Measured]:
-    """Compare every candidate with the first and choose the fastest that computes the same."""
-    if not told or told[0].get("error"):
-        return []
-    reference = told[0]
+    settings: EngineSettings, timed: Sequence[CandidateTimed], not_eligible: Sequence[int]
+) -> tuple[TimedCandidate, ...]:
+    """Compare every candidate with the first; the fastest that computes the same is chosen."""
+    trials = [None if event.error else msgspec.convert(event.result, _Trial) for event in timed]
+    if not trials or trials[0] is None or trials[0].loss is None or trials[0].norm is None:
+        return ()
     measured = []
-    for event in told:
-        agrees, because = _agrees(reference, event, {**settings, **event["candidate"]})
-        measured.append(
-            Measured(
-                candidate=event["candidate"],
-                words=words_of(settings, event["candidate"], is_packed=bool(event.get("is_packed", True))),
-                tokens_per_second=float(event.get("tokens_per_second") or 0.0),
-                samples_per_second=float(event.get("samples_per_second") or 0.0),
-                peak_bytes=event.get("peak_bytes"),
-                agrees=agrees,
-                is_reference=event is reference,
-                because="for comparison only" if event["number"] in not_eligible else because,
-            )
+    for event, trial in zip(timed, trials, strict=True):
+        one = TimedCandidate(
+            changes=event.candidate,
+            words=words_of(settings, event.candidate, is_packed=trial.is_packed if trial else True),
+            error=event.error,
+            is_reference=trial is trials[0],
+            is_comparison=event.number in not_eligible,
         )
-    eligible = [at for at, one in enumerate(measured) if one.agrees and told[at]["number"] not in not_eligible]
-    if not eligible:  # the plan itself gave no result to compare with
-        return []
+        if trial:
+            one = msgspec.structs.replace(
+                one,
+                tokens_per_second=trial.tokens_per_second,
+                samples_per_second=trial.samples_per_second,
+                peak_bytes=trial.peak_bytes,
+            )
+        if trial and trial.loss is not None and trial.norm is not None:
+            precision = str(event.candidate.get("precision", settings.precision))
+            loss_off, is_same = compare_losses(trials[0].loss, trial.loss, precision)
+            norm_off = _off(trials[0].norm, trial.norm)
+            agrees = is_same and norm_off <= _NORM_TOLERANCE[precision]
+            one = msgspec.structs.replace(one, agrees=agrees, loss_off=loss_off, norm_off=norm_off)
+        measured.append(one)
+    eligible = [at for at, one in enumerate(measured) if one.agrees and not one.is_comparison]
+    if not eligible:  # the plan itself gives no number to compare with
+        return ()
     best = max(eligible, key=lambda at: measured[at].tokens_per_second)
     if measured[best].tokens_per_second < _FASTER * measured[0].tokens_per_second:
         best = 0
-    return [replace(one, is_chosen=at == best) for at, one in enumerate(measured)]
+    measured[best] = msgspec.structs.replace(measured[best], is_chosen=True)
+    return tuple(measured)
 
 
 def compare_losses(wanted: float, found: float, precision: str) -> tuple[float, bool]:
@@ -204,17 +209,6 @@ def answer_seconds(model: ModelFacts, device: str, share_of_cores: float = 1.0) 
     """Estimated time for a language model to write one answer: each token reads all weights once."""
     reading = 4.0 * model.parameters / _BYTES_PER_SECOND.get(device, _BYTES_PER_SECOND["cpu"])
     return _ANSWER_TOKENS * (reading + _LAYER_SECONDS * max(1, model.layers)) / min(1.0, max(0.05, share_of_cores))
-
-
-def _agrees(reference: Mapping[str, Any], event: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[bool, str]:
-    if event.get("error"):
-        return False, str(event["error"])
-    precision = str(settings.get("precision", "fp32"))
-    loss, is_same = compare_losses(reference["loss"], event["loss"], precision)
-    norm = _off(reference["norm"], event["norm"])
-    if is_same and norm <= _NORM_TOLERANCE[precision]:
-        return True, f"same loss within {loss:.1e}, same gradient within {norm:.1e}"
-    return False, f"its loss is off by {loss:.1e}, its gradient by {norm:.1e}"
 
 
 def _off(wanted: float, found: float) -> float:

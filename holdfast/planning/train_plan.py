@@ -6,16 +6,20 @@ Pure functions. Later measurements replace the estimates made here.
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from holdfast.core.errors import MachineError, set_to
 from holdfast.core.facts import DatasetFacts, MachineFacts, ModelFacts
 from holdfast.core.plan import DEFAULT_MICRO_TOKENS, USUAL_LENGTH, Choice, Plan
+from holdfast.core.records import EngineSettings, MemoryEstimate, Proof, RunPlan
 from holdfast.core.request import TrainRequest, nodes_of
 from holdfast.core.text import human_bytes, plural
 from holdfast.planning import choices
 from holdfast.planning.memory_model import MemoryNeed, fits, need_of, room_of
-from holdfast.planning.parallel import cards_of, choose_processes
+from holdfast.planning.parallel import SHARED_SETTINGS, cards_of, choose_processes
 
 _FEWEST_MICRO_TOKENS = 256  # a plan starts with no fewer: smaller micro-batches leave most of a processor idle
 _ASKED = "as requested"
@@ -32,22 +36,37 @@ class TrainPlan:
     need: MemoryNeed
     free_bytes: int | None
 
-    def settings(self, request: TrainRequest, prepared: str, run: str) -> dict[str, object]:
-        """The settings for the engine."""
-        chosen = {name: choice.value for name, choice in self.choices.items() if name in _SETTINGS}
-        given = {
-            "task": self.task,
-            "model": self.model.folder,
-            "prepared": prepared,
-            "run": run,
-            "seed": request.seed,
-            "max_steps": request.max_steps,
-            "eval_steps": request.eval_steps,
-            "keep": request.keep,
-            "save_seconds": request.save_seconds,
-            "options": dict(self.options),
-        }
-        return {**given, **chosen}
+    def as_record(self, request: TrainRequest, run: Path) -> RunPlan:
+        """What plan.json keeps: every choice with its reason, and the engine's settings that follow from them."""
+        value = {name: choice.value for name, choice in self.choices.items()}
+        settings = EngineSettings(
+            task=self.task,
+            model=self.model.folder,
+            prepared=str(run / "prepared"),
+            run=str(run),
+            seed=request.seed,
+            max_steps=request.max_steps,
+            eval_steps=request.eval_steps,
+            keep=request.keep,
+            save_seconds=request.save_seconds,
+            options=dict(self.options),
+            **{name: value[name] for name in _SETTINGS if name in value},
+        )
+        memory = MemoryEstimate(
+            need_bytes=self.need.bytes,
+            libraries_bytes=self.need.libraries,
+            free_bytes=self.free_bytes,
+            is_of_card=str(value["device"]).startswith("cuda"),
+        )
+        return RunPlan(
+            task=self.task,
+            model=self.model,
+            choices=self.choices,
+            settings=settings,
+            memory=memory,
+            processes=value.get("processes", 1),
+            nodes=value.get("nodes", 1),
+        )
 
     def as_plan(self) -> Plan:
         """The same plan in the settings that hazards know."""
@@ -128,6 +147,41 @@ def make_plan(
         chosen["epochs"] = Choice(chosen["epochs"].value, "not used: the maximum number of steps decides")
         chosen["max_steps"] = Choice(request.max_steps, _ASKED)
     return TrainPlan(task=task, model=model, choices=chosen, options=options, need=need, free_bytes=free)
+
+
+def proven_settings(plan: RunPlan, proof: Proof | None) -> EngineSettings:
+    """The engine's settings as planned, with what the proof changed."""
+    return dataclasses.replace(plan.settings, **_still_proven(plan, proof.settings)) if proof else plan.settings
+
+
+def proven_choices(plan: RunPlan, proof: Proof | None) -> Mapping[str, Choice[Any]]:
+    """Every choice with its reason, as planned or as measured by the proof."""
+    return {**plan.choices, **_still_proven(plan, proof.choices)} if proof else plan.choices
+
+
+def _still_proven(plan: RunPlan, proven: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A proof with another number of processes says nothing about how they share the machine."""
+    if not plan.changed_after_attempt:
+        return proven
+    return {name: value for name, value in proven.items() if name not in SHARED_SETTINGS}
+
+
+def keep_learning(earlier: RunPlan, plan: RunPlan, changed_after_attempt: int) -> RunPlan:
+    """The earlier plan of a run that has begun, with what a new number of processes changes: it learns the same."""
+    settings, choices = dataclasses.asdict(earlier.settings), dict(earlier.choices)
+    settings |= {"run": plan.settings.run, "prepared": plan.settings.prepared}
+    is_changed = (earlier.processes, earlier.nodes) != (plan.processes, plan.nodes)
+    if is_changed:
+        new = dataclasses.asdict(plan.settings)
+        settings |= {name: new[name] for name in SHARED_SETTINGS if name in new}
+        choices = {name: choice for name, choice in choices.items() if name not in SHARED_SETTINGS}
+        choices |= {name: choice for name, choice in plan.choices.items() if name in SHARED_SETTINGS}
+    return msgspec.structs.replace(
+        plan,
+        settings=EngineSettings(**settings),
+        choices=choices,
+        changed_after_attempt=changed_after_attempt if is_changed else earlier.changed_after_attempt,
+    )
 
 
 def free_memory(machine: MachineFacts, device: str, processes: int = 1) -> int | None:

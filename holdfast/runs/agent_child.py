@@ -13,16 +13,19 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
+
+import msgspec
 
 from holdfast.core.artifacts import to_json, write_artifact
 from holdfast.core.errors import HoldfastError, error_record
+from holdfast.core.events import MOVING, Event, Planned
 from holdfast.core.runfolder import REFUSED
-from holdfast.runs.holder import HELD_BY_OTHER, AlreadyHeld
-from holdfast.runs.identity import kill_run
-from holdfast.runs.stopping import Stopped
-from holdfast.runs.train import plan_train, resume_train
+from holdfast.runs.lease import HELD_BY_OTHER, AlreadyHeld
+from holdfast.runs.process_identity import kill_run
+from holdfast.runs.stop_signals import Stopped
+from holdfast.runs.train_run import plan_train, resume_train
 from holdfast.supervisor.attempt import StopRequest
 from holdfast.supervisor.clocks import read_clocks
 
@@ -83,9 +86,9 @@ def _log(text: str) -> None:
         print(text, flush=True)
 
 
-def _print_event(event: str, details: Mapping[str, object]) -> None:
-    if event not in ("progress", "turn", "working"):
-        print(event, *(f"{name}={value}" for name, value in details.items() if name != "choices"), flush=True)
+def _print_event(event: Event) -> None:
+    if not isinstance(event, (*MOVING, Planned)):
+        print(msgspec.json.encode(event, enc_hook=str).decode(), flush=True)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ _RANK = re.compile(r"\brank (\d+) \((?:pid|process) ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class NodePart:
     """One machine's part of an attempt, as far as it is known."""
 
     node: str
@@ -46,13 +46,13 @@ class Part:
         return self.outcome is None or self.outcome.outcome in ("died", "hung")
 
 
-def find_culprit(parts: Sequence[Part]) -> Part | None:
+def find_culprit(parts: Sequence[NodePart]) -> NodePart | None:
     """The part that took the others along; None when none has failed."""
     failed = [part for part in parts if part.has_failed]
     return min(failed, key=_rank, default=None)
 
 
-def told_by(part: Part, number: int) -> tuple[Outcome, Diagnosis]:
+def told_by(part: NodePart, number: int) -> tuple[Outcome, Diagnosis]:
     """How the attempt ended, by the part that is to blame, which is named."""
     if part.outcome is None:
         sentence = f"on {part.node}: its supervisor was gone and has been started again"
@@ -66,7 +66,7 @@ def told_by(part: Part, number: int) -> tuple[Outcome, Diagnosis]:
     return replace(part.outcome, sentence=f"on {part.node}: {sentence}"), diagnose(part.evidence)
 
 
-def _rank(part: Part) -> tuple[int, int, str]:
+def _rank(part: NodePart) -> tuple[int, int, str]:
     """Smaller is the better explanation."""
     outcome, samples = part.outcome, part.evidence.samples.joined
     if outcome is None:

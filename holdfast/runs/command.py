@@ -10,23 +10,20 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import holdfast
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import Problem, RequestError, invalid_settings
+from holdfast.core.records import DEFAULT_NODES_WAIT_SECONDS, Changes, CommandRequest, write_request
 from holdfast.core.redact import is_secret
 from holdfast.core.request import NEEDLESS_WAIT
-from holdfast.core.runfolder import REQUEST, SETTINGS, checkpoints_folder, run_of
-from holdfast.planning.ladder import DEFAULT_MAX_ATTEMPTS, Changes
+from holdfast.core.runfolder import SETTINGS, checkpoints_folder, run_of
 from holdfast.planning.ladders import command_ladder
-from holdfast.runs.crew import WAIT_SECONDS
-from holdfast.runs.folders import RUNS, new_folder
-from holdfast.runs.memory import Memory, key_of
-from holdfast.runs.supervise import Job
+from holdfast.runs.new_folder import RUNS, new_folder
+from holdfast.runs.run_memory import RunMemory, key_of
+from holdfast.runs.supervise import RunSpec
 from holdfast.supervisor.child import Launch
 from holdfast.supervisor.members import start_ticks_of
 
@@ -34,29 +31,6 @@ PRELOAD = Path(holdfast.__file__).parent / "preload"
 
 _MOST_SECONDS = 604_800  # a week
 _OWN = re.compile(r"HOLDFAST_|PWD$|OLDPWD$|SHLVL$|_$|TMUX|STY$|WINDOWID$|TERM_SESSION")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandRequest:
-    """What was asked of `holdfast run`. Written as request.json."""
-
-    command: tuple[str, ...]
-    cwd: str
-    environment: Mapping[str, str] = field(
-        default_factory=dict
-    )  # without secrets; those are taken from the shell again
-    resume_args: tuple[str, ...] = ()  # added to the command when earlier work is resumed
-    allow_changes: bool = False
-    max_attempts: int = DEFAULT_MAX_ATTEMPTS
-    step_timeout_seconds: float | None = None
-    remembers: bool = True
-    nodes: int = 1  # machines that run it together, each with a command of its own
-    nodes_wait_seconds: float = WAIT_SECONDS
-
-    @property
-    def words(self) -> str:
-        """The command as one would type it."""
-        return shlex.join(self.command)
 
 
 def make_request(
@@ -83,7 +57,7 @@ def make_request(
     if script and not Path(script).exists():
         raise RequestError(f"there is no file {script!r}", seen=f"looked in {Path.cwd()}")
     kept = {name: value for name, value in os.environ.items() if not _OWN.match(name) and not is_secret(name, value)}
-    options |= {"nodes": nodes, "nodes_wait_seconds": nodes_wait_seconds or WAIT_SECONDS}
+    options |= {"nodes": nodes, "nodes_wait_seconds": nodes_wait_seconds or DEFAULT_NODES_WAIT_SECONDS}
     return CommandRequest(command=command, cwd=str(Path.cwd()), environment=kept, **options)
 
 
@@ -92,18 +66,17 @@ def make_folder(request: CommandRequest, folder: Path | None, name: str = "") ->
     if name and (name in (".", "..") or Path(name).name != name):
         raise RequestError(f"{name!r} is no name for a folder under {RUNS}/", try_next=("--run FOLDER, for any place",))
     with new_folder(folder, name or _name_of(request.command), "--run") as made:
-        write_artifact(made, REQUEST, {"kind": "command", **asdict(request)})
-        (made / REQUEST).chmod(0o600)  # it holds the environment
+        write_request(made, request)
     return made.resolve()
 
 
-def command_job(request: CommandRequest) -> Job:
+def command_spec(request: CommandRequest) -> RunSpec:
     """Say how the command is started and what may be changed about it."""
 
     def make_launch(attempt: Path, changes: Changes, resume: bool) -> Launch:
         return _launch(request, attempt, changes, resume)
 
-    return Job(
+    return RunSpec(
         kind="command",
         words=request.words,
         make_launch=make_launch,
@@ -114,7 +87,7 @@ def command_job(request: CommandRequest) -> Job:
         nodes_wait_seconds=request.nodes_wait_seconds,
         step_timeout_seconds=request.step_timeout_seconds,
         clean_up=remove_own_checkpoints,
-        memory=Memory.open(request.command) if request.remembers else None,
+        memory=RunMemory.open(request.command) if request.remembers else None,
         # What was allowed once must not come back where it was not allowed.
         memory_key=key_of(
             "command", request.cwd, *request.command, *(("changes allowed",) if request.allow_changes else ())
@@ -129,13 +102,6 @@ def remove_own_checkpoints(run: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):  # absent, or somebody put something there
         checkpoints.rmdir()
-
-
-def read_command_request(known: Mapping[str, object]) -> CommandRequest:
-    """The request as it was written down."""
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
-    fields.pop("kind", None)
-    return CommandRequest(**fields)  # type: ignore[arg-type]  # as we wrote it down ourselves
 
 
 def has_accelerator() -> bool:

@@ -11,7 +11,7 @@ from holdfast.core.env import node_name
 from holdfast.core.errors import RequestError
 from holdfast.core.notice import read_notice
 from holdfast.core.runfolder import NODES, NOTICE, RESULT, SUPERVISOR_LOG
-from holdfast.runs.holder import holder
+from holdfast.runs.lease import holder
 
 _START_SECONDS = 30.0
 

@@ -9,13 +9,12 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 
-from holdfast.core.artifacts import write_artifact
-from holdfast.core.runfolder import SETTINGS
+from holdfast.core.events import Event, Progressed
+from holdfast.core.records import Changes, EngineSettings, write_record
 from holdfast.machine.resources import probe_memory_bytes, probe_memory_free_bytes
-from holdfast.planning.ladder import Changes
 from holdfast.supervisor.child import Launch
 from holdfast.supervisor.spare import Spare
 
@@ -28,9 +27,8 @@ _OF_A_JOB = re.compile(
     r"|PET_\w+"
 )
 _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
+_SETTINGS = frozenset(field.name for field in fields(EngineSettings))
 _LEAST_FREE_BYTES, _LEAST_FREE_SHARE = 2 << 30, 0.25  # a spare holds about 0.3 GB
-
-OnEvent = Callable[[str, Mapping[str, object]], None]
 
 
 class EngineChildren:
@@ -48,23 +46,21 @@ class EngineChildren:
         self._spare.close()
 
     def launch(
-        self, attempt: Path, settings: Mapping[str, object], changes: Changes, module: str = ENGINE, nodes: int = 1
+        self, attempt: Path, settings: EngineSettings, changes: Changes, module: str = ENGINE, nodes: int = 1
     ) -> Launch:
         """Write the settings of an attempt, and say how it is started; of several machines this one's part of it."""
-        changed = {name: value for name, value in changes.items() if not name.isupper()}
-        told = {**settings, **changed}
-        count = int(str(told.get("processes") or 1))
-        write_artifact(attempt, SETTINGS, told)
-        is_alone = count * nodes == 1
+        changed = replace(settings, **{name: value for name, value in changes.items() if name in _SETTINGS})
+        write_record(attempt, changed)
+        is_alone = changed.processes * nodes == 1
         self._stepping_since, self._is_alone = None, is_alone
         # Only what was measured: on a card or on Apple's GPU the device costs more than the imports.
-        takes_spare = is_alone and told.get("device", "cpu") == "cpu"
+        takes_spare = is_alone and changed.device == "cpu"
         if not takes_spare:
             self._spare.close()
         return Launch(
-            (*torchrun_command(count, nodes), "-m", module, str(attempt)),
+            (*torchrun_command(changed.processes, nodes), "-m", module, str(attempt)),
             self._run,
-            {**_environment(changes), **({} if is_alone else _together(told, changes, nodes))},
+            {**_environment(changes), **({} if is_alone else _together(changed, changes, nodes))},
             attempt,
             spare=self._spare if takes_spare else None,
             is_of_ranks=not is_alone,
@@ -75,19 +71,14 @@ class EngineChildren:
         if sys.platform == "linux" and self._is_alone and _has_room():
             self._spare.make()
 
-    def listening(self, on_event: OnEvent) -> OnEvent:
-        """Pass the events of a run on; have a spare once it has trained for a while."""
-
-        def hear(event: str, details: Mapping[str, object]) -> None:
-            if event == "progress" and details.get("phase") == "step":
-                now = time.monotonic()
-                self._stepping_since = self._stepping_since or now
-                if now - self._stepping_since >= _TRAINED_SECONDS:
-                    self._stepping_since = float("inf")  # once an attempt
-                    self.warm_up()
-            on_event(event, details)
-
-        return hear
+    def hear(self, event: Event) -> None:
+        """Listen to the run: have a spare once it has trained for a while."""
+        if isinstance(event, Progressed) and event.phase == "step":
+            now = time.monotonic()
+            self._stepping_since = self._stepping_since or now
+            if now - self._stepping_since >= _TRAINED_SECONDS:
+                self._stepping_since = float("inf")  # once an attempt
+                self.warm_up()
 
 
 def torchrun_command(processes: int, nodes: int = 1) -> tuple[str, ...]:
@@ -104,9 +95,9 @@ def torchrun_command(processes: int, nodes: int = 1) -> tuple[str, ...]:
     return (sys.executable, "-m", "torch.distributed.run", *counts, *meeting, *manner)
 
 
-def _together(told: Mapping[str, object], changes: Changes, nodes: int) -> dict[str, str]:
+def _together(settings: EngineSettings, changes: Changes, nodes: int) -> dict[str, str]:
     """What the environment says to several processes."""
-    found = {"OMP_NUM_THREADS": str(told.get("threads") or 1)}
+    found = {"OMP_NUM_THREADS": str(settings.threads or 1)}
     if nodes == 1 and sys.platform in _LOOPBACK and "GLOO_SOCKET_IFNAME" not in os.environ:
         found["GLOO_SOCKET_IFNAME"] = _LOOPBACK[sys.platform]
     return {name: value for name, value in found.items() if name not in changes}

@@ -1,4 +1,4 @@
-"""Joins the run of several machines that one of them has begun: the same words on each, in a folder they share.
+"""Joins the run of several machines that one of them has begun: the same command on each, in a folder they share.
 
 Leaves: request.json of the first machine, nodes/NAME/request.json of each.
 """
@@ -7,25 +7,26 @@ import hashlib
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from holdfast.core.artifacts import read_artifact, to_plain, write_artifact
+from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.disk_space import cannot_write
 from holdfast.core.env import node_name
 from holdfast.core.errors import RequestError, set_to
-from holdfast.core.request import DATA_SHA256, FIELDS, TrainRequest, to_saved
-from holdfast.core.runfolder import NODES, REQUEST, RESULT
+from holdfast.core.records import CommandRequest, Result, read_data_sha256, read_record, read_request, write_request
+from holdfast.core.request import FIELDS, TrainRequest
+from holdfast.core.runfolder import NODES, REQUEST
 from holdfast.core.text import option, plural
-from holdfast.runs.command import CommandRequest
-from holdfast.runs.folders import take_folder
+from holdfast.runs.new_folder import take_folder
 
-# Each machine may say otherwise only where it is, and how long it waits.
+Request = TrainRequest | CommandRequest
+
+# Machines may differ only in where they are, and in how long they wait.
 _SAME_EVERYWHERE = {
     "command": ("command", "resume_args", "allow_changes", "max_attempts", "step_timeout_seconds"),
-    "train": (*(name for name in FIELDS if name not in ("out", "nodes", "nodes_wait")), DATA_SHA256),
+    "train": tuple(name for name in FIELDS if name not in ("out", "nodes", "nodes_wait")),
 }
 _DATA = ("data", "validation", "test", "negatives")
 _OF_ONE_MACHINE = re.compile(r"--(?:node[-_]rank|machine[-_]rank|local[-_]addr)(?P<joined>=.*)?")
@@ -38,39 +39,40 @@ def join_folder(request: CommandRequest, folder: Path | None) -> Path:
         raise RequestError(
             "--nodes needs --run FOLDER", seen="the machines meet there", try_next=("--run /shared/FOLDER --nodes 2",)
         )
-    return _join({"kind": "command", **asdict(request)}, folder, "--run")
+    return _join(request, folder, "--run")
 
 
 def join_training(request: TrainRequest) -> Path:
     """The same for a training run, whose data must be the same on every machine, too."""
     assert request.out is not None  # a request for several machines is refused without it
     folder = Path(request.out)
-    return _join({**to_saved(replace(request, out=str(folder))), DATA_SHA256: _sha256_of(request)}, folder, "--out")
+    return _join(replace(request, out=str(folder)), folder, "--out", _sha256_of(request))
 
 
-def _join(saved: Mapping[str, Any], folder: Path, where: str) -> Path:
+def _join(request: Request, folder: Path, where: str, data_sha256: str = "") -> Path:
     mine = folder / NODES / _require_name(node_name())
     if (folder / REQUEST).exists():
-        _require_same(saved, read_artifact(folder / REQUEST), folder, where)
+        _require_same(request, data_sha256, folder, where)
     try:
         inside = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
         if (inside and not inside & {REQUEST, NODES}) or folder.is_file():
-            take_folder(folder, where)  # which refuses it with words
+            take_folder(folder, where)  # which refuses it
         mine.mkdir(parents=True, exist_ok=True)
-        write_artifact(mine, REQUEST, saved)
+        write_request(mine, request, data_sha256=data_sha256)
         (mine / REQUEST).chmod(0o600)  # a command's holds the environment
         _be_first(mine / REQUEST, folder / REQUEST)
     except OSError as error:
         raise cannot_write(
             folder, error, set_to(where.lstrip("-"), placeholder="FOLDER", note="on storage that all machines share")
         ) from error
-    _require_same(saved, read_artifact(folder / REQUEST), folder, where)
+    _require_same(request, data_sha256, folder, where)
     return folder.resolve()
 
 
 def has_finished(run: Path) -> bool:
     """Say whether a run that is to be joined is over already, as when a batch system starts its job once more."""
-    return read_artifact(run / RESULT).get("state") == "finished"
+    result = read_record(run, Result)
+    return result is not None and result.state == "finished"
 
 
 def _be_first(mine: Path, first: Path) -> None:
@@ -87,50 +89,55 @@ def _be_first(mine: Path, first: Path) -> None:
 
 def _require_name(name: str) -> str:
     if name in (".", "..") or Path(name).name != name:
-        raise RequestError(f"HOLDFAST_NODE={name} is no name for a machine", seen="it is used as the name of a folder")
+        raise RequestError(
+            f"HOLDFAST_NODE={name} is not a valid machine name", seen="it is used as the name of a folder"
+        )
     if len(os.fsencode(name)) > _LONGEST_NAME:
         raise RequestError(
             f"the name of this machine, {name[:20]}..., is too long",
-            seen=f"{len(os.fsencode(name))} bytes; it is used as the name of a folder, so {_LONGEST_NAME} at the most",
+            seen=f"{len(os.fsencode(name))} bytes; it is used as the name of a folder, so the limit is {_LONGEST_NAME}",
             try_next=("HOLDFAST_NODE=a-shorter-name",),
         )
     return name
 
 
-def _require_same(saved: Mapping[str, Any], begun: Mapping[str, Any], folder: Path, where: str) -> None:
-    """Refuse a machine that was started with other words than the first."""
-    kind, nodes = begun.get("kind"), int(begun.get("nodes") or 1)
-    if kind != saved["kind"] or nodes != (saved["nodes"] or 1):
+def _require_same(request: Request, data_sha256: str, folder: Path, where: str) -> None:
+    """Refuse a machine whose command line differs from that of the first."""
+    begun, kind = read_request(folder), "train" if isinstance(request, TrainRequest) else "command"
+    if type(begun) is not type(request) or begun is None or (begun.nodes or 1) != (request.nodes or 1):
+        nodes = (begun.nodes if begun else None) or 1
         raise RequestError(
             f"{where} {folder} holds another run",
-            seen=f"kind {kind!r}, for {plural(nodes, 'machine')}",
-            try_next=(f"--nodes {nodes}", "name a folder that is not there yet"),
+            setting="nodes",
+            seen=f"a {'training run' if isinstance(begun, TrainRequest) else 'command'} on {plural(nodes, 'machine')}",
+            try_next=(f"--nodes {nodes}", "use a folder that does not exist yet"),
         )
-    for name in _SAME_EVERYWHERE[saved["kind"]]:
-        if name not in begun:
-            continue
-        here, there = _comparable(saved[name]), _comparable(begun[name])
+    for name in _SAME_EVERYWHERE[kind]:
+        here, there = _comparable(getattr(request, name)), _comparable(getattr(begun, name))
         if here != there:
-            raise RequestError(
-                f"{_called(name, kind)} is not the same here as on the machine that began this run",
-                seen=f"there: {_told(there)}; here: {_told(here)}",
-                try_next=(
-                    "put the same data on every machine, or on storage that all share"
-                    if name == DATA_SHA256
-                    else "start the same words on every machine",
-                    "name a folder that is not there yet, for another run",
-                ),
-            )
+            raise _differs(name, _called(name, kind), there, here, "run the same command on every machine")
+    if (there := read_data_sha256(folder)) != data_sha256:
+        advice = "put the same data on every machine, or on storage that all share"
+        raise _differs("data", "the content of the data (its SHA-256)", there, data_sha256, advice)
+
+
+def _differs(setting: str, called: str, there: object, here: object, advice: str) -> RequestError:
+    return RequestError(
+        f"{called} differs from that of the machine that began this run",
+        seen=f"there: {_shown(there)}; here: {_shown(here)}",
+        setting=setting,
+        try_next=(advice, "use a folder that does not exist yet, for another run"),
+    )
 
 
 def _comparable(value: object) -> object:
-    plain = to_plain(value)
+    plain = list(value) if isinstance(value, tuple) else value
     return shlex.join(_without_own_options(list(map(str, plain)))) if isinstance(plain, list) else plain
 
 
 def _called(name: str, kind: str) -> str:
-    if name in ("command", DATA_SHA256):
-        return {"command": "the command", DATA_SHA256: "what is in the data (its SHA-256)"}[name]
+    if name == "command":
+        return "the command"
     return option(name.removesuffix("_seconds") if kind == "command" else name)
 
 
@@ -160,5 +167,5 @@ def _without_own_options(command: Sequence[str]) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def _told(value: object) -> str:
+def _shown(value: object) -> str:
     return "not given" if value is None else str(value)

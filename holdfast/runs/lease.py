@@ -14,20 +14,26 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from holdfast.core.disk_space import cannot_write
 from holdfast.core.env import lease_seconds, node_name
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import HoldfastError, RequestError
+from holdfast.core.event_log import EventSink
+from holdfast.core.events import Event, LeaderAwaited, Noted, StorageTrouble
 from holdfast.core.notice import NoticeWriter, Seen
+from holdfast.core.records import Supervisor, write_record
 from holdfast.core.runfolder import LEASES, NOTICE
+from holdfast.runs.process_identity import describe_process
+from holdfast.runs.stop_signals import exit_code_of
 from holdfast.supervisor.clocks import read_clocks
-from holdfast.supervisor.members import boot_id, find_member, start_ticks_of
+from holdfast.supervisor.members import Identity, boot_id, find_member, start_ticks_of
 
 _LOOK_SECONDS = 0.2
 _ALL_PROCESSES = 0xEFFFFFFC  # what Linux calls the processes of the whole machine
-Say = Callable[[str], None]
 
 
 class AlreadyHeld(RequestError):
@@ -44,7 +50,7 @@ class Beating:
     def __init__(self, path: Path, said: Mapping[str, object], since: float | None = None):
         self._writer, self._said = NoticeWriter(path), {**describe_self(), **said}
         self._lock, self._is_closed = threading.RLock(), threading.Event()
-        self._trouble, self._told = "", ""  # why nothing can be written at the moment; what was said of it
+        self._trouble, self._reported = "", ""  # why nothing can be written at the moment; what was reported of it
         # When the last write that came through was begun.
         self._written = read_clocks().boot_seconds if since is None else since
         self._write()
@@ -61,13 +67,13 @@ class Beating:
         self._is_closed.set()
         self.say(**words)
 
-    def new_trouble(self) -> str:
-        """Words, once, when the storage stops to answer and when it answers again."""
-        trouble, before = self._trouble, self._told
-        self._told = trouble
+    def new_trouble(self) -> Event | None:
+        """An event, once, when the storage stops answering and when it answers again."""
+        trouble, before = self._trouble, self._reported
+        self._reported = trouble
         if trouble and not before:
-            return f"{trouble}; this goes on, and says so until it can be written again"
-        return "the run's folder can be written again" if before and not trouble else ""
+            return StorageTrouble(error=trouble)
+        return Noted(text="the run folder can be written again") if before and not trouble else None
 
     def _go_on(self) -> None:
         while not self._is_closed.wait(beat_seconds()):
@@ -83,7 +89,7 @@ class Beating:
             self._write()
             self._written, self._trouble = begun, ""
         except OSError as error:
-            self._trouble = f"the run's folder cannot be written: {error.strerror or error} ({self._writer.path})"
+            self._trouble = f"{error.strerror or error} ({self._writer.path})"
 
     def _renew(self, silent_seconds: float) -> None:
         """What has to be done first after a silence."""
@@ -130,14 +136,16 @@ class Lease(Beating):
             super()._write()
 
 
-def take_lease(run: Path, *, say: Say = lambda words: None, is_stopped: Callable[[], bool] = lambda: False) -> Lease:
+def take_lease(
+    run: Path, *, report: EventSink = lambda event: None, is_stopped: Callable[[], bool] = lambda: False
+) -> Lease:
     """Be the one that leads the run, or refuse; a holder on another machine that is silent is waited for."""
     folder = run / LEASES
     folder.mkdir(exist_ok=True)
     while True:
         newest = newest_lease(run)
         if newest:
-            _wait_until_free(run, Seen(_notice_of(folder, newest)), say, is_stopped)
+            _wait_until_free(run, Seen(_notice_of(folder, newest)), report, is_stopped)
         begun = read_clocks().boot_seconds
         try:
             _path(folder, newest + 1).mkdir()
@@ -210,7 +218,7 @@ def _processes_id() -> int | None:
     return None
 
 
-def _wait_until_free(run: Path, seen: Seen, say: Say, is_stopped: Callable[[], bool]) -> None:
+def _wait_until_free(run: Path, seen: Seen, report: EventSink, is_stopped: Callable[[], bool]) -> None:
     """Return when the run may be taken; refuse when its holder is seen to live."""
     begun, has_said = time.monotonic(), False
     while True:
@@ -226,14 +234,14 @@ def _wait_until_free(run: Path, seen: Seen, say: Say, is_stopped: Callable[[], b
             )
         # A folder without a notice: its maker was killed in between, or has only just made it.
         silent_seconds = seen.still_seconds if said else time.monotonic() - begun
-        who = f"{said['node']} had this run" if said else "somebody took this run"
+        leader = str(said["node"]) if said else "another machine"
         if is_stopped():
-            raise AlreadyHeld(f"{who}, and it was not waited for whether it comes back")
+            raise AlreadyHeld(f"stopped while waiting to see whether {leader} still owns this run")
         if silent_seconds > limit:
             return
         if not has_said and silent_seconds > 2 * beat_seconds() + 1:
             has_said = True
-            say(f"{who} and has not been heard of since; it is taken over when that lasts {limit:.0f} s")
+            report(LeaderAwaited(leader=leader, state="wait_for_lease", seconds=limit))
         time.sleep(_LOOK_SECONDS)
 
 
@@ -243,3 +251,48 @@ def _path(folder: Path, number: int) -> Path:
 
 def _notice_of(folder: Path, number: int) -> Path:
     return _path(folder, number) / NOTICE
+
+
+__all__ = ["HELD_BY_OTHER", "AlreadyHeld", "hold", "holder"]
+
+HELD_BY_OTHER = 75  # exit code of a supervisor that was refused; sysexits calls it "try again later"
+
+
+@contextmanager
+def hold(
+    run: Path, *, report: EventSink = lambda event: None, is_stopped: Callable[[], bool] = lambda: False
+) -> Iterator[Lease]:
+    """Be the run's only supervisor, or refuse; other machines learn with its end why the run was given back."""
+    last: dict[str, object] = {}
+    lease: Lease | None = None
+    try:
+        try:
+            lease = take_lease(run, report=report, is_stopped=is_stopped)
+            write_record(run, Supervisor(**describe_process(os.getpid()), started=round(time.time(), 3)))
+        except OSError as error:
+            raise cannot_write(run, error) from error
+        yield lease
+    except KeyboardInterrupt as asked:
+        last = {
+            "exit_code": exit_code_of(asked),
+            "result": "stopped",
+            "sentence": "stopped before an attempt was called",
+        }
+        raise
+    except HoldfastError as error:
+        last = {"exit_code": error.exit_code, "sentence": error.what + (f": {error.seen}" if error.seen else "")}
+        raise
+    finally:
+        if lease:
+            lease.close(**last)
+
+
+def holder(run: Path) -> Identity | None:
+    """The living supervisor of a run on this machine; None when nobody here looks after it."""
+    seen = seen_lease(run, newest_lease(run))
+    seen.look()
+    if seen.said.get("state") != "held" or seen.said.get("machine") != machine_id():
+        return None
+    identity = Identity(int(seen.said["pid"]), int(seen.said["start_ticks"]))
+    found = find_member(identity.pid)
+    return identity if found and found.identity == identity and not found.is_gone else None

@@ -9,19 +9,18 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.path_guess import did_you_mean
-from holdfast.core.request import TrainRequest, nodes_of, read_saved, to_saved
-from holdfast.core.runfolder import NODES, PLAN, REQUEST, model_folder
+from holdfast.core.records import RunPlan, read_record, write_request
+from holdfast.core.request import TrainRequest, nodes_of
+from holdfast.core.runfolder import FORECAST, NODES, PLAN, PROOF, REQUEST, model_folder
 from holdfast.planning.presets import with_preset
 from holdfast.runs.finished_model import find_model
-from holdfast.runs.folders import new_folder
 from holdfast.runs.join import join_training
+from holdfast.runs.new_folder import new_folder
 from holdfast.runs.nodes import read_leader
-from holdfast.runs.state import read_request
+from holdfast.runs.run_path import require_request, require_run
 from holdfast.runs.trackers import require_trackers
-from holdfast.runs.walk import read_plan
 
 
 def start_train(request: TrainRequest) -> Path:
@@ -39,14 +38,14 @@ def discard(run: Path) -> None:
     if not (run / NODES).is_dir():
         shutil.rmtree(run, ignore_errors=True)
     elif not read_leader(run):  # the other machines still read there how it ended; another request may begin anew
-        for name in (REQUEST, PLAN):
+        for name in (REQUEST, PLAN, PROOF, FORECAST):
             (run / name).unlink(missing_ok=True)
 
 
 def make_run_folder(request: TrainRequest) -> Path:
     """A folder of its own for the run, with the request in it."""
     with new_folder(Path(request.out) if request.out else None, _name_of(request.data), "--out") as run:
-        write_artifact(run, REQUEST, to_saved(replace(request, out=str(run))))
+        write_request(run, replace(request, out=str(run)))
     return run
 
 
@@ -71,9 +70,11 @@ def _from_earlier(request: TrainRequest) -> TrainRequest:
     if not request.from_run:
         return request
     earlier = Path(request.from_run)
-    read_request(earlier)
+    require_run(earlier)
     find_model(earlier)
-    before = read_saved(earlier / REQUEST)
+    before, plan = require_request(earlier), read_record(earlier, RunPlan)
+    if not isinstance(before, TrainRequest):
+        raise RequestError(f"{earlier} holds a command, not a training run", setting="from_run")
     mine = {name: getattr(request, name) for name in TrainRequest.__dataclass_fields__}
     theirs = {name: getattr(before, name) for name in TrainRequest.__dataclass_fields__}
     plain = TrainRequest()
@@ -82,6 +83,6 @@ def _from_earlier(request: TrainRequest) -> TrainRequest:
     if request.data:  # of other data the columns may be named otherwise
         own |= {"validation", "test", "negatives", "text_column", "label_column", "group_column", "encoding"}
         own |= {"delimiter", "header", "multi_label", "min_score"}
-    task = {"task": read_plan(earlier).get("task")} if request.task is None else {}
+    task = {"task": plan.task} if plan and request.task is None else {}
     kept = {name: value for name, value in taken.items() if name not in own}
     return replace(request, **{**kept, **task, "model": str(model_folder(earlier))})

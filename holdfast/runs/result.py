@@ -1,84 +1,22 @@
 """How a training run ended: more fields for result.json, and the last lines on the screen."""
 
-import json
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from holdfast.core.artifacts import read_artifact
-from holdfast.core.old_events import read_events
-from holdfast.core.runfolder import DATASET, EVENTS, METRICS, REPORT, RESULT, SAMPLES, attempt_folders, model_folder
+from holdfast.core.records import Result
+from holdfast.core.runfolder import DATASET, REPORT, RESULT
 from holdfast.core.text import human_bytes, human_seconds
-from holdfast.runs.earlier import read_pauses
-from holdfast.runs.forecasting import cores_used, cores_words
-from holdfast.runs.supervise import Result
+from holdfast.runs.proof_wording import cores_words
 
 NO_LABEL = "it gives no label at all yet: it has learned too little"
 MEASURE = "to measure it: --validation FILE, or --validation-share 0.2 cuts rows from the data"
-Pauses = Sequence[tuple[float, float]]
 _DISTURBED = 0.1  # share of the cores that came or went
 _BEST_FIRST = (
     *("accuracy", "macro_f1", "micro_f1", "negative_loss", "loss", "perplexity"),
     *("ndcg@10", "recall@1", "recall@10", "mrr@10"),
 )
-
-
-def describe_result(run: Path, plan: Mapping[str, Any], result: Result) -> dict[str, object]:
-    """What result.json holds of a training run beyond what every run has."""
-    found: dict[str, object] = {"kind": "train", "task": plan.get("task")}
-    if result.state != "finished":
-        return {**found, "model": None, "next": [f"holdfast resume {run}"]}
-    metrics = read_artifact(run / METRICS)
-    splits = {split: _numbers(metrics.get(split)) for split in ("validation", "test") if metrics.get(split)}
-    return {
-        **found,
-        "model": str(model_folder(run)),
-        "metrics": splits,
-        "forecast": forecast_against(plan, read_attempts(run), read_pauses(run), _peak(run, plan)),
-        "next": [f'holdfast predict {run} "..."', f"holdfast report {run}"],
-    }
-
-
-def forecast_against(
-    plan: Mapping[str, Any], attempts: Sequence[Sequence[Mapping[str, Any]]], pauses: Pauses, peak_bytes: int | None
-) -> dict[str, object]:
-    """What was forecast beside what happened, with the error as a share, and what the forecast could not know."""
-    forecast = plan.get("forecast") or {}
-    made_at = forecast.get("made_at")
-    clock = _beside(forecast.get("seconds"), _between(made_at, time.time(), pauses) if made_at else None)
-    if made_at:
-        clock["lost_seconds"] = round(lost_seconds(attempts, made_at, pauses), 1)
-        clock["cores"] = {
-            "forecast": forecast.get("cores"),
-            "actual": cores_used(attempts[-1], made_at) if attempts else None,
-        }
-    card = max((int(event.get("card_bytes") or 0) for events in attempts for event in events), default=0)
-    return {
-        "seconds": clock,
-        "peak_bytes": _beside(forecast.get("peak_bytes"), peak_bytes),
-        "card_peak_bytes": _beside(forecast.get("card_peak_bytes"), card or None),
-    }
-
-
-def lost_seconds(attempts: Sequence[Sequence[Mapping[str, Any]]], since: float = 0.0, pauses: Pauses = ()) -> float:
-    """What ended attempts cost: for each, from the last step that was not done again to the first one after it."""
-    lost = 0.0
-    done: dict[int, float] = {}  # when each step was first reached
-    for events in attempts:
-        first = next((event for event in events if event.get("event") == "training"), None)
-        steps = [event for event in events if event.get("event") == "step"]
-        if first and done and steps:
-            known = [at for step, at in done.items() if step < int(first["first_step"])]
-            begun = max([since, *known]) if known else max(since, min(done.values()))
-            lost += max(0.0, _between(begun, float(steps[0]["time"]), pauses))
-        done |= {int(event["step"]): float(event["time"]) for event in steps}
-    return lost
-
-
-def _between(begun: float, ended: float, pauses: Pauses) -> float:
-    """How long it was from one time of day to another, without the pauses."""
-    return ended - begun - sum(max(0.0, min(ended, end) - max(begun, start)) for start, end in pauses)
 
 
 def excuses(clock: Mapping[str, Any]) -> list[str]:
@@ -109,11 +47,6 @@ def nothing_measured(dataset: Mapping[str, Any]) -> str:
     train = (dataset.get("splits") or {}).get("train")
     all_rows = f" (all {train:,} are for training)" if train else ""
     return f"how good the model is was not measured: there are no rows for validation or test{all_rows}"
-
-
-def read_attempts(run: Path) -> list[list[dict[str, Any]]]:
-    """The engine's own story of every attempt."""
-    return [list(read_events(attempt / EVENTS)) for attempt in attempt_folders(run)]
 
 
 def read_result(run: Path) -> dict[str, Any]:
@@ -177,33 +110,6 @@ def _off_by(error: float, more: str, less: str) -> str:
 def _metric_words(metrics: Mapping[str, float]) -> str:
     names = [name for name in _BEST_FIRST if name in metrics and name != "negative_loss"] or list(metrics)[:4]
     return ", ".join(f"{name} {metrics[name]:.4g}" for name in names[:5])
-
-
-def _beside(forecast: float | None, actual: float | None) -> dict[str, object]:
-    error = actual / forecast - 1 if forecast and actual else None
-    return {"forecast": forecast, "actual": actual, "error": round(error, 4) if error is not None else None}
-
-
-def _peak(run: Path, plan: Mapping[str, Any]) -> int | None:
-    """The most memory that any attempt was seen to hold, since another number of processes was asked for."""
-    most, after = 0, int(plan.get("processes_asked_after") or 0)
-    for file in (attempt / SAMPLES for attempt in attempt_folders(run)):
-        if int(file.parent.name) <= after or not file.exists():
-            continue
-        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                most = max(most, int(json.loads(line).get("resident_bytes") or 0))
-            except (ValueError, TypeError, AttributeError):
-                continue
-    return most or None
-
-
-def _numbers(found: object) -> dict[str, float]:
-    if not isinstance(found, dict):
-        return {}
-    return {
-        name: value for name, value in found.items() if isinstance(value, (int, float)) and not isinstance(value, bool)
-    }
 
 
 def _shown(path: Path) -> str:

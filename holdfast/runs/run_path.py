@@ -5,8 +5,10 @@ from pathlib import Path
 
 from holdfast.core.errors import RequestError
 from holdfast.core.path_guess import did_you_mean
+from holdfast.core.records import CommandRequest, read_request
+from holdfast.core.request import TrainRequest
 from holdfast.core.runfolder import REQUEST
-from holdfast.runs.folders import RUNS
+from holdfast.runs.new_folder import RUNS
 
 _SHOWN_NAMES = 5
 
@@ -15,6 +17,19 @@ def require_run(path: Path) -> None:
     """Refuse what is not the folder of a run."""
     if not is_run(path):
         raise no_run(path)
+
+
+def require_request(run: Path) -> TrainRequest | CommandRequest:
+    """What was requested of a run; refuses a folder that holds no run, or whose request is missing or damaged."""
+    require_run(run)
+    request = read_request(run)
+    if request is None:
+        raise RequestError(
+            f"{run / REQUEST} cannot be read",
+            seen="it is not the JSON object that a run begins with",
+            try_next=(f"holdfast report {run}, which shows what is left of the run",),
+        )
+    return request
 
 
 def is_run(path: Path) -> bool:

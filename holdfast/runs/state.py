@@ -37,7 +37,6 @@ from holdfast.core.runfolder import (
     METRICS,
     MISJUDGED,
     OUTPUT,
-    PLAN,
     REQUEST,
     RESULT,
     RUNG,
@@ -47,8 +46,9 @@ from holdfast.core.runfolder import (
     model_folder,
 )
 from holdfast.logs.log_lines import clean_lines
-from holdfast.runs.earlier import is_left_running
+from holdfast.runs.earlier_attempts import is_left_running
 from holdfast.runs.nodes import NodeStatus, read_leader, read_nodes
+from holdfast.runs.plan_view import plan_view
 from holdfast.runs.run_path import require_run
 from holdfast.supervisor.ends import read_ranks
 from holdfast.supervisor.outcome import newest_beat
@@ -653,8 +653,8 @@ def read_request(run: Path) -> Mapping[str, Any]:
 
 
 def _read_records(run: Path) -> Records:
-    names = (REQUEST, MACHINE, DATASET, PLAN, DOCTOR, METRICS, MISJUDGED, RESULT)
-    return Records(**{name.removesuffix(".json"): read_artifact(run / name) for name in names})
+    names = (REQUEST, MACHINE, DATASET, DOCTOR, METRICS, MISJUDGED, RESULT)
+    return Records(plan=plan_view(run), **{name.removesuffix(".json"): read_artifact(run / name) for name in names})
 
 
 def _attempt_folders(run: Path) -> list[Path]:

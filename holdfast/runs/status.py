@@ -15,7 +15,7 @@ from holdfast.core.errors import RequestError
 from holdfast.core.old_events import find_last_event, read_events, read_last_events
 from holdfast.core.records import Outcome, read_record
 from holdfast.core.runfolder import EVENTS, METRICS, REQUEST, RESULT, RUNG, SAMPLES, SETTINGS, attempt_folders
-from holdfast.runs.earlier import is_left_running, newest_step
+from holdfast.runs.earlier_attempts import is_left_running, newest_step
 from holdfast.runs.nodes import NodeStatus, read_leader, read_nodes
 from holdfast.runs.run_path import require_run
 from holdfast.supervisor.ends import read_ranks

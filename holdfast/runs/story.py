@@ -25,7 +25,6 @@ from holdfast.core.runfolder import (
     MISJUDGED,
     OUTCOME,
     OUTPUT,
-    PLAN,
     REQUEST,
     RESULT,
     RUNG,
@@ -36,6 +35,7 @@ from holdfast.core.runfolder import (
 )
 from holdfast.logs.log_lines import clean_lines
 from holdfast.runs.nodes import read_leader
+from holdfast.runs.plan_view import plan_view
 from holdfast.runs.run_path import require_run
 from holdfast.supervisor.outcome import newest_beat
 
@@ -202,7 +202,7 @@ def read_story(run: Path) -> Story:
         request=read_artifact(run / REQUEST),
         machine=read_artifact(run / MACHINE),
         dataset=read_artifact(run / DATASET),
-        plan=read_artifact(run / PLAN),
+        plan=plan_view(run),
         doctor=read_artifact(run / DOCTOR),
         metrics=read_artifact(run / METRICS),
         misjudged=read_artifact(run / MISJUDGED),

@@ -1,21 +1,18 @@
 """Supervises a run to its end: attempt, name the cause, take the next rung, until it finishes or nothing is left.
 
-One loop for every kind of run. What differs is in a `Job`: how an attempt is started and what its ladder is.
+One loop for every kind of run. What differs is in a `RunSpec`: how an attempt is started and what its ladder is.
 
-    job = Job(kind="train", words="train reviews.csv", make_launch=launch, ladder=engine_ladder(settings))
-    result = supervise(run, job, on_event=print_event)
+    spec = RunSpec(kind="train", words="train reviews.csv", make_launch=launch, ladder=engine_ladder(settings))
+    result = supervise(run, spec, print_event)
     raise SystemExit(result.exit_code)
 
 `make_launch(attempt, changes, resume)` gets the folder of the attempt, all changes that the ladder
-has made to the plan as asked (names as its ladder's `settle` wrote them; names in capitals are environment variables),
+has made to the plan as requested (names as its ladder's `settle` wrote them; in capitals: environment variables),
 and whether earlier work may be resumed. It writes the attempt's settings.json and gives the `Launch`. It is called anew
 for every attempt. Exit code 0 of the child means that the run has finished.
 
-`on_event(name, details)` hears everything that is also written to RUN/events.jsonl: "attempt" {number, rung, because,
-cost, changes, resume}, "phase" {phase, step, steps}, "quiet" {seconds, words}, "progress" {step, steps, phase, ...} and
-"turn" {} (many a second, not written), what the child tells ("resumed", "applied", ...), "hang", "died" {words},
-"diagnosis" {slug, confidence}, "ended" {number, outcome, step, phase, sentence}, "decision" {action, rung, because},
-and at the end one of "finished", "stopped", "failed" {sentence}.
+Each listener hears every event that is also written to RUN/events.jsonl (`core.events`), and those that only show
+movement.
 
 Reads: request.json of the run, earlier attempts. Leaves: attempts/NN/, events.jsonl, supervisor.json, result.json last.
 A run that was stopped, killed with its supervisor, or failed, is supervised again by the same call: earlier attempts
@@ -23,43 +20,56 @@ are read from the folder.
 """
 
 import contextlib
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from holdfast.core.artifacts import write_artifact
 from holdfast.core.disk_space import cannot_write, writing
+from holdfast.core.event_log import EventSink
+from holdfast.core.events import (
+    MOVING,
+    AttemptEnded,
+    AttemptStarted,
+    Decided,
+    Event,
+    RunFailed,
+    RunFinished,
+    RunStopped,
+    SettingsRemembered,
+)
 from holdfast.core.evidence import Decision, Diagnosis
-from holdfast.core.old_events import Events
+from holdfast.core.old_events import untyped
 from holdfast.core.plan import Reason
-from holdfast.core.records import Outcome, read_record
-from holdfast.core.runfolder import DECISION, EVENTS, OUTCOME, RESULT, RUNG, STACKS, attempt_folder
+from holdfast.core.records import AttemptStart, Changes, Outcome, Result, RunEnd, read_record, write_record
+from holdfast.core.runfolder import RESULT, STACKS, attempt_folder
 from holdfast.core.text import plural
-from holdfast.planning.ladder import DEFAULT_MAX_ATTEMPTS, Changes, Ladder, choose_rung
-from holdfast.runs.awake import kept_awake
-from holdfast.runs.crew import Crew
-from holdfast.runs.earlier import Earlier, read_earlier, stopped_words
-from holdfast.runs.holder import hold
-from holdfast.runs.lease import Lease
-from holdfast.runs.memory import Memory
+from holdfast.planning.ladder import DEFAULT_MAX_ATTEMPTS, Ladder, choose_rung
+from holdfast.runs.earlier_attempts import EarlierAttempts, read_earlier, stopped_words
+from holdfast.runs.lease import Lease, hold
+from holdfast.runs.peers import Peers
+from holdfast.runs.run_events import RunEvents
+from holdfast.runs.run_memory import RunMemory
 from holdfast.runs.wording import reason_text
-from holdfast.supervisor.attempt import CallOff, OnEvent, StopRequest, run_attempt
+from holdfast.supervisor.attempt import CallOff, StopRequest, run_attempt
 from holdfast.supervisor.budgets import STEP_FLOOR_SECONDS, Budgets
 from holdfast.supervisor.child import Launch
 from holdfast.supervisor.outcome import ineffective_changes, tried_of
 from holdfast.supervisor.own_words import in_own_words
 
-__all__ = ["Job", "Result", "StopRequest", "supervise"]
+__all__ = ["Result", "RunSpec", "StopRequest", "supervise"]
 
-State = Literal["finished", "stopped", "failed"]
 BUSY = "busy-livelock"
 PATIENCE_FACTOR, MOST_PATIENCE_SECONDS = 4.0, 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class RunSpec:
     """What is supervised: how an attempt is started, and what may be changed when it fails."""
 
     kind: str  # "command" | "train"
@@ -71,54 +81,33 @@ class Job:
     nodes: int = 1  # machines that run each attempt together
     nodes_wait_seconds: float = 900.0  # for machines that have not come yet
     step_timeout_seconds: float | None = None  # None: learned
-    memory: Memory | None = None  # None: nothing is remembered
+    memory: RunMemory | None = None  # None: nothing is remembered
     memory_key: str = ""  # what worked is remembered under it
-    set_aside: frozenset[str] = frozenset()  # changes of earlier attempts that count no more: they were asked for anew
-    describe_result: Callable[["Result"], Mapping[str, object]] | None = None  # more fields for result.json
+    dropped_overrides: frozenset[str] = frozenset()  # changes of earlier attempts that a person has set again since
+    describe_result: Callable[[Result], Result] | None = None  # fills in what only this kind of run has
     clean_up: Callable[[Path], None] | None = None  # called with the run's folder once it has finished
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """How a run ended."""
-
-    state: State
-    exit_code: int
-    sentence: str
-    attempts: int
-    seconds: float  # of all attempts, also under earlier supervisors; without the wait for machines
-    child_exit_code: int | None = None
-    changes: Mapping[str, object] = field(default_factory=dict)  # what the last attempt changed in the plan as asked
-    remedies: tuple[str, ...] = ()  # what a person could do, when it failed
-    slug: str = ""
-
-
 def supervise(
-    run: Path,
-    job: Job,
-    *,
-    on_event: OnEvent | None = None,
-    stop: StopRequest | None = None,
-    lease: Lease | None = None,
+    run: Path, spec: RunSpec, *listeners: EventSink, stop: StopRequest | None = None, lease: Lease | None = None
 ) -> Result:
-    """Bring a run to its end and say how it ended; refuse when somebody else already looks after it.
+    """Bring a run to its end and return how it ended; refuse when another supervisor has it.
 
-    Whoever has planned under a `lease` goes on with it, so that nobody else takes the run in between.
+    A caller that has planned under a `lease` passes it on, so that nobody else takes the run in between.
     """
     stop = stop or StopRequest()
-    say = (lambda words: on_event("waiting", {"words": words})) if on_event else (lambda words: None)
-    holding = contextlib.nullcontext(lease) if lease else hold(run, say=say, is_stopped=lambda: stop.is_asked)
+    report = RunEvents(run, *listeners)
+    holding = contextlib.nullcontext(lease) if lease else hold(run, report=report, is_stopped=lambda: stop.is_asked)
     with holding as held, writing(run), kept_awake():
-        return _Supervision(run, job, on_event, stop, held).run()
+        return _Supervision(run, spec, report, stop, held).run()
 
 
 class _Supervision:
     """The loop over attempts."""
 
-    def __init__(self, run: Path, job: Job, on_event: OnEvent | None, stop: StopRequest, lease: Lease):
-        self._run, self._job, self._stop, self._lease = run, job, stop, lease
-        self._crew = Crew(run, job.nodes, lease, job.nodes_wait_seconds) if job.nodes > 1 else None
-        self._events, self._on_event = Events(run / EVENTS), on_event
+    def __init__(self, run: Path, job: RunSpec, report: EventSink, stop: StopRequest, lease: Lease):
+        self._run, self._job, self._report, self._stop, self._lease = run, job, report, stop, lease
+        self._peers = Peers(run, job.nodes, lease, job.nodes_wait_seconds) if job.nodes > 1 else None
         self._begun, self._earlier_seconds = time.monotonic(), 0.0
         self._memory = job.memory
         self._known = job.memory.find(job.memory_key) if job.memory else None
@@ -130,13 +119,13 @@ class _Supervision:
         """Attempt until it finishes, is stopped, or nothing is left to try."""
         self._lease.require()  # planning may have taken longer than a lease
         (self._run / RESULT).unlink(missing_ok=True)  # it is running again
-        earlier = read_earlier(self._run, on_leftover=lambda words: self._tell("leftovers ended", words=words))
+        earlier = read_earlier(self._run, self._report)
         history = self._history = list(earlier.counted)
         self._earlier_seconds = earlier.seconds
         decision = self._first(earlier)
         while True:
             number = earlier.next_number if not history else max(earlier.next_number, history[-1].number + 1)
-            if self._crew and not self._gather(self._crew):
+            if self._peers and not self._gather(self._peers):
                 self._lease.require()
                 last = read_record(attempt_folder(self._run, number - 1), Outcome) if number > 1 else None
                 return self._stopped(last or Outcome(number=0, outcome="stopped"))
@@ -153,51 +142,59 @@ class _Supervision:
                 allow_changes=self._job.allow_changes,
                 max_attempts=self._job.max_attempts,
             )
-            _keep(attempt_folder(self._run, number), DECISION, decision)
-            self._tell("decision", action=decision.action, rung=_title(decision), because=decision.reason)
+            _keep(attempt_folder(self._run, number), decision)
+            self._report(Decided(action=decision.action, remedy=_title(decision), reason=decision.reason))
             if self._stop.is_asked:
                 return self._stopped(outcome)
             if decision.action == "stop":
                 return self._failed(outcome, diagnosis, decision)
 
-    def _gather(self, crew: Crew) -> bool:
+    def _gather(self, peers: Peers) -> bool:
         """Wait for the other machines, which is no part of the time that the run takes."""
         begun = time.monotonic()
         try:
-            return crew.gather(self._tell, self._stop)
+            return peers.gather(self._report, self._stop)
         finally:
             self._begun += time.monotonic() - begun
 
-    def _first(self, earlier: Earlier) -> Decision:
+    def _first(self, earlier: EarlierAttempts) -> Decision:
         """The plan of the first attempt: as before, as remembered, or as asked."""
         if earlier.changes or earlier.counted or earlier.next_number > 1:
             action: Literal["rung", "again"] = "rung" if earlier.rung else "again"
-            changes = {name: value for name, value in earlier.changes.items() if name not in self._job.set_aside}
+            changes = {
+                name: value for name, value in earlier.changes.items() if name not in self._job.dropped_overrides
+            }
             return Decision(action=action, reason=earlier.reason, rung=earlier.rung, changes=changes)
         known = self._known
         if known and known.changes:
-            self._tell("remembered", changes=known.changes, words=known.words)
+            self._report(SettingsRemembered(changes=dict(known.changes), command=known.words))
             return Decision(action="again", reason=Reason(kind="remembered", title=known.words), changes=known.changes)
         return Decision(action="again", reason=Reason(kind="as_requested"))
 
     def _attempt(self, number: int, decision: Decision, resume: bool) -> tuple[Outcome, Diagnosis]:
         attempt = attempt_folder(self._run, number)
-        changes = decision.changes
-        rung = {"rung": _title(decision), "rung_change": decision.rung.change if decision.rung else {}}
-        began = {"reason": decision.reason, "started": round(time.time(), 3)}
+        start = AttemptStart(
+            number=number,
+            rung=_title(decision),
+            rung_change=decision.rung.change if decision.rung else {},
+            changes=decision.changes,
+            reason=decision.reason,
+            started=round(time.time(), 3),
+        )
         try:
             attempt.mkdir(parents=True, exist_ok=True)
-            write_artifact(attempt, RUNG, {"number": number, **rung, "changes": changes, **began})
-            cost = decision.rung.cost if decision.rung else ""
-            told = {
-                "rung": _title(decision),
-                "because": decision.reason,
-                "cost": cost,
-                "changes": changes,
-                "resume": resume,
-            }
-            self._tell("attempt", {"number": number, **told})
-            launch = self._job.make_launch(attempt, changes, resume)
+            write_record(attempt, start)
+            self._report(
+                AttemptStarted(
+                    number=number,
+                    remedy=start.rung,
+                    reason=decision.reason,
+                    cost=decision.rung.cost if decision.rung else "",
+                    changes=dict(decision.changes),
+                    resume=resume,
+                )
+            )
+            launch = self._job.make_launch(attempt, decision.changes, resume)
         except OSError as error:
             raise cannot_write(self._run, error) from error
         budgets = Budgets(self._job.step_timeout_seconds, self._phases, step_floor_seconds(self._history))
@@ -206,28 +203,38 @@ class _Supervision:
         outcome = replace(
             outcome,
             number=number,
-            rung=_title(decision),
-            rung_change=decision.rung.change if decision.rung else {},
-            changes=decision.changes,
+            rung=start.rung,
+            rung_change=start.rung_change,
+            changes=start.changes,
             ineffective=ineffective_changes(attempt, decision.changes, outcome),
         )
-        _keep(attempt, OUTCOME, outcome)
+        _keep(attempt, outcome)
         if outcome.outcome in ("died", "hung"):
-            self._tell("ended", _told(outcome))
+            self._report(
+                AttemptEnded(
+                    number=number,
+                    outcome=outcome.outcome,
+                    slug=outcome.diagnosis,
+                    step=outcome.step_reached,
+                    phase=outcome.phase,
+                    noticed_after_seconds=outcome.noticed_after_seconds,
+                    cause=outcome.sentence or None,
+                )
+            )
         return outcome, in_own_words(diagnosis, launch.command)
 
     def _run_attempt(
         self, number: int, decision: Decision, resume: bool, launch: Launch, budgets: Budgets
     ) -> tuple[Outcome, Diagnosis]:
         """Run the attempt here, and with the other machines where there are any."""
-        if self._crew:
-            launch, part_stop = self._crew.call(number, decision.changes, resume, launch), StopRequest()
-            called_off = self._crew.listen(self._stop, part_stop)
+        if self._peers:
+            launch, part_stop = self._peers.call(number, decision.changes, resume, launch), StopRequest()
+            called_off = self._peers.listen(self._stop, part_stop)
         else:
             part_stop, called_off = self._stop, self._is_called_off
-        outcome, diagnosis = run_attempt(launch, budgets, self._tell, part_stop, called_off)
-        if self._crew:
-            outcome, diagnosis = self._crew.settle(outcome, diagnosis, self._tell, self._stop)
+        outcome, diagnosis = run_attempt(launch, budgets, untyped(self._watched), part_stop, called_off)
+        if self._peers:
+            outcome, diagnosis = self._peers.settle(outcome, diagnosis, self._report, self._stop)
         self._lease.require()
         return outcome, diagnosis
 
@@ -266,7 +273,7 @@ class _Supervision:
 
     def _end(
         self,
-        state: State,
+        state: RunEnd,
         exit_code: int,
         sentence: str,
         outcome: Outcome,
@@ -284,26 +291,27 @@ class _Supervision:
             remedies=remedies,
             slug=slug,
         )
-        more = dict(self._job.describe_result(result)) if self._job.describe_result else {}
-        self._tell(state, sentence=sentence, exit_code=exit_code)
+        if self._job.describe_result:
+            result = self._job.describe_result(result)
+        self._report(_ENDED[state](exit_code=exit_code))
         self._lease.say(result=state, exit_code=exit_code, sentence=sentence)  # for the other machines
-        _keep(self._run, RESULT, {**asdict(result), **more})
+        _keep(self._run, result)
         return result
 
-    def _tell(self, event: str, details: Mapping[str, object] | None = None, **more: object) -> None:
-        said = {name: value for name, value in {**(details or {}), **more}.items() if name not in ("event", "time")}
-        if event not in ("progress", "turn"):
-            self._events.write(event, **said)
-        elif words := self._lease.new_trouble():
-            self._tell("storage", words=words)
-        if self._on_event:
-            self._on_event(event, said)
+    def _watched(self, event: Event) -> None:
+        """Report an event of the attempt, and whether the storage still takes what the lease says."""
+        self._report(event)
+        if isinstance(event, MOVING) and (trouble := self._lease.new_trouble()):
+            self._report(trouble)
 
 
-def _keep(folder: Path, name: str, value: object) -> None:
-    """Write a file of the run; what has happened has happened, also when the disk is full."""
+_ENDED = {"finished": RunFinished, "stopped": RunStopped, "failed": RunFailed}
+
+
+def _keep(folder: Path, record: object) -> None:
+    """Write a record of the run; what has happened has happened, also when the disk is full."""
     with contextlib.suppress(OSError):
-        write_artifact(folder, name, value)
+        write_record(folder, record)
 
 
 def step_floor_seconds(history: Sequence[Outcome]) -> float:
@@ -316,13 +324,21 @@ def _title(decision: Decision) -> str:
     return decision.rung.title if decision.rung else ""
 
 
-def _told(outcome: Outcome) -> dict[str, object]:
-    return {
-        "number": outcome.number,
-        "outcome": outcome.outcome,
-        "step": outcome.step_reached,
-        "phase": outcome.phase,
-        "noticed_after_seconds": outcome.noticed_after_seconds,
-        "slug": outcome.diagnosis,
-        "sentence": outcome.sentence,
-    }
+@contextmanager
+def kept_awake() -> Iterator[None]:
+    """Hold off idle sleep while the body runs; does nothing on other systems."""
+    if sys.platform != "darwin":
+        yield
+        return
+    try:
+        helper = subprocess.Popen(
+            ["caffeinate", "-is", "-w", str(os.getpid())], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+    except OSError:
+        helper = None
+    try:
+        yield
+    finally:
+        if helper:
+            helper.terminate()
+            helper.wait()

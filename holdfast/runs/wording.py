@@ -23,6 +23,7 @@ from holdfast.core.plan import Reason
 from holdfast.core.runfolder import REPORT, REQUEST
 from holdfast.core.scores import final_score, metric_name, metric_value, ordered_scores
 from holdfast.core.text import human_bytes, human_seconds, plural, processes_words
+from holdfast.runs.proof_wording import proof_reported
 from holdfast.runs.state import AttemptState, RunState
 
 Mark = Literal["", "ok", "..", "!", "x", "--"]  # nothing, done, going on, look at this, failed, stopped or skipped
@@ -438,7 +439,7 @@ def event_lines(event: ev.Event) -> list[Line]:
             return _planned(event)
         case ev.ProofReported():
             mark: Mark = "!" if event.state == "failed" else "--" if event.state == "skipped" else "ok"
-            return [Line(_proof(event), mark, "proof", is_detail=mark == "ok")]
+            return [Line(clean(proof_reported(event), 600), mark, "proof", is_detail=mark == "ok")]
         case ev.ForecastMade():
             return [Line(forecast_text(event), "ok", "forecast")]
         case ev.Noted():
@@ -592,10 +593,6 @@ def plan_text(choices: Mapping[str, Any]) -> str:
 def _choice(name: str, choice: Any) -> str:
     value, because = (choice.get("value"), choice.get("because")) if isinstance(choice, Mapping) else (choice, "")
     return f"{name} {value}" + (f" ({because})" if because else "")
-
-
-def _proof(event: ev.ProofReported) -> str:
-    return clean(event.facts.get("words") or event.state, 600)
 
 
 def _attempt_started(event: ev.AttemptStarted) -> list[Line]:

@@ -35,10 +35,11 @@ from django.db import connections
 
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import HoldfastError, error_record
-from holdfast.core.runfolder import PLAN, REFUSED, REQUEST, RESULT, SUPERVISOR_LOG
+from holdfast.core.records import Proof, read_record
+from holdfast.core.runfolder import REFUSED, REQUEST, RESULT, SUPERVISOR_LOG
 from holdfast.runs.detach import start_apart
-from holdfast.runs.holder import HELD_BY_OTHER, holder
-from holdfast.runs.identity import describe_process, end_process, kill_run
+from holdfast.runs.lease import HELD_BY_OTHER, holder
+from holdfast.runs.process_identity import describe_process, end_process, kill_run
 from holdfast.service.child_process import command_of
 from holdfast.service.home import this_home
 from holdfast.service.jobs import leases
@@ -277,7 +278,7 @@ class Agent:
         copied = read_copied(self._run)
         if refused:
             self._refuse(refused)
-        elif job.goal == "plan" and code == 0 and read_artifact(self._run / PLAN).get("proof"):
+        elif job.goal == "plan" and code == 0 and read_record(self._run, Proof):
             self._release("planned", **copied)
         elif result.get("state") == "finished":
             self._release("finished", **copied, sentence=str(result.get("sentence", "")))

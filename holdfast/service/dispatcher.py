@@ -20,8 +20,8 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from holdfast.core.artifacts import read_artifact
-from holdfast.runs.holder import holder
-from holdfast.runs.identity import find_process, signal_process
+from holdfast.runs.lease import holder
+from holdfast.runs.process_identity import find_process, signal_process
 from holdfast.service.agent import start_agent
 from holdfast.service.home import this_home
 from holdfast.service.jobs import datasets, leases, limits, notices, workers

@@ -13,7 +13,7 @@ from pathlib import Path
 from django.db import connections
 
 from holdfast.core.artifacts import read_artifact, write_artifact
-from holdfast.runs.identity import find_process
+from holdfast.runs.process_identity import find_process
 from holdfast.service.home import this_home
 from holdfast.service.jobs.models import Dataset, DatasetState, Job
 from holdfast.service.object_store import ObjectStore, StoreError, open_store

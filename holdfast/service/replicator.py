@@ -17,12 +17,12 @@ from pathlib import Path
 
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import HoldfastError
+from holdfast.core.records import RunPlan, read_record
 from holdfast.core.runfolder import (
     CHILD,
     LEASES,
     MANIFEST,
     NOTICE,
-    PLAN,
     REQUEST,
     RESULT,
     SUPERVISOR,
@@ -224,7 +224,8 @@ def _checkpoint(folder: Path) -> Group:
 
 def _corpus(run: Path) -> list[Group]:
     """The passages that a finished search model searches."""
-    return [_whole(run, "prepared")] if read_artifact(run / PLAN).get("task") == "two-tower" else []
+    plan = read_record(run, RunPlan)
+    return [_whole(run, "prepared")] if plan and plan.task == "two-tower" else []
 
 
 def _whole(run: Path, name: str) -> Group:

@@ -10,7 +10,7 @@ import pytest
 from holdfast.core.records import Outcome, read_record
 from holdfast.core.runfolder import REQUEST, SETTINGS, attempt_folder, model_folder
 from holdfast.planning.ladders import engine_ladder
-from holdfast.runs.supervise import Job, supervise
+from holdfast.runs.supervise import RunSpec, supervise
 from holdfast.supervisor.child import Launch
 from tests.lab.supervised import weights
 from tests.tiny import (
@@ -60,7 +60,7 @@ def unbroken(tmp_path_factory) -> Unbroken:
     return Unbroken(tmp_path_factory.mktemp("unbroken"))
 
 
-def job(run: Path, task: str, parts: tuple[Path, Path], strike: str = "", device: str = "cpu") -> Job:
+def job(run: Path, task: str, parts: tuple[Path, Path], strike: str = "", device: str = "cpu") -> RunSpec:
     """The engine's run of a task; `strike` is what hits its first attempt, see faults/strike."""
     run.mkdir(parents=True, exist_ok=True)
     (run / REQUEST).write_text(json.dumps({"kind": "lab"}))
@@ -76,7 +76,7 @@ def job(run: Path, task: str, parts: tuple[Path, Path], strike: str = "", device
         hit = {"STRIKE": strike, "PYTHONPATH": str(STRIKE)} if strike and attempt.name == "01" else {}
         return Launch(command, Path.cwd(), {**os.environ, **variables, **hit}, attempt)
 
-    return Job(kind="lab", words="engine", make_launch=launch, ladder=engine_ladder(settings))
+    return RunSpec(kind="lab", words="engine", make_launch=launch, ladder=engine_ladder(settings))
 
 
 def cases():
@@ -124,7 +124,7 @@ def test_a_loss_that_is_no_number_stops_after_what_can_be_done(tmp_path, unbroke
         (attempt / SETTINGS).write_text(json.dumps(settings))
         return started
 
-    result = supervise(run, Job(kind="lab", words="engine", make_launch=launch, ladder=made.ladder, max_attempts=4))
+    result = supervise(run, RunSpec(kind="lab", words="engine", make_launch=launch, ladder=made.ladder, max_attempts=4))
     assert result.state == "failed"
     assert result.exit_code == 4
     assert result.slug == "nan-loss"

@@ -14,7 +14,7 @@ from holdfast.core.records import Outcome, read_record
 from holdfast.core.runfolder import DIAGNOSIS, EVIDENCE, REQUEST, SETTINGS, attempt_folder, model_folder
 from holdfast.planning.ladders import engine_ladder
 from holdfast.runs.engine_child import EngineChildren
-from holdfast.runs.supervise import Job, supervise
+from holdfast.runs.supervise import RunSpec, supervise
 from holdfast.supervisor.child import Launch
 from holdfast.supervisor.ends import read_ranks
 from tests.lab.supervised import weights
@@ -42,7 +42,7 @@ def unbroken(tmp_path_factory, parts) -> str:
     return weights(model_folder(run))
 
 
-def job(run: Path, parts: tuple[Path, Path], strike: str = "", rank: int = 1, **variables: str) -> Job:
+def job(run: Path, parts: tuple[Path, Path], strike: str = "", rank: int = 1, **variables: str) -> RunSpec:
     """The engine's run in several processes; `strike` is what hits one rank of the first attempt."""
     run.mkdir(parents=True, exist_ok=True)
     (run / REQUEST).write_text(json.dumps({"kind": "lab"}))
@@ -57,7 +57,7 @@ def job(run: Path, parts: tuple[Path, Path], strike: str = "", rank: int = 1, **
         more = {**(hit if strike and attempt.name == "01" else {}), **variables}
         return replace(made, environment={**made.environment, **more})
 
-    return Job(kind="lab", words="engine", make_launch=launch, ladder=engine_ladder(settings))
+    return RunSpec(kind="lab", words="engine", make_launch=launch, ladder=engine_ladder(settings))
 
 
 def cases() -> Iterator[object]:

@@ -13,7 +13,7 @@ import pytest
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.old_events import read_events
 from holdfast.core.runfolder import CHILD, EVENTS, attempt_folder, attempt_folders
-from holdfast.runs.forecasting import cores_used
+from holdfast.runs.forecast import cores_used
 from holdfast.supervisor.ends import read_ranks
 from tests.lab.trained import Process, finish, make_world, start, steps_done, train, wait_until, weights
 

@@ -17,7 +17,7 @@ from holdfast.core.errors import RequestError
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.records import Outcome
 from holdfast.core.runfolder import BEAT, OUTCOME, PLAN, REFUSED, RESULT, SAMPLES, SUPERVISOR_LOG, attempt_folder
-from holdfast.runs.holder import HELD_BY_OTHER, hold
+from holdfast.runs.lease import HELD_BY_OTHER, hold
 from holdfast.service import agent as agents
 from holdfast.service.agent import ANSWERS, Agent, LeaseWatchdog
 from holdfast.service.jobs import leases

@@ -17,7 +17,7 @@ SUPERVISOR = """
 import pathlib, subprocess, sys, time
 from holdfast.core.artifacts import write_artifact
 from holdfast.runs import agent_child
-from holdfast.runs.identity import describe_process
+from holdfast.runs.process_identity import describe_process
 from holdfast.supervisor.attempt import StopRequest
 
 def deaf(run, on_event, guard):

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.runfolder import REPORT, model_folder
-from holdfast.runs.identity import describe_process
+from holdfast.runs.process_identity import describe_process
 from holdfast.service import outbox as unsent
 from holdfast.service.home import this_home
 from holdfast.service.jobs import datasets, leases, registry

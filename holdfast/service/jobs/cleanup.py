@@ -7,8 +7,8 @@ from pathlib import Path
 from django.db.models.functions import Now
 
 from holdfast.core.artifacts import read_artifact
-from holdfast.runs.holder import holder
-from holdfast.runs.identity import end_process, find_process
+from holdfast.runs.lease import holder
+from holdfast.runs.process_identity import end_process, find_process
 from holdfast.service.home import this_home
 from holdfast.service.jobs import leases
 from holdfast.service.jobs.models import Job, JobState

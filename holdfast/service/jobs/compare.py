@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from holdfast.core.artifacts import read_artifact
-from holdfast.core.runfolder import PLAN
+from holdfast.runs.plan_view import plan_view
 from holdfast.service.jobs.models import Job
 
 MOST_RUNS = 6  # at once; curves over each other can hardly be told apart beyond that
@@ -26,9 +25,7 @@ def _beside(found: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
 
 def _chosen(job: Job) -> dict[str, Any]:
     """What was asked, and what the plan chose where nothing was."""
-    choices = read_artifact(job.folder / PLAN).get("choices")
-    planned = choices.items() if isinstance(choices, dict) else ()
-    found = {name: choice.get("value") for name, choice in planned if isinstance(choice, dict)}
+    found = {name: choice["value"] for name, choice in plan_view(job.folder).get("choices", {}).items()}
     return {**found, **job.request, "dataset": job.dataset_id}
 
 

@@ -5,9 +5,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.artifacts import read_artifact, to_plain
+from holdfast.core.artifacts import to_plain
 from holdfast.core.errors import RequestError
-from holdfast.core.runfolder import PLAN
+from holdfast.core.records import RunPlan, read_record
 from holdfast.runs.status import Status, read_glance, read_status
 
 _log = logging.getLogger(__name__)
@@ -16,7 +16,8 @@ _log = logging.getLogger(__name__)
 def read_copied(run: Path) -> dict[str, object]:
     """What lists show of a run, for its row; nothing where the folder cannot be read, which must not end the run."""
     try:
-        status, task = read_status(run), read_artifact(run / PLAN).get("task")
+        status, plan = read_status(run), read_record(run, RunPlan)
+        task = plan.task if plan else ""
     except Exception:
         _log.warning("%s could not be read", run, exc_info=True)
         return {}

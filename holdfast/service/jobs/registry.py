@@ -10,9 +10,9 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import Max
 
-from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import RequestError
-from holdfast.core.runfolder import PLAN, checkpoints_folder, model_folder
+from holdfast.core.records import RunPlan, read_record
+from holdfast.core.runfolder import checkpoints_folder, model_folder
 from holdfast.service.jobs import model_pool as try_it
 from holdfast.service.jobs.models import Job, JobState, ModelStage, TrainedModel
 from holdfast.service.outbox import forget_model
@@ -25,7 +25,7 @@ def register_model(job: Job, run: Path) -> None:
     """Add the finished model of a job to the registry, once."""
     if TrainedModel.objects.filter(job=job).exists():
         return
-    plan, folder = read_artifact(run / PLAN), model_folder(run)
+    plan, folder = read_record(run, RunPlan), model_folder(run)
     # Lock the owner's row: two jobs of one name that end at the same time get two version numbers.
     type(job.owner).objects.select_for_update().get(pk=job.owner_id)
     latest = TrainedModel.objects.filter(owner=job.owner, name=job.name).aggregate(found=Max("version"))["found"]
@@ -35,8 +35,8 @@ def register_model(job: Job, run: Path) -> None:
         job=job,
         name=job.name,
         version=(latest or 0) + 1,
-        task=job.task or str(plan.get("task") or ""),
-        base=str((plan.get("model") or {}).get("name") or "")[:200],
+        task=job.task or (plan.task if plan else ""),
+        base=(plan.model.name if plan else "")[:200],
         metrics=job.metrics,
         size_bytes=sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
     )

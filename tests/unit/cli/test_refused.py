@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.cli.train import train
 from holdfast.core.errors import HoldfastError, MachineError, NotNow, RequestError
-from holdfast.runs.holder import AlreadyHeld
+from holdfast.runs.lease import AlreadyHeld
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def test_a_run_stays_only_where_it_can_be_gone_on_with(tmp_path, monkeypatch, er
     def refuse(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("holdfast.runs.train.resume_train", refuse)
+    monkeypatch.setattr("holdfast.runs.train_run.resume_train", refuse)
     data, run = tmp_path / "x.csv", tmp_path / "run"
     data.write_text("text,label\nfine,good\n")
     with pytest.raises(HoldfastError):

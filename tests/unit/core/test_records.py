@@ -14,7 +14,7 @@ from holdfast.core.records import (
     FILES,
     AttemptStart,
     CommandRequest,
-    Compared,
+    ComparedTime,
     EngineSettings,
     FirstSteps,
     Forecast,
@@ -70,7 +70,7 @@ RECORDS = (
         seconds=3.0,
         kind="train",
         metrics={"test": {"accuracy": 0.9}},
-        forecast=ForecastCheck(seconds=Compared(forecast=10.0, actual=11.0, error=0.1)),
+        forecast=ForecastCheck(seconds=ComparedTime(forecast=10.0, actual=11.0, error=0.1)),
     ),
 )
 

@@ -9,6 +9,7 @@ import pytest
 from holdfast.core.event_log import EventLog, read_events
 from holdfast.core.events import Event, Resumed, StepDone
 from holdfast.core.heartbeat import BeatWriter
+from holdfast.core.records import EngineSettings
 from holdfast.core.runfolder import BEAT, EVENTS, attempt_folder, model_folder
 from holdfast.engine.attempt_settings import read_attempt_settings
 from holdfast.engine.loop import Loop
@@ -50,7 +51,7 @@ def test_a_run_goes_on_from_its_checkpoint_on_every_rung(task, tmp_path):
     for thread in threading.enumerate():
         if thread.name == "checkpoint":
             thread.join()
-    ladder = engine_ladder(asked | {"threads": 2})
+    ladder = engine_ladder(EngineSettings(model="", prepared="", run="", **asked | {"threads": 2}))
     changes = [ladder.apply({}, rung.change) for rung in ladder.rungs]
     assert {"packing": False} in changes
     for at, change in enumerate(one for one in changes if one):

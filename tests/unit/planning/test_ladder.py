@@ -6,9 +6,15 @@ import pytest
 
 from holdfast.core.evidence import Diagnosis
 from holdfast.core.plan import Reason, Remedy, Rung
+from holdfast.core.records import EngineSettings
 from holdfast.hazards import find_hazard
 from holdfast.planning.ladder import Tried, choose_rung
 from holdfast.planning.ladders import command_ladder, engine_ladder
+
+
+def engine_settings(**given: object) -> EngineSettings:
+    return EngineSettings(task="classify", model="/m", prepared="/p", run="/r", **given)
+
 
 LADDER = command_ladder(has_accelerator=True)
 UNKNOWN = Diagnosis(slug="unknown", confidence="unknown", title="the cause is not established")
@@ -169,7 +175,7 @@ def test_a_disk_that_is_full_is_the_machines_fault():
 
 
 def test_the_engines_ladder_speaks_the_engines_names():
-    ladder = engine_ladder({"micro_tokens": 16_384, "packing": True, "precision": "bf16", "device": "cuda"})
+    ladder = engine_ladder(engine_settings(micro_tokens=16_384, packing=True, precision="bf16", device="cuda"))
     memory = ladder.apply({}, {"micro_batch": "halve"})
     assert memory == {"micro_tokens": 8192}
     assert ladder.apply(memory, {"micro_batch": "halve"}) == {"micro_tokens": 4096}
@@ -223,7 +229,7 @@ def test_numbers_that_went_wrong_are_not_answered_by_other_processes():
     assert not {"start worker processes by spawn", "compute on one thread"} & set(taken)
 
 
-@pytest.mark.parametrize("ladder", [LADDER, engine_ladder({"task": "classify", "device": "cpu", "threads": 2})])
+@pytest.mark.parametrize("ladder", [LADDER, engine_ladder(engine_settings(device="cpu", threads=2))])
 def test_what_is_done_in_any_case_is_no_rung(ladder):
     tried = climb(named("segfault-other"), CRASHED, ladder)
     assert len(tried) > 1
@@ -231,7 +237,7 @@ def test_what_is_done_in_any_case_is_no_rung(ladder):
 
 
 def test_a_hang_after_minutes_is_tried_once_more_before_the_engine_is_made_slower():
-    ladder, deadlock = engine_ladder({"threads": 2}), named("thread-deadlock")
+    ladder, deadlock = engine_ladder(engine_settings(threads=2)), named("thread-deadlock")
     late = replace(HUNG, slug="thread-deadlock", step_reached=300, seconds=200.0)
     first = choose_rung(deadlock, [late], ladder)
     assert (first.action, first.changes) == ("again", {})

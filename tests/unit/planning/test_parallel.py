@@ -1,6 +1,7 @@
 """Several processes: how many a machine can run, how they share cores and memory, how the ladder halves them."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from holdfast.planning.ladder import Tried, choose_rung
 from holdfast.planning.ladders import engine_ladder
 from holdfast.planning.memory_model import need_of
 from holdfast.planning.train_plan import TrainPlan, make_plan
-from tests.unit.planning.test_ladder import named
+from tests.unit.planning.test_ladder import engine_settings, named
 from tests.unit.planning.test_train_plan import LAPTOP, LLAMA, MINILM, plan
 
 SMOLLM = ModelFacts(
@@ -44,13 +45,13 @@ def language_plan(machine: MachineFacts, model: ModelFacts = SMOLLM, **asked: ob
 
 def test_one_process_is_not_worth_a_word():
     assert not {"processes", "shard"} & plan().choices.keys()
-    assert not {"processes", "shard"} & plan(processes=1).settings(make_request({"data": "x"}), "p", "r").keys()
+    assert not {"processes", "shard"} & plan(processes=1).choices.keys()
 
 
 def test_cores_are_shared_and_it_is_said():
     made = plan(processes=2)
-    settings = made.settings(make_request({"data": "x"}), "p", "r")
-    assert (settings["processes"], settings["threads"], settings["shard"]) == (2, 2, False)
+    settings = made.as_record(make_request({"data": "x"}), Path("r")).settings
+    assert (settings.processes, settings.threads, settings.shard) == (2, 2, False)
     assert plan(processes=3).choices["threads"].value == 1
 
 
@@ -107,7 +108,7 @@ def test_machines_share_each_step_and_each_shares_its_own_cores():
     made = plan(nodes=2, out="/shared")
     assert (made.choices["processes"].value, made.choices["threads"].value) == (1, 4)
     assert made.choices["nodes"].value == 2
-    assert "nodes" not in made.settings(make_request({"data": "x"}), "p", "r")
+    assert made.as_record(make_request({"data": "x"}), Path("r")).nodes == 2
     assert plan(nodes=2, processes=2, out="/shared").choices["threads"].value == 2
 
 
@@ -165,7 +166,7 @@ def test_what_fits_in_no_way_names_fewer_processes():
 
 
 def test_a_rank_that_is_stuck_once_may_be_chance_and_twice_there_are_fewer():
-    ladder = engine_ladder({"processes": 4, "threads": 1})
+    ladder = engine_ladder(engine_settings(processes=4, threads=1))
     first = choose_rung(named("rank-stuck"), [STUCK], ladder)
     assert (first.action, first.changes) == ("again", {})
     second = choose_rung(named("rank-stuck"), [STUCK, STUCK], ladder)
@@ -176,7 +177,7 @@ def test_a_rank_that_is_stuck_once_may_be_chance_and_twice_there_are_fewer():
 
 
 def test_memory_that_runs_out_is_saved_by_fewer_processes_then_by_smaller_batches():
-    ladder = engine_ladder({"processes": 2, "threads": 1, "micro_tokens": 4096})
+    ladder = engine_ladder(engine_settings(processes=2, threads=1, micro_tokens=4096))
     killed = Tried(changes={}, ending="signal", exit_code=-9, slug="host-oom", step_reached=7, phase="step")
     first = choose_rung(named("host-oom"), [killed], ladder)
     assert first.changes == {"processes": 1, "threads": 2}
@@ -187,10 +188,10 @@ def test_memory_that_runs_out_is_saved_by_fewer_processes_then_by_smaller_batche
 
 def test_one_process_and_parted_weights_leave_nothing_to_halve():
     for settings in ({"processes": 1}, {}, {"processes": 2, "shard": True}):
-        ladder = engine_ladder(settings)
+        ladder = engine_ladder(engine_settings(**settings))
         assert ladder.apply({}, {"processes": "halve"}) == {}
 
 
 def test_one_thread_as_a_remedy_outlives_fewer_processes():
-    ladder = engine_ladder({"processes": 4, "threads": 2})
+    ladder = engine_ladder(engine_settings(processes=4, threads=2))
     assert ladder.apply({"threads": 1}, {"processes": "halve"}) == {"threads": 1, "processes": 2}

@@ -4,33 +4,27 @@ from dataclasses import replace
 
 import pytest
 
+from holdfast.core.events import CandidateTimed
 from holdfast.core.facts import MachineFacts
+from holdfast.core.records import EngineSettings
 from holdfast.planning.proving import Work, candidates_for, choose_proof, forecast_seconds, judge, words_of
 
-SETTINGS = {
-    "task": "classify",
-    "device": "cpu",
-    "precision": "fp32",
-    "threads": 4,
-    "packing": True,
-    "micro_tokens": 16_384,
-    "compile": False,
-}
+SETTINGS = EngineSettings(task="classify", model="/m", prepared="/p", run="/r", threads=4)
 
 
 def told(number: int, speed: float, *, loss: float = 1.0, norm: float = 1.0, **candidate):
-    event = {"number": number, "candidate": candidate, "loss": loss, "norm": norm, "is_packed": True}
-    return {**event, "tokens_per_second": speed, "samples_per_second": speed / 10}
+    result = {"loss": loss, "norm": norm, "is_packed": True, "tokens_per_second": speed, "samples_per_second": 1.0}
+    return CandidateTimed(number=number, candidate=candidate, result=result)
 
 
 def chosen(*events, not_eligible=()):
-    return [one.candidate for one in judge(SETTINGS, events, not_eligible) if one.is_chosen]
+    return [one.changes for one in judge(SETTINGS, events, not_eligible) if one.is_chosen]
 
 
 def test_a_run_shorter_than_its_proof_is_not_proven():
     proof = choose_proof("auto", 60.0, 3)
     assert (proof.longest, proof.candidates, proof.first_steps) == (False, False, False)
-    assert "the proof would take longer" in proof.because
+    assert proof.reason == "run too short"
 
 
 def test_proof_stays_within_five_percent():
@@ -62,9 +56,9 @@ def test_what_is_timed_for_comparison_is_never_chosen():
 
 
 def test_a_candidate_that_failed_is_told_and_left_out():
-    broken = {"number": 1, "candidate": {"compile": True}, "error": "no compiler"}
+    broken = CandidateTimed(number=1, candidate={"compile": True}, error="no compiler")
     measured = judge(SETTINGS, [told(0, 100), broken], ())
-    assert [one.because for one in measured if not one.agrees] == ["no compiler"]
+    assert [one.error for one in measured if not one.agrees] == ["no compiler"]
 
 
 def test_bf16_is_tried_only_where_the_chip_has_it():
@@ -115,4 +109,4 @@ def test_the_forecast_counts_the_answers_that_a_language_model_writes():
 
 
 def test_a_plan_whose_own_loss_is_no_number_is_left_as_it_is():
-    assert judge(SETTINGS, [told(0, 100, loss=float("nan")), told(1, 150, threads=8)], ()) == []
+    assert judge(SETTINGS, [told(0, 100, loss=float("nan")), told(1, 150, threads=8)], ()) == ()

@@ -6,16 +6,16 @@ import pytest
 
 from holdfast.core.evidence import Evidence, Text
 from holdfast.core.records import Outcome
-from holdfast.runs.blame import Part, find_culprit, told_by
+from holdfast.runs.blame import NodePart, find_culprit, told_by
 
 
-def part(how: str, *errors: str, sample: str = "", **outcome: object) -> Part:
+def part(how: str, *errors: str, sample: str = "", **outcome: object) -> NodePart:
     """One machine's part; its name is given when its place in the table is known."""
     seen = Evidence(errors=Text("error", enumerate(errors, 1)), samples=Text("sample", [(1, sample)] if sample else []))
-    return Part(node="", outcome=Outcome(number=1, outcome=how, **outcome), evidence=seen)
+    return NodePart(node="", outcome=Outcome(number=1, outcome=how, **outcome), evidence=seen)
 
 
-LOST = Part(node="", silent_seconds=61.0)
+LOST = NodePart(node="", silent_seconds=61.0)
 ECHO = part("died", "RuntimeError: [1] Connection closed by peer [127.0.0.1]:45872", exit_code=1)
 STRANGE = part("died", "ValueError: bad row", "ChildFailedError: train.py FAILED", exit_code=1)
 NAMED = part("died", diagnosis="disk-full", confidence="likely", exit_code=1)
@@ -62,8 +62,8 @@ def test_the_better_explanation_is_to_blame_whatever_its_machine_is_called(culpr
         assert find_culprit(parts[::-1]) is parts[0]
 
 
-def named(one: Part, node: str) -> Part:
-    return Part(node=node, outcome=one.outcome, evidence=one.evidence, silent_seconds=one.silent_seconds)
+def named(one: NodePart, node: str) -> NodePart:
+    return NodePart(node=node, outcome=one.outcome, evidence=one.evidence, silent_seconds=one.silent_seconds)
 
 
 def test_of_two_that_left_the_same_it_is_always_the_same_one():

@@ -7,7 +7,7 @@ from holdfast.core.facts import ModelFacts
 from holdfast.core.plan import Choice
 from holdfast.planning.memory_model import MemoryNeed
 from holdfast.planning.train_plan import TrainPlan
-from holdfast.runs.checkpoint_room import require_room
+from holdfast.runs.prepare_run import require_room
 
 
 def plan(parameters: int, *, lora: bool = False) -> TrainPlan:

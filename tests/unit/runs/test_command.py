@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.records import read_request
 from holdfast.core.runfolder import REQUEST, SETTINGS
 from holdfast.runs.command import (
     PRELOAD,
     CommandRequest,
-    command_job,
+    command_spec,
     make_folder,
     make_request,
-    read_command_request,
     remove_own_checkpoints,
 )
 
@@ -63,7 +63,7 @@ def test_secrets_are_not_written_down_and_only_the_owner_reads_the_rest(monkeypa
 def test_a_request_reads_back_as_it_was_written():
     request = make_request((sys.executable, "-V"), resume_args=("--resume", "last"), max_attempts=3)
     run = make_folder(request, Path("here"))
-    assert read_command_request(json.loads((run / REQUEST).read_text())) == request
+    assert read_request(run) == request
 
 
 def test_folders_are_numbered_and_never_shared():
@@ -95,7 +95,7 @@ def test_a_full_disk_leaves_no_folder_of_ours_behind(monkeypatch, asked):
         raise OSError(28, "No space left on device")
 
     Path("empty").mkdir()
-    monkeypatch.setattr("holdfast.runs.command.write_artifact", refuse)
+    monkeypatch.setattr("holdfast.runs.command.write_request", refuse)
     with pytest.raises(MachineError) as refused:
         make_folder(CommandRequest(command=("true",), cwd="."), Path(asked) if asked else None)
     assert refused.value.slug == "disk-full"
@@ -121,7 +121,7 @@ def test_changes_become_settings_variables_and_factors(tmp_path):
     request = CommandRequest(
         command=("python", "t.py"), cwd="/", environment={"PYTHONPATH": "/mine"}, resume_args=("-r",)
     )
-    launch = command_job(request).make_launch(
+    launch = command_spec(request).make_launch(
         tmp_path, {"loader_workers": 0, "OMP_NUM_THREADS": "1", "micro_batch_factor": 4}, True
     )
     settings = json.loads((tmp_path / SETTINGS).read_text())
@@ -135,7 +135,7 @@ def test_changes_become_settings_variables_and_factors(tmp_path):
 
 def test_what_was_allowed_to_change_is_not_remembered_for_a_run_that_did_not_allow_it():
     command = (sys.executable, "-c", "pass")
-    plain, allowed = (command_job(make_request(command, allow_changes=allow)) for allow in (False, True))
+    plain, allowed = (command_spec(make_request(command, allow_changes=allow)) for allow in (False, True))
     assert plain.memory_key != allowed.memory_key
 
 
@@ -148,4 +148,4 @@ def test_once_it_has_finished_only_our_own_checkpoints_are_removed(tmp_path):
     remove_own_checkpoints(tmp_path)
     assert not (tmp_path / "checkpoints").exists()
     remove_own_checkpoints(tmp_path)
-    assert command_job(CommandRequest(command=("true",), cwd=".")).clean_up is remove_own_checkpoints
+    assert command_spec(CommandRequest(command=("true",), cwd=".")).clean_up is remove_own_checkpoints

@@ -1,12 +1,12 @@
 """How the engine's processes are started: the same environment for proof and attempts, a spare only where it fits."""
 
-import json
-
 import pytest
 
-from holdfast.core.runfolder import SETTINGS
+from holdfast.core.events import Progressed
+from holdfast.core.records import EngineSettings, read_record
 from holdfast.runs import engine_child
 from holdfast.runs.engine_child import ENGINE, EngineChildren
+from tests.unit.planning.test_ladder import engine_settings
 
 
 @pytest.fixture
@@ -24,8 +24,9 @@ def test_settings_take_the_small_names_and_the_environment_the_capitals(tmp_path
     attempt = tmp_path / "attempts" / "01"
     attempt.mkdir(parents=True)
     changes = {"threads": 1, "MKL_DEBUG": "1"}
-    launch = EngineChildren(tmp_path).launch(attempt, {"device": "cpu", "threads": 2}, changes)
-    assert json.loads((attempt / SETTINGS).read_text()) == {"device": "cpu", "threads": 1}
+    launch = EngineChildren(tmp_path).launch(attempt, engine_settings(device="cpu", threads=2), changes)
+    settings = read_record(attempt, EngineSettings)
+    assert (settings.device, settings.threads) == ("cpu", 1)
     assert launch.environment["MKL_DEBUG"] == "1"
     assert launch.environment["HF_HUB_OFFLINE"] == "1"
     assert launch.command[1:] == ("-m", ENGINE, str(attempt))
@@ -34,7 +35,7 @@ def test_settings_take_the_small_names_and_the_environment_the_capitals(tmp_path
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", "mps"])
 def test_a_device_of_its_own_gets_a_new_process(tmp_path, made, device):
-    launch = EngineChildren(tmp_path).launch(tmp_path, {"device": device}, {})
+    launch = EngineChildren(tmp_path).launch(tmp_path, engine_settings(device=device), {})
     assert launch.spare is None
     assert made == ["closed"]
 
@@ -42,17 +43,15 @@ def test_a_device_of_its_own_gets_a_new_process(tmp_path, made, device):
 def test_a_spare_is_made_once_after_a_while_of_steps(tmp_path, made, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(engine_child.time, "monotonic", lambda: now[0])
-    children, heard = EngineChildren(tmp_path), []
-    hear = children.listening(lambda event, details: heard.append(event))
+    children = EngineChildren(tmp_path)
     for at, phase in ((100.0, "load"), (101.0, "step"), (120.0, "step")):
         now[0] = at
-        hear("progress", {"phase": phase})
+        children.hear(Progressed(phase=phase))
     assert made == []
     for at in (121.5, 130.0, 200.0):
         now[0] = at
-        hear("progress", {"phase": "step"})
+        children.hear(Progressed(phase="step"))
     assert made == ["made"]
-    assert len(heard) == 6
 
 
 @pytest.mark.parametrize(("system", "has_room"), [("darwin", True), ("linux", False)])
@@ -66,7 +65,7 @@ def test_no_spare_on_other_systems_or_where_memory_is_short(tmp_path, made, monk
 def test_several_processes_are_a_torchrun_job_at_a_free_port_that_starts_nothing_again(tmp_path, made, monkeypatch):
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     monkeypatch.setenv("RANK", "3")
-    launch = EngineChildren(tmp_path).launch(tmp_path, {"device": "cpu", "processes": 2, "threads": 4}, {})
+    launch = EngineChildren(tmp_path).launch(tmp_path, engine_settings(device="cpu", processes=2, threads=4), {})
     words = " ".join(launch.command[1:])
     assert words.startswith("-m torch.distributed.run --nnodes 1 --nproc-per-node 2 --rdzv-backend c10d")
     assert "--rdzv-endpoint 127.0.0.1:0 --local-addr 127.0.0.1 --max-restarts 0" in words
@@ -79,7 +78,7 @@ def test_several_processes_are_a_torchrun_job_at_a_free_port_that_starts_nothing
 def test_of_several_machines_each_starts_its_part_and_is_told_later_where_all_meet(tmp_path, made, monkeypatch):
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     monkeypatch.setenv("PET_NODE_RANK", "7")
-    settings = {"device": "cpu", "processes": 1, "threads": 4}
+    settings = engine_settings(threads=4)
     launch = EngineChildren(tmp_path).launch(tmp_path, settings, {}, nodes=3)
     words = " ".join(launch.command[1:])
     assert words.startswith("-m torch.distributed.run --nnodes 3 --nproc-per-node 1 --rdzv-backend static ")
@@ -91,11 +90,13 @@ def test_no_spare_waits_for_several_processes_and_one_does_again_after_they_beca
     children = EngineChildren(tmp_path, processes=2)
     children.warm_up()
     assert made == []
-    children.launch(tmp_path, {"device": "cpu", "processes": 2}, {"processes": 1, "threads": 2})
+    children.launch(tmp_path, engine_settings(device="cpu", processes=2), {"processes": 1, "threads": 2})
     children.warm_up()
     assert made == ["made"]
 
 
 def test_a_variable_that_a_remedy_set_stays(tmp_path):
-    launch = EngineChildren(tmp_path).launch(tmp_path, {"processes": 2, "threads": 4}, {"OMP_NUM_THREADS": "1"})
+    launch = EngineChildren(tmp_path).launch(
+        tmp_path, engine_settings(processes=2, threads=4), {"OMP_NUM_THREADS": "1"}
+    )
     assert launch.environment["OMP_NUM_THREADS"] == "1"

@@ -7,8 +7,7 @@ import pytest
 from holdfast.core.notice import NoticeWriter, read_notice
 from holdfast.core.runfolder import LEASES, NOTICE
 from holdfast.runs import lease as leases
-from holdfast.runs.holder import hold, holder
-from holdfast.runs.lease import AlreadyHeld, Lease, LostLease, describe_self, is_here_and_gone, take_lease
+from holdfast.runs.lease import AlreadyHeld, Lease, LostLease, describe_self, hold, holder, is_here_and_gone, take_lease
 from holdfast.supervisor.clocks import Clocks
 
 
@@ -43,7 +42,7 @@ def test_one_that_was_killed_here_is_not_waited_for(tmp_path):
 
 def test_one_of_another_machine_may_live_and_is_waited_for(tmp_path):
     leave(tmp_path, node="elsewhere")
-    with pytest.raises(AlreadyHeld, match="elsewhere had this run"):
+    with pytest.raises(AlreadyHeld, match="whether elsewhere still owns this run"):
         take_lease(tmp_path, is_stopped=lambda: True)
 
 

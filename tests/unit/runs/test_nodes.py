@@ -3,11 +3,13 @@
 import pytest
 
 from holdfast.core import events as ev
-from holdfast.core.artifacts import read_artifact, write_artifact
+from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.event_log import EventLog
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.notice import NoticeWriter
+from holdfast.core.records import AttemptStart, CommandRequest, read_request, write_record, write_request
+from holdfast.core.request import TrainRequest
 from holdfast.core.runfolder import (
     BEAT,
     CHILD,
@@ -15,16 +17,13 @@ from holdfast.core.runfolder import (
     LEASES,
     NODES,
     NOTICE,
-    REQUEST,
-    RUNG,
     attempt_folder,
     part_folder,
 )
-from holdfast.runs import nodes, resume
-from holdfast.runs.holder import hold
-from holdfast.runs.lease import describe_self
+from holdfast.runs import nodes, resume_run
+from holdfast.runs.lease import describe_self, hold
 from holdfast.runs.nodes import read_leader, read_nodes
-from holdfast.runs.resume import ask_for, ask_to_stop
+from holdfast.runs.resume_run import ask_for, ask_to_stop
 from holdfast.runs.state import read_state
 
 
@@ -32,14 +31,14 @@ from holdfast.runs.state import read_state
 def run(tmp_path, monkeypatch):
     monkeypatch.setenv("HOLDFAST_NODE", "a")
     monkeypatch.setattr(nodes, "_last", {})
-    write_artifact(tmp_path, REQUEST, {"kind": "command", "command": ["torchrun", "train.py"], "nodes": 2})
+    write_request(tmp_path, CommandRequest(command=("torchrun", "train.py"), cwd=".", nodes=2))
     attempt = attempt_folder(tmp_path, 1)
     for name, folder, step in (("a", attempt, 31), ("b", part_folder(attempt, "b"), 30)):
         (tmp_path / NODES / name).mkdir(parents=True)
         folder.mkdir(parents=True)
         BeatWriter(folder / BEAT).enter("step", step, 60)
         write_artifact(folder, CHILD, {})
-    write_artifact(attempt, RUNG, {})
+    write_record(attempt, AttemptStart(number=1))
     return tmp_path
 
 
@@ -86,37 +85,37 @@ def test_of_another_machine_only_a_notice_that_moves_is_believed(run, monkeypatc
     assert states(run) == {"a": "silent", "b": "leads"}
     with pytest.raises(RequestError, match="led by a supervisor on another machine"):
         ask_to_stop(run, at_once=False, wait_seconds=1)
-    write_artifact(run, REQUEST, {"kind": "train", "data": "rows.csv", "processes": 1})
+    write_request(run, TrainRequest(data="rows.csv", processes=1))
     with pytest.raises(RequestError, match=r"is running, with supervisor \d+ on b"):
         ask_for(run, "2", None)
-    assert read_artifact(run / REQUEST)["processes"] == 1
+    assert read_request(run).processes == 1
     ask_for(run, "1", "1")  # as it is: the machine that says so joins
 
 
 def test_a_run_that_nobody_leads_goes_on_with_other_machines_and_processes(run):
     with pytest.raises(RequestError, match="--nodes 3 is for runs of holdfast train"):
         ask_for(run, None, "3")
-    write_artifact(run, REQUEST, {"kind": "train", "data": "rows.csv", "processes": 2})
+    write_request(run, TrainRequest(data="rows.csv", processes=2))
     with pytest.raises(RequestError) as refused:
         ask_for(run, None, "0")
     assert (refused.value.setting, refused.value.problems[0].value) == ("nodes", "0")
     ask_for(run, "1", "3")
-    asked = read_artifact(run / REQUEST)
-    assert (asked["processes"], asked["nodes"], asked["data"]) == (1, 3, "rows.csv")
+    asked = read_request(run)
+    assert (asked.processes, asked.nodes, asked.data) == (1, 3, "rows.csv")
 
 
 def test_of_two_machines_that_ask_for_different_things_at_once_one_is_refused(run, monkeypatch):
     def meanwhile(run) -> None:
-        write_artifact(run, REQUEST, {**read_artifact(run / REQUEST), "nodes": 3})
+        write_request(run, TrainRequest(data="rows.csv", nodes=3))
 
-    monkeypatch.setattr(resume, "read_leader", meanwhile)
-    write_artifact(run, REQUEST, {"kind": "train", "data": "rows.csv"})
-    with pytest.raises(RequestError, match="something else than --nodes 2") as refused:
+    monkeypatch.setattr(resume_run, "read_leader", meanwhile)
+    write_request(run, TrainRequest(data="rows.csv"))
+    with pytest.raises(RequestError, match="something other than --nodes 2") as refused:
         ask_for(run, None, "2")
     assert refused.value.seen == "--nodes 3"
     ask_for(run, "2", "3")
-    asked = read_artifact(run / REQUEST)
-    assert (asked["processes"], asked["nodes"]) == (2, 3)
+    asked = read_request(run)
+    assert (asked.processes, asked.nodes) == (2, 3)
 
 
 def test_a_notice_that_stands_still_is_nobodys(run, monkeypatch):

@@ -16,7 +16,7 @@ from holdfast.core.evidence import Decision
 from holdfast.core.plan import Reason, Rung
 from holdfast.core.records import Outcome
 from holdfast.core.runfolder import DECISION, EVENTS, OUTCOME, REQUEST, attempt_folder
-from holdfast.runs.holder import hold
+from holdfast.runs.lease import hold
 from holdfast.runs.report.data_section import histogram
 from holdfast.runs.report.html import Html, tag
 from holdfast.runs.report.page import render_report, write_report

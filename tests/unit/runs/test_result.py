@@ -1,27 +1,14 @@
 """The last lines of a training run, and its forecast beside what happened."""
 
 import json
-import time
 
-from holdfast.core.artifacts import write_artifact
-from holdfast.core.records import Outcome
-from holdfast.core.runfolder import OUTCOME, attempt_folder
-from holdfast.runs.result import closing_lines, describe_result, excuses, lost_seconds
-from holdfast.runs.supervise import Result
+from holdfast.core.records import Result
+from holdfast.runs.result import closing_lines, excuses
 
 
 def result(state="finished", **more):
     given = {"state": state, "exit_code": 0, "sentence": f"{state}, 9 steps", "attempts": 1, "seconds": 12.0}
     return Result(**{**given, **more})
-
-
-def test_the_forecast_stands_beside_what_happened(tmp_path):
-    (tmp_path / "metrics.json").write_text(json.dumps({"step": 9, "test": {"accuracy": 0.9, "classes": []}}))
-    plan = {"task": "classify", "forecast": {"seconds": 100.0, "made_at": time.time() - 110, "peak_bytes": 10}}
-    found = describe_result(tmp_path, plan, result())
-    assert found["metrics"] == {"test": {"accuracy": 0.9}}
-    assert abs(found["forecast"]["seconds"]["error"] - 0.1) < 0.02
-    assert found["forecast"]["peak_bytes"]["actual"] is None
 
 
 def test_a_finished_run_says_how_to_use_the_model(tmp_path):
@@ -42,44 +29,6 @@ def test_a_failed_run_gives_its_cause_and_what_to_try(tmp_path):
     assert "no memory" in said
     assert "try    buy some" in said
     assert "holdfast explain host-oom" in said
-
-
-def test_a_cards_memory_is_compared_with_the_cards_own(tmp_path):
-    plan = {"task": "classify", "forecast": {"peak_bytes": 200, "card_peak_bytes": 1000}}
-    attempt = attempt_folder(tmp_path, 1)
-    attempt.mkdir(parents=True)
-    (attempt / "events.jsonl").write_text('{"event": "step", "step": 0, "time": 1.0, "card_bytes": 1100}\n')
-    (attempt / "samples.jsonl").write_text('{"event": "sample", "resident_bytes": 220}\n')
-    found = describe_result(tmp_path, plan, result())["forecast"]
-    assert (found["peak_bytes"]["error"], found["card_peak_bytes"]["error"]) == (0.1, 0.1)
-
-
-def steps(first: int, count: int, begun: float) -> list[dict[str, object]]:
-    told = [{"event": "step", "step": first + at, "time": begun + at} for at in range(count)]
-    return [{"event": "training", "first_step": first, "time": begun - 1}, *told]
-
-
-def test_what_a_failure_cost_is_counted_from_the_last_step_that_was_kept():
-    died = steps(0, 10, begun=100.0)  # step 9 at 109; saved after step 5, at 104
-    resumed = steps(5, 10, begun=130.0)
-    assert lost_seconds([died, resumed]) == 130.0 - 104.0
-    assert lost_seconds([died, resumed], since=120.0) == 10.0
-    assert lost_seconds([died]) == 0.0
-    assert lost_seconds([died, [], resumed]) == 130.0 - 104.0
-
-
-def test_the_days_between_a_stop_and_its_resume_are_no_part_of_the_time(tmp_path):
-    now, day = time.time(), 86_400.0
-    for number, state, started in ((1, "stopped", now - day - 80), (2, "finished", now - 40)):
-        attempt = attempt_folder(tmp_path, number)
-        attempt.mkdir(parents=True)
-        write_artifact(attempt, OUTCOME, Outcome(number=number, outcome=state, started=started, seconds=40.0))
-        told = steps(30 * (number - 1), 30, begun=started + 5)
-        (attempt / "events.jsonl").write_text("\n".join(map(json.dumps, told)))
-    plan = {"task": "classify", "forecast": {"seconds": 100.0, "made_at": now - day - 70}}
-    clock = describe_result(tmp_path, plan, result())["forecast"]["seconds"]
-    assert abs(clock["actual"] - 70) < 5
-    assert abs(clock["lost_seconds"] - 11) < 1  # from its last step to its end, and from the start to the first step
 
 
 def test_a_disturbed_machine_and_failed_attempts_are_named_beside_the_error():

@@ -11,13 +11,13 @@ from holdfast.runs.exporters import export_run
 from holdfast.runs.finished_model import find_model
 from holdfast.runs.new_train import start_train
 from holdfast.runs.report.page import write_report
-from holdfast.runs.resume import ask_to_stop, job_of
+from holdfast.runs.resume_run import ask_to_stop, command_of
 from holdfast.runs.state import read_request, read_state
 from holdfast.runs.support_bundle import pack_run
 
 COMMANDS = {
     "status": read_state,
-    "resume": job_of,
+    "resume": command_of,
     "stop": lambda run: ask_to_stop(run, at_once=False, wait_seconds=1),
     "report": write_report,
     "bundle": pack_run,
@@ -65,7 +65,7 @@ def test_what_is_no_run_is_refused_in_the_same_words_everywhere(here, command, g
 
 def test_a_request_that_is_damaged_is_named(here):
     (here / "runs" / "bank-1" / "request.json").write_text("")
-    for command in (read_request, job_of):
+    for command in (read_request, command_of):
         with pytest.raises(RequestError, match=r"request\.json cannot be read"):
             command(here / "runs" / "bank-1")
 

@@ -10,7 +10,7 @@ from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.old_events import Events, find_last_event, read_last_events
 from holdfast.core.plan import Rung
-from holdfast.core.records import Outcome
+from holdfast.core.records import AttemptStart, Outcome, write_record
 from holdfast.core.runfolder import (
     BEAT,
     CHILD,
@@ -19,13 +19,12 @@ from holdfast.core.runfolder import (
     OUTCOME,
     REQUEST,
     RESULT,
-    RUNG,
     SAMPLES,
     attempt_folder,
     attempt_folders,
 )
-from holdfast.runs.earlier import read_earlier
-from holdfast.runs.holder import hold, holder
+from holdfast.runs.earlier_attempts import read_earlier
+from holdfast.runs.lease import hold, holder
 from holdfast.runs.status import read_glance, read_status
 from holdfast.supervisor.members import boot_id, start_ticks_of
 
@@ -39,7 +38,7 @@ def run(tmp_path):
 def begin_attempt(run, number: int = 1, step: int = 12):
     attempt = attempt_folder(run, number)
     attempt.mkdir(parents=True)
-    write_artifact(attempt, RUNG, {"rung": "", "rung_change": {}, "changes": {"threads": 1}})
+    write_record(attempt, AttemptStart(number=int(attempt.name), changes={"threads": 1}))
     BeatWriter(attempt / BEAT).enter("step", step, 100)
     return attempt
 
@@ -48,7 +47,9 @@ def end_attempt(run, number: int, outcome: str, action: str = "", **more):
     attempt = begin_attempt(run, number)
     write_artifact(attempt, OUTCOME, Outcome(number=number, outcome=outcome, **more))
     if action:
-        write_artifact(attempt, DECISION, {"action": action, "because": "of it", "changes": {"loader_workers": 0}})
+        write_artifact(
+            attempt, DECISION, {"action": action, "reason": {"kind": "remedy"}, "changes": {"loader_workers": 0}}
+        )
 
 
 def test_a_run_that_nobody_looks_after_is_stopped_and_its_attempt_interrupted(run):
@@ -104,7 +105,7 @@ def test_a_hundred_attempts_stay_in_order(run):
 
 def test_an_attempt_cut_off_with_its_supervisor_goes_on_with_its_plan(run):
     begin_attempt(run)
-    earlier = read_earlier(run, on_leftover=lambda words: None)
+    earlier = read_earlier(run, report=lambda event: None)
     assert earlier.next_number == 2
     assert earlier.changes == {"threads": 1}
     assert earlier.counted[0].outcome == "interrupted"
@@ -113,7 +114,7 @@ def test_an_attempt_cut_off_with_its_supervisor_goes_on_with_its_plan(run):
 
 def test_a_supervisor_killed_between_two_attempts_goes_on_with_what_was_decided(run):
     end_attempt(run, 1, "hung", action="rung")
-    earlier = read_earlier(run, on_leftover=lambda words: None)
+    earlier = read_earlier(run, report=lambda event: None)
     assert earlier.changes == {"loader_workers": 0}
     assert len(earlier.counted) == 1
 
@@ -121,9 +122,9 @@ def test_a_supervisor_killed_between_two_attempts_goes_on_with_what_was_decided(
 def test_a_rung_that_was_decided_and_not_yet_tried_is_tried(run):
     end_attempt(run, 1, "hung")
     rung = {"title": "load data in the main process", "change": {"loader_workers": 0}, "cost": "slower", "keeps": True}
-    decision = {"action": "rung", "because": "of it", "rung": rung, "changes": {"loader_workers": 0}}
+    decision = {"action": "rung", "reason": {"kind": "remedy"}, "rung": rung, "changes": {"loader_workers": 0}}
     write_artifact(attempt_folder(run, 1), DECISION, decision)
-    earlier = read_earlier(run, on_leftover=lambda words: None)
+    earlier = read_earlier(run, report=lambda event: None)
     assert earlier.rung == Rung("load data in the main process", {"loader_workers": 0}, "slower")
 
 
@@ -132,15 +133,15 @@ def test_attempts_before_the_ladder_gave_up_are_not_counted_again(run):
         end_attempt(run, number, "died", action="rung")
     end_attempt(run, 3, "died", action="stop")
     end_attempt(run, 4, "died", action="rung")
-    earlier = read_earlier(run, on_leftover=lambda words: None)
+    earlier = read_earlier(run, report=lambda event: None)
     assert [one.number for one in earlier.counted] == [4]
 
 
 def test_an_attempt_that_was_cut_off_began_when_its_rung_was_written(run):
     attempt = begin_attempt(run)
-    write_artifact(attempt, RUNG, {"changes": {}, "started": 1000.5})
+    write_record(attempt, AttemptStart(number=int(attempt.name), started=1000.5))
     (attempt / "late").touch()
-    assert read_earlier(run, on_leftover=lambda words: None).counted[0].started == 1000.5
+    assert read_earlier(run, report=lambda event: None).counted[0].started == 1000.5
 
 
 def test_a_full_disk_does_not_keep_a_run_from_being_taken_up(run, monkeypatch):
@@ -149,8 +150,8 @@ def test_a_full_disk_does_not_keep_a_run_from_being_taken_up(run, monkeypatch):
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("holdfast.runs.earlier.write_artifact", refuse)
-    earlier = read_earlier(run, on_leftover=lambda words: None)
+    monkeypatch.setattr("holdfast.runs.earlier_attempts.write_record", refuse)
+    earlier = read_earlier(run, report=lambda event: None)
     assert (earlier.next_number, earlier.counted[0].outcome) == (2, "interrupted")
 
 
@@ -166,7 +167,7 @@ def test_a_process_that_outlived_its_supervisor_is_not_called_stopped(run):
 def test_a_run_that_had_failed_starts_its_count_anew_with_the_plan_that_got_furthest(run):
     end_attempt(run, 1, "died", action="rung", step_reached=40, changes={"threads": 2})
     end_attempt(run, 2, "died", action="stop", step_reached=10, changes={"threads": 1})
-    earlier = read_earlier(run, on_leftover=lambda words: None)
+    earlier = read_earlier(run, report=lambda event: None)
     assert (earlier.next_number, earlier.counted, earlier.changes) == (3, (), {"threads": 2})
 
 
@@ -186,7 +187,7 @@ def test_a_full_disk_is_said_when_a_run_is_taken_up(run, monkeypatch):
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("holdfast.runs.holder.write_artifact", refuse)
+    monkeypatch.setattr("holdfast.runs.lease.write_record", refuse)
     with pytest.raises(MachineError) as refused, hold(run):
         pass
     assert refused.value.slug == "disk-full"

@@ -9,9 +9,8 @@ from holdfast.core.errors import MachineError
 from holdfast.core.records import Outcome
 from holdfast.core.runfolder import LEASES, RESULT, attempt_folder
 from holdfast.runs import lease as leases
-from holdfast.runs.command import command_job, make_request
-from holdfast.runs.holder import holder
-from holdfast.runs.lease import LostLease, take_lease
+from holdfast.runs.command import command_spec, make_request
+from holdfast.runs.lease import LostLease, holder, take_lease
 from holdfast.runs.supervise import step_floor_seconds, supervise
 from holdfast.supervisor.budgets import STEP_FLOOR_SECONDS
 from holdfast.supervisor.clocks import Clocks
@@ -38,7 +37,7 @@ def test_a_full_disk_ends_a_run_with_words_and_gives_it_back(tmp_path, monkeypat
     monkeypatch.setattr("holdfast.runs.supervise.read_earlier", refuse)
     (tmp_path / "request.json").touch()
     with pytest.raises(MachineError, match="cannot write") as refused:
-        supervise(tmp_path, command_job(make_request((sys.executable, "-c", ""))))
+        supervise(tmp_path, command_spec(make_request((sys.executable, "-c", ""))))
     assert " free of " in refused.value.seen
     assert refused.value.action.command == f"holdfast resume {tmp_path}"
     assert holder(tmp_path) is None
@@ -51,7 +50,7 @@ def test_a_run_that_another_machine_has_taken_meanwhile_is_not_touched(tmp_path,
     attempt_folder(tmp_path, 1).mkdir(parents=True)  # which runs there
     write_artifact(tmp_path, RESULT, {"state": "finished"})
     with pytest.raises(LostLease):
-        supervise(tmp_path, command_job(make_request((sys.executable, "-c", ""))), lease=lease)
+        supervise(tmp_path, command_spec(make_request((sys.executable, "-c", ""))), lease=lease)
     lease.close()
     assert (tmp_path / RESULT).exists()
     assert [path.name for path in (tmp_path / "attempts").rglob("*")] == ["01"]

@@ -11,8 +11,7 @@ from holdfast.core.runfolder import EVENTS, attempt_folder
 from holdfast.core.setting_values import TRACKERS
 from holdfast.runs import trackers
 from holdfast.runs.story import read_story
-from holdfast.runs.tracker_writers import WRITERS
-from holdfast.runs.trackers import Figures, follow, require_trackers
+from holdfast.runs.trackers import WRITERS, Figures, follow, require_trackers
 
 
 class Kept:

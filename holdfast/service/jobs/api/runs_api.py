@@ -14,7 +14,8 @@ from holdfast.core.errors import RequestError
 from holdfast.core.old_events import NewEvents
 from holdfast.core.plan import Reason
 from holdfast.core.records import to_record
-from holdfast.core.runfolder import EVENTS, METRICS, PLAN, attempt_folder
+from holdfast.core.runfolder import EVENTS, METRICS, attempt_folder
+from holdfast.runs.plan_view import plan_view
 from holdfast.runs.report.page import render_report
 from holdfast.runs.state import read_whole_state
 from holdfast.runs.story import AttemptStory, Story, read_story
@@ -41,7 +42,7 @@ _PATH = re.compile(r"(?:[A-Z]:)?(?:[/\\][^/\\\n]+){2,}[/\\]?")
 def get_plan(request: HttpRequest, job_id: Id) -> Any:
     """The plan: every setting with its reason, the proof, the forecast."""
     job = find_job(person(request), job_id)
-    plan = read_artifact(job.folder / PLAN)
+    plan = plan_view(job.folder)
     if not plan:
         raise NotFound(f"run {job.pk} has no plan yet", seen=f"its state is {job.state}")
     return _each(plan, lambda text: _bare(without_secrets(text)))

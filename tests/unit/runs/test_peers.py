@@ -8,13 +8,14 @@ import pytest
 
 from holdfast.core.artifacts import to_plain
 from holdfast.core.errors import MachineError
+from holdfast.core.events import Event, MachinesAwaited, Working
 from holdfast.core.notice import NoticeWriter, read_notice
 from holdfast.core.records import Outcome
 from holdfast.core.runfolder import LEASES, NODES, NOTICE, OUTPUT, attempt_folder
-from holdfast.runs import crew as crews
-from holdfast.runs.crew import Crew
+from holdfast.runs import peers as peer_module
 from holdfast.runs.lease import describe_self, take_lease
-from holdfast.runs.stopping import AtOnce, Stopped
+from holdfast.runs.peers import Peers
+from holdfast.runs.stop_signals import AtOnce, Stopped
 from holdfast.supervisor.attempt import NOTHING, StopRequest
 from holdfast.supervisor.child import Launch
 
@@ -30,7 +31,7 @@ class Other:
         self.ends_as = "stopped"
         self.hears = ""
 
-    def __call__(self, event: str, details: object) -> None:
+    def __call__(self, event: Event) -> None:
         lease = read_notice(self._run / LEASES / "000001" / NOTICE)
         self.hears = str(lease.said.get("end")) if lease else ""
         if self.hears == "stop":
@@ -41,7 +42,7 @@ class Other:
 @pytest.fixture
 def other(tmp_path, monkeypatch) -> Other:
     monkeypatch.setenv("HOLDFAST_NODE", "a")
-    monkeypatch.setattr(crews, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(peer_module, "_LOOK_SECONDS", 0.01)
     return Other(tmp_path)
 
 
@@ -52,16 +53,16 @@ def other(tmp_path, monkeypatch) -> Other:
 )
 def test_a_stop_is_heard_while_only_another_part_still_runs(tmp_path, other, here, there, whole, ends_as):
     lease, stop = take_lease(tmp_path), StopRequest()
-    crew = Crew(tmp_path, 2, lease)
-    assert crew.gather(other, stop)
+    peers = Peers(tmp_path, 2, lease)
+    assert peers.gather(other, stop)
     attempt = attempt_folder(tmp_path, 1)
     attempt.mkdir(parents=True)
-    crew.call(1, {}, False, Launch(("true",), tmp_path, {}, attempt))
+    peers.call(1, {}, False, Launch(("true",), tmp_path, {}, attempt))
     other.said |= {"attempt": 1, "outcome": None, "asks": there and int(there)}
     other.ends_as = ends_as
     if here:
         stop.ask(here)
-    outcome, _ = crew.settle(Outcome(number=1, outcome="finished"), NOTHING, other, stop)
+    outcome, _ = peers.settle(Outcome(number=1, outcome="finished"), NOTHING, other, stop)
     lease.close()
     assert other.hears == "stop"
     assert outcome.outcome == (whole if ends_as == "stopped" else "finished")
@@ -71,13 +72,14 @@ def test_a_stop_is_heard_while_only_another_part_still_runs(tmp_path, other, her
 
 def test_ctrl_c_elsewhere_is_heard_while_this_machine_plans(tmp_path, other):
     lease = take_lease(tmp_path)
-    hear = Crew(tmp_path, 2, lease).hearing(AtOnce(), other)
+    hear = Peers(tmp_path, 2, lease).interrupting(AtOnce())
     other.said["asks"] = int(signal.SIGINT)
 
     def plan() -> None:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            hear("working", {})
+            hear(Working(what="planning"))
+            other(Working(what="planning"))
             time.sleep(0.02)
 
     with pytest.raises(Stopped):
@@ -86,24 +88,24 @@ def test_ctrl_c_elsewhere_is_heard_while_this_machine_plans(tmp_path, other):
 
 
 def test_each_machine_that_comes_is_told_of_at_once(tmp_path, other, monkeypatch):
-    monkeypatch.setattr(crews, "_SAY_FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(peer_module, "_SAY_FIRST_SECONDS", 0.0)
     lease, told, stop = take_lease(tmp_path), [], StopRequest()
 
-    def tell(event: str, details: dict[str, object]) -> None:
-        other(event, details)
-        told.extend([details["here"]] if event == "waiting" else ())
+    def report(event: Event) -> None:
+        other(event)
+        told.extend([event.present] if isinstance(event, MachinesAwaited) else ())
         if len(told) == 2:
             stop.ask(signal.SIGTERM)
 
-    assert not Crew(tmp_path, 3, lease).gather(tell, stop)
+    assert not Peers(tmp_path, 3, lease).gather(report, stop)
     lease.close()
-    assert told == ["1 of 3 machines are here (a)", "2 of 3 machines are here (a, b)"]
+    assert told == [["a"], ["a", "b"]]
 
 
 def test_machines_that_did_not_come_leave_a_run_that_can_be_resumed(tmp_path, other):
     lease = take_lease(tmp_path)
     with pytest.raises(MachineError, match="1 machine of 2 did not come") as refused:
-        Crew(tmp_path, 2, lease, wait_seconds=-1).gather(other, StopRequest())
+        Peers(tmp_path, 2, lease, wait_seconds=-1).gather(other, StopRequest())
     lease.close()
     assert f"holdfast resume {tmp_path}" in refused.value.try_next[0]
 
@@ -118,21 +120,21 @@ def test_machines_that_did_not_come_leave_a_run_that_can_be_resumed(tmp_path, ot
 def test_machines_that_do_not_meet_twice_are_told_of_the_address(tmp_path, other, monkeypatch, between, last):
     monkeypatch.setenv("HOLDFAST_NODE_ADDRESS", "10.9.8.7")
     lease = take_lease(tmp_path)
-    crew = Crew(tmp_path, 2, lease)
-    assert crew.gather(other, StopRequest())
+    peers = Peers(tmp_path, 2, lease)
+    assert peers.gather(other, StopRequest())
     ends = []
     for number in (1, *between, 3):
         attempt = attempt_folder(tmp_path, number)
         attempt.mkdir(parents=True)
         unmet = "torch.distributed.DistNetworkError: The client socket has timed out after 300 s\n"
         (attempt / OUTPUT).write_text("" if number in between else unmet)
-        launch = crew.call(number, {}, False, Launch(("torchrun",), tmp_path, {}, attempt, is_of_ranks=True))
+        launch = peers.call(number, {}, False, Launch(("torchrun",), tmp_path, {}, attempt, is_of_ranks=True))
         assert (launch.environment["PET_MASTER_ADDR"], launch.environment["PET_NODE_RANK"]) == ("10.9.8.7", "0")
         died = Outcome(number=number, outcome="died", exit_code=1, diagnosis="nccl-timeout", confidence="likely")
         if number in between:
             died = Outcome(number=number, outcome="interrupted")
         other.said |= {"attempt": number, "outcome": to_plain(Outcome(number=number, outcome="interrupted"))}
-        ends.append(crew.settle(died, NOTHING, other, StopRequest())[0])
+        ends.append(peers.settle(died, NOTHING, other, StopRequest())[0])
     lease.close()
     assert "did not meet at 10.9.8.7, port " in ends[0].sentence
     assert "HOLDFAST_NODE_ADDRESS=ADDRESS there" in ends[0].sentence

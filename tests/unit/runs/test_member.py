@@ -12,17 +12,18 @@ import pytest
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.env import ATTEMPT_VARIABLE
 from holdfast.core.errors import RequestError
+from holdfast.core.events import Event, LeaderAwaited, Ticked
 from holdfast.core.notice import NoticeWriter
 from holdfast.core.runfolder import CHILD, LEASES, NOTICE, OUTCOME, attempt_folder, part_folder
-from holdfast.runs import follower as followers
-from holdfast.runs.command import command_job, make_request
-from holdfast.runs.follower import _Follower, follow, take_part
+from holdfast.runs import member as followers
+from holdfast.runs.command import command_spec, make_request
 from holdfast.runs.lease import describe_self
+from holdfast.runs.member import _Member, follow, take_part
 from holdfast.supervisor.attempt import StopRequest
 from holdfast.supervisor.members import boot_id, start_ticks_of
 
 ELSEWHERE = {"machine": "another", "hardware": "", "state": "held"}
-JOB = command_job(make_request((sys.executable, "-c", ""), nodes=2))
+JOB = command_spec(make_request((sys.executable, "-c", ""), nodes=2))
 
 
 @pytest.fixture(autouse=True)
@@ -55,30 +56,31 @@ def test_one_ctrl_c_ends_it_when_its_leader_is_gone(tmp_path, monkeypatch):
     lead_elsewhere(tmp_path)
     stop = StopRequest()
     stop.ask(signal.SIGINT)
-    told: list[object] = []
-    result = take_part(tmp_path, JOB, stop=stop, on_event=lambda event, details: told.append(details.get("words")))
-    assert "asked a to stop the run; Ctrl-C again leaves it to the others" in told
+    told: list[Event] = []
+    result = take_part(tmp_path, JOB, told.append, stop=stop)
+    asked = [event for event in told if isinstance(event, LeaderAwaited)]
+    assert ("a", "asked_to_stop") in [(event.leader, event.state) for event in asked]
     assert (result.state, result.exit_code) == ("stopped", 128 + signal.SIGINT)
 
 
 def test_a_name_that_the_leader_has_too_is_refused_before_anything_is_waited_for(tmp_path):
     notice = lead_elsewhere(tmp_path, "b")
-    told: list[str] = []
+    told: list[Event] = []
 
-    def hear(event: str, details: object) -> None:
+    def hear(event: Event) -> None:
         told.append(event)
         notice.write({**describe_self(), **ELSEWHERE, "node": "b"})  # the leader lives
 
     with pytest.raises(RequestError, match="is called 'b' as well"):
-        follow(tmp_path, JOB, stop=StopRequest(), on_event=hear)
-    assert set(told) <= {"turn"}
+        follow(tmp_path, JOB, hear, stop=StopRequest())
+    assert {type(event) for event in told} <= {Ticked}
 
 
 def test_a_leader_of_that_name_on_this_machine_is_seen_at_once(tmp_path):
     lead_elsewhere(tmp_path).write({**describe_self(), "state": "held"})
-    told: list[str] = []
+    told: list[Event] = []
     with pytest.raises(RequestError, match="is called 'b' as well"):
-        follow(tmp_path, JOB, stop=StopRequest(), on_event=lambda event, details: told.append(event))
+        follow(tmp_path, JOB, told.append, stop=StopRequest())
     assert not told
 
 
@@ -86,17 +88,17 @@ def test_an_attempt_that_it_has_begun_before_is_not_begun_again(tmp_path):
     part = part_folder(attempt_folder(tmp_path, 3), "b")
     part.mkdir(parents=True)
     write_artifact(part, CHILD, {})
-    follower = _Follower(tmp_path, JOB, None, StopRequest())
+    member = _Member(tmp_path, JOB, (), StopRequest())
     called = {"nodes": ["a", "b"], "end": ""}
-    assert not follower._is_called({**called, "attempt": 3})
-    assert follower._is_called({**called, "attempt": 4})
-    follower.leave()
+    assert not member._is_called({**called, "attempt": 3})
+    assert member._is_called({**called, "attempt": 4})
+    member.leave()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="by /proc")
 def test_what_it_left_when_it_led_is_ended_once_the_attempt_is_closed(tmp_path, left_over):
-    _Follower(tmp_path, JOB, None, StopRequest()).leave()
+    _Member(tmp_path, JOB, (), StopRequest()).leave()
     assert left_over.poll() is None  # this attempt may be running
     write_artifact(attempt_folder(tmp_path, 1), OUTCOME, {})
-    _Follower(tmp_path, JOB, None, StopRequest()).leave()
+    _Member(tmp_path, JOB, (), StopRequest()).leave()
     assert left_over.wait(60) == -signal.SIGTERM

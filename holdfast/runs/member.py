@@ -8,8 +8,7 @@ Reads: the leader's notice. Leaves: attempts/NN/nodes/NAME/, nodes/NAME/notice, 
 
 import signal
 import time
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,13 @@ from holdfast.core.artifacts import to_plain
 from holdfast.core.disk_space import writing
 from holdfast.core.env import lease_seconds, node_name
 from holdfast.core.errors import HoldfastError, RequestError
+from holdfast.core.event_log import EventSink
+from holdfast.core.events import AttemptEnded, AttemptStarted, LeaderAwaited, LeaderLost, Ticked
 from holdfast.core.notice import Seen
-from holdfast.core.old_events import Events
+from holdfast.core.old_events import untyped
 from holdfast.core.plan import Reason
-from holdfast.core.records import Outcome
-from holdfast.core.runfolder import CHILD, EVENTS, NODES, NOTICE, OUTCOME, attempt_folder, attempt_folders, part_folder
-from holdfast.core.text import human_seconds
+from holdfast.core.records import Outcome, Result
+from holdfast.core.runfolder import CHILD, NODES, NOTICE, OUTCOME, attempt_folder, attempt_folders, part_folder
 from holdfast.runs.lease import (
     AlreadyHeld,
     Beating,
@@ -33,8 +33,9 @@ from holdfast.runs.lease import (
     seen_lease,
 )
 from holdfast.runs.rendezvous import MeetingPlace, with_rendezvous
-from holdfast.runs.supervise import Job, Result, supervise
-from holdfast.supervisor.attempt import CallOff, OnEvent, StopRequest, run_attempt
+from holdfast.runs.run_events import RunEvents
+from holdfast.runs.supervise import RunSpec, supervise
+from holdfast.supervisor.attempt import CallOff, StopRequest, run_attempt
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.ending import end_tree
 
@@ -42,32 +43,42 @@ _LOOK_SECONDS = 0.3
 _SAY_SECONDS = 60.0
 
 
-def take_part(run: Path, job: Job, *, on_event: OnEvent | None = None, stop: StopRequest | None = None) -> Result:
-    """Bring a run of several machines to its end: lead it where nobody does, follow where somebody does."""
-    stop = stop or StopRequest()
+def lead_or_follow(lead: Callable[[], Result], join: Callable[[], Result | None], *, nodes: int) -> Result:
+    """Bring a run of several machines to its end: lead it where nobody does, follow where another machine does."""
     while True:
         try:
-            return supervise(run, job, on_event=on_event, stop=stop)
+            return lead()
         except AlreadyHeld:
-            if found := follow(run, job, on_event=on_event, stop=stop):
-                return found
+            if nodes == 1:
+                raise
+        if result := join():
+            return result
 
 
-def follow(run: Path, job: Job, *, on_event: OnEvent | None = None, stop: StopRequest) -> Result | None:
-    """Take part until the run has ended, and say how; None when nobody leads it any more."""
+def take_part(run: Path, spec: RunSpec, *listeners: EventSink, stop: StopRequest) -> Result:
+    """Supervise a command on this machine, and with others where there are any."""
+    return lead_or_follow(
+        lambda: supervise(run, spec, *listeners, stop=stop),
+        lambda: follow(run, spec, *listeners, stop=stop),
+        nodes=spec.nodes,
+    )
+
+
+def follow(run: Path, spec: RunSpec, *listeners: EventSink, stop: StopRequest) -> Result | None:
+    """Take part until the run has ended, and return how; None when nobody leads it any more."""
     with writing(run):
-        follower = _Follower(run, job, on_event, stop)
+        member = _Member(run, spec, listeners, stop)
         try:
-            return follower.run()
+            return member.run()
         finally:
-            follower.leave()
+            member.leave()
 
 
-class _Follower:
+class _Member:
     """This machine's part in a run."""
 
-    def __init__(self, run: Path, job: Job, on_event: OnEvent | None, stop: StopRequest):
-        self._run, self._job, self._on_event, self._stop = run, job, on_event, stop
+    def __init__(self, run: Path, spec: RunSpec, listeners: Sequence[EventSink], stop: StopRequest):
+        self._run, self._spec, self._stop = run, spec, stop
         self._me = node_name()
         self._begun = time.monotonic()
         self._lease, self._lease_at, self._leader = 0, self._begun, seen_lease(run, 0)
@@ -78,7 +89,7 @@ class _Follower:
         for attempt in begun:
             end_tree(part_folder(attempt, self._me), None)  # what an earlier supervisor of this machine left
         self._end_what_it_led()
-        self._events = Events(folder / EVENTS)
+        self._report = RunEvents(folder, *listeners)
         self._notice = Beating(folder / NOTICE, {"state": "here"})
         self._has_asked = False  # to leave
         self._done = max((int(attempt.name) for attempt in begun), default=0)  # the newest that this machine began
@@ -97,7 +108,7 @@ class _Follower:
             if self._is_alone and self._stop.is_asked:
                 return self._left()
             if self._is_alone:
-                self._tell("leader gone", words=self._leader_words())
+                self._report(LeaderLost(leader=self._leader_name, silent_seconds=self._leader.still_seconds))
                 return None
             if self._stop.is_asked:
                 self._ask_leader()
@@ -108,8 +119,8 @@ class _Follower:
                 said_at = time.monotonic()
             if said and not is_of_my_name and time.monotonic() - said_at > _SAY_SECONDS:
                 said_at = time.monotonic()
-                self._tell("waiting", words=f"{said['node']} leads; waiting for it to call the next attempt")
-            self._tell("turn")
+                self._report(LeaderAwaited(leader=self._leader_name))
+            self._report(Ticked())
             time.sleep(_LOOK_SECONDS)
 
     def leave(self) -> None:
@@ -128,8 +139,8 @@ class _Follower:
         if newest > self._lease:  # none at all is storage that does not answer
             self._lease, self._lease_at, self._leader = newest, time.monotonic(), seen_lease(self._run, newest)
         self._leader.look()
-        if words := self._notice.new_trouble():
-            self._tell("storage", words=words)
+        if trouble := self._notice.new_trouble():
+            self._report(trouble)
 
     def _end_what_it_led(self) -> None:
         """End what this machine left of attempts that it led; who leads now has closed them, and does not see it."""
@@ -146,23 +157,25 @@ class _Follower:
         number, changes = int(said["attempt"]), said.get("changes") or {}
         part = part_folder(attempt_folder(self._run, number), self._me)
         part.mkdir(parents=True, exist_ok=True)
-        told = {
-            "number": number,
-            "rung": "",
-            "because": Reason(kind="called", title=str(said.get("node"))),
-            "changes": changes,
-        }
-        self._tell("attempt", {**told, "folder": str(part), "resume": bool(said.get("resume"))})
+        resume = bool(said.get("resume"))
+        started = AttemptStarted(
+            number=number,
+            reason=Reason(kind="called", title=self._leader_name),
+            changes=dict(changes),
+            resume=resume,
+            folder=str(part),
+        )
+        self._report(started)
         self._notice.say(attempt=number, outcome=None)
         self._done = number
         self._end_what_it_led()
         try:
-            launch = self._job.make_launch(part, changes, bool(said.get("resume")))
-            budgets = Budgets(self._job.step_timeout_seconds)
+            launch = self._spec.make_launch(part, changes, resume)
+            budgets = Budgets(self._spec.step_timeout_seconds)
             part_stop = StopRequest()
             launch = with_rendezvous(launch, MeetingPlace(**said["meeting"]), said["nodes"].index(self._me))
             called_off = _CalledOff(self, number, part_stop)
-            outcome, _ = run_attempt(launch, budgets, self._tell, part_stop, called_off)
+            outcome, _ = run_attempt(launch, budgets, untyped(self._report), part_stop, called_off)
         except HoldfastError as error:
             words = f"cannot be started: {error.what}" + (f" ({error.seen})" if error.seen else "")
             outcome = Outcome(number=number, outcome="died", sentence=words, exit_code=error.exit_code)
@@ -170,7 +183,17 @@ class _Follower:
             words = f"cannot be started: {error}"
             outcome = Outcome(number=number, outcome="died", sentence=words, exit_code=3)
         if outcome.sentence:
-            self._tell("ended", asdict(outcome), number=number, step=outcome.step_reached, slug=outcome.diagnosis)
+            self._report(
+                AttemptEnded(
+                    number=number,
+                    outcome=outcome.outcome,
+                    slug=outcome.diagnosis,
+                    step=outcome.step_reached,
+                    phase=outcome.phase,
+                    noticed_after_seconds=outcome.noticed_after_seconds,
+                    cause=outcome.sentence,
+                )
+            )
         self._notice.say(attempt=number, outcome=to_plain(outcome))
 
     def called_off(self, number: int, part_stop: StopRequest) -> CallOff:
@@ -199,8 +222,7 @@ class _Follower:
             number = self._stop.signal or int(signal.SIGINT)
             self._notice.say(asks=number)
             if number == signal.SIGINT:
-                leader = self._leader.said.get("node", "the one that leads")
-                self._tell("waiting", words=f"asked {leader} to stop the run; Ctrl-C again leaves it to the others")
+                self._report(LeaderAwaited(leader=self._leader_name, state="asked_to_stop"))
 
     def _ended(self, said: Mapping[str, Any]) -> Result:
         code = int(said["exit_code"])
@@ -218,28 +240,21 @@ class _Follower:
         return Result(
             state="stopped",
             exit_code=code,
-            sentence=f"{self._me} left the run as asked; it goes on when enough machines are here",
+            sentence=f"{self._me} left the run; it continues when enough machines are here",
             attempts=self._done,
             seconds=round(time.monotonic() - self._begun, 3),
         )
 
-    def _leader_words(self) -> str:
-        who, silent = self._leader.said.get("node", "the leader"), human_seconds(self._leader.still_seconds)
-        return f"nothing was heard of {who} for {silent}: this machine tries to lead"
-
-    def _tell(self, event: str, details: Mapping[str, object] | None = None, **more: object) -> None:
-        said = {name: value for name, value in {**(details or {}), **more}.items() if name not in ("event", "time")}
-        if event not in ("progress", "turn"):
-            self._events.write(event, **said)
-        if self._on_event:
-            self._on_event(event, said)
+    @property
+    def _leader_name(self) -> str:
+        return str(self._leader.said.get("node") or "the leader")
 
 
 class _CalledOff:
     """Asks the leader's notice, but not oftener than a network file system likes."""
 
-    def __init__(self, follower: _Follower, number: int, part_stop: StopRequest):
-        self._follower, self._number, self._part_stop = follower, number, part_stop
+    def __init__(self, member: _Member, number: int, part_stop: StopRequest):
+        self._member, self._number, self._part_stop = member, number, part_stop
         self._looked_at = float("-inf")
 
     def __call__(self) -> CallOff:
@@ -247,7 +262,7 @@ class _CalledOff:
         if now - self._looked_at < _LOOK_SECONDS:
             return ""
         self._looked_at = now
-        return self._follower.called_off(self._number, self._part_stop)
+        return self._member.called_off(self._number, self._part_stop)
 
 
 def _require_free(notice: Path, name: str) -> None:

@@ -1,9 +1,10 @@
 """What earlier supervisors of a run left: how long they trained, and what a short life says of a plan."""
 
 from holdfast.core.artifacts import write_artifact
-from holdfast.core.records import Outcome, read_record
-from holdfast.core.runfolder import EVENTS, OUTCOME, RUNG, attempt_folder
-from holdfast.runs.earlier import read_earlier, read_pauses, stopped_words
+from holdfast.core.heartbeat import BeatWriter
+from holdfast.core.records import AttemptStart, Outcome, read_record, write_record
+from holdfast.core.runfolder import BEAT, EVENTS, OUTCOME, attempt_folder
+from holdfast.runs.earlier_attempts import read_earlier, read_pauses, stopped_words
 from holdfast.supervisor.outcome import tried_of
 
 
@@ -20,7 +21,7 @@ def end_attempt(run, number: int, outcome: str, started: float, seconds: float):
 
 def cut_off(run, number: int, started: float, last_word: float):
     attempt = begin_attempt(run, number)
-    write_artifact(attempt, RUNG, {"rung": "", "started": started})
+    write_record(attempt, AttemptStart(number=number, started=started))
     (attempt / EVENTS).write_text(f'{{"event": "step", "step": 3, "time": {last_word}}}\n')
     return attempt
 
@@ -29,24 +30,27 @@ def test_the_time_of_every_earlier_attempt_is_known_also_of_one_that_nobody_saw_
     end_attempt(tmp_path, 1, "died", 1000.0, 30.0)
     end_attempt(tmp_path, 2, "stopped", 1031.0, 9.0)
     cut_off(tmp_path, 3, 90_000.0, 90_012.5)
-    assert read_earlier(tmp_path, lambda words: None).seconds == 30.0 + 9.0 + 12.5
+    assert read_earlier(tmp_path, lambda event: None).seconds == 30.0 + 9.0 + 12.5
     end_attempt(tmp_path, 4, "finished", 95_000.0, 5.0)
     assert read_pauses(tmp_path) == [(1030.0, 1031.0), (1040.0, 90_000.0), (90_012.5, 95_000.0)]
 
 
 def test_an_attempt_that_was_cut_off_at_once_does_not_count_as_killed_at_its_start(tmp_path):
     attempt = cut_off(tmp_path, 1, 50.0, 51.0)
-    read_earlier(tmp_path, lambda words: None)
+    read_earlier(tmp_path, lambda event: None)
     assert read_record(attempt, Outcome).seconds == 1.0
     assert tried_of(read_record(attempt, Outcome)).seconds == float("inf")
 
 
 def test_one_that_left_no_word_has_no_time(tmp_path):
-    write_artifact(begin_attempt(tmp_path, 1), RUNG, {"rung": "", "started": 50.0})
-    assert read_earlier(tmp_path, lambda words: None).seconds == 0.0
+    write_record(begin_attempt(tmp_path, 1), AttemptStart(number=1, started=50.0))
+    assert read_earlier(tmp_path, lambda event: None).seconds == 0.0
 
 
-def test_a_run_that_was_stopped_before_any_attempt_names_none(tmp_path):
-    assert stopped_words(tmp_path, Outcome(number=0, outcome="stopped")) == (
-        "stopped as asked before its first attempt had begun"
-    )
+def test_where_a_run_was_stopped_is_worded(tmp_path):
+    BeatWriter(begin_attempt(tmp_path, 1) / BEAT).enter("step", 40, 60)
+    stopped = [Outcome(number=0, outcome="stopped"), Outcome(number=2, outcome="stopped", phase="load")]
+    assert [stopped_words(tmp_path, outcome) for outcome in stopped] == [
+        "stopped before the first attempt",
+        "stopped in phase load, before the first step of attempt 2; the previous attempt reached step 40",
+    ]

@@ -20,22 +20,23 @@ from typing import Any
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.env import lease_seconds, node_name
 from holdfast.core.errors import MachineError, NotNow
+from holdfast.core.event_log import EventSink
+from holdfast.core.events import Event, MachinesAwaited, Ticked
 from holdfast.core.evidence import Diagnosis
 from holdfast.core.notice import Seen
-from holdfast.core.records import Outcome, to_record
+from holdfast.core.records import DEFAULT_NODES_WAIT_SECONDS, Outcome, to_record
 from holdfast.core.runfolder import DIAGNOSIS, EVIDENCE, NODES, NOTICE, attempt_folder, part_folder
 from holdfast.core.text import human_seconds, plural
 from holdfast.machine.network import free_port, own_address
 from holdfast.planning.ladder import Changes
-from holdfast.runs.blame import Part, find_culprit, told_by
+from holdfast.runs.blame import NodePart, find_culprit, told_by
 from holdfast.runs.lease import Lease
 from holdfast.runs.rendezvous import MeetingPlace, with_rendezvous
-from holdfast.supervisor.attempt import NOTHING, CallOff, OnEvent, StopRequest
+from holdfast.supervisor.attempt import NOTHING, CallOff, StopRequest
 from holdfast.supervisor.child import Launch
 from holdfast.supervisor.collect import read_attempt_evidence
 from holdfast.supervisor.outcome import newest_beat
 
-WAIT_SECONDS = 900.0  # for machines that have not come yet
 _LOOK_SECONDS = 0.3
 _REPORT_SECONDS = 120.0  # for the parts of an attempt that was called off: evidence, a last checkpoint, an end
 _UNMET = re.compile(
@@ -44,10 +45,10 @@ _UNMET = re.compile(
 _SAY_FIRST_SECONDS, _SAY_SECONDS = 2.0, 30.0
 
 
-class Crew:
+class Peers:
     """The other machines of a run, for the supervisor that leads it."""
 
-    def __init__(self, run: Path, nodes: int, lease: Lease, wait_seconds: float = WAIT_SECONDS):
+    def __init__(self, run: Path, nodes: int, lease: Lease, wait_seconds: float = DEFAULT_NODES_WAIT_SECONDS):
         self._run, self._nodes, self._lease, self._wait_seconds = run, nodes, lease, wait_seconds
         self._me = node_name()
         self._seen: dict[str, Seen] = {}
@@ -55,17 +56,16 @@ class Crew:
         self._looked_at = float("-inf")
         self._has_not_met = self._had_not_met = False  # the ranks of this attempt; of the one before
 
-    def hearing(self, stop: StopRequest, on_event: OnEvent) -> OnEvent:
-        """Pass events on, and hear Ctrl-C on another machine meanwhile: for what is done before `gather`."""
+    def interrupting(self, stop: StopRequest) -> EventSink:
+        """A listener that takes Ctrl-C on another machine as if it had been here, while the run is planned."""
 
-        def hear(event: str, details: Mapping[str, object]) -> None:
+        def hear(event: Event) -> None:
             self._look()
             self._hear_interrupt(stop)
-            on_event(event, details)
 
         return hear
 
-    def gather(self, tell: OnEvent, stop: StopRequest) -> bool:
+    def gather(self, report: EventSink, stop: StopRequest) -> bool:
         """Wait until enough machines are there; False when a stop was asked for meanwhile."""
         begun = time.monotonic()
         say_at, said = begun + _SAY_FIRST_SECONDS, ""
@@ -90,9 +90,12 @@ class Crew:
                 )
             if time.monotonic() > say_at or words != (said or words):
                 say_at, said = time.monotonic() + _SAY_SECONDS, words
-                left = human_seconds(self._wait_seconds - waited)
-                tell("waiting", {"here": words, "words": f"{words}; waiting for {missing} more, given up in {left}"})
-            tell("turn", {})
+                report(
+                    MachinesAwaited(
+                        present=[self._me, *here], wanted=self._nodes, seconds_left=self._wait_seconds - waited
+                    )
+                )
+            report(Ticked())
             time.sleep(_LOOK_SECONDS)
 
     def call(self, number: int, changes: Changes, resume: bool, launch: Launch) -> Launch:
@@ -126,7 +129,7 @@ class Crew:
         return called_off
 
     def settle(
-        self, outcome: Outcome, diagnosis: Diagnosis, tell: OnEvent, stop: StopRequest
+        self, outcome: Outcome, diagnosis: Diagnosis, report: EventSink, stop: StopRequest
     ) -> tuple[Outcome, Diagnosis]:
         """Wait for the other parts, end them where one has failed, and say how the attempt went as a whole."""
         deadline: float | None = None
@@ -151,24 +154,24 @@ class Crew:
                     self._lease.say(end="look" if "hung" in hows else "end")
             if is_over or self._lease.is_lost or (deadline and time.monotonic() > deadline):
                 break
-            tell("turn", {})
+            report(Ticked())
             time.sleep(_LOOK_SECONDS)
         known += [
-            Part(node=node, silent_seconds=_REPORT_SECONDS)
+            NodePart(node=node, silent_seconds=_REPORT_SECONDS)
             for node, part in zip(self._call.nodes, parts, strict=True)
             if part is None
         ]
         return self._judge(outcome, diagnosis, known, stop)
 
     def _judge(
-        self, outcome: Outcome, diagnosis: Diagnosis, others: list[Part], stop: StopRequest
+        self, outcome: Outcome, diagnosis: Diagnosis, others: list[NodePart], stop: StopRequest
     ) -> tuple[Outcome, Diagnosis]:
         """How the attempt went as a whole, told by the part that is to blame."""
         attempt = attempt_folder(self._run, self._call.number)
         # What was last looked at may have been a launcher whose ranks were gone already.
         reached = [newest_beat(part)[1] for part in (attempt, *(part_folder(attempt, one.node) for one in others))]
         step = max(outcome.step_reached, *reached)
-        mine = Part(node=self._me, outcome=outcome, evidence=read_attempt_evidence(attempt))
+        mine = NodePart(node=self._me, outcome=outcome, evidence=read_attempt_evidence(attempt))
         early = [part.node for part in (mine, *others) if not part.outcome or part.outcome.outcome != "finished"]
         if not early or (outcome.outcome == "stopped" and (stop.is_asked or self._lease.is_lost)):
             return outcome, diagnosis
@@ -267,14 +270,14 @@ class Crew:
         said = self._said(node)
         return to_record(said.get("outcome"), Outcome) if said.get("attempt") == self._call.number else None
 
-    def _part(self, node: str) -> Part | None:
+    def _part(self, node: str) -> NodePart | None:
         """One machine's part once it is over; None while it goes on."""
         if found := self._outcome(node):
             folder = part_folder(attempt_folder(self._run, self._call.number), node)
-            return Part(node=node, outcome=found, evidence=read_attempt_evidence(folder))
+            return NodePart(node=node, outcome=found, evidence=read_attempt_evidence(folder))
         if not self._is_silent(node):
             return None
-        return Part(node=node, silent_seconds=self._seen[node].still_seconds, is_anew=self._is_anew(node))
+        return NodePart(node=node, silent_seconds=self._seen[node].still_seconds, is_anew=self._is_anew(node))
 
     def _last_seen(self, here: tuple[str, ...]) -> str:
         gone = sorted(set(self._seen) - set(here))
@@ -296,7 +299,7 @@ def _cut_off(outcome: Outcome, sentence: str, step: int) -> Outcome:
     return replace(outcome, outcome="interrupted", sentence=sentence, step_reached=step, is_external=True)
 
 
-def _keep_evidence(attempt: Path, me: str, culprit: Part) -> None:
+def _keep_evidence(attempt: Path, me: str, culprit: NodePart) -> None:
     """Let the attempt's evidence lead to the part that is to blame; what this machine saw stays beside it."""
     own = part_folder(attempt, me)
     with contextlib.suppress(OSError):

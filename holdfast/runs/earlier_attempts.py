@@ -1,0 +1,160 @@
+"""Reads what earlier supervisors of a run left, and ends the processes they left running.
+
+An attempt without an outcome was cut off with its supervisor: by a kill, a crash or a restart of the machine. That says
+nothing against its settings, so they are tried again. A run that was stopped or has failed starts counting again, with
+the settings it had last.
+"""
+
+import contextlib
+import itertools
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.core.event_log import EventSink, read_last_events
+from holdfast.core.events import Event, ProcessesEnded
+from holdfast.core.evidence import Decision
+from holdfast.core.plan import Reason, Rung
+from holdfast.core.records import AttemptStart, Changes, Outcome, read_record, write_record
+from holdfast.core.runfolder import EVENTS, RUNG, SAMPLES, attempt_folder, attempt_folders
+from holdfast.supervisor.ending import end_tree
+from holdfast.supervisor.members import find_member, read_root
+from holdfast.supervisor.outcome import newest_beat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierAttempts:
+    """Where a run stands before it is supervised again."""
+
+    next_number: int = 1
+    counted: tuple[Outcome, ...] = ()  # attempts of the same question, which the ladder counts
+    rung: Rung | None = None  # what was decided and not yet tried
+    changes: Changes = field(default_factory=dict)
+    reason: Reason = Reason(kind="as_requested")
+    seconds: float = 0.0  # that all earlier attempts ran, without the time between a stop and its resume
+
+
+def read_earlier(run: Path, report: EventSink) -> EarlierAttempts:
+    """What every earlier attempt gave; ends the processes of one that was cut off."""
+    folders = attempt_folders(run)
+    if not folders:
+        return EarlierAttempts()
+    ended = [(folder, outcome) for folder in folders[:-1] if (outcome := read_record(folder, Outcome))]
+    last = read_record(folders[-1], Outcome) or _close_cut_off(folders[-1], report)
+    next_number = int(folders[-1].name) + 1
+    seconds = last.seconds + sum(outcome.seconds for _, outcome in ended)
+    if last.outcome in ("stopped", "finished"):
+        reason = Reason(kind="after_stop" if last.outcome == "stopped" else "after_finish")
+        return EarlierAttempts(next_number=next_number, changes=last.changes, reason=reason, seconds=seconds)
+    counted = (*_since_reset(ended), last)
+    decision = read_record(folders[-1], Decision)
+    if decision and decision.action == "stop":
+        furthest = max(counted, key=lambda outcome: outcome.step_reached)
+        reason = Reason(kind="after_failure")
+        return EarlierAttempts(next_number=next_number, changes=furthest.changes, reason=reason, seconds=seconds)
+    return EarlierAttempts(
+        next_number=next_number,
+        counted=counted,
+        rung=decision.rung if decision and decision.action == "rung" else None,
+        changes=decision.changes if decision else last.changes,
+        reason=decision.reason if decision else Reason(kind="supervisor_lost"),
+        seconds=seconds,
+    )
+
+
+def read_pauses(run: Path) -> list[tuple[float, float]]:
+    """When no attempt ran: from the end of each to the start of the next, which may be days after a stop."""
+    outcomes = [outcome for folder in attempt_folders(run) if (outcome := read_record(folder, Outcome))]
+    gaps = ((before.started + before.seconds, after.started) for before, after in itertools.pairwise(outcomes))
+    return [(end, start) for end, start in gaps if start > end]
+
+
+def is_left_running(run: Path) -> bool:
+    """Say whether the newest attempt's process lives although it has no outcome, as when its supervisor was killed."""
+    folders = attempt_folders(run)
+    root = read_root(folders[-1]) if folders and not read_record(folders[-1], Outcome) else None
+    found = find_member(root.pid) if root else None
+    return found is not None and found.identity == root and not found.is_gone
+
+
+def end_leftovers(run: Path) -> tuple[str, ...]:
+    """End the processes that a killed supervisor left running; return them."""
+    ended: list[str] = []
+
+    def collect(event: Event) -> None:
+        if isinstance(event, ProcessesEnded):
+            ended.extend(event.processes)
+
+    folders = attempt_folders(run)
+    if folders and not read_record(folders[-1], Outcome):
+        _close_cut_off(folders[-1], collect)
+    return tuple(ended)
+
+
+def stopped_words(run: Path, outcome: Outcome) -> str:
+    """Where the run was stopped: an attempt that was still loading does not say how far earlier ones came."""
+    if outcome.step_reached:
+        return f"stopped at step {outcome.step_reached}"
+    if not outcome.number:
+        return "stopped before the first attempt"
+    before = newest_step(attempt_folder(run, number) for number in range(outcome.number - 1, 0, -1))
+    phase = f" in phase {outcome.phase}" if outcome.phase else ""
+    reached = f"; the previous attempt reached step {before}" if before else ""
+    return f"stopped{phase}, before the first step of attempt {outcome.number}{reached}"
+
+
+def newest_step(attempts: Iterable[Path]) -> int:
+    """The step that the first of these attempts with any step had reached."""
+    reached = (newest_beat(attempt)[1] for attempt in attempts)
+    return next((step for step in reached if step), 0)
+
+
+def _close_cut_off(attempt: Path, report: EventSink) -> Outcome:
+    """End what still runs of an attempt whose supervisor is gone, and write down that it was cut off."""
+    ended = end_tree(attempt, None)
+    if pids := sorted({*ended.asked, *ended.killed}):
+        report(ProcessesEnded(processes=[f"pid {pid}" for pid in pids]))
+    phase, step, steps = newest_beat(attempt)
+    start = read_record(attempt, AttemptStart) or AttemptStart(number=int(attempt.name))
+    started = start.started or _written_at(attempt / RUNG)
+    outcome = Outcome(
+        number=int(attempt.name),
+        outcome="interrupted",
+        rung=start.rung,
+        rung_change=start.rung_change,
+        changes=start.changes,
+        sentence=f"its supervisor was killed at step {step}" + (f" in phase {phase}" if phase else ""),
+        phase=phase,
+        step_reached=step,
+        steps=steps,
+        is_external=True,
+        started=started,
+        seconds=round(max(0.0, _last_sign_at(attempt) - started), 3),
+    )
+    with contextlib.suppress(OSError):  # a full disk: it is closed again the next time
+        write_record(attempt, outcome)
+    return outcome
+
+
+def _since_reset(ended: list[tuple[Path, Outcome]]) -> tuple[Outcome, ...]:
+    """The attempts that the ladder counts: after a stop, or once every fallback was tried, a resume starts again."""
+    for at in range(len(ended) - 1, -1, -1):
+        folder, outcome = ended[at]
+        decision = read_record(folder, Decision)
+        if outcome.outcome in ("stopped", "finished") or (decision and decision.action == "stop"):
+            return tuple(one for _, one in ended[at + 1 :])
+    return tuple(one for _, one in ended)
+
+
+def _last_sign_at(attempt: Path) -> float:
+    """When the last event of an attempt was written that nobody saw end."""
+    last = [*read_last_events(attempt / EVENTS)[-1:], *read_last_events(attempt / SAMPLES)[-1:]]
+    return max((event.time for event in last), default=0.0)
+
+
+def _written_at(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return time.time()
