@@ -81,7 +81,7 @@ def main() -> None:
         if stream is None:  # closed by the caller
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115  (open as long as the process lives)
         elif hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # a log may hold what the terminal cannot write
+            stream.reconfigure(errors="backslashreplace")  # a log may have characters that the terminal cannot print
     try:
         with cli.make_context("holdfast", sys.argv[1:]) as context:  # click's own main ends a closed pipe with 1
             cli.invoke(context)
@@ -93,7 +93,7 @@ def main() -> None:
         raise SystemExit(error.exit_code) from None
     except click.ClickException as error:
         if isinstance(error, click.exceptions.NoArgsIsHelpError):
-            error.show()  # a group of commands was named alone: its help is the answer
+            error.show()  # a group of commands was called alone: show its help
         else:
             _say(_as_ours(error))
         raise SystemExit(error.exit_code) from None
@@ -104,21 +104,21 @@ def main() -> None:
         if error.errno not in FULL and not is_of_output:
             _own_up()
             raise
-        told = _full(error, is_of_output)
+        full = _full(error, is_of_output)
         if is_of_output:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         if error.errno == errno.EPIPE:  # the reader has gone, as in `| head -1`
             raise SystemExit(0) from None
         with contextlib.suppress(OSError):  # errors may go to the same full disk
-            _say(told, is_output_lost=is_of_output)
-        raise SystemExit(told.exit_code) from None
+            _say(full, is_output_lost=is_of_output)
+        raise SystemExit(full.exit_code) from None
     except Exception:
         _own_up()
         raise
 
 
 def _own_up() -> None:
-    click.echo("error: this is a bug in Holdfast; what follows helps to find it", err=True)
+    click.echo("error: this is a bug in Holdfast; the traceback below helps to find it", err=True)
 
 
 def _is_output_lost() -> bool:
@@ -131,20 +131,20 @@ def _is_output_lost() -> bool:
 
 
 def _full(error: OSError, is_of_output: bool) -> MachineError:
-    """That there is no room for what is written, with its place where that is known."""
+    """The error for a full disk, with the path where it is known."""
     place = Path("/dev/stdout" if is_of_output else error.filename or "").resolve()
     is_known = bool(error.filename) or place.is_file()
     what = "the output" if is_of_output else "a file"
     return MachineError(
         f"{what} could not be written" + (f": {place}" if is_known else ""),
         seen=why_not(error, place) if is_known else error.strerror or str(error),
-        try_next=("make room, or let the output go elsewhere" if is_of_output else "make room",),
+        try_next=("free some space, or redirect the output" if is_of_output else "free some space",),
         slug=slug_of(error),
     )
 
 
 def _as_ours(error: click.ClickException) -> RequestError:
-    """What click says of a wrong command line, in the words and the form of every other error."""
+    """An error of click in the form of every other error."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None:
         return RequestError(_sentence(error.format_message()), try_next=("holdfast --help",))
@@ -163,7 +163,7 @@ def _sentence(said: str) -> str:
 
 
 def _say(error: HoldfastError, *, is_output_lost: bool = False) -> None:
-    """Show an error for people, or as the one JSON object that was asked for."""
+    """Print an error for people, or as one JSON object."""
     if "--json" in sys.argv and not is_output_lost:
         click.echo(to_json({"error": printed_error(error)}))
     else:

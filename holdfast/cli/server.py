@@ -1,4 +1,4 @@
-"""Talks to a job service over HTTP: a token in the header, JSON in and out, every failure in words.
+"""Talks to a job service over HTTP: a token in the header, JSON in and out, every failure is explained.
 
 Redirects are not followed: the token goes to the address that was given and nowhere else.
 """
@@ -36,12 +36,12 @@ Json = dict[str, Any]
 
 
 class Unreachable(MachineError):
-    """The server is not there at the moment."""
+    """The server is not reachable at the moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A job service and the key to it."""
+    """A job service and its token."""
 
     url: str
     token: str
@@ -59,14 +59,14 @@ class Server:
         self._json("DELETE", path)
 
     def upload(self, file: Path, name: str = "") -> Json:
-        """Send a file as it is read; it is never whole in memory."""
+        """Stream a file to the server."""
         body = _Form(file, name)
         headers = {"Content-Type": body.content_type, "Content-Length": str(len(body))}
         with body, self._open("POST", "/api/datasets", body, headers) as answer:
             return _object(answer.read(), self.url)
 
     def download(self, path: str) -> Iterator[bytes]:
-        """Read something large piece by piece; an end that comes too early is an error."""
+        """Stream a download; a premature end is an error."""
         with self._open("GET", path) as answer:
             while chunk := self._chunk(answer):
                 yield chunk
@@ -75,7 +75,7 @@ class Server:
         try:
             return bytes(answer.read(_CHUNK_BYTES))
         except (OSError, http.client.HTTPException) as error:
-            raise Unreachable("the download broke off", seen=str(error) or type(error).__name__) from error
+            raise Unreachable("the download was interrupted", seen=str(error) or type(error).__name__) from error
 
     def _json(self, method: str, path: str, body: bytes | None = None) -> Json:
         headers = {"Content-Type": "application/json"} if body is not None else {}
@@ -100,47 +100,47 @@ class Server:
 
 
 def find_server(url: str | None, token: str | None) -> Server:
-    """The server that was meant: by the options, by HOLDFAST_SERVER and HOLDFAST_TOKEN, or the one on this machine."""
+    """The server by its options, by HOLDFAST_SERVER and HOLDFAST_TOKEN, or the one on this machine."""
     address = _whole_address((url or service_variable("SERVER") or DEFAULT_SERVER).strip()).rstrip("/")
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
         raise RequestError(
-            "the server's address cannot be used",
+            "the server's address is not valid",
             seen=f"{address!r}",
             try_next=("--server https://holdfast.example.org", "or HOLDFAST_SERVER=..."),
         )
     key = (token or service_variable("TOKEN")).strip()
     if not key or not key.isascii() or not key.isprintable():
         raise RequestError(
-            "the token is missing" if not key else "the token cannot be one",
+            "the token is missing" if not key else "the token is malformed",
             try_next=("HOLDFAST_TOKEN=hfk_...  (or --token, which others on this machine can see)", _MAKE_TOKEN),
         )
     return Server(address, key)
 
 
 def is_in_the_open(server: Server) -> bool:
-    """Whether the token travels where others can read it."""
+    """Whether the token is sent unencrypted over a network."""
     parts = urlsplit(server.url)
     return parts.scheme == "http" and parts.hostname not in _LOOPBACK
 
 
 def patiently(ask: Any, tell: Any, wait_seconds: float = 2.0) -> Any:
-    """Ask until the server answers: it may be restarted while somebody watches."""
-    told = False
+    """Ask until the server answers: it may restart while someone watches."""
+    is_reported = False
     while True:
         try:
             answer = ask()
         except Unreachable as error:
-            if not told:
-                tell(f"{error.what} ({error.seen}); the run goes on, asking again")
-                told = True
+            if not is_reported:
+                tell(f"{error.what} ({error.seen}); the run continues, retrying")
+                is_reported = True
             time.sleep(wait_seconds)
         else:
             return answer
 
 
 def _whole_address(given: str) -> str:
-    """The address with how to speak there: a bare name is meant over TLS, one of this machine without."""
+    """The address with its scheme: https by default, http for this machine."""
     if "://" in given:
         return given
     return f"http://{given}" if urlsplit(f"//{given}").hostname in _LOOPBACK else f"https://{given}"
@@ -159,11 +159,11 @@ def _opener(url: str) -> urllib.request.OpenerDirector:
 
 
 def _refusal(error: urllib.error.HTTPError, url: str) -> HoldfastError:
-    """What the server said, in its own words."""
+    """The error that the server answered with."""
     if 300 <= error.code < 400:
         target = error.headers.get("Location", "")
         raise RequestError(
-            f"{url} sends callers elsewhere",
+            f"{url} redirects to another address",
             seen=f"to {target}",
             try_next=(f"--server {target.partition('/api/')[0]}",),
         )
@@ -172,15 +172,15 @@ def _refusal(error: urllib.error.HTTPError, url: str) -> HoldfastError:
         what, seen = str(said["what"]), str(said["seen"])
         advice, slug = tuple(map(str, said["try_next"])), str(said["slug"])
     except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
-        return RequestError(f"{url} is no Holdfast server", seen=f"it answered {error.code} {error.reason}")
+        return RequestError(f"{url} is not a Holdfast server", seen=f"it answered {error.code} {error.reason}")
     if error.code == 401:
         return RequestError(
             "the token was refused",
-            seen=f"by {url}; it may be mistyped, expired or taken back",
+            seen=f"by {url}; it may be mistyped, expired or revoked",
             try_next=(_MAKE_TOKEN,),
         )
     if error.code >= 500:
-        return Unreachable(f"{url} is in trouble", seen=f"it answered {error.code}: {what}")
+        return Unreachable(f"{url} has a problem", seen=f"it answered {error.code}: {what}")
     return RequestError(what, seen=seen, try_next=advice, slug=slug)
 
 
@@ -206,7 +206,7 @@ def _object(text: bytes, url: str) -> Json:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise RequestError(f"{url} is no Holdfast server", seen=f"it answered {text[:60]!r}")
+        raise RequestError(f"{url} is not a Holdfast server", seen=f"it answered {text[:60]!r}")
     return found
 
 
@@ -240,7 +240,7 @@ class _Form:
         self._file.close()
 
     def read(self, size: int = -1) -> bytes:
-        """The next piece."""
+        """The next block."""
         if self._head:
             head, self._head = self._head, b""
             return head
@@ -327,8 +327,6 @@ def unpack_model(zipped: Path, folder: Path) -> None:
             packed.extractall(draft)
         draft.replace(folder)
     except zipfile.BadZipFile as error:
-        raise RequestError(
-            "the download is incomplete", seen=str(error), try_next=("the same command again",)
-        ) from error
+        raise RequestError("the download is incomplete", seen=str(error), try_next=("repeat the command",)) from error
     finally:
         zipped.unlink(missing_ok=True)

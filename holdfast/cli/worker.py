@@ -24,7 +24,7 @@ def worker(slots: int, queues: str, name: str, home: Path | None) -> None:
 
     HOLDFAST_DATABASE_URL and HOLDFAST_BROKER_URL say where they come from; HOLDFAST_HOME is the folder that all
     machines share or, with HOLDFAST_STORE, one of this machine's own. Ctrl-C lets running runs save and gives them
-    back; another worker goes on with them.
+    back; another worker continues them.
     """
     click.echo("holdfast worker")
     sys.stdout.flush()

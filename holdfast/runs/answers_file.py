@@ -16,7 +16,7 @@ _JSON = (".jsonl", ".ndjson", ".json")
 
 
 def check_target(path: Path) -> None:
-    """Refuse a file we could not write, before the model works for an hour."""
+    """Refuse a file that cannot be written, before the model works for an hour."""
     if path.suffix.lower() not in (*_CSV, *_JSON):
         raise RequestError(
             f"answers cannot be written to {path.name}", seen=f"allowed endings: {', '.join((*_CSV, *_JSON))}"
@@ -28,7 +28,7 @@ def check_target(path: Path) -> None:
 
 
 def write_answers(path: Path, pairs: Iterable[tuple[Row, Row]], *, every_label: bool = False) -> int:
-    """Write each row with its answer; gives how many rows were answered."""
+    """Write each row with its answer; returns how many rows were answered."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     counted = 0
 
@@ -53,7 +53,7 @@ def write_answers(path: Path, pairs: Iterable[tuple[Row, Row]], *, every_label: 
 
 
 def joined(given: Row, said: Row) -> Row:
-    """A row with its answer; a column of the same name is kept, and the answer's is numbered."""
+    """A row with its answer. A column of the same name is kept, and the answer's gets a number."""
     found = dict(given)
     for name, value in said.items():
         free, number = name, 2

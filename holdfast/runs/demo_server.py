@@ -1,4 +1,4 @@
-"""Starts the page of a finished model in a child process, and watches over it until it is asked to end."""
+"""Starts the page of a finished model in a child process, and supervises it until it is stopped."""
 
 import json
 import os
@@ -22,7 +22,7 @@ _LOOK_EVERY_SECONDS = 0.2
 
 
 def require_gradio() -> None:
-    """Refuse at once where the page cannot be made."""
+    """Refuse at once if gradio is missing."""
     if find_spec("gradio") is None:
         raise RequestError(
             "the demo page needs gradio, which is not installed",
@@ -31,9 +31,9 @@ def require_gradio() -> None:
         )
 
 
-def free_port(asked: int | None) -> int:
-    """The port that was asked for, or the first free one from 7860 on."""
-    for port in [asked] if asked else range(_FIRST_PORT, _FIRST_PORT + _PORTS):
+def free_port(requested: int | None) -> int:
+    """The requested port, or the first free one from 7860."""
+    for port in [requested] if requested else range(_FIRST_PORT, _FIRST_PORT + _PORTS):
         with socket.socket() as trial:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -41,8 +41,8 @@ def free_port(asked: int | None) -> int:
             except OSError:
                 continue
             return port
-    which = f"port {asked} is" if asked else f"ports {_FIRST_PORT} to {_FIRST_PORT + _PORTS - 1} are"
-    raise RequestError(f"{which} in use or not allowed", try_next=("--port N, with another one",))
+    which = f"port {requested} is" if requested else f"ports {_FIRST_PORT} to {_FIRST_PORT + _PORTS - 1} are"
+    raise RequestError(f"{which} in use or not allowed", try_next=("--port N, with another number",))
 
 
 def serve_demo(
@@ -52,7 +52,7 @@ def serve_demo(
     on_ready: Callable[[str], None],
     on_wait: Callable[[str, int, int | None], None],
 ) -> int:
-    """Serve the page until the child ends; gives its exit code. `on_ready` gets the address."""
+    """Serve the page until the child ends; returns its exit code. `on_ready` gets the address."""
     job = {
         "task": model.task,
         "about": dict(model.about),
@@ -90,7 +90,7 @@ def serve_demo(
 
 
 def _prompts(model: FinishedModel) -> list[str]:
-    """What a language model was asked in the data it learned from, for trying again."""
+    """Prompts from the training data of a language model, to try again."""
     if model.task != "causal" or model.run is None:
         return []
     from holdfast.runs.prediction_inputs import PredictionInputs

@@ -1,4 +1,4 @@
-"""Writes a run as something that needs no Holdfast: a plain PyTorch script, a notebook, or a container.
+"""Writes a run as code that does not need Holdfast: a plain PyTorch script, a notebook, or a container.
 
 Reads: the run's settings and prepared data. Leaves: a folder with the code, the data as arrays and, where it is a
 folder of this machine, the model to start from. The code is made of `scripts/`: plain text here, since it is not part
@@ -50,7 +50,7 @@ _MODEL_FILES = (".json", ".safetensors", ".txt", ".model", ".jinja")
 
 
 _SETUP = """\
-# Packages that are not here yet, and the data: upload data.zip when asked, or put the folder beside this notebook.
+# Missing packages, and the data: upload data.zip when asked, or put the folder next to this notebook.
 import importlib.util
 import sys
 import zipfile
@@ -74,8 +74,8 @@ _DOCKERFILE = """\
 #   docker run --rm --user "$(id -u)" -v "$PWD/model:/app/model" {name}
 #   docker run --rm --user "$(id -u)" -v "$PWD/model:/app/model" --gpus all -e DEVICE=cuda {name}
 #
-# torch's wheels bring CUDA; the host brings the driver. --build-arg PIP_ARGS="..." hands options to pip, such as an
-# index with smaller builds for the CPU alone.
+# torch's wheels bring CUDA; the host brings the driver. --build-arg PIP_ARGS="..." passes options to pip, such as an
+# index with smaller CPU-only builds.
 ARG BASE=python:{python}-slim
 FROM ${{BASE}}
 ARG PIP_ARGS=""
@@ -92,13 +92,13 @@ _IGNORE = "model\n**/__pycache__\n"
 
 
 def export_run(run: Path, kind: str, out: Path | None = None) -> Path:
-    """Write a run as a script, a notebook or a container; gives the folder."""
+    """Write a run as a script, a notebook or a container; returns the folder."""
     state = read_state(run)
     _refuse_what_cannot_be(state)
     folder = out or run / "export" / kind
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RequestError(
-            f"{folder} is there already",
+            f"{folder} already exists",
             seen="it is not empty" if folder.is_dir() else "it is a file",
             try_next=("--out FOLDER, with a new name", f"rm -r {folder}"),
         )
@@ -145,7 +145,7 @@ def _write_script(folder: Path, script: str, about: str) -> None:
 
 
 def requirements(script: str) -> str:
-    """What the script needs, with the versions that this machine has."""
+    """The packages of the script, with the versions on this machine."""
     from importlib.metadata import PackageNotFoundError, version
 
     names = ["torch", "transformers", "numpy", "safetensors", *(["peft"] if "from peft" in script else [])]
@@ -160,7 +160,7 @@ def requirements(script: str) -> str:
 
 def _about(state: RunState) -> str:
     data = Path(str(state.records.request.get("data") or (state.records.dataset.get("files") or ["data"])[0])).name
-    return f"Fine-tune {base_model(state)} on {data} ({state.task}), as a run of Holdfast did. {headline(state)}"
+    return f"Fine-tune {base_model(state)} on {data} ({state.task}), as Holdfast did. {headline(state)}"
 
 
 def _template(name: str) -> str:
@@ -175,12 +175,12 @@ def _refuse_what_cannot_be(state: RunState) -> None:
         )
     if state.task not in _TEMPLATES or not state.settings.get("prepared"):
         raise RequestError(
-            f"the run {state.folder} is not planned yet, so there is nothing to export",
+            f"the run {state.folder} has no plan yet, so there is nothing to export",
             try_next=(f"holdfast resume {state.folder}",),
         )
     if not (Path(str(state.settings.get("prepared"))) / MANIFEST).is_file():
         raise RequestError(
-            "the prepared data of this run is not there any more",
+            "the prepared data of this run is gone",
             seen=str(state.settings.get("prepared")),
             try_next=(f"holdfast resume {state.folder}",),
         )
@@ -191,14 +191,14 @@ def _refuse_what_cannot_be(state: RunState) -> None:
 def _take_data(state: RunState, target: Path) -> None:
     source = Path(state.settings["prepared"])
     target.mkdir()
-    shown = (".texts.npy", ".text_starts.npy")  # for people; nothing is learned from them
+    shown = (".texts.npy", ".text_starts.npy")  # for people; training does not use them
     arrays = [path for path in sorted(source.glob("*.npy")) if not path.name.endswith(shown)]
     for path in (*arrays, source / MANIFEST):
         shutil.copyfile(path, target / path.name)
 
 
 def _take_model(state: RunState, target: Path) -> str:
-    """What MODEL is in the script: a name on the hub, or the folder that is taken along."""
+    """What MODEL is in the script: a name on the hub, or the folder that is copied."""
     planned = state.records.plan.get("model")
     if isinstance(planned, dict) and planned.get("source") == "hub" and planned.get("name"):
         return _literal(str(planned["name"]))
@@ -210,7 +210,7 @@ def _take_model(state: RunState, target: Path) -> str:
             place = target / path.relative_to(source)
             place.parent.mkdir(parents=True, exist_ok=True)
             try:
-                os.link(path.resolve(), place)  # gigabytes need not be there twice
+                os.link(path.resolve(), place)  # saves a copy of gigabytes
             except OSError:
                 shutil.copyfile(path, place)
     return 'HERE / "base"'
@@ -226,7 +226,7 @@ class Exported:
 
 
 def describe_export(folder: Path) -> Exported:
-    """Say what lies in a folder that was exported."""
+    """List the files of an exported folder."""
     found = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     names = [str(path.relative_to(folder)) for path in found]
     return Exported(str(folder.resolve()), names, sum(path.stat().st_size for path in found))
@@ -272,7 +272,7 @@ def _cell(kind: str, text: str) -> dict[str, Any]:
 
 
 def _pack(folder: Path) -> None:
-    """One file to upload: the data, and the model where it is a folder of this machine."""
+    """One file to upload: the data, and the model if it is a folder on this machine."""
     with zipfile.ZipFile(folder / "data.zip", "w", zipfile.ZIP_DEFLATED) as packed:
         for name in ("data", "base"):
             for path in sorted((folder / name).rglob("*")):
@@ -282,7 +282,7 @@ def _pack(folder: Path) -> None:
 
 
 def write_container(folder: Path, script: str, about: str) -> None:
-    """Write Dockerfile, script and requirements; data and model lie beside them."""
+    """Write Dockerfile, script and requirements; data and model are next to them."""
     copies = "\n".join(f"COPY {name} ./{name}" for name in ("data", "base") if (folder / name).is_dir())
     filled = _DOCKERFILE.format(
         about="\n# ".join(textwrap.wrap(" ".join(about.split()), 110)),

@@ -1,4 +1,4 @@
-"""Finds the finished model that a run folder, or a model folder itself, stands for."""
+"""Finds the finished model of a run folder, or in a model folder."""
 
 import json
 from collections.abc import Mapping
@@ -17,15 +17,15 @@ _PICKLES = ("pytorch_model.bin", "model.pt", "model.pth", "model.ckpt")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedModel:
-    """A model folder and what is known of it."""
+    """A model folder and what is known about it."""
 
     folder: Path
     task: str
-    run: Path | None = None  # the run folder it lies in
+    run: Path | None = None  # the run folder it is in
     about: Mapping[str, Any] = field(default_factory=dict)  # its holdfast.json
 
     def places(self) -> dict[str, str]:
-        """Where the run and its prepared data lie, for a search in its corpus."""
+        """The folders of the run and its prepared data, for a search in its corpus."""
         if self.run is None:
             return {}
         found = [read_artifact(path) for path in sorted((self.run / "attempts").glob("*/settings.json"))]
@@ -35,7 +35,7 @@ class FinishedModel:
 
     @property
     def is_chat(self) -> bool:
-        """Whether a language model is asked in turns, and not given a text to go on with."""
+        """Whether a language model takes chat turns instead of a text to continue."""
         if self.task != "causal":
             return False
         own = (self.folder / "chat_template.jinja").is_file() or "chat_template" in read_artifact(
@@ -45,7 +45,7 @@ class FinishedModel:
 
     @property
     def dataset(self) -> Mapping[str, Any]:
-        """What is known of the data it learned from."""
+        """What is known about its training data."""
         return read_artifact(self.run / "dataset.json") if self.run else {}
 
 
@@ -59,7 +59,7 @@ def find_model(path: Path) -> FinishedModel:
     if read_artifact(path / REQUEST).get("kind") == "command":
         raise RequestError(
             f"the run {path} is a command of your own",
-            seen="its model lies where the command saves it",
+            seen="its model is where the command saves it",
             try_next=("holdfast predict THAT_FOLDER ...", "holdfast train DATA --model THAT_FOLDER"),
         )
     if has_run and not _has_weights(folder):
@@ -76,7 +76,7 @@ def find_model(path: Path) -> FinishedModel:
 
 
 def _task_of(folder: Path) -> str:
-    """What a folder without our own file holds, by what its makers wrote."""
+    """The task of a model folder without holdfast.json, by its other files."""
     if (folder / "two_tower.json").is_file() or (folder / "modules.json").is_file():
         return "two-tower"
     named = read_artifact(folder / "config.json").get("architectures") or []
@@ -86,13 +86,13 @@ def _task_of(folder: Path) -> str:
             if name.endswith(ending):
                 return task
     raise RequestError(
-        f"it is not known what the model in {folder} is for",
-        seen=f"config.json names {json.dumps(named)}; known are classifiers, causal language models and towers",
+        f"the task of the model in {folder} is unknown",
+        seen=f"config.json names {json.dumps(named)}; known: classifiers, causal language models, two-tower models",
     )
 
 
 def _has_weights(folder: Path) -> bool:
-    """Not deep: what was named may be a home, or the root of everything."""
+    """Two levels at most: the path may be a home folder, or the root of the file system."""
     try:
         return any(any(folder.glob(pattern)) for pattern in ("*.safetensors", "*/*.safetensors"))
     except OSError:  # such as in /proc
@@ -103,7 +103,7 @@ def _no_weights(folder: Path) -> RequestError:
     for name in _PICKLES:
         if (folder / name).exists():
             return RequestError(
-                f"the weights in {folder} are a pickle, which may run any code when it is opened",
+                f"the weights in {folder} are a pickle, which may run any code when it is loaded",
                 seen=name,
                 try_next=("save the model as safetensors: model.save_pretrained(FOLDER)",),
             )

@@ -34,7 +34,7 @@ class ModelServer:
         self.is_chat = model.is_chat
         self._lock = threading.Lock()
         self._held = b""
-        self._log: IO[bytes] = tempfile.TemporaryFile(prefix="holdfast-talk-")  # noqa: SIM115 - closed with the talk
+        self._log: IO[bytes] = tempfile.TemporaryFile(prefix="holdfast-model-")  # noqa: SIM115 - closed with the server
         self._child = subprocess.Popen(
             [sys.executable, "-m", "holdfast.engine.predict.stdio_server"],
             stdin=subprocess.PIPE,
@@ -52,11 +52,11 @@ class ModelServer:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can still be asked."""
+        """Whether it can still answer."""
         return self._child.poll() is None
 
     def ask(self, text: str, limit_seconds: float) -> dict[str, Any]:
-        """What the model says to a text; the first question waits until it is loaded."""
+        """The model's answer to a text; the first question waits until the model is loaded."""
         row = {"turns": [["user", text]]} if self.is_chat else {"text": text}
         with self._lock:
             if not self._is_ready:
@@ -73,7 +73,7 @@ class ModelServer:
             if pipe is not None:
                 try:
                     pipe.close()
-                except OSError:  # what was not yet written has nowhere to go
+                except OSError:  # what was not written yet has nowhere to go
                     continue
 
     def _answer(self, question: Mapping[str, Any], limit_seconds: float, too_late: str) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class ModelServer:
         except (BrokenPipeError, EOFError):
             raise self._death() from None
         except TimeoutError:
-            self._child.kill()  # an answer that comes later would be taken for that of the next question
+            self._child.kill()  # a late answer would be taken for the answer to the next question
             raise MachineError(
                 f"{too_late} within {human_seconds(limit_seconds)}", try_next=("try a shorter text",)
             ) from None
@@ -123,7 +123,7 @@ class ModelServer:
                 try_next=[install("train")],
             )
         words = exit_words(str(code)) or f"code {code}"
-        seen = "\n".join(lines[-6:])[-_SHOWN_CHARACTERS:] or "it wrote nothing"
+        seen = "\n".join(lines[-6:])[-_SHOWN_CHARACTERS:] or "it printed nothing"
         return MachineError(f"the process that runs the model ended with {words}", seen=seen)
 
 

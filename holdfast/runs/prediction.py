@@ -1,4 +1,4 @@
-"""Uses a finished model from the shell: texts or a file go in, labels, answers or found passages come out.
+"""Uses a finished model from the shell: texts or a file go in; labels, answers or passages come out.
 
 The model runs in a child process (`python -m holdfast.engine.predict`); this one never imports torch. The two talk
 through a folder of files, so a crash of the child is an error here, with the last lines it wrote.
@@ -29,7 +29,7 @@ _SHOWN_LINES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A row as it came, and what of it goes to the model."""
+    """A row as it was given, and the part of it that the model gets."""
 
     given: Row
     asked: Row = field(default_factory=dict)
@@ -41,7 +41,7 @@ def predict(
     options: Mapping[str, Any],
     on_progress: Progress = lambda what, done, whole: None,
 ) -> Iterator[tuple[Row, Row]]:
-    """Give each row with what the model says to it, in order. The child has ended before the first comes."""
+    """Yield each row with the model's answer, in order. The child has ended before the first row comes."""
     job = Path(tempfile.mkdtemp(prefix="holdfast-predict-"))
     try:
         count = _write_inputs(job, rows)
@@ -99,7 +99,7 @@ def _why(job: Path, code: int) -> HoldfastError:
             seen=lines[-1],
             try_next=[install("train")],
         )
-    from holdfast.logs.log_text import read_evidence  # slow to import, and mostly not needed
+    from holdfast.logs.log_text import read_evidence  # slow to import, and rarely needed
     from holdfast.supervisor.diagnose import diagnose
 
     diagnosis = diagnose(read_evidence("\n".join(lines), str(code)))
@@ -107,7 +107,7 @@ def _why(job: Path, code: int) -> HoldfastError:
     words = exit_words(str(code)) or f"code {code}"
     return MachineError(
         f"the process that runs the model ended with {words}" + (f": {diagnosis.title}" if is_named else ""),
-        seen="\n".join(lines[-_SHOWN_LINES:]) or "it wrote nothing",
+        seen="\n".join(lines[-_SHOWN_LINES:]) or "it printed nothing",
         try_next=() if is_named else ("holdfast doctor",),
         slug=diagnosis.slug if is_named else "",
     )

@@ -1,7 +1,7 @@
-"""Turns texts, a file of any kind we read, or standard input into the rows that a model is asked.
+"""Turns texts, any file that can be read, or standard input into questions for a model.
 
-A row whose text is empty stays, so that answers line up with what was given; it is just not asked. A row that cannot
-be read at all is noted by file and row.
+A row whose text is empty stays, so that answers line up with the input, but the model does not get it. A row that
+cannot be read at all is noted by file and row.
 """
 
 import json
@@ -26,10 +26,10 @@ _ROLES = {"classify": "text", "causal": "prompt", "two-tower": "query"}
 
 @dataclass(slots=True)
 class PredictionInputs:
-    """The rows to ask, once they are taken, and what could not be read."""
+    """The questions, and after they are taken the rows that could not be read."""
 
     model: FinishedModel
-    columns: tuple[str, ...] = ()  # as asked; found out when empty
+    columns: tuple[str, ...] = ()  # as given; detected when empty
     bad: BadRows = field(default_factory=lambda: BadRows(1.0))
     empty_rows: int = 0
 
@@ -53,24 +53,25 @@ class PredictionInputs:
             yield self._asked({key: value for key, value in row.items() if key is not None}, asked)
 
     def stream(self, stream: IO[str]) -> Iterator[Question]:
-        """Standard input: a text a line, or a JSON object a line."""
+        """Standard input: one text or one JSON object per line."""
         for number, line in enumerate(stream, start=1):
             if line.lstrip().startswith("{"):
                 try:
                     row = json.loads(line)
                 except ValueError as error:
-                    self.bad.add(Path("standard input"), number, f"not JSON: {error}", value=line[:80])
+                    place = Path("standard input")
+                    self.bad.add(place, number, "not-json", value=line[:80], details={"error": error})
                     continue
                 yield self._asked(row, self._taker(tuple(row))(row))
             elif line.strip():
                 yield self._asked({"text": line.strip()}, self._one(line.strip()))
 
     def notes(self) -> list[str]:
-        """What is worth saying of the rows after they were taken."""
+        """What to report about the rows after they were taken."""
         said = [describe(bad) for bad in self.bad.listed[:3]]
         more = self.bad.count - len(said)
         said += [f"and {more:,} more rows that could not be read"] if more > 0 else []
-        return said + ([f"{self.empty_rows:,} rows without a text were not asked"] if self.empty_rows else [])
+        return said + ([f"{self.empty_rows:,} rows have no text and were skipped"] if self.empty_rows else [])
 
     def _asked(self, given: dict[str, Any], asked: dict[str, Any]) -> Question:
         self.empty_rows += not asked
@@ -100,7 +101,7 @@ class PredictionInputs:
         return _Taker(text=tuple(text), is_chat=self.model.is_chat, **extra)
 
     def _text_columns(self, columns: tuple[str, ...], known: Mapping[str, Any]) -> tuple[str, ...]:
-        """Those the model learned from, where they are here; otherwise by name, or the only one."""
+        """The columns the model was trained on, if present; otherwise by name, or the only column."""
         learned = tuple(known.get(_ROLES[self.model.task]) or known.get("text") or ())
         if learned and set(learned) <= set(columns):
             return learned
@@ -108,7 +109,7 @@ class PredictionInputs:
         if found or len(columns) == 1:
             return (found or columns[0],)
         raise RequestError(
-            "it is not clear which column holds the texts",
+            "the column with the texts is not clear",
             seen=f"columns: {', '.join(columns) or 'none'}",
             try_next=("--text-column NAME",),
         )
@@ -116,7 +117,7 @@ class PredictionInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Taker:
-    """Takes from a row what the model is asked; nothing where there is no text."""
+    """Takes the question from a row; nothing when the row has no text."""
 
     text: tuple[str, ...] = ()
     is_chat: bool = False
@@ -128,7 +129,7 @@ class _Taker:
         if self.messages:
             turns = read_messages(row.get(self.messages), self.messages)
             while turns and turns[-1][0] == "assistant":
-                turns.pop()  # what it is to say itself
+                turns.pop()  # the model is to write it
             return {"turns": [list(turn) for turn in turns]} if turns else {}
         text = "\n".join(filter(None, (optional_text(row, column) for column in self.text)))
         if not text:

@@ -1,4 +1,4 @@
-"""Refuses a path that was given as a run and is none, in the same words whichever command was given it."""
+"""Refuses a path that is not the folder of a run, with the same error in every command."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ _SHOWN_NAMES = 5
 
 
 def require_run(path: Path) -> None:
-    """Refuse what is not the folder of a run."""
+    """Refuse a path that is not the folder of a run."""
     if not is_run(path):
         raise no_run(path)
 
@@ -33,12 +33,12 @@ def require_request(run: Path) -> TrainRequest | CommandRequest:
 
 
 def is_run(path: Path) -> bool:
-    """True for the folder of a run, also of one that is damaged; a folder that may not be looked into is none."""
+    """True for the folder of a run, also of one that is damaged; False for a folder that may not be read."""
     return os.path.isfile(path / REQUEST) or os.path.isdir(path / "attempts")  # noqa: PTH112, PTH113  (never raise)
 
 
 def no_run(path: Path, wanted: str = "the folder of a run") -> RequestError:
-    """The error for a path that is not what is wanted: what it is, and what may have been meant."""
+    """The error for a path of another kind: what it is, and what may have been meant."""
     whole = path.absolute()
     named = f"the folder that `holdfast train` or `holdfast run` named, such as {RUNS}/NAME-1"
     if not os.path.exists(whole):  # noqa: PTH110  (never raises)

@@ -1,4 +1,4 @@
-"""Packs a run for a bug report: what explains it, without what is nobody else's business.
+"""Packs a run for a bug report: what explains the failure, without private data.
 
 Packed: requests, plans, machine facts, events, logs, stacks, evidence, diagnoses. Left out: weights, checkpoints,
 prepared data, whatever else is not known to be needed. Taken out of the rest: tokens, passwords, user names, home
@@ -58,7 +58,7 @@ _WHY_LEFT_OUT = {
     MISJUDGED: "examples of your data",
     REPORT: "quotes your data",
 }
-# Variables that change how a run behaves; of the others not even the names are packed.
+# Variables that change how a run behaves; not even the names of the others are packed.
 _TELLING = (
     *("OMP_", "KMP_", "MKL_", "GOMP_", "OPENBLAS_", "VECLIB_", "NUMEXPR_", "TOKENIZERS_", "TORCH", "PYTORCH_", "CUDA_"),
     *(
@@ -75,7 +75,7 @@ _TELLING = (
     ),
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "SLURM_JOB_", "MALLOC_", "VIRTUAL_ENV", "CONDA_PREFIX", "LANG", "LC_ALL"),
 )
-# Keys of events and results under which pieces of the user's data may stand.
+# Keys of events and results under which parts of the user's data may be.
 _DATA_KEYS = {"samples", "examples", "texts", "predictions", "answers", "rows", "mistakes", "generated"} | {
     *("labels", "label_names", "bad_rows", "questions", "passages", "prompts"),
 }
@@ -96,12 +96,12 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """What was packed, what was taken out of it, and what was left out."""
+    """What was packed, what was removed from it, and what was left out."""
 
     file: Path
     packed_bytes: int
     files: tuple[str, ...]
-    removed: Mapping[str, int]  # how often something of each kind was taken out
+    removed: Mapping[str, int]  # how often something of each kind was removed
     left_out: Mapping[str, str]  # each with the reason
 
 
@@ -110,7 +110,7 @@ def pack_run(run: Path, target: Path | None = None, variables: Mapping[str, str]
     require_run(run)
     target = target or _free_name(f"{run.resolve().name}-bundle")
     if target.exists():
-        raise RequestError(f"{target} is there already", try_next=("--to FILE, with a new name", f"rm {target}"))
+        raise RequestError(f"{target} already exists", try_next=("--to FILE, with a new name", f"rm {target}"))
     variables = os.environ if variables is None else variables
     redactor = make_redactor(run, variables)
     nodes = _nodes(run)
@@ -134,10 +134,10 @@ def render_bundle(bundle: Bundle) -> str:
     removed = ", ".join(f"{count} x {kind}" for kind, count in bundle.removed.items() if count)
     lines = [
         f"[ok] {bundle.file}: {plural(len(bundle.files), 'file')}, {human_bytes(bundle.packed_bytes)}",
-        f"  taken out  {removed or 'nothing was found that had to be'}",
+        f"  removed    {removed or 'nothing had to be'}",
     ]
     lines += [f"  left out   {name}: {why}" for name, why in bundle.left_out.items()]
-    return "\n".join([*lines, f"Look at it before you send it: unzip -p {bundle.file} | less"])
+    return "\n".join([*lines, f"Check it before you send it: unzip -p {bundle.file} | less"])
 
 
 def make_redactor(run: Path, variables: Mapping[str, str]) -> Redactor:
@@ -150,7 +150,7 @@ def make_redactor(run: Path, variables: Mapping[str, str]) -> Redactor:
 
 
 def _free_name(name: str) -> Path:
-    """Where a bundle goes when nobody says: an earlier one may have been sent, so it stays as it is."""
+    """The default name of a bundle. An earlier bundle is kept: it may have been sent."""
     numbers = itertools.chain(("",), (f"-{number}" for number in itertools.count(2)))
     return next(path for number in numbers if not (path := Path(f"{name}{number}.zip")).exists())
 
@@ -190,7 +190,7 @@ def _is_plain(file: Path) -> bool:
 
 
 def _told(file: Path) -> str:
-    """A file's text, with what can be recognised as data or as somebody's environment left out."""
+    """A file's text, without anything recognizable as data or as a user's environment."""
     raw = file.read_bytes() if file.stat().st_size <= _MOST_LOG_BYTES else _ends_of(file)
     text = raw.decode("utf-8", "replace").replace("\0", "")
     if file.suffix == ".json":
@@ -236,7 +236,7 @@ def _value_without_data(key: str, item: object) -> object:
 
 
 def _about_machine() -> dict[str, object]:
-    """What a bug report needs of the machine, for a run that has no facts of its own."""
+    """What a bug report needs to know about the machine, for a run without machine facts."""
     versions = {name: _version(name) for name in _LIBRARIES}
     return {
         "holdfast": __version__,
@@ -257,11 +257,11 @@ def _version(name: str) -> str:
 
 
 def _look_again(texts: Mapping[str, str], variables: Mapping[str, str]) -> None:
-    """Look for every secret this machine knows by value. None may be there; if one is, nothing is written."""
+    """Look for every secret this machine knows by value. If one is found, nothing is written."""
     secrets = {value for name, value in variables.items() if is_secret_name(name) and len(value) >= 6}
     for name, text in texts.items():
         if any(secret in text for secret in secrets):
-            raise HoldfastError("a secret was not taken out, so nothing was packed", seen=name)
+            raise HoldfastError("a secret was not removed, so nothing was packed", seen=name)
 
 
 def _write(target: Path, texts: Mapping[str, str]) -> None:

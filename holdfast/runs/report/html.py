@@ -40,7 +40,7 @@ def table(
     numbers: Iterable[int] = (),
     class_: str | None = None,
 ) -> Html:
-    """A table whose first column heads its rows; columns in `numbers` are set right."""
+    """A table whose first column heads its rows; columns in `numbers` are aligned right."""
     right = set(numbers)
     return tag(
         "div",
@@ -84,7 +84,7 @@ def breakable(name: str) -> Html:
 
 
 def details(summary: str, *content: Content) -> Html:
-    """Something to be opened by those who want it."""
+    """A part that the reader can open."""
     inside = join(*content)
     return tag("details", tag("summary", summary), inside) if inside else Html("")
 

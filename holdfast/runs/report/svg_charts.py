@@ -1,4 +1,4 @@
-"""Charts in plain SVG. The drawing stretches with the page; the letters around it keep their size.
+"""Charts in plain SVG. The drawing stretches with the page; its labels keep their size.
 
 Places are attributes in percent, never styles: a page that allows no style but its own stylesheet shows them too.
 """
@@ -22,7 +22,7 @@ class Series:
 
     name: str
     points: Sequence[Point]
-    look: str = "a"  # which colour: "a" to "f", or "faint"
+    look: str = "a"  # color: "a" to "f", or "faint"
     dots: bool = False
 
 
@@ -31,12 +31,12 @@ class Chart:
     """What a chart says, and how its axes read."""
 
     title: str
-    about: str  # one sentence for those who cannot see it
+    about: str  # one sentence for screen readers
     series: Sequence[Series]
     x_name: str
-    x_range: tuple[float, float] | None = None  # so that charts side by side can be read together
-    marks: Sequence[tuple[float, str]] = field(default=())  # places on the x axis worth a word
-    zero: bool = False  # the y axis starts at nothing
+    x_range: tuple[float, float] | None = None  # so that charts next to each other share an axis
+    marks: Sequence[tuple[float, str]] = field(default=())  # labeled places on the x axis
+    zero: bool = False  # the y axis starts at 0
     percent: bool = False
 
 
@@ -49,7 +49,7 @@ def line_chart(chart: Chart) -> Html:
     x_low, x_high = chart.x_range or (min(xs), max(xs))
     x_high = max(x_high, x_low + 1)
     low, high = 0 if chart.zero else min(ys), max(ys)
-    if chart.percent and low == high:  # a share is never below nothing or above all
+    if chart.percent and low == high:  # a share is between 0 and 1
         low, high = max(0.0, low - 0.1), min(1.0, high + 0.1)
     ticks = nice_ticks(low, high)
     y_low, y_high = ticks[0], ticks[-1]
@@ -121,7 +121,7 @@ def bar_chart(title: str, about: str, bars: Sequence[tuple[str, float]], x_name:
 
 
 def meter(share: float, words: str, look: str = "a") -> Html:
-    """A lying bar with its value beside it, for the cells of a table."""
+    """A horizontal bar with its value next to it, for the cells of a table."""
     width = max(0.0, min(1.0, share)) * 100
     fill = tag("rect", width=f"{width:.1f}%", height="100%", class_=f"fill {look}")
     track = tag("svg", fill, class_="track", aria_hidden="true")
@@ -129,7 +129,7 @@ def meter(share: float, words: str, look: str = "a") -> Html:
 
 
 def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Round numbers that enclose a range, about so many."""
+    """Round numbers that enclose a range."""
     if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
         low, high = (low - 0.5, low + 0.5) if math.isfinite(low) else (0.0, 1.0)
     rough = (high - low) / max(1, about - 1)

@@ -154,7 +154,7 @@ def test_watching_outlives_a_restart_of_the_server(fake, monkeypatch):
     }
     result = fake.run("watch", "7")
     assert result.exit_code == 0
-    assert result.stderr.count("asking again") == 1
+    assert result.stderr.count("retrying") == 1
     assert "next: holdfast jobs download 7" in result.stdout
 
 
@@ -194,7 +194,7 @@ def test_a_wrong_token_a_redirect_and_a_strange_server_are_told_apart(fake):
     assert len(fake.heard) == 2, "the token was not sent elsewhere"
     for strange in ((200, b"<html>"), (200, b"[]"), (500, b"<html>")):
         fake.answers = {("GET", "/api/jobs"): strange}
-        assert "is no Holdfast server" in failed(fake.run("list")).what
+        assert "is not a Holdfast server" in failed(fake.run("list")).what
 
 
 def test_nobody_there_is_said_with_what_to_do():

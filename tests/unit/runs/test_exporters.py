@@ -72,7 +72,7 @@ def test_an_export_is_whole_and_names_no_host(run, tmp_path, kind):
 def test_a_folder_that_is_in_use_is_not_written_to(run, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("x")
-    with pytest.raises(RequestError, match="is there already"):
+    with pytest.raises(RequestError, match="already exists"):
         export_run(run, "script", tmp_path / "out")
 
 
@@ -82,11 +82,11 @@ def test_what_cannot_be_exported_is_said(run, tmp_path):
         export_run(run, "script")
     (run / "request.json").unlink()
     (tmp_path / "prepared" / "manifest.json").unlink()
-    with pytest.raises(RequestError, match="prepared data of this run is not there"):
+    with pytest.raises(RequestError, match="prepared data of this run is gone"):
         export_run(run, "script")
     (attempt_folder(run, 1) / "settings.json").unlink()
     (run / "dataset.json").write_text('{"task": "classify"}')
-    with pytest.raises(RequestError, match="not planned yet") as caught:
+    with pytest.raises(RequestError, match="has no plan yet") as caught:
         export_run(run, "script")
     assert "None" not in caught.value.seen
 

@@ -88,7 +88,7 @@ def test_weights_data_and_links_are_left_out_and_it_says_so(run, tmp_path):
         "prepared": "data",
     }
     said = render_bundle(bundle)
-    assert "taken out" in said
+    assert "removed" in said
     assert "secret" in said
     assert "checkpoints: weights" in said
 
@@ -114,7 +114,7 @@ def test_an_earlier_bundle_is_never_written_over(run, tmp_path, monkeypatch):
         "run-bundle-2.zip",
         "run-bundle-3.zip",
     ]
-    with pytest.raises(RequestError, match="there already"):
+    with pytest.raises(RequestError, match="already exists"):
         pack_run(run, tmp_path / "run-bundle.zip", VARIABLES)
 
 
