@@ -1,6 +1,6 @@
-"""Turns facts into findings: asks every hazard whether this machine invites it, and adds what the facts say themselves.
+"""Turns facts into findings: asks every hazard whether this machine invites it, and adds what the facts show.
 
-A hazard whose question breaks is itself a finding and stops no other. Nothing here touches the machine.
+A hazard whose check fails is itself a finding and does not stop the others. Nothing here touches the machine.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,72 +14,73 @@ from holdfast.machine.native.native_report import NativeReport
 
 _ORDER: Mapping[Severity, int] = {"blocker": 0, "warning": 1, "note": 2}
 _TRIED = {
-    "differs": "gives other results than the CPU",
+    "differs": "gives different results than the CPU",
     "error": "fails",
     "crash": "crashes the process",
-    "hang": "does not come back",
+    "hang": "hangs",
 }
-_ON_CPU = Remedy("train on the CPU meanwhile", change={"device": "cpu"}, cost="slower")
+_ON_CPU = Remedy("train on the CPU for now", change={"device": "cpu"}, cost="slower")
 _FRESH_TORCH = Remedy(
-    "install torch afresh, in an environment of its own",
+    "install torch in a new environment",
     command="python -m venv fresh && fresh/bin/pip install torch",
 )
-_MORE_TIME = Remedy("give it more time, in case it is only slow", command="holdfast doctor --device-timeout 300")
-# Hazards that tell all clashing pairs in one sentence; the native report has a finding for each.
-_TOLD_IN_PAIRS = ("openmp-duplicate", "abseil-mutex")
-# Findings without a hazard behind them: no run fails of them. `holdfast explain SLUG` prints these texts.
+_MORE_TIME = Remedy("allow more time, in case the device is only slow", command="holdfast doctor --device-timeout 300")
+# Hazards that report all clashing pairs together; the native report has one finding for each pair.
+_REPORTED_IN_PAIRS = ("openmp-duplicate", "abseil-mutex")
+# Findings without a hazard. `holdfast explain SLUG` prints these texts.
 OWN_FINDINGS = {
     "device-trial": (
-        "A device does not train. `holdfast doctor` does one small training step on each device, in a process of its "
-        "own, and compares loss, gradients and the weights' move with double precision on the CPU. Here the step "
-        "failed, crashed, hung or gave other numbers, and no known hazard explains it. The finding says how far the "
-        "step came; a run on that device would most likely end the same way."
+        "A device cannot train. `holdfast doctor` runs one small training step on each device, in a separate process, "
+        "and compares the loss, the gradients and the updated weights with double precision on the CPU. Here the step "
+        "failed, crashed, hung or gave different numbers, and no known hazard explains why. The finding says how far "
+        "the step got; a run on this device would most likely end the same way."
     ),
     "environment-variable": (
-        "A variable is set that does harm, or nothing at all. The finding says what it really does, and `holdfast "
-        "doctor -v` who established that. `unset NAME` takes it away; look also where it is set, mostly a shell "
-        "profile, a notebook's first cell or a job script."
+        "An environment variable is set that does harm, or has no effect. The finding says what it really does, and "
+        "`holdfast doctor -v` names the source. `unset NAME` removes it for now; also check where it is set, mostly in "
+        "a shell profile, the first cell of a notebook or a job script."
     ),
     "other-environment": (
-        "Another virtual environment is active than the one that `holdfast` was installed in, so the packages "
-        "described are not the ones your script would import. `holdfast doctor --env FOLDER` looks at the active one."
+        "The active virtual environment is not the one that `holdfast` is installed in, so your script would import "
+        "other packages than those described. `holdfast doctor --env FOLDER` checks the active environment."
     ),
     "check-failed": (
-        "A check of Holdfast's broke. That is a bug of ours and says nothing about this machine; all other checks "
-        "were made. The finding names the check and the error, which is what a report of the bug needs."
+        "One of Holdfast's checks failed. This is a bug in Holdfast and says nothing about this machine; all other "
+        "checks were made. Please report the bug with the name of the check and the error in the finding."
     ),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something about this machine that a run should know of."""
+    """Something about this machine that may harm a run."""
 
     slug: str
     severity: Severity
     seen: str
     remedies: tuple[Remedy, ...] = ()
     title: str = ""
-    why: str = ""  # the mechanism, where it is known beyond what was seen
+    why: str = ""  # the mechanism, if known
     sources: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()  # environment variables that it is about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkup:
-    """What is true of a machine and what follows from it."""
+    """The facts about a machine and the findings that follow."""
 
     facts: MachineFacts
     findings: tuple[Finding, ...] = ()
     unanswered: tuple[str, ...] = ()
-    native: NativeReport | None = None  # what `-v` lists of native libraries
+    native: NativeReport | None = None  # native libraries, listed by `-v`
 
     @property
     def exit_code(self) -> int:
-        """3, "this machine cannot", when there is a blocker; otherwise 0."""
+        """3, "this machine cannot", with a blocker; otherwise 0."""
         return 3 if any(finding.severity == "blocker" for finding in self.findings) else 0
 
     def count(self, severity: Severity) -> int:
-        """How many findings are that bad."""
+        """How many findings have this severity."""
         return sum(finding.severity == severity for finding in self.findings)
 
 
@@ -91,15 +92,15 @@ def check(
     hazards: tuple[Hazard, ...] | None = None,
     name_failure: Callable[[DeviceTrial], Hazard | None] = lambda trial: None,
 ) -> Checkup:
-    """Ask every hazard about these facts; without a plan, about what most scripts do."""
+    """Ask every hazard about these facts and a plan; without one, about what most scripts do."""
     hazards = all_hazards() if hazards is None else hazards
     findings = list(_invited(facts, plan or Plan(), hazards))
-    findings = _sharpen(findings, native)
+    findings = _replace_summaries(findings, native)
     for trial in facts.trials:
         if trial.outcome != "agrees":
             _add_trial(findings, trial, name_failure(trial))
-    said = " ".join(finding.seen for finding in findings)
-    findings += [finding for finding in _variable_findings(facts) if finding.title not in said]
+    known = {name for finding in findings for name in finding.variables}
+    findings += [finding for finding in _variable_findings(facts) if not known.intersection(finding.variables)]
     findings.sort(key=lambda finding: _ORDER[finding.severity])
     return Checkup(facts=facts, findings=tuple(findings), unanswered=facts.unanswered)
 
@@ -112,8 +113,8 @@ def _invited(facts: MachineFacts, plan: Plan, hazards: tuple[Hazard, ...]) -> It
             yield Finding(
                 slug="check-failed",
                 severity="note",
-                seen=f"the check for {hazard.slug} broke: {type(error).__name__}: {error}",
-                title="a check of ours failed; this is a bug in Holdfast",
+                seen=f"the check for {hazard.slug} failed: {type(error).__name__}: {error}",
+                title="one of Holdfast's checks failed; this is a bug in Holdfast",
             )
             continue
         if invited:
@@ -124,12 +125,13 @@ def _invited(facts: MachineFacts, plan: Plan, hazards: tuple[Hazard, ...]) -> It
                 remedies=invited.remedies or hazard.remedies,
                 title=hazard.title,
                 sources=hazard.sources,
+                variables=invited.variables,
             )
 
 
-def _sharpen(findings: list[Finding], native: Sequence[Finding]) -> list[Finding]:
-    """Put one finding per pair of packages in the place of a hazard's summary, as severe as the hazard said."""
-    replaced = {finding.slug for finding in native}.intersection(_TOLD_IN_PAIRS)
+def _replace_summaries(findings: list[Finding], native: Sequence[Finding]) -> list[Finding]:
+    """Replace a hazard's summary by one finding per pair of packages, with the severity of the summary."""
+    replaced = {finding.slug for finding in native}.intersection(_REPORTED_IN_PAIRS)
     summaries = {finding.slug: finding for finding in findings if finding.slug in replaced}
     exact = [
         replace(finding, severity=summaries[finding.slug].severity, sources=summaries[finding.slug].sources)
@@ -141,8 +143,8 @@ def _sharpen(findings: list[Finding], native: Sequence[Finding]) -> list[Finding
 
 
 def _add_trial(findings: list[Finding], trial: DeviceTrial, hazard: Hazard | None) -> None:
-    """Add a trial that went wrong, to what is already known of its cause where that was found."""
-    seen = f"one training step on {trial.device} {_TRIED[trial.outcome]}: {trial.detail}"
+    """Add a failed trial: to the finding of its cause, if there is one, or as a finding."""
+    seen = f"a test step on {trial.device} {_TRIED[trial.outcome]}: {trial.detail}"
     for place, known in enumerate(findings):
         if hazard and known.slug == hazard.slug:
             findings[place] = replace(known, seen=f"{known.seen}; {seen}")
@@ -154,22 +156,22 @@ def _add_trial(findings: list[Finding], trial: DeviceTrial, hazard: Hazard | Non
             severity="blocker" if trial.device == "cpu" else "warning",
             seen=seen,
             remedies=(_MORE_TIME, *remedies) if trial.outcome == "hang" else remedies,
-            title=hazard.title if hazard else "a device does not train",
+            title=hazard.title if hazard else "a device cannot train",
             sources=hazard.sources if hazard else (),
         )
     )
 
 
 def _variable_findings(facts: MachineFacts) -> Iterator[Finding]:
-    """Variables that do harm, or nothing. The title is the variable's name."""
+    """Findings about variables that do harm or have no effect."""
     for variable in facts.variables:
         if variable.verdict == "works":
             continue
         other_environment = variable.name == "VIRTUAL_ENV"
         remedy = (
-            Remedy("look at that environment's packages", command=f"holdfast doctor --env {quote(variable.value)}")
+            Remedy("check the packages of that environment", command=f"holdfast doctor --env {quote(variable.value)}")
             if other_environment
-            else Remedy("take it away", command=f"unset {variable.name}")
+            else Remedy("remove it", command=f"unset {variable.name}")
         )
         yield Finding(
             slug="other-environment" if other_environment else "environment-variable",
@@ -178,4 +180,5 @@ def _variable_findings(facts: MachineFacts) -> Iterator[Finding]:
             remedies=(remedy,),
             title=variable.name,
             sources=(variable.source,),
+            variables=(variable.name,),
         )

@@ -34,7 +34,7 @@ _PROTOBUF_FIXED_IN = {
 }
 _ASKS_HOMEBREW = ("xgboost", "lightgbm")
 _IMPORT_NAMES = {"faiss-cpu": "faiss", "scikit-learn": "sklearn", "xgboost-cpu": "xgboost"}
-_OWN_PROCESS = "only if your code allows it; the one fix without a catch"
+_OWN_PROCESS = "only if your code allows it; the only fix without a drawback"
 _SYSTEMS = {"macos": "macOS", "linux": "Linux", "windows": "Windows"}
 _KINDS = {"libiomp": "Intel's libiomp", "libgomp": "GNU libgomp", "vcomp": "Microsoft's vcomp"}
 _GENERATIONS = {"old": "21 or older, std::mutex", "new": "22 or later, absl::Mutex"}
@@ -44,19 +44,19 @@ _Line = tuple[str, str]  # subject and text
 
 @dataclass(frozen=True, slots=True)
 class _Pairing:
-    """Two distributions, and every order and case that leads to the same thing."""
+    """Two distributions, with all import orders and cases that have the same outcome."""
 
     pairs: tuple[NativeConflict, ...]
     either_order: bool
 
     @property
     def main(self) -> NativeConflict:
-        """One of them, which speaks for all."""
+        """One of them, as the example for all."""
         return self.pairs[0]
 
 
 def native_findings(report: NativeReport) -> tuple[Finding, ...]:
-    """What is wrong in the folder, each with its fixes, in the form of all findings of `doctor`."""
+    """The problems in the folder as findings, each with its fixes."""
     findings = []
     for group in _pairings(report.conflicts):
         pair = group.main
@@ -89,7 +89,7 @@ def native_findings(report: NativeReport) -> tuple[Finding, ...]:
                 Finding(
                     slug="native-lib-missing",
                     severity="note" if missing.when else "warning",
-                    title="a library that a package asks for is not there",
+                    title="a library that a package needs is missing",
                     seen=_missing_text(missing),
                     remedies=_remedies_for_missing(report, missing),
                 )
@@ -98,10 +98,10 @@ def native_findings(report: NativeReport) -> tuple[Finding, ...]:
 
 
 def _pairings(conflicts: Sequence[NativeConflict]) -> tuple[_Pairing, ...]:
-    """Put together what both orders of two distributions lead to, where that is the same thing."""
+    """Group the conflicts of two distributions that have the same outcome."""
     groups: dict[tuple[object, ...], list[NativeConflict]] = {}
     for pair in conflicts:
-        # Both orders of a protobuf clash are one thing: the order only picks the symptom.
+        # Both orders of a protobuf clash belong together: the order only decides the symptom.
         what = "clash" if pair.runtime == "protobuf" else pair.outcome
         key = (pair.runtime, frozenset((pair.first, pair.second)), what, pair.copies, pair.when)
         groups.setdefault(key, []).append(pair)
@@ -109,28 +109,28 @@ def _pairings(conflicts: Sequence[NativeConflict]) -> tuple[_Pairing, ...]:
 
 
 def _order_text(group: _Pairing) -> str:
-    """Write who is imported in which order."""
+    """Which package is imported first, as text."""
     pair = group.main
     if pair.first == pair.second:
-        return f"{pair.first} by itself"
+        return f"{pair.first} alone"
     return f"{pair.first} and {pair.second}, either order" if group.either_order else f"{pair.first} then {pair.second}"
 
 
 def _copies_text(pair: NativeConflict) -> str:
-    """Write how many copies get loaded."""
+    """How many copies are loaded, as text."""
     return "1 copy" if pair.copies == 1 else f"{pair.copies} copies"
 
 
 def _case_text(one: NativeConflict | Missing) -> str:
-    """Write the condition, where there is one."""
+    """The condition as text, if there is one."""
     return f" (if {one.when})" if one.when else ""
 
 
 def _missing_text(missing: Missing) -> str:
-    """Write which runtime a distribution does not find."""
-    where = f", looked for in {', '.join(missing.looks_in)}" if missing.looks_in else ""
+    """Which runtime a distribution does not find, as text."""
+    where = f"; it searches {', '.join(missing.looks_in)}" if missing.looks_in else ""
     alone = f"unless {' or '.join(missing.helped_by)} is imported first" if missing.helped_by else "on its own"
-    return f"{missing.owner} finds no {missing.reference} {alone}{where}{_case_text(missing)}"
+    return f"{missing.owner} does not find {missing.reference} {alone}{where}{_case_text(missing)}"
 
 
 def _remedies_for_missing(report: NativeReport, missing: Missing) -> tuple[Remedy, ...]:
@@ -141,13 +141,13 @@ def _remedies_for_missing(report: NativeReport, missing: Missing) -> tuple[Remed
         for other in (pair.first, pair.second)
         if other != missing.owner
     ]
-    if report.os == "macos" and not missing.when:  # Homebrew's copy is known to be absent; say what it would bring
+    if report.os == "macos" and not missing.when:  # Homebrew's copy is missing; name the clashes that it would bring
         clashing += [copy.owner for copy in report.carried if copy.merges and copy.used]
     return _missing_remedies(report.os, missing.owner, missing.helped_by, tuple(dict.fromkeys(clashing)))
 
 
 def native_details(report: NativeReport, width: int | None = None) -> list[str]:
-    """Write what is there, folded to the width when there is one."""
+    """Native libraries line by line, wrapped to the width if there is one."""
     lines = [
         *_carried(report),
         *_uses(report),
@@ -157,7 +157,7 @@ def native_details(report: NativeReport, width: int | None = None) -> list[str]:
         *_notes(report),
     ]
     if not report.uses and not report.carried and report.native_files:
-        lines.insert(0, ("OpenMP", "no package here carries or asks for an OpenMP runtime"))
+        lines.insert(0, ("OpenMP", "no package carries or needs an OpenMP runtime"))
     subject_width = max((len(subject) for subject, _ in lines), default=0)
     indent = len("[ok] ") + subject_width + 2
     return [
@@ -174,9 +174,9 @@ def _carried(report: NativeReport) -> Iterator[_Line]:
             continue
         details = [_kind(report.os, copy)]
         if copy.name and copy.name != copy.file.rsplit("/", 1)[-1]:
-            details.append(f"calls itself {copy.name}")
+            details.append(f"named {copy.name}")
         details += [f"built for {_SYSTEMS.get(report.os, report.os)} {copy.built_for}"] if copy.built_for else []
-        details += [] if copy.used else ["loaded by nobody"]
+        details += [] if copy.used else ["never loaded"]
         yield "carries OpenMP", f"{copy.owner}: {copy.file} ({', '.join(details)})"
 
 
@@ -214,7 +214,7 @@ def _protobuf(report: NativeReport) -> Iterator[_Line]:
         generation = f"protobuf {_GENERATIONS[export.generation]}"
         yield "protobuf", f"{export.owner}: exports its lock from {export.files[0]} ({generation})"
     if len(report.protobuf) > 1 and len({export.generation for export in report.protobuf}) == 1:
-        yield "protobuf", "all of one generation, no clash"
+        yield "protobuf", "all of the same generation, no clash"
 
 
 def _notes(report: NativeReport) -> Iterator[_Line]:
@@ -233,26 +233,26 @@ def _folded(text: str, width: int | None, indent: int) -> list[str]:
 
 
 def _openmp_remedies(system: str, pair: NativeConflict, all_pairs: Sequence[NativeConflict]) -> tuple[Remedy, ...]:
-    """Ways out of a pair that may crash, the one with the least loss first.
+    """Remedies for a pair that may crash, the least costly first.
 
-    Setting KMP_DUPLICATE_LIB_OK is never among them: it silences the abort and leaves the crash.
+    Setting KMP_DUPLICATE_LIB_OK is never among them: it hides the abort and leaves the crash.
     """
     first, second = pair.first, pair.second
     names = {first.partition(" ")[0], second.partition(" ")[0]}
-    apart = Remedy(f"use {_other(names)} in a process of its own (spawn)", cost=_OWN_PROCESS)
+    apart = Remedy(f"use {_other(names)} in a separate process (spawn)", cost=_OWN_PROCESS)
     if system == "windows" and "faiss-cpu" in names:
         return (
-            Remedy("take a faiss-cpu that uses Microsoft's runtime", command='pip install -U "faiss-cpu>=1.12"'),
+            Remedy("install a faiss-cpu that uses Microsoft's runtime", command='pip install -U "faiss-cpu>=1.12"'),
             apart,
         )
     if system != "macos":
-        return (apart, Remedy("remove one of the two runtimes", cost="its package must be able to use the other"))
+        return (apart, Remedy("remove one of the two runtimes", cost="its package must work with the other"))
     remedies = []
     if any(_is_other_order(pair, other) and other.outcome == "shared" for other in all_pairs):
         remedies.append(
             Remedy(
                 f"import {_module(second)} before {_module(first)}, in every script and worker",
-                cost="one import in the other order brings the second copy back",
+                cost="a single import in the other order loads the second copy again",
             )
         )
     remedies.append(apart)
@@ -261,8 +261,8 @@ def _openmp_remedies(system: str, pair: NativeConflict, all_pairs: Sequence[Nati
         remedies.append(older)
     remedies.append(
         Remedy(
-            "take all of them from one conda-forge environment, where they share one libomp",
-            cost="pip wheels added later bring their copies back",
+            "install all of them from conda-forge, where they share one libomp",
+            cost="pip wheels installed later bring their own copies again",
         )
     )
     remedies.append(
@@ -270,34 +270,37 @@ def _openmp_remedies(system: str, pair: NativeConflict, all_pairs: Sequence[Nati
             "run on one OpenMP thread",
             change={"threads": 1, "OMP_NUM_THREADS": "1"},
             command="export OMP_NUM_THREADS=1",
-            cost="slower on the CPU, same on a GPU; OMP: Error #15 may still stop it",
+            cost="slower on the CPU, same on a GPU; OMP: Error #15 may still occur",
         )
     )
     return tuple(remedies)
 
 
 def _protobuf_remedies(pair: NativeConflict) -> tuple[Remedy, ...]:
-    """Ways out of the protobuf clash. The Python package `protobuf` takes no part in it."""
+    """Remedies for the protobuf clash. The Python package `protobuf` is not involved."""
     names = (_name(pair.first), _name(pair.second))
     upgrades = [f'"{name}>={_PROTOBUF_FIXED_IN[name]}"' for name in names if name in _PROTOBUF_FIXED_IN]
     remedies = []
     if upgrades:
         remedies.append(
-            Remedy("take a version that keeps its protobuf to itself", command=f"pip install -U {' '.join(upgrades)}")
+            Remedy("install a version that keeps its protobuf private", command=f"pip install -U {' '.join(upgrades)}")
         )
     if set(names) == {"tensorflow", "pyarrow"}:
         remedies.append(
-            Remedy("or the older generation on both sides", command='pip install "tensorflow<2.20" "pyarrow<22"')
+            Remedy("install the older generation of both", command='pip install "tensorflow<2.20" "pyarrow<22"')
         )
     if "tensorflow" in names:
         remedies += [
-            Remedy("keep transformers 4 from loading TensorFlow by itself", command="export USE_TF=0"),
+            Remedy("stop transformers 4 from loading TensorFlow", command="export USE_TF=0"),
             Remedy(
                 "remove TensorFlow from an environment that trains with PyTorch", command="pip uninstall tensorflow"
             ),
         ]
     remedies.append(
-        Remedy(f"use {names[0]} and {names[1]} in separate processes", cost="import order only picks hang or abort")
+        Remedy(
+            f"use {names[0]} and {names[1]} in separate processes",
+            cost="the import order only decides: hang or abort",
+        )
     )
     return tuple(remedies)
 
@@ -305,18 +308,16 @@ def _protobuf_remedies(pair: NativeConflict) -> tuple[Remedy, ...]:
 def _missing_remedies(
     system: str, owner: str, helped_by: Sequence[str], clashes_with: Sequence[str]
 ) -> tuple[Remedy, ...]:
-    """Ways to give a package the OpenMP runtime it asks for and does not bring."""
+    """Remedies for a package that needs an OpenMP runtime and does not carry one."""
     remedies = [
         Remedy(f"import {_module(helper)} first, in every script and worker", cost=f"{_name(owner)} then uses its copy")
         for helper in helped_by
     ]
     if system == "macos":
-        also = (
-            f"with {', '.join(clashes_with)} two copies then load in some order and may crash" if clashes_with else ""
-        )
+        also = f"with {', '.join(clashes_with)}, two copies are then loaded and may crash" if clashes_with else ""
         remedies.append(Remedy("install Homebrew's libomp", command="brew install libomp", cost=also))
     else:
-        remedies.append(Remedy(f"install the OpenMP runtime that {owner} asks for"))
+        remedies.append(Remedy(f"install the OpenMP runtime that {owner} needs"))
     return tuple(remedies)
 
 
@@ -327,9 +328,9 @@ def _older_torch(pair: NativeConflict, names: set[str]) -> Remedy | None:
     if release(torch.partition(" ")[2]) < (2, 11):
         return None
     return Remedy(
-        f"take a torch whose copy answers for Homebrew's, and import it before {_other(names)}",
+        f"install a torch whose copy also serves for Homebrew's, and import it before {_other(names)}",
         command='pip install "torch>=2.4,<2.11,!=2.8.0"',
-        cost="an older torch; 2.8.0 is left out because it computes wrong results on MPS",
+        cost="an older torch; 2.8.0 is excluded because it computes wrong results on MPS",
     )
 
 
@@ -339,7 +340,7 @@ def _is_other_order(pair: NativeConflict, other: NativeConflict) -> bool:
 
 
 def _other(names: set[str]) -> str:
-    """The package to move, which is not torch."""
+    """The package to move, never torch."""
     return sorted(names - {"torch"} or names)[0]
 
 
@@ -348,5 +349,5 @@ def _name(owner: str) -> str:
 
 
 def _module(owner: str) -> str:
-    """The name to import, which is often not the distribution's."""
+    """The import name, which often differs from the distribution's."""
     return _IMPORT_NAMES.get(_name(owner), _name(owner).replace("-", "_"))

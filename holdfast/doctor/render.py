@@ -1,7 +1,7 @@
-"""Prints a checkup: one line per thing, its box first, short when all is well, the next command last.
+"""Prints a checkup: one line per subject with its mark first, short if all is well, and the next command last.
 
-Text is plain ASCII of ours around whatever the machine said, folded to the terminal's width; a pipe gets one line per
-thing. The same fields make the JSON.
+Lines are plain ASCII around whatever the machine reported, wrapped to the terminal's width; a pipe gets one line per
+subject. The JSON has the same fields.
 """
 
 import json
@@ -23,13 +23,13 @@ _BOXES = {"ok": "[ok]", "note": "[ok]", "warning": "[!]", "blocker": "[x]"}
 _COLORS = {"ok": "32", "note": "32", "warning": "33", "blocker": "31"}
 _SHOWN_REMEDIES = 2
 _INDENT = 5
-_JOINT = "\N{NO-BREAK SPACE}"  # in commands, until lines are folded
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # what could steer a terminal
+_JOINT = "\N{NO-BREAK SPACE}"  # in commands, until lines are wrapped
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # could control a terminal
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How lines may look: the width to fold to (None for no folding), colour, and how much to tell."""
+    """How lines look: the width to wrap to (None for no wrapping), color, and level of detail."""
 
     width: int | None = None
     color: bool = False
@@ -37,7 +37,7 @@ class Style:
 
 
 def render_section(section: Section, facts: MachineFacts, style: Style) -> list[str]:
-    """Write what one section of the facts says; with `-v`, each fact and where it was taken from."""
+    """One section of the facts; with `-v`, also each fact with its source."""
     lines = [line for text in section.sentences(facts) for line in _boxed("ok", text, style)]
     if style.verbose:
         for name in section.probes:
@@ -48,7 +48,7 @@ def render_section(section: Section, facts: MachineFacts, style: Style) -> list[
 
 
 def render_findings(checkup: Checkup, style: Style) -> list[str]:
-    """Write the findings, worst first, and what could not be answered. `-v` adds notes and native libraries."""
+    """The findings, worst first, and the unanswered questions. `-v` adds notes and native libraries."""
     lines: list[str] = []
     if style.verbose and checkup.native:
         lines += [_colored("ok", line, style) for line in native_details(checkup.native, style.width)]
@@ -62,7 +62,7 @@ def render_findings(checkup: Checkup, style: Style) -> list[str]:
 
 
 def render_close(checkup: Checkup, style: Style, healthy_next: str) -> list[str]:
-    """Write the count and the next command."""
+    """The number of findings and the next command."""
     counts = [
         plural(checkup.count(severity), severity) for severity in ("blocker", "warning") if checkup.count(severity)
     ]
@@ -80,7 +80,7 @@ def render_close(checkup: Checkup, style: Style, healthy_next: str) -> list[str]
 
 
 def render_json(checkup: Checkup) -> str:
-    """Write one JSON object in ASCII, which any terminal and any reader takes."""
+    """One JSON object in ASCII, which every terminal and every reader accepts."""
     value = {"facts": checkup.facts, "findings": checkup.findings, "unanswered": checkup.unanswered}
     return json.dumps(to_plain(value), indent=2)
 
@@ -93,7 +93,7 @@ def _next_command(finding: Finding) -> str:
 
 def _finding(finding: Finding, style: Style, told: set[str]) -> list[str]:
     lines = _boxed(finding.severity, f"{finding.seen}   [{finding.slug}]", style)
-    if finding.why and finding.why not in told:  # many findings may share one reason
+    if finding.why and finding.why not in told:  # findings may share one reason
         lines += _folded(f"why   {finding.why}", style, _INDENT, _INDENT + 6)
         told.add(finding.why)
     shown = finding.remedies if style.verbose else _foremost(finding.remedies)
@@ -109,7 +109,7 @@ def _finding(finding: Finding, style: Style, told: set[str]) -> list[str]:
 
 
 def _foremost(remedies: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
-    """The first few, with one among them that a person can type: here no run is under way that could change itself."""
+    """The first few remedies, at least one with a command: there is no run that could apply a change."""
     first = remedies[:_SHOWN_REMEDIES]
     typed = next((remedy for remedy in remedies if remedy.command), None)
     return first if typed is None or typed in first else (*first[:-1], typed)
@@ -120,7 +120,7 @@ def _advice(remedy: Remedy) -> str:
     if not remedy.command:
         details = in_script(remedy.change)
     details += [f"cost: {remedy.cost}"] if remedy.cost else []
-    details += [] if remedy.keeps else ["changes what is learned"]
+    details += [] if remedy.keeps else ["changes what the model learns"]
     return remedy.title + (f"  ({'; '.join(details)})" if details else "")
 
 
@@ -135,7 +135,7 @@ def _colored(kind: str, line: str, style: Style) -> str:
 
 
 def _whole(command: str) -> str:
-    """Keep a command in one line, so that it can be copied."""
+    """Keep a command on one line, so that it can be copied."""
     return command.replace(" ", _JOINT)
 
 

@@ -1,4 +1,4 @@
-"""What the facts say, in sentences: one part per line of `doctor`, in the order in which it prints them."""
+"""The facts as `doctor` prints them: one section per line, in order."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _SYSTEMS = {"linux": "Linux", "macos": "macOS", "windows": "Windows"}
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One subject: the probes it waits for, which `-v` lists as facts, and what it says in a line or more."""
+    """One subject: the probes it waits for, which `-v` lists as facts, and its lines."""
 
     probes: tuple[str, ...]
     sentences: Callable[[MachineFacts], list[str]]
@@ -48,7 +48,7 @@ def _compute(facts: MachineFacts) -> list[str]:
 
 
 def _disks(facts: MachineFacts) -> list[str]:
-    """One clause for all places on one file system."""
+    """One clause per file system, for all folders on it."""
     groups: dict[tuple[int, str], list[Disk]] = {}
     for disk in filter(lambda disk: disk.is_writable, facts.disks):
         groups.setdefault((disk.total_bytes, disk.filesystem), []).append(disk)
@@ -68,7 +68,7 @@ def _packages(facts: MachineFacts) -> list[str]:
 
 def _torch(facts: MachineFacts) -> str:
     if facts.torch is None:
-        return "torch is not installed in this Python, so no device is tried"
+        return "torch is not installed in this Python, so no device is tested"
     if facts.torch.cuda:
         built = f"CUDA {facts.torch.cuda}"
     elif facts.torch.rocm:
@@ -99,13 +99,13 @@ def _native(facts: MachineFacts) -> list[str]:
     bad = [pair for pair in facts.conflicts if pair.outcome not in (*HARMLESS, "tolerated")]
     tolerated = [pair for pair in facts.conflicts if pair.outcome == "tolerated"]
     if bad:
-        return []  # the findings say it
-    return [copies + (", two of them at once in some programs, which works" if tolerated else ", no clash")]
+        return []  # reported as findings
+    return [copies + (", two of them together in some programs, which works" if tolerated else ", no clash")]
 
 
 def _trials(facts: MachineFacts) -> list[str]:
     if facts.torch and not facts.trials and "trials" in facts.sources:
-        return [f"no device was tried: {facts.sources['trials']}"]
+        return [f"no device was tested: {facts.sources['trials']}"]
     well = [trial for trial in facts.trials if trial.outcome == "agrees"]
     return [f"{trial.device} trains: {trial.detail} ({trial.seconds:g} s with loading torch)" for trial in well]
 

@@ -21,7 +21,7 @@ HARMLESS = ("shared", "coexists")
 
 
 def show_fact(name: str, facts: MachineFacts) -> str:
-    """Write one fact for a person."""
+    """One fact as text."""
     value = getattr(facts, name)
     if name == "conflicts":
         return _conflicts(value)
@@ -47,7 +47,7 @@ def _show(value: object) -> str:
 def _conflicts(pairs: tuple[NativeConflict, ...]) -> str:
     calm = sum(pair.outcome in HARMLESS for pair in pairs)
     texts = [_show(pair) for pair in pairs if pair.outcome not in HARMLESS]
-    texts += [f"{plural(calm, 'order')} of imports where packages share a copy or copies coexist"] if calm else []
+    texts += [f"{plural(calm, 'import order')} with a shared copy or coexisting copies"] if calm else []
     return "; ".join(texts) or "none"
 
 
@@ -62,7 +62,7 @@ def _torch(build: TorchBuild) -> str:
 
 def _process(process: GpuProcess) -> str:
     held = f", {human_bytes(process.memory_bytes)}" if process.memory_bytes else ""
-    return f"{process.name or 'unnamed'} (pid {process.pid}, {process.user or 'user not known'}{held})"
+    return f"{process.name or 'unnamed'} (pid {process.pid}, {process.user or 'unknown user'}{held})"
 
 
 def _disk(disk: Disk) -> str:

@@ -86,6 +86,7 @@ class Invited:
     seen: str
     severity: Severity = "warning"
     remedies: tuple[Remedy, ...] = ()  # when empty, the hazard's own
+    variables: tuple[str, ...] = ()  # environment variables that it is about
 
 
 def _never(facts: MachineFacts, plan: Plan) -> Invited | None:

@@ -31,7 +31,9 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
         )
     if any(variable.name == "OBJC_DISABLE_INITIALIZE_FORK_SAFETY" for variable in facts.variables):
         return Invited(
-            "OBJC_DISABLE_INITIALIZE_FORK_SAFETY hides one check; a forked child can still hang or crash", "note"
+            "OBJC_DISABLE_INITIALIZE_FORK_SAFETY hides one check; a forked child can still hang or crash",
+            "note",
+            variables=("OBJC_DISABLE_INITIALIZE_FORK_SAFETY",),
         )
     return None
 

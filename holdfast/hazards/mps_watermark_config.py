@@ -25,11 +25,12 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     try:
         high, low = (float(set_here.get(name, default)) for name, default in _DEFAULTS.items())
     except ValueError:
-        return Invited(f"{shown}: not a number", "blocker")
+        return Invited(f"{shown}: not a number", "blocker", variables=(*set_here,))
     if high == 0:
-        return Invited(f"{shown}: no limit, so the system swaps and may kill the run")
+        return Invited(f"{shown}: no limit, so the system swaps and may kill the run", variables=(*set_here,))
     if not 0 < high <= 2 or not 0 <= low <= high:
-        return Invited(f"{shown}: torch needs 0 <= low <= high <= 2, and low is {low:g}", "blocker")
+        seen = f"{shown}: torch needs 0 <= low <= high <= 2, and low is {low:g}"
+        return Invited(seen, "blocker", variables=(*set_here,))
     return None
 
 

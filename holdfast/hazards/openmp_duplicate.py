@@ -28,6 +28,8 @@ _SECOND_PACKAGE = (
     r"|bertopic|\btxtai\b|hdbscan|\bumap\b|FlagEmbedding"
 )
 
+_SILENCER = "KMP_DUPLICATE_LIB_OK"
+
 
 def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     """Say why this machine and plan invite the hazard; None when they do not."""
@@ -39,12 +41,12 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     silenced = [
         f"{variable.name}={variable.value} silences the check, not the crash"
         for variable in facts.variables
-        if variable.name == "KMP_DUPLICATE_LIB_OK" and variable.verdict == "harmful"
+        if variable.name == _SILENCER and variable.verdict == "harmful"
     ]
     if pairs:
-        return Invited("; ".join(pairs + silenced), "warning")
+        return Invited("; ".join(pairs + silenced), "warning", variables=(_SILENCER,))
     unset = Remedy("unset it", command="unset KMP_DUPLICATE_LIB_OK")
-    return Invited(silenced[0], "note", (unset,)) if silenced else None
+    return Invited(silenced[0], "note", (unset,), variables=(_SILENCER,)) if silenced else None
 
 
 def _two_images(evidence: Evidence) -> Passage | None:

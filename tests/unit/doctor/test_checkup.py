@@ -25,8 +25,8 @@ def hazard(slug, invited_by, **changes):
     )
 
 
-def says(text, severity="warning", remedies=()):
-    return lambda facts, plan: Invited(text, severity, remedies)
+def says(text, severity="warning", remedies=(), variables=()):
+    return lambda facts, plan: Invited(text, severity, remedies, variables)
 
 
 def broken(facts, plan):
@@ -68,7 +68,8 @@ def test_an_invitation_may_bring_its_own_remedies():
 def test_a_check_that_breaks_is_a_note_and_stops_no_other():
     checkup = check(MachineFacts(), hazards=(hazard("a-broken", broken), hazard("b-fine", says("w"))))
     assert slugs(checkup) == ["b-fine", "check-failed"]
-    assert checkup.findings[1].seen == "the check for a-broken broke: KeyError: 'torch'"
+    assert "a-broken" in checkup.findings[1].seen
+    assert "KeyError: 'torch'" in checkup.findings[1].seen
     assert checkup.exit_code == 0
 
 
@@ -87,7 +88,7 @@ def test_a_cpu_that_cannot_train_is_a_blocker_and_a_gpu_is_a_warning():
     )
     cpu, mps = check(facts, hazards=()).findings
     assert (cpu.severity, cpu.slug) == ("blocker", "device-trial")
-    assert cpu.seen == "one training step on cpu crashes the process: SIGILL during import torch"
+    assert cpu.seen.endswith(": SIGILL during import torch")
     assert (mps.severity, mps.remedies[0].change) == ("warning", {"device": "cpu"})
 
 
@@ -101,7 +102,8 @@ def test_a_trial_whose_cause_is_known_joins_what_was_found_of_it():
     facts = MachineFacts(trials=(trial("cuda", "error", "CUDA initialization failed"),))
     (finding,) = check(facts, hazards=(known,), name_failure=lambda trial: known).findings
     assert finding.severity == "blocker"
-    assert finding.seen == "driver too old; one training step on cuda fails: CUDA initialization failed"
+    assert finding.seen.startswith("driver too old; ")
+    assert finding.seen.endswith(": CUDA initialization failed")
 
 
 def test_a_harmful_variable_is_a_warning_and_a_useless_one_a_note():
@@ -119,7 +121,7 @@ def test_a_harmful_variable_is_a_warning_and_a_useless_one_a_note():
 
 def test_a_variable_that_a_hazard_speaks_of_is_not_told_twice():
     facts = MachineFacts(variables=(Variable(name="BAD", value="1", effect="hides a check", verdict="harmful"),))
-    assert slugs(check(facts, hazards=(hazard("a-b", says("BAD=1 is set")),))) == ["a-b"]
+    assert slugs(check(facts, hazards=(hazard("a-b", says("it is set", variables=("BAD",))),))) == ["a-b"]
 
 
 def test_pairs_of_packages_stand_in_the_place_of_a_summary():

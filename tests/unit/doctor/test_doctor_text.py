@@ -155,7 +155,7 @@ def test_a_finding_shows_what_was_seen_then_advice_then_where_to_read_on():
         "[!]  not answered: gpus: nvidia-smi did not answer",
     ]
     verbose = "\n".join(render_findings(checkup, Style(verbose=True)))
-    assert "third  (z; changes what is learned)" in verbose
+    assert "third  (z; changes what the model learns)" in verbose
     assert "read  pytorch/pytorch#149201" in verbose
     assert "[ok] a check broke   [check-failed]" in verbose
 
