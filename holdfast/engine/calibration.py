@@ -1,6 +1,6 @@
-"""Makes a classifier's probabilities honest: one temperature, fitted on texts it did not learn from.
+"""Calibrates a classifier's probabilities with one temperature, fitted on validation texts.
 
-Dividing all scores by it changes no decision between labels, only how sure the model says it is. numpy only.
+Dividing all scores by it changes no decision between labels, only the confidence. numpy only.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class Calibration:
 
 
 def fit(logits: Array, truth: NDArray[Any], is_multi: bool) -> Calibration:
-    """Find the temperature under which the truth is most likely."""
+    """Find the temperature that makes the true labels most likely."""
     temperature = float(np.exp(_minimum(lambda log: _loss(logits / np.exp(log), truth, is_multi), np.log(_HOTTEST))))
     return Calibration(
         temperature=temperature,
@@ -42,19 +42,19 @@ def fit(logits: Array, truth: NDArray[Any], is_multi: bool) -> Calibration:
 
 
 def calibration_error(logits: Array, truth: NDArray[Any], is_multi: bool) -> float:
-    """How far, on average, the said probability is from the share that is right (expected calibration error)."""
+    """Expected calibration error: the mean gap between predicted probability and accuracy."""
     if is_multi:
-        said, right = probabilities(logits, True).ravel(), np.asarray(truth).ravel() > 0.5
+        confidence, right = probabilities(logits, True).ravel(), np.asarray(truth).ravel() > 0.5
     else:
         chances = probabilities(logits, False)
-        said, right = chances.max(1), chances.argmax(1) == truth
-    bins = np.minimum((said * _BINS).astype(int), _BINS - 1)
-    gaps = [abs(said[bins == at].mean() - right[bins == at].mean()) * (bins == at).mean() for at in np.unique(bins)]
-    return float(sum(gaps))
+        confidence, right = chances.max(1), chances.argmax(1) == truth
+    bins = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
+    within = [bins == at for at in np.unique(bins)]
+    return float(sum(abs(confidence[here].mean() - right[here].mean()) * here.mean() for here in within))
 
 
 def probabilities(logits: Array, is_multi: bool) -> Array:
-    """Scores as probabilities: of each label by itself, or of one label among all."""
+    """Scores as probabilities: sigmoid for independent labels, softmax for one label of many."""
     if is_multi:
         chances: Array = 1 / (1 + np.exp(-logits))
         return chances
@@ -68,7 +68,7 @@ def _loss(logits: Array, truth: NDArray[Any], is_multi: bool) -> float:
 
 
 def _minimum(loss: Callable[[float], float], furthest: float) -> float:
-    """Golden-section search from -furthest to furthest; the loss has one valley."""
+    """Golden-section search from -furthest to furthest; the loss has a single minimum."""
     low, high = -furthest, furthest
     golden = (np.sqrt(5) - 1) / 2
     for _ in range(60):

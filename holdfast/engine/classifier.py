@@ -1,4 +1,4 @@
-"""An encoder with a head that scores texts: packed where that is proven to give the same scores, padded otherwise.
+"""An encoder with a classification head. Texts are packed if that gives the same scores, and padded otherwise.
 
 B texts of a micro-batch, T tokens of the longest, L labels.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Inputs = dict[str, Tensor]
 
-_TRIALS = ((300, 7), (40, 19, 7))  # tokens; long texts and short ones take different ways through attention
+_TRIALS = ((300, 7), (40, 19, 7))  # tokens; long and short texts take different paths through attention
 
 
 class Classifier:
@@ -40,7 +40,7 @@ class Classifier:
         self, settings: AttemptSettings, labels: list[str], is_multi: bool, texts: Iterable[TokenArray] | None = None
     ):
         self._settings, self._device = settings, settings.device
-        torch.manual_seed(settings.seed)  # for the new head
+        torch.manual_seed(settings.seed)  # the new head draws its weights from it
         self.model: Any = AutoModelForSequenceClassification.from_pretrained(
             settings.model,
             num_labels=len(labels),
@@ -49,33 +49,33 @@ class Classifier:
             problem_type="multi_label_classification" if is_multi else "single_label_classification",
             dtype=torch.float32,
             use_safetensors=True,
-            ignore_mismatched_sizes=True,  # a head for other labels is made anew
+            ignore_mismatched_sizes=True,  # a head for other labels is replaced
         ).to(settings.load_device)
         _forget_other_labels(self.model, Path(settings.model), labels)
         if settings.gradient_checkpointing:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.position_offset = proven_head_offset(self.model) if settings.packing else None
         self.rows = None
-        if texts is not None:  # packed or not: a checkpoint of one must fit the other
+        if texts is not None:  # also without packing: a checkpoint must fit with and without it
             kind = RowEmbedding if settings.device == "cpu" and not settings.shard else nn.Embedding
             self.rows = keep_used_rows(self.model, [array.tokens for array in texts], kind)
         self.new_ids = self.rows.new_ids if self.rows and self.is_packed else None
         if self.rows and not self.is_packed:
-            self.rows.take_old_ids()  # padded models find out where a text ends by the id of padding
+            self.rows.take_old_ids()  # padded models detect padding by its id
 
     @property
     def is_packed(self) -> bool:
-        """Whether the model works on real tokens only."""
+        """Whether the model computes without padding."""
         return self.position_offset is not None
 
     def take(
-        self, tokens: TokenArray, examples: Indices, draws: DropoutRng | None
+        self, tokens: TokenArray, examples: Indices, rng: DropoutRng | None
     ) -> tuple[AbstractContextManager[None], Inputs]:
-        """The model's inputs for some texts, and what must hold while it works on them, forth and back."""
+        """The model's inputs for some texts, and a context to hold during forward and backward."""
         if self.position_offset is None:
             return nullcontext(), self._padded(tokens, examples)
         texts = pack(tokens, examples, self._device, self.position_offset, self.new_ids)
-        return packed(texts, draws), {"input_ids": texts.ids_1N, "position_ids": texts.positions_1N}
+        return packed(texts, rng), {"input_ids": texts.ids_1N, "position_ids": texts.positions_1N}
 
     def logits(self, inputs: Inputs) -> Tensor:
         """The model's scores, (B, L)."""
@@ -85,7 +85,7 @@ class Classifier:
 
     @torch.no_grad()
     def scores(self, texts: TokenArray, ranks: Ranks = ALONE) -> NDArray[np.float64]:
-        """The model's scores for every text, in their order; texts of like length are worked on together."""
+        """The model's scores for every text, in order; texts of similar length are computed together."""
         self.model.eval()
         found = np.zeros((len(texts), self.model.config.num_labels))
         micros = list(micro_batches(np.arange(len(texts)), texts.lengths, self._settings.micro_tokens))
@@ -102,8 +102,8 @@ class Classifier:
         ranks.all_reduce(torch.from_numpy(found))
         return found
 
-    def whole_model(self) -> "PreTrainedModel":
-        """The model as it is to be exported."""
+    def exportable_model(self) -> "PreTrainedModel":
+        """The model to export, with the complete embedding table."""
         if self.rows:
             self.rows.restore()
         model: PreTrainedModel = self.model
@@ -114,17 +114,17 @@ class Classifier:
 
 
 def averaged(scores: NDArray[np.float64], windows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The scores of each row, whose windows start there: the mean of theirs."""
+    """The mean scores of each row's windows; `windows` has the first window of each row."""
     mean: NDArray[np.float64] = np.add.reduceat(scores, windows[:-1]) / np.diff(windows)[:, None]
     return mean
 
 
 @torch.no_grad()
 def _forget_other_labels(model: Any, folder: Path, labels: list[str]) -> None:
-    """Make the head anew when the model brings one that scores other labels, or the same in another order."""
+    """Replace the head if the model's own scores other labels, or the same labels in another order."""
     known = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("id2label") or {}
     if list(known.values()) == list(labels) or len(known) != len(labels):
-        return  # its own head goes on, or none of this size was there
+        return  # the model's own head fits, or was already replaced
     for name, part in model.named_modules():
         if (
             isinstance(part, nn.Linear)
@@ -138,20 +138,19 @@ def _forget_other_labels(model: Any, folder: Path, labels: list[str]) -> None:
 
 @torch.no_grad()
 def proven_head_offset(model: Any) -> int | None:
-    """Where this model's positions start when texts are packed; None when it cannot be packed.
+    """Where this model's positions start when texts are packed, or None if it cannot be packed.
 
-    A model may ignore our attention, look only at a part of the text or pool more than its first token, and nothing
-    would say so: it is tried, against the same texts alone. Leaves the model set for packed texts, or for padded ones.
+    A model may ignore our attention, mask parts of a text or pool more than its first token, without any error. So it
+    is tried against the same texts alone. Leaves the model set up for packed texts, or else for padded ones.
     """
     model.eval()
-    draws = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     longest = getattr(model.config, "max_position_embeddings", 10**6) - 4
     low = model.config.vocab_size // 2  # above the ids that mean padding
     trials = [
-        [draws.integers(low, model.config.vocab_size, min(length, longest)) for length in lengths]
-        for lengths in _TRIALS
+        [rng.integers(low, model.config.vocab_size, min(length, longest)) for length in lengths] for lengths in _TRIALS
     ]
-    wanted = [torch.cat([model(**_pad([text], model)).logits for text in texts]) for texts in trials]
+    expected = [torch.cat([model(**_pad([text], model)).logits for text in texts]) for texts in trials]
     found = None
     if getattr(model, "_supports_attention_backend", False):
         before = model.config._attn_implementation
@@ -160,14 +159,14 @@ def proven_head_offset(model: Any) -> int | None:
         pack_base(model, is_narrow=is_narrow)
         write_out_layers(model.base_model, is_narrow=is_narrow)
         offsets = dict.fromkeys((0, (getattr(model.config, "pad_token_id", None) or 0) + 1))
-        found = next((offset for offset in offsets if _agrees(model, trials, offset, wanted)), None)
+        found = next((offset for offset in offsets if _agrees(model, trials, offset, expected)), None)
         if found is None:
             model.set_attn_implementation(before)
     return found
 
 
-def _agrees(model: Any, trials: list[list[NDArray[np.int64]]], offset: int, wanted: list[Tensor]) -> bool:
-    for texts, expected_BL in zip(trials, wanted, strict=True):
+def _agrees(model: Any, trials: list[list[NDArray[np.int64]]], offset: int, expected: list[Tensor]) -> bool:
+    for texts, expected_BL in zip(trials, expected, strict=True):
         starts = np.cumsum([0, *map(len, texts)])
         array = TokenArray(np.concatenate(texts).astype(np.int32), starts)
         row = pack(array, np.arange(len(texts)), str(model.device), offset)

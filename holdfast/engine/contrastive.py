@@ -1,8 +1,8 @@
 """InfoNCE over all texts of a step, and its gradient in bounded memory.
 
-In-batch negatives tie the texts of a step together, so accumulating smaller batches would learn something else. The
-gradient with respect to the embeddings needs only the embeddings; so they are made without a graph, the loss is taken
-over the whole step, and each micro-batch is embedded once more to carry its share of the gradient to the weights
+In-batch negatives tie the texts of a step together, so accumulating smaller batches would learn something else. But
+the gradient of the embeddings needs only the embeddings. So they are first computed without a graph, the loss is taken
+over the whole step, and each micro-batch is embedded again to carry its share of the gradient to the weights
 (GradCache, Gao et al. 2021, arXiv:2101.06983). The split into micro-batches does not change the gradient.
 
 B queries, P passages, H size of an embedding.
@@ -24,9 +24,9 @@ Part = TypeVar("Part")
 def info_nce(
     queries_BH: Tensor, passages_PH: Tensor, target_B: Tensor, allowed_BP: Tensor, scale: Tensor, symmetric: bool
 ) -> Tensor:
-    """Each query must score its own passage above all that are allowed to count as wrong; the mean over queries.
+    """The mean over queries: each must score its own passage above all passages that may count as negatives.
 
-    Symmetric: each passage must also score its own query above the other queries.
+    With `symmetric` each passage must also score its own query above the other queries.
     """
     scores_BP = (scale * (queries_BH @ passages_PH.T)).masked_fill(~allowed_BP, -torch.inf)
     loss = functional.cross_entropy(scores_BP, target_B)
@@ -39,35 +39,35 @@ def info_nce(
 
 
 def cached_backward(
-    threads_pool: GradientThreads,
+    threads: GradientThreads,
     batches: Sequence[Sequence[Part]],
     embed: Callable[[Part], Tensor],
     loss_of: Callable[[Tensor], Tensor],
     ranks: Ranks = ALONE,
 ) -> Tensor:
-    """Add the gradient of a loss over the embeddings of all batches, each in parts for the threads_pool; give the loss.
+    """Add the gradient of a loss over the embeddings of all batches, each in parts for the threads; return the loss.
 
-    `embed` must give the same each time it is called with a part, dropout included. The last batch keeps its graph
-    from the first pass, so a step that fits in one is embedded once. Of several ranks each has batches of its own, and
-    `loss_of` sees to it that the loss is taken over the embeddings of all.
+    `embed` must return the same each time it is called with a part, including dropout. The last batch keeps its graph
+    from the first pass, so a step that fits in one batch is embedded once. Each rank has its own batches, and `loss_of`
+    gathers the embeddings of all ranks.
     """
 
-    def embed_plainly(part: Part) -> Tensor:
+    def embed_without_graph(part: Part) -> Tensor:
         with torch.no_grad():
             return embed(part)
 
     def embed_own() -> tuple[list[list[Tensor]], list[Tensor]]:
-        return [threads_pool.map(embed_plainly, parts) for parts in batches[:-1]], threads_pool.map(embed, batches[-1])
+        return [threads.map(embed_without_graph, parts) for parts in batches[:-1]], threads.map(embed, batches[-1])
 
     found, last = ranks.independently(embed_own)
-    whole = torch.cat([part.detach() for parts in (*found, last) for part in parts]).requires_grad_()
-    loss = loss_of(whole)
+    embeddings = torch.cat([part.detach() for parts in (*found, last) for part in parts]).requires_grad_()
+    loss = loss_of(embeddings)
     loss.backward()
-    assert whole.grad is not None
+    assert embeddings.grad is not None
     sizes = [len(part) for parts in (*found, last) for part in parts]
-    gradients = list(whole.grad.split(sizes))
-    threads_pool.add_gradients(list(zip(last, gradients[-len(last) :], strict=True)), lambda made: made)
+    gradients = list(embeddings.grad.split(sizes))
+    threads.add_gradients(list(zip(last, gradients[-len(last) :], strict=True)), lambda output: output)
     for parts in batches[:-1]:
         own, gradients = gradients[: len(parts)], gradients[len(parts) :]
-        threads_pool.add_gradients(list(zip(parts, own, strict=True)), lambda given: (embed(given[0]), given[1]))
+        threads.add_gradients(list(zip(parts, own, strict=True)), lambda given: (embed(given[0]), given[1]))
     return loss.detach()

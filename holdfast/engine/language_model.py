@@ -1,4 +1,4 @@
-"""Loads the causal language model to start from, with adapters where they are asked for."""
+"""Loads the causal language model to start from, with LoRA adapters if requested."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,8 +13,8 @@ from holdfast.engine.fast.packing_check import proven_offset
 
 
 def load_language_model(settings: AttemptSettings) -> tuple[nn.Module, int | None]:
-    """The model on its device, and where its positions start when texts are packed; None when it cannot be packed."""
-    torch.manual_seed(settings.seed)  # for the adapters
+    """The model on its device, and where its positions start when texts are packed (None if it cannot be packed)."""
+    torch.manual_seed(settings.seed)  # the adapters draw their weights from it
     model: Any = AutoModelForCausalLM.from_pretrained(settings.model, dtype=torch.float32, use_safetensors=True)
     model = model.to(settings.load_device)
     offset = proven_offset(model.base_model) if settings.packing else None
@@ -31,16 +31,16 @@ def load_language_model(settings: AttemptSettings) -> tuple[nn.Module, int | Non
 
 
 def plain_model(model: Any) -> Any:
-    """The model without what peft puts around it."""
+    """The model without peft's wrapper."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def _frozen_dtype(settings: AttemptSettings) -> torch.dtype:
-    """Weights that are not trained stay as they came, where the card computes in that; others are always whole."""
+    """The precision of frozen weights: as stored if the GPU computes in it, otherwise float32."""
     if not settings.is_on_cuda or settings.precision != "bf16":
         return torch.float32
-    came_as = AutoConfig.from_pretrained(settings.model).dtype
-    return torch.bfloat16 if came_as in (torch.bfloat16, "bfloat16") else torch.float32
+    stored_dtype = AutoConfig.from_pretrained(settings.model).dtype
+    return torch.bfloat16 if stored_dtype in (torch.bfloat16, "bfloat16") else torch.float32
 
 
 def _with_adapters(model: Any, lora: Mapping[str, Any]) -> Any:
@@ -54,6 +54,6 @@ def _with_adapters(model: Any, lora: Mapping[str, Any]) -> Any:
         )
         raise RequestError(
             "the LoRA settings do not fit this model",
-            seen=f"{error}; its linear layers are {', '.join(layers)}",
+            seen=f"{error}; its linear layers: {', '.join(layers)}",
             slug="peft-target-modules",
         ) from error

@@ -9,67 +9,67 @@ Array = NDArray[np.float64]
 
 
 def single_label_metrics(logits: Array, truth: NDArray[np.int64]) -> dict[str, float]:
-    """Accuracy, macro and micro F1 and the loss of a classifier that gives each text one label."""
-    guesses = logits.argmax(1)
-    per_class = class_table(guesses, truth, logits.shape[1])
-    accuracy = float((guesses == truth).mean())
+    """Accuracy, macro and micro F1 and loss of a classifier with one label per text."""
+    predicted = logits.argmax(1)
+    per_class = class_table(predicted, truth, logits.shape[1])
+    accuracy = float((predicted == truth).mean())
     return {
         "accuracy": accuracy,
         "macro_f1": float(np.mean([row["f1"] for row in per_class if row["support"]])),
-        "micro_f1": accuracy,  # the same where each text has one label
+        "micro_f1": accuracy,  # equal to accuracy if each text has one label
         "loss": single_label_loss(logits, truth),
     }
 
 
 def multi_label_metrics(logits: Array, truth: NDArray[np.float32]) -> dict[str, float]:
-    """Micro and macro F1, exact matches and the loss of a classifier that gives each text any number of labels."""
-    guesses, wanted = logits > 0, truth > 0.5
-    hits, extra, missed = (guesses & wanted).sum(0), (guesses & ~wanted).sum(0), (~guesses & wanted).sum(0)
+    """Micro and macro F1, exact matches and loss of a classifier with any number of labels per text."""
+    predicted, expected = logits > 0, truth > 0.5
+    hits, extra, missed = (predicted & expected).sum(0), (predicted & ~expected).sum(0), (~predicted & expected).sum(0)
     return {
         "micro_f1": _f1(hits.sum(), extra.sum(), missed.sum()),
-        "macro_f1": float(np.mean([row["f1"] for row in label_table(guesses, wanted)])),
-        "exact_match": float((guesses == wanted).all(1).mean()),
+        "macro_f1": float(np.mean([row["f1"] for row in label_table(predicted, expected)])),
+        "exact_match": float((predicted == expected).all(1).mean()),
         "loss": multi_label_loss(logits, truth),
     }
 
 
 def single_label_loss(logits: Array, truth: NDArray[Any]) -> float:
-    """Mean of what the model thought unlikely about the truth, in nats."""
+    """Mean cross-entropy of the true labels, in nats."""
     shifted = logits - logits.max(1, keepdims=True)
     log_probabilities = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
     return float(-log_probabilities[np.arange(len(truth)), truth].mean())
 
 
 def multi_label_loss(logits: Array, truth: NDArray[Any]) -> float:
-    """The same, label by label."""
+    """Mean binary cross-entropy over all labels."""
     loss = np.maximum(logits, 0) - logits * truth + np.log1p(np.exp(-np.abs(logits)))
     return float(loss.mean())
 
 
-def class_table(guesses: NDArray[np.int64], truth: NDArray[np.int64], classes: int) -> list[dict[str, float]]:
+def class_table(predicted: NDArray[np.int64], truth: NDArray[np.int64], classes: int) -> list[dict[str, float]]:
     """Precision, recall, F1 and support of each class."""
-    confusion = confusion_matrix(guesses, truth, classes)
-    hits, guessed, wanted = confusion.diagonal(), confusion.sum(0), confusion.sum(1)
-    return [_row(hits[c], guessed[c], wanted[c]) for c in range(classes)]
+    confusion = confusion_matrix(predicted, truth, classes)
+    hits, predicted, expected = confusion.diagonal(), confusion.sum(0), confusion.sum(1)
+    return [_row(hits[c], predicted[c], expected[c]) for c in range(classes)]
 
 
-def label_table(guesses: NDArray[np.bool_], wanted: NDArray[np.bool_]) -> list[dict[str, float]]:
-    """The same for texts with any number of labels."""
-    hits = (guesses & wanted).sum(0)
-    return [_row(*counts) for counts in zip(hits, guesses.sum(0), wanted.sum(0), strict=True)]
+def label_table(predicted: NDArray[np.bool_], expected: NDArray[np.bool_]) -> list[dict[str, float]]:
+    """Precision, recall, F1 and support of each label, for texts with any number of labels."""
+    hits = (predicted & expected).sum(0)
+    return [_row(*counts) for counts in zip(hits, predicted.sum(0), expected.sum(0), strict=True)]
 
 
-def confusion_matrix(guesses: NDArray[np.int64], truth: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-    """Rows are the truth, columns the guesses."""
-    return np.bincount(truth * classes + guesses, minlength=classes * classes).reshape(classes, classes)
+def confusion_matrix(predicted: NDArray[np.int64], truth: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
+    """The confusion matrix: rows are true labels, columns predicted ones."""
+    return np.bincount(truth * classes + predicted, minlength=classes * classes).reshape(classes, classes)
 
 
-def _row(hits: float, guessed: float, wanted: float) -> dict[str, float]:
+def _row(hits: float, predicted: float, expected: float) -> dict[str, float]:
     return {
-        "precision": float(hits / guessed) if guessed else 0.0,
-        "recall": float(hits / wanted) if wanted else 0.0,
-        "f1": _f1(hits, guessed - hits, wanted - hits),
-        "support": int(wanted),
+        "precision": float(hits / predicted) if predicted else 0.0,
+        "recall": float(hits / expected) if expected else 0.0,
+        "f1": _f1(hits, predicted - hits, expected - hits),
+        "support": int(expected),
     }
 
 

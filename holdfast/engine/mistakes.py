@@ -1,4 +1,4 @@
-"""Finds the examples that a finished model gets wrong, and writes them in words for people."""
+"""Finds the examples that a finished model gets wrong, and shows them as text."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,12 +11,12 @@ from transformers import AutoTokenizer
 from holdfast.data.shards import Texts, has_array, open_array, open_texts
 from holdfast.engine.calibration import probabilities
 
-MOST = 60  # examples that are kept
+MAX_MISTAKES = 60
 _LONGEST_CHARACTERS = 1200
 
 
 class TextView:
-    """Shows texts of a prepared folder: as they stood in the file, or where that was not kept as their tokens say."""
+    """Texts of a prepared folder: as they were in the file, or decoded from their tokens if that was not kept."""
 
     def __init__(self, folder: str | Path, prepared: Path):
         self._folder, self._prepared = folder, prepared
@@ -24,7 +24,7 @@ class TextView:
         self._kept: dict[str, Texts | None] = {}
 
     def text(self, name: str, at: int, tokens: NDArray[Any]) -> str:
-        """The text with this number in a split or the corpus."""
+        """The text at this index of a split or the corpus."""
         if name not in self._kept:
             self._kept[name] = open_texts(self._prepared, name)
         kept = self._kept[name]
@@ -38,7 +38,7 @@ class TextView:
 
 
 def where(prepared: Path, split: str, row: int) -> dict[str, object]:
-    """Where an example stands in its file, if the prepared data says so."""
+    """The row of an example in its file, if the prepared data has it."""
     name = f"{split}.rows"
     return {"row": int(open_array(prepared, name)[row])} if has_array(prepared, name) else {}
 
@@ -46,26 +46,26 @@ def where(prepared: Path, split: str, row: int) -> dict[str, object]:
 def wrong_labels(
     scores: NDArray[np.float64], truth: NDArray[Any], names: Sequence[str], is_multi: bool
 ) -> Iterator[tuple[int, dict[str, object]]]:
-    """Rows whose labels are not those wanted, the surest mistakes first, with both and the probability."""
+    """Rows with wrong labels, the most confident mistakes first, with true and predicted labels."""
     chances = probabilities(scores, is_multi)
     if is_multi:
-        wanted, guessed = truth > 0.5, scores > 0
-        surest = np.where(guessed != wanted, np.abs(chances - wanted), 0).max(1)
+        expected, predicted = truth > 0.5, scores > 0
+        confidence = np.where(predicted != expected, np.abs(chances - expected), 0).max(1)
     else:
-        guessed = np.eye(len(names), dtype=bool)[scores.argmax(1)]
-        wanted = np.eye(len(names), dtype=bool)[truth]
-        surest = np.where((guessed != wanted).any(1), chances.max(1), 0)
-    for row in np.argsort(-surest, kind="stable")[:MOST]:
-        if surest[row] == 0:
+        predicted = np.eye(len(names), dtype=bool)[scores.argmax(1)]
+        expected = np.eye(len(names), dtype=bool)[truth]
+        confidence = np.where((predicted != expected).any(1), chances.max(1), 0)
+    for row in np.argsort(-confidence, kind="stable")[:MAX_MISTAKES]:
+        if confidence[row] == 0:
             return
         yield (
             int(row),
             {
-                "wanted": [names[at] for at in np.flatnonzero(wanted[row]).tolist()],
-                "guessed": [names[at] for at in np.flatnonzero(guessed[row]).tolist()],
+                "wanted": [names[at] for at in np.flatnonzero(expected[row]).tolist()],
+                "guessed": [names[at] for at in np.flatnonzero(predicted[row]).tolist()],
                 "probabilities": {
                     names[at]: round(float(chances[row, at]), 4)
-                    for at in np.flatnonzero(guessed[row] | wanted[row]).tolist()
+                    for at in np.flatnonzero(predicted[row] | expected[row]).tolist()
                 },
             },
         )
@@ -74,7 +74,7 @@ def wrong_labels(
 def missed_queries(
     found: NDArray[np.int64], judgements: Mapping[int, Mapping[int, int]]
 ) -> Iterator[tuple[int, int, int, int | None]]:
-    """Query, its answer, what was found first, and the answer's rank (None: not found), the furthest first."""
+    """Query, its answer, the first result and the answer's rank (None if not found), the worst rank first."""
     missed = []
     for query, answers in judgements.items():
         ranks = np.flatnonzero(np.isin(found[query], list(answers)))
@@ -83,4 +83,4 @@ def missed_queries(
             answer = int(found[query][ranks[0]]) if len(ranks) else max(answers, key=lambda at: answers[at])
             missed.append((query, answer, int(found[query][0]), rank))
     missed.sort(key=lambda one: -(one[3] or len(found[0]) + 1))
-    yield from missed[:MOST]
+    yield from missed[:MAX_MISTAKES]

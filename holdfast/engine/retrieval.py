@@ -1,7 +1,7 @@
-"""Exact search over a whole corpus, and how good what it finds is.
+"""Exact search over a whole corpus, and retrieval metrics.
 
-Scores are made block by block and only each query's best are kept, so memory does not grow with the corpus. An
-approximate index does not pay while weights change: docs/engine.md has the figures.
+Scores are computed block by block and only each query's best are kept, so memory does not grow with the corpus. An
+approximate index does not pay while the weights change: docs/engine.md has the figures.
 
 Q queries, P passages, K found, H size of an embedding.
 """
@@ -28,7 +28,7 @@ Judgements = Mapping[int, Mapping[int, int]]  # query -> passage that answers it
 def search(
     queries_QH: Tensor, corpus_PH: Tensor, k: int, hidden: Sequence[Indices] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Each query's best passages, best first: scores and rows. `hidden` names rows that a query must not find."""
+    """Each query's best passages, best first: scores and rows. `hidden` has the rows that each query must not find."""
     k = min(k, len(corpus_PH))
     found = []
     for first in range(0, len(queries_QH), _QUERIES_AT_ONCE):
@@ -67,7 +67,7 @@ def _best(part_QH: Tensor, corpus_PH: Tensor, k: int, hidden: Sequence[Indices] 
         if best.shape[1] > k:
             best, at = best.topk(k)
             rows = rows.gather(1, at)
-    # Equal scores in the order of the corpus.
+    # Equal scores are in the order of the corpus.
     by_row = rows.argsort(1)
     best, rows = best.gather(1, by_row), rows.gather(1, by_row)
     best, at = best.sort(stable=True, dim=1, descending=True)

@@ -1,7 +1,9 @@
 """Loads towers to start from, and writes finished ones.
 
-A shared tower over texts is one sentence-transformers folder; separate towers lie in `query` and `passage`. Towers
-over vectors are safetensors with their shape. `two_tower.json` says which, so that a later run can start from any.
+A shared tower over texts is a sentence-transformers folder; separate towers are in `query` and `passage`. Towers over
+vectors are safetensors with their shape. `two_tower.json` says which kind it is, so that a later run can start from it.
+
+Files of sentence-transformers are written in their older form, which every version since 2.0 reads.
 """
 
 import json
@@ -31,33 +33,33 @@ _TEMPERATURE = 0.05
 
 
 def load_towers(
-    settings: AttemptSettings, options: TowerOptions, pairs: RetrievalData, draws: DropoutRng | None
+    settings: AttemptSettings, options: TowerOptions, pairs: RetrievalData, rng: DropoutRng | None
 ) -> tuple[list[nn.Module], float]:
-    """One tower, or that of the queries and that of the passages; and the temperature to start with."""
+    """One shared tower, or one for queries and one for passages; and the initial temperature."""
     model = Path(settings.model)
     about = _read(model / _ABOUT)
     sides = [""] if options.towers == "shared" else list(_SIDES)
     if about.get("towers") == "separate" and sides == [""]:
         raise RequestError(
-            "the model to start from has separate towers, and a shared one was asked for",
+            "the base model has separate towers, but a shared tower was requested",
             seen=f"{model / _ABOUT}",
             try_next=('"towers": "separate"',),
         )
     folders = [model / side if about.get("towers") == "separate" else model for side in sides]
     if pairs.is_text:
-        towers: list[nn.Module] = [_text_tower(folder, settings, draws) for folder in folders]
+        towers: list[nn.Module] = [_text_tower(folder, settings, rng) for folder in folders]
     else:
         sizes = pairs.vector_sizes
         if len(folders) == 1 and sizes[0] != sizes[1]:
             raise RequestError(
-                "one tower cannot take vectors of two sizes",
-                seen=f"queries have {sizes[0]} numbers each, passages {sizes[1]}",
+                "a shared tower cannot take vectors of two sizes",
+                seen=f"queries have size {sizes[0]}, passages {sizes[1]}",
                 try_next=('"towers": "separate"',),
             )
         size = options.vectors.size or min(sizes)
         towers = [_vector_tower(folder, given, size, options) for folder, given in zip(folders, sizes, strict=False)]
         if len(towers) == 2 and sizes[0] == sizes[1] and not (folders[0] / _WEIGHTS).is_file():
-            towers[1].load_state_dict(towers[0].state_dict())  # new towers start from the same place
+            towers[1].load_state_dict(towers[0].state_dict())  # new towers start with the same weights
     return towers, options.temperature or float(about.get("temperature", _TEMPERATURE))
 
 
@@ -80,34 +82,34 @@ def save_towers(
 
 
 def tokenizer_folder(settings: AttemptSettings) -> Path:
-    """Where the starting model's tokenizer lies."""
+    """The folder of the base model's tokenizer."""
     model = Path(settings.model)
     return model / _SIDES[0] if _read(model / _ABOUT).get("towers") == "separate" else model
 
 
 def finished_text_towers(settings: AttemptSettings) -> list[TextTower]:
-    """The towers of a finished folder: one, or that of the queries and that of the passages."""
+    """The towers of a finished model: one shared tower, or one for queries and one for passages."""
     model = Path(settings.model)
     is_separate = _read(model / _ABOUT).get("towers") == "separate"
     return [_text_tower(model / side, settings, None) for side in (_SIDES if is_separate else ("",))]
 
 
-def _text_tower(folder: Path, settings: AttemptSettings, draws: DropoutRng | None) -> TextTower:
+def _text_tower(folder: Path, settings: AttemptSettings, rng: DropoutRng | None) -> TextTower:
     body: Any = AutoModel.from_pretrained(folder, dtype=torch.float32, use_safetensors=True).to(settings.device)
     offset = proven_offset(body) if settings.packing else None
     if settings.gradient_checkpointing:
         body.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    return TextTower(body, read_pooling(folder), offset, draws)
+    return TextTower(body, read_pooling(folder), offset, rng)
 
 
 def _vector_tower(folder: Path, size_in: int, size: int, options: TowerOptions) -> VectorTower:
-    """The tower of an earlier run, or a new one."""
+    """The tower of an earlier run, or a new tower."""
     shape = _read(folder / _SHAPE) if (folder / _WEIGHTS).is_file() else {}
     if not shape:
         return VectorTower(size_in, size, options.vectors.hidden, options.vectors.dropout)
     if shape.get("size_in") != size_in:
         raise RequestError(
-            "the model to start from takes vectors of another size",
+            "the base model takes vectors of another size",
             seen=f"{folder / _SHAPE}: {shape.get('size_in')}; the data has {size_in}",
         )
     tower = VectorTower(**shape)
@@ -130,22 +132,21 @@ _FLAGS = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
-_KNOWN = ("mean", "cls")
+_KNOWN_POOLING = ("mean", "cls")
 
 
 def read_pooling(folder: Path) -> str:
-    """How the model of a folder pools its token states: "mean" or "cls"; the mean where nothing is said."""
+    """How the model of a folder pools its token states: "mean" (the default) or "cls"."""
     config = folder / _POOLING_FOLDER / "config.json"
     if not config.is_file():
         return "mean"
-    said = json.loads(config.read_text(encoding="utf-8"))
-    modes = (
-        [said["pooling_mode"]] if "pooling_mode" in said else [name for name, flag in _FLAGS.items() if said.get(flag)]
-    )
-    if len(modes) != 1 or modes[0] not in _KNOWN:
+    found = json.loads(config.read_text(encoding="utf-8"))
+    flagged = [name for name, flag in _FLAGS.items() if found.get(flag)]
+    modes = [found["pooling_mode"]] if "pooling_mode" in found else flagged
+    if len(modes) != 1 or modes[0] not in _KNOWN_POOLING:
         raise RequestError(
-            "the model pools its token states in a way that this task does not know",
-            seen=f"{config}: {', '.join(map(str, modes)) or 'nothing'}; known: {', '.join(_KNOWN)}",
+            "the model's pooling is not supported",
+            seen=f"{config}: {', '.join(map(str, modes)) or 'nothing'}; known: {', '.join(_KNOWN_POOLING)}",
         )
     return str(modes[0])
 

@@ -1,4 +1,4 @@
-"""The two-tower task's own options, read from the settings."""
+"""The options of the two-tower task."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ from holdfast.engine.mining import Mining
 class VectorShape:
     """A light tower over given vectors."""
 
-    size: int = 0  # of an embedding; 0: that of the vectors
-    hidden: int = 0  # of the layer beside the projection; 0: none
+    size: int = 0  # of an embedding; 0 for the size of the vectors
+    hidden: int = 0  # size of the hidden layer next to the projection; 0 for none
     dropout: float = 0.1
 
 
@@ -23,17 +23,17 @@ class TowerOptions:
     """What is learned, and from which negatives."""
 
     towers: str = "shared"  # "shared" | "separate"
-    temperature: float | None = None  # None: that of the model started from, otherwise 0.05
+    temperature: float | None = None  # None: the base model's, or else 0.05
     learn_temperature: bool = False
-    symmetric: bool = False  # passages also look for their query
-    same_article: str = "masked"  # "masked" | "negative": passages of the answer's article, in a step and in mining
-    negatives: int = 1  # given near-misses that an example brings into a step
+    symmetric: bool = False  # passages must also find their query
+    same_article: str = "masked"  # "masked" | "negative": how passages of the answer's article count
+    negatives: int = 1  # given hard negatives per example in a step
     mining: Mining | None = None
     vectors: VectorShape = VectorShape()
 
 
 def read_options(given: Mapping[str, object]) -> TowerOptions:
-    """Read the options; unknown names and impossible values are refused, all at once."""
+    """Read the options; report all unknown names and invalid values at once."""
     problems: list[str] = []
     values = _known(TowerOptions, given, "", problems)
     if values.get("mining") is not None:
@@ -48,9 +48,9 @@ def read_options(given: Mapping[str, object]) -> TowerOptions:
     if options.temperature is not None and not options.temperature >= 0.01:
         problems.append(f"temperature is {options.temperature!r}; allowed: 0.01 and above")
     if options.mining and not 0 <= options.mining.first_rank < options.mining.last_rank:
-        problems.append(f"mining looks at ranks {options.mining.first_rank} to {options.mining.last_rank}; none")
+        problems.append(f"mining has no ranks from {options.mining.first_rank} to {options.mining.last_rank}")
     if problems:
-        raise RequestError("the two-tower options cannot be used", seen="; ".join(problems))
+        raise RequestError("invalid two-tower options", seen="; ".join(problems))
     return options
 
 

@@ -1,4 +1,4 @@
-"""Towers: what turns a text, or a vector that was made before, into an embedding of length 1.
+"""Towers turn a text or a precomputed vector into an embedding of length 1.
 
 B items of a micro-batch, N tokens of them, T of the longest, H size of an embedding.
 """
@@ -27,19 +27,19 @@ class Items(Protocol):
     """A token array, or the rows of an array of vectors."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of items."""
 
     def __getitem__(self, at: int, /) -> Item:
-        """One of them."""
+        """One item."""
 
 
 class TextTower(nn.Module):
-    """An encoder whose token states are pooled: their mean, or the first one."""
+    """An encoder with mean pooling or the first token's state."""
 
-    def __init__(self, body: nn.Module, pooling: str, position_offset: int | None, draws: DropoutRng | None):
+    def __init__(self, body: nn.Module, pooling: str, position_offset: int | None, rng: DropoutRng | None):
         super().__init__()
         self.body, self.pooling = body, pooling
-        self.position_offset, self._rng = position_offset, draws
+        self.position_offset, self._rng = position_offset, rng
         self.is_packed = position_offset is not None
         self._device = str(next(body.parameters()).device)
 
@@ -54,7 +54,7 @@ class TextTower(nn.Module):
         return self._pooled(row)
 
     def embed_row(self, row: Pack) -> Tensor:
-        """Embeddings of texts that are packed already, (B, H)."""
+        """Embeddings of texts that are already packed, (B, H)."""
         return functional.normalize(self._pooled(row), dim=-1)
 
     def _pooled(self, row: Pack) -> Tensor:
@@ -65,7 +65,7 @@ class TextTower(nn.Module):
             return hidden_NH[row.first_B]
         if not row.lengths:
             return _means(hidden_NH, row)
-        # 8 ms for 8,267 x 384 and 64 texts on 2 cores, 57 by index_add, which a GPU would also add up in any order.
+        # 8 ms for 8,267 x 384 and 64 texts on 2 cores; index_add takes 57 ms, and on a GPU its order is not fixed.
         lengths_B = torch.tensor(row.lengths, device=hidden_NH.device)
         return torch.segment_reduce(hidden_NH, "mean", lengths=lengths_B, unsafe=True)
 
@@ -84,7 +84,7 @@ class TextTower(nn.Module):
 
 
 def _means(hidden_NH: Tensor, row: Pack) -> Tensor:
-    """The mean of each text where only the card knows where it ends; one matrix product, so its order is fixed."""
+    """The mean of each text where only the GPU knows its bounds: one matrix product, so the order is fixed."""
     assert row.bounds is not None
     starts_B1, ends_B1 = row.bounds[: len(row.first_B), None], row.bounds[1 : len(row.first_B) + 1, None]
     at_N = torch.arange(len(hidden_NH), device=hidden_NH.device)
@@ -95,7 +95,7 @@ def _means(hidden_NH: Tensor, row: Pack) -> Tensor:
 
 @torch.no_grad()
 def embed_all(tower: nn.Module, items: Items, settings: AttemptSettings, ranks: Ranks = ALONE) -> Tensor:
-    """Embeddings of many items, in their order; items of like length are worked on together."""
+    """Embeddings of many items, in order; items of similar length are embedded together."""
     tower.eval()
     micros = list(micro_batches(np.arange(len(items)), costs(items), settings.micro_tokens))
 
@@ -120,9 +120,9 @@ def costs(items: Items) -> Indices:
 
 
 class VectorTower(nn.Module):
-    """A light tower over given vectors: a projection, and beside it a hidden layer that adds nothing at first.
+    """A light tower over given vectors: a projection plus a hidden layer that adds nothing at first.
 
-    So training starts from what the vectors already know.
+    So training starts from the similarity of the vectors themselves.
     """
 
     def __init__(self, size_in: int, size: int, hidden: int, dropout: float):

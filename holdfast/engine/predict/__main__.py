@@ -1,7 +1,7 @@
-"""Answers a file of rows: `python -m holdfast.engine.predict JOB_FOLDER`.
+"""Predicts a file of rows: `python -m holdfast.engine.predict JOB_FOLDER`.
 
-Reads: `job.json` (model, task, what is known of it, options) and `inputs.jsonl`. Leaves: `outputs.jsonl`, a line for
-each row, and `progress.json` on the way; `error.json` where it cannot.
+Reads `job.json` (model, task, model facts, options) and `inputs.jsonl`. Writes `outputs.jsonl`, one line per row, and
+`progress.json` meanwhile; `error.json` if it fails.
 """
 
 import faulthandler
@@ -18,27 +18,27 @@ from holdfast.engine.process_setup import prepare_process
 
 
 def main(job: Path) -> int:
-    """Answer every row of a job; give the exit code."""
+    """Predict every row of a job; return the exit code."""
     faulthandler.enable()
     prepare_process()
     try:
-        return _answer(job)
+        return _predict(job)
     except HoldfastError as error:
         write_artifact(job, "error.json", error_record(error))
         return error.exit_code
 
 
-def _answer(job: Path) -> int:
+def _predict(job: Path) -> int:
     from holdfast.engine.predict.predictor import load_predictor  # after the stack dumps are armed
 
-    asked = json.loads((job / "job.json").read_text(encoding="utf-8"))
+    request = json.loads((job / "job.json").read_text(encoding="utf-8"))
     write_artifact(job, "progress.json", {"what": "loading the model", "done": 0})
-    model = load_predictor(Path(asked["model"]), asked["task"], asked["about"], asked["options"])
+    model = load_predictor(Path(request["model"]), request["task"], request["about"], request["options"])
     done = 0
     with (job / "outputs.jsonl").open("w", encoding="utf-8") as file:
         for rows in _batches(job / "inputs.jsonl", model.rows_at_once):
-            for said in model.predict(rows):
-                file.write(json.dumps(said, ensure_ascii=False) + "\n")
+            for answer in model.predict(rows):
+                file.write(json.dumps(answer, ensure_ascii=False) + "\n")
             done += len(rows)
             write_artifact(job, "progress.json", {"what": "rows", "done": done})
     return 0

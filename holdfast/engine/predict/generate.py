@@ -1,4 +1,4 @@
-"""Answers of a language model: to a conversation as its chat template writes it, or to a text it goes on with.
+"""Answers of a language model to a chat, rendered by its template, or continuations of a text.
 
 B prompts of a batch, T tokens of the longest.
 """
@@ -19,22 +19,22 @@ from holdfast.data.chat import CannotRender, Chat
 from holdfast.data.tokenizer import ModelTokenizer
 from holdfast.engine.predict.predictor import Row
 
-_MOST_PROMPTS = 16
-_MOST_TOKENS = 16_384  # of a batch, prompts and answers
+_MAX_PROMPTS = 16
+_MAX_TOKENS = 16_384  # of a batch, prompts and answers
 
 
 def load(folder: Path, about: Row, options: Row) -> "ChatPredictor":
     """Load a language model: ours, or any that transformers has saved."""
     device = options["device"]
-    came_as = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("dtype")
-    is_half = device.startswith("cuda") and came_as == "bfloat16"
+    stored_dtype = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("dtype")
+    is_half = device.startswith("cuda") and stored_dtype == "bfloat16"
     dtype = torch.bfloat16 if is_half else torch.float32
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True).to(device)
     return ChatPredictor(model.eval(), ModelTokenizer(folder), about.get("chat_template"), options)
 
 
 class ChatPredictor:
-    """A language model ready to be asked."""
+    """A loaded language model."""
 
     rows_at_once = 64
 
@@ -47,7 +47,7 @@ class ChatPredictor:
         self._pad, self._ends = _marks(model, tokens)
 
     def predict(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        """What the model says to each row; the likeliest tokens, or drawn ones where a temperature is given."""
+        """The answer to each row: the most likely tokens, or sampled ones if a temperature is given."""
         prompts = [self._prompt(row) for row in rows]
         found: list[dict[str, Any]] = [{} for _ in rows]
         for batch in self._batches(prompts):
@@ -67,11 +67,11 @@ class ChatPredictor:
         return list(self._tokens.encode_with_places([text])[0][0])
 
     def _batches(self, prompts: list[list[int]]) -> Iterator[list[int]]:
-        """Prompts of like length together."""
+        """Batches of prompts with similar length."""
         held: list[int] = []
         for at in sorted(range(len(prompts)), key=lambda at: -len(prompts[at])):
             longest = len(prompts[held[0]]) if held else len(prompts[at])
-            if held and (len(held) == _MOST_PROMPTS or (longest + self._new_tokens) * (len(held) + 1) > _MOST_TOKENS):
+            if held and (len(held) == _MAX_PROMPTS or (longest + self._new_tokens) * (len(held) + 1) > _MAX_TOKENS):
                 yield held
                 held = []
             held.append(at)
@@ -89,13 +89,13 @@ class ChatPredictor:
         )
         for prompt, whole, row in zip(prompts, kept, found_BT[:, ids_BT.shape[1] :].tolist(), strict=True):
             end = next((at for at, token in enumerate(row) if token in self._ends), None)
-            said = row if end is None else row[:end]
-            text = self._tokens.tokenizer.decode(said, skip_special_tokens=True)
+            answer = row if end is None else row[:end]
+            text = self._tokens.tokenizer.decode(answer, skip_special_tokens=True)
             cut = {"prompt_cut": True} if len(whole) < len(prompt) else {}
-            yield {"answer": text.strip(), "tokens": len(said), "ended": end is not None, **cut}
+            yield {"answer": text.strip(), "tokens": len(answer), "ended": end is not None, **cut}
 
     def _padded(self, prompts: list[list[int]]) -> tuple[Tensor, Tensor]:
-        """Prompts in rows with their ends aligned, and where they are."""
+        """Left-padded prompts and their attention mask."""
         longest = max(map(len, prompts))
         ids: NDArray[np.int64] = np.full((len(prompts), longest), self._pad, dtype=np.int64)
         mask = np.zeros_like(ids)
@@ -108,8 +108,8 @@ class ChatPredictor:
 
 def _marks(model: Any, tokens: ModelTokenizer) -> tuple[int, set[int]]:
     """The padding id, and the ids that end an answer."""
-    said = model.generation_config.eos_token_id
-    ends = set(said if isinstance(said, list) else [] if said is None else [said])
+    eos = model.generation_config.eos_token_id
+    ends = set(eos if isinstance(eos, list) else [] if eos is None else [eos])
     ends |= set(tokens.id_of(tokens.special("eos_token")))
     pad = model.generation_config.pad_token_id
     return int(pad if pad is not None else min(ends, default=0)), ends

@@ -1,4 +1,4 @@
-"""Labels for texts, with probabilities that were calibrated when the model was finished."""
+"""Labels for texts, with calibrated probabilities."""
 
 import json
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def load(folder: Path, about: Row, options: Row) -> "LabelPredictor":
 
 
 class LabelPredictor:
-    """A classifier ready to be asked."""
+    """A loaded classifier."""
 
     rows_at_once = 8192
 
@@ -58,9 +58,9 @@ class LabelPredictor:
         self._room = length - len(self._before) - len(self._after)
 
     def predict(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        """The label or labels of each text, and the probability of every label, the likeliest first."""
+        """The label or labels of each text, and the probability of every label, the most likely first."""
         scores = self.scores([str(row["text"]) for row in rows])
-        return [self._said(chances) for chances in probabilities(scores / self._temperature, self._is_multi)]
+        return [self._answer(chances) for chances in probabilities(scores / self._temperature, self._is_multi)]
 
     def scores(self, texts: Sequence[str]) -> NDArray[np.float64]:
         """The model's scores for each text, before they become probabilities."""
@@ -72,7 +72,7 @@ class LabelPredictor:
             starts.append(len(pieces))
         return averaged(self._classifier.scores(as_array(pieces)), np.asarray(starts))
 
-    def _said(self, chances: NDArray[np.float64]) -> dict[str, Any]:
+    def _answer(self, chances: NDArray[np.float64]) -> dict[str, Any]:
         order = np.argsort(-chances, kind="stable").tolist()
         named = {self._names[at]: round(float(chances[at]), _DIGITS) for at in order}
         if self._is_multi:

@@ -1,4 +1,4 @@
-"""What every predictor is like, and which one a task has."""
+"""The protocol of predictors, and the predictor of each task."""
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -20,16 +20,16 @@ _MODULES = {"classify": "label_texts", "causal": "generate", "two-tower": "searc
 class Predictor(Protocol):
     """A loaded model."""
 
-    rows_at_once: int  # how many rows are worth handing over together
+    rows_at_once: int  # a good number of rows to pass at once
 
     def predict(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        """What the model says to each row."""
+        """The model's answer to each row."""
 
 
 def load_predictor(folder: Path, task: str, about: Row, options: Row) -> Predictor:
     """Load the model of a folder."""
     if task not in _MODULES:
-        raise RequestError(f"there is no task {task!r}", seen=f"tasks: {', '.join(_MODULES)}")
+        raise RequestError(f"unknown task {task!r}", seen=f"tasks: {', '.join(_MODULES)}")
     module = import_module(f"holdfast.engine.predict.{_MODULES[task]}")
     device = choose_device(options.get("device"))
     try:
@@ -38,32 +38,32 @@ def load_predictor(folder: Path, task: str, about: Row, options: Row) -> Predict
         raise RequestError(
             f"the model in {folder} cannot be loaded",
             seen=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
-            try_next=("check that all its files are there and whole",),
+            try_next=("check that all its files are present and complete",),
         ) from error
     return predictor
 
 
 def choose_device(asked: str | None) -> str:
-    """The device that was asked for, or the fastest that is sure to work."""
+    """The requested device; by default CUDA if available, otherwise the CPU."""
     if asked in (None, "", "auto"):
         return "cuda" if torch.cuda.is_available() else "cpu"
     kind = str(asked).partition(":")[0]
     has = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}.get(kind)
     if has is None:
-        raise RequestError(f"there is no device {asked!r}", seen="allowed: auto, cpu, cuda, mps")
+        raise RequestError(f"unknown device {asked!r}", seen="allowed: auto, cpu, cuda, mps")
     if not has:
-        raise MachineError(f"this machine has no {kind} device that torch can use", try_next=("--device cpu",))
+        raise MachineError(f"torch cannot use a {kind} device on this machine", try_next=("use --device cpu",))
     return str(asked)
 
 
 def token_array(tokens: ModelTokenizer, texts: Sequence[str], length: int) -> TokenArray:
-    """Texts with the marks around them, each cut to a length."""
+    """Texts with their special tokens, each truncated to a length."""
     before, after = tokens.marks
     room = length - len(before) - len(after)
     return as_array([[*before, *body[:room], *after] for body in tokens.encode(texts)])
 
 
 def as_array(pieces: Sequence[Sequence[int]]) -> TokenArray:
-    """Token ids one after the other."""
+    """Lists of token ids as one array."""
     ends = np.cumsum([0, *map(len, pieces)])
     return TokenArray(np.concatenate([np.asarray(piece, dtype=np.int32) for piece in pieces]), ends)

@@ -1,6 +1,6 @@
 """Searches a corpus with the towers of a finished model: the run's own passages, or those of a given file.
 
-Embeddings of a run's corpus are kept in its folder, so that the second question is answered at once.
+The embeddings of a run's corpus are cached in its folder, so that the second query is answered at once.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from holdfast.engine.retrieval import search
 from holdfast.engine.tower_folder import finished_text_towers
 from holdfast.engine.towers import TextTower, embed_all
 
-_KEPT = "search"  # folder of kept embeddings, in the run's
+_CACHE = "search"  # folder of cached embeddings, in the run folder
 _DIGITS = 4
 
 
@@ -35,7 +35,7 @@ def load(folder: Path, about: Row, options: Row) -> "CorpusSearch":
     """Load the towers, and open the corpus."""
     if about.get("form") == "vectors":
         raise RequestError(
-            "these towers take vectors, not texts", seen=str(folder), try_next=("load them in a script of your own",)
+            "this model takes vectors, not texts", seen=str(folder), try_next=("load its towers in your own script",)
         )
     settings = AttemptSettings(task="two-tower", model=str(folder), prepared="", run="", device=options["device"])
     towers = finished_text_towers(settings)
@@ -46,14 +46,14 @@ def load(folder: Path, about: Row, options: Row) -> "CorpusSearch":
     if options.get("corpus"):
         model.read_corpus(Path(options["corpus"]))
     elif options.get("prepared") and Path(options["prepared"]).is_dir():
-        model.open_corpus(Path(options["prepared"]), Path(options["run"]) / _KEPT if options.get("run") else None)
+        model.open_corpus(Path(options["prepared"]), Path(options["run"]) / _CACHE if options.get("run") else None)
     else:
-        raise RequestError("there is no corpus to search", try_next=("--corpus FILE, with a passage a row",))
+        raise RequestError("there is no corpus to search", try_next=("add --corpus FILE, with one passage per row",))
     return model
 
 
 class CorpusSearch:
-    """Towers over a corpus, ready to be asked."""
+    """Loaded towers with a corpus."""
 
     rows_at_once = 1024
 
@@ -94,14 +94,14 @@ class CorpusSearch:
         return embed_all(self._towers[0 if side == "query" else -1], items, self._settings)
 
     def read_corpus(self, path: Path) -> None:
-        """Take the passages of a file."""
+        """Use the passages of a file."""
         source = open_source(path, DataRequest(path=path))
         column = names.find(names.TEXT + names.POSITIVE, source.columns)
         if column is None and len(source.columns) != 1:
             raise RequestError(
-                f"it is not clear which column of {path.name} holds the passages",
+                f"cannot tell which column of {path.name} holds the passages",
                 seen=f"columns: {', '.join(source.columns)}",
-                try_next=("name it text",),
+                try_next=("name that column text",),
             )
         column = column or source.columns[0]
         title = names.find(("title",), source.columns) if column != "title" else None
@@ -110,11 +110,11 @@ class CorpusSearch:
         ]
         self._passages = [text for text in texts if text]
         if not self._passages:
-            raise RequestError(f"{path.name} holds no passage", seen=f"column {column!r} is empty in every row")
+            raise RequestError(f"{path.name} has no passages", seen=f"column {column!r} is empty in every row")
         self._corpus_PH = self.embed(self._passages, "passage")
 
     def open_corpus(self, prepared: Path, kept: Path | None) -> None:
-        """Take the passages that the run was prepared with."""
+        """Use the passages that the run was prepared with."""
         manifest = read_manifest(prepared)
         corpus = open_tokens(prepared, "corpus")
         self._shown = corpus, TextView(self._tokens.folder, prepared)
@@ -126,7 +126,7 @@ class CorpusSearch:
             return
         self._corpus_PH = embed_all(self._towers[-1], corpus, self._settings)
         if file:
-            _keep(file, self._corpus_PH)
+            _write_cache(file, self._corpus_PH)
 
     def _text(self, at: int) -> str:
         if self._passages is not None:
@@ -138,10 +138,10 @@ class CorpusSearch:
 
 
 def _prompts(folder: Path) -> dict[str, str]:
-    """What others' models want before a text, by the file of sentence-transformers."""
+    """The prompts of other models, from the file of sentence-transformers."""
     file = folder / "config_sentence_transformers.json"
-    said = json.loads(file.read_text(encoding="utf-8")).get("prompts") or {} if file.is_file() else {}
-    return {"query": said.get("query") or "", "passage": said.get("document") or said.get("passage") or ""}
+    found = json.loads(file.read_text(encoding="utf-8")).get("prompts") or {} if file.is_file() else {}
+    return {"query": found.get("query") or "", "passage": found.get("document") or found.get("passage") or ""}
 
 
 def _key(data: str, model: Path, device: str) -> str:
@@ -151,8 +151,8 @@ def _key(data: str, model: Path, device: str) -> str:
     return digest.hexdigest()[:24]
 
 
-def _keep(file: Path, corpus_PH: Tensor) -> None:
-    """Keep embeddings for the next question; one that cannot be kept is only slower."""
+def _write_cache(file: Path, corpus_PH: Tensor) -> None:
+    """Cache embeddings for the next query; a failure only makes that slower."""
     draft = file.with_suffix(".draft")
     try:
         file.parent.mkdir(exist_ok=True)

@@ -1,8 +1,8 @@
-"""A model that stays loaded and answers one row after the other: `python -m holdfast.engine.predict.stdio_server`.
+"""A model that stays loaded and answers row after row: `python -m holdfast.engine.predict.stdio_server`.
 
-JSON lines on standard input: first the job (model, task, what is known of it, options), then a row a line. JSON lines
-on standard output: `{"ready": true}` once it is loaded, then an answer for each row, or `{"error": {...}}`. It ends
-when its input does, so it never outlives who asks.
+JSON lines on standard input: first the job (model, task, model facts, options), then one row per line. JSON lines on
+standard output: `{"ready": true}` once it is loaded, then an answer for each row, or `{"error": {...}}`. It ends when
+its input ends, so it never outlives the process that uses it.
 """
 
 import faulthandler
@@ -19,34 +19,34 @@ from holdfast.engine.process_setup import prepare_process
 def main() -> int:
     """Load the model of the first line, then answer the others."""
     faulthandler.enable()
-    # Libraries that print must not write between the answers: their output goes where errors go.
+    # Libraries that print must not write between the answers, so their output goes to standard error.
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
         os.dup2(2, 1)
         prepare_process()
-        return _talk(sys.stdin, answers)
+        return _serve(sys.stdin, answers)
 
 
-def _talk(questions: IO[str], answers: IO[str]) -> int:
+def _serve(questions: IO[str], answers: IO[str]) -> int:
     from holdfast.engine.predict.predictor import load_predictor  # after the stack dumps are armed
 
     job = json.loads(questions.readline())
     try:
         model = load_predictor(Path(job["model"]), job["task"], job["about"], job["options"])
     except HoldfastError as error:
-        _say(answers, _words(error))
+        _send(answers, _words(error))
         return error.exit_code
-    _say(answers, {"ready": True})
+    _send(answers, {"ready": True})
     for line in questions:
         try:
             said = model.predict([json.loads(line)])[0]
         except HoldfastError as error:
             said = _words(error)
-        _say(answers, said)
+        _send(answers, said)
     return 0
 
 
-def _say(answers: IO[str], said: dict[str, Any]) -> None:
-    answers.write(json.dumps(said) + "\n")
+def _send(answers: IO[str], message: dict[str, Any]) -> None:
+    answers.write(json.dumps(message) + "\n")
     answers.flush()
 
 

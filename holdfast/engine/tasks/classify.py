@@ -198,7 +198,7 @@ class Classify:
 
     def export(self, folder: Path) -> None:
         """Write the model and its tokenizer as transformers does, and the calibration temperature."""
-        self._classifier.whole_model().save_pretrained(folder)
+        self._classifier.exportable_model().save_pretrained(folder)
         AutoTokenizer.from_pretrained(self._settings.model).save_pretrained(folder)
         if self._calibration:
             write_artifact(folder, CALIBRATION, self._calibration)

@@ -132,7 +132,7 @@ class TwoTower:
         if not how or epoch < how.from_epoch or epoch == self._mined_epoch:
             return {}
         pairs = self._pairs
-        hidden = [pairs.judged["train"].hidden(query) for query in range(len(pairs.queries["train"]))]
+        hidden = [pairs.relevance["train"].hidden(query) for query in range(len(pairs.queries["train"]))]
         queries_QH, corpus_PH = self._embed_all(pairs.queries["train"], 0), self._corpus()
         if self._ranks.is_first:
             seed = self._settings.seed
@@ -194,8 +194,8 @@ class TwoTower:
         """Metrics of a split's queries, each against the whole corpus; empty if the split does not exist."""
         if split not in self._pairs.queries:
             return {}
-        queries, judged = self._pairs.queries[split], self._pairs.judged[split]
-        hidden = [judged.itself(query) for query in range(len(queries))]
+        queries, relevance = self._pairs.queries[split], self._pairs.relevance[split]
+        hidden = [relevance.itself(query) for query in range(len(queries))]
         _, rows_QK = search(self._embed_all(queries, 0), self._corpus(), DEEPEST, hidden)
         self._found[split] = rows_QK.cpu().numpy()
         return retrieval_metrics(self._found[split], self._pairs.judgements[split])

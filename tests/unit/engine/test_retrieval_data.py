@@ -34,8 +34,8 @@ def test_a_passage_that_is_the_query_itself_is_known():
     assert judged().itself(0).tolist() == []
 
 
-def test_what_may_be_wrong_is_all_that_is_not_hidden():
+def test_what_may_be_negative_is_all_that_is_not_hidden():
     for groups in (None, GROUPS):
-        allowed = judged(groups).may_be_wrong(np.arange(4), np.arange(6))
+        allowed = judged(groups).may_be_negative(np.arange(4), np.arange(6))
         for query in range(4):
             assert np.flatnonzero(~allowed[query]).tolist() == judged(groups).hidden(query).tolist()

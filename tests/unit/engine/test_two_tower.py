@@ -168,7 +168,7 @@ def test_near_misses_are_mined_once_an_epoch_and_travel_with_the_state(parts):
     third.load_state({**saved, "near_misses_epoch": torch.tensor(-1)})
     third.begin_epoch(1)  # or are found again, from the same weights
     assert torch.equal(third._mined, mined)
-    hidden = task._pairs.judged["train"]
+    hidden = task._pairs.relevance["train"]
     for example in range(96):
         assert not set(mined[example].tolist()) & set(hidden.hidden(example).tolist())
 
@@ -220,7 +220,7 @@ def test_the_first_token_is_used_where_the_model_says_so(calm_parts, tmp_path):
         task.model.eval()
         torch.testing.assert_close(task.model.towers[0]([text]), expected)
     (model / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_lasttoken": True}))
-    with pytest.raises(RequestError, match="pools"):
+    with pytest.raises(RequestError, match="pooling"):
         load_task(settings_for((model, calm_parts[1])))
 
 
@@ -267,5 +267,5 @@ def test_wrong_options_are_refused_all_at_once(parts):
     wrong = {"tower": "shared", "same_article": "kept", "mining": {"windows": 3, "first_rank": 9, "last_rank": 9}}
     with pytest.raises(RequestError) as refused:
         load_task(settings_for(parts, options=wrong))
-    for word in ("tower is unknown", "'kept'", "mining.windows is unknown", "ranks 9 to 9"):
+    for word in ("tower is unknown", "'kept'", "mining.windows is unknown", "from 9 to 9"):
         assert word in refused.value.seen
