@@ -27,7 +27,7 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/pytest tests/unit tests/hazards
 
-lab: $(READY)  # the quick half, three at a time since most of them wait; prints the table of faults
+lab: $(READY)  # the quick half, three at a time because most of them wait; prints the table of faults
 	$(BIN)/pytest tests/lab -n 3 -m "not wheels and not full"
 
 lab-all: $(READY)  # HOLDFAST_LAB_PYTHON names an interpreter with lightning, trl and sentence-transformers
@@ -35,7 +35,7 @@ lab-all: $(READY)  # HOLDFAST_LAB_PYTHON names an interpreter with lightning, tr
 	$(BIN)/python tools/numbers.py
 
 cluster: PARTS := munge slurmctld slurmd slurm-client
-cluster: $(READY) parts  # runs as Ray tasks, and as a job of a real Slurm, which wants root; about 10 minutes
+cluster: $(READY) parts  # runs as Ray tasks, and as a job of a real Slurm, which needs root; about 10 minutes
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[ray]' -c constraints.txt
 	$(BIN)/pytest tests/lab/test_ray.py tests/lab/test_slurm.py -rs
 
@@ -47,7 +47,7 @@ service-all: $(READY) parts
 	$(BIN)/pytest tests/service -m "not wheels"
 	$(BIN)/pytest tests/browser -m "not wheels"
 
-parts:  # what a target wants of the system, such as databases, brokers and a browser; what cannot be installed is skipped by the tests, with the reason
+parts:  # system packages for a target: databases, brokers, a browser; tests without their parts are skipped with the reason
 	@missing=""; for part in $(PARTS); do dpkg -s $$part >/dev/null 2>&1 || missing="$$missing $$part"; done; \
 	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  (timeout 120 apt-get update -qq && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 timeout 600 apt-get install -qq --no-install-recommends $$missing) \
@@ -65,11 +65,11 @@ numbers: $(READY)  # docs/numbers.md and docs/simulation.md and their charts, fr
 	$(BIN)/python tools/numbers.py
 	$(BIN)/python perf/simulate.py
 
-docs: $(READY)  # pages that need no network, in build/docs; a link that leads nowhere is an error
+docs: $(READY)  # pages that need no network, in build/docs; a broken link is an error
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[docs]' -c constraints.txt
 	$(BIN)/properdocs build --strict --config-file properdocs.yml --site-dir build/docs
 
-corpus: $(READY)  # how often the cause is named right, on real failures with confirmed causes
+corpus: $(READY)  # diagnosis accuracy on real failures with confirmed causes
 	@test -n "$(HOLDFAST_CORPUS)" || { echo "no corpus: make corpus HOLDFAST_CORPUS=FILE, one failure a line; tools/score_corpus.py says its fields"; exit 2; }
 	$(BIN)/python tools/score_corpus.py "$(HOLDFAST_CORPUS)"
 

@@ -1,8 +1,8 @@
-"""Compares what is learned: the engine and its peers on the same rows, seeds and settings, measured on the test split.
+"""Compares accuracy: the engine and its peers on the same rows, seeds and settings, evaluated on the test split.
 
 `accuracy.py CASES.json` trains each case with each seed by the engine (a real attempt) and by the peer: HF Trainer for
 classify and causal (with peft for LoRA), the model and loss of sentence-transformers for two-tower. Every run is a
-process of its own; --jobs of them at a time, since nothing is timed. A case:
+separate process; --jobs of them run at a time, because nothing is timed. A case:
 
     {"name": "pubmed", "task": "classify", "model": FOLDER, "prepared": FOLDER, "seeds": [1, 2, 3],
      "settings": {"epochs": 2, "batch_size": 16, "lr": 5e-5, ...}, "variants": {"mined": {"options": ...}}}
@@ -30,7 +30,7 @@ SHOWN = ("accuracy", "macro_f1", "micro_f1", "loss", "perplexity", "ndcg@10", "m
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One training run, or a look at the model as it came."""
+    """One training run, or an evaluation of the untrained model."""
 
     case: dict[str, Any]
     who: str
@@ -38,7 +38,7 @@ class Job:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of the engine; the peer takes what it knows of them."""
+        """The settings of the engine; the peer uses those it supports."""
         shared = {"schedule": "linear", "warmup_ratio": 0.06, "keep": "last", "eval_steps": 10**9, "save_seconds": 1e9}
         variant = self.case.get("variants", {}).get(self.who, {})
         places = {name: str(Path(self.case[name]).absolute()) for name in ("model", "prepared")}
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def run(job: Job, more: dict[str, Any]) -> dict[str, float] | None:
-    """Train in processes of their own; give the metrics on the test split, None when a process failed."""
+    """Train in separate processes; return the metrics on the test split, None if a process failed."""
     try:
         metrics = train_and_measure(job, more)
     except RuntimeError as error:
@@ -72,7 +72,7 @@ def run(job: Job, more: dict[str, Any]) -> dict[str, float] | None:
 
 
 def train_and_measure(job: Job, more: dict[str, Any]) -> dict[str, float]:
-    """One run in a folder that is then forgotten."""
+    """One run in a temporary folder."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         attempt = folder / "attempts" / "01"

@@ -1,7 +1,7 @@
-"""The peers of `accuracy.py`: trains what an attempt's settings say with HF Trainer or sentence-transformers' loss.
+"""The peers of `accuracy.py`: trains with an attempt's settings, by HF Trainer or the loss of sentence-transformers.
 
-Leaves metrics.json in the run's folder, measured by the engine's own metrics; for two-tower a model folder instead,
-which is then searched with as the engine's is.
+Writes metrics.json to the run's folder, computed with the engine's metrics; for two-tower a model folder instead, which
+is evaluated like the engine's.
 """
 
 import json
@@ -21,7 +21,7 @@ from holdfast.engine.metrics import multi_label_metrics, single_label_metrics
 
 
 def main(attempt: Path) -> None:
-    """Do what the attempt's folder asks for."""
+    """Train as the attempt's folder says."""
     if (attempt / "search.json").is_file():
         metrics = search(attempt)
     else:
@@ -55,12 +55,12 @@ def classify(settings: AttemptSettings) -> dict[str, float]:
 
 
 def causal(settings: AttemptSettings) -> dict[str, float]:
-    """HF Trainer with dynamic padding, and peft where LoRA is asked for."""
+    """HF Trainer with dynamic padding, and peft for LoRA."""
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(settings.seed)
     lora: Any = settings.options.get("lora")
-    as_came = lora and settings.uses_cuda_rng  # as people load a model for LoRA on a card
+    as_came = lora and settings.uses_cuda_rng  # the usual way to load a model for LoRA on a card
     model: Any = AutoModelForCausalLM.from_pretrained(
         settings.model, dtype=torch.bfloat16 if as_came else torch.float32
     )
@@ -160,7 +160,7 @@ def train(settings: AttemptSettings, model: Any, rows: list[dict], collate: Any)
 
 
 def instructions(settings: AttemptSettings, split: str) -> list[dict]:
-    """Texts with labels on what is to be learned."""
+    """Texts with labels on the learned tokens."""
     texts, learn = open_tokens(settings.prepared_path, split), open_array(settings.prepared_path, f"{split}.learn")
     flags = [learn[texts.starts[at] : texts.starts[at + 1]] > 0 for at in range(len(texts))]
     return [{"input_ids": texts[at], "labels": np.where(flags[at], texts[at], -100)} for at in range(len(texts))]
@@ -172,7 +172,7 @@ def labelled(rows: list[dict], unit: int = 1) -> dict[str, torch.Tensor]:
 
 
 def learned(rows: list[dict], unit: int = 1) -> dict[str, torch.Tensor]:
-    """Padded texts with a label beside each token."""
+    """Padded texts with a label for each token."""
     found = padded(rows, unit)
     labels = torch.full_like(found["input_ids"], -100)
     for at, row in enumerate(rows):

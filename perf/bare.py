@@ -1,19 +1,19 @@
 """Measures the outcome of the same faults for a training alone, in a shell loop, and with Holdfast.
 
-Each fault is brought about by the lab's own files (tests/lab/faults) in three runs of the same training:
+The lab's files (tests/lab/faults) cause each fault in three runs of the same training:
 
     bare         the command alone
-    shell loop   what people write: `until COMMAND; do sleep 1; done` around a script that saves every ten steps and
+    shell loop   the usual workaround: `until COMMAND; do sleep 1; done` around a script that saves every ten steps and
                  resumes from its newest checkpoint (trainer.train(resume_from_checkpoint=...), ckpt_path="last"). Its
-                 first round is the bare run. `torchrun --max-restarts` does the same; none of them looks at a process
-                 that is still there
+                 first round is the bare run. `torchrun --max-restarts` does the same; neither inspects a process that
+                 still exists
     holdfast     `holdfast run -- COMMAND` with the unmodified script; Holdfast's engine under its supervisor
 
-A run has finished when it ended by itself with exit code 0 and left a model; its weights are compared with those of an
-unbroken run. It hangs when it is there for a minute without computing, or has computed many times as long as it needs.
-A fault that the command alone outlives unharmed is none: it stands in the table and does not count.
-HOLDFAST_LAB_PYTHON names an interpreter with lightning and sentence-transformers; what it lacks is left out.
-`--results FILE` keeps what was seen, and cells that are in it are not run again.
+A run has finished if it exited with code 0 and left a model; its weights are compared with those of an undisturbed run.
+It hangs if it does not compute for a minute, or computes many times as long as it needs. A fault that the bare command
+survives unharmed is in the table but does not count. HOLDFAST_LAB_PYTHON names an interpreter with lightning and
+sentence-transformers; missing libraries are skipped. `--results FILE` stores the results, and cells in it are not run
+again.
 """
 
 import argparse
@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from perf.bare_subjects import ENGINE, LOADER, SCRIPTS, Seen, Subject, make_subjects
 from perf.figures import Figure, commit_and_machine, write_figures
 
-FAULTS = (  # the most telling first, for a run that is cut short
+FAULTS = (  # the most informative first, in case the run is interrupted
     *((name, "step") for name in ("SIGKILL", "SIGSTOP", LOADER, "nan", "SIGSEGV", "deadlock")),
     *((name, phase) for phase in ("import", "first step") for name in ("SIGKILL", "SIGSTOP")),
     *((name, "step") for name in ("SIGABRT", "livelock")),
@@ -42,15 +42,18 @@ WAYS = ("bare", "shell loop", "holdfast")
 
 
 def main() -> None:
-    """Run every cell that is not known yet, print the table, write page and ledger."""
+    """Run all missing cells, print the table, write the page and the ledger."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, help="JSON lines; kept and gone on with")
+    parser.add_argument("--results", type=Path, help="JSON lines; results are stored here and reused")
     parser.add_argument(
-        "--minutes", type=float, default=float("inf"), help="begin no cell after that time; 0 only writes what is known"
+        "--minutes",
+        type=float,
+        default=float("inf"),
+        help="start no cell after this time; 0 only writes existing results",
     )
     parser.add_argument("--subjects", default=",".join((ENGINE, *SCRIPTS)), help="divided by commas")
-    parser.add_argument("--at-once", type=int, default=3, help="cells; most of them wait")
-    parser.add_argument("--card", action="store_true", help="on a CUDA card, which the scripts take by themselves")
+    parser.add_argument("--at-once", type=int, default=3, help="cells at a time; most of them wait")
+    parser.add_argument("--card", action="store_true", help="on a CUDA card, which the scripts use automatically")
     parser.add_argument("--page", type=Path, help="write the table here, as a page of the documentation")
     parser.add_argument("--no-ledger", action="store_true")
     options = parser.parse_args()
@@ -75,7 +78,7 @@ def main() -> None:
 
 
 class Results:
-    """What was seen, in a file as well."""
+    """The results, also in a file."""
 
     def __init__(self, path: Path):
         self._path, self._lock = path, threading.Lock()
@@ -87,7 +90,7 @@ class Results:
         return any((one.subject, one.fault, one.phase) == (subject, fault, phase) for one in self.seen)
 
     def add(self, seen: list[Seen]) -> None:
-        """Keep what a cell showed."""
+        """Store the result of a cell."""
         with self._lock, self._path.open("a", encoding="utf-8") as file:
             for one in seen:
                 self.seen.append(one)

@@ -1,4 +1,4 @@
-"""The trainings of `bare.py`: run alone, once more after an end, and with Holdfast, each with a fault of the lab."""
+"""The trainings of `bare.py`: run alone, restarted after each exit, and with Holdfast, each with a fault of the lab."""
 
 import contextlib
 import os
@@ -24,8 +24,8 @@ from tests.lab.supervised import supervise, weights
 from tests.lab.test_run_engine import STRIKE, Unbroken, job
 from tests.lab.test_run_frameworks import DEADLOCK, FRAMEWORKS, VARIABLES, WORKERS, model_weights
 
-QUIET_SECONDS = 60.0  # without a second of processor time it hangs, however crowded the machine is
-MOST_CPU_SECONDS = 75.0  # many times what an unbroken run needs
+QUIET_SECONDS = 60.0  # less than a second of CPU time in this long is a hang, however busy the machine is
+MOST_CPU_SECONDS = 75.0  # many times what an undisturbed run needs
 ROUNDS = 5  # of the shell loop
 STEP = 18
 LOADER = "loader deadlock"
@@ -51,7 +51,7 @@ _LIGHTNING_RESUMES = (
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What came of one fault in one way of running."""
+    """The outcome of one fault in one way of running."""
 
     subject: str
     fault: str
@@ -64,14 +64,14 @@ class Seen:
 
 
 class Subject:
-    """One training that can be run bare, again after an end, and with Holdfast."""
+    """One training that can run bare, in a shell loop, and with Holdfast."""
 
     def __init__(self, name: str, folder: Path):
         self.name, self._folder, self._unbroken = name, folder, ""
         self._lock = threading.Lock()
 
     def measure(self, fault: str, phase: str) -> list[Seen]:
-        """Bring one fault about in each way; nothing where this training cannot have it."""
+        """Cause one fault in each way; nothing if this training cannot have it."""
         if not self.can_have(fault):
             return []
         with self._lock:
@@ -84,7 +84,7 @@ class Subject:
             hows.append("hung" if code is None else f"exit {code}")
             if number == 1:
                 seen.append(self._seen(fault, phase, "bare", code, self.bare_weights(place), hows))
-            if not code:  # finished, or hung and nobody looks
+            if not code:  # finished, or hung without supervision
                 break
             time.sleep(1)
         seen.append(self._seen(fault, phase, "shell loop", code, self.bare_weights(place), hows))
@@ -96,19 +96,19 @@ class Subject:
         raise NotImplementedError
 
     def unbroken(self) -> str:
-        """The weights of a run that nothing disturbs."""
+        """The weights of an undisturbed run."""
         raise NotImplementedError
 
     def run_once(self, place: Path, number: int, fault: str, phase: str) -> int | None:
-        """Run the command once; its exit code, None where it hung."""
+        """Run the command once; return its exit code, None if it hung."""
         raise NotImplementedError
 
     def bare_weights(self, place: Path) -> str | None:
-        """The model that is there, if any."""
+        """The model, if there is one."""
         raise NotImplementedError
 
     def run_held(self, place: Path, fault: str, phase: str) -> tuple[int, float | None, str | None]:
-        """Run with Holdfast; the exit code, when the fault was noticed, and the model."""
+        """Run with Holdfast; return the exit code, when the fault was detected, and the model."""
         raise NotImplementedError
 
     def _seen(
@@ -127,22 +127,22 @@ class Subject:
 
 
 class Engine(Subject):
-    """Our engine, which goes on from its own checkpoints however it is started."""
+    """Holdfast's engine, which resumes from its own checkpoints however it is started."""
 
     def __init__(self, folder: Path, device: str):
         super().__init__(ENGINE, folder)
         self._device, self._parts = device, Unbroken(folder / "parts", device)
 
     def can_have(self, fault: str) -> bool:
-        """It has no loader that could deadlock, and NaN cannot be put into its weights from outside."""
+        """It has no loader that could deadlock, and NaN cannot be injected into its weights."""
         return fault not in (LOADER, "nan")
 
     def unbroken(self) -> str:
-        """As the lab makes it."""
+        """The command as in the lab."""
         return self._parts.weights("classify")
 
     def run_once(self, place: Path, number: int, fault: str, phase: str) -> int | None:
-        """One attempt with nobody watching."""
+        """One attempt without a supervisor."""
         run = place / "bare"
         attempt = attempt_folder(run, number)
         attempt.mkdir(parents=True)
@@ -187,7 +187,7 @@ class Script(Subject):
         return True
 
     def unbroken(self) -> str:
-        """The script as it is, alone."""
+        """The unmodified script, alone."""
         place = self._folder / "unbroken"
         place.mkdir()
         code = run_bare(self._command(self._script, place / "out"), place, os.environ | VARIABLES)
@@ -204,7 +204,7 @@ class Script(Subject):
         return _weights_in(place / "out", model_weights)
 
     def run_held(self, place: Path, fault: str, phase: str) -> tuple[int, float | None, str | None]:
-        """The script as it is, under `holdfast run`."""
+        """The unmodified script, under `holdfast run`."""
         command = self._command(self._script, place / "out", *self._more(fault))
         done = supervise(place / "run", *command, **self._variables(place, fault, phase))
         noticed = done.outcomes[0].noticed_after_seconds if done.outcomes else None
@@ -225,7 +225,7 @@ class Script(Subject):
 
 
 def make_subjects(folder: Path, wanted: list[str], device: str) -> list[Subject]:
-    """The trainings that are wanted and that this machine can run; scripts take a card by themselves."""
+    """The selected trainings that this machine can run; scripts use a card automatically."""
     made: list[Subject] = []
     for name in wanted:
         place = folder / name.replace(" ", "-")
@@ -235,12 +235,12 @@ def make_subjects(folder: Path, wanted: list[str], device: str) -> list[Subject]
         elif has_library(FRAMEWORKS[SCRIPTS[name]].library):
             made.append(Script(name, place))
         else:
-            print(f"{name} is left out: HOLDFAST_LAB_PYTHON has no {FRAMEWORKS[SCRIPTS[name]].library}")
+            print(f"{name} is skipped: HOLDFAST_LAB_PYTHON has no {FRAMEWORKS[SCRIPTS[name]].library}")
     return made
 
 
 def run_bare(command: tuple[str, ...], folder: Path, environment: Mapping[str, str]) -> int | None:
-    """Run a command with nobody watching; give its exit code, None when it hangs."""
+    """Run a command without a supervisor; return its exit code, None if it hangs."""
     with (folder / "output.txt").open("ab") as output:
         process = subprocess.Popen(
             command,
@@ -268,7 +268,7 @@ def run_bare(command: tuple[str, ...], folder: Path, environment: Mapping[str, s
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Processor time of a process and of all below it."""
+    """CPU time of a process and its descendants."""
     used = 0.0
     with contextlib.suppress(psutil.Error):
         for one in (root := psutil.Process(pid), *root.children(recursive=True)):
@@ -278,7 +278,7 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def _weights_in(folder: Path, read: Callable[[Path], str] = weights) -> str | None:
-    """The fingerprint of a model; None where there is none."""
+    """The fingerprint of a model, or None."""
     try:
         return read(folder)
     except AssertionError:

@@ -1,10 +1,10 @@
-"""Times the three tasks on a CUDA card: the engine and its peers, each in a process of its own, in turns of many steps.
+"""Times the three tasks on a CUDA card: the engine and its peers, each in its own process, in turns of many steps.
 
 classify: BERT-base shape, texts of log-normal lengths (mean 92 tokens); HF Trainer and Lightning. causal: SmolLM2-135M,
 LoRA or full; HF Trainer and TRL (with peft). two-tower: MiniLM-L6; the model and loss of sentence-transformers in a
-plain loop, which is quicker than its trainer. Peers run as people run them, and tuned: texts of like length together,
-padded to a few lengths, fused optimizer, tf32, compiled where that is quicker for them. bf16 for all. Weights are
-random without --model and texts without --prepared; neither changes the time of a step.
+plain loop, which is faster than its trainer. Peers run in their usual configuration, and tuned: texts of similar length
+together, padded to a few lengths, fused optimizer, tf32, compiled if that is faster for them. bf16 for all. Weights are
+random without --model and texts without --prepared; neither affects the time of a step.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def needed(options: argparse.Namespace, model: Path, prepared: Path) -> tuple[float, float]:
-    """Tokens of an example in the mean, and the GFLOP of its products."""
+    """Mean tokens per example, and the GFLOP of its products."""
     from causal_cpu import lengths
     from matrix_rate import classifier_gflop, encoder_gflop, language_gflop
     from two_tower import pair_tokens
@@ -87,7 +87,7 @@ def work_ours(options: argparse.Namespace) -> None:
 
 
 def work_products_alone(options: argparse.Namespace) -> None:
-    """Nothing but products of matrices."""
+    """Only matrix products."""
     from matrix_rate import work_products
 
     work_products("cuda", None)
@@ -135,7 +135,7 @@ def work_hf(options: argparse.Namespace) -> None:
 
 
 def classifier_of(options: argparse.Namespace) -> tuple[Any, list[dict], Any]:
-    """A classifier as people load it, its rows, and how they are padded."""
+    """A classifier loaded in the usual way, its rows, and how they are padded."""
     import json
 
     from accuracy_peers import labelled
@@ -150,7 +150,7 @@ def classifier_of(options: argparse.Namespace) -> tuple[Any, list[dict], Any]:
 
 
 def language_model_of(options: argparse.Namespace) -> tuple[Any, list[dict], Any]:
-    """A language model as people load it, its rows, and how they are padded."""
+    """A language model loaded in the usual way, its rows, and how they are padded."""
     import torch
     from accuracy_peers import instructions, learned
     from transformers import AutoModelForCausalLM
@@ -186,7 +186,7 @@ def work_st(options: argparse.Namespace) -> None:
     corpus, queries = open_tokens(options.prepared, "corpus"), open_tokens(options.prepared, "train")
     qrels = open_array(options.prepared, "train.qrels")
     lengths = corpus.lengths[qrels[:, 1]]
-    order = DataOrder(lengths, options.batch, 42, 50 if options.tuned else 1)  # tuned: pairs of like length together
+    order = DataOrder(lengths, options.batch, 42, 50 if options.tuned else 1)  # tuned: pairs of similar length together
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, weight_decay=0.01, fused=options.tuned or None)
     pace = Pace()
     model.train()
@@ -206,7 +206,7 @@ def work_st(options: argparse.Namespace) -> None:
 
 
 def make_model(task: str, folder: Path) -> Path:
-    """The shape that the task is timed with and random weights; a language model's are in bf16, as real ones are."""
+    """The model shape of the task with random weights; those of a language model are in bf16, like real ones."""
     import torch
     from causal_cpu import make_model as make_language_model
     from transformers import AutoModelForCausalLM, BertConfig, BertModel
@@ -223,7 +223,7 @@ def make_model(task: str, folder: Path) -> Path:
 
 
 def make_texts(options: argparse.Namespace, model: Path, folder: Path) -> Path:
-    """Random texts of lengths as people have them, prepared for the engine."""
+    """Random texts of realistic lengths, prepared for the engine."""
     import causal_cpu
     import classify_cpu
     import two_tower

@@ -1,8 +1,8 @@
-"""Times instruction tuning of SmolLM2-135M on the CPU, 8 texts a step: the engine, HF Trainer and TRL (peft for LoRA).
+"""Times instruction tuning of SmolLM2-135M on the CPU, 8 texts per step: the engine, HF Trainer, TRL (peft for LoRA).
 
-The same texts, cut at the same length, loss on the answers alone. Without --model the weights are random, and without
---prepared the texts are too, with the lengths of short human-written instructions (median 80 tokens, 46 % answer);
-neither changes the time of a step. fp32, AdamW, clipping at 1.
+The same texts, truncated at the same length, with the loss on answers only. Without --model the weights are random, and
+without --prepared the texts are too, with the lengths of short human-written instructions (median 80 tokens, 46 %
+answer); neither affects the time of a step. fp32, AdamW, clipping at 1.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from pathlib import Path
 BATCH = 8
 OURS = "holdfast"
 LORA = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}
-CALM = {"GOMP_SPINCOUNT": "1000"}  # as good for them on a busy machine as for us; see engine.process_setup
+CALM = {"GOMP_SPINCOUNT": "1000"}  # helps the peers on a busy machine as much as the engine; see engine.process_setup
 TRL = "TRL SFTTrainer"
 PEERS = {"HF Trainer, dynamic padding": [], "HF Trainer, grouped by length": ["--grouped"]}
 
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def work_products_alone(options: argparse.Namespace) -> None:
-    """Nothing but products of matrices."""
+    """Only matrix products."""
     from matrix_rate import work_products
 
     work_products("cpu", options.threads)
@@ -90,7 +90,7 @@ def work_trl(options: argparse.Namespace) -> None:
 
 
 def lengths(prepared: Path) -> tuple[float, float]:
-    """Tokens of a text, and how many of them are learned, in the mean."""
+    """Mean tokens per text, and how many of them are learned."""
     from holdfast.data.shards import open_array, open_tokens
 
     texts = open_tokens(prepared, "train")
@@ -98,7 +98,7 @@ def lengths(prepared: Path) -> tuple[float, float]:
 
 
 def labelled(prepared: Path) -> list[dict]:
-    """The texts, with labels on what is to be learned."""
+    """The texts, with labels on the learned tokens."""
     from holdfast.data.shards import open_array, open_tokens
 
     texts, learn = open_tokens(prepared, "train"), open_array(prepared, "train.learn")
@@ -139,7 +139,7 @@ def make_model(folder: Path) -> None:
 
 
 def make_texts(folder: Path, count: int = 1000) -> None:
-    """Random texts; those of a chat begin alike."""
+    """Random texts; those of a chat have the same beginning."""
     import numpy as np
 
     from holdfast.data.shards import write_tokens

@@ -1,15 +1,14 @@
-"""Measures what checkpoints cost and what they save: time of a save, its share of training, work lost at a kill.
+"""Measures the cost and benefit of checkpoints: time of a save, its share of training, work lost at a kill.
 
-*Cost*: one process trains the same steps again and again in blocks. One begins with a save and lasts until that is on
-the disk, the next has none, a third has none either and gives the noise; who comes first changes. The difference is
-what a save really takes from training: the loop that waits for the copy, the processor that the writer uses, caches,
-the disk. Divided by the time that the engine leaves between two saves at that cost it is the share of step time. The
-processor time is the same on a crowded machine, where the clock is not. The *stall* is what the loop waits for alone.
+*Cost*: one process trains the same steps again and again in blocks. The first begins with a save and lasts until that
+is on disk, the second has none, a third without a save measures the noise; their order changes. The difference is the
+real cost of a save: the loop that waits for the copy, the CPU time of the writer, caches, the disk. Divided by the
+interval that the engine leaves between saves at that cost, it is the share of step time. CPU time stays the same on a
+busy machine, wall time does not. The *stall* is only the time that the loop waits.
 
-*Work lost*: the engine trains under its supervisor at its own cadence and is killed by SIGKILL at random moments. Lost
-is the time from the last step that the next attempt did not have to do again to the kill. A run that is killed often
-never gets old, so the same is also asked of one run that is left alone: at every tenth of a second, what would a kill
-cost now?
+*Work lost*: the engine trains under its supervisor with its default save interval and is killed with SIGKILL at random
+moments. The loss is the time from the last step that the next attempt did not repeat to the kill. A run that is killed
+often never gets old, so an undisturbed run is measured too: every tenth of a second, what would a kill cost now?
 """
 
 import argparse
@@ -39,21 +38,21 @@ BLOCK_SECONDS = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What so many steps took."""
+    """The time of a block of steps."""
 
     seconds: float
     cpu_seconds: float  # of all threads
 
 
 def main() -> None:
-    """Measure what is asked for, print it and add it to the ledger."""
+    """Measure, print the figures and add them to the ledger."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="otherwise a tiny one")
     parser.add_argument("--parts", default="cost,kills,left alone", help="divided by commas")
     parser.add_argument("--pairs", type=int, default=PAIRS, help="of blocks")
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--longest", type=float, default=45.0, help="seconds of steps before a kill, at the most")
-    parser.add_argument("--alone-seconds", type=float, default=150.0, help="that the run is left alone")
+    parser.add_argument("--longest", type=float, default=45.0, help="maximum seconds of steps before a kill")
+    parser.add_argument("--alone-seconds", type=float, default=150.0, help="of the undisturbed run")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--no-ledger", action="store_true")
     options = parser.parse_args()
@@ -87,7 +86,7 @@ def cost(run: Path, settings: dict[str, object], pairs: int) -> list[Figure]:
     from holdfast.engine.tasks import load_task
 
     run.mkdir()
-    made = AttemptSettings(**settings, run=str(run))  # type: ignore[arg-type]  # settings as a benchmark has them
+    made = AttemptSettings(**settings, run=str(run))  # type: ignore[arg-type]  # the benchmark's settings
     made.use_threads()
     loop = Loop(load_task(made), made, BeatWriter(run / BEAT), EventLog(run / EVENTS))
     stalls: list[float] = []
@@ -148,7 +147,7 @@ def cost(run: Path, settings: dict[str, object], pairs: int) -> list[Figure]:
 
 
 def kills(run: Path, settings: dict[str, object], options: argparse.Namespace) -> list[Figure]:
-    """Kill a supervised run at random moments; say what had to be done again."""
+    """Kill a supervised run at random moments; return the repeated work."""
     draws, lost = random.Random(options.seed), []
 
     def disturb(number: int) -> bool:
@@ -166,7 +165,7 @@ def kills(run: Path, settings: dict[str, object], options: argparse.Namespace) -
 
 
 def left_alone(run: Path, settings: dict[str, object], seconds: float) -> list[Figure]:
-    """Ask of an undisturbed run what a kill would cost, again and again."""
+    """Measure repeatedly what a kill of an undisturbed run would cost."""
     lost = []
 
     def disturb(number: int) -> bool:
@@ -187,7 +186,7 @@ def _lost(what: str, seconds: list[float]) -> list[Figure]:
 
 
 def _supervise(run: Path, settings: dict[str, object], disturb) -> None:
-    """Supervise a run, and let `disturb(attempt number)` do its work beside it until it says that it is enough."""
+    """Supervise a run while `disturb(attempt number)` runs in parallel, until it returns that it is done."""
     from holdfast.planning.ladders import engine_ladder
     from holdfast.runs.engine_child import EngineChildren
     from holdfast.runs.supervise import RunSpec, StopRequest, supervise
@@ -218,18 +217,18 @@ def _supervise(run: Path, settings: dict[str, object], disturb) -> None:
         )
         result = supervise(run, job, on_event=children.listening(lambda event, details: None), stop=stop)
         helper.join(10)
-        if helper.is_alive():  # it waits for a step that will never come
+        if helper.is_alive():  # it waits for a step that never comes
             raise RuntimeError(f"the run ended by itself: {result.sentence}")
 
 
 def _lost_seconds(run: Path, number: int, at: float) -> float:
-    """From the last step that was kept, as the next attempt found it, to the kill."""
+    """The time from the last kept step, as the next attempt found it, to the kill."""
     resumed = [event for event in read_events(attempt_folder(run, number + 1) / EVENTS) if isinstance(event, Resumed)]
-    return at - _kept_until(run, number, int(str(resumed[0]["step"])) if resumed else 0)
+    return at - _kept_until(run, number, resumed[0].step if resumed else 0)
 
 
 def _kept_until(run: Path, number: int, step: int) -> float:
-    """When the attempt had done the last step before this one; its start where an earlier attempt did it."""
+    """When the attempt finished the step before this one; its start if an earlier attempt did that step."""
     for event in read_events(attempt_folder(run, number) / EVENTS):
         if isinstance(event, TrainingStarted):
             found = event.time
@@ -252,7 +251,7 @@ def _pid(run: Path, number: int) -> int:
 
 
 def _wait_for_step(run: Path, number: int) -> None:
-    """Wait until an attempt has done its first step."""
+    """Wait until an attempt has finished its first step."""
     from holdfast.core.heartbeat import read_beat
 
     while not ((beat := read_beat(attempt_folder(run, number) / BEAT)) and beat.phase == "step"):

@@ -1,7 +1,7 @@
-"""Times classifiers of MiniLM-L6 shape on the CPU, 16 sentences a step: the engine, HF Trainer and Lightning.
+"""Times classifiers of MiniLM-L6 shape on the CPU, 16 sentences per step: the engine, HF Trainer and Lightning.
 
 Without --model the weights are random, and without --prepared the texts are too, with the lengths of sentences from
-medical abstracts (median 34 tokens): neither changes the time of a step. fp32, AdamW, dropout 0.1, clipping at 1.
+medical abstracts (median 34 tokens): neither affects the time of a step. fp32, AdamW, dropout 0.1, clipping at 1.
 """
 
 import argparse
@@ -17,7 +17,7 @@ PEERS = {
     "HF Trainer, grouped by length": ["--grouped"],
     "HF Trainer, grouped, one thread": ["--grouped", "--threads", "1"],
 }
-# Slower for them wherever it was tried; with --all, as compiling takes minutes.
+# Slower in every test; only with --all, because compiling takes minutes.
 MORE_PEERS = {
     "HF Trainer, grouped, 2 processes": ["--grouped", "--threads", "1", "--processes", "2"],
     "HF Trainer, grouped, compiled": ["--grouped", "--compile"],
@@ -49,7 +49,7 @@ def main() -> None:
             Contestant(OURS, [*given, "--worker", "ours"]),
             Contestant(PRODUCTS, [*given, "--worker", "products"]),
         ]
-        # As good for them on a busy machine as for us; see engine.process_setup.
+        # Helps the peers on a busy machine as much as the engine; see engine.process_setup.
         calm = {"GOMP_SPINCOUNT": "1000"}
         for peer, more in (PEERS | (MORE_PEERS if options.all else {})).items():
             start = ["-m", "torch.distributed.run", "--nproc-per-node", "2"] if "--processes" in more else []
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def work_products_alone(options: argparse.Namespace) -> None:
-    """Nothing but products of matrices."""
+    """Only matrix products."""
     from matrix_rate import work_products
 
     work_products("cpu", options.threads)
@@ -105,7 +105,7 @@ def work_hf(options: argparse.Namespace) -> None:
 
 
 def collate(rows: list[dict], pad: int | None) -> dict:
-    """Pad to the longest text of the batch, or cut and pad to a fixed length."""
+    """Pad to the longest text of the batch, or truncate and pad to a fixed length."""
     import torch
 
     longest = pad or max(len(row["input_ids"]) for row in rows)
@@ -128,7 +128,7 @@ def make_model(folder: Path) -> None:
 
 
 def make_texts(folder: Path, count: int = 4000, center: float = 3.5, spread: float = 0.46, longest: int = 200) -> None:
-    """Random texts with the lengths and about the vocabulary of so many sentences."""
+    """Random texts with realistic sentence lengths and vocabulary."""
     import numpy as np
 
     from holdfast.data.shards import write_tokens
@@ -154,7 +154,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--grouped", action="store_true")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--all", action="store_true", help="also HF Trainer's settings that were found to be slower")
+    parser.add_argument("--all", action="store_true", help="also HF Trainer settings that are known to be slower")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""Times how soon the command line answers, each beside a bare interpreter in the same run. Prints medians.
+"""Times how soon the command line responds, compared with a bare interpreter in the same run. Prints medians.
 
 `help` is the whole command; `first line` is the time until any command prints something.
 """

@@ -1,7 +1,7 @@
-"""Times several trainers of the same thing: each in its own process, taking turns of a few steps, medians of all turns.
+"""Times several trainers on the same task: each in its own process, in turns of a few steps, with medians of all turns.
 
-Turns share whatever else the machine is doing, so their ratio holds on a busy machine too. Beside the wall clock,
-which decides, stands the CPU time of all threads, which other processes hardly touch.
+All turns see the same other load, so their ratio is valid on a busy machine too. The wall clock decides; the CPU time
+of all threads, which other processes hardly affect, is shown next to it.
 """
 
 import json
@@ -29,7 +29,7 @@ class Turn:
 
 
 class Contestant:
-    """A process that trains for as many steps as it is told."""
+    """A process that trains for the requested number of steps."""
 
     def __init__(self, name: str, command: list[str], env: dict[str, str] | None = None, python: str = sys.executable):
         self.name = name
@@ -42,7 +42,7 @@ class Contestant:
         )
 
     def turn(self, steps: int) -> Turn:
-        """Let it do so many steps."""
+        """Let it do this many steps."""
         assert self._process.stdin
         assert self._process.stdout
         print(steps, file=self._process.stdin, flush=True)
@@ -118,7 +118,7 @@ def report(
 ) -> None:
     """Print medians and ratios; add a line for each to the ledger.
 
-    `tokens` is the mean length of an example, `shares` what each used of the rate at which the machine multiplies.
+    `tokens` is the mean length of an example, `shares` the share of the machine's multiplication rate that each used.
     """
     medians = {name: statistics.median(map(_rate, found)) for name, found in turns.items()}
     load = " ".join(f"{value:.1f}" for value in os.getloadavg())
@@ -128,7 +128,7 @@ def report(
         ratio = medians[ours] / medians[name]
         used = f"   {shares[name][0]:4.1f} % of the matrix rate" if shares else ""
         rate = f"{medians[name]:7.2f} examples/s {medians[name] * tokens:8.0f} tokens/s"
-        print(f"  {name:<34} {rate}   ours {ratio:5.2f}x   {cpu:6.1f} ms CPU an example{used}")
+        print(f"  {name:<34} {rate}   ours {ratio:5.2f}x   {cpu:6.1f} ms CPU per example{used}")
     medians_of = {name: (medians[name], len(found)) for name, found in turns.items()}
     figures = [Figure(name, "examples/s", rate, rounds) for name, (rate, rounds) in medians_of.items()]
     if tokens:
@@ -139,7 +139,7 @@ def report(
 
 
 def run_engine(task: str, model: Path, prepared: Path, threads: int | None, **more: object) -> None:
-    """Run the engine's own loop, in turns, for ever."""
+    """Run the engine's loop, in turns, until stopped."""
     from holdfast.engine.process_setup import prepare_process
 
     prepare_process()
@@ -167,7 +167,7 @@ def run_engine(task: str, model: Path, prepared: Path, threads: int | None, **mo
             eval_steps=10**9,
             save_seconds=1e9,
             threads=threads,
-            **more,  # type: ignore[arg-type]  # settings as a benchmark has them
+            **more,  # type: ignore[arg-type]  # the benchmark's settings
         )
         settings.use_threads()
         loop = Paced(
@@ -205,7 +205,7 @@ def paced_trainer(batch_size: int) -> Callable[..., Any]:
 
 
 def paced_callback(batch_size: int) -> Any:
-    """Lets any trainer of HF's kind take turns."""
+    """Lets any trainer with HF's interface take turns."""
     from transformers import TrainerCallback
 
     pace = Pace()
@@ -221,7 +221,7 @@ def paced_callback(batch_size: int) -> Any:
 
 
 def _wait_for_card() -> None:
-    """Work on a card goes on after the call that started it."""
+    """Work on a card continues after the call that started it."""
     torch = sys.modules.get("torch")
     if torch and torch.cuda.is_available():
         torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""Adds figures to the ledger: the day, the commit, the machine with its load, then what was measured."""
+"""Adds figures to the ledger: date, commit, machine with its load, and the measurement."""
 
 import csv
 import datetime
@@ -22,7 +22,7 @@ class Figure:
 
 
 def commit_and_machine(device: str = "cpu") -> tuple[str, str]:
-    """What was measured, and where; HOLDFAST_COMMIT names the commit in a copy without one."""
+    """The commit and the machine; HOLDFAST_COMMIT names the commit in a copy without git."""
     asked = ["git", "rev-parse", "--short", "HEAD"]
     commit = os.environ.get("HOLDFAST_COMMIT") or subprocess.run(asked, capture_output=True, text=True).stdout.strip()
     if device.startswith("cuda"):

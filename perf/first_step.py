@@ -1,11 +1,10 @@
-"""Measures how soon training begins: from the command to the end of the first step, ours against a Trainer script.
+"""Measures how soon training starts: from the command to the end of the first step, Holdfast against a Trainer script.
 
-The same file and model. The script is the one of the Trainer's tutorial: load_dataset, map with the tokenizer, a split,
-train. Ours is `holdfast train`, which also surveys the data, looks at the machine and, the first time, proves its plan
-by a few steps; the first step counted is the first of the run itself. *Cold*: nothing of the data was prepared before
-and nothing is remembered of the machine. *Warm*: the same command once more; both then use what they prepared. They
-take turns. The processor time of all their processes until then is the same on a crowded machine, where the clock is
-not.
+Both use the same file and model. The script is that of the Trainer's tutorial: load_dataset, map with the tokenizer, a
+split, train. `holdfast train` also surveys the data, checks the machine and, the first time, proves its plan with a few
+steps; the first step counted is the first of the run itself. *Cold*: no data is prepared and nothing is remembered
+about the machine. *Warm*: the same command again; both then use what they prepared. They take turns. The CPU time of
+all their processes is the same on a busy machine, wall time is not.
 """
 
 import argparse
@@ -37,14 +36,14 @@ PACKAGES = ("transformers==5.22.2", "accelerate", "datasets")
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """What it took until the first step was done."""
+    """The time until the first step was done."""
 
     seconds: float
     cpu_seconds: float
 
 
 def main() -> None:
-    """Let both begin several times, cold and warm; print medians and add them to the ledger."""
+    """Start both several times, cold and warm; print medians and add them to the ledger."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="a folder")
     parser.add_argument("--data", type=Path, required=True, help="a CSV file with the columns text and label")
@@ -71,7 +70,7 @@ def main() -> None:
 
 
 def ours(folder: Path, state: str, options: argparse.Namespace) -> Begun:
-    """What it takes until the run has done a step that counts."""
+    """The time until the run has finished a step that counts."""
     run = folder / f"run-{state}"
     command = [sys.executable, "-m", "holdfast", "train", str(options.data), "--model", str(options.model)]
     command += ["--text-column", "text", "--label-column", "label", "--out", str(run), "--offline"]
@@ -81,7 +80,7 @@ def ours(folder: Path, state: str, options: argparse.Namespace) -> Begun:
 
 
 def peer(folder: Path, state: str, options: argparse.Namespace) -> Begun:
-    """What it takes until the script has done a step."""
+    """The time until the script has finished a step."""
     told = folder / f"peer-{state}.jsonl"
     script = Path(__file__).with_name("first_step_peer.py")
     command = [peer_python("trainer", *PACKAGES), str(script), str(options.model), str(options.data), str(told)]
@@ -90,7 +89,7 @@ def peer(folder: Path, state: str, options: argparse.Namespace) -> Begun:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Processor time of a process and of all below it, ended ones included."""
+    """CPU time of a process and its descendants, including ended ones."""
     root, used = psutil.Process(pid), 0.0
     for one in (root, *root.children(recursive=True)):
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -1,4 +1,4 @@
-"""The Trainer's tutorial as a script, for `first_step.py`: MODEL DATA TOLD. Writes to TOLD when a step is done."""
+"""The Trainer's tutorial as a script, for `first_step.py`: MODEL DATA EVENTS. Writes to EVENTS when a step is done."""
 
 import sys
 import time
@@ -8,7 +8,7 @@ EPOCHS, BATCH_SIZE = 3, 16
 
 
 def train(model_folder: Path, data: Path, told: Path) -> None:
-    """The same rows, model and settings as ours."""
+    """The same rows, model and settings as Holdfast's run."""
     from datasets import load_dataset
     from transformers import (
         AutoModelForSequenceClassification,

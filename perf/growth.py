@@ -1,10 +1,10 @@
-"""Measures how the preparation of data grows with its rows: its time, and the memory of all its processes.
+"""Measures how the time and memory of data preparation grow with the number of rows.
 
-`holdfast train` is started on files of more and more rows, and ended as soon as the data is prepared: it was read and
-fingerprinted, surveyed, split, tokenized and written. The clock runs from the beginning of the survey to the end of the
-preparation. Memory is what the whole tree of processes holds, shared pages counted once, looked at ten times a second;
-in it is the process with torch that waits to train, which no row touches. Each row is the first part of one real
-sentence of `--texts` and the second part of another, or of invented words.
+`holdfast train` is started on larger and larger files, and stopped as soon as the data is prepared: read,
+fingerprinted, surveyed, split, tokenized and written. The clock runs from the start of the survey to the end of the
+preparation. Memory is that of the whole process tree, with shared pages counted once, sampled ten times per second; it
+includes the spare process with torch, which does not depend on the rows. Each row is the first part of one real
+sentence of `--texts` and the second part of another, or made of random words.
 """
 
 import argparse
@@ -35,19 +35,19 @@ _LOOK_SECONDS = 0.1
 _MB = 1_000_000
 _SPLICES = {"classify": ("text",), "causal": ("prompt", "completion"), "two-tower": ("query", "passage")}
 
-Sentence = tuple[str, str]  # its label, and its words
+Sentence = tuple[str, str]  # its label and its words
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What the preparation of so many rows took."""
+    """The cost of preparing this many rows."""
 
     rows: int
     file_mb: float
     survey_seconds: float
     prepare_seconds: float
-    process_mb: float  # of the process that prepares, at its peak
-    tree_mb: float  # of all processes together, at their peak
+    process_mb: float  # peak of the preparing process
+    tree_mb: float  # peak of all processes together
 
     @property
     def seconds(self) -> float:
@@ -110,7 +110,7 @@ def read_sentences(path: Path) -> list[Sentence]:
 
 
 def invented_sentences(count: int = 18_000) -> list[Sentence]:
-    """Sentences of invented words, few of them common, as in real ones."""
+    """Sentences of random words, few of them common, as in real text."""
     draws = random.Random(0)
     words = ["".join(draws.choices("abcdefghilmnoprstu", k=draws.randint(2, 10))) for _ in range(30_000)]
     weights = [1 / (at + 1) for at in range(len(words))]
@@ -121,7 +121,7 @@ def invented_sentences(count: int = 18_000) -> list[Sentence]:
 
 
 def write_rows(path: Path, task: str, rows: int, sentences: list[Sentence]) -> None:
-    """Write a file of so many rows, the same ones each time."""
+    """Write a file with this many rows, always the same ones."""
     names = _SPLICES[task]
     with path.open("w", encoding="utf-8", newline="") as file:
         columns = [*names, *(["label"] if task == "classify" else [])]
@@ -151,7 +151,7 @@ def figures_of(costs: list[Cost]) -> list[Figure]:
 
 
 class _Look:
-    """Looks again and again at the memory of a process and all below it."""
+    """Samples the memory of a process and its descendants."""
 
     def __init__(self, pid: int):
         self._pid, self._most, self._end = pid, 0, threading.Event()
@@ -159,7 +159,7 @@ class _Look:
         self._thread.start()
 
     def end(self) -> float:
-        """Stop looking; gives the peak in MB."""
+        """Stop sampling; return the peak in MB."""
         self._end.set()
         self._thread.join()
         return self._most / _MB
@@ -178,7 +178,7 @@ def _tree(pid: int) -> list[psutil.Process]:
 
 
 def _own_bytes(process: psutil.Process) -> int:
-    """Memory of a process with its share of what several use; where the system does not tell, all of it."""
+    """Memory of a process with its share of shared pages; all of it if the system does not report the share."""
     try:
         found = process.memory_full_info()
     except psutil.Error:
@@ -187,7 +187,7 @@ def _own_bytes(process: psutil.Process) -> int:
 
 
 def _own_peak_mb(pid: int) -> float:
-    """The most that one process ever held: the kernel keeps it; 0 where it does not tell."""
+    """The peak memory of one process, recorded by the kernel; 0 if it is not available."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -219,8 +219,8 @@ def _rows(splices: int, rows: int, sentences: list[Sentence]) -> Iterator[list[s
 def _words(cost: Cost) -> str:
     return (
         f"{cost.rows:>9,} rows, {cost.file_mb:7.1f} MB: survey {cost.survey_seconds:6.1f} s, prepare "
-        f"{cost.prepare_seconds:6.1f} s, {1000 * cost.seconds / cost.rows:.3f} ms a row; peak {cost.process_mb:5.0f} "
-        f"MB in the process, {cost.tree_mb:5.0f} MB in all"
+        f"{cost.prepare_seconds:6.1f} s, {1000 * cost.seconds / cost.rows:.3f} ms per row; peak {cost.process_mb:5.0f} "
+        f"MB in the process, {cost.tree_mb:5.0f} MB in total"
     )
 
 
@@ -229,10 +229,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("--rows", type=int, nargs="+", default=SIZES)
     parser.add_argument("--format", choices=("csv", "jsonl"), default="csv")
-    parser.add_argument("--model", help="a folder or a name, as `holdfast train` takes it")
-    parser.add_argument("--texts", type=Path, help="a CSV with the columns text and label; otherwise invented words")
-    parser.add_argument("--scratch", help="a folder with room for the rows and what is made of them")
-    parser.add_argument("--no-ledger", action="store_true", help="write nothing into the ledger")
+    parser.add_argument("--model", help="a folder or a name, as for `holdfast train`")
+    parser.add_argument("--texts", type=Path, help="a CSV with the columns text and label; default: random words")
+    parser.add_argument("--scratch", help="a folder with space for the rows and the prepared data")
+    parser.add_argument("--no-ledger", action="store_true", help="do not write to the ledger")
     return parser.parse_args()
 
 

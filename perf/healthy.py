@@ -1,9 +1,9 @@
-"""Counts false kills: healthy work of every phase, alone and with both cores taken, under the product's own supervisor.
+"""Counts false kills: healthy work in every phase, alone and with both cores busy, under Holdfast's supervisor.
 
-Each kind is a script that is slow or quiet in one way that a hang could be taken for: importing, loading, a long first
+Each kind is a script that is slow or quiet in a way that could be mistaken for a hang: importing, loading, a long first
 step, compiling, evaluating, saving, resuming, a worker that sleeps, a step that sleeps, a child that works. A run that
-ends in anything but success was killed, and its words are printed. `--rounds 10` gives 220 runs; `--minutes 10` begins
-none after that time; `--results FILE` keeps what was seen, and goes on from it.
+does not succeed was killed, and its output is printed. `--rounds 10` gives 220 runs; `--minutes 10` starts none after
+that time; `--results FILE` stores the results and continues from them.
 """
 
 import argparse
@@ -46,12 +46,12 @@ class Seen:
 
 
 def main() -> None:
-    """Run every kind so often, print what was seen and add it to the ledger."""
+    """Run every kind this often, print the results and add them to the ledger."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=float("inf"))
-    parser.add_argument("--kinds", default=",".join(KINDS), help="only these, divided by commas")
-    parser.add_argument("--results", type=Path, help="JSON lines; kept and gone on with")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="only these, separated by commas")
+    parser.add_argument("--results", type=Path, help="JSON lines; results are stored here and reused")
     parser.add_argument("--no-ledger", action="store_true")
     parser.add_argument("--work", nargs=2, metavar=("KIND", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 class Results:
-    """What was seen, in a file as well."""
+    """The results, also in a file."""
 
     def __init__(self, path: Path):
         self._path, self._lock = path, threading.Lock()
@@ -77,18 +77,18 @@ class Results:
         self.seen = [Seen(**json.loads(line)) for line in lines]
 
     def count(self, kind: str, is_crowded: bool) -> int:
-        """How often this was run."""
+        """How often this kind was run."""
         return sum((one.kind, one.is_crowded) == (kind, is_crowded) for one in self.seen)
 
     def add(self, one: Seen) -> None:
-        """Keep what a run showed."""
+        """Store the result of a run."""
         with self._lock, self._path.open("a", encoding="utf-8") as file:
             self.seen.append(one)
             print(json.dumps(asdict(one)), file=file)
 
 
 def measure(folder: Path, kinds: list[str], rounds: int, deadline: float, results: Results) -> None:
-    """Run each kind so often, in each round first alone, then with both cores taken."""
+    """Run each kind this often, in each round first alone, then with both cores busy."""
     for number in range(1, rounds + 1):
         for is_crowded in (False, True):
             left = [kind for kind in kinds if results.count(kind, is_crowded) < number]
@@ -130,7 +130,7 @@ def run(kind: str, attempt: Path, is_crowded: bool) -> Seen:
 
 @contextlib.contextmanager
 def hogs(are_there: bool) -> Iterator[None]:
-    """Take every core with a process that never rests."""
+    """Keep every core busy."""
     count = (os.cpu_count() or 1) if are_there else 0
     busy = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(count)]
     try:
@@ -142,7 +142,7 @@ def hogs(are_there: bool) -> Iterator[None]:
 
 
 def killed(seen: list[Seen]) -> int:
-    """How many did not come to their own end."""
+    """How many did not end by themselves."""
     return sum(one.outcome != "finished" for one in seen)
 
 
@@ -198,7 +198,7 @@ def do_long_first_step(folder: Path) -> None:
 
 
 def do_compile(folder: Path) -> None:
-    """Compile a model anew."""
+    """Compile a model without a cache."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "cache")
     import torch
 
@@ -217,7 +217,7 @@ def do_evaluate(folder: Path) -> None:
 
 
 def do_save(folder: Path) -> None:
-    """Save 200 MB after every few steps, and see them to the disk."""
+    """Save 200 MB after every few steps and flush it to disk."""
     import torch
 
     model, optimizer = _network()
@@ -230,7 +230,7 @@ def do_save(folder: Path) -> None:
 
 
 def do_resume(folder: Path) -> None:
-    """Train, save, load it all into new objects and go on."""
+    """Train, save, load everything into new objects and continue."""
     import torch
 
     model, optimizer = _network()
@@ -245,7 +245,7 @@ def do_resume(folder: Path) -> None:
 
 
 def do_sleep_in_step(folder: Path) -> None:
-    """Fast steps, and now and then one that sleeps, as one does that asks a server again."""
+    """Fast steps, and occasionally one that sleeps, like a step that retries a request."""
     model, optimizer = _network()
     for _ in range(2):
         _train(model, optimizer, 100)
@@ -318,7 +318,7 @@ def _step(model, optimizer, batch) -> None:
 
 
 def _work(seconds: float) -> None:
-    """Multiply matrices for so long, and tell nobody."""
+    """Multiply matrices for this long without reporting anything."""
     import torch
 
     end, matrix = time.monotonic() + seconds, torch.rand(700, 700)

@@ -17,7 +17,7 @@ from holdfast.data.shards import open_array, open_tokens
 
 
 def train(model: Path, prepared: Path, batch: int, *, device: str, threads: int | None) -> None:
-    """Train in turns for ever: fp32 on a CPU, bf16 on a card; clipping and optimizer as the others have them."""
+    """Train in turns until stopped: fp32 on a CPU, bf16 on a card; clipping and optimizer as in the others."""
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     if threads:

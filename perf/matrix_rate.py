@@ -1,6 +1,6 @@
-"""How fast the machine multiplies matrices, in turns with the trainers, and how much of that a text must have.
+"""Measures how fast the machine multiplies matrices, in turns with the trainers, and how much of that a text needs.
 
-The share is of products that had to be made: padding that a trainer multiplies too does not count for it.
+The share counts only necessary products, not padding that a trainer also multiplies.
 """
 
 import json
@@ -10,11 +10,14 @@ from pathlib import Path
 from contest import Pace, Turn
 
 PRODUCTS = "products of matrices alone"
-_CPU_SHAPE, _CARD_SHAPE = (576, 384, 1536), (8192, 8192, 8192)  # the largest of a MiniLM layer; what a card is best at
+_CPU_SHAPE, _CARD_SHAPE = (
+    (576, 384, 1536),
+    (8192, 8192, 8192),
+)  # the largest of a MiniLM layer; the best case for a card
 
 
 def work_products(device: str, threads: int | None) -> None:
-    """Multiply for ever, in turns, fp32 on all cores or bf16 on a card; an example is a GFLOP."""
+    """Multiply in turns until stopped, fp32 on all cores or bf16 on a card; an example is a GFLOP."""
     import torch
 
     if threads:
@@ -31,7 +34,7 @@ def work_products(device: str, threads: int | None) -> None:
 
 
 def shares(turns: dict[str, list[Turn]], gflop: float) -> dict[str, tuple[float, int]]:
-    """Of what the machine multiplied alone in the same round, how many percent each trainer put to use."""
+    """The percentage of the machine's own rate in the same round that each trainer used."""
     rates = [turn.examples / turn.seconds for turn in turns.pop(PRODUCTS)]
     print(f"the machine multiplies {statistics.median(rates):.0f} GFLOP/s; an example needs {gflop:.2f} GFLOP")
     found = {}
@@ -42,19 +45,19 @@ def shares(turns: dict[str, list[Turn]], gflop: float) -> dict[str, tuple[float,
 
 
 def classifier_gflop(model: Path, tokens: float) -> float:
-    """Products of a text, forth and back: of the last layer only keys and values of all tokens."""
+    """Products of a text, forward and backward; in the last layer only keys and values of all tokens."""
     hidden, layer, layers = _layer(model)
     return 6 * tokens * ((layers - 1) * layer + 2 * hidden**2) / 1e9
 
 
 def encoder_gflop(model: Path, tokens: float) -> float:
-    """Products of a text whose tokens all reach the end, forth and back."""
+    """Products of a text whose tokens all go through all layers, forward and backward."""
     _, layer, layers = _layer(model)
     return 6 * tokens * layers * layer / 1e9
 
 
 def language_gflop(model: Path, tokens: float, learned: float, *, is_lora: bool) -> float:
-    """Products of a text, forth and back, scores for learned tokens alone; frozen weights need no gradient."""
+    """Products of a text, forward and backward, scores for learned tokens only; frozen weights need no gradient."""
     config = json.loads((model / "config.json").read_text())
     hidden, inside, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
     keys = 2 * hidden * hidden * config["num_key_value_heads"] // heads

@@ -1,6 +1,6 @@
-"""Interpreters of the libraries we measure ourselves against, each in an environment of its own.
+"""Interpreters with the libraries that Holdfast is compared with, each in its own environment.
 
-`HOLDFAST_PEER_PYTHON` names an interpreter that already has them; otherwise one is made in the user's cache folder.
+`HOLDFAST_PEER_PYTHON` names an interpreter that already has them; otherwise one is created in the user's cache folder.
 """
 
 import os
@@ -20,7 +20,7 @@ def trl_python() -> str:
 
 
 def peer_python(name: str, *packages: str) -> str:
-    """The interpreter that has these packages; made at the first call, which takes minutes."""
+    """The interpreter that has these packages; created at the first call, which takes minutes."""
     if given := os.environ.get("HOLDFAST_PEER_PYTHON"):
         return given
     folder = Path(platformdirs.user_cache_dir("holdfast")) / "peers" / name
@@ -28,7 +28,7 @@ def peer_python(name: str, *packages: str) -> str:
     if not ready.is_file():
         print(f"setting up {name} in {folder}", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        for wanted in ((_TORCH, "numpy"), packages):  # torch first, so that nothing pulls another one
+        for wanted in ((_TORCH, "numpy"), packages):  # torch first, so that nothing installs another build
             pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
             subprocess.run([*pip, *wanted], check=True)
         ready.touch()

@@ -1,8 +1,8 @@
-"""Measures how soon a killed training works again: from SIGKILL to the end of the next attempt's first step.
+"""Measures how soon a killed training continues: from SIGKILL to the end of the next attempt's first step.
 
-The same run is killed again and again, once with a spare process that waits to become the next attempt, once without.
-What is measured holds the noticing, the diagnosis, the start, the loading of the model and of the checkpoint, and one
-step. `--model FOLDER` takes another model than a tiny one.
+The same run is killed repeatedly, with and without a spare process that waits to become the next attempt. The time
+includes detection, diagnosis, start, loading the model and the checkpoint, and one step. `--model FOLDER` replaces the
+tiny model.
 """
 
 import argparse
@@ -87,7 +87,7 @@ def _kill(
 
 
 def _wait_for_step(run: Path, number: int) -> None:
-    """Wait until an attempt has done its first step."""
+    """Wait until an attempt has finished its first step."""
     while not ((beat := read_beat(attempt_folder(run, number) / BEAT)) and beat.phase == "step"):
         time.sleep(0.005)
 

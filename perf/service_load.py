@@ -1,8 +1,8 @@
 """Loads the service: 1,000 waiting jobs, 50 pages that follow a run each, and a person who clicks through the pages.
 
-Every follower asks for its run's live part every two seconds, as a browser does; half of the runs have written
-since. Prints median and 95th percentile of what the person waits for, and what an answer costs the processor, which
-does not depend on what else the machine does; adds them to the ledger.
+Every follower requests its run's live part every two seconds, as a browser does; half of the runs have new events.
+Prints the median and 95th percentile of the person's waiting time, and the CPU time per response, which does not depend
+on other load; adds them to the ledger.
 """
 
 import argparse
@@ -27,7 +27,7 @@ PAGES = ("/", "/?state=queued", "/runs/{run}", "/runs/{run}/live", "/datasets/",
 
 
 def main() -> None:
-    """Set the stage, follow, click, print."""
+    """Set up, follow, click, print."""
     options = argparse.ArgumentParser()
     options.add_argument("--jobs", type=int, default=1000)
     options.add_argument("--followers", type=int, default=50)
@@ -55,14 +55,14 @@ def main() -> None:
     for name, (median, worst, count) in waited.items():
         print(f"{name:<24} median {median * 1000:6.0f} ms   p95 {worst * 1000:6.0f} ms   ({count} times)")
     busy = os.getloadavg()[0]
-    print(f"{answers} answers, {cost * 1000:.1f} ms of processor time each")
+    print(f"{answers} answers, {cost * 1000:.1f} ms of CPU time each")
     print(f"{given.jobs} jobs, {given.followers} followers, {os.cpu_count()} cores, load average {busy:.1f}")
     if not given.no_ledger:
         note(waited, cost)
 
 
 def make_stage(jobs: int, followers: int) -> tuple[str, list[int]]:
-    """Rows, folders and somebody who is logged in."""
+    """Rows, folders and a logged-in user."""
     from holdfast.service.child_process import set_up
 
     set_up()
@@ -92,7 +92,7 @@ def make_stage(jobs: int, followers: int) -> tuple[str, list[int]]:
 
 
 def load(port: int, cookie: str, runs: list[int], seconds: float) -> dict[str, tuple[float, float, int]]:
-    """Follow every run and click through the pages meanwhile; how long each page took."""
+    """Follow every run while clicking through the pages; return how long each page took."""
     ended, followed, problems = threading.Event(), [0.0], []
 
     def follow(run: int) -> None:
@@ -131,7 +131,7 @@ def load(port: int, cookie: str, runs: list[int], seconds: float) -> dict[str, t
     for one in followers:
         one.join(5)
     if problems:
-        print("not as it should be:", sorted(set(problems)))
+        print("unexpected result:", sorted(set(problems)))
     times["every page"] = [taken for page in PAGES for taken in times[page]]
     times["followed, every 2 s"] = followed[1:]
     return {name: (statistics.median(taken), percentile(taken), len(taken)) for name, taken in times.items() if taken}
@@ -145,13 +145,13 @@ def touch(run: int) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """What the processor spent on a process so far."""
+    """CPU time of a process so far."""
     times = psutil.Process(pid).cpu_times()
     return float(times.user + times.system)
 
 
 def wait_for(port: int) -> None:
-    """Until the web server answers."""
+    """Wait until the web server responds."""
     for _ in range(600):
         try:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
@@ -164,7 +164,7 @@ def wait_for(port: int) -> None:
 
 
 def percentile(taken: list[float], share: float = 0.95) -> float:
-    """What so many of them stay below."""
+    """The value that this share of them stays below."""
     return sorted(taken)[min(len(taken) - 1, int(share * len(taken)))]
 
 

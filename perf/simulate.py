@@ -67,9 +67,9 @@ FAILURES_A_SECOND = PUBLISHED[0].a_second
 class Costs:
     """What saves and failures cost a run, in seconds."""
 
-    save: float  # the loop gives up for each save
-    write: float  # from taking a save until it is on disk, beside the loop
-    restart: float  # from a failure to the end of the first step after it: noticing, naming, starting, loading
+    save: float  # cost of each save for the loop
+    write: float  # from taking a save until it is on disk, in parallel with the loop
+    restart: float  # from a failure to the end of the first step after it: detection, diagnosis, start, loading
 
     @property
     def holdfast_interval(self) -> float:
@@ -108,7 +108,7 @@ def played_share(failures_a_second: float, interval: float, costs: Costs, draws:
     clock = useful = 0.0
     for _ in range(PLAYED):
         left = draws.expovariate(failures_a_second)
-        while left < costs.restart:  # it fails again before it has begun
+        while left < costs.restart:  # it fails again before it has started
             clock += left
             left = draws.expovariate(failures_a_second)
         clock += left
@@ -136,7 +136,7 @@ def read_inputs(lines: Iterable[Line]) -> tuple[Costs, list[Input]]:
             return Input(what, otherwise, "assumed; not measured yet")
         return Input(what, line.value, f'measured: "{subject}", {line.machine}, {line.date}, commit {line.commit}')
 
-    # By the clock it is too little to be told from noise; the writer's processor time is the most that it can be.
+    # By wall clock it is too small to distinguish from noise; the writer's CPU time is an upper bound.
     cost = "processor time of a save's writer"
     save = take("the loop's cost of a save, at most", "checkpoints minilm", cost, 0.3)
     write = take("from taking a save until it is on disk", "checkpoints minilm", "until a save is on the disk", 2.0)

@@ -1,10 +1,10 @@
-"""Measures what supervision costs: processor time and memory of the supervisor, and how much it slows steps down.
+"""Measures the cost of supervision: CPU time and memory of the supervisor, and how much it slows steps down.
 
 Two processes train the same small network on one thread in short turns, A B B A A B B A ...: one alone, one under
-`holdfast run`; the supervisor is stopped while the other has its turn. Then two new processes do the same, since where
-a process happens to lie in memory makes more of a difference than supervision. A third one, alone, gives the noise.
-Compared is the processor time of a step, which a crowded machine hardly changes, and the clock. What one call of the
-preload costs is also measured by itself, many times in a row.
+`holdfast run`; the supervisor is stopped while the other has its turn. Then two new processes do the same, because a
+process's memory layout has a larger effect than supervision. A third one, alone, measures the noise. It compares the
+CPU time of a step, which a busy machine hardly affects, and wall time. The cost of one preload call is also measured
+separately, many times in a row.
 """
 
 import argparse
@@ -32,7 +32,7 @@ HOOK_CALLS = 300_000
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one process did in its turn."""
+    """The work of one process in its turn."""
 
     steps: int
     seconds: float
@@ -40,17 +40,17 @@ class Turn:
 
     @property
     def step_cpu_seconds(self) -> float:
-        """Processor time of one step."""
+        """CPU time of one step."""
         return self.cpu_seconds / self.steps
 
     @property
     def step_seconds(self) -> float:
-        """Wall clock of one step."""
+        """Wall time of one step."""
         return self.seconds / self.steps
 
 
 class Trainer:
-    """A training process that works for as long as it is told, through two FIFOs."""
+    """A training process, controlled through two FIFOs."""
 
     def __init__(self, folder: Path, prefix: list[str]):
         folder.mkdir()
@@ -58,19 +58,19 @@ class Trainer:
         os.mkfifo(self._asks)
         os.mkfifo(self._answers)
         command = [sys.executable, __file__, "--train", str(folder)]
-        # In a session of its own, as a supervised one is: Linux shares processors out by sessions.
+        # In its own session, like a supervised process, because Linux schedules processors by session.
         self.process = subprocess.Popen(
             [*prefix, *command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
         )
         self._to, self._from = self._asks.open("w"), self._answers.open()
 
     def turn(self, seconds: float = TURN_SECONDS) -> Turn:
-        """Let it work for so long."""
+        """Let it work for this long."""
         print(seconds, file=self._to, flush=True)
         return Turn(**json.loads(self._from.readline()))
 
     def hook_seconds(self) -> float:
-        """Processor time of what the preload does after a step."""
+        """CPU time of the preload's work after a step."""
         print("hook", file=self._to, flush=True)
         return float(json.loads(self._from.readline()))
 
@@ -85,7 +85,7 @@ def main() -> None:
     """Take turns, print medians and add them to the ledger."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=10, help="of processes")
-    parser.add_argument("--turns", type=int, default=60, help="of each process; an even number")
+    parser.add_argument("--turns", type=int, default=60, help="turns per process; an even number")
     parser.add_argument("--train", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.train:
@@ -101,7 +101,7 @@ def main() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What one set of processes showed: medians of ratios over its turns."""
+    """The result of one set of processes: medians of ratios over its turns."""
 
     watched_cpu: float
     watched_wall: float
@@ -114,7 +114,7 @@ class Pair:
 
 
 def measure_pair(folder: Path, turns: int) -> Pair:
-    """Start the three processes anew and let them take turns."""
+    """Restart the three processes and let them take turns."""
     run = [sys.executable, "-m", "holdfast", "run", "--quiet", "--no-memory", "--run", str(folder / "run"), "--"]
     trainers = {"alone": Trainer(folder / "alone", []), "again": Trainer(folder / "again", [])}
     trainers["watched"] = watched = Trainer(folder / "watched", run)
@@ -124,7 +124,9 @@ def measure_pair(folder: Path, turns: int) -> Pair:
     seen: dict[str, list[Turn]] = {name: [] for name in trainers}
     shares = []
     for number in range(turns):
-        for name in list(trainers) if number % 2 else reversed(trainers):  # who comes first finds another machine
+        for name in (
+            list(trainers) if number % 2 else reversed(trainers)
+        ):  # the first one sees a different machine state
             cpu_before, begun = _cpu_seconds(supervisor), time.monotonic()
             seen[name].append(_turn(trainers[name], supervisor, is_watched=name == "watched"))
             if name == "watched":
@@ -139,13 +141,13 @@ def measure_pair(folder: Path, turns: int) -> Pair:
         again_wall=_ratio(seen["again"], seen["alone"], "step_seconds"),
         step_seconds=statistics.median(turn.step_cpu_seconds for turn in seen["watched"]),
         hook_seconds=hook_seconds,
-        share=statistics.mean(shares),  # looks come about once a second, so most turns see none
+        share=statistics.mean(shares),  # samples come about once a second, so most turns contain none
         resident_bytes=resident_bytes,
     )
 
 
 def summary(pairs: list[Pair]) -> list[Figure]:
-    """Medians over all sets of processes, and how far they may be off."""
+    """Medians over all sets of processes, and their confidence intervals."""
     rounds = len(pairs)
     lines = [
         ("processor share of the supervisor", "share of one core", statistics.median(pair.share for pair in pairs)),
@@ -185,17 +187,17 @@ def _ratio(ours: list[Turn], theirs: list[Turn], what: str) -> float:
 
 
 def _interval(values: list[float], draws: int = 4000) -> tuple[float, float]:
-    """Between what the median lies nine times out of ten, by drawing again from what was seen."""
+    """The 90% confidence interval of the median, by bootstrap."""
     random_ = random.Random(0)
     medians = sorted(statistics.median(random_.choices(values, k=len(values))) for _ in range(draws))
     return medians[draws // 20], medians[-draws // 20]
 
 
 def train(folder: Path) -> None:
-    """The training process: a small network, for as many seconds as each line asks for."""
+    """The training process: a small network that trains for as many seconds as each line says."""
     import torch
 
-    torch.set_num_threads(1)  # two that spin for each other on a busy machine take anything from 1 to 3 times as long
+    torch.set_num_threads(1)  # two threads that spin for each other on a busy machine take 1 to 3 times as long
     model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(4)))
     optimizer = torch.optim.AdamW(model.parameters())
     data = torch.rand(256, 512)
@@ -227,7 +229,7 @@ def _hook_seconds(optimizer: object) -> float:
 
 
 def _cpu_seconds(process: psutil.Process) -> float:
-    """Finer than psutil, which counts in hundredths of a second; elsewhere than on Linux that has to do."""
+    """Finer than psutil, which counts in hundredths of a second and is used outside Linux."""
     try:
         tasks = Path(f"/proc/{process.pid}/task").iterdir()
         return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9

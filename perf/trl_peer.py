@@ -15,7 +15,9 @@ from trl import SFTConfig, SFTTrainer
 def train(
     model: Path, prepared: Path, batch: int, lora: dict[str, Any] | None, *, device: str, threads: int | None
 ) -> None:
-    """Train in turns for ever: fp32 on a CPU, bf16 on a card. Texts of like length together, padded to the longest.
+    """Train in turns until stopped: fp32 on a CPU, bf16 on a card.
+
+    Texts of similar length are grouped and padded to the longest.
 
     Its packing needs a kernel of flash-attn, which is not part of TRL.
     """

@@ -1,8 +1,9 @@
 """Times two-tower training on the CPU: the engine and sentence-transformers, on the same pairs in the same order.
 
 Without --model and --data the weights and the texts are random, with the lengths of medical questions and passages
-(means 15 and 170 tokens, passages cut at 256). fp32, AdamW, dropout 0.1, clipping at 1, scale 20. sentence-transformers
-runs its in-batch loss and its cached one, whose mini-batch may hold as many tokens, padded, as ours may hold.
+(means 15 and 170 tokens, passages truncated at 256). fp32, AdamW, dropout 0.1, clipping at 1, scale 20.
+sentence-transformers runs its in-batch loss and its cached loss, whose mini-batch may have as many tokens, padded, as
+the engine's.
 """
 
 import argparse
@@ -33,7 +34,9 @@ def main() -> None:
         given = [__file__, "--model", str(model), "--work", str(folder), "--batch", str(options.batch)]
         given += ["--threads", str(options.threads), "--max-length", str(options.max_length)]
         mini_tokens = str(options.mini_batch * options.max_length)
-        calm = {"GOMP_SPINCOUNT": "1000"}  # as good for them on a busy machine as for us; see engine.process
+        calm = {
+            "GOMP_SPINCOUNT": "1000"
+        }  # helps the peers on a busy machine as much as the engine; see engine.process_setup
         peer = [*given, "--worker", PEER]
         contestants = [
             Contestant(OURS, [*given, "--worker", OURS]),
@@ -51,14 +54,14 @@ def main() -> None:
 
 
 def work_products_alone(options: argparse.Namespace) -> None:
-    """Nothing but products of matrices."""
+    """Only matrix products."""
     from matrix_rate import work_products
 
     work_products("cpu", options.threads)
 
 
 def pair_tokens(prepared: Path) -> float:
-    """Tokens of a question and its passage, in the mean."""
+    """Mean tokens of a question and its passage."""
     from holdfast.data.shards import open_array, open_tokens
 
     qrels = open_array(prepared, "train.qrels")
@@ -67,7 +70,7 @@ def pair_tokens(prepared: Path) -> float:
 
 
 def prepare_pairs(model: Path, data: Path, folder: Path, options: argparse.Namespace) -> None:
-    """Prepare the data for the engine, and write the pairs as texts in the order in which the engine takes them."""
+    """Prepare the data for the engine, and write the pairs as texts in the engine's order."""
     from holdfast.data.data_request import DataRequest
     from holdfast.data.prepare import PrepareOptions, prepare
     from holdfast.data.shards import open_array, open_tokens
@@ -123,7 +126,7 @@ def work_ours(options: argparse.Namespace) -> None:
             save_seconds=1e9,
             threads=options.threads,
             micro_tokens=options.micro_tokens,
-            options={"same_article": "negative"},  # theirs knows of no articles
+            options={"same_article": "negative"},  # theirs does not know articles
         )
         settings.use_threads()
         loop = Paced(

@@ -1,8 +1,8 @@
-"""Measures useful time: the share of the clock spent on steps that count, in a training that is struck again and again.
+"""Measures useful time: the share of wall time spent on steps that count, in a training with repeated faults.
 
 `holdfast train` with a real model; in every `--every` minutes one fault of a random kind at a random moment:
 
-    kill        SIGKILL to the process that trains, which is also what the kernel does when memory runs out
+    kill        SIGKILL to the training process, as the kernel sends if memory runs out
     segfault    SIGSEGV
     abort       SIGABRT
     freeze      SIGSTOP
@@ -10,11 +10,11 @@
     supervisor  SIGKILL to `holdfast` itself, whose child ends with it; `holdfast resume` follows at once, as any
                 service manager would start it
 
-A step counts once, the last time that it was computed: what was lost at a fault and computed again is no use. It is
-worth the time since the end of the step before it; where something else lay between, as at the start of an attempt, at
-an epoch or at a save, the median of all the others. The clock runs from the start of the command until the stop is
-asked for, so survey, preparation and proof are in it; "since the first step" leaves them out. The proof ends with
-the run's own first steps, which count. Nothing is evaluated.
+A step counts once, the last time it was computed; work that was lost at a fault and repeated does not count. A step is
+worth the time since the end of the step before it or, if something else happened in between (the start of an attempt,
+an epoch, a save), the median of all other steps. The clock runs from the start of the command until the stop is
+requested, so it includes survey, preparation and proof; "since the first step" excludes them. The proof ends with the
+run's own first steps, which count. Nothing is evaluated.
 """
 
 import argparse
@@ -59,17 +59,17 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step as an attempt told of it."""
+    """One step, as reported by an attempt."""
 
     number: int
     end: float
-    seconds: float | None  # None where something else lay before it
+    seconds: float | None  # None if something else came before it
     attempt: str
 
 
 @dataclass(slots=True)
 class Story:
-    """All that is known of the run once it has ended."""
+    """Everything known about the run after it has ended."""
 
     begun: float
     ended: float
@@ -88,21 +88,23 @@ class Story:
         return list({step.number: step for step in self.steps}.values())
 
     def worth(self, steps: list[Step]) -> float:
-        """The seconds that these steps took by themselves."""
+        """The seconds of these steps alone."""
         usual = self.usual_seconds
         return sum(usual if step.seconds is None else step.seconds for step in steps)
 
 
 def main() -> None:
-    """Train, strike, print where the time went, add the shares to the ledger."""
+    """Train, inject faults, print where the time went, add the shares to the ledger."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="minilm", help="as for `holdfast train`")
     parser.add_argument("--data", type=Path, required=True, help="a file to train on")
-    parser.add_argument("--max-steps", type=int, default=2000, help="enough for --minutes here; sizes the proof")
+    parser.add_argument(
+        "--max-steps", type=int, default=2000, help="enough for --minutes; determines the size of the proof"
+    )
     parser.add_argument("--minutes", type=float, default=30.0, help="the most")
     parser.add_argument("--every", type=float, default=3.0, help="minutes")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--kinds", default=",".join(KINDS), help="of faults, divided by commas")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="of faults, separated by commas")
     parser.add_argument("--folder", type=Path, help="keep the run here")
     parser.add_argument("--no-ledger", action="store_true")
     options = parser.parse_args()
@@ -127,7 +129,7 @@ class Run:
         self._process: subprocess.Popen[bytes]
 
     def go(self) -> Story:
-        """Train for so long, with faults, and ask it to stop."""
+        """Train for this long, with faults, and ask it to stop."""
         faults, begun = [], time.time()
         steps = str(self._options.max_steps)
         asked = ("--model", self._options.model, "--max-steps", steps, "--eval-steps", steps)
@@ -145,7 +147,7 @@ class Run:
         return story
 
     def _plan(self) -> list[tuple[str, float]]:
-        """One fault in each stretch; every kind comes before one comes again."""
+        """One fault per interval; every kind occurs before any repeats."""
         kinds: list[str] = []
         count = int(self._options.minutes / self._options.every)
         while len(kinds) < count:
@@ -189,7 +191,7 @@ class Run:
 
 
 def read_story(run: Path, story: Story) -> None:
-    """Read the steps of the proof and of every attempt, and what the supervisor told."""
+    """Read the steps of the proof and of every attempt, and the supervisor's events."""
     for attempt in (run / "proof" / "first-steps", *attempt_folders(run)):
         if not (attempt / EVENTS).exists():
             continue
@@ -208,7 +210,7 @@ def read_story(run: Path, story: Story) -> None:
 
 
 def show(story: Story, options: argparse.Namespace) -> list[Figure]:
-    """Print where the time went; give the figures for the ledger."""
+    """Print where the time went; return the figures for the ledger."""
     first = min(step.end for step in story.steps) - story.usual_seconds
     useful, wall = story.worth(story.counting), story.ended - story.begun
     print(f"\n{len(story.counting)} steps that count, {len(story.steps)} computed, {story.usual_seconds:.3f} s each")
@@ -238,9 +240,9 @@ def show(story: Story, options: argparse.Namespace) -> list[Figure]:
 
 
 def _cost(story: Story, fault: Fault) -> tuple[tuple[float, float, float, float], int]:
-    """Seconds until it was noticed, then named, then until steps came again, and worth of what was done again."""
+    """Seconds until detection, until diagnosis, and until steps continue, and the value of the repeated work."""
     ever = [*story.told, (story.ended, "end")]
-    if fault.attempt == "none":  # all of it lies before the first step
+    if fault.attempt == "none":  # all of it is before the first step
         return (min(at for at, _ in ever if at >= fault.at) - fault.at, 0.0, 0.0, 0.0), 0
     noticed = next(at for at, name in ever if at >= fault.at and name in ("hang", "died", "attempt", "run", "end"))
     begun = next(at for at, name in ever if at >= fault.at and name in ("attempt", "end"))

@@ -1,6 +1,6 @@
-"""Draws bars as static SVG pictures: no script, no font from elsewhere, readable in the light and in the dark.
+"""Draws static SVG bar charts without scripts or external fonts, for light and dark mode.
 
-`chart` is a page's wide picture, panel under panel; `tile` is a small one, two of which stand side by side.
+`chart` draws a wide picture of several panels; `tile` a small one, two of which fit side by side.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ text{font:13px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif;fil
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar with its words."""
+    """One bar with its label and value."""
 
     label: str
     value: float
@@ -37,7 +37,7 @@ class Panel:
 
 
 def chart(title: str, panels: list[Panel]) -> str:
-    """The panels under each other, each with a scale of its own that begins at nothing."""
+    """The panels below each other, each with its own scale starting at zero."""
     parts, top = [], GAP
     for panel in panels:
         parts.append(_text("head", GAP, top + 14, panel.title))
@@ -58,7 +58,7 @@ def chart(title: str, panels: list[Panel]) -> str:
 
 
 def tile(panel: Panel, full: float) -> str:
-    """One panel as a small picture; a bar that reaches `full` is as long as the picture allows."""
+    """One panel as a small picture; a bar of value `full` has the full width."""
     parts = [_text("head", GAP, 28, panel.title), _text("where", GAP, 47, panel.where)]
     length, pitch = TILE_WIDTH - 2 * GAP, min(TILE_ROW, (TILE_HEIGHT - TILE_TOP - 10) / len(panel.bars))
     for at, bar in enumerate(panel.bars):

@@ -1,6 +1,6 @@
-"""`make demo`: a real training of a minute, with a real crash half-way, sent from outside; then a report and an answer.
+"""`make demo`: trains a real model for a minute, crashes it halfway, and shows the report and a prediction.
 
-The crash is a SIGSEGV that this script sends to the training process. Holdfast does not know of it beforehand.
+The crash is a SIGSEGV that this script sends to the training process. Holdfast is not warned.
 """
 
 import json
@@ -18,10 +18,10 @@ QUESTIONS = ("My card was stolen on the train!", "how many dollars do I get for 
 
 
 def main() -> int:
-    """Train, crash it, see it finish, look at what came out."""
+    """Train, crash the training, wait until it finishes, and show the result."""
     run = _free_folder(HERE / "runs")
     holdfast = [sys.executable, "-m", "holdfast"]
-    _say(f"training on {DATA.relative_to(HERE)}; half-way the training process gets a segmentation fault, on purpose")
+    _say(f"training on {DATA.relative_to(HERE)}; halfway, the training process gets a segmentation fault, on purpose")
     begun = time.monotonic()
     with subprocess.Popen([*holdfast, "train", str(DATA.relative_to(HERE)), "--out", str(run)], cwd=HERE) as training:
         threading.Thread(target=_crash_half_way, args=(run,), daemon=True).start()
@@ -29,7 +29,7 @@ def main() -> int:
     if code:
         return code
     attempts = sorted((run / "attempts").iterdir())
-    _say(f"the run took {time.monotonic() - begun:.0f} s and {len(attempts)} attempts; it lost no work that counted")
+    _say(f"the run took {time.monotonic() - begun:.0f} s and {len(attempts)} attempts; no completed work was lost")
     for command in (["report", str(run)], *(["predict", str(run), question] for question in QUESTIONS)):
         shown = " ".join(f'"{part}"' if " " in part else part for part in command).replace(str(HERE) + "/", "")
         _say(f"holdfast {shown}")
@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def _crash_half_way(run: Path) -> None:
-    """Wait until half of the steps are done, then send a segmentation fault to the process that trains."""
+    """Wait until half of the steps are done, then send a segmentation fault to the training process."""
     attempt = run / "attempts" / "01"
     while True:
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Lets the site hold CONTRIBUTING.md and CHANGELOG.md, which lie beside docs/ and not in it."""
+"""Adds CONTRIBUTING.md and CHANGELOG.md, which are outside docs/, to the documentation site."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ OUTSIDE = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages from outside, their links turned to where the site has them."""
+    """Add the pages and adapt their links."""
     for name, page in OUTSIDE.items():
         text = (ROOT / name).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=re.sub(r"\]\(docs/", "](", text)))
@@ -19,7 +19,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Turn links out of docs/ to the pages that were added."""
+    """Point links that leave docs/ to the added pages."""
     for name, page in OUTSIDE.items():
         markdown = markdown.replace(f"](../{name}", f"]({page}")
     return markdown

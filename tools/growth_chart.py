@@ -1,4 +1,4 @@
-"""Draws how time and memory of the preparation grow with the rows, over two logarithmic axes."""
+"""Draws the time and memory of data preparation by number of rows, on logarithmic axes."""
 
 from tools.ledger import Line
 from tools.line_chart import Curve, line_chart
@@ -9,7 +9,7 @@ _MEGABYTES = {10.0: "10 MB", 100.0: "100 MB", 1_000.0: "1 GB", 10_000.0: "10 GB"
 
 
 def growth_charts(runs: dict[str, list[Line]]) -> dict[str, str]:
-    """A chart of the time and one of the memory, by name; nothing where nothing was measured."""
+    """One chart of time and one of memory, by name; none without measurements."""
     ours = {name.removeprefix("growth "): run for name, run in runs.items() if name.startswith("growth ")}
     if not ours:
         return {}

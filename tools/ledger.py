@@ -1,4 +1,4 @@
-"""The ledger of figures, perf/ledger.csv, as it is read: one line for each figure ever taken, oldest first."""
+"""Reads perf/ledger.csv, the ledger of figures: one line per measured figure, oldest first."""
 
 import csv
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ def read_ledger(path: Path) -> list[Line]:
 
 
 def newest_runs(lines: list[Line]) -> dict[str, list[Line]]:
-    """Of each benchmark the lines of the commit that was measured last, each subject once."""
+    """For each benchmark, the lines of the commit that was measured last, each subject once."""
     last = {line.benchmark: line.commit for line in lines}
     found: dict[str, dict[tuple[str, str], Line]] = {}
     for line in lines:

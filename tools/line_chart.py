@@ -1,4 +1,4 @@
-"""Draws lines over a logarithmic axis as one static SVG picture, in the manner of the bars beside it."""
+"""Draws a static SVG line chart over a logarithmic axis, in the style of the bar charts."""
 
 import math
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ WIDTH, HEIGHT = 760, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 24, 52, 56
 _ROW = 20
 _COLOURS = (("#1f7a54", "#4cc38f"), ("#2f6fb5", "#6cb0f2"), ("#a15c12", "#e0a458"), ("#7a3fa0", "#c493e6"))
-_DASHES = ("", "7 4", "2 4", "9 3 2 3")  # lines are told apart without colours too
+_DASHES = ("", "7 4", "2 4", "9 3 2 3")  # lines can be distinguished without colors
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One line with its name: points of (x, y)."""
+    """One named line of (x, y) points."""
 
     label: str
     points: tuple[tuple[float, float], ...]
@@ -27,7 +27,7 @@ def line_chart(
     ticks: dict[float, str],
     upright: dict[float, str] | None = None,
 ) -> str:
-    """Curves over a logarithmic axis; the upright axis goes from 0 to 100 percent, or is logarithmic with its ticks."""
+    """Curves over a logarithmic axis; the vertical axis is 0 to 100 percent, or logarithmic with given ticks."""
     height = HEIGHT + _ROW * len(curves)
     marks = upright or {float(percent): f"{percent} %" for percent in range(0, 101, 20)}
 

@@ -1,4 +1,4 @@
-"""Writes the skeleton of a new hazard: `make hazard NAME=area-fault`."""
+"""Creates the skeleton of a new hazard: `make hazard NAME=area-fault`."""
 
 import re
 import sys
@@ -10,7 +10,7 @@ SKELETON = '''"""One sentence that says what goes wrong.
 
 What you see: the message, the signal, or the silence.
 Why: the mechanism.
-What we do: the remedy the ladder applies, or what the user is told.
+What we do: the remedy that is applied, or what the user can do.
 """
 
 from holdfast.core.plan import Remedy
@@ -21,24 +21,24 @@ HAZARD = Hazard(
     title="a clause in lower case, without a full stop",
     kind="error",  # error | crash | hang | slow | wrong-results
     signs=(
-        proves("error", r"what nothing else prints"),
-        suggests("log", r"what points here"),
+        proves("error", r"text that nothing else prints"),
+        suggests("log", r"text that points here"),
     ),
-    remedies=(Remedy("what to do", command="a line to type"),),
+    remedies=(Remedy("what to do", command="a command to run"),),
     sources=("owner/repo#number",),
     matches=("a real log line",),
-    near_misses=("the line most like it that means something else",),
+    near_misses=("the most similar line with a different meaning",),
 )
 '''
 
 
 def main(slug: str) -> None:
-    """Write the file, unless the name is wrong or taken."""
+    """Write the file, unless the name is invalid or taken."""
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+){1,3}", slug):
-        raise SystemExit(f"{slug!r} is no slug: area then fault, two to four words with hyphens, as dataloader-shm")
+        raise SystemExit(f"{slug!r} is not a valid name: use area then fault, two to four words with hyphens, such as dataloader-shm")
     target = HAZARDS / f"{slug.replace('-', '_')}.py"
     if target.exists():
-        raise SystemExit(f"{target} exists already")
+        raise SystemExit(f"{target} already exists")
     target.write_text(SKELETON.format(slug=slug), encoding="utf-8")
     print(f"wrote {target}; fill it in, then run: make hazards")
 

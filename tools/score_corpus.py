@@ -1,10 +1,10 @@
-"""Scores `diagnose` on a file of real failures with confirmed causes, one JSON object a line.
+"""Scores `diagnose` on a file of real failures with confirmed causes, one JSON object per line.
 
     {"id": "case-1", "evidence": "what the run printed", "exit": "SIGKILL", "label": "host-oom", "also": []}
 
-`label` is the slug of its hazard, or none-of-these for a decoy; `also` holds slugs that are right too; `exit` is a
-code, a signal, "hang", or empty. Prints accuracy, every wrong answer, and the decoys that were named. `--ledger` adds
-the figures to perf/ledger.csv.
+`label` is the slug of the hazard, or none-of-these for a decoy; `also` lists slugs that are also correct; `exit` is a
+code, a signal, "hang", or empty. Prints the accuracy, every wrong answer, and the named decoys. `--ledger` adds the
+figures to perf/ledger.csv.
 """
 
 import json
@@ -23,9 +23,9 @@ DECOY = "none-of-these"
 
 
 def main(corpus: Path, is_kept: bool = False) -> int:
-    """Print the score; 0 when the bar is met, 1 when not, 2 without a corpus."""
+    """Print the score; return 0 if the goal is met, 1 if not, 2 without a corpus."""
     if not corpus.exists():
-        print(f"there is no corpus {corpus}")
+        print(f"corpus {corpus} not found")
         return 2
     cases = [json.loads(line) for line in corpus.read_text(encoding="utf-8").splitlines() if line.strip()]
     right, named_decoys, confidences = 0, 0, Counter[tuple[str, bool]]()
@@ -38,7 +38,7 @@ def main(corpus: Path, is_kept: bool = False) -> int:
         confidences[answer.confidence, is_right] += 1
         if not is_right:
             runner_up = f", runner-up {answer.runner_up}" if answer.runner_up else ""
-            print(f"[x] {case['id']}: {case['label']} was called {answer.slug} ({answer.confidence}{runner_up})")
+            print(f"[x] {case['id']}: {case['label']} was named {answer.slug} ({answer.confidence}{runner_up})")
     for confidence in ("proven", "likely", "unknown"):
         total = confidences[confidence, True] + confidences[confidence, False]
         print(f"    {confidence}: {confidences[confidence, True]} right of {total}")

@@ -1,7 +1,7 @@
-"""The small charts of the README, from the same lines of the ledger as the page of numbers.
+"""Draws the small charts of the README from the same ledger lines as the page of numbers.
 
-Each takes what a newcomer asks first: does it finish, does it name the cause, is it fast, what does it cost, how much
-of the time is useful, how soon does it begin. A tile whose figures are not there is left out.
+Each answers one question of a newcomer: does it finish, does it name the cause, is it fast, what does it cost, how much
+of the time is useful, how soon does it start. A tile without figures is omitted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,18 +11,18 @@ from tools.bar_chart import Bar, Panel, tile
 from tools.ledger import Line
 
 Runs = Mapping[str, Sequence[Line]]
-_GOALS = (  # benchmark, subject, words, unit, goal
+_GOALS = (  # benchmark, subject, label, unit, goal
     ("checkpoints minilm", "share of step time", "checkpoints, of step time", "%", 1.0),
-    ("supervision", "processor share of the supervisor", "watching, of one core", "%", 1.0),
-    ("supervision", "preload, share of a step", "what is put into a script, of a step", "%", 1.0),
-    ("checkpoints minilm", "stall of a save, median", "the loop waits for a save", "s", 0.2),
+    ("supervision", "processor share of the supervisor", "supervisor, of one core", "%", 1.0),
+    ("supervision", "preload, share of a step", "preload in a script, of a step", "%", 1.0),
+    ("checkpoints minilm", "stall of a save, median", "stall of a save, median", "s", 0.2),
     ("checkpoints minilm", "work lost at a kill, median", "work lost at a kill, median", "s", 60.0),
     ("checkpoints minilm", "work lost at a kill, worst", "work lost at a kill, worst", "s", 60.0),
 )
 
 
 def tiles(runs: Runs, ratios: Mapping[str, float]) -> dict[str, str]:
-    """The pictures by name; `ratios` are the speeds over the fastest peer, by what is trained where."""
+    """The pictures by name; `ratios` are the speeds relative to the fastest peer, by task and device."""
     made = {
         "finish": _finish(runs),
         "diagnosis": _diagnosis(runs),
@@ -63,7 +63,7 @@ def _diagnosis(runs: Runs) -> str | None:
 def _speed(ratios: Mapping[str, float]) -> str | None:
     bars = [Bar(title, ratio, f"{ratio:.1f} times", True) for title, ratio in ratios.items()]
     most = max(ratios.values(), default=0)
-    return tile(Panel("How fast?", "times the fastest other trainer, at least", tuple(bars)), most) if bars else None
+    return tile(Panel("How fast?", "times the fastest other trainer, at minimum", tuple(bars)), most) if bars else None
 
 
 def _safety(runs: Runs) -> str | None:
@@ -86,7 +86,7 @@ def _useful(runs: Runs) -> str | None:
     costs, _ = read_inputs(line for run in runs.values() for line in run)
     for machines in (1_000, 10_000):
         share = useful_share(machines * FAILURES_A_SECOND, costs.holdfast_interval, costs)
-        bars.append(_percent(f"on paper: {machines:,} machines", 100 * share, is_ours=False))
+        bars.append(_percent(f"simulated: {machines:,} machines", 100 * share, is_ours=False))
     where = "of 30 minutes with a random fault every three"
     return tile(Panel("How much time is useful?", where, tuple(bars)), 100) if seen else None
 

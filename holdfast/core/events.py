@@ -200,7 +200,7 @@ class Progressed(Event, frozen=True, kw_only=True):
 
 
 class Ticked(Event, frozen=True, kw_only=True):
-    """Nothing happened; whoever shows or supervises the run may look around. Not written to disk."""
+    """Nothing happened; gives readers of the events a chance to check the run. Not written to disk."""
 
 
 class Quiet(Event, frozen=True, kw_only=True):

@@ -35,5 +35,5 @@ def test_a_new_hazard_begins_as_a_skeleton_and_takes_no_name_twice(tmp_path):
     made = (tmp_path / "holdfast" / "hazards" / "area_fault.py").read_text()
     compile(made, "area_fault.py", "exec")
     assert 'slug="area-fault"' in made
-    assert "exists already" in make("area-fault").stderr
-    assert "is no slug" in make("Fault").stderr
+    assert "already exists" in make("area-fault").stderr
+    assert "not a valid name" in make("Fault").stderr

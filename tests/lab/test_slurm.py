@@ -57,7 +57,7 @@ def test_a_job_whose_time_is_up_saves_and_goes_on_by_itself(slurm):
     log = slurm.folder / f"train-{job}.log"
     slurm.wait_until(lambda: (slurm.folder / "out" / "checkpoint.pt").exists(), "it made no checkpoint")
     slurm.ask("scancel", "--signal=TERM", job)
-    slurm.wait_until(lambda: "put into the queue once more" in log.read_text(), "it was not put into the queue")
+    slurm.wait_until(lambda: "requeued" in log.read_text(), "it was not requeued")
     slurm.wait_until(lambda: slurm.state_of(job) == "COMPLETED", "it did not end")
     run = slurm.folder / "runs" / f"train-{job}"
     assert part_folder(attempt_folder(run, 2), "one").exists() or part_folder(attempt_folder(run, 2), "two").exists()
