@@ -35,7 +35,9 @@ HAZARD = Hazard(
 def main(slug: str) -> None:
     """Write the file, unless the name is invalid or taken."""
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+){1,3}", slug):
-        raise SystemExit(f"{slug!r} is not a valid name: use area then fault, two to four words with hyphens, such as dataloader-shm")
+        raise SystemExit(
+            f"{slug!r} is not a valid name: use area then fault, two to four words with hyphens, such as dataloader-shm"
+        )
     target = HAZARDS / f"{slug.replace('-', '_')}.py"
     if target.exists():
         raise SystemExit(f"{target} already exists")
