@@ -118,6 +118,11 @@ class TextLengths:
         self.token_counts = count(self.sample)
         return summarize("tokens", self.token_counts, limit, is_sample=self._below < 1 << 64)
 
+    @property
+    def longest_characters(self) -> int:
+        """Characters of the longest text."""
+        return max(self._characters, default=0)
+
     def share_over(self, limit: int) -> float:
         """The share of texts with more tokens than this, once they are counted."""
         return sum(count > limit for count in self.token_counts) / max(1, len(self.token_counts))

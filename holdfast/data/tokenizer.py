@@ -151,7 +151,7 @@ class ModelTokenizer:
             return self._words.encode(texts)
         return [encoding.ids for encoding in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
-    def count(self, texts: Sequence[str]) -> "array[int]":
+    def count(self, texts: Iterable[str]) -> "array[int]":
         """How many tokens each text has, special tokens included."""
         around = sum(map(len, self.marks))
         return array("I", (len(ids) + around for batch in batches(texts) for ids in self.encode(batch)))

@@ -82,9 +82,7 @@ class TestKilled:
         last = self.start(data, bert, tmp_path / "out", tmp_path / "cache2")
         assert last.communicate(timeout=300)[1] == b""
         assert sums(tmp_path / "out") == sums(tmp_path / "whole")
-        assert [path.name for path in (tmp_path / "cache2").iterdir()] == [
-            read_manifest(tmp_path / "out")["fingerprint"]
-        ]
+        assert [path.name for path in (tmp_path / "cache2").iterdir()] == [read_manifest(tmp_path / "out").fingerprint]
 
 
 def sums(folder: Path) -> dict[str, str]:

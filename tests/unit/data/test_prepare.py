@@ -99,7 +99,8 @@ class TestClassify:
 
     def test_many_long_texts_are_read_in_windows(self, write, bert_folder, tmp_path):
         rows = [(f"{text} " * 5, label) for text, label in labelled(60)]
-        _, done = prepared(write("a.csv", rows), bert_folder, tmp_path / "out")
+        found = survey(DataRequest(path=write("a.csv", rows)))  # like `train`, which has no tokenizer yet
+        done = prepare(found, ModelTokenizer(bert_folder), tmp_path / "out")
         assert (done.manifest.overlong, done.manifest.overlong_lost_tokens) == ("window", 0)
         windows, tokens = open_array(tmp_path / "out", "train.windows"), open_tokens(tmp_path / "out", "train")
         assert windows[-1] == len(tokens)

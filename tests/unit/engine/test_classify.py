@@ -92,7 +92,7 @@ def test_texts_over_the_models_limit_are_read_whole_and_scored_once(bert, tmp_pa
         lines.append(f"{' '.join(words)},{'odd' if row % 2 else 'even'}")
     (tmp_path / "long.csv").write_text("\n".join(lines))
     tokens = ModelTokenizer(bert)
-    found = survey(DataRequest(path=tmp_path / "long.csv", task="classify"), tokens)
+    found = survey(DataRequest(path=tmp_path / "long.csv", task="classify"))  # like `train`
     prepared = prepare(found, tokens, tmp_path / "prepared")
     assert prepared.manifest.overlong == "window", "chosen by itself, since every text is too long"
     task = task_for(bert, prepared.folder, lr=5e-3)
