@@ -124,9 +124,9 @@ def train(
     settings: dict[str, object] = dict(read_toml(config)) if config else {}
     asked = {name: value for name, value in given.items() if value is not None and value != () and is_given(name)}
     request = make_request({**settings, **asked, **({"data": data} if data else {})})
-    screen, view = _view(as_json, as_lines, quiet, verbose)
     if not as_json and not as_lines and not quiet:
-        put(f"holdfast train {Path(request.data).name or request.from_run}\n")
+        put(f"holdfast train {Path(request.data).name or request.from_run}\n")  # before the slower imports
+    screen, view = _view(as_json, as_lines, quiet, verbose)
 
     from holdfast.runs.join import has_finished
     from holdfast.runs.lease import AlreadyHeld
