@@ -1,10 +1,10 @@
-"""Hands a run's figures to the trackers people have: TensorBoard, MLflow, Weights & Biases, Trackio.
+"""Hands a run's numbers to experiment trackers: TensorBoard, MLflow, Weights & Biases, Trackio.
 
-A follower in a process of its own reads the events that the run writes and hands them on. A tracker that is slow, asks
-for a login or breaks can therefore neither hold up nor end a training run; what it said is in RUN/trackers.log. A step
-that was done again after a crash is told once.
+A separate process reads the events that the run writes and hands them on. A tracker that is slow, asks for a login or
+breaks can therefore neither delay nor end a training run; its output is in RUN/trackers.log. A step that was repeated
+after a crash is handed on once.
 
-    python -m holdfast.runs.trackers RUN tensorboard,mlflow      follows until RUN has a result, or its parent is gone
+    python -m holdfast.runs.trackers RUN tensorboard,mlflow      until RUN has a result, or its parent is gone
 """
 
 import contextlib
@@ -14,32 +14,28 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
+from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import RequestError
-from holdfast.core.runfolder import RESULT
+from holdfast.core.event_log import EventTail
+from holdfast.core.events import Evaluated, Event, Logged, StepDone
+from holdfast.core.runfolder import EVENTS, METRICS, RESULT, SETTINGS, attempt_folders
 from holdfast.core.text import closest
-from holdfast.runs.story import Story, read_story
+from holdfast.runs.state import new_events
 
 LOG = "trackers.log"
 _LOOK_EVERY_SECONDS = 2.0
-_REST = 20  # times as long as looking took: a long run has many events, and the cores are for training
-_LAST_WORDS_SECONDS = 20.0  # for handing on what came at the very end
-_NAMES = {
-    "loss": "loss",
-    "lr": "learning_rate",
-    "learning_rate": "learning_rate",
-    "norm": "grad_norm",
-    "grad_norm": "grad_norm",
-}
+_REST = 20  # times as long as reading took: a long run has many events, and the cores are for training
+_LAST_SECONDS = 20.0  # for what came at the very end
+_LOGGED = ("loss", "learning_rate", "grad_norm")  # of what a script's trainer logs
 
 
 def require_trackers(names: Sequence[str]) -> None:
-    """Refuse trackers that are unknown or not installed, each with what to do about it."""
+    """Refuse trackers that are unknown or not installed."""
     for name in names:
         if name not in WRITERS:
             guess = closest(name, WRITERS)
@@ -56,7 +52,7 @@ def require_trackers(names: Sequence[str]) -> None:
 
 @contextmanager
 def tracking(run: Path, names: Sequence[str]) -> Iterator[None]:
-    """While this holds, the run's figures go to these trackers; what is left is handed on at the end."""
+    """Meanwhile the run's numbers go to these trackers; the rest is handed on at the end."""
     if not names:
         yield
         return
@@ -75,53 +71,72 @@ def tracking(run: Path, names: Sequence[str]) -> Iterator[None]:
         with contextlib.suppress(OSError):
             follower.stdin.close()
         try:
-            follower.wait(_LAST_WORDS_SECONDS)
+            follower.wait(_LAST_SECONDS)
         except subprocess.TimeoutExpired:
             follower.kill()
             follower.wait()
 
 
-@dataclass
-class Figures:
-    """The figures of a run that were not handed on yet."""
+class NewNumbers:
+    """The numbers of a run that were not handed on yet."""
 
-    told_step: int = 0
-    told_evaluations: set[int] = field(default_factory=set)
+    def __init__(self, run: Path):
+        self._run, self._tails = run, dict[str, EventTail]()
+        self._step, self._evaluations = 0, set[int]()
 
-    def new(self, story: Story) -> Iterator[tuple[int, float, dict[str, float]]]:
-        """Step, time and figures, in the order of the steps: W&B drops what comes for an earlier one."""
+    def read(self) -> list[tuple[int, float, dict[str, float]]]:
+        """Step, time and numbers, in the order of the steps: W&B drops what comes for an earlier step."""
         found: list[tuple[int, float, dict[str, float]]] = []
-        for step, event in story.steps.items():
-            if step > self.told_step:
-                self.told_step = step
-                values = {f"train/{_NAMES[key]}": float(event[key]) for key in _NAMES if _is_number(event.get(key))}
-                found.append((step, _time(event), values))
-        for step, metrics in story.evaluations.items():
-            if step not in self.told_evaluations:
-                self.told_evaluations.add(step)
-                found.append((step, time.time(), {f"eval/{name}": value for name, value in metrics.items()}))
-        yield from sorted(found, key=lambda one: one[0])
+        for folder in attempt_folders(self._run):
+            for event in new_events(self._tails.setdefault(folder.name, EventTail(folder / EVENTS))):
+                found += self._of_event(event)
+        return sorted(found, key=lambda one: one[0])
+
+    def _of_event(self, event: Event) -> Iterator[tuple[int, float, dict[str, float]]]:
+        match event:
+            case StepDone():
+                numbers = {"loss": event.loss, "learning_rate": event.lr, "grad_norm": event.norm}
+                yield from self._of_step(event.step + 1, event.time, numbers)
+            case Logged():
+                yield from self._of_step(event.step, event.time, {name: event.values.get(name) for name in _LOGGED})
+                scores = {key[5:]: value for key, value in event.values.items() if key.startswith("eval_")}
+                yield from self._of_evaluation(event.step, event.time, scores)
+            case Evaluated():
+                yield from self._of_evaluation(event.step, event.time, event.metrics)
+
+    def _of_step(
+        self, step: int, at: float, numbers: Mapping[str, object]
+    ) -> Iterator[tuple[int, float, dict[str, float]]]:
+        known = {f"train/{name}": value for name, value in _numbers(numbers).items()}
+        if known and step > self._step:
+            self._step = step
+            yield step, at, known
+
+    def _of_evaluation(
+        self, step: int, at: float, metrics: Mapping[str, object]
+    ) -> Iterator[tuple[int, float, dict[str, float]]]:
+        known = {f"eval/{name}": value for name, value in _numbers(metrics).items()}
+        if known and step not in self._evaluations:
+            self._evaluations.add(step)
+            yield step, at, known
 
 
 def follow(run: Path, names: Sequence[str], is_over: Callable[[], bool], every_seconds: float) -> None:
-    """Hand on figures until it is over, and then what is left."""
-    story, figures = read_story(run), Figures()
-    while not story.settings and not is_over():
+    """Hand on numbers until the run is over, and then the rest."""
+    while not (settings := _settings(run)) and not is_over():
         time.sleep(every_seconds)
-        story = read_story(run)
-    writers = list(_opened(run, names, story))
+    writers, numbers = list(_opened(run, names, settings)), NewNumbers(run)
     while writers:
         is_last, begun = is_over(), time.monotonic()
-        story = read_story(run)
-        for step, at, values in figures.new(story):
-            writers = [writer for writer in writers if _told(writer, step, at, values)]
+        for step, at, values in numbers.read():
+            writers = [writer for writer in writers if _write(writer, step, at, values)]
         if is_last:
             break
         time.sleep(max(every_seconds, _REST * (time.monotonic() - begun)))
-    state = str(story.result.get("state") or "stopped")
+    state = str(read_artifact(run / RESULT).get("state") or "stopped")
     for writer in writers:
-        with _passed_over(type(writer).__name__):
-            writer.close(state, _final(story))
+        with _isolated(type(writer).__name__):
+            writer.close(state, _final(run))
 
 
 def main(run: Path, names: Sequence[str]) -> int:
@@ -138,47 +153,50 @@ def main(run: Path, names: Sequence[str]) -> int:
     return 0
 
 
-def _opened(run: Path, names: Sequence[str], story: Story) -> Iterator["Writer"]:
-    settings = {key: value for key, value in story.settings.items() if not isinstance(value, dict)}
+def _settings(run: Path) -> dict[str, Any]:
+    """The settings of the newest attempt that has any; for a command its name alone is known."""
+    found = (read_artifact(attempt / SETTINGS) for attempt in reversed(attempt_folders(run)))
+    return next((one for one in found if one), {})
+
+
+def _opened(run: Path, names: Sequence[str], settings: Mapping[str, Any]) -> Iterator["Writer"]:
+    plain = {key: value for key, value in settings.items() if not isinstance(value, dict)}
     for name in names:
-        with _passed_over(name):
-            yield WRITERS[name](run, settings)
+        with _isolated(name):
+            yield WRITERS[name](run, plain)
 
 
-def _told(writer: "Writer", step: int, at: float, values: Mapping[str, float]) -> bool:
-    """Hand on some figures; a writer that fails is told nothing more."""
-    is_told = False
-    with _passed_over(type(writer).__name__):
+def _write(writer: "Writer", step: int, at: float, values: Mapping[str, float]) -> bool:
+    """Hand on some numbers; False for a writer that failed, which gets no more."""
+    is_written = False
+    with _isolated(type(writer).__name__):
         writer.write(step, at, values)
-        is_told = True
-    return is_told
+        is_written = True
+    return is_written
 
 
-def _final(story: Story) -> dict[str, float]:
-    """The figures of the finished model."""
-    return {
-        f"{split}/{name}": float(value)
-        for split in ("validation", "test")
-        for name, value in (story.metrics.get(split) or {}).items()
-        if _is_number(value)
-    }
+def _final(run: Path) -> dict[str, float]:
+    """The metrics of the finished model."""
+    metrics = read_artifact(run / METRICS)
+    splits = [(split, found) for split in ("validation", "test") if isinstance(found := metrics.get(split), dict)]
+    return {f"{split}/{name}": value for split, found in splits for name, value in _numbers(found).items()}
 
 
 @contextmanager
-def _passed_over(name: str) -> Iterator[None]:
-    """A tracker's failure is written down and passed over."""
+def _isolated(name: str) -> Iterator[None]:
+    """A failure of a tracker is logged and does not reach the run."""
     try:
         yield
-    except Exception as error:  # any library, any failure: none may reach the run
+    except Exception as error:  # any library, any failure
         print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
 
-def _time(event: Mapping[str, Any]) -> float:
-    return float(event["time"]) if _is_number(event.get("time")) else time.time()
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _numbers(values: Mapping[str, object]) -> dict[str, float]:
+    return {
+        name: float(value)
+        for name, value in values.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
 
 
 _PROJECT = "holdfast"

@@ -11,7 +11,7 @@ report and the API all use these, so a run is described in the same words everyw
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +33,7 @@ NO_LABEL = "the model predicts no label at all: it has learned too little"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SHOWN_CHARACTERS = 300
 _SHOWN_SCORES = 4
+_DISTURBED = 0.1  # share of the cores that other programs took or freed
 _COMMON_NAMES = {"train", "data", "dataset"}
 _SHORT_CHOICES = ("epochs", "batch_size", "lr", "max_length")
 _PHASES = {  # what a run does; the first block are stages of the pipeline
@@ -629,7 +630,9 @@ def closing_lines(state: RunState, *, with_cause: bool = True) -> list[Line]:
     """The last lines on the screen: how it ended, how good the model is, what to do next."""
     run, result = typed_path(state.folder), state.records.result
     if state.state == "finished":
-        return [*_scores(state), Line(headline(state), "ok"), *_use(state)]
+        check = forecast_check_text(result.get("forecast") or {})
+        forecast = [Line(check, "ok", "forecast")] if check else []
+        return [*_scores(state), *forecast, Line(headline(state), "ok"), *_use(state)]
     lines = [Line(headline(state, with_cause=with_cause), "x" if state.state == "failed" else "--")]
     if state.state == "failed":
         lines += [Line(clean(remedy), name="try") for remedy in tuple(result.get("remedies") or ())[:3]]
@@ -675,21 +678,43 @@ def _use(state: RunState) -> Iterator[Line]:
         yield Line(f"{run}/{REPORT}", name="report")
 
 
-def comparison_text(error: float, more: str, less: str) -> str:
+def forecast_check_text(check: Mapping[str, Any]) -> str:
+    """The forecast next to what happened: "took 41 s, 2% longer than forecast (40 s)"; empty without a forecast."""
+    parts = []
+    for name, what, write, more, less in (
+        ("seconds", "took {}", human_seconds, "longer", "shorter"),
+        ("peak_bytes", "{} of memory", human_bytes, "more", "less"),
+        ("card_peak_bytes", "{} of GPU memory", human_bytes, "more", "less"),
+    ):
+        one = check.get(name) or {}
+        if one.get("forecast") and one.get("actual"):
+            off = _off_by(one["actual"] / one["forecast"] - 1, more, less)
+            parts.append(f"{what.format(write(one['actual']))}, {off} ({write(one['forecast'])})")
+    return "; ".join(parts)
+
+
+def forecast_reasons(clock: Mapping[str, Any]) -> list[str]:
+    """Why a forecast of the time was off: what it could not know, each with its part of the error."""
+    reasons = []
+    lost = clock.get("lost_seconds") or 0.0
+    if lost:
+        reasons.append(f"{human_seconds(lost)} went into attempts that were cut short")
+    cores = clock.get("cores") or {}
+    before, after = cores.get("forecast"), cores.get("actual")
+    if before and after and abs(after / before - 1) > _DISTURBED:
+        with_as_much = (clock["actual"] - lost) * after / before
+        why = (
+            "other programs kept the processor busy" if after < before else "other programs used less of the processor"
+        )
+        reasons.append(
+            f"{why}: the run got {cores_text(after)}, and {cores_text(before)} when the forecast was made; with that many "
+            f"cores it would have taken about {human_seconds(with_as_much)}, "
+            f"{_off_by(with_as_much / clock['forecast'] - 1, 'longer', 'shorter')}"
+        )
+    return reasons
+
+
+def _off_by(error: float, more: str, less: str) -> str:
     """How far off a forecast was: "12% longer than forecast"."""
     share = f"{abs(error):.0%}"
     return "as forecast" if share == "0%" else f"{share} {more if error > 0 else less} than forecast"
-
-
-def forecast_check_lines(check: Mapping[str, Any]) -> Sequence[Line]:
-    """The forecast next to what happened."""
-    clock, parts = check.get("seconds") or {}, []
-    if clock.get("forecast") and clock.get("actual"):
-        off = comparison_text(clock["error"], "longer", "shorter")
-        parts.append(f"took {human_seconds(clock['actual'])}, {off} ({human_seconds(clock['forecast'])})")
-    for name, what in (("peak_bytes", "memory"), ("card_peak_bytes", "GPU memory")):
-        memory = check.get(name) or {}
-        if memory.get("forecast") and memory.get("actual"):
-            off = comparison_text(memory["error"], "more", "less")
-            parts.append(f"{human_bytes(memory['actual'])} of {what}, {off} ({human_bytes(memory['forecast'])})")
-    return [Line("; ".join(parts), "ok", "forecast", is_detail=True)] if parts else []

@@ -7,8 +7,8 @@ from typing import Any, TypeGuard
 from holdfast.core.text import human_bytes, human_seconds
 from holdfast.runs.report.html import Html, details, join, section, table, tag
 from holdfast.runs.report.svg_charts import meter
-from holdfast.runs.result import excuses
 from holdfast.runs.state import RunState
+from holdfast.runs.wording import forecast_reasons, sentence
 
 _NOT_SHOWN = {"run", "prepared"}
 _FORECAST = (
@@ -58,13 +58,13 @@ def forecast_section(state: RunState) -> Html:
         if isinstance(found, dict) and _is_number(found.get("forecast")) and _is_number(found.get("actual")):
             error = found["actual"] / found["forecast"] - 1 if found["forecast"] else 0.0
             rows.append([words, write(found["forecast"]), write(found["actual"]), f"{error:+.0%}"])
-            reasons += excuses(found)
+            reasons += forecast_reasons(found)
         elif _is_number(planned):
             rows.append([words, write(planned), "", ""])
     if not rows:
         return Html("")
     said = (state.records.plan.get("forecast") or {}).get("because")
-    because = ". ".join(words[0].upper() + words[1:] for words in (str(said or ""), *reasons) if words)
+    because = " ".join(sentence(text) for text in (str(said or ""), *reasons) if text)
     head = ["", "forecast", "actual", "off by"]
     return section(
         "Forecast and actual",

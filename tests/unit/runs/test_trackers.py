@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.core import events as ev
 from holdfast.core.errors import RequestError
-from holdfast.core.old_events import Events
+from holdfast.core.event_log import EventLog
 from holdfast.core.runfolder import EVENTS, attempt_folder
 from holdfast.core.setting_values import TRACKERS
 from holdfast.runs import trackers
-from holdfast.runs.story import read_story
-from holdfast.runs.trackers import WRITERS, Figures, follow, require_trackers
+from holdfast.runs.trackers import WRITERS, NewNumbers, follow, require_trackers
 
 
 class Kept:
@@ -46,16 +46,16 @@ def run(tmp_path, monkeypatch) -> Path:
         folder = attempt_folder(run, number)
         folder.mkdir(parents=True)
         (folder / "settings.json").write_text('{"task": "classify", "lr": 0.1, "options": {}}')
-        events = Events(folder / EVENTS)
+        log = EventLog(folder / EVENTS)
         for step in steps:
-            events.write("step", step=step, loss=1.0 - step / 10, lr=0.1, norm=2.0)
-    events.write("evaluated", step=6, metrics={"accuracy": 0.5})
+            log.write(ev.StepDone(step=step, loss=1.0 - step / 10, lr=0.1, norm=2.0))
+    log.write(ev.Evaluated(step=6, metrics={"accuracy": 0.5}))
     (run / "metrics.json").write_text(json.dumps({"test": {"accuracy": 0.7, "classes": []}}))
     (run / "result.json").write_text('{"state": "finished"}')
     return run
 
 
-def test_every_step_is_told_once_and_the_end_too(run):
+def test_every_step_is_handed_on_once(run):
     follow(run, ["kept"], lambda: True, 0)
     assert Kept.told[0] == ("open", "run", {"task": "classify", "lr": 0.1})
     assert [told[0] for told in Kept.told[1:-1]] == [1, 2, 3, 4, 5, 6, 6]
@@ -64,26 +64,26 @@ def test_every_step_is_told_once_and_the_end_too(run):
     assert Kept.told[-1] == ("close", "finished", {"test/accuracy": 0.7})
 
 
-def test_a_tracker_that_breaks_is_left_alone_and_the_others_go_on(run, capsys):
+def test_a_broken_tracker_does_not_stop_the_others(run, capsys):
     follow(run, ["broken", "kept"], lambda: True, 0)
     assert [told[0] for told in Kept.told].count(6) == 2
     assert [told[0] for told in Kept.told].count("close") == 1
     assert "ConnectionError: no route" in capsys.readouterr().err
 
 
-def test_an_evaluation_between_steps_is_told_between_them(run):
-    Events(attempt_folder(run, 2) / EVENTS).write("evaluated", step=3, metrics={"accuracy": 0.4})
-    told = [step for step, _, _ in Figures().new(read_story(run))]
+def test_evaluations_come_in_the_order_of_steps(run):
+    EventLog(attempt_folder(run, 2) / EVENTS).write(ev.Evaluated(step=3, metrics={"accuracy": 0.4}))
+    told = [step for step, _, _ in NewNumbers(run).read()]
     assert told == sorted(told) == [1, 2, 3, 3, 4, 5, 6, 6]
 
 
-def test_nothing_is_told_twice(run):
-    figures = Figures()
-    assert len(list(figures.new(read_story(run)))) == 7
-    assert list(figures.new(read_story(run))) == []
+def test_nothing_is_handed_on_twice(run):
+    numbers = NewNumbers(run)
+    assert len(numbers.read()) == 7
+    assert numbers.read() == []
 
 
-def test_an_unknown_or_missing_tracker_is_an_error_that_says_what_to_do(monkeypatch):
+def test_an_unknown_or_missing_tracker_is_refused(monkeypatch):
     with pytest.raises(RequestError) as error:
         require_trackers(["tensorbord"])
     assert error.value.try_next == ("did you mean tensorboard?",)
@@ -94,5 +94,5 @@ def test_an_unknown_or_missing_tracker_is_an_error_that_says_what_to_do(monkeypa
     require_trackers([])
 
 
-def test_every_tracker_that_can_be_asked_for_can_be_written():
+def test_every_tracker_option_has_a_writer():
     assert set(WRITERS) == set(TRACKERS)

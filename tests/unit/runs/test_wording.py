@@ -9,7 +9,18 @@ from holdfast.core import events as ev
 from holdfast.core.evidence import Decision
 from holdfast.core.plan import Reason, Rung
 from holdfast.runs.state import AttemptState, Records, RunState, fold
-from holdfast.runs.wording import attempt_lines, clean, closing_lines, decision_text, event_lines, headline, reason_text
+from holdfast.runs.wording import (
+    attempt_lines,
+    clean,
+    closing_lines,
+    decision_text,
+    event_lines,
+    forecast_check_text,
+    forecast_reasons,
+    gives_no_label,
+    headline,
+    reason_text,
+)
 
 FOLDER = Path("runs/bank")
 HUNG = AttemptState(
@@ -94,3 +105,40 @@ def test_every_reason_has_a_sentence():
     texts = [reason_text(Reason(kind=kind, title="t", place="p")) for kind in get_args(get_type_hints(Reason)["kind"])]
     assert all(texts)
     assert reason_text(Reason(kind="same_error", place="train.py:9")).startswith("the same error again at train.py:9")
+
+
+def test_a_finished_run_says_how_good_it_is_and_what_comes_next():
+    state = ended("finished", DONE, metrics={"test": {"accuracy": 0.9}}, dataset={"splits": {"train": 21}})
+    lines = [(line.name, line.text) for line in closing_lines(state)]
+    assert ("test", "accuracy 90.0%") in lines
+    assert ("next", 'holdfast predict runs/bank "..."') in lines
+
+
+def test_a_model_that_was_not_measured_says_so():
+    state = ended("finished", DONE, dataset={"splits": {"train": 21}})
+    text = " ".join(line.text for line in closing_lines(state))
+    assert "not measured: the data has no validation or test rows (all 21 rows are for training)" in text
+
+
+@pytest.mark.parametrize(("metrics", "is_none"), [({"micro_f1": 0}, True), ({"micro_f1": 0, "accuracy": 0}, False)])
+def test_only_a_model_without_any_label_is_called_so(metrics: dict[str, float], is_none: bool):
+    assert gives_no_label(metrics) is is_none
+
+
+def test_a_forecast_next_to_what_happened():
+    clock = {"forecast": 220.0, "actual": 487.0, "cores": {"forecast": 0.2, "actual": 0.11}}
+    memory = {"forecast": 452e6, "actual": 394e6}
+    assert forecast_check_text({"seconds": clock, "peak_bytes": memory}) == (
+        "took 8 min 7 s, 121% longer than forecast (3 min 40 s); 394.0 MB of memory, 13% less than forecast (452.0 MB)"
+    )
+
+
+def test_why_a_forecast_was_off():
+    clock = {"forecast": 100.0, "actual": 220.0, "lost_seconds": 20.0}
+    lost, busy = forecast_reasons({**clock, "cores": {"forecast": 2.0, "actual": 1.0}})
+    assert lost == "20 s went into attempts that were cut short"
+    assert busy.startswith("other programs kept the processor busy: the run got 1.0 cores")
+    assert busy.endswith("about 1 min 40 s, as forecast")
+    assert forecast_reasons({**clock, "lost_seconds": 0.0, "cores": {"forecast": 2.0, "actual": 1.9}}) == []
+    (freer,) = forecast_reasons({"forecast": 100.0, "actual": 80.0, "cores": {"forecast": 0.5, "actual": 0.58}})
+    assert freer.startswith("other programs used less of the processor: the run got 0.58 cores")

@@ -1,32 +1,24 @@
-"""Where a run stands, read from its folder alone."""
+"""How a run is taken up again: who has it, and what earlier attempts left."""
 
 import json
-import os
 
 import pytest
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.heartbeat import BeatWriter
-from holdfast.core.old_events import Events, find_last_event, read_last_events
 from holdfast.core.plan import Rung
 from holdfast.core.records import AttemptStart, Outcome, write_record
 from holdfast.core.runfolder import (
     BEAT,
-    CHILD,
     DECISION,
-    EVENTS,
     OUTCOME,
     REQUEST,
-    RESULT,
-    SAMPLES,
     attempt_folder,
     attempt_folders,
 )
 from holdfast.runs.earlier_attempts import read_earlier
 from holdfast.runs.lease import hold, holder
-from holdfast.runs.status import read_glance, read_status
-from holdfast.supervisor.members import boot_id, start_ticks_of
 
 
 @pytest.fixture
@@ -52,49 +44,10 @@ def end_attempt(run, number: int, outcome: str, action: str = "", **more):
         )
 
 
-def test_a_run_that_nobody_looks_after_is_stopped_and_its_attempt_interrupted(run):
-    begin_attempt(run)
-    status = read_status(run)
-    assert (status.state, status.phase, status.step, status.steps) == ("stopped", "step", 12, 100)
-    assert status.attempts[0].outcome == "interrupted"
-    assert read_glance(run).sentence == f"nobody looks after it: `holdfast resume {run}` goes on"
-
-
-def test_a_run_with_a_supervisor_is_training_with_loss_and_time_left(run):
-    attempt = begin_attempt(run, step=20)
-    Events(attempt / EVENTS).write("step", step=20, loss=0.5)
-    Events(attempt / EVENTS).write("evaluated", step=20, metrics={"accuracy": 0.9})
-    for at, step in ((100.0, 10), (105.0, 20)):
-        with (attempt / SAMPLES).open("a") as file:
-            file.write(json.dumps({"event": "sample", "time": at, "step": step}) + "\n")
-    with hold(run):
-        status = read_status(run)
-    assert (status.state, status.loss, status.metrics) == ("training", 0.5, {"accuracy": 0.9})
-    assert status.eta_seconds == 40.0
-
-
-def test_before_its_first_attempt_a_run_prepares_and_then_proves(run):
-    with hold(run):
-        assert read_status(run).state == "preparing"
-        Events(run / EVENTS).write("phase", phase="prove")
-        assert read_status(run).state == "proving"
-
-
-def test_a_run_that_ended_says_how(run):
-    write_artifact(run, RESULT, {"state": "failed", "sentence": "nothing is left to try"})
-    assert read_status(run).state == "failed"
-
-
 def test_a_second_supervisor_is_refused_and_the_run_is_given_back(run):
     with hold(run), pytest.raises(RequestError, match="another supervisor"), hold(run):
         pass
     assert holder(run) is None
-
-
-@pytest.mark.parametrize("name", ["nothing here", "."])
-def test_a_folder_without_a_run_is_refused(tmp_path, name):
-    with pytest.raises(RequestError):
-        read_status(tmp_path / name)
 
 
 def test_a_hundred_attempts_stay_in_order(run):
@@ -155,32 +108,11 @@ def test_a_full_disk_does_not_keep_a_run_from_being_taken_up(run, monkeypatch):
     assert (earlier.next_number, earlier.counted[0].outcome) == (2, "interrupted")
 
 
-def test_a_process_that_outlived_its_supervisor_is_not_called_stopped(run):
-    attempt = begin_attempt(run)
-    pid = os.getppid()  # any process that lives
-    write_artifact(attempt, CHILD, {"pid": pid, "start_ticks": start_ticks_of(pid), "boot_id": boot_id()})
-    glance = read_glance(run)
-    assert (glance.status.state, glance.status.attempts[0].outcome, glance.is_watched) == ("training", "running", False)
-    assert "its supervisor is gone" in glance.sentence
-
-
 def test_a_run_that_had_failed_starts_its_count_anew_with_the_plan_that_got_furthest(run):
     end_attempt(run, 1, "died", action="rung", step_reached=40, changes={"threads": 2})
     end_attempt(run, 2, "died", action="stop", step_reached=10, changes={"threads": 1})
     earlier = read_earlier(run, report=lambda event: None)
     assert (earlier.next_number, earlier.counted, earlier.changes) == (3, (), {"threads": 2})
-
-
-def test_the_end_of_a_long_story_is_read_without_its_beginning(tmp_path):
-    events = Events(tmp_path / EVENTS)
-    events.write("evaluated", step=0)
-    for step in range(2000):
-        events.write("step", step=step)
-    last = read_last_events(tmp_path / EVENTS, most_bytes=10_000)
-    assert last[-1]["step"] == 1999
-    assert len(last) < 300
-    assert find_last_event(tmp_path / EVENTS, "evaluated")["step"] == 0
-    assert find_last_event(tmp_path / "absent", "evaluated") is None
 
 
 def test_a_full_disk_is_said_when_a_run_is_taken_up(run, monkeypatch):
