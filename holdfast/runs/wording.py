@@ -707,8 +707,8 @@ def forecast_reasons(clock: Mapping[str, Any]) -> list[str]:
             "other programs kept the processor busy" if after < before else "other programs used less of the processor"
         )
         reasons.append(
-            f"{why}: the run got {cores_text(after)}, and {cores_text(before)} when the forecast was made; with that many "
-            f"cores it would have taken about {human_seconds(with_as_much)}, "
+            f"{why}: the run got {cores_text(after)}, and {cores_text(before)} when the forecast was made. With that "
+            f"many cores it would have taken about {human_seconds(with_as_much)}, "
             f"{_off_by(with_as_much / clock['forecast'] - 1, 'longer', 'shorter')}"
         )
     return reasons
