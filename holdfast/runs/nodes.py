@@ -1,7 +1,8 @@
-"""Says who looks after a run and which machines take part in it, on whatever machine one asks.
+"""Who supervises a run and which machines take part in it, on whatever machine one asks.
 
-Of a process of this machine the system says whether it lives. Of another machine's only its notice does, by moving: who
-asks for the first time may have to wait for that a few seconds.
+The system says whether a process of this machine is alive. About a process of another machine only its notice tells, by
+moving: a first look cannot know. `MachineWatch` never waits and believes a notice until it was seen to stand still;
+`read_leader` and `read_nodes` look again until they know, which may take a few seconds.
 
 Reads: leases/, nodes/*/notice, beats of the newest attempt.
 """
@@ -19,7 +20,7 @@ from holdfast.supervisor.outcome import newest_beat
 
 _OVER = ("released", "left")
 _LOOK_SECONDS = 0.2
-_STILL_SECONDS = 6.0  # a notice is said again every two
+_STILL_SECONDS = 6.0  # a notice is renewed every two seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,41 +33,85 @@ class NodeStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class _Last:
+class _LastLook:
     count: int
     since: float  # when it was first seen
     has_moved: bool
 
 
-_last: dict[Path, _Last] = {}  # what this process has seen of each notice
+class MachineWatch:
+    """The machines of one run, looked at again and again without waiting."""
+
+    def __init__(self, run: Path):
+        self._run = run
+        self._looks: dict[Path, _LastLook] = {}
+        self.is_sure = True  # False when the last answer rests on a notice that has not been seen to move yet
+
+    def leader(self) -> Mapping[str, Any] | None:
+        """What the supervisor that leads the run says of itself, wherever it is; None when there is none."""
+        self.is_sure = True
+        return self._living(self._lease)
+
+    def nodes(self) -> tuple[NodeStatus, ...]:
+        """The machines of a run that several take part in, the leading one first; empty for a run of one machine."""
+        self.is_sure = True
+        names = sorted(folder.name for folder in (self._run / NODES).glob("*"))
+        if len(names) < 2:
+            return ()
+        leader, is_led = _said(self._lease).get("node"), self._living(self._lease) is not None
+        nodes = [
+            NodeStatus(name=name, state=self._state(name, name == leader, is_led), step=_step(self._run, name))
+            for name in names
+        ]
+        return tuple(sorted(nodes, key=lambda node: (node.state != "leads", node.name)))
+
+    @property
+    def _lease(self) -> Path:
+        return seen_lease(self._run, newest_lease(self._run)).path
+
+    def _state(self, name: str, leads: bool, is_led: bool) -> str:
+        if leads and is_led:
+            return "leads"
+        own = self._run / NODES / name / NOTICE
+        if self._living(own):
+            return "takes part"
+        said = _said(self._lease) if leads else _said(own)
+        return "left" if said.get("state") in _OVER else "silent"
+
+    def _living(self, path: Path) -> Mapping[str, Any] | None:
+        """What a notice says, unless its writer is known to be gone."""
+        notice = read_notice(path)
+        if notice is None or notice.said.get("state") in _OVER or is_here_and_gone(notice.said):
+            return None
+        if is_here(notice.said):
+            return notice.said
+        now, last = time.monotonic(), self._looks.get(path)
+        if last is None or last.count != notice.count:
+            last = self._looks[path] = _LastLook(notice.count, now, has_moved=last is not None)
+        if now - last.since > _STILL_SECONDS:
+            return None
+        self.is_sure = self.is_sure and last.has_moved
+        return notice.said
 
 
 def read_leader(run: Path) -> Mapping[str, Any] | None:
-    """What the living supervisor that leads a run says of itself, wherever it is; None when there is none."""
-    return _living(seen_lease(run, newest_lease(run)).path)
+    """What the supervisor that leads a run says of itself; takes up to six seconds to know about another machine."""
+    watch = MachineWatch(run)
+    while True:
+        leader = watch.leader()
+        if watch.is_sure:
+            return leader
+        time.sleep(_LOOK_SECONDS)
 
 
 def read_nodes(run: Path) -> tuple[NodeStatus, ...]:
-    """The machines of a run that several take part in, the leading one first; empty for a run of one machine."""
-    names = sorted(folder.name for folder in (run / NODES).glob("*"))
-    if len(names) < 2:
-        return ()
-    lease = seen_lease(run, newest_lease(run)).path
-    led_by, is_led = _said(lease).get("node"), _living(lease) is not None
-    nodes = [
-        NodeStatus(name=name, state=_state(run, name, name == led_by, is_led), step=_step(run, name)) for name in names
-    ]
-    return tuple(sorted(nodes, key=lambda node: (node.state != "leads", node.name)))
-
-
-def _state(run: Path, name: str, leads: bool, is_led: bool) -> str:
-    if leads and is_led:
-        return "leads"
-    own = run / NODES / name / NOTICE
-    if _living(own):
-        return "takes part"
-    said = _said(seen_lease(run, newest_lease(run)).path) if leads else _said(own)
-    return "left" if said.get("state") in _OVER else "silent"
+    """The machines of a run; takes up to six seconds to know about other machines."""
+    watch = MachineWatch(run)
+    while True:
+        nodes = watch.nodes()
+        if watch.is_sure:
+            return nodes
+        time.sleep(_LOOK_SECONDS)
 
 
 def _step(run: Path, name: str) -> int:
@@ -81,21 +126,3 @@ def _step(run: Path, name: str) -> int:
 def _said(notice: Path) -> Mapping[str, Any]:
     found = read_notice(notice)
     return found.said if found else {}
-
-
-def _living(path: Path) -> Mapping[str, Any] | None:
-    """The notice's words when its writer lives."""
-    while True:
-        notice = read_notice(path)
-        if notice is None or notice.said.get("state") in _OVER or is_here_and_gone(notice.said):
-            return None
-        if is_here(notice.said):
-            return notice.said
-        now, last = time.monotonic(), _last.get(path)
-        if last is None or last.count != notice.count:
-            last = _last[path] = _Last(notice.count, now, has_moved=last is not None)
-        if now - last.since > _STILL_SECONDS:
-            return None
-        if last.has_moved:
-            return notice.said
-        time.sleep(_LOOK_SECONDS)

@@ -47,7 +47,7 @@ from holdfast.core.runfolder import (
 )
 from holdfast.logs.log_lines import clean_lines
 from holdfast.runs.earlier_attempts import is_left_running
-from holdfast.runs.nodes import NodeStatus, read_leader, read_nodes
+from holdfast.runs.nodes import MachineWatch, NodeStatus
 from holdfast.runs.plan_view import plan_view
 from holdfast.runs.run_path import require_run
 from holdfast.supervisor.ends import read_ranks
@@ -495,13 +495,22 @@ _TOLD = frozenset(
 def read_state(run: Path, *, is_supervised: bool | None = None) -> RunState:
     """Where a run is now. Of long attempts only the recent steps are read: for curves take `RunReader`."""
     require_run(run)
-    return RunReader(run, recent_bytes=_RECENT_BYTES).read(is_supervised=is_supervised)
+    return _read_once(RunReader(run, recent_bytes=_RECENT_BYTES), is_supervised)
 
 
 def read_whole_state(run: Path, *, is_supervised: bool | None = None) -> RunState:
     """Where a run is now, with every step it did."""
     require_run(run)
-    return RunReader(run).read(is_supervised=is_supervised)
+    return _read_once(RunReader(run), is_supervised)
+
+
+def _read_once(reader: "RunReader", is_supervised: bool | None) -> RunState:
+    """The state, once it is known whether other machines are alive: that may take a few seconds."""
+    while True:
+        state = reader.read(is_supervised=is_supervised)
+        if reader.is_sure or is_supervised is not None:
+            return state
+        time.sleep(_WATCH_SECONDS)
 
 
 def watch(run: Path) -> Iterator[RunState]:
@@ -525,6 +534,8 @@ class RunReader:
         self._state = RunState(folder=run)
         self._tails: dict[int, tuple[EventTail, EventTail]] = {}
         self._ended: dict[int, AttemptState] = {}  # attempts whose files change no more
+        self._machines = MachineWatch(run)
+        self.is_sure = True  # False when the last state rests on what only a later look can know
         self._lock = threading.Lock()
 
     def read(self, *, is_supervised: bool | None = None) -> RunState:
@@ -573,7 +584,9 @@ class RunReader:
     def _with_files(self, state: RunState, is_supervised: bool | None) -> RunState:
         """The same with what the files of the run say now."""
         run = self._run
-        is_led = read_leader(run) is not None if is_supervised is None else is_supervised
+        is_led = self._machines.leader() is not None if is_supervised is None else is_supervised
+        is_sure, nodes = self._machines.is_sure, self._machines.nodes()
+        self.is_sure = is_sure and self._machines.is_sure
         is_orphaned = not is_led and is_left_running(run)
         attempts = [self._attempt_with_files(one, is_newest=one is state.attempts[-1]) for one in state.attempts]
         if attempts and attempts[-1].is_running and not (is_led or is_orphaned):
@@ -585,7 +598,7 @@ class RunReader:
             is_supervised=is_led,
             is_orphaned=is_orphaned,
             waiting=state.waiting if is_led else None,
-            nodes=read_nodes(run),
+            nodes=nodes,
         )
 
     def _attempt_with_files(self, attempt: AttemptState, *, is_newest: bool) -> AttemptState:

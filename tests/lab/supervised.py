@@ -10,7 +10,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.core.evidence import Decision
 from holdfast.core.heartbeat import read_beat
+from holdfast.core.plan import Reason
 from holdfast.core.records import Outcome, read_record
 from holdfast.core.runfolder import OUTPUT
 
@@ -33,6 +35,13 @@ class Supervised:
     @property
     def result(self) -> dict:
         return json.loads((self.run / "result.json").read_text())
+
+    @property
+    def reason(self) -> Reason:
+        """Why nothing more was tried."""
+        decision = read_record(self.attempt(len(self.outcomes)), Decision)
+        assert decision
+        return decision.reason
 
     def attempt(self, number: int) -> Path:
         return self.run / "attempts" / f"{number:02d}"

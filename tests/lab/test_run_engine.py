@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.records import Outcome, read_record
+from holdfast.core.records import EngineSettings, Outcome, read_record
 from holdfast.core.runfolder import REQUEST, SETTINGS, attempt_folder, model_folder
 from holdfast.planning.ladders import engine_ladder
 from holdfast.runs.supervise import RunSpec, supervise
@@ -76,7 +76,8 @@ def job(run: Path, task: str, parts: tuple[Path, Path], strike: str = "", device
         hit = {"STRIKE": strike, "PYTHONPATH": str(STRIKE)} if strike and attempt.name == "01" else {}
         return Launch(command, Path.cwd(), {**os.environ, **variables, **hit}, attempt)
 
-    return RunSpec(kind="lab", words="engine", make_launch=launch, ladder=engine_ladder(settings))
+    first = EngineSettings(model=str(parts[0]), prepared=str(parts[1]), run=str(run), **settings)
+    return RunSpec(kind="lab", words="engine", make_launch=launch, ladder=engine_ladder(first))
 
 
 def cases():

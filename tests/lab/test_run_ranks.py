@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.artifacts import read_artifact
-from holdfast.core.records import Outcome, read_record
+from holdfast.core.records import EngineSettings, Outcome, read_record
 from holdfast.core.runfolder import DIAGNOSIS, EVIDENCE, REQUEST, SETTINGS, attempt_folder, model_folder
 from holdfast.planning.ladders import engine_ladder
 from holdfast.runs.engine_child import EngineChildren
@@ -46,9 +46,9 @@ def job(run: Path, parts: tuple[Path, Path], strike: str = "", rank: int = 1, **
     """The engine's run in several processes; `strike` is what hits one rank of the first attempt."""
     run.mkdir(parents=True, exist_ok=True)
     (run / REQUEST).write_text(json.dumps({"kind": "lab"}))
-    settings = {"task": "classify", "model": str(parts[0]), "prepared": str(parts[1]), "run": str(run)}
-    settings |= {"lr": 1e-3, "batch_size": 8, "epochs": 3, "eval_steps": 12, "save_seconds": 0, "micro_tokens": 256}
-    settings |= {"processes": PROCESSES, "threads": 1}
+    places = {"model": str(parts[0]), "prepared": str(parts[1]), "run": str(run)}
+    learning = {"lr": 1e-3, "batch_size": 8, "epochs": 3, "eval_steps": 12, "save_seconds": 0, "micro_tokens": 256}
+    settings = EngineSettings(task="classify", **places, **learning, processes=PROCESSES, threads=1)
     children = EngineChildren(run)
 
     def launch(attempt: Path, changes, resume: bool) -> Launch:

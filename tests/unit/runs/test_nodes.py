@@ -24,13 +24,12 @@ from holdfast.runs import nodes, resume_run
 from holdfast.runs.lease import describe_self, hold
 from holdfast.runs.nodes import read_leader, read_nodes
 from holdfast.runs.resume_run import ask_for, ask_to_stop
-from holdfast.runs.state import read_state
+from holdfast.runs.state import RunReader, read_state
 
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.setenv("HOLDFAST_NODE", "a")
-    monkeypatch.setattr(nodes, "_last", {})
     write_request(tmp_path, CommandRequest(command=("torchrun", "train.py"), cwd=".", nodes=2))
     attempt = attempt_folder(tmp_path, 1)
     for name, folder, step in (("a", attempt, 31), ("b", part_folder(attempt, "b"), 30)):
@@ -125,6 +124,18 @@ def test_a_notice_that_stands_still_is_nobodys(run, monkeypatch):
     say(run, f"{LEASES}/000001", node="b", machine="another", hardware="", state="held")
     assert read_leader(run) is None
     assert read_state(run).state == "stopped"
+
+
+def test_a_page_does_not_wait_for_another_machine(run, monkeypatch):
+    """A web request has looked once, and answers at once; a later look knows better."""
+    clock = [100.0]
+    monkeypatch.setattr(nodes.time, "sleep", lambda seconds: pytest.fail("waited"))
+    monkeypatch.setattr(nodes.time, "monotonic", lambda: clock[0])
+    say(run, f"{LEASES}/000001", node="b", machine="another", hardware="", state="held")
+    reader = RunReader(run)
+    assert (reader.read().is_supervised, reader.is_sure) == (True, False)
+    clock[0] += 7.0
+    assert (reader.read().is_supervised, reader.is_sure) == (False, True)
 
 
 def test_who_said_goodbye_has_left(run):
