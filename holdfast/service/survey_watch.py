@@ -1,56 +1,60 @@
-"""Watches over the survey of one upload: `python -P -m holdfast.service.survey_watch FOLDER KEY`.
+"""Runs the survey of one upload in a limited child: `python -P -m holdfast.service.survey_watch FOLDER KEY`.
 
-It holds the folder's lock, so that a survey runs once; waits for a free place, so that few run at a time; gives the
-child its limits and its time; and writes down in words how it ended, whatever happened to it. It outlives the page
-and the server that started it. Reads: FOLDER/.survey/KEY.job.json. Leaves: FOLDER/.survey/KEY.json.
+It holds the lock of the folder, so a survey runs once; waits for a free slot, so only a few run at a time; gives the
+child its limits and its time; and records how the child ended, whatever happened to it. It outlives the page and the
+server that started it. Reads: FOLDER/.survey/KEY.job.json. Writes: FOLDER/.survey/KEY.json.
 """
 
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from holdfast.core.artifacts import read_artifact, write_artifact
+from holdfast.core.errors import RequestError, error_record
 from holdfast.core.records import to_record
 from holdfast.core.text import human_seconds
 from holdfast.logs.exits import exit_words
-from holdfast.service.survey_child import SurveyProgress, too_much
+from holdfast.service.survey_child import SurveyJob, SurveyLimits, SurveyProgress, SurveyResult, too_much
 
 PLACE = ".survey"  # in the upload's folder
 _AT_ONCE = 2
-_LOOK_EVERY_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _MOST_TRIES = 3
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "VIRTUAL_ENV", "SYSTEMROOT")
 _ONE_THREAD = ("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 
 
 def main(folder: Path, key: str) -> int:
-    """Survey an upload once; nothing is done where another does it, or where it is done."""
+    """Survey an upload once; do nothing if another process does it, or if it is done."""
     place = folder / PLACE
-    with _held(place / "lock", tries=10) as is_mine:  # who only asks whether it is held has it for a moment
+    with _held(place / "lock", tries=10) as is_mine:  # a caller of `is_watched` holds it for a moment
         if not is_mine or (place / f"{key}.json").exists():
             return 0
-        job = read_artifact(place / f"{key}.job.json")
-        tries = int(read_artifact(place / f"{key}.tries.json").get("tries", 0)) + 1
-        write_artifact(place, f"{key}.tries.json", {"tries": tries})
-        if tries > _MOST_TRIES:
-            said = {"what": "the file could not be read", "seen": f"it was begun {_MOST_TRIES} times and never ended"}
-            found: dict[str, Any] = {"state": "refused", "facts": {}, "preview": {}, "problem": said}
+        job = msgspec.convert(read_artifact(place / f"{key}.job.json"), SurveyJob)
+        tries = place / f"{key}.tries"
+        with tries.open("ab") as file:
+            file.write(b".")
+        if tries.stat().st_size > _MOST_TRIES:
+            seen = f"reading it was started {_MOST_TRIES} times and never finished"
+            result = _refused(RequestError("the file could not be read", seen=seen))
         else:
-            found = _in_turn(folder, job)
+            result = _in_turn(folder, job)
         if place.is_dir():  # the upload may have been deleted meanwhile
-            write_artifact(place, f"{key}.json", found)
+            write_artifact(place, f"{key}.json", result)
     return 0
 
 
 def is_watched(folder: Path) -> bool:
-    """Say whether somebody surveys this upload at the moment."""
+    """Whether a process surveys this upload at the moment."""
     with _held(folder / PLACE / "lock") as is_free:
         return not is_free
 
@@ -60,7 +64,8 @@ def progress_of(folder: Path) -> SurveyProgress | None:
     return to_record(read_artifact(folder / PLACE / "work" / "progress.json"), SurveyProgress)
 
 
-def _in_turn(folder: Path, job: Mapping[str, Any]) -> dict[str, Any]:
+def _in_turn(folder: Path, job: SurveyJob) -> SurveyResult:
+    """Survey the upload once one of the slots is free."""
     turns = folder.parent / ".turns"
     turns.mkdir(mode=0o700, exist_ok=True)
     while True:
@@ -68,23 +73,24 @@ def _in_turn(folder: Path, job: Mapping[str, Any]) -> dict[str, Any]:
             with _held(turns / str(number)) as is_mine:
                 if is_mine:
                     return _survey(folder, job)
-        time.sleep(_LOOK_EVERY_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
-def _survey(folder: Path, job: Mapping[str, Any]) -> dict[str, Any]:
+def _survey(folder: Path, job: SurveyJob) -> SurveyResult:
     work = folder / PLACE / "work"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(mode=0o700)
     try:
         write_artifact(work, "job.json", job)
-        code = _run(work, float(job["limits"]["seconds"]))
-        return read_artifact(work / "result.json") or _died(work, code, job["limits"])
+        code = _run(work, job.limits.seconds)
+        result = to_record(read_artifact(work / "result.json"), SurveyResult)
+        return result or _refused(_failure(work, code, job.limits))
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
 def _run(work: Path, seconds: float) -> int | None:
-    """The exit status of the child; None where its time ran out."""
+    """The exit status of the child; None if its time ran out."""
     passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     with (work / "log").open("wb") as log:
         child = subprocess.Popen(
@@ -105,24 +111,24 @@ def _run(work: Path, seconds: float) -> int | None:
             child.wait()
 
 
-def _died(work: Path, code: int | None, limits: Mapping[str, int]) -> dict[str, Any]:
+def _failure(work: Path, code: int | None, limits: SurveyLimits) -> RequestError:
+    """Why the child left no result, from its exit status and its log."""
     log = (work / "log").read_bytes()[-4000:].decode("utf-8", "replace")
-    words = exit_words(str(code)) or f"code {code}"
-    if code is None or "SIGXCPU" in words:
-        seen = f"it was not read within {human_seconds(limits['seconds'])}"
-        problem: dict[str, object] = {
-            "what": "reading the file took too long", "seen": seen, "try_next": ["save it as CSV or JSON lines"],
-        }  # fmt: skip
-    elif any(word in log for word in ("MemoryError", "memory allocation", "Cannot allocate", "std::bad_alloc")):
-        problem = too_much((log.strip().splitlines() or [""])[-1][:200], limits)
-    else:
-        problem = {"what": f"the process that read the file ended with {words}", "seen": "", "try_next": []}
-    return {"state": "refused", "facts": {}, "preview": {}, "problem": problem}
+    if code is None or code == -signal.SIGXCPU:
+        seen = f"not finished within {human_seconds(limits.seconds)}"
+        return RequestError("reading the file took too long", seen=seen, try_next=("save it as CSV or JSON lines",))
+    if any(sign in log for sign in ("MemoryError", "memory allocation", "Cannot allocate", "std::bad_alloc")):
+        return too_much((log.strip().splitlines() or [""])[-1][:200], limits)
+    return RequestError(f"the process that read the file ended with {exit_words(str(code)) or f'code {code}'}")
+
+
+def _refused(error: RequestError) -> SurveyResult:
+    return SurveyResult(state="refused", problem=error_record(error))
 
 
 @contextmanager
 def _held(path: Path, tries: int = 1) -> Iterator[bool]:
-    """Hold a lock that the death of its holder frees; says whether it is ours."""
+    """Hold a lock, which the system frees when its holder dies; gives whether we got it."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except FileNotFoundError:  # the folder is gone
@@ -138,7 +144,7 @@ def _lock(file: int) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        time.sleep(_LOOK_EVERY_SECONDS / 5)
+        time.sleep(_POLL_SECONDS / 5)
         return False
     return True
 

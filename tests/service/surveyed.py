@@ -1,5 +1,6 @@
 """Surveys in this process, so that quick tests need no other."""
 
+import msgspec
 import pytest
 
 from holdfast.core.artifacts import read_artifact, write_artifact
@@ -21,9 +22,9 @@ class Ended:
 
 def survey_here(folder, key):
     """Do at once what the child would do."""
-    job = read_artifact(folder / PLACE / f"{key}.job.json")
+    job = msgspec.convert(read_artifact(folder / PLACE / f"{key}.job.json"), survey_child.SurveyJob)
     found = survey_child.survey_upload(
-        job, lambda what, done, whole, unit="": survey_child.check_amount(done, unit, job["limits"])
+        job, lambda what, done, whole, unit="": survey_child.check_amount(done, unit, job.limits)
     )
     write_artifact(folder / PLACE, f"{key}.json", found)
     return Ended()

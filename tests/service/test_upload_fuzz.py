@@ -9,11 +9,12 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+import msgspec
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from holdfast.service.jobs.uploads import safe_name, title_of
-from holdfast.service.survey_child import check_amount, survey_upload
+from holdfast.service.survey_child import SurveyJob, SurveyLimits, check_amount, survey_upload
 
 LIMITS = {"memory_bytes": 10**9, "seconds": 20, "unpacked_bytes": 2_000_000, "rows": 20_000}
 CELL = st.one_of(
@@ -40,10 +41,11 @@ def surveyed(content, name, choices=None):
     folder = Path(tempfile.mkdtemp(prefix="holdfast-fuzz-"))
     try:
         (folder / name).write_bytes(content)
-        job = {"path": str(folder / name), "choices": choices or {}, "limits": LIMITS}
-        found = survey_upload(job, lambda what, done, whole, unit="": check_amount(done, unit, LIMITS))
+        job = SurveyJob(path=str(folder / name), choices=choices or {}, limits=SurveyLimits(**LIMITS))
+        result = survey_upload(job, lambda what, done, whole, unit="": check_amount(done, unit, job.limits))
     finally:
         shutil.rmtree(folder)
+    found = msgspec.to_builtins(result)
     text = json.dumps(found, allow_nan=False)
     text.encode()
     assert not any("\0" in one for one in strings(found))

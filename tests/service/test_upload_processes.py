@@ -81,7 +81,7 @@ def test_a_survey_that_was_killed_is_done_again_but_not_for_ever(tmp_path):
     assert not survey_watch.is_watched(folder)
     survey_watch.main(folder, "k")
     found = read_artifact(folder / PLACE / "k.json")
-    assert "begun 3 times" in found["problem"]["seen"]
+    assert "3 times" in found["problem"]["seen"]
 
 
 def test_two_at_once_survey_one_file_once(tmp_path):
@@ -94,7 +94,7 @@ def test_two_at_once_survey_one_file_once(tmp_path):
     for watch in [subprocess.Popen(command) for _ in range(3)]:
         assert watch.wait(90) == 0
     assert read_artifact(folder / PLACE / "k.json")["state"] == "ready"
-    assert read_artifact(folder / PLACE / "k.tries.json") == {"tries": 1}
+    assert (folder / PLACE / "k.tries").stat().st_size == 1
 
 
 @pytest.fixture

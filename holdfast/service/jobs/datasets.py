@@ -21,11 +21,12 @@ from django.db import transaction
 from django.db.models import ProtectedError, Q
 
 from holdfast.core.artifacts import read_artifact, write_artifact
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import RequestError, error_record
+from holdfast.core.records import to_record
 from holdfast.core.text import closest, plural
 from holdfast.service.jobs.models import Dataset, DatasetState, Job, Shared
 from holdfast.service.outbox import forget
-from holdfast.service.survey_child import SurveyProgress
+from holdfast.service.survey_child import SurveyJob, SurveyLimits, SurveyProgress, SurveyResult
 from holdfast.service.survey_watch import PLACE, is_watched, progress_of
 
 Person = AbstractBaseUser | AnonymousUser
@@ -76,15 +77,17 @@ def settle(dataset: Dataset) -> Dataset:
     """Copy the result of a survey into its row once it is there; begin the survey again where it was lost."""
     if dataset.state != DatasetState.SURVEYING:
         return dataset
-    found = read_artifact(_place(dataset) / f"{_key(dataset)}.json")
+    found = to_record(read_artifact(_place(dataset) / f"{_key(dataset)}.json"), SurveyResult)
     if not found and not dataset.path.is_file():
-        found = {"state": "refused", "problem": {"what": "the file is gone", "seen": "its folder has no such file"}}
+        found = SurveyResult(state="refused", problem=error_record(RequestError("the file no longer exists")))
     if found:
         # Only while these choices are asked for: a person may have made others meanwhile.
         held = Dataset.objects.filter(pk=dataset.pk, state=DatasetState.SURVEYING, choices=dataset.choices)
         held.update(
-            state=DatasetState.READY if found.get("state") == "ready" else DatasetState.REFUSED,
-            **{name: found.get(name) or {} for name in ("facts", "preview", "problem")},
+            state=DatasetState.READY if found.state == "ready" else DatasetState.REFUSED,
+            facts=found.facts,
+            preview=found.preview,
+            problem=found.problem,
         )
         dataset.refresh_from_db()
     elif _is_lost(dataset):
@@ -170,14 +173,14 @@ def _is_lost(dataset: Dataset) -> bool:
     return not is_fresh and not is_watched(dataset.path.parent)
 
 
-def _job(dataset: Dataset) -> dict[str, object]:
-    limits = {
-        "memory_bytes": settings.SURVEY_MEMORY_BYTES,
-        "seconds": settings.SURVEY_SECONDS,
-        "unpacked_bytes": settings.UNPACKED_BYTES,
-        "rows": settings.UPLOAD_ROWS,
-    }
-    return {"path": str(dataset.path), "choices": dataset.choices, "limits": limits}
+def _job(dataset: Dataset) -> SurveyJob:
+    limits = SurveyLimits(
+        memory_bytes=settings.SURVEY_MEMORY_BYTES,
+        seconds=settings.SURVEY_SECONDS,
+        unpacked_bytes=settings.UNPACKED_BYTES,
+        rows=settings.UPLOAD_ROWS,
+    )
+    return SurveyJob(path=str(dataset.path), choices=dataset.choices, limits=limits)
 
 
 def _place(dataset: Dataset) -> Path:

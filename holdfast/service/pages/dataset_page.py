@@ -133,7 +133,7 @@ def read_dataset(dataset: Dataset, user: datasets.Person) -> DatasetPage:
         team=dataset.team.name if dataset.team else "",
         state=dataset.state,
         doing=_doing(progress) if progress else "",
-        share=min(1.0, progress.done / progress.whole) if progress and progress.whole else None,
+        share=min(1.0, progress.done / progress.total) if progress and progress.total else None,
         lead=_lead(facts),
         tiles=tuple(_tiles(facts)),
         choices=tuple(_chosen(facts)),
@@ -219,7 +219,7 @@ def _in_order(found: Mapping[str, Any], known: Sequence[str]) -> list[str]:
 
 def _doing(progress: SurveyProgress) -> str:
     """What the survey is doing, and how much of it is done."""
-    what, done, whole = progress.what, progress.done, progress.whole
+    what, done, whole = progress.what, progress.done, progress.total
     if not done:
         return what
     if progress.unit == "bytes":
