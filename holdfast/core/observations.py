@@ -321,7 +321,7 @@ class OomKill(Observation):
 
 
 class OomKillerOff(Observation):
-    """A control group is out of memory with its OOM killer switched off: whoever allocates waits."""
+    """A control group is out of memory with its OOM killer switched off, so allocating processes wait."""
 
     cgroup: str
     limit_bytes: int | None = None

@@ -72,7 +72,7 @@ _DIGITS = re.compile(r"\d+")
 
 
 def read_progress(lines: Iterable[Line]) -> tuple[Progress, ...]:
-    """Give the last state of each progress bar, the one drawn last at the end."""
+    """The last state of each progress bar; the one drawn last comes last."""
     bars: dict[tuple[str, float | None], Progress] = {}
     for number, line in lines:
         if not _BAR_HINT.search(line):
@@ -89,9 +89,9 @@ def read_progress(lines: Iterable[Line]) -> tuple[Progress, ...]:
 
 
 def read_versions(lines: Iterable[Line]) -> Iterator[Line]:
-    """Give "name version" in lower case for each version that a line states, once each."""
+    """Each stated version once, as "name version" in lower case."""
     seen: set[str] = set()
-    idle_shapes: set[str] = set()  # of lines that say nothing, and so say nothing with other numbers either
+    idle_shapes: set[str] = set()  # of lines without a version, which have none with other numbers either
     asked = ""
     for number, line in lines:
         found: list[str] = []

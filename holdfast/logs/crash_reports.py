@@ -1,4 +1,4 @@
-"""Reads what needs a whole report, not one line: macOS `.ips` JSON, the call tree of `sample`, load addresses."""
+"""Reads reports that must be read as a whole: macOS `.ips` JSON, the call tree of `sample`, load addresses."""
 
 import json
 import re
@@ -56,7 +56,7 @@ def read_ips(text: Text) -> Iterator[Stack]:
 
 
 def ips_facts(text: Text) -> tuple[list[Line], list[Line]]:
-    """What an `.ips` report says of the end, beside stacks: the signal that ended it, and the system's own words."""
+    """How a process ended by its `.ips` report: the signal, and the system's messages."""
     exits, said = list[Line](), list[Line]()
     if '"imageOffset"' in text.joined or '"bug_type"' in text.joined:
         for match in _SIGNAL.finditer(text.joined):
@@ -72,14 +72,14 @@ def ips_facts(text: Text) -> tuple[list[Line], list[Line]]:
 
 
 def read_samples(lines: Iterable[Line]) -> Iterator[Stack]:
-    """Find the stacks in the call tree that macOS `sample` prints: one for each leaf, innermost frame first."""
+    """Find the stacks in the call tree that macOS `sample` prints: one per leaf, innermost frame first."""
     thread, path, is_over = "", list[tuple[int, Frame]](), False
     for number, line in lines:
         if not is_over and (call := _CALL.match(line)):
             depth = len(call["depth"])
             if path and (depth < path[-1][0] or depth == path[-1][0] > 0):
                 yield _leaf(thread, path)
-            # A list that lost its indentation is one stack, outermost first.
+            # A list without indentation is one stack, outermost first.
             path = [step for step in path if step[0] < depth or not depth]
             address = int(call["address"], 16) if call["address"] else None
             path.append((depth, Frame(call["function"], call["module"], address, line=number)))
@@ -92,7 +92,7 @@ def read_samples(lines: Iterable[Line]) -> Iterator[Stack]:
 
 
 def with_load_addresses(stacks: Iterable[Stack], lines: Iterable[Line]) -> list[Stack]:
-    """Say of each frame where its library was loaded, by the list of binary images in the same report."""
+    """Add to each frame the load address of its library, from the list of binary images in the report."""
     found, images = list(stacks), _image_lines(lines)
     if not images:
         return found
@@ -116,7 +116,7 @@ class _Image:
 
 
 def _objects(joined: str, at: int) -> tuple[list[tuple[int, dict[str, object]]], int]:
-    """Decode the JSON objects of a list from there on, each with its place, and say where they end or are cut off."""
+    """Decode the JSON objects of a list, each with its offset, and where they end or are cut off."""
     found: list[tuple[int, dict[str, object]]] = []
     while at < len(joined):
         while at < len(joined) and joined[at] in " \t\r\n,":
@@ -144,7 +144,7 @@ def _ips_frames(entries: list[tuple[int, dict[str, object]]], images: list[_Imag
                 function=str(entry.get("symbol") or "??"),
                 module=image.name if image else "",
                 address=image.base + offset if image else None,
-                # Without the list of images their numbers still tell two copies of a library apart.
+                # Without the list of images, their numbers still distinguish two copies of a library.
                 image_base=image.base if image else index,
                 line=text.line_at(start),
             )

@@ -1,7 +1,7 @@
-"""Finds the lines in which a program says that it failed: exceptions, and the last words of native code.
+"""Finds the lines in which a program reports a failure: exceptions, and the last messages of native code.
 
-What only mentions an exception is left out: warnings, advice, log levels below error, exceptions that Python ignored,
-and the source code that a traceback quotes. The first line found is usually the cause, what follows its echo.
+Lines that only mention an exception are left out: warnings, advice, log levels below error, exceptions that Python
+ignored, and source code in tracebacks. The first line found is usually the cause; later ones are its consequences.
 """
 
 import re
@@ -13,7 +13,7 @@ from holdfast.logs.log_lines import Line
 _LONGEST_MESSAGE_LINES = 60
 _LONGEST_FLUSH_LINES = 20  # of these, not indented
 
-# Types that need no traceback before them to be known as such. "Error" alone only at the start of a line.
+# Types that are recognized without a traceback before them. "Error" alone only at the start of a line.
 _PATH = r"(?:[A-Za-z_]\w*(?:\.|::))*"
 _NAMED = (
     rf"{_PATH}(?:[A-Z_]\w*(?:Error|Exception|Interrupt|Exit|Failure|Failed|Timeout|TimedOut|Lost|Exceeded|OutOfMemory"
@@ -39,7 +39,7 @@ _FRAME = re.compile(
 # Source as notebooks ("-> 12   raise X("), rich ("│ ❱ 12 │   raise X(") and pytest (">    raise X(") quote it.
 _SOURCE = re.compile(r"\s*-+> \d+ |\s*[│|]\s+(?:[❱>]\s+)?\d+ [│|]|\s*[│╭╰]|>\s{4,}")
 _MAYBE_SOURCE = re.compile(r"\s*\d+(?:\s{2,}|$)|\s*(?:raise|except|return|assert)\b|\s*[~^]+\s*$")
-# Raised where nobody could catch it, in a __del__ or at exit: Python reports it and goes on.
+# Raised where it cannot be caught, in a __del__ or at exit: Python reports it and continues.
 _IGNORED = re.compile(r"\s*Exception ignored (?:in|on|while)\b|\s*Exception \w+: .* ignored$")
 _CHAIN = re.compile(r"During handling of the above|The above exception was the direct|Original Traceback")
 
@@ -57,7 +57,7 @@ _ADVICE = re.compile(
 )
 _NO_FAILURE = re.compile(r"pip's dependency resolver|\bERROR:? (?:rate|count)\b|\b0 ERRORS?\b", re.IGNORECASE)
 
-# What native code says before it ends the process, and what the system says of it afterwards.
+# Messages of native code before it ends the process, and of the system afterwards.
 _FATAL = re.compile(
     r"Fatal Python error|Windows fatal exception|terminate called|^\s*what\(\): |libc\+\+abi|Terminating app due to"
     r"|terminating (?:due to|with) uncaught|failed assertion|Assertion .*\bfailed|INTERNAL ASSERT FAILED|Check failed: "
@@ -75,7 +75,7 @@ _FATAL = re.compile(
 
 
 class _Rest(Enum):
-    """Which lines after an error still belong to it."""
+    """Which lines after an error belong to it."""
 
     NONE = auto()
     INDENTED = auto()
@@ -83,12 +83,12 @@ class _Rest(Enum):
 
 
 def find_errors(lines: Iterable[Line]) -> Iterator[Line]:
-    """Give each line in which something failed, in order; an exception reads "Type: message".
+    """The lines in which something failed, in order; an exception is "Type: message".
 
     The lines are those of one speaker, as `log_lines.by_speaker` gives them.
     """
     traceback, message = _Traceback(), _Message()
-    is_announced = is_ignored = False  # that the next exception, or the one being read, was ignored
+    is_announced = is_ignored = False  # whether the next exception, or the current one, was ignored
     for number, raw in lines:
         if traceback.takes(raw):
             message.end()
@@ -114,7 +114,7 @@ def find_errors(lines: Iterable[Line]) -> Iterator[Line]:
 
 
 class _Traceback:
-    """Follows a traceback, so that the source it quotes is not taken for errors."""
+    """Follows a traceback, so that its source lines are not taken for errors."""
 
     def __init__(self) -> None:
         self.is_open = False
@@ -122,7 +122,7 @@ class _Traceback:
         self._is_after_frame = False
 
     def takes(self, line: str) -> bool:
-        """True for a line that belongs to a traceback and says nothing of the error itself."""
+        """True for a line that belongs to a traceback but not to the error message."""
         after_frame, self._is_after_frame = self._is_after_frame, False
         if _TRACEBACK.search(line) or _CHAIN.match(line):
             self.is_open, self._indent = True, None
@@ -143,7 +143,7 @@ class _Traceback:
             return False
         if len(line) - len(line.lstrip()) > self._indent:
             return True
-        # A log that lost its indentation: the line after a frame is its source.
+        # Without indentation, the line after a frame is its source.
         return after_frame and self._indent == 0 and not _EXCEPTION.match(line)
 
 
@@ -184,7 +184,7 @@ _ANEW = re.compile(
 
 
 def _starts_anew(line: str) -> bool:
-    """True for a line that is certainly no further line of a message."""
+    """True for a line that certainly does not continue a message."""
     return bool(_ANEW.match(line) or _WARNING.search(line) or _level(line))
 
 
@@ -209,10 +209,10 @@ def _error(line: str, in_traceback: bool) -> tuple[str, _Rest] | None:
 
 
 def _level(line: str) -> str:
-    """How a logger rates the line: "error", "lower", or nothing when no logger wrote it."""
+    """The level of a log line: "error", "lower", or empty if no logger wrote it."""
     if native := _NATIVE_LEVEL.match(line):
         letter = next(letter for letter in native[0] if letter in "IWEF")
-        # TensorFlow says E of things that healthy runs go through; torch does not.
+        # TensorFlow also logs E in healthy runs; torch does not.
         return "lower" if letter in "IW" else "error" if letter == "F" or native["torch"] else ""
     if match := _LEVEL.search(line, 0, 100):
         return "error" if match[1] in ("ERROR", "CRITICAL", "FATAL") else "lower"
@@ -220,5 +220,5 @@ def _level(line: str) -> str:
 
 
 def _unwrapped(line: str) -> str:
-    """The line without what pytest ("E   ") and exception groups ("  | ") put before it."""
+    """The line without the prefixes of pytest ("E   ") and exception groups ("  | ")."""
     return re.sub(r"^(?:E {3,}|\s+[|+] ?)", "", line)

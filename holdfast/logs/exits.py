@@ -1,4 +1,4 @@
-"""Says how a process ended, from its exit status or from what shells, launchers and crash reports wrote about it."""
+"""Finds how a process ended, from its exit status or from messages of shells, launchers and crash reports."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -15,14 +15,14 @@ _SIGNALS = {
     7: "SIGBUS",
     8: "SIGFPE",
     9: "SIGKILL",
-    10: "SIGBUS",  # macOS; on Linux 10 is a user's signal that nobody dies of
+    10: "SIGBUS",  # macOS; on Linux 10 is SIGUSR1
     11: "SIGSEGV",
     13: "SIGPIPE",
     15: "SIGTERM",
     24: "SIGXCPU",
     25: "SIGXFSZ",
 }
-# Windows ends a process with a status where others send a signal.
+# Windows ends a process with a status where other systems send a signal.
 _WINDOWS_STATUS = {
     0xC0000005: "SIGSEGV",  # access violation
     0xC00000FD: "SIGSEGV",  # stack overflow
@@ -47,7 +47,7 @@ _DEATH = (
     r"|killed|terminated|trace trap|abort trap|trace/bpt trap))"
 )
 
-# Each gives a word, a signal's name, its number, or an exit code.
+# Each captures a word, a signal's name, its number, or an exit code.
 _TELLERS = (
     # zsh: segmentation fault  python x.py      [1]    24366 abort      python x.py
     re.compile(rf"^zsh: {_DEATH}\b"),
@@ -95,7 +95,7 @@ _NAMES = "HUP|INT|QUIT|ILL|TRAP|ABRT|BUS|FPE|KILL|USR1|USR2|SEGV|PIPE|ALRM|TERM|
 
 
 def exit_words(exit_status: str) -> str:
-    """Say how a process ended in one form: "code 1", "signal SIGSEGV", "hang", or nothing when it is not known."""
+    """How a process ended, in one form: "code 1", "signal SIGSEGV", "hang", or empty if unknown."""
     status = exit_status.strip()
     if name := re.search(rf"\bSIG({_NAMES})\b|^({_NAMES})$", status.upper()):
         return f"signal SIG{name[1] or name[2]}"
@@ -111,7 +111,7 @@ def exit_words(exit_status: str) -> str:
 
 
 def find_exits(lines: Iterable[Line]) -> Iterator[Line]:
-    """Give each line in which a shell, a launcher or a crash report says which signal ended the run."""
+    """The lines in which a shell, a launcher or a crash report names the signal that ended the run."""
     for number, line in lines:
         if len(line) > 2000 or not _ONE_OF.search(line):
             continue
@@ -142,7 +142,7 @@ def _code_words(code: int) -> str:
         return f"signal {windows}"
     # 245, 247 and 250 are -11, -9 and -6 after a launcher passed them to exit().
     for number in (-code, code - 128, 256 - code if code in (245, 247, 250) else 0):
-        if number in _SIGNALS and code != -1:  # -1 is how programs say "failed", not a hang-up
+        if number in _SIGNALS and code != -1:  # -1 usually means "failed", not SIGHUP
             return f"signal {_SIGNALS[number]}"
     return f"code {code}"
 

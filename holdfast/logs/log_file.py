@@ -1,7 +1,7 @@
 """Reads a log of any size and any bytes into evidence, in bounded memory and a few seconds.
 
-The beginning and the end are kept whole; between them only the surroundings of words that speak of trouble, and of
-lines that differ in numbers alone only the first few. Line numbers stay those of the file. Nothing is executed.
+The beginning and the end are kept completely. In between, only the context of words that suggest trouble is kept, and
+of lines that differ only in numbers only the first few. Line numbers stay those of the file. Nothing is executed.
 """
 
 import re
@@ -16,18 +16,18 @@ from holdfast.logs.log_lines import Line
 from holdfast.logs.log_text import read_lines
 from holdfast.logs.raw_bytes import Readable, decoded, read_bytes
 
-_WHOLE_BYTES = 1 << 20  # a file up to this size is kept as it is; crash reports are such files
+_WHOLE_BYTES = 1 << 20  # a file up to this size is kept completely; crash reports are this small
 _HEAD_BYTES, _MIDDLE_BYTES, _TAIL_BYTES = 96 << 10, 224 << 10, 192 << 10
 _BEFORE_BYTES, _AFTER_BYTES = 3000, 6000  # kept around a word
 _CHUNK_BYTES = 8 << 20
-_REPEATS = 3  # lines of one shape that are kept
+_REPEATS = 3  # how many lines of one shape are kept
 
-# Looked for one by one: `bytes.find` passes over 1 GB a second, a regular expression of them all 10 MB.
+# Searched one by one: `bytes.find` reads 1 GB per second, a regular expression for all of them 10 MB.
 _STRONG_WORDS = (b"Traceback", b"egmentation", b"illed", b"bort", b"ssert")
-_WEAK_WORDS = (b"rror", b"RROR", b"xception", b"arning")  # some logs have them in every line
+_WEAK_WORDS = (b"rror", b"RROR", b"xception", b"arning")  # which some logs have in every line
 _CHANGING = re.compile(rb"[\w.-]*\d[\w.-]*")
 
-_Piece = tuple[int, int, bytes]  # where it stands in the log, the number of its first line, its bytes
+_Piece = tuple[int, int, bytes]  # its offset in the log, the number of its first line, its bytes
 _Span = tuple[int, int]
 
 
@@ -43,13 +43,13 @@ def _kept_lines(stream: Readable) -> Iterator[Line]:
     number = 0
     for first, piece in _joined(_pieces(read_bytes(stream))):
         if number:
-            yield number, ""  # something was left out: what comes is not the next line
+            yield number, ""  # something was left out, so this is not the next line
         for number, line in enumerate(piece.split(b"\n"), start=first):
             yield number, decoded(line)
 
 
 def _joined(pieces: Iterator[_Piece]) -> Iterator[tuple[int, bytes]]:
-    """Put pieces together that stand side by side in the log."""
+    """Join pieces that are adjacent in the log."""
     at, line, joined = next(pieces)
     for next_at, next_line, piece in pieces:
         if next_at == at + len(joined):
@@ -61,7 +61,7 @@ def _joined(pieces: Iterator[_Piece]) -> Iterator[tuple[int, bytes]]:
 
 
 def _pieces(blocks: Iterator[bytes]) -> Iterator[_Piece]:
-    """The parts of a log that are kept, in their order."""
+    """The parts of a log that are kept, in order."""
     start = bytearray()
     for block in blocks:
         start += block
@@ -80,10 +80,10 @@ def _pieces(blocks: Iterator[bytes]) -> Iterator[_Piece]:
 
 
 class _Middle:
-    """Passes over a log and keeps what stands around words of trouble. The last part of what it saw is the tail."""
+    """Searches a log and keeps the context of words that suggest trouble. The last part is the tail."""
 
     def __init__(self, head_end: int) -> None:
-        self.kept_until = head_end  # a place in the log, like every `at` below
+        self.kept_until = head_end  # an offset in the log, like every `at` below
         self._buffer = b""
         self._buffer_at = 0
         self._line = 1  # of the first byte in the buffer
@@ -93,7 +93,7 @@ class _Middle:
         self._strong, self._weak = _Store(_MIDDLE_BYTES // 2), _Store(_MIDDLE_BYTES // 2)
 
     def take(self, chunk: bytes) -> None:
-        """Search the next part of the log; what may turn out to be the tail waits for the next one."""
+        """Search the next part of the log; what may be the tail waits for the next part."""
         self._buffer += chunk
         limit = max(len(self._buffer) - _TAIL_BYTES, 0)
         strong = [span for word in _STRONG_WORDS for span in self._around(word, limit)]
@@ -113,11 +113,11 @@ class _Middle:
         self._buffer, self._buffer_at = self._buffer[dropped:], self._buffer_at + dropped
 
     def pieces(self) -> Iterator[_Piece]:
-        """What was kept, in the order of the log."""
+        """The kept pieces, in the order of the log."""
         return merge(self._strong.pieces(), self._weak.pieces())
 
     def tail(self) -> _Piece:
-        """The end of the log, less what was kept already."""
+        """The end of the log, without what was already kept."""
         begin = max(len(self._buffer) - _TAIL_BYTES, self.kept_until - self._buffer_at, 0)
         if self._buffer_at + begin > self.kept_until:
             line_start = self._buffer.find(b"\n", begin, begin + _BEFORE_BYTES)
@@ -138,7 +138,7 @@ class _Middle:
                 self._finds[word] += 1
             else:
                 stale += 1
-            # A word that stands in every line is looked for in wider and wider steps.
+            # A word that occurs in every line is searched in larger and larger steps.
             at += min(len(word) << min(max(stale, self._finds[word] // 200), 14), 1 << 16)
 
     def _is_fresh(self, at: int) -> bool:
@@ -154,7 +154,7 @@ class _Middle:
 
 
 class _Store:
-    """Keeps the first and the latest pieces within a number of bytes."""
+    """Keeps the first and the latest pieces up to a number of bytes."""
 
     def __init__(self, most_bytes: int) -> None:
         self._half = most_bytes // 2
@@ -162,7 +162,7 @@ class _Store:
         self._room, self._latest_bytes = self._half, 0
 
     def keep(self, piece: _Piece) -> None:
-        """Add a piece; it goes among the first while there is room."""
+        """Add a piece, to the first ones while there is space."""
         at, line, found = piece
         self._room -= len(found)
         if self._room >= 0:
@@ -174,12 +174,12 @@ class _Store:
             self._latest_bytes -= len(self._latest.popleft()[2])
 
     def pieces(self) -> list[_Piece]:
-        """What is kept, in order."""
+        """The kept pieces, in order."""
         return [*self._first, *self._latest]
 
 
 def _apart(strong: list[_Span], weak: list[_Span]) -> list[tuple[int, int, bool]]:
-    """Spans that do not overlap, in order, each with whether it is a strong one."""
+    """Spans without overlap, in order, each with whether it is strong."""
     taken = _merged(strong)
     spans = [(begin, end, True) for begin, end in taken]
     for begin, end in _merged(weak):
@@ -202,7 +202,7 @@ def _merged(spans: list[_Span]) -> list[_Span]:
 
 
 def _chunks(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in parts that are worth a search each; a pipe gives little ones."""
+    """The same bytes in larger parts; a pipe delivers small ones."""
     waiting: list[bytes] = []
     size = 0
     for block in blocks:

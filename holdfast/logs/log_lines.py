@@ -1,7 +1,7 @@
-"""Cleans the lines of a log and tells apart who wrote them.
+"""Cleans the lines of a log and separates them by writer.
 
-Terminal codes go, a line that was redrawn keeps its last state, and what launchers and loggers put before a line (a
-rank, a pid, a time) is taken off, so that the readers of errors and stacks see what the program itself wrote.
+Terminal codes are removed, a redrawn line keeps its last state, and the prefixes of launchers and loggers (a rank, a
+pid, a time) are stripped, so that the readers of errors and stacks see what the program itself wrote.
 """
 
 import json
@@ -10,21 +10,21 @@ from collections.abc import Iterable, Iterator
 
 Line = tuple[int, str]  # number in the file, counted from 1, and text
 
-LONGEST_LINE = 1500  # longer ones are cut in pieces: a pattern may walk a line as often as it has characters
-_OVERLAP = 200  # of two pieces, so that no phrase is lost between them
+LONGEST_LINE = 1500  # longer lines are split: a pattern may scan a line once per character
+_OVERLAP = 200  # of two pieces, so that no phrase is split
 
 _TERMINAL_CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\ufeff]")
-_MOVING = re.compile(r"[\d\s.:,?█▏▎▍▌▋▊▉#━╸=>-]+")  # what changes when a progress bar is redrawn
-# What follows a progress bar without a line break: "100%|███| 8/8 [00:07<00:00, 1.1it/s]Traceback (most recent ..."
+_MOVING = re.compile(r"[\d\s.:,?█▏▎▍▌▋▊▉#━╸=>-]+")  # changes when a progress bar is redrawn
+# Text after a progress bar without a line break: "100%|███| 8/8 [00:07<00:00, 1.1it/s]Traceback (most recent ..."
 _AFTER_BAR = re.compile(
     r"(?<=[\]s%])(?=Traceback \(|Windows fatal|Fatal Python|WARNING:|ERROR:|[A-Z]\w+(?:Error|Exception|Interrupt)\b)"
 )
-# What a paste glued together with the spaces that filled a terminal's lines.
+# Terminal lines that a paste joined, with the spaces that filled them.
 _PADDED = re.compile(r" {8,}(?=Traceback \(|File \"|WARNING:|ERROR:|(?:\w+\.)*\w+(?:Error|Exception): )")
 _ORPHANED_CODES = re.compile(r"\[(?:\d{1,2}(?:;\d{1,2})*)?m")  # terminal codes that lost their first character
 
-# Who speaks: "[rank1]: ", "[1,0]<stderr>:", "(RayTrainWorker pid=4, ip=10.0.0.1) ", "0: " of srun, "trainer-1  | ".
+# The writer: "[rank1]: ", "[1,0]<stderr>:", "(RayTrainWorker pid=4, ip=10.0.0.1) ", "0: " of srun, "trainer-1  | ".
 _SPEAKER = re.compile(
     r"(?:\[(?P<rank>(?:rank|default|worker|node)?[\s-]?\d+(?:,\d+)?)\](?:<std(?:err|out)>)?:\s?"
     r"|\((?P<actor>[^()]*\bpid=\d+[^()]*)\)\s?"
@@ -34,7 +34,7 @@ _SPEAKER = re.compile(
     r"|(?P<quote>>) )"
 )
 _STAMP = re.compile(
-    r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+: WARNING/[\w-]+\] "  # celery, of what a task prints
+    r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+: WARNING/[\w-]+\] "  # celery, for output of a task
     r"|\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z| ?[+-]\d\d:?\d\d)?\]?(?: std(?:err|out) [FP])?[\s:]"
     r"|\[\d\d:\d\d:\d\d(?:\.\d+)?\] "
     r"|\[\s*\d+\.\d{6}\] "  # the kernel's seconds since boot
@@ -42,9 +42,9 @@ _STAMP = re.compile(
 
 
 def clean_lines(raw_lines: Iterable[Line]) -> Iterator[Line]:
-    """Drop terminal codes and control characters; of a redrawn line keep the last state; cut very long lines.
+    """Remove terminal codes and control characters, keep the last state of a redrawn line, split very long lines.
 
-    Of many empty lines in a row two are kept.
+    Of many empty lines in a row, two are kept.
     """
     empty_lines = 0
     for number, raw in raw_lines:
@@ -65,7 +65,7 @@ def clean_lines(raw_lines: Iterable[Line]) -> Iterator[Line]:
 
 
 def by_speaker(lines: Iterable[Line]) -> list[list[Line]]:
-    """Group lines by who wrote them, without the prefixes; ranks that write at once are told apart."""
+    """Group lines by writer, without prefixes; ranks that write at the same time are separated."""
     groups: dict[str, list[Line]] = {}
     for number, line in lines:
         speaker, bare = _split_prefixes(line)
@@ -74,7 +74,7 @@ def by_speaker(lines: Iterable[Line]) -> list[list[Line]]:
 
 
 def _last_states(line: str) -> list[str]:
-    """The states of a line redrawn with carriage returns: of those alike but for numbers, the last."""
+    """The states of a line redrawn with carriage returns; of those that differ only in numbers, the last."""
     if "\r" not in line:
         return [line]
     kept: dict[str, str] = {}
@@ -87,7 +87,7 @@ def _last_states(line: str) -> list[str]:
 
 
 def _parts(line: str) -> list[str]:
-    """What stands glued together on one line, apart."""
+    """The parts of a line that were joined without a line break."""
     parts = _PADDED.split(line) if len(line) > 200 and " " * 8 in line else [line]
     return [part for whole in parts for part in (_AFTER_BAR.split(whole) if "%|" in whole else (whole,))]
 

@@ -1,7 +1,7 @@
-"""Turns the text a failed process left into evidence: clean lines, its errors, its frames, how it ended.
+"""Turns the output of a failed process into evidence: clean lines, errors, frames, and how it ended.
 
-Reads logs as people have them: cut off, with terminal codes and progress bars, wrapped in rank prefixes or boxes. It
-recognises structure (an exception, a frame, a shell's word about a signal) and judges nothing.
+It reads logs as people have them: cut off, with terminal codes and progress bars, with rank prefixes or boxes. It
+recognizes structure (an exception, a frame, a shell's message about a signal) and does not judge.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ __all__ = ["exit_words", "read_evidence", "read_lines"]
 
 
 def read_evidence(text: str, exit_status: str = "") -> Evidence:
-    """Read the whole text of a log. `exit_status` is a code, a signal's name, "hang", or nothing."""
+    """Read the text of a log. `exit_status` is a code, a signal's name, "hang", or empty."""
     return read_lines(enumerate(text.split("\n"), start=1), exit_status)
 
 
@@ -62,7 +62,7 @@ def _frame_lines(stacks: Iterable[Stack]) -> Iterator[Line]:
 
 
 def _endings(known: str, told: list[Line]) -> list[Line]:
-    """How the run ended: what the caller knows, then what the log says of a child that a signal ended."""
+    """How the run ended: as the caller knows, then as the log reports of a child that a signal ended."""
     if known.startswith(("signal", "hang")) or known == "code 0":
         return [(0, known)]
     signals = {words: number for number, words in reversed(told)}

@@ -7,11 +7,11 @@ from itertools import chain
 from typing import Protocol
 
 _BLOCK_BYTES = 8 << 20
-_MOST_BYTES = 16 << 30  # where reading stops: a small compressed file may unfold without end
+_MOST_BYTES = 16 << 30  # reading stops here: a small compressed file may expand without end
 
 
 class Readable(Protocol):
-    """What bytes are read from: a file, a pipe, or a wrapper of one."""
+    """A source of bytes: a file, a pipe, or a wrapper of one."""
 
     def read(self, size: int = -1, /) -> bytes:
         """The next bytes; empty at the end."""
@@ -19,12 +19,12 @@ class Readable(Protocol):
 
 
 def read_bytes(stream: Readable) -> Iterator[bytes]:
-    """Give the bytes of a stream as they come, unpacked and in UTF-8 as far as they are text."""
+    """The bytes of a stream as they arrive, decompressed, with text as UTF-8."""
     return _as_utf8(_blocks(stream))
 
 
 def decoded(line: bytes) -> str:
-    """Decode one line as UTF-8, or else as what Windows writes."""
+    """Decode one line as UTF-8, otherwise in the encoding of Windows."""
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError:
@@ -32,7 +32,7 @@ def decoded(line: bytes) -> str:
 
 
 def _blocks(stream: Readable) -> Iterator[bytes]:
-    """The bytes of a stream as they come, unpacked when they are gzip."""
+    """The bytes of a stream as they arrive, decompressed if they are gzip."""
     raw = iter(lambda: stream.read(_BLOCK_BYTES) or b"", b"")
     first = next(raw, b"")
     blocks = chain([first], raw)
@@ -45,11 +45,11 @@ def _blocks(stream: Readable) -> Iterator[bytes]:
 
 
 def _unzipped(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Unpack as far as it goes; a file that was cut off gives what it holds."""
+    """Decompress as far as possible; a truncated file gives what it contains."""
     decoder = zlib.decompressobj(31)
     for block in blocks:
         is_full = True
-        while block or is_full:  # a full answer may have more behind it, though all input was taken
+        while block or is_full:  # a full buffer may have more output, although all input was consumed
             try:
                 unpacked = decoder.decompress(block, _BLOCK_BYTES)
             except zlib.error:
@@ -72,7 +72,7 @@ def _as_utf8(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _wide_encoding(start: bytes) -> str:
-    """The name of a two-byte encoding, by its mark or by the zeros of plain text in it."""
+    """The name of a two-byte encoding, by its byte-order mark or by the zeros in plain text."""
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     sample = start[:2000]

@@ -25,15 +25,15 @@ class Shape:
     """How one tool writes a frame."""
 
     tool: str
-    hint: str  # a frame of this shape has it somewhere; most lines have none of the hints
+    hint: str  # every frame of this shape contains it; most lines contain no hint
     pattern: re.Pattern[str]
     is_outermost_first: bool = False
 
 
 def read_stacks(lines: Iterable[Line]) -> Iterator[Stack]:
-    """Find every stack in the lines of one speaker. Frames that follow each other belong to one thread."""
+    """Find every stack in the lines of one writer. Consecutive frames belong to one thread."""
     report = _Report()
-    waiting = ""  # the start of a path that a box broke over two lines
+    waiting = ""  # the start of a path that a box wrapped
     for number, line in lines:
         whole = _rejoined(waiting, line) if waiting else line
         waiting = line if _is_broken_path(line) else ""
@@ -46,10 +46,10 @@ def read_stacks(lines: Iterable[Line]) -> Iterator[Stack]:
 
 @dataclass(slots=True)
 class _Report:
-    """The stack that is being read."""
+    """The stack being read."""
 
     thread: str = ""
-    is_fatal: bool = False  # a fatal error was announced and its thread is still to come
+    is_fatal: bool = False  # a fatal error was announced, and its thread follows
     shape: Shape | None = None
     index: int = -1
     frames: list[Frame] = field(default_factory=list)
@@ -70,7 +70,7 @@ class _Report:
         self.frames.append(frame)
 
     def close(self) -> Iterator[Stack]:
-        """Give the stack read so far, innermost frame first."""
+        """The stack read so far, innermost frame first."""
         if self.frames and self.shape:
             frames = reversed(self.frames) if self.shape.is_outermost_first else self.frames
             yield Stack(self.thread, tuple(frames), crashed=self._is_crashed())
@@ -86,12 +86,12 @@ class _Report:
 
 
 def _is_last(line: str) -> bool:
-    """True for the line that ends a traceback, where there is no source between it and the last frame."""
+    """True for the line that ends a traceback without a source line after the last frame."""
     return bool(re.match(r"[\w.]+(?:: |$)", line)) and not line.endswith(":")
 
 
 def _goes_on(report: _Report, number: int, line: str) -> bool:
-    """True for a line that stands between two frames of one stack, such as the source of a frame."""
+    """True for a line between two frames of one stack, such as the source of a frame."""
     assert report.shape
     tool, indented = report.shape.tool, line.startswith(("    ", "\t"))
     if _ELLIPSIS.match(line):
@@ -114,7 +114,7 @@ def _is_broken_path(line: str) -> bool:
 
 
 def _rejoined(start: str, line: str) -> str:
-    """A path that a box broke over two lines, in one piece again; the line itself when it is no such path."""
+    """A path that a box wrapped, joined again; any other line unchanged."""
     head, tail = start.strip().strip("│┃").strip(), line.strip().strip("│┃").strip()
     for whole in (f"│ {head}{tail}", f"│ {head} {tail}"):
         if re.match(r"│ \S.*:\d+ in [\w.<>]+$", whole):
@@ -123,7 +123,7 @@ def _rejoined(start: str, line: str) -> str:
 
 
 def read_frame(number: int, line: str) -> tuple[Shape, int, Frame] | None:
-    """Read a line as a frame: its shape, its index in the stack (-1 when the tool gives none), and the frame."""
+    """Read a line as a frame: its shape, its index in the stack (-1 if the tool gives none), and the frame."""
     for shape in _SHAPES:
         if shape.hint in line and (match := shape.pattern.search(line)):
             found = match.groupdict()
@@ -139,14 +139,14 @@ def read_frame(number: int, line: str) -> tuple[Shape, int, Frame] | None:
 
 
 def _without_arguments(function: str) -> str:
-    """gdb writes values behind the name: "f (x=3)"."""
+    """gdb writes values after the name: "f (x=3)"."""
     if function.startswith("_RN"):
         return _unfolded(function)
     return re.split(r" \((?=\w+=|\))", function)[0].strip()
 
 
 def _unfolded(function: str) -> str:
-    """A name as Rust's compiler folds it, "_RNvMs3_NtCs7x_10rayon_core5latch4wait", as "rayon_core::latch::wait"."""
+    """A name as mangled by Rust, "_RNvMs3_NtCs7x_10rayon_core5latch4wait", as "rayon_core::latch::wait"."""
     parts, at = list[str](), 2
     while at < len(function):
         if number := _LENGTH.match(function, at):
@@ -164,7 +164,7 @@ def _shape(tool: str, hint: str, pattern: str, *, is_outermost_first: bool = Fal
 
 
 _LENGTH = re.compile(r"(\d+)_?")  # of the name that follows
-_SKIPPED = re.compile(r"[sB][0-9a-zA-Z]*_")  # tells equal names apart, or points back to one
+_SKIPPED = re.compile(r"[sB][0-9a-zA-Z]*_")  # distinguishes equal names, or refers to one
 _ADDRESS = r"(?P<address>0x[0-9a-fA-F]+)"
 _INDEX = r"^\s*#(?P<index>\d+)\s+"
 _FRAME = r"frame #(?P<index>\d+):\s+"
@@ -213,7 +213,7 @@ _SHAPES = (
     _shape("torch", " from ", r"^\s*(?:frame )?#(?P<index>\d+):? (?P<function>.+\S) from (?P<module>\S+?):\d+$"),
     # #1 0x00007fffa6c8f287 at::mm(class at::Tensor const &) (C:\torch\lib\torch_hip.dll+0x12)      (Windows)
     _shape("windows", "#", rf"{_INDEX}{_ADDRESS}(?: in)? (?P<function>.*?)\s?\((?P<module>[^()]+?){_PLUS}\)"),
-    # #1  0x00007f in GOMP_parallel () from /lib/libgomp.so.1      (gdb; what is too long goes on in the next line)
+    # #1  0x00007f in GOMP_parallel () from /lib/libgomp.so.1      (gdb; a long line continues in the next)
     _shape(
         "gdb",
         "#",

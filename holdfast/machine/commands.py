@@ -10,11 +10,11 @@ _GIVE_UP_SECONDS = 1.0  # a process stuck in a driver cannot be killed; it is le
 
 
 class Unanswerable(Exception):
-    """A question that this machine could not answer, and why."""
+    """A question that this machine could not answer, with the reason."""
 
 
 def output_of(*command: str, limit_seconds: float = 5.0) -> str:
-    """Run a command without a shell and return what it printed; raise Unanswerable with the reason otherwise."""
+    """The output of a command, run without a shell; raises Unanswerable with the reason if it fails."""
     program = shutil.which(command[0])
     if program is None:
         raise Unanswerable(f"{command[0]} is not on the PATH")
@@ -36,13 +36,13 @@ def output_of(*command: str, limit_seconds: float = 5.0) -> str:
     if process.returncode != 0:
         said = (err or out).decode(errors="replace").strip().splitlines()
         raise Unanswerable(
-            f"{' '.join(command)} ended with code {process.returncode}: {said[0] if said else 'no word'}"
+            f"{' '.join(command)} ended with code {process.returncode}: {said[0] if said else 'no output'}"
         )
     return out.decode(errors="replace")
 
 
 def kill_group(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a child that was started in its own session, with all that it started."""
+    """Kill a child that was started in its own session, with all of its own children."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)

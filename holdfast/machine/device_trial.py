@@ -2,10 +2,10 @@
 
     python -P holdfast/machine/device_trial.py DEVICE LIMIT_SECONDS
 
-It imports nothing of Holdfast, so it runs under any Python that has torch. Each line it prints is a JSON object that
-says what it does next or what came out; after a crash or a hang the last one tells how far it got. The step holds what
-has been wrong on some device before: causal attention on permuted tensors, a linear layer with a transposed weight, an
-expanded input, and an optimizer that must really move the weights.
+It imports nothing of Holdfast, so it runs under any Python that has torch. Each line it prints is a JSON object with
+its next action or a result; after a crash or a hang, the last line says how far it got. The step contains operations
+that were wrong on some device before: causal attention on permuted tensors, a linear layer with a transposed weight, an
+expanded input, and an optimizer that must really change the weights.
 """
 
 import faulthandler
@@ -25,11 +25,11 @@ _B, _T, _D, _H, _F, _V = 4, 48, 128, 2, 256, 97
 
 
 def main(device: str, limit_seconds: float) -> None:
-    """Try one device and print what came out."""
+    """Test one device and print the result."""
     _no_core_file()
     _end_with_parent()
     faulthandler.enable()
-    # Ends the process with every stack, even while a driver call holds the interpreter, or when the parent is gone.
+    # Prints all stacks and ends the process, even while a driver call holds the interpreter or the parent is gone.
     faulthandler.dump_traceback_later(limit_seconds, exit=True)
     try:
         _say(doing="import torch")
@@ -54,7 +54,7 @@ def main(device: str, limit_seconds: float) -> None:
 
 
 def _end_with_parent() -> None:
-    """On Linux: be killed when the one who asked is, rather than sit out the limit."""
+    """On Linux, end together with the parent process instead of waiting for the limit."""
     if sys.platform == "linux":
         import ctypes
         import signal
@@ -64,7 +64,7 @@ def _end_with_parent() -> None:
 
 
 def _train_step(torch: Any, device: str, dtype: Any) -> dict[str, Any]:
-    """One step with fixed weights and tokens: loss, gradients, and the loss after the optimizer moved the weights."""
+    """One step with fixed weights and tokens: loss, gradients, and the loss after the optimizer step."""
     generator = torch.Generator().manual_seed(0)
 
     def weight(*shape: int) -> Any:
@@ -108,7 +108,7 @@ def _loss(torch: Any, weights: dict[str, Any], tokens: Any) -> Any:
 
 
 def _faults(trial: dict[str, Any], reference: dict[str, Any]) -> list[str]:
-    """What differs from the reference by more than rounding."""
+    """Differences from the reference beyond rounding."""
     faults: list[str] = []
     if not _is_near(trial["loss"], reference["loss"], _LOSS_TOLERANCE):
         faults.append(f"loss {trial['loss']:.4f} where the CPU gives {reference['loss']:.4f}")
@@ -123,7 +123,7 @@ def _faults(trial: dict[str, Any], reference: dict[str, Any]) -> list[str]:
 
 
 def _half_precision_faults(torch: Any, device: str) -> list[str]:
-    """Compare causal attention in bf16 and fp16; a type that the device lacks is no fault."""
+    """Compare causal attention in bf16 and fp16; an unsupported type is not a fault."""
     faults: list[str] = []
     generator = torch.Generator().manual_seed(1)
     for dtype in (torch.bfloat16, torch.float16):
@@ -143,7 +143,7 @@ def _half_precision_faults(torch: Any, device: str) -> list[str]:
 
 
 def _list_devices(torch: Any) -> None:
-    """Name the accelerators that torch can use, and say why one it was built for cannot be used."""
+    """Print the accelerators that torch can use, and why one that it was built for cannot be used."""
     for kind in ("cuda", "mps", "xpu"):
         _say(doing=f"looking for {kind}")
         with warnings.catch_warnings(record=True) as warned:
@@ -164,7 +164,10 @@ def _devices_of(torch: Any, kind: str) -> tuple[list[str], str]:
     module = getattr(torch, kind, None)
     if module is None or not module.is_available():
         built = kind == "cuda" and (torch.version.cuda or torch.version.hip)
-        hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1")  # by the user, so nothing is wrong
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in (
+            "",
+            "-1",
+        )  # by the user
         return [], "torch was built for GPUs and finds none" if built and not hidden else ""
     return [f"{kind}:{number}" for number in range(module.device_count())], ""
 

@@ -1,7 +1,7 @@
-"""GPUs as the system and the driver list them, and who else uses them. Whether they compute is `trials.py`'s question.
+"""Probes of GPUs, as the system and the driver list them, and of processes that use them. `trials.py` tests them.
 
-NVIDIA answers through nvidia-smi, Apple through system_profiler, AMD through the kernel's own tree. A machine without
-the driver is an answer, not a failure.
+The sources are nvidia-smi, Apple's system_profiler, and the kernel's device tree for AMD. A missing driver is an
+answer, not a failure.
 """
 
 import json
@@ -16,12 +16,12 @@ from holdfast.machine.commands import output_of
 from holdfast.machine.system import apple_generation
 
 _MIB = 1 << 20
-_NVIDIA_LIMIT_SECONDS = 15.0  # without persistence mode the first question wakes every card
+_NVIDIA_LIMIT_SECONDS = 15.0  # without persistence mode, the first query wakes every GPU
 _KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 
 
 def has_nvidia_driver(root: Path = Path("/")) -> bool:
-    """Whether the NVIDIA kernel driver is loaded, asked without waking it."""
+    """Whether the NVIDIA kernel driver is loaded, without waking it."""
     return any((root / mark).exists() for mark in ("proc/driver/nvidia/version", "dev/nvidiactl", "dev/dxg"))
 
 
@@ -41,7 +41,7 @@ def probe_gpus() -> Answer[tuple[Gpu, ...]]:
 
 
 def read_nvidia_gpus(csv: str) -> tuple[Gpu, ...]:
-    """Read name, memory in MiB, free memory and compute capability, one card a line."""
+    """Read name, memory in MiB, free memory and compute capability, one GPU per line."""
     return tuple(
         Gpu(
             name=name,
@@ -56,7 +56,7 @@ def read_nvidia_gpus(csv: str) -> tuple[Gpu, ...]:
 
 
 def read_apple_gpus(profiler_json: str, memory_bytes: int) -> tuple[Gpu, ...]:
-    """Read system_profiler's list. An Apple GPU shares the machine's memory; other makes cannot run torch's MPS."""
+    """Read system_profiler's list. An Apple GPU shares the machine's memory; other GPUs cannot run torch's MPS."""
     gpus: list[Gpu] = []
     for card in json.loads(profiler_json).get("SPDisplaysDataType", []):
         name = card.get("sppci_model") or card.get("_name", "")
@@ -87,7 +87,7 @@ def probe_driver_version() -> Answer[str]:
 
 
 def probe_driver_cuda() -> Answer[str]:
-    """The newest CUDA that the NVIDIA driver takes."""
+    """The newest CUDA version that the NVIDIA driver supports."""
     if not has_nvidia_driver():
         return Answer("", "no NVIDIA driver is loaded")
     return Answer(read_driver_cuda(_nvidia()), "nvidia-smi")
@@ -108,7 +108,7 @@ def probe_gpu_processes() -> Answer[tuple[GpuProcess, ...]]:
 
 
 def read_gpu_processes(csv: str, *, own_pid: int, user_of: Callable[[int], str]) -> tuple[GpuProcess, ...]:
-    """Read pid, program and memory in MiB, one process a line; a container may hide all but the pid."""
+    """Read pid, program and memory in MiB, one process per line; a container may hide all but the pid."""
     return tuple(
         GpuProcess(
             pid=int(pid), name="" if name.startswith("[") else name, user=user_of(int(pid)), memory_bytes=_mib(used)
@@ -119,7 +119,7 @@ def read_gpu_processes(csv: str, *, own_pid: int, user_of: Callable[[int], str])
 
 
 def _rows(csv: str, count: int) -> list[list[str]]:
-    """Split lines from the right, since a program's path may hold a comma."""
+    """Split lines from the right, since a program's path may contain a comma."""
     rows = [line.split(", ") for line in csv.splitlines() if line.count(", ") >= count - 1]
     if count == 3:  # pid, name, memory
         return [[row[0].strip(), ", ".join(row[1:-1]).strip(), row[-1].strip()] for row in rows]

@@ -1,4 +1,4 @@
-"""The hub's cache: where it really is, which models lie in it, and which were left half-way."""
+"""The hub's cache: where it is, which models it contains, and which downloads are incomplete."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from holdfast.core.facts import Answer, CachedModel
 
 
 def hub_cache_folder(environ: Mapping[str, str]) -> Path:
-    """Where huggingface_hub keeps models, by its own rules; the newest variable wins."""
+    """The folder where huggingface_hub keeps models, by its own rules; the newest variable wins."""
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if environ.get(name):
             return _expanded(environ[name])
@@ -37,7 +37,7 @@ def cached_models(cache: Path) -> Iterator[CachedModel]:
 
 
 def _is_complete(folder: Path) -> bool:
-    """False for a download that was cut off: an unfinished blob, a link to nothing, a listed shard that is missing."""
+    """False for an interrupted download: an unfinished blob, a dangling link, a missing shard."""
     if any(folder.glob("blobs/*.incomplete")):
         return False
     snapshots = [path for path in folder.glob("snapshots/*") if path.is_dir()]
@@ -47,7 +47,7 @@ def _is_complete(folder: Path) -> bool:
 def _is_whole(snapshot: Path) -> bool:
     if any(path.is_symlink() and not path.exists() for path in snapshot.rglob("*")):
         return False
-    # A repository may list its shards twice, for two formats of which one was fetched.
+    # A repository may list its shards twice, for two formats of which one was downloaded.
     indexes = [_shards_are_there(index) for index in snapshot.glob("*.index.json")]
     return any(indexes) or not indexes
 
@@ -61,7 +61,7 @@ def _shards_are_there(index: Path) -> bool:
 
 
 def _sizes(folder: Path) -> Iterator[int]:
-    """Sizes of real files; links in snapshots point at blobs and would count twice."""
+    """The size of the real files; links in snapshots point to blobs and would count twice."""
     for parent, _, names in os.walk(folder):
         for name in names:
             path = Path(parent, name)

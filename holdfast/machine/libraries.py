@@ -1,7 +1,7 @@
 """Installed distributions and the torch build, read from the files of any folder. Nothing is imported.
 
-Metadata is read leniently, since a broken install is what a doctor is called for: a folder without METADATA is named
-by its folder name, and a distribution that is recorded twice is reported as such.
+Metadata is read leniently, since a broken installation is what `doctor` is for: a folder without METADATA is named by
+its folder name, and a distribution that is recorded twice is reported.
 """
 
 import os
@@ -14,34 +14,34 @@ from pathlib import Path
 from holdfast.core.facts import Answer, TorchBuild
 from holdfast.machine.commands import Unanswerable
 
-_HEAD_BYTES = 16384  # name and version stand in the first lines; a description may run to megabytes
+_HEAD_BYTES = 16384  # name and version are in the first lines; a description may have megabytes
 _METAL_GRAPH = b"MetalPerformanceShadersGraph"
 
 
 @dataclass(slots=True)
 class Installed:
-    """The distributions of some folders, and what is odd about their records."""
+    """The distributions of some folders, and oddities in their records."""
 
     versions: dict[str, str] = field(default_factory=dict)  # canonical name -> version
     oddities: list[str] = field(default_factory=list)
 
 
 def probe_torch() -> Answer[TorchBuild | None]:
-    """What the torch that this Python would import was built for."""
+    """What the torch of this Python was built for."""
     for folder in import_folders():
         if (folder / "torch").is_dir():
             return Answer(read_torch_build(folder / "torch"), str(folder / "torch" / "version.py"))
-    return Answer(None, "no folder of sys.path has torch in it")
+    return Answer(None, "no folder of sys.path contains torch")
 
 
 def import_folders() -> list[Path]:
-    """The folders this Python imports from, first to last, without archives and the current folder."""
+    """The folders that this Python imports from, in order, without archives and the current folder."""
     folders = [Path(entry) for entry in sys.path if entry]
     return [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
 
 
 def read_distributions(folders: Iterable[Path]) -> Installed:
-    """Read the records of every distribution; what stands first on the path is what is imported."""
+    """Read the records of every distribution; the first on the path is the one imported."""
     found = Installed()
     leftovers: list[str] = []
     for folder in folders:
@@ -65,9 +65,7 @@ def read_distributions(folders: Iterable[Path]) -> Installed:
     for leftover in leftovers:
         rest = canonical(leftover.partition("-")[0].lstrip("~"))
         if not any(name.endswith(rest) for name in found.versions):
-            found.oddities.append(
-                f"{leftover}: left over from an uninstall that was cut off, and nothing came after it"
-            )
+            found.oddities.append(f"{leftover}: left over from an interrupted uninstall, with no later version")
     return found
 
 
@@ -81,7 +79,7 @@ def read_torch_build(folder: Path) -> TorchBuild:
     try:
         text = (folder / "version.py").read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise Unanswerable(f"torch is there but its version.py cannot be read: {error.strerror or error}") from None
+        raise Unanswerable(f"torch is installed but its version.py cannot be read: {error.strerror or error}") from None
     values = dict(re.findall(r"^(\w+)\s*(?::[^=\n]+)?=\s*['\"]([^'\"]*)['\"]", text, re.MULTILINE))
     if "__version__" not in values:
         raise Unanswerable(f"{folder / 'version.py'} names no version")
@@ -100,10 +98,10 @@ def _records(folder: Path) -> Iterator[Path]:
 
 
 def _name_and_version(record: Path) -> tuple[str, str]:
-    """Take both from the metadata, or from the record's own name where there is none."""
+    """Name and version from the metadata, or from the record's file name without metadata."""
     stem = record.name.removesuffix(".dist-info").removesuffix(".egg-info")
     name, _, version = stem.partition("-")
-    version = version.split("-py")[0]  # an egg's name goes on with the Python it was made for
+    version = version.split("-py")[0]  # an egg's name ends with its Python version
     for file in (record / "METADATA", record / "PKG-INFO", record):
         if file.is_file():
             with file.open("rb") as stream:
@@ -114,7 +112,7 @@ def _name_and_version(record: Path) -> tuple[str, str]:
 
 
 def _links_metal(library: Path) -> bool:
-    """Whether a Mac build links Metal's graph library, which is what MPS is made of. Load commands stand first."""
+    """Whether a Mac build links Metal's graph library, which is what MPS is made of. Load commands come first."""
     if not library.is_file():
         return False
     with library.open("rb") as file:

@@ -17,13 +17,13 @@ _BACKSTOP_SECONDS = 30.0  # on top of the limits that the trials keep by themsel
 
 
 def ask_this_machine(device_limit_seconds: float) -> ProbeRunner:
-    """Start asking everything about this machine and this Python."""
+    """Start all probes of this machine and this Python."""
     doing = {"native": "reading native libraries"}
     children = trials.Children()
 
     def try_devices() -> Answer[Any]:
         return trials.probe_trials(
-            device_limit_seconds, children, tell=lambda device: doing.update(trials=f"one training step on {device}")
+            device_limit_seconds, children, tell=lambda device: doing.update(trials=f"testing {device}")
         )
 
     # The CPU's child and then the accelerators' children, each within the limit.
@@ -32,7 +32,7 @@ def ask_this_machine(device_limit_seconds: float) -> ProbeRunner:
 
 
 def facts_of_folder(folder: Path) -> tuple[MachineFacts, NativeReport]:
-    """Read an environment, a site-packages folder or unpacked wheels; a RequestError says when it is none of them."""
+    """Read an environment, a site-packages folder or unpacked wheels; raises RequestError for any other folder."""
     report = survey_folder(folder)
     roots = [Path(root) for root in report.roots]
     installed = read_distributions(roots)
@@ -62,7 +62,7 @@ def facts_of_folder(folder: Path) -> tuple[MachineFacts, NativeReport]:
 
 
 def probe_packages() -> Answer[dict[str, Any]]:
-    """The distributions that this Python would import, and what is odd about their records."""
+    """The distributions that this Python would import, and oddities in their records."""
     folders = libraries.import_folders()
     found = libraries.read_distributions(folders)
     value = {"distributions": found.versions, "unanswered": found.oddities}
@@ -70,7 +70,7 @@ def probe_packages() -> Answer[dict[str, Any]]:
 
 
 def probe_native() -> Answer[dict[str, Any]]:
-    """Which OpenMP copies installed packages carry, and what loading two of them together leads to."""
+    """The OpenMP copies that installed packages carry, and what happens if two of them are loaded together."""
     roots = [folder for folder in libraries.import_folders() if folder.name in ("site-packages", "dist-packages")]
     report = survey_roots(roots)
     unread = [f"{file.path}: {file.reason}" for file in report.unreadable]

@@ -1,6 +1,6 @@
-"""Asks many probes at once, each in its own thread and within its time limit, and gathers what they say into facts.
+"""Runs many probes at once, each in its own thread and within its time limit, and collects their answers as facts.
 
-A probe that crashes, finds no tool or does not come back is listed as unanswered with its reason; the others go on.
+A probe that crashes, lacks a tool or does not return is listed as unanswered with its reason; the others continue.
 """
 
 import threading
@@ -17,7 +17,7 @@ _TICK_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One question: which facts it fills, whom to ask, how long to wait."""
+    """One question: which facts it fills, the function that answers it, and how long to wait."""
 
     name: str
     ask: Callable[[], Answer[Any]]  # with `fills`, the value maps each fact's name to its value
@@ -30,15 +30,15 @@ class Probe:
 
 
 class ProbeRunner:
-    """Probes under way. Facts can be read as they come; `close` ends what still runs."""
+    """Running probes. Facts can be read as they arrive; `close` ends what is still running."""
 
     def __init__(
         self, probes: Iterable[Probe], doing: Mapping[str, str] | None = None, stop: Callable[[], None] = lambda: None
     ):
         self.probes = tuple(probes)
-        self.doing = {} if doing is None else doing  # what a long probe is busy with, written by the probe itself
-        self.close = stop  # ends the processes that probes have started
-        self.extras: dict[str, Any] = {}  # what an answer held beyond facts
+        self.doing = {} if doing is None else doing  # the current activity of a long probe, written by the probe
+        self.close = stop  # ends the processes that probes started
+        self.extras: dict[str, Any] = {}  # parts of answers that are not facts
         self._values: dict[str, Any] = {}
         self._sources: dict[str, str] = {}
         self._reasons: dict[str, list[str]] = {}
@@ -47,15 +47,15 @@ class ProbeRunner:
         self._started = 0.0
 
     def start(self) -> "ProbeRunner":
-        """Ask everything at once."""
+        """Start all probes."""
         self._started = time.monotonic()
         for probe in self.probes:
-            # Daemon threads: one that is stuck in a dead disk or driver must not keep the command from ending.
+            # Daemon threads: one that hangs in a dead disk or driver must not keep the command from ending.
             threading.Thread(target=self._ask, args=(probe,), name=f"probe-{probe.name}", daemon=True).start()
         return self
 
     def wait_for(self, names: Iterable[str], on_wait: Callable[[list[str], float], None] = lambda *_: None) -> None:
-        """Wait until these probes have answered or run out of time; meanwhile tell who is still open, and how long."""
+        """Wait until these probes have answered or timed out; report the open ones and the time so far."""
         wanted = set(names)
         while True:
             waited = time.monotonic() - self._started
@@ -70,7 +70,7 @@ class ProbeRunner:
             on_wait([self.doing.get(probe.name, probe.name) for probe in still_open], waited)
 
     def facts(self) -> MachineFacts:
-        """What is known so far."""
+        """The facts known so far."""
         with self._changed:
             names = [probe.name for probe in self.probes]
             unanswered = tuple(f"{name}: {reason}" for name in names for reason in self._reasons.get(name, ()))
@@ -95,7 +95,7 @@ class ProbeRunner:
 
     def _settle(self, probe: Probe, answer: Answer[Any] | None, reason: str) -> None:
         with self._changed:
-            if probe.name not in self._open:  # it came too late
+            if probe.name not in self._open:  # too late
                 return
             if answer is None:
                 self._close(probe.name, reason)

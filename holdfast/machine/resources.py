@@ -20,7 +20,7 @@ from holdfast.machine.hub import hub_cache_folder
 
 Role = Literal["output", "cache", "temp"]
 
-# What decides which kernels torch takes, or whether a wheel runs at all.
+# These decide which kernels torch uses, or whether a wheel runs at all.
 _FLAGS_THAT_MATTER = frozenset(
     {"sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "avx_vnni"}
     | {"amx_tile", "amx_bf16", "amx_int8", "asimd", "asimdhp", "atomics", "bf16", "i8mm", "sve", "sve2"}
@@ -30,7 +30,7 @@ _NO_LIMIT_BYTES = 1 << 60  # version 1 writes "none" as a number near 2**63
 
 
 def probe_cpu_count() -> Answer[int]:
-    """CPUs this process may use; a container often grants fewer than the box has."""
+    """CPUs that this process may use; a container often has fewer than the machine."""
     if hasattr(os, "sched_getaffinity"):
         count, source = len(os.sched_getaffinity(0)), "scheduler affinity"
     else:
@@ -42,12 +42,12 @@ def probe_cpu_count() -> Answer[int]:
 
 
 def probe_cpu_count_physical() -> Answer[int]:
-    """Cores of the whole box; two threads of one core share its arithmetic units."""
+    """Physical cores of the machine; two threads of one core share its arithmetic units."""
     import psutil
 
     count = psutil.cpu_count(logical=False)
     if not count:
-        raise LookupError("the system does not tell cores from threads")
+        raise LookupError("the system does not distinguish cores from threads")
     return Answer(count, "psutil.cpu_count")
 
 
@@ -81,7 +81,7 @@ def read_mac_flags(sysctl: str) -> tuple[str, ...]:
 
 
 def probe_memory_bytes() -> Answer[int]:
-    """Memory this process may use; a container's limit is the real size of the machine."""
+    """Memory that this process may use; in a container, the container's limit."""
     physical = _physical_bytes()
     limit = memory_limit()
     if limit and limit[0] < physical:
@@ -90,29 +90,29 @@ def probe_memory_bytes() -> Answer[int]:
 
 
 def probe_memory_physical_bytes() -> Answer[int]:
-    """Memory of the whole box."""
+    """Memory of the whole machine."""
     return Answer(_physical_bytes(), "psutil.virtual_memory")
 
 
 def probe_memory_free_bytes() -> Answer[int]:
-    """Memory that could be had now without swapping."""
+    """Memory that is available now without swapping."""
     import psutil
 
     free, room = int(psutil.virtual_memory().available), memory_room()
     if room is not None and room < free:
-        return Answer(room, "what the control group still grants")
+        return Answer(room, "remaining limit of the control group")
     return Answer(free, "psutil.virtual_memory")
 
 
 def probe_swap_bytes() -> Answer[int]:
-    """Swap space; a run that lives in it is as good as stopped."""
+    """Swap space; a run that needs it is as slow as a stopped one."""
     import psutil
 
     return Answer(int(psutil.swap_memory().total), "psutil.swap_memory")
 
 
 def probe_shm_bytes() -> Answer[int | None]:
-    """Size of the shared-memory mount through which loader workers hand over batches."""
+    """Size of the shared-memory mount through which loader workers pass batches."""
     if sys.platform != "linux":
         return Answer(None, "this system has no shared-memory mount")
     room = os.statvfs(_SHARED_MEMORY)
@@ -120,7 +120,7 @@ def probe_shm_bytes() -> Answer[int | None]:
 
 
 def probe_shm_free_bytes() -> Answer[int | None]:
-    """What is free in the shared-memory mount."""
+    """Free space of the shared-memory mount."""
     if sys.platform != "linux":
         return Answer(None, "this system has no shared-memory mount")
     room = os.statvfs(_SHARED_MEMORY)
@@ -147,12 +147,12 @@ def probe_disks() -> Answer[dict[str, Any]]:
         try:
             disks.append(disk_at(role, place(), mounts))
         except OSError as error:
-            unanswered.append(f"where {role} would go: {error.strerror or error}")
-    return Answer({"disks": tuple(disks), "unanswered": unanswered}, "statvfs of the nearest folder there is")
+            unanswered.append(f"{role} folder: {error.strerror or error}")
+    return Answer({"disks": tuple(disks), "unanswered": unanswered}, "statvfs of the nearest existing folder")
 
 
 def disk_at(role: Role, path: Path, mountinfo: str = "") -> Disk:
-    """Measure the file system that a path lies on, or would lie on once made."""
+    """Measure the file system of a path, which need not exist yet."""
     real = path.resolve()
     standing = nearest_folder(real)
     room = os.statvfs(standing)
@@ -163,7 +163,7 @@ def disk_at(role: Role, path: Path, mountinfo: str = "") -> Disk:
         free_bytes=room.f_bavail * room.f_frsize,
         total_bytes=room.f_blocks * room.f_frsize,
         filesystem=filesystem_of(standing, mountinfo),
-        free_inodes=room.f_favail if room.f_files else None,  # file systems that count none say 0 of 0
+        free_inodes=room.f_favail if room.f_files else None,  # file systems without inodes report 0 of 0
         is_writable=os.access(standing, os.W_OK | os.X_OK) and not in_the_way,
     )
 
@@ -174,7 +174,7 @@ def nearest_folder(path: Path) -> Path:
 
 
 def filesystem_of(folder: Path, mountinfo: str) -> str:
-    """The type of the file system that a folder lies on, from the mount table; empty when it is not listed."""
+    """The type of a folder's file system, from the mount table; empty if it is not listed."""
     best, kind = -1, ""
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")
@@ -188,7 +188,7 @@ def filesystem_of(folder: Path, mountinfo: str) -> str:
 
 
 def probe_open_file_limit() -> Answer[int | None]:
-    """How many files this process may hold open."""
+    """How many files this process may have open."""
     if sys.platform == "win32":
         return Answer(None, "this system has no such limit")
     import resource
@@ -197,7 +197,7 @@ def probe_open_file_limit() -> Answer[int | None]:
 
 
 def memory_limit(root: Path = Path("/")) -> tuple[int, str] | None:
-    """The smallest memory limit above this process in bytes, and the file that says so."""
+    """The smallest memory limit of this process's groups in bytes, and the file that sets it."""
     found: list[tuple[int, str]] = []
     for version, folder in group_folders("memory", root):
         file = folder / ("memory.max" if version == 2 else "memory.limit_in_bytes")
@@ -208,7 +208,7 @@ def memory_limit(root: Path = Path("/")) -> tuple[int, str] | None:
 
 
 def memory_room(root: Path = Path("/")) -> int | None:
-    """Bytes that this process's groups still grant: limit less use, where cached files count as free."""
+    """Bytes left in this process's groups: the limit minus the usage, counting cached files as free."""
     rooms: list[int] = []
     for version, folder in group_folders("memory", root):
         limit = read_group_file(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes"))
@@ -217,14 +217,14 @@ def memory_room(root: Path = Path("/")) -> int | None:
             re.findall(r"^((?:total_)?inactive_file) (\d+)$", read_group_file(folder / "memory.stat"), re.MULTILINE)
         )
         if limit.isdigit() and int(limit) < _NO_LIMIT_BYTES and used.isdigit():
-            # Version 1 counts the groups below in `total_` and in the use, but not in the plain number.
+            # Version 1 includes child groups in `total_` and in the usage, but not in the plain number.
             free_cache = int(cached.get("total_inactive_file") or cached.get("inactive_file") or 0)
             rooms.append(max(0, int(limit) - int(used) + free_cache))
     return min(rooms, default=None)
 
 
 def cpu_quota(root: Path = Path("/")) -> tuple[float, str] | None:
-    """How many CPUs' worth of time the groups grant, and the file that says so; None without a quota."""
+    """The CPU quota of the groups in CPUs, and the file that sets it; None without a quota."""
     found: list[tuple[float, str]] = []
     for version, folder in group_folders("cpu", root):
         if version == 2:

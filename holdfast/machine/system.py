@@ -14,7 +14,7 @@ from holdfast.machine.commands import output_of
 
 _CONTAINER_WORDS = re.compile(r"docker|kubepods|containerd|libpod|lxc|garden|buildkit")
 _ARM_PARTS = {"0xd0c": "Neoverse N1", "0xd40": "Neoverse V1", "0xd49": "Neoverse N2", "0xd4f": "Neoverse V2"}
-# What a base folder tells of who built the interpreter. The first that fits is taken.
+# Parts of a base folder that show who built the interpreter; the first match counts.
 _MAKERS = (
     ("/.pyenv/", "pyenv"),
     ("/uv/python/", "uv"),
@@ -35,7 +35,7 @@ def probe_os() -> Answer[str]:
 
 
 def probe_os_version() -> Answer[str]:
-    """The version as the system's own maker writes it."""
+    """The version as the vendor writes it."""
     if sys.platform == "darwin":  # Python's own answer is "10.16" when it was built on an old system
         return Answer(output_of("sw_vers", "-productVersion").strip(), "sw_vers")
     if sys.platform == "linux":
@@ -44,7 +44,7 @@ def probe_os_version() -> Answer[str]:
 
 
 def read_linux_version(release: Mapping[str, str], kernel: str) -> str:
-    """Name a Linux system with its kernel, and say so when it runs inside Windows."""
+    """The name of a Linux system with its kernel, and whether it runs inside Windows."""
     name = release.get("PRETTY_NAME") or release.get("NAME") or "Linux"
     number = re.match(r"[\d.]+\d", kernel)
     where = " under WSL" if "microsoft" in kernel.lower() else ""
@@ -96,7 +96,7 @@ def apple_generation(chip: str) -> int | None:
 
 
 def probe_in_container(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> Answer[bool]:
-    """Whether this process lives in a container, whose limits are not the machine's."""
+    """Whether this process runs in a container, whose limits differ from the machine's."""
     for mark in (".dockerenv", "run/.containerenv"):
         if (root / mark).exists():
             return Answer(True, f"/{mark} exists")
@@ -105,7 +105,7 @@ def probe_in_container(root: Path = Path("/"), environ: Mapping[str, str] = os.e
             return Answer(True, f"{name} is set")
     control_group = root / "proc/1/cgroup"
     found = _CONTAINER_WORDS.search(control_group.read_text()) if control_group.exists() else None
-    return Answer(found is not None, f"/proc/1/cgroup names {found[0]}" if found else "no mark of a container")
+    return Answer(found is not None, f"/proc/1/cgroup names {found[0]}" if found else "no sign of a container")
 
 
 def probe_python_version() -> Answer[str]:
@@ -114,7 +114,7 @@ def probe_python_version() -> Answer[str]:
 
 
 def probe_python_build() -> Answer[str]:
-    """Who built this Python, with which compiler, and how it is unusual."""
+    """Who built this Python, with which compiler, and what is unusual about it."""
     base = Path(sys.base_prefix)
     maker = "conda" if (base / "conda-meta").is_dir() else maker_of(str(base.resolve()))
     unusual = [
@@ -127,24 +127,24 @@ def probe_python_build() -> Answer[str]:
 
 
 def maker_of(base_folder: str) -> str:
-    """Name who built an interpreter, from the folder it was installed in; empty when that tells nothing."""
+    """Who built an interpreter, judging by its installation folder; empty if unknown."""
     return next((maker for part, maker in _MAKERS if part in f"{base_folder}/"), "")
 
 
 def probe_python_path() -> Answer[str]:
-    """Where this Python lies: findings are about the packages of this one."""
+    """The path of this Python: findings are about its packages."""
     return Answer(sys.executable, "sys.executable")
 
 
 def probe_start_method() -> Answer[str]:
-    """How multiprocessing starts a worker here unless told otherwise."""
+    """The default start method of multiprocessing."""
     return Answer(multiprocessing.get_all_start_methods()[0], "multiprocessing.get_all_start_methods")
 
 
 def probe_power() -> Answer[Power | None]:
     """Whether a Mac runs on battery, when it falls asleep, and whether it saves power."""
     if sys.platform != "darwin":
-        return Answer(None, "asked on macOS only")
+        return Answer(None, "only available on macOS")
     return Answer(read_power(output_of("pmset", "-g", "batt"), output_of("pmset", "-g")), "pmset -g")
 
 

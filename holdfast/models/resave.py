@@ -1,4 +1,4 @@
-"""Has a child process save a model again as a plain Hugging Face folder: safetensors and tokenizer.json."""
+"""Converts a model into a plain Hugging Face folder (safetensors, tokenizer.json) in a child process."""
 
 import subprocess
 import sys

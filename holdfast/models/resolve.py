@@ -1,4 +1,4 @@
-"""Finds the model that was asked for: a folder, the store, the hub, or a package that carries it."""
+"""Finds the requested model: a folder, the store, the hub, or a package that contains it."""
 
 import hashlib
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Progress = Callable[[str, int, int | None], None]
 
 
 def resolve(name: str, on_progress: Progress, *, say: Callable[[str], None], offline: bool = False) -> ModelFolder:
-    """Give a whole model folder for a name, fetching it where needed; a wrong name is refused at once."""
+    """The complete model folder for a name, downloaded if needed; a wrong name is refused at once."""
     if known := known_model(name):
         return get_known(known, on_progress, say=say, offline=offline)
     path = Path(name).expanduser()
@@ -29,7 +29,7 @@ def resolve(name: str, on_progress: Progress, *, say: Callable[[str], None], off
 
 
 def require_model(name: str, on_progress: Progress, *, offline: bool = False) -> None:
-    """Refuse a wrong name at once, before anything long is done; what needs no network costs nothing."""
+    """Refuse a wrong name before any long work; names that need no network cost nothing."""
     path = Path(name).expanduser()
     if known_model(name) or stored(name):
         return
@@ -74,10 +74,10 @@ def _usable(model: ModelFolder, on_progress: Progress, say: Callable[[str], None
     name = f"{model.name.replace('/', '--')}-{mark}"
     if found := stored(name):
         return ModelFolder(name=model.name, folder=found.folder, source=found.source)
-    say(f"{model.name} is saved again as a plain folder, because {why}")
+    say(f"converting {model.name} into a plain folder, because {why}")
     kept = keep(
         name,
-        f"{model.source}, saved again because {why}",
-        lambda draft: save_again(model.folder, draft, f"saving {model.name} again", on_progress),
+        f"{model.source}, converted because {why}",
+        lambda draft: save_again(model.folder, draft, f"converting {model.name}", on_progress),
     )
     return ModelFolder(name=model.name, folder=kept.folder, source=kept.source)

@@ -1,4 +1,4 @@
-"""Reads how large a model is from its configuration and the head of its weight files; loads nothing."""
+"""Reads the size of a model from its configuration and the headers of its weight files; loads nothing."""
 
 import json
 import math
@@ -15,7 +15,7 @@ _LONGEST_HEAD = 100_000_000
 
 
 def read_shape(model: ModelFolder) -> ModelFacts:
-    """Say how large a model is."""
+    """The size and the architecture of a model."""
     config = _config(model.folder)
     folder = model.folder / "query" if (model.folder / "query").is_dir() else model.folder
     return ModelFacts(
@@ -34,7 +34,7 @@ def read_shape(model: ModelFolder) -> ModelFacts:
 
 
 def _count(file: Path) -> int:
-    """How many numbers a safetensors file holds, by its head."""
+    """How many numbers a safetensors file contains, by its header."""
     try:
         with file.open("rb") as content:
             (length,) = struct.unpack("<Q", content.read(8))

@@ -1,4 +1,4 @@
-"""The folder where fetched models lie, each whole or absent, and what makes a folder a model one can start from."""
+"""The folder of downloaded models, each complete or absent, and the check of a model folder."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ class ModelFolder:
 
     name: str
     folder: Path
-    source: str  # where it came from, in words
+    source: str  # where it came from, as text
     bytes: int = 0
 
 
@@ -30,7 +30,7 @@ def models_folder() -> Path:
 
 
 def stored(name: str) -> ModelFolder | None:
-    """The model of that name in the store, if it is there and whole."""
+    """The model with this name in the store, if it is complete."""
     folder = models_folder() / name.replace("/", "--")
     record = read_artifact(folder / _RECORD)
     if not record:
@@ -47,7 +47,7 @@ def all_stored() -> list[ModelFolder]:
 
 
 def keep(name: str, source: str, write: Callable[[Path], None]) -> ModelFolder:
-    """Put a model into the store: written to a draft, renamed when whole."""
+    """Put a model into the store: written to a draft, renamed when complete."""
     folder = models_folder() / name.replace("/", "--")
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = folder.with_name(f".{folder.name}.draft-{os.getpid()}")
@@ -65,18 +65,18 @@ def keep(name: str, source: str, write: Callable[[Path], None]) -> ModelFolder:
 
 
 def needs_saving_again(folder: Path) -> str | None:
-    """Say why a model folder cannot be used as it lies; None when it can."""
+    """Why a model folder must be converted before use; None if it need not be."""
     if any(folder.glob("*.gguf")) and not any(folder.glob("*.safetensors")):
         return "its weights are GGUF"
     if not any(folder.glob("*.safetensors")) and any(folder.glob("pytorch_model*.bin")):
         return "its weights are pickled"
     if not (folder / "tokenizer.json").is_file() and any(folder.glob("vocab*")):
-        return "its tokenizer is of the old form"
+        return "its tokenizer has the old format"
     return None
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder that is no model; name what is missing."""
+    """Refuse a folder that is not a model, and name what is missing."""
     if not folder.is_dir():
         raise RequestError(
             f"the model folder {folder} does not exist",

@@ -61,6 +61,6 @@ def _lines() -> Iterator[str]:
             yield f"[ok] {name}  in the hub's cache"
     for known in KNOWN:
         if known.name not in names:
-            yield f"[ ]  {known.name:<12} {human_bytes(known.wheel_bytes):>9}  {known.title}; {known.licence}"
+            yield f"[ ]  {known.name:<12} {human_bytes(known.wheel_bytes):>9}  {known.title}; {known.license}"
             yield f"     holdfast models get {known.name}"
     yield f"{plural(len(kept), 'model')} in {models_folder()}; train downloads what it needs"

@@ -1,4 +1,4 @@
-"""Reads native libraries (Mach-O, ELF, PE) of any system and plays that system's loader, without loading anything.
+"""Reads native libraries (Mach-O, ELF, PE) of any system and simulates its dynamic loader, without loading anything.
 
-`survey.survey_folder` is the way in. The readers take only what the loader's rules need, from the files alone.
+Start with `native_report.survey_folder`. The readers extract only what the loader's rules need.
 """

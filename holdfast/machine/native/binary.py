@@ -1,7 +1,7 @@
-"""What we keep of one native file, and bounded reads for the three readers.
+"""The facts about one native file, and bounded reads for the three readers.
 
-Files are read in pieces rather than mapped: memory stays small whatever a header claims, and a package that is
-replaced while we read cannot take the process down with a bus error.
+Files are read in pieces instead of mapped: memory stays small whatever a header claims, and a package that is replaced
+during the read cannot crash the process with a bus error.
 """
 
 import struct
@@ -12,18 +12,18 @@ from typing import BinaryIO, Literal
 
 Binding = Literal["strong", "weak", "local", "imported"]
 
-_CHUNK_BYTES = 1 << 20  # stays in the processor's cache while each name is looked for
+_CHUNK_BYTES = 1 << 20  # stays in the processor's cache while names are searched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeFile:
-    """What a loader looks at in one library or extension module."""
+    """The parts of a library or extension module that a loader reads."""
 
     path: str
     format: Literal["mach-o", "elf", "pe"]
     os: str  # "macos" | "linux" | "windows"
     arch: str  # "arm64" | "x86_64" | "aarch64" | ...
-    name: str = ""  # what the file calls itself: install name, soname, or the DLL's own name
+    name: str = ""  # the name in the file: install name, soname, or DLL name
     needed: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()  # those of `needed` that may be missing
     rpaths: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class NativeFile:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A file that looked native by its name and could not be read, with the reason."""
+    """A file with a native name that could not be read, with the reason."""
 
     path: str
     reason: str
@@ -49,7 +49,7 @@ class Corrupt(Exception):
 
 
 class Window:
-    """A file, or one slice of a fat file, from which only what exists can be read."""
+    """A file, or one slice of a fat file, with bounds checks on every read."""
 
     def __init__(self, file: BinaryIO, start: int, size: int):
         self._file, self._start, self.size = file, start, size
@@ -83,7 +83,7 @@ class Window:
         return plain_text(raw)
 
     def chunks(self, offset: int, size: int, step: int = 1, overlap: int = 0) -> Iterator[tuple[int, bytes]]:
-        """Pieces of a range with their offsets, each beginning on a multiple of `step`; neighbours share `overlap`."""
+        """Pieces of a range with their offsets, each beginning on a multiple of `step`; neighbors share `overlap`."""
         self._check(offset, size)
         stride = max(_CHUNK_BYTES // step, 1) * step
         for begin in range(0, size, stride):
@@ -95,7 +95,7 @@ class Window:
 
 
 def is_file(path: str) -> bool:
-    """True for a file that can be looked at; names from a hostile file may be longer than any system takes."""
+    """Whether a path is a file; names from a hostile file may be longer than any system allows."""
     try:
         return Path(path).is_file()
     except (OSError, ValueError):
@@ -103,7 +103,7 @@ def is_file(path: str) -> bool:
 
 
 def plain_text(raw: bytes) -> str:
-    """Decode a name from a file so that printing it does nothing but print."""
+    """Decode a name from a file so that it is safe to print."""
     return printable(raw.decode("utf-8", "backslashreplace"))
 
 

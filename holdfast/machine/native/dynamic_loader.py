@@ -1,7 +1,7 @@
-"""Plays how macOS, Linux and Windows decide which OpenMP copy answers a request, import after import.
+"""Simulates how macOS, Linux and Windows decide which OpenMP copy answers a request, import after import.
 
 The rules are those of Apple's published dyld source (tag dyld-1378), glibc's ld.so, and Windows' rule that a loaded
-module of the same name answers. Nothing is loaded: files are only stat'ed and read.
+module of the same name answers. Nothing is loaded: files are only read.
 """
 
 import os
@@ -37,7 +37,7 @@ class LibraryCopy:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a request got, and by which rule."""
+    """The copy that answered a request, and the rule."""
 
     request: OpenmpRequest
     copy: LibraryCopy | None  # None: nothing answers
@@ -60,7 +60,7 @@ class Process:
         return None
 
     def take(self, copy: LibraryCopy, *names: str) -> tuple[LibraryCopy, bool]:
-        """Load a copy unless that very file is loaded; say whether it was."""
+        """Load a copy unless the same file is already loaded; returns whether it was."""
         for index, loaded in enumerate(self.copies):
             if loaded.key == copy.key:
                 self.names[index].update(names)
@@ -90,7 +90,7 @@ class LibraryFinder:
         return self._read[path]
 
     def beside(self, owner: str, leaf: str) -> Iterable[str]:
-        """Files of one distribution with a name, wherever it keeps them."""
+        """Files of one distribution with this name, in any of its folders."""
         return [
             path
             for path, file in self._files.items()
@@ -98,7 +98,7 @@ class LibraryFinder:
         ]
 
     def of_system(self, reference: str, kind: Kind) -> LibraryCopy | None:
-        """The system's own copy: libgomp on Linux and vcomp on Windows are taken to be there."""
+        """The system's own copy: libgomp on Linux and vcomp on Windows are assumed to exist."""
         leaf = reference.replace("\\", "/").rsplit("/", 1)[-1]
         if self.os == "linux" and leaf in _LINUX_LIBGOMP:
             return LibraryCopy(
@@ -144,8 +144,8 @@ def has_homebrew_libomp(arch: str) -> bool:
     return Path(_HOMEBREW.get(arch, _HOMEBREW["arm64"]), "libomp.dylib").is_file()
 
 
-def play(scan: Scan, shelf: LibraryFinder, requests: Iterable[OpenmpRequest]) -> Process:
-    """Answer requests in order, as one process would, and keep what got loaded."""
+def simulate(scan: Scan, shelf: LibraryFinder, requests: Iterable[OpenmpRequest]) -> Process:
+    """Answer requests in order, as one process would, and keep what is loaded."""
     answer = _RULES[scan.os]
     process = Process()
     for request in requests:
@@ -157,17 +157,17 @@ def _dyld(request: OpenmpRequest, process: Process, shelf: LibraryFinder) -> Rep
     if request.reference.startswith("@rpath/"):
         loaded = process.named(request.reference)
         if loaded:
-            return Reply(request, loaded, f"its install name is {request.reference}, the very name asked for")
+            return Reply(request, loaded, f"its install name is {request.reference}, the name that was requested")
     for candidate in _dyld_candidates(request):
         loaded = process.named(candidate)
         if loaded:
-            how = "it is loaded already" if loaded.path == candidate else f"its install name is {candidate}"
+            how = "it is already loaded" if loaded.path == candidate else f"its install name is {candidate}"
             return Reply(request, loaded, how)
         found = shelf.at(candidate)
         if found:
             copy, was_loaded = process.take(found, candidate)
             return Reply(request, copy, "a link leads to the same file" if was_loaded else "loaded")
-    return Reply(request, None, f"nothing is found for {request.reference}")
+    return Reply(request, None, f"nothing was found for {request.reference}")
 
 
 def _dyld_candidates(request: OpenmpRequest) -> Iterable[str]:
@@ -196,14 +196,14 @@ def _ldso(request: OpenmpRequest, process: Process, shelf: LibraryFinder) -> Rep
     if found:
         copy, was_loaded = process.take(found, request.reference)
         return Reply(request, copy, "it is the system's copy" if was_loaded else "loaded")
-    return Reply(request, None, f"nothing is found for {request.reference}")
+    return Reply(request, None, f"nothing was found for {request.reference}")
 
 
 def _windows(request: OpenmpRequest, process: Process, shelf: LibraryFinder) -> Reply:
     leaf = request.reference.replace("\\", "/").rsplit("/", 1)[-1]
     loaded = process.named(leaf.lower())
     if loaded:
-        return Reply(request, loaded, f"a module named {leaf} is loaded already")
+        return Reply(request, loaded, f"a module named {leaf} is already loaded")
     beside = [f"{_folder(request.path)}/{leaf}", *shelf.beside(request.owner, leaf)]
     for candidate in (request.reference, *beside) if request.reference == request.path else beside:
         found = shelf.at(candidate)
@@ -214,7 +214,7 @@ def _windows(request: OpenmpRequest, process: Process, shelf: LibraryFinder) -> 
     if found:
         copy, _ = process.take(found, leaf.lower())
         return Reply(request, copy, "loaded")
-    return Reply(request, None, f"nothing is found for {leaf}")
+    return Reply(request, None, f"nothing was found for {leaf}")
 
 
 def _folder(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Reads Linux libraries (ELF): soname, needed libraries, search paths, and the telling symbols they export."""
+"""Reads Linux libraries (ELF): soname, needed libraries, search paths, and marker symbols."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class _Segment:
 
 
 def read_elf(window: Window, path: str) -> NativeFile:
-    """Read one file. A debug file has an empty dynamic segment and asks for nothing."""
+    """Read one file. A debug file has an empty dynamic segment and needs nothing."""
     width, order_byte = window.read(4, 2)
     if width != 2:
         raise Corrupt("a 32-bit ELF file, which a 64-bit Python cannot load")
@@ -74,9 +74,9 @@ def _dynamic(window: Window, order: str, segments: tuple[_Segment, ...]) -> Iter
     dynamic = [segment for segment in segments if segment.kind == _DYNAMIC]
     if not dynamic:
         return
-    segment = dynamic[-1]  # there is one; of more the system's loader takes the last
+    segment = dynamic[-1]  # usually one; of several, the system's loader uses the last
     if segment.size > _MAX_DYNAMIC_BYTES:
-        raise Corrupt(f"a dynamic segment of {segment.size} bytes is not believable")
+        raise Corrupt(f"a dynamic segment of {segment.size} bytes is not plausible")
     needed = 0
     for at in range(0, segment.size - 15, 16):
         tag, value = window.unpack(order + "QQ", segment.offset + at)
@@ -84,12 +84,12 @@ def _dynamic(window: Window, order: str, segments: tuple[_Segment, ...]) -> Iter
             return
         needed += tag == _NEEDED
         if needed > _MAX_NEEDED:
-            raise Corrupt(f"more than {_MAX_NEEDED} needed libraries are not believable")
+            raise Corrupt(f"more than {_MAX_NEEDED} needed libraries are not plausible")
         yield tag, value
 
 
 def _place(segments: tuple[_Segment, ...], address: int) -> int | None:
-    """The file offset of an address; None in a debug file, whose segments hold nothing."""
+    """The file offset of an address; None in a debug file, whose segments are empty."""
     for segment in segments:
         if segment.kind == _LOAD and segment.address <= address < segment.address + segment.size:
             return segment.offset + address - segment.address

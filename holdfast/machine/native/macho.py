@@ -1,4 +1,4 @@
-"""Reads macOS libraries (Mach-O, thin or fat): what they are called, what they ask for, and the telling symbols."""
+"""Reads macOS libraries (Mach-O, thin or fat): names, needed libraries, and marker symbols."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ class Image:
 
 
 def read_macho(window: Window, path: str, prefer: str = "arm64") -> NativeFile:
-    """Read one file; of a fat one, the slice for `prefer` when it has it."""
+    """Read one file; of a fat one, the slice for `prefer` if it has one."""
     image = read_image(window, prefer)
     markers = find_markers(image.window, image.symbols, binding_of) if image.symbols and not image.is_debug else {}
     return NativeFile(
@@ -71,11 +71,11 @@ def read_image(window: Window, prefer: str) -> Image:
     cpu, _, kind, count, size = window.unpack("<IIIII", 4)
     image = Image(window, _ARCHES.get(cpu, f"cpu {cpu:#x}"), kind == _DEBUG_FILE)
     if size > _MAX_COMMANDS_BYTES:
-        raise Corrupt(f"{size} bytes of load commands are not believable")
+        raise Corrupt(f"{size} bytes of load commands are not plausible")
     for command, body in _commands(window.read(32, size), count):
         _take(image, command, body)
     if len(image.needed) > _MAX_NEEDED or len(image.rpaths) > _MAX_NEEDED:
-        raise Corrupt(f"more than {_MAX_NEEDED} libraries or rpaths are not believable")
+        raise Corrupt(f"more than {_MAX_NEEDED} libraries or rpaths are not plausible")
     return image
 
 

@@ -1,6 +1,6 @@
-"""Surveys a folder of installed packages: which native runtimes it holds and what loading them together leads to.
+"""Reports on a folder of installed packages: its native runtimes, and what happens if they are loaded together.
 
-Reads: any site-packages folder, environment or folder of unpacked wheels, for any system. Imports and runs nothing.
+It reads any site-packages folder, environment or folder of unpacked wheels, for any system. Nothing is imported or run.
 """
 
 import platform
@@ -35,7 +35,7 @@ from holdfast.machine.native.verdicts import (
 
 @dataclass(frozen=True, slots=True)
 class HiddenImport:
-    """A package that imports another one whenever that is installed."""
+    """A package that imports another one whenever it is installed."""
 
     importer: str
     imported: str
@@ -44,25 +44,25 @@ class HiddenImport:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """An OpenMP runtime that a distribution asks for and that nothing provides when it is imported alone."""
+    """An OpenMP runtime that a distribution needs and that is missing if it is imported alone."""
 
     owner: str
     reference: str
     looks_in: tuple[str, ...]
-    is_spare: bool  # the package has another way and works without
-    helped_by: tuple[str, ...] = ()  # imported first, these provide it
+    is_spare: bool  # the package works without it
+    helped_by: tuple[str, ...] = ()  # these provide it if imported first
     when: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeReport:
-    """What the native files of a folder are, and what they lead to."""
+    """The native libraries of a folder, and what follows from them."""
 
     roots: tuple[str, ...]
     os: str
     arch: str
     native_files: int
-    homebrew: bool | None  # None: not known
+    homebrew: bool | None  # None: unknown
     distributions: Mapping[str, str]
     carried: tuple[Carried, ...]
     uses: tuple[OpenmpUse, ...]
@@ -81,12 +81,12 @@ class NativeReport:
 
 
 def survey_folder(folder: Path, homebrew: bool | None = None) -> NativeReport:
-    """Read a folder and play its loader; `homebrew` says whether Homebrew's libomp is there, None to look on a Mac."""
+    """Read a folder and simulate its loader; `homebrew`: whether Homebrew's libomp exists, None to check on a Mac."""
     report = survey_roots(find_roots(folder), homebrew)
     if not report.distributions and not report.native_files and not report.unreadable:
         raise RequestError(
-            f"{folder} holds no installed packages",
-            seen="neither *.dist-info folders nor native libraries",
+            f"{folder} contains no installed packages",
+            seen="no *.dist-info folders and no native libraries",
             try_next=("holdfast doctor --env .venv", "holdfast doctor --env path/to/site-packages"),
         )
     return report
@@ -153,7 +153,7 @@ def _missing(scan: Scan, homebrew: bool | None, conflicts: Sequence[NativeConfli
     )
 
 
-# Packages that import others unasked, so that a library is loaded although no script names it.
+# Packages that import others on their own, so that a library is loaded although no script imports it.
 _HIDDEN = (
     HiddenImport("pandas", "pyarrow", "pandas imports pyarrow when it is installed"),
     HiddenImport("lightgbm", "scikit-learn", "lightgbm imports scikit-learn when it is installed"),
@@ -164,7 +164,7 @@ _HIDDEN = (
 
 
 def _hidden_imports(distributions: Mapping[str, str]) -> tuple[HiddenImport, ...]:
-    """The imports that happen without being written in the user's script, among what is installed."""
+    """The installed packages that are imported although the user's script does not import them."""
     installed = MachineFacts(distributions=distributions)
     return tuple(
         hidden

@@ -1,4 +1,4 @@
-"""Reads Windows libraries (64-bit PE): the DLL's own name, the DLLs it imports, the telling functions it exports."""
+"""Reads Windows libraries (64-bit PE): the DLL's own name, the DLLs it imports, and exported marker functions."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class _Layout:
         for section in self._sections:
             if section.address <= address < section.address + section.size:
                 return section.offset + address - section.address
-        raise Corrupt(f"address {address:#x} lies in no section")
+        raise Corrupt(f"address {address:#x} is in no section")
 
     def text(self, address: int) -> str:
         return self.window.text(self.offset(address), limit=8192)
@@ -76,7 +76,7 @@ def read_pe(window: Window, path: str) -> NativeFile:
 
 def _sections(window: Window, at: int, count: int) -> Iterator[_Section]:
     if count > _MAX_SECTIONS:
-        raise Corrupt(f"{count} sections are not believable")
+        raise Corrupt(f"{count} sections are not plausible")
     for index in range(count):
         virtual_size, address, raw_size, offset = window.unpack("<IIII", at + index * 40 + 8)
         yield _Section(address, min(raw_size, virtual_size or raw_size), offset)
@@ -92,7 +92,7 @@ def _libraries(layout: _Layout, table: int, step: int, name_at: int) -> Iterator
         if not name:
             return
         yield layout.text(name)
-    raise Corrupt(f"more than {_MAX_LIBRARIES} imported libraries are not believable")
+    raise Corrupt(f"more than {_MAX_LIBRARIES} imported libraries are not plausible")
 
 
 def _exports(layout: _Layout, table: int) -> tuple[str, dict[str, Binding]]:

@@ -1,4 +1,4 @@
-"""Reads any one native file, whatever its system, and never fails: a file it cannot make sense of says why."""
+"""Reads a native file of any system. It never fails: an unreadable file is returned with the reason."""
 
 import stat
 from pathlib import Path
@@ -11,7 +11,7 @@ def read_native(path: str, prefer: str = "arm64") -> NativeFile | Unreadable:
     """Read one library or extension module; `prefer` picks the part of a fat macOS file."""
     try:
         found = Path(path).stat()
-        if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for ever
+        if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait forever
             return Unreadable(path, "not a regular file")
         with Path(path).open("rb", buffering=0) as file:
             window = Window(file, 0, found.st_size)

@@ -1,4 +1,4 @@
-"""Tells the runtimes among native files: who carries or asks for an OpenMP runtime, which BLAS, which protobuf."""
+"""Finds the runtimes among native files: who carries or needs an OpenMP runtime, which BLAS, which protobuf."""
 
 import os
 import re
@@ -25,40 +25,40 @@ _BLAS_NAMES = (
     ("MKL", r"(?:lib)?mkl_(?:rt|core)[._].*"),
 )
 _MAX_NAME = 255  # of a file, on every system
-# Loaded only when asked for, and the package has another way: its absence breaks nothing.
+# Only loaded on request, and the package has alternatives: a missing one breaks nothing.
 _SPARE = {"numba": "omppool"}
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A copy of an OpenMP runtime that a distribution brings along."""
+    """A copy of an OpenMP runtime in a distribution."""
 
     owner: str
     file: str
     kind: Kind
-    name: str  # what the copy calls itself
+    name: str  # its own install name or soname
     merges: bool  # exports the weak wait functions of libomp 12 and later
     built_for: str = ""
-    used: bool = True  # False when no import loads it
-    link_to: str = ""  # the file it is a link to, when it is no copy of its own
+    used: bool = True  # False if no import loads it
+    link_to: str = ""  # the file that it links to, if it is a link
 
 
 @dataclass(frozen=True, slots=True)
 class OpenmpRequest:
-    """One file that asks for an OpenMP runtime, as its loader will see it."""
+    """One file that needs an OpenMP runtime, as its loader sees it."""
 
     owner: str
     path: str
     file: str
     reference: str
     kind: Kind
-    search: tuple[str, ...] = ()  # folders of its rpaths, then of those who load it
+    search: tuple[str, ...] = ()  # folders of its rpaths, then of its loaders
     is_spare: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class OpenmpUse:
-    """What a distribution asks for: one reference and the number of its files that make it."""
+    """A reference of a distribution to an OpenMP runtime, and the number of its files with it."""
 
     owner: str
     reference: str
@@ -68,7 +68,7 @@ class OpenmpUse:
 
 @dataclass(frozen=True, slots=True)
 class Blas:
-    """Where a distribution's linear algebra comes from."""
+    """The linear algebra library of a distribution."""
 
     owner: str
     library: str
@@ -96,7 +96,7 @@ def openmp_kind(name: str) -> Kind | None:
 
 
 def runtime_kind(native: NativeFile) -> Kind | None:
-    """The OpenMP runtime that a file is, by what it defines; the name only decides between relatives."""
+    """The OpenMP runtime that a file is, by its symbols; the name only decides between related ones."""
     named = openmp_kind(native.leaf)
     if native.markers.get("kmp", "imported") != "imported":
         return "libiomp" if named == "libiomp" else "libomp"
@@ -129,7 +129,7 @@ def carried_runtimes(scan: Scan, loaded: Container[str]) -> tuple[Carried, ...]:
 
 
 def openmp_requests(scan: Scan) -> tuple[OpenmpRequest, ...]:
-    """Every file that asks for an OpenMP runtime or has one linked into itself."""
+    """Every file that needs an OpenMP runtime or has one linked in."""
     loaders = _loaders(scan)
     requests = []
     for file in scan.files:
@@ -156,7 +156,7 @@ def openmp_requests(scan: Scan) -> tuple[OpenmpRequest, ...]:
 
 
 def openmp_uses(scan: Scan) -> tuple[OpenmpUse, ...]:
-    """What each distribution asks for, each reference once."""
+    """The OpenMP references of each distribution, each once."""
     counted: dict[tuple[str, str], list[OwnedFile]] = {}
     for file in scan.files:
         for reference in file.native.needed:
@@ -227,7 +227,7 @@ def _loaders(scan: Scan) -> Mapping[tuple[str, str], list[OwnedFile]]:
 
 
 def _search_folders(file: OwnedFile, loaders: Mapping[tuple[str, str], list[OwnedFile]]) -> tuple[str, ...]:
-    """Where `@rpath` leads: the file's own rpaths, then, on macOS, those of whoever loads it."""
+    """The folders of `@rpath`: the file's own rpaths, then, on macOS, those of its loaders."""
     folders: dict[str, None] = {}
     seen, waiting = {file.native.path}, [file]
     while waiting:

@@ -1,7 +1,7 @@
-"""Reads every native file under some folders and says which distribution brought it. Nothing is imported.
+"""Reads every native file under some folders and finds its distribution. Nothing is imported.
 
-Reads: the folders' dist-info/RECORD lists and native files, for any system. Left out: what is never loaded on import
-(torch's own programs and tests) and files of another system than most.
+The sources are the dist-info/RECORD lists and the native files, for any system. Files that are never loaded on import
+(torch's own programs and tests) and files for another system than most are left out.
 """
 
 import csv
@@ -24,10 +24,10 @@ _RECORDED = re.compile(r"^(?P<name>.+?)-(?P<version>[^-]+)(?:-.*)?\.(?:dist-info
 
 @dataclass(frozen=True, slots=True)
 class OwnedFile:
-    """A native file and the distribution that brought it."""
+    """A native file and its distribution."""
 
     owner: str  # "torch 2.8.0"; without a version where no record claims the file
-    relative: str  # the path inside its root, for showing
+    relative: str  # the path inside its root, for display
     native: NativeFile
 
     @property
@@ -117,7 +117,7 @@ def _recorded_natives(record: Path) -> Iterator[str]:
 
 
 def _recorded_outside(owners: Mapping[str, str], root: Path) -> Iterator[str]:
-    """Files a wheel put beside site-packages, such as intel-openmp's in the environment's lib folder."""
+    """Files that a wheel put outside site-packages, such as intel-openmp's in the environment's lib folder."""
     inside, around = f"{root}{os.sep}", f"{prefix_of(root)}{os.sep}"
     for path in owners:
         if path.startswith(around) and not path.startswith(inside) and is_file(path):

@@ -16,7 +16,7 @@ _EXAMPLES = ("holdfast doctor --env .venv", "holdfast doctor --env path/to/site-
 
 
 def find_roots(folder: Path) -> tuple[Path, ...]:
-    """The folders that act as site-packages, or a RequestError that says what the folder is instead."""
+    """The folders that act as site-packages, or raises RequestError for any other folder."""
     try:
         _check(folder)
         inside = _unlinked(found for pattern in _INSIDE_ENVIRONMENT for found in sorted(folder.glob(pattern)))
@@ -51,14 +51,14 @@ def _check(folder: Path) -> None:
         if folder.suffix == ".whl":
             unpack = f"python -m zipfile -e {quote(str(folder))} unpacked/ && holdfast doctor --env unpacked/"
             raise RequestError(f"{folder} is a packed wheel", seen="a file", try_next=(unpack,))
-        raise RequestError(f"{folder} is a file; a folder is needed", seen="a file", try_next=_EXAMPLES)
+        raise RequestError(f"{folder} is a file, not a folder", seen="a file", try_next=_EXAMPLES)
     names = [child.name for child in folder.iterdir()]
     if not names:
         raise RequestError(f"{folder} is empty", seen="no files at all", try_next=_EXAMPLES)
     if all(name.endswith(".whl") for name in names):
         unpack = f'for w in {quote(str(folder))}/*.whl; do python -m zipfile -e "$w" unpacked/; done'
         raise RequestError(
-            f"{folder} holds packed wheels only",
+            f"{folder} contains only packed wheels",
             seen=", ".join(sorted(names)[:3]),
             try_next=(unpack, "holdfast doctor --env unpacked/"),
         )
@@ -69,7 +69,7 @@ def _is_root(folder: Path) -> bool:
 
 
 def _unlinked(folders: Iterable[Path]) -> tuple[Path, ...]:
-    """Each folder once: lib64 is often a link to lib."""
+    """Each folder once, since lib64 is often a link to lib."""
     seen: dict[Path, Path] = {}
     for folder in folders:
         if folder.is_dir():

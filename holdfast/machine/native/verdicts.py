@@ -7,7 +7,7 @@ from typing import Literal
 
 from holdfast.core.facts import NativeConflict
 from holdfast.machine.native import dynamic_loader
-from holdfast.machine.native.dynamic_loader import LibraryCopy, LibraryFinder, Process, Reply, play
+from holdfast.machine.native.dynamic_loader import LibraryCopy, LibraryFinder, Process, Reply, simulate
 from holdfast.machine.native.runtimes import OpenmpRequest, ProtobufExport, openmp_requests
 from holdfast.machine.native.scan import Scan
 
@@ -16,7 +16,7 @@ Outcome = Literal["shared", "coexists", "tolerated", "crash", "not-found"]
 WITH_HOMEBREW = "Homebrew's libomp is installed"
 WITHOUT_HOMEBREW = "Homebrew's libomp is not installed"
 _KMP = ("libomp", "libiomp")
-_LOCK_WAITS = 'the newer protobuf waits for ever on the older one\'s std::mutex: "[mutex.cc : 452] RAW: Lock blocking"'
+_LOCK_WAITS = 'the newer protobuf waits forever on the older one\'s std::mutex: "[mutex.cc : 452] RAW: Lock blocking"'
 _LOCK_FAILS = 'the older protobuf locks the newer one\'s absl::Mutex: "mutex lock failed: Invalid argument"'
 
 
@@ -44,7 +44,7 @@ def judge_openmp(scan: Scan, homebrew: bool | None) -> tuple[NativeConflict, ...
 def loaded_alone(scan: Scan, homebrew: bool | None) -> Mapping[str, Process]:
     """What each distribution that uses OpenMP loads when it is imported alone."""
     shelf = LibraryFinder(scan, homebrew)
-    return {owner: play(scan, shelf, requests) for owner, requests in _by_owner(scan).items()}
+    return {owner: simulate(scan, shelf, requests) for owner, requests in _by_owner(scan).items()}
 
 
 def judge_protobuf(exports: Sequence[ProtobufExport]) -> tuple[NativeConflict, ...]:
@@ -82,11 +82,11 @@ def _by_owner(scan: Scan) -> dict[str, list[OpenmpRequest]]:
 def _pairs(scan: Scan, shelf: LibraryFinder) -> Iterator[NativeConflict]:
     owners = _by_owner(scan)
     for owner, requests in owners.items():
-        process = play(scan, shelf, requests)
+        process = simulate(scan, shelf, requests)
         if len(process.copies) > 1:
             yield _judge(scan.os, owner, owner, process)
     for first, second in permutations(owners, 2):
-        process = play(scan, shelf, [*owners[first], *owners[second]])
+        process = simulate(scan, shelf, [*owners[first], *owners[second]])
         if _takes_part(process, first) and _takes_part(process, second):
             yield _judge(scan.os, first, second, process)
 
