@@ -84,7 +84,7 @@ def test_the_supervisor_killed_at_random_moments_the_run_is_resumed(tmp_path, un
     assert same
 
 
-def test_a_child_that_outlived_its_supervisor_is_ended_before_the_run_goes_on(tmp_path):
+def test_resume_ends_a_child_that_outlived_its_supervisor(tmp_path):
     run, deaf = tmp_path / "run", "trap '' TERM HUP; test -e here && exit 0; touch here; while :; do sleep 1; done"
     process = start(run, "sh", "-c", deaf)
     deadline = time.monotonic() + 60
@@ -202,7 +202,7 @@ def test_what_worked_is_remembered_and_said(tmp_path):
         (("true",), 0, "Finished"),
     ],
 )
-def test_the_exit_code_says_whose_turn_it_is(tmp_path, command, code, said):
+def test_exit_codes(tmp_path, command, code, said):
     done = supervise(tmp_path / "run", *command)
     assert done.exit_code == code, done.output
     assert said in done.output

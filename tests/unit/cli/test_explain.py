@@ -77,7 +77,7 @@ def test_what_is_no_log_is_refused_with_a_remedy(what):
         ("log.xz", b"\xfd7zXZ\x00\x00\x04" + bytes(range(256)), "xz-compressed data"),
     ],
 )
-def test_what_is_not_text_is_said_to_be_none_with_its_name(tmp_path, name, content, kind):
+def test_a_binary_log_is_refused_by_name(tmp_path, name, content, kind):
     (tmp_path / name).write_bytes(content)
     refused = run(str(tmp_path / name))
     assert isinstance(refused.exception, RequestError)
@@ -86,7 +86,7 @@ def test_what_is_not_text_is_said_to_be_none_with_its_name(tmp_path, name, conte
     assert run("-", stdin=content).exception.what == "standard input is not text"
 
 
-def test_backspaces_and_holes_are_no_reason_to_refuse_a_log():
+def test_a_log_may_have_backspaces_and_holes():
     said = run("-", stdin=b"\0" * 5000 + b"epoch 1\b\b\b\b\b\b\bepoch 2\n" * 9)
     assert "[?]" in said.output
 
@@ -96,7 +96,7 @@ def test_an_exit_that_is_none_is_refused():
     assert isinstance(found.exception, RequestError)
 
 
-def test_a_narrow_terminal_gets_a_folded_headline_with_its_name_whole(monkeypatch):
+def test_a_narrow_headline_keeps_its_slug_whole(monkeypatch):
     monkeypatch.setenv("COLUMNS", "41")
     lines = run("-", stdin=ABORT.encode()).output.splitlines()
     assert lines[:3] == [
@@ -123,7 +123,7 @@ def test_the_readme_shows_what_the_command_prints(monkeypatch):
     )
 
 
-def test_a_folder_that_is_neither_log_nor_run_is_told_of_as_by_every_command(tmp_path):
+def test_other_folders_are_refused_by_explain(tmp_path):
     (tmp_path / "bank-1").mkdir()
     (tmp_path / "bank-1" / "request.json").touch()
     refused = run(str(tmp_path)).exception

@@ -83,7 +83,7 @@ def dataset(state, **more):
     return {"id": 3, "name": "bank", "state": state, "choices": {}, "problem": None, **more}
 
 
-def test_a_file_is_sent_surveyed_and_trained_on_with_only_the_settings_that_were_given(fake, tmp_path):
+def test_submit_uploads_surveys_and_sends_given_settings(fake, tmp_path):
     file = tmp_path / 'odd "name".csv'
     file.write_bytes(b"a,b\n" * 1000)
     fake.answers = {
@@ -104,7 +104,7 @@ def test_a_file_is_sent_surveyed_and_trained_on_with_only_the_settings_that_were
     assert (asked["dataset"], asked["goal"]) == (3, "model")
 
 
-def test_a_file_that_was_sent_before_is_not_sent_again(fake, tmp_path):
+def test_a_known_file_is_not_uploaded_again(fake, tmp_path):
     (tmp_path / "bank.csv").write_text("a,b\n")
     fake.answers = {
         ("GET", "/api/datasets"): (200, {"items": [dataset("ready")], "next": None}),
@@ -115,7 +115,7 @@ def test_a_file_that_was_sent_before_is_not_sent_again(fake, tmp_path):
     assert not [heard for heard in fake.heard if heard[:2] == ("POST", "/api/datasets")]
 
 
-def test_a_file_that_is_refused_is_refused_in_the_surveys_words(fake, tmp_path):
+def test_a_refused_file_shows_the_surveys_error(fake, tmp_path):
     (tmp_path / "x.png").write_bytes(b"\x89PNG")
     problem = {"what": "this is an image", "seen": "PNG", "try_next": ["a table"]}
     fake.answers = {
@@ -126,7 +126,7 @@ def test_a_file_that_is_refused_is_refused_in_the_surveys_words(fake, tmp_path):
     assert (error.what, error.seen, error.try_next) == ("this is an image", "PNG", ("a table",))
 
 
-def test_watching_prints_a_line_for_each_change_and_the_cause_at_the_end(fake):
+def test_watch_prints_changes_then_the_cause(fake):
     states = [JOB, JOB, {**JOB, "step": 9}, {**JOB, "state": "failed", "sentence": "every rung was tried"}]
     fake.answers = {
         ("GET", "/api/jobs/7"): [(200, state) for state in states],
@@ -177,7 +177,7 @@ def test_a_model_is_unpacked_and_a_broken_download_leaves_nothing(fake, tmp_path
     assert "already exists" in failed(fake.run("download", "7", "--to", "mine/model")).what
 
 
-def test_the_servers_own_words_come_through(fake):
+def test_the_servers_error_is_shown(fake):
     problem = {"what": "2 things cannot be used", "seen": "--epochs 0\n--lr 5", "try_next": ["x"], "slug": ""}
     fake.answers = {("POST", "/api/jobs/7/resume"): (409, {"error": problem})}
     error = failed(fake.run("resume", "7"))
@@ -185,7 +185,7 @@ def test_the_servers_own_words_come_through(fake):
     assert failed(fake.run("show", "7")).what == "there is no run 7"
 
 
-def test_a_wrong_token_a_redirect_and_a_strange_server_are_told_apart(fake):
+def test_token_redirect_and_foreign_server_errors_differ(fake):
     fake.answers = {("GET", "/api/jobs"): (401, {"error": PROBLEM})}
     assert failed(fake.run("list")).what == "the token was refused"
     fake.answers = {("GET", "/api/jobs"): (302, b"")}
@@ -197,7 +197,7 @@ def test_a_wrong_token_a_redirect_and_a_strange_server_are_told_apart(fake):
         assert "is not a Holdfast server" in failed(fake.run("list")).what
 
 
-def test_nobody_there_is_said_with_what_to_do():
+def test_an_unreachable_server_error_says_what_to_do():
     result = CliRunner().invoke(jobs, ["list", "--server", "http://127.0.0.1:9", "--token", "hfk_x"])
     error = failed(result)
     assert "does not answer" in error.what
@@ -205,7 +205,7 @@ def test_nobody_there_is_said_with_what_to_do():
     assert error.exit_code == 3
 
 
-def test_a_certificate_that_is_not_trusted_is_said(monkeypatch):
+def test_an_untrusted_certificate_is_reported(monkeypatch):
     reason = ssl.SSLCertVerificationError(1, "certificate verify failed")
     reason.verify_message = "self-signed certificate"
     error = server._unreachable(server.urllib.error.URLError(reason), "https://lab")
@@ -213,7 +213,7 @@ def test_a_certificate_that_is_not_trusted_is_said(monkeypatch):
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "https://user:pw@lab", "user:pw@lab"])
-def test_an_address_that_is_none_is_refused(url):
+def test_an_invalid_address_is_refused(url):
     with pytest.raises(RequestError):
         server.find_server(url, "hfk_x")
 
@@ -229,19 +229,19 @@ def test_an_address_that_is_none_is_refused(url):
         ("http://holdfast.lab", "http://holdfast.lab"),
     ],
 )
-def test_a_bare_name_is_asked_over_tls_and_this_machine_without(monkeypatch, given, url):
+def test_bare_server_names_get_a_scheme(monkeypatch, given, url):
     monkeypatch.setenv("HOLDFAST_SERVER", given)
     assert server.find_server(None, "hfk_x").url == url
 
 
-def test_without_a_token_it_is_said_where_to_get_one(monkeypatch):
+def test_a_missing_token_error_says_where_to_get_one(monkeypatch):
     monkeypatch.delenv("HOLDFAST_TOKEN", raising=False)
     with pytest.raises(RequestError) as caught:
         server.find_server("http://127.0.0.1:1", None)
     assert "holdfast jobs token" in caught.value.try_next[1]
 
 
-def test_paths_are_no_options_of_submit():
+def test_submit_has_no_path_options():
     text = CliRunner().invoke(jobs, ["submit", "--help"]).output
     assert "--max-steps" in text
     for name in ("--out ", "--from ", "--validation ", "--chat-template", "--report-to", "--offline"):
@@ -256,7 +256,7 @@ def test_the_command_line_loads_neither_django_nor_ninja():
 
 
 @pytest.mark.parametrize("words", [["token", "mine"], ["cleanup"]])
-def test_where_no_service_is_kept_it_is_said_and_nothing_is_made(words, tmp_path, monkeypatch):
+def test_service_commands_refuse_a_missing_service(words, tmp_path, monkeypatch):
     monkeypatch.delenv("HOLDFAST_DATABASE_URL", raising=False)
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
     with pytest.raises(RequestError, match="no job service is kept in") as refused:

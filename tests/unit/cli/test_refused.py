@@ -16,7 +16,7 @@ from holdfast.runs.lease import AlreadyHeld
         (AlreadyHeld("another machine has it"), True),
     ],
 )
-def test_a_run_stays_only_where_it_can_be_gone_on_with(tmp_path, monkeypatch, error, stays):
+def test_a_refused_run_leaves_no_folder(tmp_path, monkeypatch, error, stays):
     def refuse(*_: object, **__: object) -> None:
         raise error
 

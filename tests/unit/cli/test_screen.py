@@ -76,7 +76,7 @@ def test_what_the_attempt_wrote_becomes_its_state(view, tmp_path):
     assert (view.state.step, view.state.steps, view.state.loss) == (1, 9, 0.5)
 
 
-def test_a_full_disk_is_reported_once_until_something_is_saved_again(view, tmp_path, capsys):
+def test_a_full_disk_is_reported_once_per_checkpoint(view, tmp_path, capsys):
     log = EventLog(attempt_folder(tmp_path, 1) / EVENTS)
     full = ev.CheckpointFailed(step=12, reason="No space left on device", is_full=True)
     for event in (ev.CheckpointSaved(step=6), full, full):

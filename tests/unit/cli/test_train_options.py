@@ -37,7 +37,7 @@ def test_option_overrides_the_file(tmp_path):
     assert [problem.setting for problem in raised.value.problems] == ["batch_size"]
 
 
-def test_flag_that_was_not_given_keeps_the_value_of_the_file(tmp_path):
+def test_a_missing_flag_keeps_the_value_of_the_file(tmp_path):
     (tmp_path / "run.toml").write_text('data = "x.csv"\nallow_changes = "perhaps"\n')
     with pytest.raises(RequestError) as raised:
         train.main(["--config", str(tmp_path / "run.toml")], standalone_mode=False)

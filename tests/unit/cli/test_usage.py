@@ -18,7 +18,7 @@ from holdfast.cli import main
         ("export RUN", "error: missing option '--to'. Choose from: script, notebook, docker"),
     ],
 )
-def test_a_wrong_command_line_names_the_fault_and_the_way_to_write_it(words, said, monkeypatch, capsys):
+def test_a_usage_error_shows_the_right_usage(words, said, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["holdfast", *words.split()])
     with pytest.raises(SystemExit) as ended:
         main()

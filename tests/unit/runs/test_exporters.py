@@ -40,7 +40,7 @@ def test_the_defaults_are_those_of_the_engine():
 
 
 @pytest.mark.parametrize("task", ["classify", "causal", "two-tower"])
-def test_a_script_is_python_without_holdfast_and_has_the_runs_numbers(run, task):
+def test_a_script_has_the_runs_settings_and_no_holdfast(run, task):
     settings = attempt_folder(run, 1) / "settings.json"
     settings.write_text(settings.read_text().replace('"classify"', f'"{task}"'))
     script = script_of(read_state(run), '"org/model"')
@@ -69,14 +69,14 @@ def test_an_export_is_whole_and_names_no_host(run, tmp_path, kind):
         assert "ARG BASE=python:3." in text
 
 
-def test_a_folder_that_is_in_use_is_not_written_to(run, tmp_path):
+def test_export_refuses_a_folder_in_use(run, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("x")
     with pytest.raises(RequestError, match="already exists"):
         export_run(run, "script", tmp_path / "out")
 
 
-def test_what_cannot_be_exported_is_said(run, tmp_path):
+def test_export_refuses_what_it_cannot_write(run, tmp_path):
     (run / "request.json").write_text('{"kind": "command", "command": ["python", "train.py"]}')
     with pytest.raises(RequestError, match="a command of your own"):
         export_run(run, "script")

@@ -57,7 +57,7 @@ def test_both_machines_are_shown_with_their_steps(run):
     assert [(node.name, node.state, node.step) for node in nodes] == [("a", "leads", 31), ("b", "takes part", 30)]
 
 
-def test_a_run_that_waits_for_machines_knows_how_many_have_come(run):
+def test_a_waiting_run_knows_which_machines_are_here(run):
     log, waiting = EventLog(run / EVENTS), ev.MachinesAwaited(present=["a"], wanted=2, seconds_left=60.0)
     log.write(ev.StageStarted(stage="prove"))
     log.write(waiting)
@@ -74,7 +74,7 @@ def test_a_run_that_waits_for_machines_knows_how_many_have_come(run):
         assert read_state(run).waiting is None  # the next one plans first
 
 
-def test_of_another_machine_only_a_notice_that_moves_is_believed(run, monkeypatch):
+def test_only_a_moving_notice_counts_as_a_leader(run, monkeypatch):
     beats = iter(range(100))
     monkeypatch.setattr(nodes.time, "sleep", lambda seconds: next(beats) and say(run, f"{LEASES}/000001", **other))
     other = {"node": "b", "machine": "another", "hardware": "", "state": "held"}
@@ -91,7 +91,7 @@ def test_of_another_machine_only_a_notice_that_moves_is_believed(run, monkeypatc
     ask_for(run, "1", "1")  # as it is: the machine that says so joins
 
 
-def test_a_run_that_nobody_leads_goes_on_with_other_machines_and_processes(run):
+def test_machines_and_processes_may_change_between_supervisors(run):
     with pytest.raises(RequestError, match="--nodes 3 is for runs of holdfast train"):
         ask_for(run, None, "3")
     write_request(run, TrainRequest(data="rows.csv", processes=2))
@@ -103,7 +103,7 @@ def test_a_run_that_nobody_leads_goes_on_with_other_machines_and_processes(run):
     assert (asked.processes, asked.nodes, asked.data) == (1, 3, "rows.csv")
 
 
-def test_of_two_machines_that_ask_for_different_things_at_once_one_is_refused(run, monkeypatch):
+def test_conflicting_requests_of_two_machines_are_refused(run, monkeypatch):
     def meanwhile(run) -> None:
         write_request(run, TrainRequest(data="rows.csv", nodes=3))
 

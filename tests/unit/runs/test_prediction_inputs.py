@@ -28,7 +28,7 @@ def asked(asking: PredictionInputs, path: Path) -> list[dict]:
     return [row.asked for row in asking.file(path)]
 
 
-def test_a_run_folder_and_its_model_folder_stand_for_the_same_model(tmp_path):
+def test_run_folder_and_model_folder_give_the_same_model(tmp_path):
     (tmp_path / "run" / "attempts").mkdir(parents=True)
     folder = write_model(tmp_path / "run" / "model")
     (folder / "holdfast.json").write_text('{"task": "causal"}')
@@ -43,11 +43,11 @@ def test_a_run_folder_and_its_model_folder_stand_for_the_same_model(tmp_path):
     ("architecture", "task"),
     [("BertForSequenceClassification", "classify"), ("LlamaForCausalLM", "causal"), ("GPT2LMHeadModel", "causal")],
 )
-def test_a_folder_that_others_made_is_known_by_its_architecture(tmp_path, architecture, task):
+def test_a_foreign_model_folder_is_known_by_its_architecture(tmp_path, architecture, task):
     assert find_model(write_model(tmp_path / "model", architecture)).task == task
 
 
-def test_what_is_wrong_with_a_folder_is_said(tmp_path):
+def test_errors_say_what_a_folder_is(tmp_path):
     with pytest.raises(RequestError, match="there is no folder"):
         find_model(tmp_path / "none")
     (tmp_path / "project" / "model").mkdir(parents=True)
@@ -75,7 +75,7 @@ def test_the_column_that_was_learned_from_is_asked(tmp_path):
     assert asked(PredictionInputs(model_of("classify"), ("remark", "text")), file) == [{"text": "right\nwrong"}]
 
 
-def test_an_unclear_or_missing_column_is_an_error_that_lists_them(tmp_path):
+def test_an_unclear_column_error_lists_the_columns(tmp_path):
     file = tmp_path / "new.csv"
     file.write_text("one,two\na,b\n")
     with pytest.raises(RequestError) as error:
@@ -85,7 +85,7 @@ def test_an_unclear_or_missing_column_is_an_error_that_lists_them(tmp_path):
         asked(PredictionInputs(model_of("classify"), ("three",)), file)
 
 
-def test_rows_without_a_text_stay_and_are_not_asked(tmp_path):
+def test_rows_without_text_are_skipped_but_kept(tmp_path):
     file = tmp_path / "new.jsonl"
     file.write_text('{"text": "a"}\n{"text": ""}\n{"text": null}\n{"te\n')
     asking = PredictionInputs(model_of("classify"))
@@ -95,7 +95,7 @@ def test_rows_without_a_text_stay_and_are_not_asked(tmp_path):
     assert asking.empty_rows == 2
 
 
-def test_a_conversation_is_asked_without_the_answer_it_ends_with(tmp_path):
+def test_a_conversation_is_asked_without_its_last_answer(tmp_path):
     file = tmp_path / "new.jsonl"
     turns = [
         {"role": "system", "content": "s"},
@@ -108,7 +108,7 @@ def test_a_conversation_is_asked_without_the_answer_it_ends_with(tmp_path):
     ]
 
 
-def test_an_instruction_with_its_input_is_asked_as_it_was_learned(tmp_path):
+def test_instruction_and_input_are_joined_as_in_training(tmp_path):
     (tmp_path / "dataset.json").write_text('{"roles": {"prompt": ["instruction"], "context": ["input"]}}')
     file = tmp_path / "new.jsonl"
     file.write_text('{"instruction": "Sum up", "input": "a text", "output": "t"}\n')
@@ -119,7 +119,7 @@ def test_an_instruction_with_its_input_is_asked_as_it_was_learned(tmp_path):
     assert [row.asked for row in plain.texts(["once", " "])] == [{"text": "once"}, {}]
 
 
-def test_standard_input_is_a_text_or_an_object_a_line():
+def test_standard_input_has_one_text_or_object_per_line():
     asking = PredictionInputs(model_of("classify"))
     stream = io.StringIO('one text, with a comma\n\n{"text": "two", "id": 7}\n{"broken\n')
     rows = list(asking.stream(stream))
@@ -128,7 +128,7 @@ def test_standard_input_is_a_text_or_an_object_a_line():
     assert asking.bad.count == 1
 
 
-def test_answers_beside_a_column_of_the_same_name_are_numbered():
+def test_answer_columns_never_replace_input_columns():
     assert joined({"text": "a", "predicted": "old"}, {"predicted": "x"}) == {
         "text": "a",
         "predicted": "old",
@@ -136,7 +136,7 @@ def test_answers_beside_a_column_of_the_same_name_are_numbered():
     }
 
 
-def test_a_table_of_labels_has_one_line_a_row_and_each_label_when_asked(tmp_path):
+def test_a_table_of_labels_can_list_every_label(tmp_path):
     said = {"predicted": "b", "probability": 0.9, "probabilities": {"b": 0.9, "a": 0.1}}
     write_answers(tmp_path / "out.csv", [({"text": "x"}, {}), ({"text": "y, z"}, said)], every_label=True)
     rows = list(csv.DictReader((tmp_path / "out.csv").open()))
@@ -144,7 +144,7 @@ def test_a_table_of_labels_has_one_line_a_row_and_each_label_when_asked(tmp_path
     assert rows[1] == {"text": "y, z", "predicted": "b", "probability": "0.9", "p(a)": "0.1", "p(b)": "0.9"}
 
 
-def test_several_labels_are_joined_and_passages_take_a_line_each():
+def test_labels_are_joined_and_passages_get_rows():
     many = {"predicted": ["a", "c"], "probabilities": {"a": 0.9, "c": 0.6, "b": 0.1}}
     assert flat(many) == [{"predicted": "a|c", "probability": "0.9000|0.6000"}]
     found = {"found": [{"score": 0.5, "text": "p"}, {"score": 0.4, "text": "q"}]}

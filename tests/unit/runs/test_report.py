@@ -104,7 +104,7 @@ def classify_run(run: Path) -> Path:
     return run
 
 
-def test_a_finished_run_gives_one_whole_page_that_reaches_for_nothing(tmp_path):
+def test_the_report_is_one_page_without_external_links(tmp_path):
     page = write_report(classify_run(tmp_path / "run")).read_text()
     seen = Whole(page)
     assert seen.open == []
@@ -216,7 +216,7 @@ def test_something_else_than_a_run_folder_is_refused(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux only")
-def test_a_report_that_finds_no_room_is_told_of_and_leaves_nothing(tmp_path):
+def test_a_report_on_a_full_disk_leaves_no_file(tmp_path):
     (run := tmp_path / "run").mkdir()
     (run / REQUEST).write_text("{}")
     (tmp_path / f".r.html.{os.getpid()}.draft").symlink_to("/dev/full")
@@ -267,19 +267,19 @@ def test_the_worst_confusions_come_first():
     assert worst_confusions([[5, 1, 0], [3, 2, 0], [0, 0, 4]], ["a", "b", "c"]) == [("b", "a", 3, 5), ("a", "b", 1, 6)]
 
 
-def test_a_share_that_stays_the_same_is_drawn_between_nothing_and_all():
+def test_a_constant_share_is_drawn_between_0_and_1():
     series = [Series(name="micro F1", points=[(32.0, 0.0)], dots=True)]
     page = line_chart(Chart(title="Validation", about="", series=series, x_name="step", percent=True))
     assert "-" not in re.sub(r"<[^>]*>", "", page)
 
 
-def test_a_model_that_gives_no_label_is_said_to_have_learned_too_little(tmp_path):
+def test_report_of_a_model_without_labels(tmp_path):
     run = classify_run(tmp_path / "run")
     write(run, "metrics.json", {"step": 20, "steps": 20, "test": {"micro_f1": 0.0, "macro_f1": 0.0}})
     assert "predicts no label at all" in render_report(read_whole_state(run))
 
 
-def test_a_model_that_nothing_was_measured_on_is_said_to_be_unmeasured(tmp_path):
+def test_report_of_an_unmeasured_model(tmp_path):
     run = classify_run(tmp_path / "run")
     write(run, "metrics.json", {"step": 20, "steps": 20})
     write(run, "result.json", {"state": "finished", "sentence": "finished, 20 steps"})

@@ -55,7 +55,7 @@ def here(tmp_path: Path, monkeypatch) -> Path:
         ("runs/bank-1/model", "{} is not the folder of a run", "it is empty", "did you mean {here}/runs/bank-1?"),
     ],
 )
-def test_what_is_no_run_is_refused_in_the_same_words_everywhere(here, command, given, what, seen, advice):
+def test_every_command_refuses_other_folders_alike(here, command, given, what, seen, advice):
     with pytest.raises(RequestError) as refused:
         command(Path(given))
     assert refused.value.what.removesuffix(" or of a model") == what.format(here / given)
@@ -71,14 +71,14 @@ def test_a_request_that_is_damaged_is_named(here):
 
 
 @pytest.mark.parametrize("command", ["predict", "train --from"])
-def test_a_command_of_ones_own_has_no_model_to_take(here, command):
+def test_a_supervised_command_has_no_model(here, command):
     (here / "runs" / "bank-1" / "request.json").write_text(json.dumps({"kind": "command", "command": ["true"]}))
     with pytest.raises(RequestError, match="is a command of your own") as refused:
         COMMANDS[command](here / "runs" / "bank-1")
     assert "holdfast train DATA --model THAT_FOLDER" in refused.value.try_next
 
 
-def test_a_run_that_goes_on_from_one_of_several_machines_is_of_one(here):
+def test_train_from_a_run_of_several_machines_uses_one(here):
     earlier = here / "runs" / "bank-1"
     saved = {"kind": "train", "data": str(here / "bank.csv"), "out": str(earlier), "nodes": 2, "processes": 2}
     (earlier / "request.json").write_text(json.dumps(saved))

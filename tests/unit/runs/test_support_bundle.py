@@ -57,7 +57,7 @@ def test_no_planted_secret_name_or_data_is_in_it(run, tmp_path):
         assert planted not in text
 
 
-def test_each_machine_of_several_has_its_part_without_its_name(run, tmp_path):
+def test_bundle_hides_machine_names(run, tmp_path):
     for name in ("gpu-box-17", "gpu-box-18"):
         (run / "nodes" / name).mkdir(parents=True)
         part = run / "attempts" / "01" / "nodes" / name
@@ -78,7 +78,7 @@ def test_what_explains_the_failure_is_in_it(run, tmp_path):
     assert {"request.json", "attempts/01/output.log", "attempts/01/stacks/native-7.txt"} <= set(bundle.files)
 
 
-def test_weights_data_and_links_are_left_out_and_it_says_so(run, tmp_path):
+def test_weights_data_and_links_are_left_out(run, tmp_path):
     bundle = pack_run(run, tmp_path / "out.zip", VARIABLES)
     assert not any("weights" in name or "python-9" in name for name in bundle.files)
     assert bundle.left_out == {
@@ -119,7 +119,7 @@ def test_an_earlier_bundle_is_never_written_over(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux only")
-def test_a_bundle_that_finds_no_room_is_told_of_and_leaves_nothing(run, tmp_path):
+def test_a_bundle_on_a_full_disk_leaves_no_file(run, tmp_path):
     (tmp_path / ".b.zip.draft").symlink_to("/dev/full")
     with pytest.raises(MachineError, match=f"{tmp_path}/b.zip") as refused:
         pack_run(run, tmp_path / "b.zip")

@@ -44,7 +44,7 @@ def end_attempt(run, number: int, outcome: str, action: str = "", **more):
         )
 
 
-def test_a_second_supervisor_is_refused_and_the_run_is_given_back(run):
+def test_a_second_supervisor_is_refused(run):
     with hold(run), pytest.raises(RequestError, match="another supervisor"), hold(run):
         pass
     assert holder(run) is None
@@ -56,7 +56,7 @@ def test_a_hundred_attempts_stay_in_order(run):
     assert [int(folder.name) for folder in attempt_folders(run)] == [2, 9, 99, 100]
 
 
-def test_an_attempt_cut_off_with_its_supervisor_goes_on_with_its_plan(run):
+def test_an_interrupted_attempt_keeps_its_changes(run):
     begin_attempt(run)
     earlier = read_earlier(run, report=lambda event: None)
     assert earlier.next_number == 2
@@ -65,14 +65,14 @@ def test_an_attempt_cut_off_with_its_supervisor_goes_on_with_its_plan(run):
     assert earlier.counted[0].is_external
 
 
-def test_a_supervisor_killed_between_two_attempts_goes_on_with_what_was_decided(run):
+def test_a_decision_survives_its_supervisor(run):
     end_attempt(run, 1, "hung", action="rung")
     earlier = read_earlier(run, report=lambda event: None)
     assert earlier.changes == {"loader_workers": 0}
     assert len(earlier.counted) == 1
 
 
-def test_a_rung_that_was_decided_and_not_yet_tried_is_tried(run):
+def test_a_decided_fallback_is_tried_after_resume(run):
     end_attempt(run, 1, "hung")
     rung = {"title": "load data in the main process", "change": {"loader_workers": 0}, "cost": "slower", "keeps": True}
     decision = {"action": "rung", "reason": {"kind": "remedy"}, "rung": rung, "changes": {"loader_workers": 0}}
@@ -81,7 +81,7 @@ def test_a_rung_that_was_decided_and_not_yet_tried_is_tried(run):
     assert earlier.rung == Rung("load data in the main process", {"loader_workers": 0}, "slower")
 
 
-def test_attempts_before_the_ladder_gave_up_are_not_counted_again(run):
+def test_attempts_before_the_last_failure_do_not_count(run):
     for number in (1, 2):
         end_attempt(run, number, "died", action="rung")
     end_attempt(run, 3, "died", action="stop")
@@ -90,14 +90,14 @@ def test_attempts_before_the_ladder_gave_up_are_not_counted_again(run):
     assert [one.number for one in earlier.counted] == [4]
 
 
-def test_an_attempt_that_was_cut_off_began_when_its_rung_was_written(run):
+def test_an_interrupted_attempt_keeps_its_start_time(run):
     attempt = begin_attempt(run)
     write_record(attempt, AttemptStart(number=int(attempt.name), started=1000.5))
     (attempt / "late").touch()
     assert read_earlier(run, report=lambda event: None).counted[0].started == 1000.5
 
 
-def test_a_full_disk_does_not_keep_a_run_from_being_taken_up(run, monkeypatch):
+def test_a_run_can_be_resumed_on_a_full_disk(run, monkeypatch):
     begin_attempt(run)
 
     def refuse(*_: object) -> None:
@@ -108,14 +108,14 @@ def test_a_full_disk_does_not_keep_a_run_from_being_taken_up(run, monkeypatch):
     assert (earlier.next_number, earlier.counted[0].outcome) == (2, "interrupted")
 
 
-def test_a_run_that_had_failed_starts_its_count_anew_with_the_plan_that_got_furthest(run):
+def test_resuming_a_failed_run_takes_the_best_settings(run):
     end_attempt(run, 1, "died", action="rung", step_reached=40, changes={"threads": 2})
     end_attempt(run, 2, "died", action="stop", step_reached=10, changes={"threads": 1})
     earlier = read_earlier(run, report=lambda event: None)
     assert (earlier.next_number, earlier.counted, earlier.changes) == (3, (), {"threads": 2})
 
 
-def test_a_full_disk_is_said_when_a_run_is_taken_up(run, monkeypatch):
+def test_resume_reports_a_full_disk(run, monkeypatch):
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
