@@ -1,51 +1,20 @@
-"""The settings of one attempt, as its `settings.json` holds them: every number of the training is here."""
+"""The settings of one attempt, with what the engine derives from them: every number of the training is here."""
 
 import dataclasses
-import json
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import torch
 
 from holdfast.core.errors import RequestError
-from holdfast.core.plan import DEFAULT_MICRO_TOKENS
-from holdfast.core.runfolder import SETTINGS
+from holdfast.core.records import FILES, EngineSettings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptSettings:
-    """The first block decides what is learned, the second only how fast and how safely."""
+class AttemptSettings(EngineSettings):
+    """Settings as `settings.json` holds them, on this machine and with this process's torch."""
 
-    task: str  # "classify" | "causal" | "two-tower"
-    model: str  # folder of the model to start from
-    prepared: str  # folder of the prepared shards
-    run: str  # folder of the run
-    seed: int = 42
-    epochs: int = 3
-    max_steps: int | None = None
-    batch_size: int = 16  # examples of one optimizer step, however they are split into micro-batches
-    lr: float = 5e-5
-    weight_decay: float = 0.01
-    warmup_ratio: float = 0.06
-    schedule: str = "linear"  # "linear" | "cosine" | "constant"
-    max_grad_norm: float = 1.0
-    pool_batches: int = 1  # see engine.data_order
-    eval_steps: int | None = None  # None: after each epoch
-    keep: str = "best"  # "best" | "last": which weights are exported
-    options: Mapping[str, object] = field(default_factory=dict)  # the task's own
-
-    device: str = "cpu"
-    precision: str = "fp32"  # "fp32" | "bf16"
-    threads: int | None = None
-    micro_tokens: int = DEFAULT_MICRO_TOKENS  # maximum tokens of one backward pass
-    packing: bool = True  # compute without padding, where the model's attention allows it
-    compile: bool = False
-    gradient_checkpointing: bool = False
-    processes: int = 1  # for the record: torchrun decides (see engine.ranks)
-    shard: bool = False  # FSDP, for models that do not fit in one process
-    save_seconds: float = 60.0  # maximum work at stake
+    __slots__ = ()
 
     @property
     def is_on_cuda(self) -> bool:
@@ -85,10 +54,10 @@ class AttemptSettings:
 
 def read_attempt_settings(attempt: Path) -> AttemptSettings:
     """Read an attempt's settings; refuse unknown names."""
-    given = json.loads((attempt / SETTINGS).read_text(encoding="utf-8"))
+    content = (attempt / FILES[EngineSettings]).read_bytes()
     known = {field.name for field in dataclasses.fields(AttemptSettings)}
-    if unknown := sorted(set(given) - known):
+    if unknown := sorted(msgspec.json.decode(content, type=dict[str, msgspec.Raw]).keys() - known):
         raise RequestError(
             f"settings.json has unknown settings: {', '.join(unknown)}", seen=f"known: {', '.join(sorted(known))}"
         )
-    return AttemptSettings(**given)
+    return msgspec.json.decode(content, type=AttemptSettings)

@@ -4,22 +4,24 @@ Dividing all scores by it changes no decision between labels, only the confidenc
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.core.artifacts import write_artifact
 from holdfast.engine.metrics import multi_label_loss, single_label_loss
 
 Array = NDArray[np.float64]
 
+_FILE = "calibration.json"
 _BINS = 15
 _HOTTEST = 20.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """The temperature and what it did to the texts it was fitted on."""
 
     temperature: float
@@ -27,6 +29,17 @@ class Calibration:
     loss_after: float
     error_before: float
     error_after: float
+
+
+def write_calibration(folder: Path, calibration: Calibration) -> None:
+    """Write it into a model's folder."""
+    write_artifact(folder, _FILE, calibration)
+
+
+def read_calibration(folder: Path) -> Calibration | None:
+    """The calibration of a model; None for a model without one."""
+    file = folder / _FILE
+    return msgspec.json.decode(file.read_bytes(), type=Calibration) if file.is_file() else None
 
 
 def fit(logits: Array, truth: NDArray[Any], is_multi: bool) -> Calibration:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -49,6 +50,28 @@ _LEARNING_SETTINGS = (
 _EDGE_BYTES = 1 << 16
 
 
+class TrainingState(msgspec.Struct, frozen=True, kw_only=True):
+    """The small values of a run that a checkpoint holds next to its tensors."""
+
+    best: float | None = None  # value of the metric that decides
+    best_step: int = -1
+    evaluated_step: int = 0
+    identity: dict[str, Any] = {}
+
+
+class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The file that completes a checkpoint; written last."""
+
+    step: int
+    sha256: dict[str, str]  # by file name
+    facts: TrainingState
+    format: int = _FORMAT
+
+
+class _BestStep(msgspec.Struct, frozen=True):
+    step: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedCheckpoint:
     """A verified checkpoint. Its tensors are mapped from the file and copied when used, so memory holds them once."""
@@ -56,7 +79,7 @@ class LoadedCheckpoint:
     step: int
     is_begun: bool  # the step's epoch had begun
     parts: dict[str, Tensors]  # "weights", "optimizer"
-    facts: Mapping[str, Any]  # small values that belong to the run, such as the best metric
+    state: TrainingState
 
 
 class Checkpoints:
@@ -91,7 +114,7 @@ class Checkpoints:
         self,
         step: int,
         parts: dict[str, Tensors],
-        facts: dict[str, object],
+        state: TrainingState,
         *,
         best: bool = False,
         is_begun: bool = False,
@@ -110,7 +133,7 @@ class Checkpoints:
         begun = time.perf_counter()
         self._copy(parts)
         self.stall_seconds = time.perf_counter() - begun
-        self._writer = threading.Thread(target=self._write, args=(target, step, dict(facts), best), name="checkpoint")
+        self._writer = threading.Thread(target=self._write, args=(target, step, state, best), name="checkpoint")
         self._writer.start()
 
     def wait(self) -> None:
@@ -134,7 +157,7 @@ class Checkpoints:
     def _load(self, folder: Path) -> LoadedCheckpoint | None:
         try:
             return read_checkpoint(folder)
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
+        except (OSError, ValueError, SafetensorError) as error:
             self._events.write(CheckpointRejected(path=folder.name, reason=str(error), is_damaged=True))
             folder.rename(folder.with_name(f".damaged-{folder.name}-{time.time_ns()}"))
             return None
@@ -152,16 +175,16 @@ class Checkpoints:
         if any(tensor.is_cuda for tensors in parts.values() for tensor in tensors.values()):
             torch.cuda.synchronize()
 
-    def _write(self, target: Path, step: int, facts: dict[str, object], best: bool) -> None:
+    def _write(self, target: Path, step: int, state: TrainingState, best: bool) -> None:
         begun = time.perf_counter()
         try:
             try:
-                self._write_once(target, step, facts)
+                self._write_once(target, step, state)
             except (OSError, SafetensorError) as error:
                 if not is_full(error):
                     raise
                 self._drop_old(keep_newest=1)
-                self._write_once(target, step, facts)
+                self._write_once(target, step, state)
             self.has_failed = False
             if best:
                 self._mark_best(step)
@@ -173,7 +196,7 @@ class Checkpoints:
             self.has_failed = True
             self._events.write(CheckpointFailed(step=step, reason=str(error), is_full=is_full(error)))
 
-    def _write_once(self, path: Path, step: int, facts: dict[str, object]) -> None:
+    def _write_once(self, path: Path, step: int, state: TrainingState) -> None:
         draft = self._folder / f".draft-{step}-{os.getpid()}"
         try:
             draft.mkdir()
@@ -182,7 +205,7 @@ class Checkpoints:
                 target = draft / f"{part}.safetensors"
                 save_file(tensors, target)
                 sums[target.name] = _checksum(target, sync=True)
-            write_artifact(draft, MANIFEST, {"format": _FORMAT, "step": step, "sha256": sums, "facts": facts})
+            write_artifact(draft, MANIFEST, CheckpointManifest(step=step, sha256=sums, facts=state))
             _sync_folder(draft)
             draft.rename(path)
             _sync_folder(self._folder)
@@ -194,14 +217,14 @@ class Checkpoints:
 
     def _mark_best(self, step: int) -> None:
         try:
-            write_artifact(self._folder, _BEST, {"step": step})
+            write_artifact(self._folder, _BEST, _BestStep(step))
         except OSError as error:
             self._events.write(CheckpointFailed(step=step, reason=str(error), is_full=is_full(error)))
 
     def _best_folder(self) -> Path | None:
         try:
-            step = json.loads((self._folder / _BEST).read_text(encoding="utf-8"))["step"]
-        except (OSError, ValueError, KeyError):
+            step = msgspec.json.decode((self._folder / _BEST).read_bytes(), type=_BestStep).step
+        except (OSError, msgspec.MsgspecError):
             return None
         folder = checkpoint_path(self._folder, step)
         return folder if folder.exists() else None
@@ -222,16 +245,16 @@ def checkpoint_path(folder: Path, step: int, is_begun: bool = False) -> Path:
 
 def read_checkpoint(folder: Path) -> LoadedCheckpoint:
     """Load one checkpoint; raise ValueError where a file differs from what was written."""
-    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    if manifest["format"] != _FORMAT:
-        raise ValueError(f"checkpoint format {manifest['format']} is not supported; this version reads {_FORMAT}")
+    manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=CheckpointManifest)
+    if manifest.format != _FORMAT:
+        raise ValueError(f"checkpoint format {manifest.format} is not supported; this version reads {_FORMAT}")
     parts = {}
-    for name, expected in manifest["sha256"].items():
+    for name, expected in manifest.sha256.items():
         if _checksum(folder / name) != expected:
             raise ValueError(f"{name} is damaged: its checksum differs")
         parts[name.removesuffix(".safetensors")] = load_file(folder / name)
     is_begun = folder.name.endswith(_BEGUN)
-    return LoadedCheckpoint(step=manifest["step"], is_begun=is_begun, parts=parts, facts=manifest["facts"])
+    return LoadedCheckpoint(step=manifest.step, is_begun=is_begun, parts=parts, state=manifest.facts)
 
 
 def is_full(error: Exception) -> bool:
@@ -299,7 +322,7 @@ class OtherRankCheckpoints(Checkpoints):
         self,
         step: int,
         parts: dict[str, Tensors],
-        facts: dict[str, object],
+        state: TrainingState,
         *,
         best: bool = False,
         is_begun: bool = False,

@@ -33,7 +33,15 @@ from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.runfolder import checkpoints_folder
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.bad_numbers import keep_bad_batch
-from holdfast.engine.checkpoint import LoadedCheckpoint, Tensors, identity_of, is_full, make_checkpoints, require_same
+from holdfast.engine.checkpoint import (
+    LoadedCheckpoint,
+    Tensors,
+    TrainingState,
+    identity_of,
+    is_full,
+    make_checkpoints,
+    require_same,
+)
 from holdfast.engine.data_order import DataOrder, Indices, step_seed
 from holdfast.engine.fast.captured import StepResult, make_captured
 from holdfast.engine.fast.threaded_adamw import ThreadedAdamW
@@ -244,13 +252,13 @@ class Loop:
         self._drain_captured()
         self._beat.enter("save", done, self.steps)
         parts = {"weights": self._task.state(), "optimizer": optimizer_tensors(self._task.model, self._optimizer)}
-        facts: dict[str, object] = {
-            "best": self._best,
-            "best_step": self._best_step,
-            "evaluated_step": self._evaluated_step,
-            "identity": self._identity,
-        }
-        self._checkpoints.save(done, parts, facts, best=best, is_begun=is_begun)
+        state = TrainingState(
+            best=self._best,
+            best_step=self._best_step,
+            evaluated_step=self._evaluated_step,
+            identity=self._identity,
+        )
+        self._checkpoints.save(done, parts, state, best=best, is_begun=is_begun)
         self._saved_at, self._saved_step = time.monotonic(), done
 
     def _is_time_to_save(self) -> bool:
@@ -275,11 +283,11 @@ class Loop:
         loaded = self._checkpoints.load_newest()
         if loaded is None:
             return 0
-        require_same(loaded.facts["identity"], self._identity, checkpoints_folder(self._run))
+        require_same(loaded.state.identity, self._identity, checkpoints_folder(self._run))
         self._load(loaded)
         load_optimizer_tensors(self._task.model, self._optimizer, self._own(loaded.parts.pop("optimizer")))
-        self._best, self._best_step = loaded.facts["best"], loaded.facts["best_step"]
-        self._evaluated_step = loaded.facts["evaluated_step"]
+        self._best, self._best_step = loaded.state.best, loaded.state.best_step
+        self._evaluated_step = loaded.state.evaluated_step
         self._saved_step = loaded.step
         self._events.write(Resumed(step=loaded.step))
         return loaded.step

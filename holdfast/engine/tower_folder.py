@@ -9,8 +9,9 @@ Files of sentence-transformers are written in their older form, which every vers
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -24,12 +25,23 @@ from holdfast.engine.fast.packing_check import proven_offset
 from holdfast.engine.fast.rng import DropoutRng
 from holdfast.engine.retrieval_data import RetrievalData
 from holdfast.engine.tower_options import TowerOptions
-from holdfast.engine.towers import TextTower, VectorTower
+from holdfast.engine.towers import TextTower, TowerShape, VectorTower
 
 _SIDES = ("query", "passage")
 _ABOUT = "two_tower.json"
 _SHAPE, _WEIGHTS = "config.json", "model.safetensors"
-_TEMPERATURE = 0.05
+
+
+class TowerFolder(msgspec.Struct, frozen=True, kw_only=True):
+    """What `two_tower.json` says about a model folder; the defaults are those of a plain encoder."""
+
+    towers: Literal["shared", "separate"] = "shared"
+    temperature: float = 0.05
+
+    @property
+    def is_separate(self) -> bool:
+        """Whether queries and passages have different towers."""
+        return self.towers == "separate"
 
 
 def load_towers(
@@ -37,15 +49,15 @@ def load_towers(
 ) -> tuple[list[nn.Module], float]:
     """One shared tower, or one for queries and one for passages; and the initial temperature."""
     model = Path(settings.model)
-    about = _read(model / _ABOUT)
+    base = read_tower_folder(model)
     sides = [""] if options.towers == "shared" else list(_SIDES)
-    if about.get("towers") == "separate" and sides == [""]:
+    if base.is_separate and sides == [""]:
         raise RequestError(
             "the base model has separate towers, but a shared tower was requested",
             seen=f"{model / _ABOUT}",
             try_next=('"towers": "separate"',),
         )
-    folders = [model / side if about.get("towers") == "separate" else model for side in sides]
+    folders = [model / side if base.is_separate else model for side in sides]
     if pairs.is_text:
         towers: list[nn.Module] = [_text_tower(folder, settings, rng) for folder in folders]
     else:
@@ -60,7 +72,7 @@ def load_towers(
         towers = [_vector_tower(folder, given, size, options) for folder, given in zip(folders, sizes, strict=False)]
         if len(towers) == 2 and sizes[0] == sizes[1] and not (folders[0] / _WEIGHTS).is_file():
             towers[1].load_state_dict(towers[0].state_dict())  # new towers start with the same weights
-    return towers, options.temperature or float(about.get("temperature", _TEMPERATURE))
+    return towers, options.temperature or base.temperature
 
 
 def save_towers(
@@ -78,20 +90,20 @@ def save_towers(
         elif isinstance(tower, VectorTower):
             write_artifact(target, _SHAPE, tower.shape)
             save_file(dict(tower.state_dict()), target / _WEIGHTS)
-    write_artifact(folder, _ABOUT, {"towers": "shared" if is_shared else "separate", "temperature": temperature})
+    write_artifact(folder, _ABOUT, TowerFolder(towers="shared" if is_shared else "separate", temperature=temperature))
 
 
 def tokenizer_folder(settings: AttemptSettings) -> Path:
     """The folder of the base model's tokenizer."""
     model = Path(settings.model)
-    return model / _SIDES[0] if _read(model / _ABOUT).get("towers") == "separate" else model
+    return model / _SIDES[0] if read_tower_folder(model).is_separate else model
 
 
 def finished_text_towers(settings: AttemptSettings) -> list[TextTower]:
     """The towers of a finished model: one shared tower, or one for queries and one for passages."""
     model = Path(settings.model)
-    is_separate = _read(model / _ABOUT).get("towers") == "separate"
-    return [_text_tower(model / side, settings, None) for side in (_SIDES if is_separate else ("",))]
+    sides = _SIDES if read_tower_folder(model).is_separate else ("",)
+    return [_text_tower(model / side, settings, None) for side in sides]
 
 
 def _text_tower(folder: Path, settings: AttemptSettings, rng: DropoutRng | None) -> TextTower:
@@ -104,22 +116,25 @@ def _text_tower(folder: Path, settings: AttemptSettings, rng: DropoutRng | None)
 
 def _vector_tower(folder: Path, size_in: int, size: int, options: TowerOptions) -> VectorTower:
     """The tower of an earlier run, or a new tower."""
-    shape = _read(folder / _SHAPE) if (folder / _WEIGHTS).is_file() else {}
-    if not shape:
-        return VectorTower(size_in, size, options.vectors.hidden, options.vectors.dropout)
-    if shape.get("size_in") != size_in:
+    if not (folder / _WEIGHTS).is_file() or not (folder / _SHAPE).is_file():
+        return VectorTower(
+            TowerShape(size_in=size_in, size=size, hidden=options.vectors.hidden, dropout=options.vectors.dropout)
+        )
+    shape = msgspec.json.decode((folder / _SHAPE).read_bytes(), type=TowerShape)
+    if shape.size_in != size_in:
         raise RequestError(
             "the base model takes vectors of another size",
-            seen=f"{folder / _SHAPE}: {shape.get('size_in')}; the data has {size_in}",
+            seen=f"{folder / _SHAPE}: {shape.size_in}; the data has {size_in}",
         )
-    tower = VectorTower(**shape)
+    tower = VectorTower(shape)
     tower.load_state_dict(load_file(folder / _WEIGHTS))
     return tower
 
 
-def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return found
+def read_tower_folder(model: Path) -> TowerFolder:
+    """What a model folder says about its towers."""
+    file = model / _ABOUT
+    return msgspec.json.decode(file.read_bytes(), type=TowerFolder) if file.is_file() else TowerFolder()
 
 
 _POOLING_FOLDER = "1_Pooling"

@@ -6,6 +6,7 @@ B items of a micro-batch, N tokens of them, T of the longest, H size of an embed
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -119,16 +120,26 @@ def costs(items: Items) -> Indices:
     return items.lengths if isinstance(items, TokenArray) else np.ones(len(items), dtype=np.int64)
 
 
+class TowerShape(msgspec.Struct, frozen=True, kw_only=True):
+    """The shape of a tower over vectors; its config.json."""
+
+    size_in: int
+    size: int
+    hidden: int = 0
+    dropout: float = 0.1
+
+
 class VectorTower(nn.Module):
     """A light tower over given vectors: a projection plus a hidden layer that adds nothing at first.
 
     So training starts from the similarity of the vectors themselves.
     """
 
-    def __init__(self, size_in: int, size: int, hidden: int, dropout: float):
+    def __init__(self, shape: TowerShape):
         super().__init__()
         self.is_packed = True
-        self.shape = {"size_in": size_in, "size": size, "hidden": hidden, "dropout": dropout}
+        self.shape = shape
+        size_in, size, hidden = shape.size_in, shape.size, shape.hidden
         self.project = nn.Linear(size_in, size, bias=False)
         nn.init.eye_(self.project.weight) if size == size_in else nn.init.orthogonal_(self.project.weight)
         self.beside: nn.Module | None = None
@@ -136,7 +147,7 @@ class VectorTower(nn.Module):
             widen, narrow = nn.Linear(size_in, hidden), nn.Linear(hidden, size)
             nn.init.zeros_(narrow.weight)
             nn.init.zeros_(narrow.bias)
-            self.beside = nn.Sequential(widen, nn.GELU(), nn.Dropout(dropout), narrow)
+            self.beside = nn.Sequential(widen, nn.GELU(), nn.Dropout(shape.dropout), narrow)
 
     def forward(self, vectors: Sequence[Item]) -> Tensor:
         """Embeddings of these vectors, (B, H)."""

@@ -12,10 +12,9 @@ from holdfast.core.plan import USUAL_LENGTH
 from holdfast.data.prepare_classify import windows
 from holdfast.data.tokenizer import ModelTokenizer
 from holdfast.engine.attempt_settings import AttemptSettings
-from holdfast.engine.calibration import probabilities
+from holdfast.engine.calibration import probabilities, read_calibration
 from holdfast.engine.classifier import Classifier, averaged
 from holdfast.engine.predict.predictor import Row, as_array
-from holdfast.engine.tasks.classify import CALIBRATION
 
 _DIGITS = 4
 
@@ -29,8 +28,8 @@ def load(folder: Path, about: Row, options: Row) -> "LabelPredictor":
     settings = AttemptSettings(task="classify", model=str(folder), prepared="", run="", device=options["device"])
     tokens = ModelTokenizer(folder)
     length = about.get("max_length") or min(tokens.limit or USUAL_LENGTH["classify"], USUAL_LENGTH["classify"])
-    file = folder / CALIBRATION
-    temperature = json.loads(file.read_text(encoding="utf-8"))["temperature"] if file.is_file() else 1.0
+    calibration = read_calibration(folder)
+    temperature = calibration.temperature if calibration else 1.0
     classifier = Classifier(settings, list(labels), bool(is_multi))
     return LabelPredictor(
         classifier, tokens, list(labels), bool(is_multi), int(length), about.get("overlong") == "window", temperature

@@ -16,11 +16,10 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AutoTokenizer
 
-from holdfast.core.artifacts import write_artifact
 from holdfast.data.shards import Manifest, TokenArray, open_array, open_tokens, require_manifest
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.batches import BatchPart, first_example, split_step
-from holdfast.engine.calibration import Calibration, calibration_error, fit
+from holdfast.engine.calibration import Calibration, calibration_error, fit, write_calibration
 from holdfast.engine.classifier import Classifier, averaged
 from holdfast.engine.data_order import Indices, step_seed
 from holdfast.engine.fast.captured import bucket
@@ -36,8 +35,6 @@ from holdfast.engine.metrics import (
 from holdfast.engine.mistakes import TextView, where, wrong_labels
 from holdfast.engine.ranks import ALONE, Ranks
 from holdfast.engine.sharding import make_gradient_threads
-
-CALIBRATION = "calibration.json"  # in the model's folder
 
 
 def load(settings: AttemptSettings, ranks: Ranks = ALONE) -> "Classify":
@@ -201,7 +198,7 @@ class Classify:
         self._classifier.exportable_model().save_pretrained(folder)
         AutoTokenizer.from_pretrained(self._settings.model).save_pretrained(folder)
         if self._calibration:
-            write_artifact(folder, CALIBRATION, self._calibration)
+            write_calibration(folder, self._calibration)
 
     def _windows(self, split: str) -> NDArray[np.int64]:
         return np.asarray(open_array(self._settings.prepared_path, f"{split}.windows"), dtype=np.int64)

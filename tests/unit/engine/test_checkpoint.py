@@ -9,7 +9,7 @@ from holdfast.core.event_log import EventLog, read_events
 from holdfast.core.events import CheckpointFailed
 from holdfast.engine import checkpoint
 from holdfast.engine.attempt_settings import AttemptSettings
-from holdfast.engine.checkpoint import Checkpoints, identity_of, require_same
+from holdfast.engine.checkpoint import Checkpoints, TrainingState, identity_of, require_same
 from tests.tiny import tiny_bert, tiny_prepared
 
 
@@ -23,7 +23,7 @@ def parts(value: float) -> dict:
 
 
 def save(checkpoints: Checkpoints, step: int, best: bool = False) -> None:
-    checkpoints.save(step, parts(step), {"best": None}, best=best)
+    checkpoints.save(step, parts(step), TrainingState(), best=best)
     checkpoints.wait()
 
 
@@ -38,8 +38,8 @@ def test_the_newest_two_and_the_best_are_kept(checkpoints, tmp_path):
 
 
 def test_what_an_epoch_made_is_saved_beside_the_step_it_began_at(checkpoints, tmp_path):
-    checkpoints.save(12, parts(12.0), {"best": None}, best=True)
-    checkpoints.save(12, parts(12.5), {"best": None}, is_begun=True)
+    checkpoints.save(12, parts(12.0), TrainingState(), best=True)
+    checkpoints.save(12, parts(12.5), TrainingState(), is_begun=True)
     checkpoints.wait()
     newest, best = checkpoints.load_newest(), checkpoints.load_best()
     assert (newest.step, float(newest.parts["weights"]["w"][0])) == (12, 12.5)

@@ -10,7 +10,7 @@ from holdfast.core.event_log import EventLog, read_events
 from holdfast.core.events import CheckpointRejected
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.batches import balanced_shares, split_step
-from holdfast.engine.checkpoint import make_checkpoints
+from holdfast.engine.checkpoint import TrainingState, make_checkpoints
 from holdfast.engine.data_order import DataOrder
 from holdfast.engine.rank_info import RankInfo, read_rank_info
 from holdfast.engine.ranks import ALONE, StepAllReduce, _buckets, own_device, require_enough
@@ -176,8 +176,8 @@ def test_all_ranks_load_what_the_first_finds_whole(tmp_path):
     def save(ranks):
         made = make_checkpoints(folder, EventLog(told), ranks)
         for step in (1, 2):
-            made.save(step, saved(float(step)), {"best": None}, best=step == 1)
-        made.save(2, saved(2.5), {"best": None}, is_begun=True)
+            made.save(step, saved(float(step)), TrainingState(), best=step == 1)
+        made.save(2, saved(2.5), TrainingState(), is_begun=True)
         made.wait()
 
     def load(ranks):
