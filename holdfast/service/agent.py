@@ -35,17 +35,19 @@ from django.db import connections
 
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import HoldfastError, error_record
-from holdfast.core.records import Proof, read_record
+from holdfast.core.records import Proof, Result, read_record
 from holdfast.core.runfolder import REFUSED, REQUEST, RESULT, SUPERVISOR_LOG
 from holdfast.runs.detach import start_apart
 from holdfast.runs.lease import HELD_BY_OTHER, holder
 from holdfast.runs.process_identity import describe_process, end_process, kill_run
+from holdfast.runs.state import RunState
 from holdfast.service.child_process import command_of
 from holdfast.service.home import this_home
 from holdfast.service.jobs import leases
-from holdfast.service.jobs.copied import read_copied
 from holdfast.service.jobs.evidence_files import read_end
 from holdfast.service.jobs.job_folder import make_folder
+from holdfast.service.jobs.job_state import read_run, row_fields
+from holdfast.service.jobs.job_wording import end_sentence, trouble_text
 from holdfast.service.jobs.models import Job, JobState
 from holdfast.service.jobs.notices import file_notices
 from holdfast.service.jobs.run_environment import run_environment
@@ -152,11 +154,13 @@ class Agent:
 
     def _ended_before(self, job: Job) -> bool:
         """Whether the run ended under an earlier claim that could not write it down."""
-        result = read_artifact(self._run / RESULT)
-        if result.get("state") == "finished":
+        result = read_record(self._run, Result)
+        if result is None:
+            return False
+        if result.state == "finished":
             return self._end(job, 0)
         is_of_now = read_artifact(self._run / ANSWERS).get("queued") == job.queued.isoformat()
-        return result.get("state") == "failed" and is_of_now and self._end(job, int(result.get("exit_code", 4)))
+        return result.state == "failed" and is_of_now and self._end(job, result.exit_code)
 
     def _supervise(self, job: Job) -> None:
         """Start supervisors until one has brought the run to its end; a dead one is replaced."""
@@ -171,7 +175,8 @@ class Agent:
             if self._watchdog.has_fired:
                 self._await_database()
             elif code != HELD_BY_OTHER and not self._stopping:
-                step = int(str(read_copied(self._run).get("step") or 0))
+                state = self._read()
+                step = state.step if state else 0
                 deaths, furthest = (0, step) if step > furthest else (deaths + 1, furthest)
                 log(f"the supervisor ended with {code} at step {step}")
                 if deaths >= (_MOST_KILLS if code < 0 else _MOST_CRASHES):
@@ -206,9 +211,9 @@ class Agent:
             if at - self._renewed_at >= self._renew_seconds and self._stopping != "lost":
                 self._renewed_at = at
                 is_fetching = self._store and not (self._run / REQUEST).is_file()
-                copied = {"phase": "store"} if is_fetching else read_copied(self._run)
-                if self._renew(**copied):
-                    self._notify_trouble(int(str(copied.get("attempts") or 0)))
+                state = None if is_fetching else self._read()
+                if self._renew(**({"phase": "store"} if is_fetching else row_fields(state))) and state:
+                    self._notify_trouble(state)
             elif at - self._polled_at >= min(_STOP_POLL_SECONDS, self._renew_seconds) and not self._stopping:
                 self._polled_at = at
                 asked = leases.look(self._job_id, self._claim)
@@ -226,10 +231,11 @@ class Agent:
         self._watchdog.renewed(asked_at)
         return True
 
-    def _notify_trouble(self, attempts: int) -> None:
+    def _notify_trouble(self, state: RunState) -> None:
         """Notify the owner that an attempt failed and the next one has started."""
+        attempts = len(state.attempts)
         if self._attempts is not None and attempts > max(1, self._attempts):
-            file_notices(Job.objects.get(pk=self._job_id), "trouble")
+            file_notices(Job.objects.get(pk=self._job_id), "trouble", trouble_text(state))
         self._attempts = attempts
 
     def _stop(self, reason: StopReason) -> None:
@@ -241,6 +247,9 @@ class Agent:
         if reason == "lost" and self._replicator:
             self._replicator.close()
         self._signal_child()
+
+    def _read(self) -> RunState | None:
+        return read_run(self._run, is_supervised=True)
 
     def _is_ours(self) -> bool:
         return self._stopping != "lost"
@@ -274,20 +283,18 @@ class Agent:
 
     def _end(self, job: Job, code: int) -> bool:
         """Write how the run ended; False when it has not ended."""
-        result, refused = read_artifact(self._run / RESULT), read_artifact(self._run / REFUSED)
-        copied = read_copied(self._run)
+        result, refused = read_record(self._run, Result), read_artifact(self._run / REFUSED)
+        state = read_run(self._run, is_supervised=False)
+        known = {**row_fields(state), "sentence": end_sentence(state) if state else ""}
+        ending = result.state if result else ""
         if refused:
             self._refuse(refused)
         elif job.goal == "plan" and code == 0 and read_record(self._run, Proof):
-            self._release("planned", **copied)
-        elif result.get("state") == "finished":
-            self._release("finished", **copied, sentence=str(result.get("sentence", "")))
-        elif result.get("state") == "failed" and code == int(result.get("exit_code", 4)):
-            self._release("failed", **copied, sentence=str(result.get("sentence", "")))
-        elif self._stopping == "stop" or (
-            result.get("state") == "stopped" and not (self._stopping or self._watchdog.has_fired)
-        ):
-            self._release("stopped", **copied, sentence=str(result.get("sentence", "") or "stopped as requested"))
+            self._release("planned", **{**known, "sentence": ""})
+        elif ending == "finished" or (ending == "failed" and result and code == result.exit_code):
+            self._release(ending, **known)
+        elif self._stopping == "stop" or (ending == "stopped" and not (self._stopping or self._watchdog.has_fired)):
+            self._release("stopped", **known)
         else:
             return False
         return True

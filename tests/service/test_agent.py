@@ -1,6 +1,5 @@
 """What an agent makes of how its supervisors end; the supervisors are stand-ins that leave files."""
 
-import json
 import os
 import signal
 import subprocess
@@ -14,14 +13,18 @@ from django.contrib.auth.models import User
 
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import RequestError
+from holdfast.core.event_log import EventLog
+from holdfast.core.events import TreeSampled
 from holdfast.core.heartbeat import BeatWriter
-from holdfast.core.records import Outcome
+from holdfast.core.records import Outcome, Result, write_record
 from holdfast.core.runfolder import BEAT, OUTCOME, PLAN, REFUSED, RESULT, SAMPLES, SUPERVISOR_LOG, attempt_folder
-from holdfast.runs.lease import HELD_BY_OTHER, hold
+from holdfast.runs.lease import HELD_BY_OTHER
+from holdfast.runs.state import read_state
+from holdfast.runs.wording import headline
 from holdfast.service import agent as agents
 from holdfast.service.agent import ANSWERS, Agent, LeaseWatchdog
 from holdfast.service.jobs import leases
-from holdfast.service.jobs.copied import read_copied, read_live
+from holdfast.service.jobs.job_state import live_fields, read_run, row_fields
 from holdfast.service.jobs.models import Job, TrainedModel, Worker
 from holdfast.service.object_store import StoreError
 from holdfast.service.replicator import FENCE
@@ -56,9 +59,8 @@ class Stage:
 
     def ends(self, state: str, code: int = 0, **more):
         def act(agent):
-            write_artifact(
-                self.folder, RESULT, {"state": state, "exit_code": code, "sentence": f"{state}, 3 steps", **more}
-            )
+            result = Result(state=state, exit_code=code, sentence="", attempts=1, seconds=61.0, **more)
+            write_record(self.folder, result)
             return code
 
         return act
@@ -77,7 +79,8 @@ def stage(tmp_path, monkeypatch, settings):
 def test_a_finished_run_is_written_down_with_its_model(stage):
     stage.acts = [stage.ends("finished")]
     job = stage.run()
-    assert (job.state, job.sentence, job.claim, job.lease_until) == ("finished", "finished, 3 steps", None, None)
+    assert (job.state, job.claim, job.lease_until) == ("finished", None, None)
+    assert job.sentence == headline(read_state(stage.folder, is_supervised=False))
     assert TrainedModel.objects.get(job=job).version == 1
 
 
@@ -147,7 +150,8 @@ def test_supervisors_that_keep_dying_are_given_up_with_their_last_words(stage):
 def test_a_failed_run_says_why(stage):
     stage.acts = [stage.ends("failed", 4)]
     job = stage.run()
-    assert (job.state, job.sentence) == ("failed", "failed, 3 steps")
+    assert job.state == "failed"
+    assert job.sentence == headline(read_state(stage.folder, is_supervised=False))
     assert not TrainedModel.objects.exists()
 
 
@@ -167,7 +171,9 @@ def test_a_plan_waits_for_a_person(tmp_path, stage):
     planned = Stage(stage.folder, goal="plan")
 
     def plan(agent):
-        write_artifact(stage.folder, PLAN, {"task": "classify", "proof": {"state": "skipped"}})
+        write_artifact(
+            stage.folder, PLAN, {"task": "classify", "settings": {"task": "classify"}, "proof": {"state": "skipped"}}
+        )
         return 0
 
     planned.acts = [plan]
@@ -175,22 +181,23 @@ def test_a_plan_waits_for_a_person(tmp_path, stage):
     assert (job.state, job.task, job.phase) == ("planned", "classify", "")
 
 
-def test_only_the_phase_of_an_attempt_that_runs_is_copied(stage):
-    assert read_copied(stage.folder)["phase"] == ""  # nobody works on it yet
-    with hold(stage.folder):
-        assert read_copied(stage.folder)["phase"] == ""  # being prepared
-        attempt = attempt_folder(stage.folder, 1)
-        attempt.mkdir(parents=True)
-        BeatWriter(attempt / BEAT).enter("save", 2, 9)
-        sample = {"event": "sample", "time": 1.0, "step": 2, "resident_bytes": 7, "words": "writes"}
-        (attempt / SAMPLES).write_text(json.dumps(sample) + "\n")
-        assert read_copied(stage.folder)["phase"] == "save"
-        assert {"phase": "save", "doing": "writes", "resident_bytes": 7}.items() <= read_live(stage.folder).items()
-        write_artifact(attempt, OUTCOME, Outcome(number=1, outcome="died"))
-        assert (read_copied(stage.folder)["phase"], read_copied(stage.folder)["step"]) == ("", 2)
-        still = {"phase": "", "step": 2, "doing": "", "resident_bytes": None}
-        assert still.items() <= read_live(stage.folder).items()
-    assert read_copied(stage.folder)["phase"] == ""
+def test_only_the_phase_of_a_running_attempt_is_copied(stage):
+    def row(is_supervised=True):
+        return row_fields(read_run(stage.folder, is_supervised=is_supervised))
+
+    assert row()["phase"] == "", "no attempt yet"
+    attempt = attempt_folder(stage.folder, 1)
+    attempt.mkdir(parents=True)
+    BeatWriter(attempt / BEAT).enter("save", 2, 9)
+    EventLog(attempt / SAMPLES).write(TreeSampled(phase="save", step=2, resident_bytes=7))
+    assert (row()["phase"], row()["step"], row()["steps"]) == ("save", 2, 9)
+    live = live_fields(read_run(stage.folder, is_supervised=True))
+    assert {"phase": "save", "resident_bytes": 7}.items() <= live.items()
+    assert row(is_supervised=False)["phase"] == ""
+    write_artifact(attempt, OUTCOME, Outcome(number=1, outcome="died", step_reached=2))
+    assert (row()["phase"], row()["step"]) == ("", 2)
+    live = live_fields(read_run(stage.folder, is_supervised=True))
+    assert {"phase": "", "step": 2, "doing": "", "resident_bytes": None}.items() <= live.items()
 
 
 def test_a_wish_to_stop_ends_in_stopped(stage):

@@ -1,7 +1,7 @@
-"""Tells people of a finish or of trouble: files a notice for each of their hooks, sends what is due, tries again.
+"""Notifications of finished runs and of trouble: files a notice for each hook, sends what is due, and retries.
 
-A notice is sent at least once; its number in the header lets the other side pass over a second copy. Several processes
-may send: a notice is taken by a conditional update before anything leaves.
+A notice is sent at least once; its number in the header lets the receiver ignore a second copy. Several processes may
+send: each notice is claimed by a conditional update before anything is sent.
 """
 
 import secrets
@@ -15,32 +15,39 @@ from django.core.mail import send_mail
 from django.core.validators import validate_email
 from django.utils import timezone
 
-from holdfast.core.errors import RequestError
-from holdfast.runs.report.headline import metric_name
-from holdfast.runs.wording import clean
+from holdfast.core.errors import Problem, RequestError, invalid_settings
+from holdfast.runs.wording import clean, scores_text
 from holdfast.service.jobs.limits import count_test
 from holdfast.service.jobs.models import Hook, HookKind, Job, JobState, Notice
+from holdfast.service.jobs.secrets import without_secrets
 from holdfast.service.jobs.webhooks import Delivery, check_address, deliver
 
 FINISH = "finished"  # every other event is trouble
-WAITS_SECONDS = (10, 60, 300, 1800, 7200, 21_600)  # after the first try, the second, ...; then it is given up
+WAITS_SECONDS = (
+    10,
+    60,
+    300,
+    1800,
+    7200,
+    21_600,
+)  # after each failed try; then the notice is dropped
 MOST_TRIES = len(WAITS_SECONDS) + 1
 _MOST_HOOKS = 20
-_SENDING_SECONDS = 60  # a sender that died is followed after this
+_SENDING_SECONDS = 60  # after which another sender may try, if this one died
 
 
 def make_hook(owner: User, kind: str, target: str, *, on_finish: bool = True, on_trouble: bool = True) -> Hook:
-    """Remember where somebody wants to hear of their runs; a webhook gets a key that signs what is sent."""
+    """Add a webhook or an email address of a user; a webhook gets a key that signs its messages."""
     target = target.strip()
     if kind not in HookKind.values:
-        raise RequestError("the hook cannot be used", seen=f"kind {kind[:20]!r}; allowed: {', '.join(HookKind.values)}")
+        raise invalid_settings([Problem("kind", f"unknown; allowed: {', '.join(HookKind.values)}", repr(kind[:20]))])
     if Hook.objects.filter(owner=owner).count() >= _MOST_HOOKS:
-        raise RequestError("the hook cannot be used", seen=f"{_MOST_HOOKS} hooks are there already")
+        raise RequestError(f"you already have {_MOST_HOOKS} hooks, the maximum")
     if kind == HookKind.EMAIL:
         try:
             validate_email(target)
         except ValidationError:
-            raise RequestError("the hook cannot be used", seen=f"{target[:100]!r} is no e-mail address") from None
+            raise invalid_settings([Problem("target", "not a valid email address", repr(target[:100]))]) from None
     else:
         check_address(target)
     key = secrets.token_hex(32) if kind == HookKind.WEBHOOK else ""
@@ -49,20 +56,20 @@ def make_hook(owner: User, kind: str, target: str, *, on_finish: bool = True, on
     )
 
 
-def file_notices(job: Job, event: str) -> int:
-    """Note down that the job's owner is to hear of an event; a keeper that does it twice does it once."""
+def file_notices(job: Job, event: str, text: str = "") -> int:
+    """File a notice of an event for the job's owner, with a text of its own or the job's; twice is as good as once."""
     wanted = {"on_finish": True} if event == FINISH else {"on_trouble": True}
-    occasion = f"{event}, attempt {job.attempts}, asked for at {job.queued.isoformat()}"
+    occasion = f"{event}, attempt {job.attempts}, queued at {job.queued.isoformat()}"
     filed = 0
     for hook in Hook.objects.filter(owner=job.owner_id, **wanted):
         if not Notice.objects.filter(hook=hook, job=job, event=event, body__occasion=occasion).exists():
-            Notice.objects.create(hook=hook, job=job, event=event, body=_body(job, event, occasion))
+            Notice.objects.create(hook=hook, job=job, event=event, body=_body(job, event, occasion, text))
             filed += 1
     return filed
 
 
 def send_due(most: int = 20) -> int:
-    """Send the notices whose time has come; give how many got through. Takes seconds for each that does not."""
+    """Send the notices that are due; return how many were delivered. Each failure can take seconds."""
     due = Notice.objects.filter(sent=None, tries__lt=MOST_TRIES, next_try__lte=timezone.now())
     sent = 0
     for notice in due.select_related("hook").order_by("next_try")[:most]:
@@ -72,9 +79,9 @@ def send_due(most: int = 20) -> int:
 
 
 def send_test(hook: Hook) -> Delivery:
-    """Send an example now, so that somebody can see whether it arrives; so many, and no more for a while."""
+    """Send a test message now; only so many are allowed within a while."""
     count_test(hook.owner)
-    job = Job(pk=0, owner=hook.owner, name="a test", state=JobState.FINISHED, sentence="This is only a test.")
+    job = Job(pk=0, owner=hook.owner, name="Test", state=JobState.FINISHED, sentence="This is a test message.")
     return _deliver(hook, "test", 0, _body(job, "test", "test"))
 
 
@@ -102,8 +109,8 @@ def _send(notice: Notice) -> bool:
     return delivery.arrived
 
 
-def _body(job: Job, event: str, occasion: str) -> dict[str, Any]:
-    """What is told: enough to know what happened, nothing of the data."""
+def _body(job: Job, event: str, occasion: str, text: str = "") -> dict[str, Any]:
+    """The message: enough to know what happened, and nothing of the data."""
     about = {
         "id": job.pk,
         "name": job.name,
@@ -113,7 +120,7 @@ def _body(job: Job, event: str, occasion: str) -> dict[str, Any]:
         "steps": job.steps,
         "attempts": job.attempts,
         "metrics": job.metrics,
-        "sentence": job.sentence,
+        "sentence": without_secrets(text or job.sentence),
     }
     url = f"{settings.PUBLIC_URL}/runs/{job.pk}" if job.pk else f"{settings.PUBLIC_URL}/"
     return {"event": event, "occasion": occasion, "at": timezone.now().isoformat(), "run": about, "url": url}
@@ -122,29 +129,20 @@ def _body(job: Job, event: str, occasion: str) -> dict[str, Any]:
 def _mail(hook: Hook, event: str, body: dict[str, Any]) -> Delivery:
     run = body["run"]
     subject = clean(f"{run['name']}: {_WORDS.get(event, event)}", 150)
-    metrics = [f"{metric_name(name)} {value:.4g} ({split})" for split, name, value in _numbers(run["metrics"])]
+    split = next((one for one in ("test", "validation") if run["metrics"].get(one)), "")
+    scores = f"{split}: {scores_text(run['metrics'][split])}" if split else ""
     steps = f"step {run['step']:,} of {run['steps']:,}" if run["steps"] else ""
-    lines = [clean(run["sentence"], 600), *metrics, steps, body["url"]]
+    lines = [clean(run["sentence"], 600), scores, steps, body["url"]]
     try:
         send_mail(subject, "\n".join(line for line in lines if line), None, [hook.target])
     except (OSError, ValueError) as error:  # smtplib's errors are among them
         return Delivery(False, f"{type(error).__name__}: {error}")
-    return Delivery(True, "the mail server took it")
+    return Delivery(True, "accepted by the mail server")
 
 
 _WORDS = {
-    "finished": "the model is finished",
-    "failed": "the run failed",
-    "trouble": "an attempt failed, the run goes on",
-    "test": "it arrived",
+    "finished": "run finished",
+    "failed": "run failed",
+    "trouble": "an attempt failed; the run continues",
+    "test": "test message",
 }
-
-
-def _numbers(metrics: object) -> list[tuple[str, str, float]]:
-    """The figures of the split that decides: test, or validation where there is none."""
-    for split in ("test", "validation"):
-        found = metrics.get(split) if isinstance(metrics, dict) else None
-        numbers = found.items() if isinstance(found, dict) else ()
-        if told := [(split, str(name), value) for name, value in numbers if type(value) in (int, float)]:
-            return told[:10]
-    return []

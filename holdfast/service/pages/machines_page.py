@@ -10,8 +10,8 @@ from django.utils import timezone
 
 from holdfast.core.text import human_bytes, plural
 from holdfast.hazards import find_hazard
+from holdfast.runs.wording import phase_text
 from holdfast.service.jobs.models import Job, JobState, Worker
-from holdfast.service.pages.phases import phase_words
 
 GONE_SECONDS = 60.0
 _ORDER = {"blocker": 0, "warning": 1, "note": 2}
@@ -104,7 +104,7 @@ def _machine(worker: Worker, jobs: Sequence[Job], visible: set[int], since: date
         devices=", ".join(map(str, worker.devices)) or "unknown",
         version=worker.version,
         about=_about(checkup.get("facts") or {}),
-        jobs=[(job.pk, job.name, phase_words(job.phase), job.step, job.steps) for job in shown],
+        jobs=[(job.pk, job.name, phase_text(job.phase) or "starting", job.step, job.steps) for job in shown],
         others=len(jobs) - len(shown),
         checked=worker.checked,
         verdict=", ".join(counts) or "no problems found",

@@ -38,8 +38,8 @@ from holdfast.service.jobs.api.visible_rows import (
     page_of,
 )
 from holdfast.service.jobs.compare import MOST_RUNS, compare_runs
-from holdfast.service.jobs.copied import read_live
 from holdfast.service.jobs.job_folder import ROLES
+from holdfast.service.jobs.job_state import live_fields, read_job
 from holdfast.service.jobs.models import Dataset, Job, JobState, Worker
 from holdfast.service.jobs.requests import retry_run, submit_run
 
@@ -110,7 +110,8 @@ def compare_jobs(request: HttpRequest, ids: Text) -> Any:
 def get_job(request: HttpRequest, job_id: Id) -> Any:
     """One run, with what it does now."""
     job = find_job(person(request), job_id)
-    return {**job_answer(job), "live": read_live(job.folder) if job.state == JobState.RUNNING else None}
+    state = read_job(job) if job.state == JobState.RUNNING else None
+    return {**job_answer(job), "live": live_fields(state) if state else None}
 
 
 @router.post("/{job_id}/start", response={200: JobOut, REFUSALS: Refusal})

@@ -1,34 +1,28 @@
-"""What a run's folder holds: plan, attempts with their causes, log, events, curves, model, report."""
+"""What the folder of a run holds: plan, attempts with their causes, log, events, curves, model, report."""
 
 import re
 from collections.abc import Callable
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Annotated, Any
 
+import msgspec
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from ninja import Router
 from pydantic import Field
 
-from holdfast.core.artifacts import read_artifact
-from holdfast.core.errors import RequestError
-from holdfast.core.old_events import NewEvents
-from holdfast.core.plan import Reason
-from holdfast.core.records import to_record
-from holdfast.core.runfolder import EVENTS, METRICS, attempt_folder
+from holdfast.core.event_log import EventTail
+from holdfast.core.runfolder import EVENTS, attempt_folder
 from holdfast.runs.plan_view import plan_view
 from holdfast.runs.report.page import render_report
-from holdfast.runs.state import read_whole_state
-from holdfast.runs.story import AttemptStory, Story, read_story
-from holdfast.runs.timeline import outcome_of, reached_step, span_of
-from holdfast.runs.wording import reason_text
+from holdfast.runs.state import AttemptState
+from holdfast.runs.wording import attempt_text, cause_text, reason_text
 from holdfast.service.jobs.api.api_errors import REFUSALS, NotFound, Refusal
 from holdfast.service.jobs.api.auth import person
 from holdfast.service.jobs.api.schemas import AttemptsOut, EventsOut, Id, Json, LogOut, MetricsOut, Text
 from holdfast.service.jobs.api.visible_rows import find_job
 from holdfast.service.jobs.downloads import model_zip
 from holdfast.service.jobs.evidence_files import REPORT_POLICY, evidence_file, evidence_names, read_end
-from holdfast.service.jobs.followed import follow_story
-from holdfast.service.jobs.models import Job, JobState
+from holdfast.service.jobs.job_state import read_job
 from holdfast.service.jobs.secrets import without_places, without_secrets
 
 router = Router(tags=["runs"])
@@ -51,18 +45,18 @@ def get_plan(request: HttpRequest, job_id: Id) -> Any:
 @router.get("/{job_id}/attempts", response={200: AttemptsOut, REFUSALS: Refusal})
 def list_attempts(request: HttpRequest, job_id: Id) -> Any:
     """Every attempt with what it changed, how it ended and why."""
-    story = _story(find_job(person(request), job_id))
-    return {"items": [_attempt(attempt) for attempt in story.attempts] if story else []}
+    state = read_job(find_job(person(request), job_id))
+    return {"items": [_attempt(attempt) for attempt in state.attempts] if state else []}
 
 
 @router.get("/{job_id}/attempts/{number}/files/{path:name}", response={200: LogOut, REFUSALS: Refusal})
 def get_evidence(request: HttpRequest, job_id: Id, number: Number, name: Text) -> Any:
-    """One of the attempt's files of evidence, as text."""
+    """One evidence file of an attempt, as text."""
     job = find_job(person(request), job_id)
     file = evidence_file(job.folder, number, name)
     if file is None:
         known = ", ".join(evidence_names(job.folder, number)) or "none"
-        raise NotFound(f"attempt {number} of run {job.pk} has no such file", seen=f"there are: {known}")
+        raise NotFound(f"attempt {number} of run {job.pk} has no such file", seen=f"files: {known}")
     return {"attempt": number, "text": without_secrets(read_end(file))}
 
 
@@ -73,10 +67,10 @@ def get_log(
     attempt: Number | None = None,
     lines: Annotated[int, Field(ge=1, le=1000)] = 100,
 ) -> Any:
-    """The end of what an attempt printed; of the newest where none is named."""
+    """The end of what an attempt printed; by default of the newest attempt."""
     job = find_job(person(request), job_id)
-    story = _story(job, read_story)  # which reads no events
-    found = [one for one in (story.attempts if story else ()) if attempt in (None, one.number)]
+    state = read_job(job)
+    found = [one for one in (state.attempts if state else ()) if attempt in (None, one.number)]
     if not found:
         if attempt is not None:
             raise NotFound(f"run {job.pk} has no attempt {attempt}")
@@ -91,33 +85,34 @@ def list_events(
     since: Annotated[int, Field(ge=0, le=2**53)] = 0,
     attempt: Number | None = None,
 ) -> Any:
-    """What happened since; of the run as a whole, or of one attempt, step by step."""
+    """What happened since; in the run as a whole, or in one attempt, step by step."""
     job = find_job(person(request), job_id)
     folder = job.folder if attempt is None else attempt_folder(job.folder, attempt)
-    items, following = _events_since(folder / EVENTS, since)
-    return {"items": items, "next": following}
+    tail = EventTail(folder / EVENTS, _EVENT_BYTES, at=since)
+    items = [_redacted(msgspec.to_builtins(event)) for event in tail.read()]
+    return {"items": items, "next": tail.at}
 
 
 @router.get("/{job_id}/metrics", response={200: MetricsOut, REFUSALS: Refusal})
 def get_metrics(request: HttpRequest, job_id: Id) -> Any:
-    """The losses over all attempts, each evaluation, and the final figures."""
+    """The losses over all attempts, each evaluation, and the final metrics."""
     job = find_job(person(request), job_id)
-    story = _story(job)
-    losses = [(step, float(event["loss"])) for step, event in story.steps.items()] if story else []
+    state = read_job(job)
+    losses = state.curves.losses() if state else []
     return {
         "losses": losses[:: max(1, -(-len(losses) // _MOST_POINTS))],
-        "evaluations": {str(step): figures for step, figures in story.evaluations.items()} if story else {},
-        "metrics": read_artifact(job.folder / METRICS) or job.metrics,
+        "evaluations": {str(step): metrics for step, metrics in state.curves.evaluations.items()} if state else {},
+        "metrics": state.records.metrics if state and state.records.metrics else job.metrics,
     }
 
 
 @router.get(
     "/{job_id}/model",
     response={200: None, REFUSALS: Refusal},
-    openapi_extra={"responses": {200: {"description": "A zip", "content": {"application/zip": {}}}}},
+    openapi_extra={"responses": {200: {"description": "A zip file", "content": {"application/zip": {}}}}},
 )
 def download_model(request: HttpRequest, job_id: Id) -> HttpResponse | StreamingHttpResponse:
-    """The finished model as a zip, as `save_pretrained` leaves it."""
+    """The finished model as a zip, in the format of `save_pretrained`."""
     job = find_job(person(request), job_id)
     name, chunks = model_zip(job)
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
@@ -127,56 +122,41 @@ def download_model(request: HttpRequest, job_id: Id) -> HttpResponse | Streaming
 @router.get(
     "/{job_id}/report",
     response={200: None, REFUSALS: Refusal},
-    openapi_extra={"responses": {200: {"description": "A page", "content": {"text/html": {}}}}},
+    openapi_extra={"responses": {200: {"description": "An HTML page", "content": {"text/html": {}}}}},
 )
 def get_report(request: HttpRequest, job_id: Id) -> HttpResponse:
-    """One self-contained HTML page with everything worth knowing of the run."""
+    """One self-contained HTML page with everything about the run."""
     job = find_job(person(request), job_id)
-    story = _story(job)
-    if story is None:
+    state = read_job(job)
+    if state is None:
         raise NotFound(f"run {job.pk} has no report yet", seen=f"its state is {job.state}")
-    page = render_report(read_whole_state(job.folder, is_supervised=job.state == JobState.RUNNING))
-    return HttpResponse(without_places(page), headers={"Content-Security-Policy": REPORT_POLICY})
+    return HttpResponse(without_places(render_report(state)), headers={"Content-Security-Policy": REPORT_POLICY})
 
 
-def _story(job: Job, read: Callable[[Path], Story] = follow_story) -> Story | None:
-    try:
-        return read(job.folder)
-    except RequestError:
-        return None  # nobody has begun with it
-
-
-def _attempt(attempt: AttemptStory) -> dict[str, Any]:
-    known, span = attempt.outcome, span_of(attempt)
-    _, sentence = outcome_of(attempt)
+def _attempt(attempt: AttemptState) -> dict[str, Any]:
     diagnosis = attempt.diagnosis
     return {
         "number": attempt.number,
-        "rung": str(attempt.rung.get("rung") or ""),
-        "because": reason_text(to_record(attempt.rung.get("reason"), Reason)),
-        "changes": _redacted(_object(known.get("changes")) or _object(attempt.rung.get("changes"))),
-        "outcome": str(known.get("outcome") or "running"),
-        "sentence": without_secrets(str(known.get("sentence") or (sentence if known else ""))),
-        "slug": diagnosis.get("slug") or None,
-        "confidence": str(diagnosis.get("confidence") or known.get("confidence") or ""),
-        "noticed_after_seconds": known.get("noticed_after_seconds"),
-        "step_reached": int(known.get("step_reached") or reached_step(attempt) or 0),
-        "started": span.start if span else None,
-        "seconds": round(span.end - span.start, 3) if span and known else None,
-        "remedies": [str(_object(one).get("title") or one) for one in _items(diagnosis.get("remedies"))],
-        "proof": [_redacted(_object(one)) for one in _items(diagnosis.get("because"))],
+        "rung": attempt.remedy,
+        "because": reason_text(attempt.reason),
+        "changes": _redacted(dict(attempt.changes)),
+        "outcome": attempt.outcome,
+        "text": attempt_text(attempt),
+        "sentence": without_secrets(cause_text(attempt)),
+        "slug": attempt.slug,
+        "confidence": diagnosis.confidence if diagnosis else "",
+        "noticed_after_seconds": attempt.noticed_after_seconds,
+        "step_reached": attempt.step,
+        "started": attempt.started,
+        "seconds": round(attempt.seconds, 3) if attempt.seconds is not None else None,
+        "remedies": [one.title for one in diagnosis.remedies] if diagnosis else [],
+        "proof": [_redacted(msgspec.to_builtins(one)) for one in diagnosis.because] if diagnosis else [],
         "files": evidence_names(attempt.folder.parent.parent, attempt.number),
     }
 
 
-def _events_since(path: Path, since: int) -> tuple[list[dict[str, Any]], int]:
-    """The whole events from a place in the file on, and the place after them."""
-    follow = NewEvents(path, _EVENT_BYTES, at=since)
-    return [_redacted(event) for event in follow.read()], follow.at
-
-
 def _redacted(value: Any) -> Any:
-    """The same with every text looked through."""
+    """The same without secrets in any text."""
     return _each(value, without_secrets)
 
 
@@ -189,13 +169,5 @@ def _each(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def _bare(text: str) -> str:
-    """A path without where it lies, which is the server's business; any other text as it is."""
+    """Only the name of a path, so that the server's folders are not shown; any other text unchanged."""
     return PurePath(text).name if _PATH.fullmatch(text) else text
-
-
-def _object(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _items(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []

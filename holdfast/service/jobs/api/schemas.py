@@ -142,8 +142,9 @@ class JobOut(Schema):
 
 
 class LiveOut(Schema):
-    """What only the run folder knows, while it runs."""
+    """What a run does now, from its folder."""
 
+    headline: str
     phase: str
     step: int
     steps: int
@@ -175,6 +176,7 @@ class AttemptOut(Schema):
     because: str
     changes: Json
     outcome: str
+    text: str
     sentence: str
     slug: str | None
     confidence: str

@@ -22,19 +22,19 @@ from holdfast.service.jobs.models import Job
 from holdfast.service.jobs.secrets import without_places, without_secrets
 from holdfast.service.pages.compare_page import compare
 from holdfast.service.pages.live_response import live_answer
-from holdfast.service.pages.run_rows import read_runs_page
-from holdfast.service.pages.run_sight import read_sight, seen_of
+from holdfast.service.pages.run_page import page_fingerprint, read_run_page
+from holdfast.service.pages.runs_page import read_runs_page
 from holdfast.service.remote_runs import fetch_record
 
 _DONE = {
-    "start": "The training is in the queue.",
-    "stop": "The run was asked to stop.",
-    "resume": "The run is in the queue again.",
+    "start": "Training is queued.",
+    "stop": "Stopping the run.",
+    "resume": "The run is queued again.",
 }
 
 
 def find_run(request: HttpRequest, job_id: int) -> Job:
-    """A run that this person may see; the others do not exist for them."""
+    """A run that this user may see; 404 for all others."""
     rows = Job.objects.visible_to(cast(User, request.user))
     found: Job = get_object_or_404(
         rows.select_related("owner", "team", "worker", "dataset", "parent", "trained_model"), pk=job_id
@@ -46,7 +46,7 @@ def find_run(request: HttpRequest, job_id: int) -> Job:
 @require_safe
 @login_required
 def show_runs(request: HttpRequest) -> HttpResponse:
-    """All runs that this person may see, the newest first."""
+    """All runs that this user may see, newest first."""
     return render(request, "pages/runs.html", {"page": read_runs_page(cast(User, request.user), request.GET)})
 
 
@@ -66,7 +66,7 @@ def live_runs(request: HttpRequest) -> HttpResponse:
 @require_safe
 @login_required
 def show_comparison(request: HttpRequest) -> HttpResponse:
-    """Compare the runs that ?ids=1,2,3 names, or that were chosen one by one in a list."""
+    """Compare the runs of ?ids=1,2,3, or those selected in the list."""
     parts = [part.strip() for given in request.GET.getlist("ids") for part in given.split(",")]
     ids = list(dict.fromkeys(int(part) for part in parts if part.isdecimal() and len(part) < 19))
     found = Job.objects.visible_to(cast(User, request.user)).select_related("dataset").in_bulk(ids[:MOST_RUNS])
@@ -79,18 +79,18 @@ def show_comparison(request: HttpRequest) -> HttpResponse:
 @login_required
 def show_run(request: HttpRequest, job_id: int) -> HttpResponse:
     """The whole page."""
-    return render(request, "pages/run.html", {"run": read_sight(find_run(request, job_id))})
+    return render(request, "pages/run.html", {"run": read_run_page(find_run(request, job_id))})
 
 
 @require_safe
 @login_required
 def live_run(request: HttpRequest, job_id: int) -> HttpResponse:
-    """The parts of the page that change, if any did."""
+    """The live parts of the page, if any changed."""
     job = find_run(request, job_id)
     return live_answer(
         request,
-        seen_of(job),
-        lambda: render_to_string("pages/run_parts.html", {"run": read_sight(job)}, request),
+        page_fingerprint(job),
+        lambda: render_to_string("pages/run_parts.html", {"run": read_run_page(job)}, request),
         is_done=job.state in leases.ENDED,
     )
 
@@ -98,42 +98,42 @@ def live_run(request: HttpRequest, job_id: int) -> HttpResponse:
 @require_POST
 @login_required
 def change_run(request: HttpRequest, job_id: int, action: str) -> HttpResponse:
-    """Start, stop or resume; a run that has moved on meanwhile is left as it is, and that is said."""
+    """Start, stop or resume, unless the state of the run has changed meanwhile."""
     job = find_run(request, job_id)
     act = {"start": leases.start, "stop": leases.ask_stop, "resume": leases.resume}[action]
     if act(job):
         messages.success(request, _DONE[action])
     else:
         job.refresh_from_db()
-        messages.warning(request, f"Nothing was changed: the run is {job.state}.")
+        messages.warning(request, f"Nothing changed: the run is {job.state}.")
     return redirect("run", job_id)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @login_required
 def delete_run(request: HttpRequest, job_id: int) -> HttpResponse:
-    """Ask whether the run is to go, then remove it with its folder."""
+    """Ask first, then delete the run with its folder."""
     job = find_run(request, job_id)
     if getattr(job, "trained_model", None):
-        messages.warning(request, "Its model is in the registry. Delete the model first.")
+        messages.warning(request, "This run has a model. Delete the model first.")
         return redirect("run", job_id)
     if request.method != "POST":
         return render(request, "pages/run_delete.html", {"job": job})
     try:
         if leases.delete(job):
-            messages.success(request, f"{job.name} was deleted.")
+            messages.success(request, f"Deleted {job.name}.")
             return redirect("runs")
-    except ProtectedError:  # it finished this moment
+    except ProtectedError:  # it finished just now
         return redirect("run-delete", job_id)
     job.refresh_from_db()
-    messages.warning(request, f"Nothing was deleted: the run is {job.state}. Stop it first.")
+    messages.warning(request, f"Not deleted: the run is {job.state}. Stop it first.")
     return redirect("run", job_id)
 
 
 @require_safe
 @login_required
 def retry_run(request: HttpRequest, job_id: int) -> HttpResponse:
-    """To the form, with the settings of this run in it."""
+    """Redirect to the form, filled with the settings of this run."""
     job = find_run(request, job_id)
     return HttpResponseRedirect(f"/runs/new?from={job.pk}")
 
@@ -141,12 +141,12 @@ def retry_run(request: HttpRequest, job_id: int) -> HttpResponse:
 @require_safe
 @login_required
 def show_report(request: HttpRequest, job_id: int) -> HttpResponse:
-    """The report that the run left, as it is."""
+    """The report of the run, as it was written."""
     path = find_run(request, job_id).folder / REPORT
     try:
         answer = HttpResponse(without_places(path.read_text("utf-8", "replace")))
     except OSError:
-        raise Http404("this run has left no report") from None
+        raise Http404("this run has no report") from None
     answer["Content-Security-Policy"] = REPORT_POLICY
     return answer
 
@@ -168,7 +168,7 @@ def download_model(request: HttpRequest, job_id: int) -> HttpResponseBase:
 @require_safe
 @login_required
 def show_evidence(request: HttpRequest, job_id: int, number: int, name: str) -> HttpResponse:
-    """One file of an attempt as plain text; of a long one the end."""
+    """One file of an attempt as plain text; only the end of a long one."""
     path = evidence_file(find_run(request, job_id).folder, number, name)
     if path is None:
         raise Http404("there is no such file")

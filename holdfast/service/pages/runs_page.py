@@ -1,6 +1,7 @@
-"""The list of runs: which rows a person asked for, each as one line. Drawn from rows alone, no folder is read."""
+"""The list of runs: the rows that match a filter, one line each. It is drawn from rows alone; no folder is read."""
 
 import datetime
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from django.contrib.auth.models import User
@@ -8,14 +9,13 @@ from django.core.paginator import Page, Paginator
 from django.db.models import Count, Q
 from django.http import QueryDict
 
+from holdfast.core.scores import final_score, metric_name, metric_value
 from holdfast.core.text import human_seconds
-from holdfast.runs.report.headline import metric_name
-from holdfast.service.jobs.models import Job, JobGoal, JobState, Shared
-from holdfast.service.pages.phases import phase_words
+from holdfast.service.jobs.job_wording import job_badge
+from holdfast.service.jobs.models import Job, JobState, Shared
 
 PAGE_ROWS = 50
 _STATES = tuple(state.value for state in JobState)
-_BEST_FIRST = ("accuracy", "micro_f1", "ndcg@10", "perplexity", "loss")
 _NOT_SHOWN = ("error",)
 
 
@@ -35,7 +35,7 @@ class RunRow:
     id: int
     name: str
     state: str
-    words: str  # the state as a person would say it
+    badge: str  # the state in a few words
     about: str  # task and model
     owner: str
     dataset: str
@@ -64,12 +64,12 @@ class RunsPage:
     text: str
     is_filtered: bool
     has_any: bool
-    query: str  # the filters as an address carries them, without the page
+    query: str  # the filters as a query string, without the page
     count: int
 
 
 def read_runs_page(user: User, asked: QueryDict) -> RunsPage:
-    """Find the rows; the number of queries does not depend on theirs."""
+    """Find the rows; the number of queries does not depend on how many there are."""
     state, owner, text = (
         asked.get("state", ""),
         asked.get("owner", ""),
@@ -92,7 +92,7 @@ def read_runs_page(user: User, asked: QueryDict) -> RunsPage:
             *(FilterChoice(one, f"{one} ({by_state.get(one, 0)})", one == state) for one in _STATES),
         ),
         owners=(
-            FilterChoice("", "everybody", owner_id is None),
+            FilterChoice("", "everyone", owner_id is None),
             *(
                 FilterChoice(str(key), name, key == owner_id)
                 for key, name in sorted(owners.items(), key=lambda one: one[1])
@@ -109,7 +109,7 @@ def read_runs_page(user: User, asked: QueryDict) -> RunsPage:
 
 
 def row_of(job: Job) -> RunRow:
-    """A row in the words of the list."""
+    """A job as the list shows it."""
     is_running = job.state == JobState.RUNNING
     base = job.request.get("model") if isinstance(job.request, dict) else ""
     steps = f"{job.step:,} of {job.steps:,}" if job.steps else ""
@@ -117,7 +117,7 @@ def row_of(job: Job) -> RunRow:
         id=job.pk,
         name=job.name,
         state=job.state,
-        words=state_words(job),
+        badge=job_badge(job),
         about=", ".join(str(part) for part in (job.task, base) if part),
         owner=job.owner.get_username(),
         dataset=job.dataset.name if job.dataset else "",
@@ -126,7 +126,7 @@ def row_of(job: Job) -> RunRow:
         step=job.step,
         steps=job.steps,
         left=human_seconds(job.eta_seconds) if is_running and job.eta_seconds else "",
-        score=score_words(job.metrics),
+        score=score_text(job.metrics),
         sentence=job.sentence,
         created=job.created,
         started=job.started,
@@ -136,33 +136,10 @@ def row_of(job: Job) -> RunRow:
     )
 
 
-def state_words(job: Job, phase: str | None = None) -> str:
-    """The state as a person would say it; in a phase that somebody knows better than the row."""
-    if job.state == JobState.RUNNING:
-        if job.stop_asked:
-            return "stopping"
-        if job.silent_since:
-            return "no word from it"
-        phase = job.phase if phase is None else phase
-        return phase_words(phase) if phase else "planning" if job.goal == JobGoal.PLAN else "running"
-    if job.state == JobState.QUEUED and job.goal == JobGoal.PLAN:
-        return "waits to be planned"
-    return {"queued": "waits for a machine", "planned": "planned, ready to start"}.get(job.state, job.state)
-
-
-def score_words(metrics: object) -> str:
-    """The figure that decides, from metrics by split or bare ones; empty when there is none."""
-    if not isinstance(metrics, dict):
-        return ""
-    for found in (metrics.get("test"), metrics.get("validation"), metrics):
-        if not isinstance(found, dict):
-            continue
-        for name in _BEST_FIRST:
-            value = found.get(name)
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                shown = f"{value:.3f}" if name in ("loss", "perplexity") else f"{value * 100:.1f} %"
-                return f"{shown} {metric_name(name)}"
-    return ""
+def score_text(metrics: Mapping[str, object]) -> str:
+    """The metric that decides, on the test split if there is one: "92.1% accuracy"; empty when there is none."""
+    found = final_score(metrics)
+    return f"{metric_value(found[1], found[2])} {metric_name(found[1])}" if found else ""
 
 
 def _found(visible: Shared, state: str, owner_id: int | None, text: str) -> Shared:
