@@ -16,8 +16,8 @@ from holdfast.core.errors import RequestError
 from holdfast.core.event_log import EventLog
 from holdfast.core.events import TreeSampled
 from holdfast.core.heartbeat import BeatWriter
-from holdfast.core.records import Outcome, Result, write_record
-from holdfast.core.runfolder import BEAT, OUTCOME, PLAN, REFUSED, RESULT, SAMPLES, SUPERVISOR_LOG, attempt_folder
+from holdfast.core.records import Outcome, Proof, Result, write_record
+from holdfast.core.runfolder import BEAT, OUTCOME, REFUSED, RESULT, SAMPLES, SUPERVISOR_LOG, attempt_folder
 from holdfast.runs.lease import HELD_BY_OTHER
 from holdfast.runs.state import read_state
 from holdfast.runs.wording import headline
@@ -28,6 +28,7 @@ from holdfast.service.jobs.job_state import live_fields, read_run, row_fields
 from holdfast.service.jobs.models import Job, TrainedModel, Worker
 from holdfast.service.object_store import StoreError
 from holdfast.service.replicator import FENCE
+from tests.service.folders import write_plan
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -171,9 +172,8 @@ def test_a_plan_waits_for_a_person(tmp_path, stage):
     planned = Stage(stage.folder, goal="plan")
 
     def plan(agent):
-        write_artifact(
-            stage.folder, PLAN, {"task": "classify", "settings": {"task": "classify"}, "proof": {"state": "skipped"}}
-        )
+        write_plan(stage.folder)
+        write_record(stage.folder, Proof(state="skipped"))
         return 0
 
     planned.acts = [plan]

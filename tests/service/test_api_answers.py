@@ -7,15 +7,19 @@ import os
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 
+import msgspec
 import pytest
 from django.test import AsyncClient, Client
 
-from holdfast.core.artifacts import write_artifact
+from holdfast.core.events import Noted
+from holdfast.core.records import RunPlan, read_record, write_record
 from holdfast.runs import story
 from holdfast.runs.support_bundle import pack_run
 from holdfast.service.jobs import limits
 from holdfast.service.jobs.models import Dataset, Job
+from tests.service.folders import log
 from tests.service.test_api_access import ERROR_FIELDS
 from tests.service.world import HUB_TOKEN, TRACKER_KEY
 
@@ -151,7 +155,7 @@ def test_attempts_come_with_their_causes_and_what_was_tried(world, ada):
     first, second = ada.get(f"/api/jobs/{world.job.pk}/attempts").json()["items"]
     assert (first["outcome"], first["slug"], first["confidence"]) == ("died", "openmp-duplicate", "proven")
     assert first["remedies"] == ["one thread"]
-    assert first["proof"][0]["source"] == "stderr"
+    assert first["proof"][0]["source"] == "log"
     assert "stacks/python-77.txt" in first["files"]
     assert (second["outcome"], second["rung"], second["step_reached"]) == ("finished", "one thread", 4)
     stack = ada.get(f"/api/jobs/{world.job.pk}/attempts/1/files/stacks/python-77.txt").json()
@@ -161,12 +165,12 @@ def test_attempts_come_with_their_causes_and_what_was_tried(world, ada):
 def test_events_are_given_from_where_the_last_answer_ended(world, ada):
     path = f"/api/jobs/{world.job.pk}/events?attempt=2"
     first = ada.get(path).json()
-    assert [event["event"] for event in first["items"]] == ["step"] * 4 + ["evaluated"]
+    assert [event["event"] for event in first["items"]] == ["step_done"] * 4 + ["evaluated"]
     file = world.job.folder / "attempts" / "02" / "events.jsonl"
     with file.open("a") as events:
-        events.write('{"event": "finished", "time": 10}\n{"event": "ha')
+        events.write('{"event": "unheard_of", "time": 10}\n{"event": "ha')
     later = ada.get(f"{path}&since={first['next']}").json()
-    assert [event["event"] for event in later["items"]] == ["finished"]
+    assert [event["was"] for event in later["items"]] == ["unheard_of"]
     assert ada.get(f"{path}&since={later['next']}").json()["items"] == []
 
 
@@ -178,16 +182,18 @@ def test_curves_and_figures_have_no_nan(world, ada):
 
 
 def test_no_answer_says_where_the_server_keeps_things(world, ada, home):
-    places = {"run": str(world.job.folder), "prepared": f"{world.job.folder}/prepared", "delimiter": "/"}
-    model = {"name": "minilm", "folder": "/home/worker/.cache/holdfast/models/minilm"}
-    write_artifact(world.job.folder, "plan.json", {"task": "classify", "settings": places, "model": model})
-    with (world.job.folder / "events.jsonl").open("a") as file:
-        file.write(json.dumps({"event": "phase", "time": 1.0, "words": f"reading {world.dataset.path}"}) + "\n")
-    plan = ada.get(f"/api/jobs/{world.job.pk}/plan").json()
-    assert plan["settings"] == {"run": "runs/1", "prepared": "runs/1/prepared", "delimiter": "/"}
-    assert plan["model"] == {"name": "minilm", "folder": "minilm"}
+    run = world.job.folder
+    plan = read_record(run, RunPlan)
+    settings = replace(plan.settings, run=str(run), prepared=f"{run}/prepared", options={"delimiter": "/"})
+    model = replace(plan.model, folder="/home/worker/.cache/holdfast/models/minilm")
+    write_record(run, msgspec.structs.replace(plan, settings=settings, model=model))
+    log(run / "events.jsonl", Noted(text=f"reading {world.dataset.path}"))
+    shown = ada.get(f"/api/jobs/{world.job.pk}/plan").json()
+    assert (shown["settings"]["run"], shown["settings"]["prepared"]) == ("runs/1", "runs/1/prepared")
+    assert shown["settings"]["options"] == {"delimiter": "/"}
+    assert shown["model"]["folder"] == "minilm"
     events = ada.get(f"/api/jobs/{world.job.pk}/events").json()["items"]
-    assert events[-1]["words"] == f"reading datasets/{world.dataset.pk}/bank.csv"
+    assert events[-1]["text"] == f"reading datasets/{world.dataset.pk}/bank.csv"
     for path in ("", "/plan", "/events", "/attempts", "/log", "/metrics"):
         assert str(home) not in ada.get(f"/api/jobs/{world.job.pk}{path}").content.decode()
 

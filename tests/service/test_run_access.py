@@ -100,7 +100,9 @@ def test_a_change_needs_a_token_of_the_page_and_a_post(home, ada):
 def test_a_run_that_has_moved_on_is_left_as_it_is_and_that_is_said(home, ada, page):
     job = make_job(ada, "finished")
     answer = page.post(f"/runs/{job.pk}/start", follow=True)
-    assert b"Nothing was changed: the run is finished" in answer.content
+    assert 'class="notice warn" role="status" data-flash' in answer.content.decode()
+    job.refresh_from_db()
+    assert job.state == "finished"
 
 
 def test_deleting_asks_first_and_takes_the_folder_along(home, ada, page, django_capture_on_commit_callbacks):

@@ -8,8 +8,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from holdfast.core import events as ev
 from holdfast.service.jobs.models import Job
-from tests.service.folders import STATES, make_job
+from tests.service.folders import STATES, log, make_job
 from tests.service.markup import faults_of
 
 pytestmark = pytest.mark.django_db
@@ -22,8 +23,7 @@ def test_live_parts_come_once_and_stop_when_the_run_has_ended(home, ada, page):
     again = page.get(f"/runs/{job.pk}/live", headers={"If-None-Match": first["ETag"]})
     assert again.status_code == 304
     assert not again.content
-    with (job.folder / "attempts" / "01" / "events.jsonl").open("a") as file:
-        file.write('{"event": "step", "time": 1.0, "step": 41, "loss": 0.1}\n')
+    log(job.folder / "attempts" / "01" / "events.jsonl", ev.StepDone(step=41, loss=0.1))
     changed = page.get(f"/runs/{job.pk}/live", headers={"If-None-Match": first["ETag"]})
     assert changed.status_code == 200
     Job.objects.filter(pk=job.pk).update(state="finished", ended=timezone.now())

@@ -1,16 +1,20 @@
 """A small world for tests of the API: four people, a team, and one of everything, with a run folder written by hand."""
 
-import json
 from dataclasses import dataclass, field
 
 from django.contrib.auth.models import Group, User
 from django.test import Client
 
+from holdfast.core import events as ev
 from holdfast.core.artifacts import write_artifact
+from holdfast.core.evidence import Diagnosis, Passage
+from holdfast.core.plan import Remedy
+from holdfast.core.records import AttemptStart, Outcome, Result, write_record
 from holdfast.service.jobs.api_tokens import make_token
 from holdfast.service.jobs.models import ApiToken, Dataset, Hook, Job, Secret, TrainedModel, Worker
 from holdfast.service.jobs.notices import make_hook
 from holdfast.service.jobs.secrets import keep_secret
+from tests.service.folders import log, write_plan
 
 PASSWORD = "a long enough one"
 HUB_TOKEN = "hf_" + "Zq3" * 11
@@ -74,18 +78,20 @@ def write_run(run):
     """A run that failed once, was helped, and finished."""
     run.mkdir(parents=True)
     write_artifact(run, "request.json", {"kind": "train", "data": "/somewhere/bank.csv"})
-    write_artifact(run, "plan.json", {"task": "classify", "choices": {"lr": {"value": 1e-4, "because": "as asked"}}})
+    write_plan(run)
     write_artifact(run, "metrics.json", {"test": {"accuracy": 0.9}, "validation": {"accuracy": float("nan")}})
-    write_artifact(run, "result.json", {"state": "finished", "sentence": "finished", "seconds": 3.0})
-    lines(run / "events.jsonl", [{"event": "phase", "time": 1.0, "phase": "survey", "words": f"with {HUB_TOKEN}"}])
+    write_record(run, Result(state="finished", exit_code=0, sentence="", attempts=2, seconds=3.0))
+    log(run / "events.jsonl", ev.Noted(text=f"with {HUB_TOKEN}"))
     attempt(run, 1, "died", 2, f"it died; the log said HF_TOKEN={HUB_TOKEN}")
     attempt(run, 2, "finished", 4, "")
-    diagnosis = {
-        "slug": "openmp-duplicate", "title": "two OpenMP runtimes", "confidence": "proven",
-        "because": [{"source": "stderr", "line": 3, "text": f"OMP: Error #15 {HUB_TOKEN}"}],
-        "remedies": [{"title": "one thread", "change": {"threads": 1}}],
-    }  # fmt: skip
-    write_artifact(run / "attempts" / "01", "diagnosis.json", diagnosis)
+    diagnosis = Diagnosis(
+        slug="openmp-duplicate",
+        title="two OpenMP runtimes",
+        confidence="proven",
+        because=(Passage("log", 3, f"OMP: Error #15 {HUB_TOKEN}"),),
+        remedies=(Remedy("one thread", {"threads": 1}),),
+    )
+    write_record(run / "attempts" / "01", diagnosis)
     (run / "attempts" / "01" / "stacks").mkdir()
     (run / "attempts" / "01" / "stacks" / "python-77.txt").write_text("Thread 1\n  File loop.py, line 3\n")
     (run / "model").mkdir()
@@ -93,18 +99,17 @@ def write_run(run):
     (run / "model" / "model.safetensors").write_bytes(bytes(range(256)) * 8000)
 
 
-def attempt(run, number, outcome, reached, sentence):
+def attempt(run, number, outcome, reached, cause):
     folder = run / "attempts" / f"{number:02d}"
     folder.mkdir(parents=True)
-    write_artifact(folder, "rung.json", {"rung": "one thread" if number > 1 else "", "because": "it helps"})
-    about = {"outcome": outcome, "sentence": sentence, "step_reached": reached, "started": 1.7e9, "seconds": 1.5}
-    write_artifact(folder, "outcome.json", {"number": number, "noticed_after_seconds": None, **about})
-    steps = [{"event": "step", "time": 2.0 + step, "step": step, "loss": 1 / (step + 1)} for step in range(reached)]
-    lines(
-        folder / "events.jsonl", [*steps, {"event": "evaluated", "time": 9.0, "step": reached, "metrics": {"f1": 0.5}}]
+    remedy = "one thread" if number > 1 else ""
+    slug = "openmp-duplicate" if outcome == "died" else None
+    write_record(folder, AttemptStart(number=number, rung=remedy, started=1.7e9))
+    known = {"rung": remedy, "sentence": cause, "diagnosis": slug, "step_reached": reached}
+    write_record(folder, Outcome(number=number, outcome=outcome, started=1.7e9, seconds=1.5, **known))
+    log(
+        folder / "events.jsonl",
+        *(ev.StepDone(time=2.0 + step, step=step, loss=1 / (step + 1)) for step in range(reached)),
+        ev.Evaluated(time=9.0, step=reached, metrics={"f1": 0.5}),
     )
     (folder / "output.log").write_text(f"loading\nWANDB_API_KEY={TRACKER_KEY}\nlogged in with {HUB_TOKEN}\nstep 1\n")
-
-
-def lines(path, events):
-    path.write_text("".join(json.dumps(event) + "\n" for event in events))
