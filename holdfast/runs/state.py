@@ -13,12 +13,10 @@ whether somebody works on the run, as `is_supervised`. A file that is missing, h
 
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from holdfast.core import events as ev
@@ -26,14 +24,12 @@ from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.event_log import EventTail, find_last
 from holdfast.core.evidence import Decision, Diagnosis
-from holdfast.core.plan import Reason
 from holdfast.core.records import AttemptStart, Outcome, read_record
 from holdfast.core.runfolder import (
     DATASET,
     DOCTOR,
     EVENTS,
     MACHINE,
-    MANIFEST,
     METRICS,
     MISJUDGED,
     OUTPUT,
@@ -43,302 +39,33 @@ from holdfast.core.runfolder import (
     SAMPLES,
     SETTINGS,
     attempt_folders,
-    model_folder,
 )
-from holdfast.logs.log_lines import clean_lines
 from holdfast.runs.earlier_attempts import is_left_running
-from holdfast.runs.nodes import MachineWatch, NodeStatus
+from holdfast.runs.nodes import MachineWatch
 from holdfast.runs.plan_view import plan_view
 from holdfast.runs.run_path import require_run
+from holdfast.runs.state_values import AttemptEnd, AttemptState, Curves, Records, RunState
 from holdfast.supervisor.ends import read_ranks
 from holdfast.supervisor.outcome import newest_beat
 
-State = Literal["preparing", "proving", "waiting", "training", "finished", "failed", "stopped"]
-AttemptEnd = Literal["running", "finished", "died", "hung", "stopped", "interrupted"]
-ENDED = frozenset({"finished", "failed", "stopped"})
+__all__ = [
+    "AttemptState",
+    "Records",
+    "RunReader",
+    "RunState",
+    "apply",
+    "fold",
+    "new_events",
+    "peak_bytes",
+    "read_request",
+    "read_state",
+    "read_whole_state",
+    "watch",
+]
 
 _MOST_POINTS = 4000  # of one curve; a chart draws 500
-_RECENT_STEPS = 50  # from which the speed of now is measured
-_SMOOTH = 0.9
 _RECENT_BYTES = 1 << 19  # of the newest attempt's events, where only the present is asked for
-_TAIL_BYTES = 16_384
 _WATCH_SECONDS = 0.5
-
-
-class Curves:
-    """Numbers over the steps of all attempts. Grows in place; long ones are thinned evenly.
-
-    A step that a later attempt did again counts once.
-    """
-
-    def __init__(self) -> None:
-        self.steps: dict[int, ev.StepDone | ev.Logged] = {}  # by how many steps were done
-        self.evaluations: dict[int, dict[str, float]] = {}
-        self.smoothed: deque[float] = deque(maxlen=500)  # recent losses
-        self.evaluation_seconds = 0.0
-        self._every, self._newest = 1, 0
-        self._recent: deque[tuple[int, float]] = deque(maxlen=_RECENT_STEPS)
-        self._step_at = 0.0
-        self._speed: float | None = None
-        self._has_steps = False
-
-    @property
-    def seconds_per_step(self) -> float | None:
-        """The speed of now; after a pause, that of before it until two more steps are done."""
-        if len(self._recent) >= 2:
-            (first, began), (last, ended) = self._recent[0], self._recent[-1]
-            if last > first and ended > began:
-                self._speed = (ended - began) / (last - first)
-        return self._speed
-
-    def losses(self) -> list[tuple[int, float]]:
-        """Loss by step."""
-        return [(step, loss) for step, event in sorted(self.steps.items()) if (loss := loss_of(event)) is not None]
-
-    def add_step(self, event: ev.StepDone | ev.Logged) -> None:
-        """Take one step, or what a script's trainer logged of it."""
-        done = event.step + isinstance(event, ev.StepDone)  # the engine counts from 0
-        loss = loss_of(event)
-        if loss is None and isinstance(event, ev.Logged):
-            return
-        if self._newest % self._every:
-            self.steps.pop(self._newest, None)  # it was kept only as the newest
-        self.steps[done], self._newest = event, done
-        if loss is not None:
-            before = self.smoothed[-1] if self.smoothed else loss
-            self.smoothed.append(loss if isinstance(event, ev.Logged) else _SMOOTH * before + (1 - _SMOOTH) * loss)
-        if isinstance(event, ev.StepDone):
-            self._has_steps, self._step_at = True, event.time
-            self._recent.append((done, event.time))
-        if len(self.steps) > _MOST_POINTS:
-            self._every *= 2
-            self.steps = {step: one for step, one in self.steps.items() if step % self._every == 0 or step == done}
-
-    def add_evaluation(self, step: int, metrics: Mapping[str, object], at: float) -> None:
-        """Take the metrics of one evaluation."""
-        numbers = {name: float(value) for name, value in metrics.items() if _is_number(value)}
-        if numbers:
-            self.evaluations[step] = self.evaluations.get(step, {}) | numbers
-        if self._step_at:
-            self.evaluation_seconds = max(0.0, at - self._step_at)
-        self.pause()
-
-    def see_step(self, step: int, at: float) -> None:
-        """Take a step that was only seen from outside, as of a script that reports none."""
-        if step and not self._has_steps and (not self._recent or step > self._recent[-1][0]):
-            self._recent.append((step, at))
-
-    def pause(self) -> None:
-        """The time until the next step is not a step's."""
-        self._recent.clear()
-
-
-class AttemptState(Struct, frozen=True, kw_only=True):
-    """Where one attempt is, or how it went."""
-
-    number: int
-    folder: Path
-    outcome: AttemptEnd = "running"
-    remedy: str = ""  # title of the fallback it tries; empty for the plan as requested
-    reason: Reason | None = None
-    changes: Mapping[str, Any] = {}  # everything that differs from the plan as requested
-    phase: str = ""
-    step: int = 0
-    steps: int = 0
-    first_step: int | None = None  # None until it trains
-    epoch_steps: int = 0
-    processes: int = 1  # that share each step
-    resumed: ev.Resumed | ev.StartedOver | None = None
-    saved_step: int | None = None
-    is_disk_full: bool = False  # nothing could be saved since `saved_step`
-    checkpoint_problems: tuple[ev.Event, ...] = ()
-    weights: ev.WeightsChecked | None = None  # the newest check
-    quiet: ev.Quiet | None = None  # no progress for a while
-    activity: Any = None  # what its processes do
-    resident_bytes: int | None = None
-    peak_bytes: int | None = None
-    memory: tuple[tuple[float, int], ...] = ()  # time and resident bytes
-    started: float | None = None
-    ended: float | None = None
-    noticed_after_seconds: float | None = None
-    cause: Any = None
-    slug: str | None = None
-    diagnosis: Diagnosis | None = None
-    decision: Decision | None = None  # what followed
-    exit_code: int | None = None
-
-    @property
-    def is_running(self) -> bool:
-        """Whether its processes run."""
-        return self.outcome == "running"
-
-    @property
-    def is_failed(self) -> bool:
-        """Whether it ended by a fault."""
-        return self.outcome in ("died", "hung")
-
-    @property
-    def seconds(self) -> float | None:
-        """How long it ran."""
-        return self.ended - self.started if self.started is not None and self.ended is not None else None
-
-    def tail(self, lines: int = 30) -> str:
-        """The last lines of what it printed."""
-        try:
-            with (self.folder / OUTPUT).open("rb") as file:
-                file.seek(0, 2)
-                file.seek(max(0, file.tell() - _TAIL_BYTES))
-                text = file.read().decode(errors="replace")
-        except OSError:
-            return ""
-        # A progress bar draws over itself; only what stayed on screen is worth keeping.
-        kept = [line for _, line in clean_lines(enumerate(text.replace("\r\n", "\n").split("\n"), start=1))]
-        return "\n".join(kept[-lines:]).strip("\n")
-
-
-class Records(Struct, frozen=True, kw_only=True):
-    """What the run's folder holds besides events: one value for each file, empty where it is missing."""
-
-    request: Mapping[str, Any] = {}
-    machine: Mapping[str, Any] = {}
-    dataset: Mapping[str, Any] = {}
-    plan: Mapping[str, Any] = {}
-    doctor: Mapping[str, Any] = {}
-    metrics: Mapping[str, Any] = {}
-    misjudged: Mapping[str, Any] = {}
-    result: Mapping[str, Any] = {}
-
-
-class RunState(Struct, frozen=True, kw_only=True):
-    """Where a run is, or how it ended. The first block is folded from events, the second read from files."""
-
-    folder: Path
-    attempts: tuple[AttemptState, ...] = ()
-    stage: str = ""  # of the pipeline, before the first attempt
-    stage_since: float | None = None
-    working: ev.Working | None = None  # how far that stage is
-    waiting: ev.MachinesAwaited | ev.LeaderAwaited | None = None
-    history: tuple[ev.Event, ...] = ()  # what happened, without what comes by the thousand
-    is_stopping: bool = False
-    curves: Curves = field(default_factory=Curves)
-
-    records: Records = Records()
-    is_supervised: bool = True
-    is_orphaned: bool = False  # its processes run on without a supervisor
-    nodes: tuple[NodeStatus, ...] = ()  # where several machines take part
-
-    @property
-    def attempt(self) -> AttemptState | None:
-        """The newest attempt."""
-        return self.attempts[-1] if self.attempts else None
-
-    @property
-    def state(self) -> State:
-        """Where it is, in a word."""
-        if not self.is_supervised and not self.is_orphaned:
-            known = self.records.result.get("state")
-            return known if known in ENDED else "failed" if self.records.result else "stopped"
-        if self.waiting:
-            return "waiting"
-        if self.attempts:
-            return "training"
-        return "proving" if self.stage == "prove" else "preparing"
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether nothing of it runs any more."""
-        return self.state in ENDED
-
-    @property
-    def phase(self) -> str:
-        """What the training process does: of an attempt that runs, or was the last to be stopped."""
-        return self.attempt.phase if self.attempt and self.state in ("training", "stopped") else ""
-
-    @property
-    def step(self) -> int:
-        """The last step done. While an attempt loads, it is where the one before was."""
-        return next((attempt.step for attempt in reversed(self.attempts) if attempt.step), 0)
-
-    @property
-    def steps(self) -> int:
-        """How many steps the run has; 0 where that is not known."""
-        return next((attempt.steps for attempt in reversed(self.attempts) if attempt.steps), 0)
-
-    @property
-    def saved_step(self) -> int | None:
-        """The newest checkpoint."""
-        return next((one.saved_step for one in reversed(self.attempts) if one.saved_step is not None), None)
-
-    @property
-    def loss(self) -> float | None:
-        """The recent loss, smoothed over steps."""
-        return self.curves.smoothed[-1] if self.curves.smoothed else None
-
-    @property
-    def metrics(self) -> Mapping[str, Any]:
-        """Of the finished model by split; before that those of the newest evaluation."""
-        newest = max(self.curves.evaluations, default=None)
-        return self.records.metrics or (self.curves.evaluations[newest] if newest is not None else {})
-
-    @property
-    def processes(self) -> int:
-        """How many processes share each step."""
-        return self.attempt.processes if self.attempt else int(self.records.request.get("processes") or 1)
-
-    @property
-    def is_training(self) -> bool:
-        """Whether an attempt runs now."""
-        return self.state == "training" and self.attempt is not None and self.attempt.is_running
-
-    @property
-    def steps_per_second(self) -> float | None:
-        """The speed of now."""
-        per_step = self.curves.seconds_per_step
-        return 1 / per_step if per_step and self.is_training else None
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Steps and evaluations still to come, at the speed of now."""
-        per_step, attempt = self.curves.seconds_per_step, self.attempt
-        if not per_step or not attempt or not self.is_training or self.step >= self.steps:
-            return None  # what is left then is a last evaluation, and writing the model
-        left, evaluation = self.steps - self.step, self.curves.evaluation_seconds
-        evaluations = left // attempt.epoch_steps if attempt.epoch_steps else 0
-        return left * per_step + (evaluations + 2) * evaluation  # at the end validation and test
-
-    @property
-    def seconds(self) -> float:
-        """How long all attempts took together."""
-        known = self.records.result.get("seconds")
-        return float(known) if _is_number(known) else sum(one.seconds or 0.0 for one in self.attempts)
-
-    @property
-    def is_command(self) -> bool:
-        """Whether someone else's command is supervised, not our own training."""
-        return self.records.request.get("kind") == "command" or bool(self.records.request.get("command"))
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """The settings of the newest attempt that has any, or those of the plan."""
-        found = (read_artifact(attempt.folder / SETTINGS) for attempt in reversed(self.attempts))
-        return next((one for one in found if one.get("task")), self.records.plan.get("settings") or {})
-
-    @property
-    def task(self) -> str:
-        """What is trained; empty for a command."""
-        known = (self.settings, self.records.dataset, self.records.result)
-        return next((str(one["task"]) for one in known if one.get("task")), "")
-
-    @property
-    def manifest(self) -> Mapping[str, Any]:
-        """What was prepared of the data."""
-        prepared = self.settings.get("prepared")
-        return read_artifact(Path(prepared) / MANIFEST) if prepared else {}
-
-    @property
-    def has_model(self) -> bool:
-        """Whether the folder holds a finished model."""
-        return any(model_folder(self.folder).rglob("*.safetensors"))
 
 
 def fold(events: Iterable[ev.Event], records: Records = Records(), folder: Path = Path()) -> RunState:  # noqa: B008
@@ -638,12 +365,6 @@ class RunReader:
         return attempt
 
 
-def loss_of(event: ev.StepDone | ev.Logged) -> float | None:
-    """The loss of a step, where it is known."""
-    loss = event.loss if isinstance(event, ev.StepDone) else event.values.get("loss")
-    return float(loss) if _is_number(loss) else None
-
-
 def peak_bytes(attempt: Path) -> int | None:
     """The most memory that the processes of an attempt were seen to hold."""
     seen = (
@@ -713,7 +434,3 @@ def new_events(tail: EventTail) -> Iterator[ev.Event]:
     """All that was added to a file since the last call."""
     while found := tail.read():
         yield from found
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value == value  # NaN differs from itself
