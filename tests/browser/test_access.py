@@ -77,7 +77,7 @@ def open_page(browser, live_server, user, **how):
         pytest.param(390, "light", marks=pytest.mark.full),
     ],
 )
-def test_no_page_has_a_serious_fault_or_is_wider_than_its_window(browser, live_server, places, width, scheme):
+def test_pages_are_accessible_and_fit_the_window(browser, live_server, places, width, scheme):
     axe = pytest.importorskip("axe_playwright_python.base", reason="axe is not installed").AXE_FILE_PATH.read_text()
     user, paths, _ = places
     viewport = {"width": width, "height": 900}
@@ -96,7 +96,7 @@ def test_no_page_has_a_serious_fault_or_is_wider_than_its_window(browser, live_s
     page.context.close()
 
 
-def test_the_first_key_leads_past_the_menu_and_every_control_shows_its_focus(browser, live_server, places):
+def test_skip_link_comes_first_and_focus_is_visible(browser, live_server, places):
     user, _, jobs = places
     page = open_page(browser, live_server, user)
     page.goto(f"{live_server.url}/runs/{jobs['planned'].pk}")
@@ -114,7 +114,7 @@ def test_the_first_key_leads_past_the_menu_and_every_control_shows_its_focus(bro
     page.context.close()
 
 
-def test_live_parts_change_without_a_reload_and_leave_alone_what_a_reader_does(browser, live_server, places):
+def test_live_parts_update_without_disturbing_the_reader(browser, live_server, places):
     user, _, jobs = places
     job = jobs["running"]
     page = open_page(browser, live_server, user)

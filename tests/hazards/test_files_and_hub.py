@@ -18,7 +18,7 @@ def disk(free_bytes, role="output", **more):
     return Disk(role=role, path="/data", free_bytes=free_bytes, total_bytes=500 * GIGABYTE, **more)
 
 
-def test_a_nearly_full_disk_is_a_warning_and_a_full_one_stops_the_run():
+def test_nearly_full_disk_warns_full_disk_blocks():
     assert disk_full.invited_by(MachineFacts(disks=(disk(40 * GIGABYTE),)), Plan()) is None
     assert disk_full.invited_by(MachineFacts(disks=(disk(2 * GIGABYTE),)), Plan()).severity == "warning"
     full = disk_full.invited_by(MachineFacts(disks=(disk(GIGABYTE // 10, role="cache"),)), Plan())
@@ -26,7 +26,7 @@ def test_a_nearly_full_disk_is_a_warning_and_a_full_one_stops_the_run():
     assert "the model cache" in full.seen
 
 
-def test_a_folder_that_cannot_be_written_to_is_told_with_what_to_do_about_that_one():
+def test_unwritable_folder_gets_its_own_remedy():
     disks = (disk(GIGABYTE), disk(GIGABYTE, role="cache", is_writable=False))
     invited = permission_denied.invited_by(MachineFacts(disks=disks), Plan())
     assert "/data" in invited.seen

@@ -91,7 +91,7 @@ def test_an_openmp_conflict_is_no_protobuf_clash():
     assert invitation("abseil-mutex", conflicts=(openmp("torch 2.8.0", "faiss-cpu 1.12.0"),)) is None
 
 
-def test_numpy_2_with_an_old_torch_blocks_and_with_a_new_one_does_not():
+def test_numpy_2_blocks_only_with_old_torch():
     invited = invitation("numpy-abi", distributions={"numpy": "2.1.0", "torch": "2.2.2+cpu"})
     assert invited is not None
     assert invited.severity == "blocker"
@@ -138,14 +138,14 @@ def test_malware_blocks():
     assert invitation("package-malicious", distributions={"lightning": "2.6.6"}) is None
 
 
-def test_more_workers_than_processors_is_seen_with_a_number_that_fits():
+def test_too_many_workers_suggests_a_fitting_number():
     invited = invitation("thread-oversubscription", Plan(loader_workers=30), cpu_count=2)
     assert invited is not None
     assert invited.remedies[0].change == {"loader_workers": 2}
     assert invitation("thread-oversubscription", Plan(loader_workers=2), cpu_count=2, cpu_count_physical=2) is None
 
 
-def test_the_tokenizers_guard_is_off_only_when_the_variable_says_true():
+def test_tokenizers_guard_is_off_only_if_variable_is_true():
     def variable(value: str) -> Variable:
         return Variable(name="TOKENIZERS_PARALLELISM", value=value, effect="")
 
@@ -153,7 +153,7 @@ def test_the_tokenizers_guard_is_off_only_when_the_variable_says_true():
     assert invitation("tokenizers-fork", variables=(variable("false"),)) is None
 
 
-def test_a_mac_that_forks_is_warned_and_one_that_spawns_is_not():
+def test_forking_mac_is_warned_spawning_mac_is_not():
     assert invitation("fork-objc", Plan(start_method="fork"), os="macos") is not None
     assert invitation("fork-objc", os="macos", start_method="spawn") is None
     assert invitation("fork-objc", Plan(start_method="fork"), os="linux") is None
@@ -179,7 +179,7 @@ def test_a_cpu_plan_beside_a_gpu_is_told():
     assert invitation("slow-cpu-training", gpus=gpus, distributions=distributions) is None
 
 
-def test_no_gpu_is_told_of_a_machine_and_not_of_a_folder():
+def test_missing_gpu_is_reported_for_machines_only():
     distributions = {"torch": "2.13.0"}
     assert invitation("slow-cpu-training", cpu_count=8, distributions=distributions).severity == "note"
     assert invitation("slow-cpu-training", distributions=distributions) is None

@@ -23,7 +23,7 @@ def test_no_page_is_left_of_a_hazard_that_is_gone():
     assert {path.name for path in PAGES.glob("*.md")} == set(pages())
 
 
-def test_a_new_hazard_begins_as_a_skeleton_and_takes_no_name_twice(tmp_path):
+def test_new_hazard_is_a_skeleton_with_a_unique_name(tmp_path):
     (tmp_path / "tools").mkdir()
     (tmp_path / "holdfast" / "hazards").mkdir(parents=True)
     tool = shutil.copy(TOOL, tmp_path / "tools")

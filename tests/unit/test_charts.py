@@ -43,7 +43,7 @@ def test_many_bars_do_not_leave_the_tile():
     assert max(tops) + 9 < TILE_HEIGHT
 
 
-def test_ten_times_as_many_rows_are_the_same_way_along_a_logarithmic_axis():
+def test_logarithmic_axis_spaces_powers_of_ten_equally():
     curve = Curve("time", ((1_000.0, 1.0), (31_622.8, 31.6228), (1_000_000.0, 1_000.0)))
     text = line_chart("Time", "rows", "seconds", [curve], ROWS, {1.0: "1 s", 1_000.0: "1,000 s"})
     points = re.search(r'class="line c0".*? d="M([\d. ]+)L([\d. ]+)L([\d. ]+)"', text)
@@ -62,7 +62,7 @@ def test_growth_is_drawn_beside_a_straight_proportion():
     assert growth_charts({}) == {}
 
 
-def test_a_tile_says_what_was_measured_and_is_left_out_where_nothing_was():
+def test_tile_without_figures_is_omitted():
     runs = newest_runs(
         [line("bare", f"{way}: {what}", "% of n", 50.0, 46) for what in ("finished", "same weights") for way in WAYS]
         + [line("healthy", "healthy runs that were killed", "runs", 0, 220)]

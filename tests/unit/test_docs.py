@@ -47,7 +47,7 @@ class TestEveryPage:
                     _parse(words)
                 _check_make_and_pip(command)
 
-    def test_its_commands_are_run_by_a_test_or_it_says_why_not(self, page):
+    def test_commands_are_run_by_a_test_or_excused(self, page):
         untold = []
         for block in blocks_of(page):
             if block.run_by:

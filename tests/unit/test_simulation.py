@@ -28,7 +28,7 @@ def test_without_failures_only_saving_costs():
     assert useful_share(1e-12, 60.0, COSTS) == pytest.approx(60.0 / 60.5)
 
 
-def test_what_is_lost_at_a_failure_is_half_an_interval_the_write_and_the_restart():
+def test_failure_costs_half_an_interval_write_and_restart():
     between = 100_000.0
     assert 1 - useful_share(1 / between, 60.0, FREE) == pytest.approx(30.0 / between, rel=0.01)
     dear = Costs(save=0.0, write=20.0, restart=50.0)
@@ -56,13 +56,13 @@ def test_no_other_interval_is_better_than_the_best_one(between):
     assert best == pytest.approx(math.sqrt(2 * COSTS.save * between), rel=0.1)  # Young's rule
 
 
-def test_the_published_rates_are_a_failure_in_some_months_for_a_machine():
+def test_published_failure_rates_are_plausible():
     assert [round(one.days_a_machine) for one in PUBLISHED] == [264, 154, 71]
     hours_of_16_384_cards = PUBLISHED[0].days_a_machine * 24 / 2_048
     assert hours_of_16_384_cards == pytest.approx(3.1, abs=0.1)  # as the paper says of its run
 
 
-def test_measured_costs_are_read_from_the_newest_lines_and_others_are_called_assumed():
+def test_unmeasured_costs_are_marked_as_assumed():
     old = Line("2026-01-01", "aaaaaaa", "a machine", "restart minilm", "new process", "seconds", 40.0, 5)
     new = Line("2026-01-02", "bbbbbbb", "a machine", "restart minilm", "new process", "seconds", 20.0, 5)
     costs, inputs = read_inputs([old, new])

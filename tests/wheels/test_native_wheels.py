@@ -67,7 +67,7 @@ def unpack(shelf: Path, system: str, wheel: str, into: Path) -> Path:
 
 
 @pytest.mark.parametrize(("system", "wheel"), CASES)
-def test_a_wheel_carries_and_asks_for_what_is_known_of_it(shelf, tmp_path, system, wheel):
+def test_wheel_provides_and_requires_known_libraries(shelf, tmp_path, system, wheel):
     expected = EXPECTED[system][wheel]
     report = survey_folder(unpack(shelf, system, wheel, tmp_path), homebrew=False)
     assert f"{report.os}-{report.arch}" == system
@@ -113,7 +113,7 @@ def test_torchless_pairs_of_real_wheels_are_judged_as_known(shelf, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="needs this system's own loader")
-def test_the_real_loader_of_linux_loads_the_copies_that_the_model_says(shelf, tmp_path):
+def test_linux_loader_loads_the_predicted_copies(shelf, tmp_path):
     for wheel in EXPECTED["linux-x86_64"]:
         unpack(shelf, "linux-x86_64", wheel, tmp_path)
     asking: dict[str, list[str]] = {}

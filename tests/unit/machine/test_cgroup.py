@@ -55,7 +55,7 @@ def test_the_smallest_limit_of_all_parents_counts(lay_out):
     assert cpu_quota(root) is None
 
 
-def test_version_1_with_the_host_path_in_a_container_without_a_namespace(lay_out):
+def test_cgroup_v1_host_path_in_a_container(lay_out):
     root = lay_out(
         {
             "proc/self/mountinfo": V1_MOUNTS.format(shows="/docker/abc"),

@@ -47,7 +47,7 @@ def test_broken_records_are_reported_and_stop_nothing(tmp_path):
     ]
 
 
-def test_what_an_uninstall_left_behind_matters_only_when_nothing_replaced_it(tmp_path):
+def test_uninstall_leftovers_matter_only_without_replacement(tmp_path):
     (tmp_path / "~umpy-2.0.dist-info").mkdir()
     assert len(read_distributions([tmp_path]).oddities) == 1
     install(tmp_path, "numpy", "2.4.6")

@@ -77,7 +77,7 @@ def test_processes_of_others_are_listed_without_ourselves():
     )
 
 
-def test_an_apple_gpu_shares_the_machines_memory_and_m2_has_no_bf16():
+def test_apple_gpu_shares_memory_and_m2_lacks_bf16():
     (m2,) = gpu.read_apple_gpus(json.dumps(M2_PRO), 32 << 30)
     assert m2 == Gpu(name="Apple M2 Pro (19 cores)", kind="mps", memory_bytes=32 << 30)
     assert gpu.read_apple_gpus(json.dumps(M2_PRO).replace("M2", "M4"), 0)[0].has_bf16

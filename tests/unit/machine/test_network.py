@@ -22,7 +22,7 @@ def test_the_network_of_an_address_is_found_by_name():
     assert network_towards("no-such-machine.invalid") == ""
 
 
-def test_a_name_that_leads_back_to_the_machine_itself_stands_for_its_main_network(monkeypatch):
+def test_loopback_name_resolves_to_the_main_network(monkeypatch):
     networks = {"lo": [SimpleNamespace(address="127.0.0.1")], "eth0": [SimpleNamespace(address="10.1.2.3")]}
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: networks)
     ways = {"node-1": "127.0.0.1", network._ANYWHERE: "10.1.2.3"}  # as Debian has it in /etc/hosts

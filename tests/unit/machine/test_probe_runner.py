@@ -23,7 +23,7 @@ def test_answers_become_facts_with_their_sources():
     assert facts.sources == {"os": "sys.platform", "arch": "uname"}
 
 
-def test_a_probe_that_breaks_is_unanswered_and_the_others_go_on():
+def test_broken_probe_does_not_stop_the_others():
     probes = (
         Probe("chip", raises(ValueError("no such line"))),
         Probe("power", raises(Unanswerable("pmset is not on the PATH"))),
@@ -59,7 +59,7 @@ def test_a_probe_that_does_not_come_back_is_given_up():
     assert waits[0] == ["reading disks"]
 
 
-def test_one_probe_may_fill_several_facts_and_admit_what_is_odd():
+def test_one_probe_fills_several_facts_and_reports_oddities():
     value = {"conflicts": (), "openmp_runtimes": ("torch: libomp",), "unanswered": ["a.so: cut off"], "report": 42}
     asking = ProbeRunner(
         (Probe("native", lambda: Answer(value, "files"), fills=("conflicts", "openmp_runtimes")),)

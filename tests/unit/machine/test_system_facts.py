@@ -67,7 +67,7 @@ def test_containers_leave_marks(tmp_path):
     assert system.probe_in_container(tmp_path, {}).source == "/.dockerenv exists"
 
 
-def test_flags_that_decide_kernels_are_picked_on_every_make_of_cpu():
+def test_kernel_flags_are_read_on_every_cpu_make():
     assert read_flags(XEON) == ("amx_bf16", "amx_tile", "avx", "avx2", "avx512f", "f16c", "fma", "sse4_2")
     assert {"atomics", "bf16", "sve"} <= set(read_flags(GRAVITON))
     assert read_flags("") == ()

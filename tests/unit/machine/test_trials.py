@@ -71,7 +71,7 @@ def test_a_child_that_had_to_be_killed_hung():
     assert (trial.outcome, trial.detail) == ("hang", "no answer within 5 s before Python reached its first line")
 
 
-def test_a_child_that_ended_early_is_an_error_with_its_last_words():
+def test_child_that_ended_early_is_an_error_with_its_output():
     trial = judge("cpu", ending((), "ModuleNotFoundError: No module named 'encodings'\n", 1), 5)
     assert trial.outcome == "error"
     assert trial.detail.endswith("first line: ModuleNotFoundError: No module named 'encodings'")
@@ -91,7 +91,7 @@ def test_the_cpu_child_names_the_accelerators():
     assert found_devices(ending(lines)) == ["cuda:0", "cuda:1"]
 
 
-def test_a_gpu_that_torch_cannot_use_is_told_only_where_there_is_one():
+def test_unusable_gpu_is_reported_only_if_present():
     lines = (*GOOD, {"kind": "cuda", "devices": [], "reason": "CUDA initialization: the driver is too old"})
     assert lost_devices(ending(lines), 60, has_nvidia=False) == []
     (lost,) = lost_devices(ending(lines), 60, has_nvidia=True)

@@ -74,7 +74,7 @@ def windows_torch(site: Path) -> None:
     )
 
 
-def test_windows_stops_with_error_15_for_two_kmp_runtimes_and_shares_by_base_name(tmp_path):
+def test_windows_aborts_for_two_kmp_runtimes(tmp_path):
     windows_torch(tmp_path)
     hashed = "libomp140.x86_64-b75298b2.dll"
     install(

@@ -11,7 +11,7 @@ from holdfast.machine.native.native_report import survey_folder
 pytestmark = pytest.mark.usefixtures("on_linux")
 
 
-def test_torch_and_faiss_may_crash_in_both_orders_and_sklearn_is_tolerated(tmp_path):
+def test_torch_and_faiss_may_crash_in_both_orders(tmp_path):
     for package in (mac.torch, mac.faiss, mac.sklearn):
         package(tmp_path)
     assert orders(survey_folder(tmp_path)) == {
@@ -40,7 +40,7 @@ def test_the_order_of_torch_and_xgboost_matters_for_some_versions(tmp_path, vers
     assert found == {("torch", "xgboost"): torch_first, ("xgboost", "torch"): xgboost_first}
 
 
-def test_without_homebrew_torch_first_still_works_up_to_2_10_and_fails_later(tmp_path):
+def test_torch_first_works_up_to_2_10_without_homebrew(tmp_path):
     mac.torch(tmp_path / "old", "2.8.0")
     mac.xgboost(tmp_path / "old")
     mac.torch(tmp_path / "new", "2.13.0")
@@ -197,7 +197,7 @@ def test_rpaths_of_the_loading_library_are_searched_too(tmp_path):
         ("sentencepiece", "0.2.2", True, "local", {}),
     ],
 )
-def test_two_generations_of_protobuf_clash_only_when_both_export_their_lock(
+def test_protobuf_generations_clash_only_if_both_export_the_lock(
     tmp_path, name, version, old, binding, outcomes
 ):
     mac.protobuf_user(tmp_path, "tensorflow", "2.20.0", old=False)

@@ -58,7 +58,7 @@ def test_a_macos_library_tells_its_names_references_and_symbols(tmp_path):
     assert found.markers == {"kmp": "strong", "kmp-suspend": "weak", "protobuf-shutdown": "local", "gomp": "imported"}
 
 
-def test_a_private_symbol_is_not_exported_and_a_debugger_entry_is_no_symbol(tmp_path):
+def test_private_and_debug_symbols_are_not_exported(tmp_path):
     assert read_well(tmp_path, macho(symbols={KMP: "private"})).markers == {"kmp": "local"}
     assert read_well(tmp_path, macho(symbols={KMP: "stab"})).markers == {}
     twice = macho(symbols=[(KMP, "stab"), (KMP, "strong"), (KMP, "imported")])

@@ -14,7 +14,7 @@ def _on_linux(monkeypatch):
     monkeypatch.setattr(dynamic_loader, "HOST_SYSTEM", "linux")
 
 
-def test_a_crashing_pair_is_one_finding_with_its_reason_and_fixes(tmp_path):
+def test_crashing_pair_is_one_finding_with_reason_and_fixes(tmp_path):
     mac.torch(tmp_path)
     mac.faiss(tmp_path)
     (finding,) = native_findings(survey_folder(tmp_path))
@@ -40,7 +40,7 @@ def test_a_torch_that_never_shares_gets_an_older_one_recommended(tmp_path):
     assert 'pip install "torch>=2.4,<2.11,!=2.8.0"' in [remedy.command for remedy in finding.remedies]
 
 
-def test_a_missing_runtime_says_who_could_help_and_what_homebrew_would_bring(tmp_path):
+def test_missing_runtime_names_providers_and_homebrew(tmp_path):
     mac.torch(tmp_path, "2.8.0")
     mac.xgboost(tmp_path)
     (finding,) = native_findings(survey_folder(tmp_path, homebrew=False))
@@ -102,7 +102,7 @@ def test_windows_names_the_faiss_without_the_conflict(tmp_path):
     assert finding.remedies[0].command == 'pip install -U "faiss-cpu>=1.12"'
 
 
-def test_details_fold_to_the_width_and_tell_who_carries_and_uses_what(tmp_path):
+def test_details_wrap_and_name_providers_and_users(tmp_path):
     mac.torch(tmp_path)
     mac.faiss(tmp_path)
     report = survey_folder(tmp_path)

@@ -123,7 +123,7 @@ def test_hidden_imports_are_told_when_both_are_installed(tmp_path):
     assert found == {"xgboost", "pandas", "transformers"}
 
 
-def test_an_environment_a_site_folder_and_unpacked_wheels_give_the_same(tmp_path):
+def test_environment_site_folder_and_wheels_agree(tmp_path):
     environment, flat, unpacked = tmp_path / "env", tmp_path / "flat", tmp_path / "wheels"
     site = environment / "lib/python3.11/site-packages"
     for place in (site, flat):
@@ -154,7 +154,7 @@ def test_a_healthy_environment_without_native_files_is_no_error(tmp_path):
 @pytest.mark.parametrize(
     "what", ["missing", "file", "wheel", "empty", "wheels only", "nothing installed", "bare environment"]
 )
-def test_a_folder_that_cannot_be_surveyed_says_what_it_is_and_what_to_do(tmp_path, what):
+def test_folder_that_cannot_be_surveyed_explains_why(tmp_path, what):
     folder = tmp_path / "here"
     if what in ("file", "wheel"):
         folder = tmp_path / ("a.whl" if what == "wheel" else "a.txt")
