@@ -197,9 +197,7 @@ def test_rpaths_of_the_loading_library_are_searched_too(tmp_path):
         ("sentencepiece", "0.2.2", True, "local", {}),
     ],
 )
-def test_protobuf_generations_clash_only_if_both_export_the_lock(
-    tmp_path, name, version, old, binding, outcomes
-):
+def test_protobuf_generations_clash_only_if_both_export_the_lock(tmp_path, name, version, old, binding, outcomes):
     mac.protobuf_user(tmp_path, "tensorflow", "2.20.0", old=False)
     mac.protobuf_user(tmp_path, name, version, old=old, binding=binding)
     assert orders(survey_folder(tmp_path), "protobuf") == outcomes
