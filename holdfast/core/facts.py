@@ -42,6 +42,8 @@ class DeviceTrial:
     outcome: Literal["agrees", "differs", "error", "crash", "hang"]
     detail: str  # loss and gradient compared with the CPU's, the error, the signal, or how long it hung
     seconds: float
+    signal: str = ""  # that ended a crashed child, such as "SIGSEGV"
+    error: str = ""  # the child's last error message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

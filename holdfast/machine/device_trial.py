@@ -145,7 +145,7 @@ def _half_precision_faults(torch: Any, device: str) -> list[str]:
 def _list_devices(torch: Any) -> None:
     """Print the accelerators that torch can use, and why one that it was built for cannot be used."""
     for kind in ("cuda", "mps", "xpu"):
-        _say(doing=f"looking for {kind}")
+        _say(doing=f"looking for {kind}", looking_for=kind)
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             try:

@@ -26,7 +26,7 @@ from holdfast.machine.libraries import probe_torch
 
 _CHILD = Path(__file__).with_name("device_trial.py")
 _GRACE_SECONDS = 2.0  # for the child to print its stacks and end, before the group is killed
-_TOLD: tuple[Literal["agrees", "differs", "error"], ...] = ("agrees", "differs", "error")  # by the child itself
+_REPORTED: tuple[Literal["agrees", "differs", "error"], ...] = ("agrees", "differs", "error")  # by the child itself
 _AT_ONCE = 16  # all GPUs of a big machine together, so that one limit holds for all
 
 
@@ -136,8 +136,13 @@ def read_lines(text: str) -> tuple[dict[str, object], ...]:
 
 def judge(device: str, ending: TrialEnd, limit_seconds: float) -> DeviceTrial:
     """The answer for a device, from how its child ended."""
-    outcome, detail = _outcome(ending, limit_seconds)
-    return DeviceTrial(device=device, outcome=outcome, detail=detail, seconds=ending.seconds)
+    for line in ending.lines:
+        for outcome in _REPORTED:
+            if line.get("outcome") == outcome:
+                detail = str(line.get("detail", ""))
+                error = detail if outcome == "error" else ""
+                return DeviceTrial(device=device, outcome=outcome, detail=detail, seconds=ending.seconds, error=error)
+    return _failed(device, ending, limit_seconds)
 
 
 def found_devices(ending: TrialEnd) -> list[str]:
@@ -152,36 +157,32 @@ def lost_devices(ending: TrialEnd, limit_seconds: float, *, has_nvidia: bool) ->
     for line in ending.lines:
         kind, reason = str(line.get("kind", "")), str(line.get("reason", ""))
         if reason and not line.get("devices") and (kind != "cuda" or has_nvidia):
-            lost.append(DeviceTrial(device=kind, outcome="error", detail=reason, seconds=0.0))
-    last = str(ending.lines[-1].get("doing", "")) if ending.lines else ""
-    if last.startswith("looking for "):
-        outcome, detail = _ended_badly(ending, limit_seconds)
-        lost.append(DeviceTrial(device=last.split()[-1], outcome=outcome, detail=detail, seconds=ending.seconds))
+            lost.append(DeviceTrial(device=kind, outcome="error", detail=reason, seconds=0.0, error=reason))
+    if ending.lines and (kind := ending.lines[-1].get("looking_for")):
+        lost.append(_failed(str(kind), ending, limit_seconds))
     return lost
 
 
-def _outcome(
-    ending: TrialEnd, limit_seconds: float
-) -> tuple[Literal["agrees", "differs", "error", "crash", "hang"], str]:
-    for line in ending.lines:
-        for outcome in _TOLD:
-            if line.get("outcome") == outcome:
-                return outcome, str(line.get("detail", ""))
-    return _ended_badly(ending, limit_seconds)
-
-
-def _ended_badly(ending: TrialEnd, limit_seconds: float) -> tuple[Literal["error", "crash", "hang"], str]:
+def _failed(device: str, ending: TrialEnd, limit_seconds: float) -> DeviceTrial:
+    """The answer for a device whose child ended without a result."""
     doing = [str(line["doing"]) for line in ending.lines if "doing" in line]
     during = f"during {doing[-1]}" if doing else "before Python reached its first line"
     if frame := innermost_frame(ending.errors):
         during += f", in {frame}"
     if ending.code is None or "Timeout (" in ending.errors:
-        return "hang", f"no answer within {limit_seconds:g} s {during}"
-    said = [line.strip() for line in ending.errors.partition("Fatal Python error")[0].splitlines() if line.strip()]
-    last_word = f": {said[-1][:200]}" if said else ""
-    if ending.code < 0:
-        return "crash", f"{_signal_name(-ending.code)} {during}{last_word}"
-    return "error", f"ended with code {ending.code} {during}{last_word}"
+        detail = f"no answer within {limit_seconds:g} s {during}"
+        return DeviceTrial(device=device, outcome="hang", detail=detail, seconds=ending.seconds)
+    printed = [line.strip() for line in ending.errors.partition("Fatal Python error")[0].splitlines() if line.strip()]
+    error = printed[-1][:200] if printed else ""
+    name = _signal_name(-ending.code) if ending.code < 0 else ""
+    return DeviceTrial(
+        device=device,
+        outcome="crash" if name else "error",
+        detail=f"{name or f'exit code {ending.code}'} {during}" + (f": {error}" if error else ""),
+        seconds=ending.seconds,
+        signal=name,
+        error=error,
+    )
 
 
 def innermost_frame(faulthandler_text: str) -> str:

@@ -58,12 +58,11 @@ def check_folder(
 
 
 def name_failure(trial: DeviceTrial) -> Hazard | None:
-    """Name the hazard behind a trial that went wrong, from what the child said; None when it is not established."""
+    """The hazard behind a failed trial, from the child's error and signal; None if it is not established."""
     from holdfast.logs.log_text import read_evidence  # slow to import, and mostly not needed
     from holdfast.supervisor.diagnose import diagnose
 
-    exit_status = "hang" if trial.outcome == "hang" else trial.detail.split()[0] if trial.outcome == "crash" else ""
-    diagnosis = diagnose(read_evidence(trial.detail, exit_status))
+    diagnosis = diagnose(read_evidence(trial.error, "hang" if trial.outcome == "hang" else trial.signal))
     if diagnosis.confidence == "proven":
         return find_hazard(diagnosis.slug)
     return find_hazard(_MPS_FAILURES.get(trial.outcome, "")) if trial.device.startswith("mps") else None

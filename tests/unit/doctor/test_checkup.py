@@ -8,6 +8,7 @@ from holdfast.core.facts import DeviceTrial, MachineFacts, Variable
 from holdfast.core.plan import Plan, Remedy
 from holdfast.doctor.checkup import OWN_FINDINGS, Finding, check
 from holdfast.hazards import Hazard, Invited, all_hazards
+from holdfast.runs.checkup import name_failure
 
 
 def hazard(slug, invited_by, **changes):
@@ -95,6 +96,20 @@ def test_a_cpu_that_cannot_train_is_a_blocker_and_a_gpu_is_a_warning():
 def test_a_hang_also_offers_more_time():
     (finding,) = check(MachineFacts(trials=(trial("cuda:0", "hang"),)), hazards=()).findings
     assert finding.remedies[0].command == "holdfast doctor --device-timeout 300"
+
+
+def test_crash_of_a_trial_is_named_by_its_signal_and_error():
+    aborted = DeviceTrial(
+        device="cpu",
+        outcome="crash",
+        detail="",
+        seconds=1.0,
+        signal="SIGABRT",
+        error="OMP: Error #15: Initializing libomp.dylib, but found libomp.dylib already initialized.",
+    )
+    assert name_failure(aborted).slug == "openmp-duplicate"
+    assert name_failure(trial("mps", "differs")).slug == "mps-wrong-results"
+    assert name_failure(trial("cpu", "differs")) is None
 
 
 def test_a_trial_whose_cause_is_known_joins_what_was_found_of_it():

@@ -40,53 +40,49 @@ def ending(lines=(), errors="", code=0):
     return TrialEnd(lines, errors, code, 3.0)
 
 
-def test_a_step_that_agrees():
+def test_step_that_agrees():
     trial = judge("cpu", ending(GOOD), 60)
-    assert (trial.outcome, trial.detail, trial.seconds) == (
-        "agrees",
-        "loss 5.1 and gradients as in double precision",
-        3.0,
-    )
+    assert (trial.outcome, trial.seconds) == ("agrees", 3.0)
 
 
-def test_a_crash_tells_the_signal_the_step_and_the_place():
+def test_crash_has_its_signal_and_place():
     trial = judge("mps", ending(DOING, CRASH, -11), 60)
-    assert trial.outcome == "crash"
-    assert trial.detail == "SIGSEGV during a training step on mps, in linear (nn/functional.py:2244)"
+    assert (trial.outcome, trial.signal) == ("crash", "SIGSEGV")
+    assert "nn/functional.py:2244" in trial.detail
 
 
-def test_an_abort_brings_its_last_words():
+def test_abort_has_its_error_message():
     trial = judge("cpu", ending(DOING[:1], ABORT, -6), 60)
-    assert trial.detail.startswith("SIGABRT during import torch: OMP: Error #15: Initializing libomp.dylib")
+    assert trial.signal == "SIGABRT"
+    assert trial.error.startswith("OMP: Error #15: ")
 
 
-def test_a_child_that_ended_itself_at_the_limit_hung():
+def test_child_that_ended_itself_at_the_limit_hung():
     trial = judge("cuda:0", ending(DOING, HANG, 1), 60)
     assert trial.outcome == "hang"
-    assert trial.detail == "no answer within 60 s during a training step on mps, in _lazy_init (cuda/__init__.py:310)"
+    assert "cuda/__init__.py:310" in trial.detail
 
 
-def test_a_child_that_had_to_be_killed_hung():
+def test_child_that_was_killed_at_the_limit_hung():
     trial = judge("cpu", ending((), "", None), 5)
-    assert (trial.outcome, trial.detail) == ("hang", "no answer within 5 s before Python reached its first line")
+    assert trial.outcome == "hang"
 
 
 def test_child_that_ended_early_is_an_error_with_its_output():
     trial = judge("cpu", ending((), "ModuleNotFoundError: No module named 'encodings'\n", 1), 5)
-    assert trial.outcome == "error"
-    assert trial.detail.endswith("first line: ModuleNotFoundError: No module named 'encodings'")
+    assert (trial.outcome, trial.error) == ("error", "ModuleNotFoundError: No module named 'encodings'")
 
 
-def test_a_crash_after_the_outcome_does_not_change_it():
+def test_crash_after_the_result_does_not_change_it():
     assert judge("cpu", ending(GOOD, CRASH, -11), 60).outcome == "agrees"
 
 
-def test_lines_of_libraries_between_ours_are_skipped():
+def test_output_of_libraries_is_skipped():
     text = 'Loading...\n{"doing": "import torch"}\n{not json}\n[1]\n{"outcome": "agrees"}\n'
     assert read_lines(text) == ({"doing": "import torch"}, {"outcome": "agrees"})
 
 
-def test_the_cpu_child_names_the_accelerators():
+def test_cpu_child_lists_the_accelerators():
     lines = (*GOOD, {"kind": "cuda", "devices": ["cuda:0", "cuda:1"], "reason": ""}, {"kind": "mps", "devices": []})
     assert found_devices(ending(lines)) == ["cuda:0", "cuda:1"]
 
@@ -95,11 +91,11 @@ def test_unusable_gpu_is_reported_only_if_present():
     lines = (*GOOD, {"kind": "cuda", "devices": [], "reason": "CUDA initialization: the driver is too old"})
     assert lost_devices(ending(lines), 60, has_nvidia=False) == []
     (lost,) = lost_devices(ending(lines), 60, has_nvidia=True)
-    assert (lost.device, lost.outcome, lost.detail) == ("cuda", "error", "CUDA initialization: the driver is too old")
+    assert (lost.device, lost.outcome) == ("cuda", "error")
 
 
-def test_a_hang_while_looking_for_devices_is_the_devices_own():
-    lines = (*GOOD, {"doing": "looking for cuda"})
+def test_hang_while_looking_for_a_device_is_blamed_on_it():
+    lines = (*GOOD, {"doing": "looking for cuda", "looking_for": "cuda"})
     (lost,) = lost_devices(ending(lines, "", None), 60, has_nvidia=True)
     assert (lost.device, lost.outcome) == ("cuda", "hang")
     assert judge("cpu", ending(lines, "", None), 60).outcome == "agrees"
