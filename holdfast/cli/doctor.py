@@ -17,7 +17,7 @@ from holdfast.core.env import wants_color
 
 if TYPE_CHECKING:
     from holdfast.core.facts import MachineFacts
-    from holdfast.runs.checkup import Section, Style
+    from holdfast.runs.machine_checkup import Section, Style
 
 
 class Seconds(click.FloatRange):
@@ -71,7 +71,14 @@ def doctor(
     screen = Screen(quiet=as_json)
     screen.say(f"holdfast {__version__}, checking {f'the packages in {folder}' if folder else 'this machine'}")
 
-    from holdfast.runs.checkup import Style, check_folder, check_machine, render_close, render_findings, render_json
+    from holdfast.runs.machine_checkup import (
+        Style,
+        check_folder,
+        check_machine,
+        render_close,
+        render_findings,
+        render_json,
+    )
 
     style = Style(width=screen.width if screen.is_terminal else None, color=screen.has_color, verbose=verbose)
     if folder:
@@ -113,7 +120,7 @@ class Screen:
 
     def show_section(self, section: "Section", facts: "MachineFacts", style: "Style") -> None:
         """Print one part of the facts."""
-        from holdfast.runs.checkup import render_section
+        from holdfast.runs.machine_checkup import render_section
 
         self.say(*render_section(section, facts, style))
 

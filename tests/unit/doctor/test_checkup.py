@@ -8,7 +8,7 @@ from holdfast.core.facts import DeviceTrial, MachineFacts, Variable
 from holdfast.core.plan import Plan, Remedy
 from holdfast.doctor.checkup import OWN_FINDINGS, Finding, check
 from holdfast.hazards import Hazard, Invited, all_hazards
-from holdfast.runs.checkup import name_failure
+from holdfast.runs.machine_checkup import name_failure
 
 
 def hazard(slug, invited_by, **changes):

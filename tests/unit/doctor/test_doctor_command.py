@@ -10,7 +10,7 @@ from holdfast.core.errors import RequestError
 from holdfast.core.facts import MachineFacts
 from holdfast.doctor.checkup import Checkup, Finding
 from holdfast.doctor.sections import SECTIONS
-from holdfast.runs import checkup as front_door
+from holdfast.runs import machine_checkup as front_door
 
 FACTS = MachineFacts(os="linux", os_version="Debian 12", sources={"os": "sys.platform"})
 BLOCKER = Finding(slug="some-thing", severity="blocker", seen="it cannot")
