@@ -10,7 +10,7 @@ from holdfast.core.errors import RequestError
 from holdfast.core.facts import MachineFacts
 from holdfast.doctor.checkup import Checkup, Finding
 from holdfast.doctor.sections import SECTIONS
-from holdfast.runs import machine_checkup as front_door
+from holdfast.runs import machine_checkup
 
 FACTS = MachineFacts(os="linux", os_version="Debian 12", sources={"os": "sys.platform"})
 BLOCKER = Finding(slug="some-thing", severity="blocker", seen="it cannot")
@@ -28,7 +28,7 @@ def machine(monkeypatch):
                 on_section(section, FACTS)
             return Checkup(facts=FACTS, findings=findings)
 
-        monkeypatch.setattr(front_door, "check_machine", check_machine)
+        monkeypatch.setattr(machine_checkup, "check_machine", check_machine)
         return be
 
     return be
