@@ -1,4 +1,4 @@
-"""A supervised run as a Ray task: it ends with a result, and goes on elsewhere when its machine is lost.
+"""A supervised run as a Ray task: it returns a result, and continues elsewhere if its machine is lost.
 
     from holdfast.integrations.ray import run_command, train
 
@@ -6,11 +6,11 @@
     result = ray.get(task)
     result["state"], result["sentence"]     # "finished", "finished in 2 attempts, 600 steps"
 
-The run's folder must be on storage that all machines share. When a machine is lost, Ray starts the task again on
-another one, and the run goes on from its folder. `ray.cancel(task)` lets the run save and stop. A run that has failed
-says so in its result; what is wrong with the request is raised.
+The run's folder must be on shared storage. If a machine is lost, Ray restarts the task on another one, and the run
+continues from its folder. `ray.cancel(task)` lets the run save and stop. A failed run is reported in its result; a
+wrong request raises an error.
 
-The supervisor is the worker process of the task, in which no torch is imported.
+The supervisor is the worker process of the task, which does not import torch.
 """
 
 import contextlib

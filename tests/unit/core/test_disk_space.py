@@ -12,7 +12,7 @@ ELSEWHERE = set_to("out", placeholder="FOLDER")
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_full_disk_names_the_folder_its_free_space_and_both_remedies(tmp_path):
+def test_full_disk_names_folder_free_space_and_remedies(tmp_path):
     error = cannot_write(tmp_path / "runs" / "new", FULL, ELSEWHERE)
     assert (error.exit_code, error.slug) == (3, "disk-full")
     assert str(tmp_path / "runs" / "new") in error.what

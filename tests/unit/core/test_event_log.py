@@ -20,7 +20,7 @@ def test_event_of_a_newer_version_is_kept(tmp_path):
     ]
 
 
-def test_known_event_with_a_field_of_a_newer_version_is_read(tmp_path):
+def test_known_event_with_newer_field_is_read(tmp_path):
     (tmp_path / "events.jsonl").write_text('{"event": "step_done", "time": 5.0, "step": 3, "mood": "good"}\n')
     assert list(read_events(tmp_path / "events.jsonl")) == [StepDone(time=5.0, step=3)]
 

@@ -39,7 +39,7 @@ def test_lines_that_differ_in_numbers_are_one_shape():
     assert sketch(["step 1 loss 0.5", "step 22 loss 0.4", "Killed"]) == "step 0 loss 0.0\nkilled"
 
 
-def test_a_word_that_stands_only_in_a_later_line_of_a_shape_is_still_found():
+def test_word_in_a_later_line_of_a_shape_is_found():
     text = Text("log", [(1, "[WinError 2] x"), (2, "[WinError 126] x")])
     assert [passage.line for _, passage in text.search(r"WinError 126")] == [2]
 

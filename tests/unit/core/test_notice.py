@@ -31,7 +31,7 @@ def test_half_of_a_notice_is_none(tmp_path, content):
     assert read_notice(tmp_path / "notice") is None
 
 
-def test_time_counts_only_while_the_notice_is_seen_to_stand_still(tmp_path):
+def test_time_counts_only_while_the_notice_is_unchanged(tmp_path):
     clock, path = Clock(), tmp_path / "notice"
     writer, seen = NoticeWriter(path), Seen(path, clock)
     writer.write({"state": "here"})

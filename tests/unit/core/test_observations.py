@@ -42,7 +42,7 @@ def test_an_observation_survives_its_file(seen):
     assert to_observation(json.loads(to_json(seen))) == seen
 
 
-def test_silence_of_the_network_is_known_through_the_thread_that_waits_for_it():
+def test_network_silence_is_seen_through_the_waiting_thread():
     helper = WaitingThread(pid=7, tid=9, name="fetch", wait=SERVER)
     main = RankVerdict(pid=7, verdict=Verdict.WAIT_NET, wait=LOCK, helper=helper)
     assert TreeVerdict(verdict=Verdict.WAIT_NET, main=main).silent_seconds == 70.0

@@ -96,7 +96,7 @@ def test_a_missing_or_damaged_file_is_none(tmp_path, content):
     assert read_record(tmp_path, RunPlan) is None
 
 
-def test_a_number_that_json_does_not_have_is_read_as_none(tmp_path):
+def test_non_json_number_is_read_as_none(tmp_path):
     write_record(
         tmp_path, msgspec.structs.replace(PROOF_RECORD, longest=LongestExamples(examples=2, loss=float("nan")))
     )
@@ -114,7 +114,7 @@ def test_a_training_request_is_read_back(tmp_path):
     assert read_data_sha256(tmp_path) == "ff"
 
 
-def test_a_command_request_is_read_back_and_only_its_owner_may_read_it(tmp_path):
+def test_command_request_round_trips_and_is_private(tmp_path):
     request = CommandRequest(command=("python", "t.py"), cwd="/w", environment={"A": "b"}, resume_args=("--resume",))
     path = write_request(tmp_path, request)
     assert read_request(tmp_path) == request

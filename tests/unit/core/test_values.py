@@ -74,7 +74,7 @@ def test_numbers_and_names_are_written_for_people():
     assert closest("zzz", ["doctor"]) is None
 
 
-def test_events_of_a_killed_writer_end_with_the_last_whole_one(tmp_path):
+def test_events_of_killed_writer_end_with_a_complete_one(tmp_path):
     path = tmp_path / "events.jsonl"
     events = Events(path)
     events.write("step", step=1)
@@ -86,7 +86,7 @@ def test_events_of_a_killed_writer_end_with_the_last_whole_one(tmp_path):
     assert [event["step"] for event in read_events(path)] == [1, 2, 3]
 
 
-def test_a_beat_is_read_by_another_process_as_it_was_written(tmp_path):
+def test_another_process_reads_the_written_heartbeat(tmp_path):
     path = tmp_path / "beat"
     assert read_beat(path) is None
     writer = BeatWriter(path)

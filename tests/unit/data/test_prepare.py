@@ -141,7 +141,7 @@ class TestCausal:
             assert text == f"answer {numbers[at] - 1}<|end|>"
         assert done.manifest.splits["train"].learned_tokens == int(flags.sum())
 
-    def test_ends_of_questions_are_not_learned_though_they_are_pads_too(self, write, chat_folder, tmp_path):
+    def test_question_ends_are_not_learned_despite_pad_ids(self, write, chat_folder, tmp_path):
         prepared(write("a.jsonl", self.ROWS), chat_folder, tmp_path / "out")
         tokens, flags = open_tokens(tmp_path / "out", "train"), open_array(tmp_path / "out", "train.learn")
         end = ModelTokenizer(chat_folder).id_of("<|end|>")[0]
@@ -367,7 +367,7 @@ class TestWholeOrAbsent:
         assert not list((tmp_path / "runs").iterdir())
 
 
-def test_a_full_quota_is_no_reason_to_copy_what_cannot_be_linked(tmp_path, monkeypatch):
+def test_full_quota_does_not_fall_back_to_copying(tmp_path, monkeypatch):
     def full(source, target):
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
 

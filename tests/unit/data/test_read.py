@@ -119,7 +119,7 @@ class TestFormats:
         source, _, _ = read(write("rows.csv", json_lines(ROWS)))
         assert [(one.kind, one.values["format"]) for one in source.warnings] == [("misnamed", "JSON lines")]
 
-    def test_quoted_line_breaks_stay_in_the_text_and_lines_are_counted_as_an_editor_does(self, write):
+    def test_quoted_line_breaks_are_kept_and_lines_counted(self, write):
         _, rows, _ = read(write("a.csv", 'text,label\n"one\ntwo",pos\nthree,neg\n'))
         assert rows == [(2, {"text": "one\ntwo", "label": "pos"}), (4, {"text": "three", "label": "neg"})]
 
@@ -243,7 +243,7 @@ class TestBadRows:
         assert len(rows) == 12
         assert bad.listed[0].kind == "nul-byte"
 
-    def test_one_foreign_byte_in_utf8_is_listed_and_the_rest_stays_utf8(self, write):
+    def test_one_invalid_byte_keeps_utf8(self, write):
         rows = [("Café naïve", "pos"), ("crème brûlée", "neg")]
         _, found, bad = read(write("a.csv", csv_text(rows).encode() + b"Caf\xe9,pos\n"))
         assert pairs(found) == rows

@@ -66,7 +66,7 @@ def test_an_invitation_may_bring_its_own_remedies():
     assert check(MachineFacts(), hazards=(hazard("a-b", says("x", "note", own)),)).findings[0].remedies == own
 
 
-def test_a_check_that_breaks_is_a_note_and_stops_no_other():
+def test_broken_check_is_a_note_and_others_still_run():
     checkup = check(MachineFacts(), hazards=(hazard("a-broken", broken), hazard("b-fine", says("w"))))
     assert slugs(checkup) == ["b-fine", "check-failed"]
     assert "a-broken" in checkup.findings[1].seen
@@ -83,7 +83,7 @@ def test_a_trial_that_agrees_is_no_finding():
     assert check(MachineFacts(trials=(trial("cpu", "agrees"),)), hazards=()).findings == ()
 
 
-def test_a_cpu_that_cannot_train_is_a_blocker_and_a_gpu_is_a_warning():
+def test_failing_cpu_is_a_blocker_failing_gpu_a_warning():
     facts = MachineFacts(
         trials=(trial("cpu", "crash", "SIGILL during import torch"), trial("mps", "differs", "loss 3"))
     )
@@ -112,7 +112,7 @@ def test_crash_of_a_trial_is_named_by_its_signal_and_error():
     assert name_failure(trial("cpu", "differs")) is None
 
 
-def test_a_trial_whose_cause_is_known_joins_what_was_found_of_it():
+def test_trial_with_known_cause_joins_its_finding():
     known = hazard("cuda-driver", says("driver too old", "blocker"))
     facts = MachineFacts(trials=(trial("cuda", "error", "CUDA initialization failed"),))
     (finding,) = check(facts, hazards=(known,), name_failure=lambda trial: known).findings
@@ -121,7 +121,7 @@ def test_a_trial_whose_cause_is_known_joins_what_was_found_of_it():
     assert finding.seen.endswith(": CUDA initialization failed")
 
 
-def test_a_harmful_variable_is_a_warning_and_a_useless_one_a_note():
+def test_harmful_variable_is_a_warning_useless_one_a_note():
     facts = MachineFacts(
         variables=(
             Variable(name="USELESS", value="1", effect="does nothing", verdict="useless"),
@@ -134,7 +134,7 @@ def test_a_harmful_variable_is_a_warning_and_a_useless_one_a_note():
     assert useless.severity == "note"
 
 
-def test_a_variable_that_a_hazard_speaks_of_is_not_told_twice():
+def test_variable_named_by_a_hazard_is_reported_once():
     facts = MachineFacts(variables=(Variable(name="BAD", value="1", effect="hides a check", verdict="harmful"),))
     assert slugs(check(facts, hazards=(hazard("a-b", says("it is set", variables=("BAD",))),))) == ["a-b"]
 
@@ -149,7 +149,7 @@ def test_pairs_of_packages_stand_in_the_place_of_a_summary():
     ]
 
 
-def test_a_missing_library_beside_a_hazard_of_that_name_replaces_nothing():
+def test_missing_library_does_not_override_its_hazard():
     summary = hazard("native-lib-missing", says("torchvision was built for another torch"))
     missing = Finding(slug="native-lib-missing", severity="warning", seen="xgboost finds no libomp")
     checkup = check(MachineFacts(), hazards=(summary,), native=[missing])

@@ -38,7 +38,7 @@ def run(*arguments, **more):
     return CliRunner().invoke(doctor, list(arguments), **more)
 
 
-def test_a_healthy_machine_exits_0_and_starts_with_what_is_checked(machine):
+def test_healthy_machine_exits_0_and_lists_checks(machine):
     machine()
     result = run()
     assert result.exit_code == 0
@@ -61,7 +61,7 @@ def test_json_is_alone_on_stdout(machine):
     assert result.exit_code == 3
 
 
-def test_the_time_limit_reaches_the_trial_and_must_be_a_number(machine):
+def test_trial_time_limit_must_be_a_number(machine):
     be = machine()
     run("--device-timeout", "7")
     assert be.limit_seconds == 7

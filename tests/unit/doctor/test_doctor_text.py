@@ -144,7 +144,7 @@ def test_a_gpu_that_the_user_hides_says_so():
     assert "13.0, hidden from torch by CUDA_VISIBLE_DEVICES" in text
 
 
-def test_a_finding_shows_what_was_seen_then_advice_then_where_to_read_on():
+def test_finding_shows_observation_advice_and_link():
     checkup = Checkup(facts=MachineFacts(), findings=(WARNING, NOTE), unanswered=("gpus: nvidia-smi did not answer",))
     assert render_findings(checkup, Style()) == [
         "[!]  torch 2.8.0 and faiss-cpu 1.12.0 load two OpenMP runtimes, in either order   [openmp-duplicate]",

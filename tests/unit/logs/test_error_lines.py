@@ -78,7 +78,7 @@ class TestErrors:
         )
         assert errors_of(text) == ["ValueError: me"]
 
-    def test_source_in_a_notebook_and_in_a_box_is_no_error(self):
+    def test_source_lines_in_notebooks_are_not_errors(self):
         text = (
             "/lib/x.py in f(self)\n   1670         if not ready:\n-> 1672             raise ImportError(\n"
             '   1673                 "ImportError: quoted"\n\nImportError: real\n'
@@ -94,7 +94,7 @@ class TestErrors:
         )
         assert len(errors_of(text)) == 3
 
-    def test_a_message_with_empty_lines_goes_on_while_it_is_indented(self):
+    def test_message_with_empty_lines_continues_while_indented(self):
         text = "RuntimeError: \n        An attempt has been made\n\n        This probably means\n\nunrelated\n"
         assert [line.strip() for line in errors_of(text)] == [
             "RuntimeError:",

@@ -45,12 +45,12 @@ def calm(count: int) -> bytes:
 
 @pytest.mark.usefixtures("small")
 class TestBigLogs:
-    def test_trouble_in_the_middle_and_at_the_end_is_found_with_its_true_line(self):
+    def test_errors_in_the_middle_keep_their_line_numbers(self):
         log = calm(5000) + TROUBLE + calm(5000) + b"OSError: at the end\n"
         found = {passage.text: passage.line for passage in read(log).errors}
         assert found == {"RuntimeError: in the middle": 5004, "OSError: at the end": 10005}
 
-    def test_what_is_kept_stands_where_the_file_has_it_and_is_bounded(self):
+    def test_kept_lines_keep_their_order_and_are_bounded(self):
         log = calm(2000) + TROUBLE + calm(3000) + TROUBLE.replace(b"Runtime", b"Value") + calm(2000)
         lines = log.decode().split("\n")
         kept = list(read(log).log)
@@ -59,11 +59,11 @@ class TestBigLogs:
         assert kept[0].text == lines[0]
         assert kept[-2].text == lines[-2]
 
-    def test_of_lines_that_differ_in_numbers_only_the_first_few_are_kept(self):
+    def test_similar_lines_are_kept_only_a_few_times(self):
         log = b"".join(b"step %d: Error count %d\n" % (step, step) for step in range(20_000)) + calm(300)
         assert len(list(read(log).log)) < 600
 
-    def test_a_log_full_of_small_errors_does_not_hide_the_traceback(self):
+    def test_many_small_errors_do_not_hide_the_traceback(self):
         names = ("".join(chr(97 + (step * prime) % 26) for prime in (3, 5, 7, 11, 17)) for step in range(30_000))
         noise = [f"file {name}: error while reading\n".encode() for name in names]
         log = b"".join(noise[:15_000]) + TROUBLE + b"".join(noise[15_000:])

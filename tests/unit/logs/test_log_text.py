@@ -23,18 +23,18 @@ class TestLines:
         text = "  1%| | 1/100 [00:01<00:02]\rRuntimeError: boom\r  2%| | 2/100 [00:01<00:02]"
         assert errors_of(text) == ["RuntimeError: boom"]
 
-    def test_an_error_that_follows_a_bar_on_its_line_is_seen(self):
+    def test_error_after_a_progress_bar_is_found(self):
         evidence = read_evidence(
             " 12%|█ | 12/100 [00:01<00:02, 9.1it/s]Traceback (most recent call last):\nKeyError: 'x'"
         )
         assert evidence.errors.joined == "KeyError: 'x'"
         assert [passage.line for passage in evidence.log] == [1, 1, 2]
 
-    def test_a_very_long_line_is_cut_in_pieces_of_the_same_number(self):
+    def test_very_long_line_is_split_with_the_same_number(self):
         evidence = read_evidence("first\n" + "x" * 4000 + "\nlast")
         assert [passage.line for passage in evidence.log] == [1, 2, 2, 2, 3]
 
-    def test_a_phrase_is_not_lost_where_a_long_line_is_cut(self):
+    def test_phrase_at_a_long_line_split_is_found(self):
         for before in range(1200, 1600, 7):
             assert "CUDA out of memory" in read_evidence("x" * before + " CUDA out of memory " + "y" * 3000).log.joined
 
@@ -122,7 +122,7 @@ class TestProgress:
         (bar,) = read_evidence("x\n" + line).progress
         assert (bar.text, bar.done, bar.total, bar.line) == (text, done, total, 2)
 
-    def test_the_last_state_of_each_bar_is_kept_and_the_last_drawn_is_last(self):
+    def test_last_state_of_each_progress_bar_is_kept(self):
         evidence = read_evidence(
             "a: 10%|# | 1/10 [00:01<00:02]\nb: 50%|# | 1/2 [00:01<00:02]\na: 100%|##| 10/10 [00:01<00:00]"
         )

@@ -44,7 +44,7 @@ class TestPython:
         assert not stack.crashed
 
     @pytest.mark.parametrize("kept", range(0, len(TRACEBACK), 17))
-    def test_a_traceback_cut_at_either_end_still_gives_its_whole_frames(self, kept):
+    def test_truncated_traceback_keeps_complete_frames(self, kept):
         assert all(frame.function for stack in stacks_of(TRACEBACK[kept:]) for frame in stack.frames)
         assert all(frame.function for stack in stacks_of(TRACEBACK[:kept]) for frame in stack.frames)
         assert "train" in functions(stacks_of(TRACEBACK[: TRACEBACK.index("return inner")])[0])
@@ -317,7 +317,7 @@ class TestMacReports:
     def test_an_ips_file_on_one_line(self):
         assert [len(stack.frames) for stack in stacks_of(ips_file(indent=None))] == [1, 2]
 
-    def test_a_piece_of_an_ips_file_tells_images_apart_by_their_number(self):
+    def test_partial_ips_file_identifies_images_by_number(self):
         piece = json.dumps({"id": 7, "frames": REPORT["threads"][1]["frames"]})
         (stack,) = stacks_of("here is the thread:\n" + piece)
         assert [frame.image_base for frame in stack.frames] == [0, 1]

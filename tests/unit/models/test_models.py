@@ -23,7 +23,7 @@ def weights(path, shape=(3, 4)):
     path.write_bytes(struct.pack("<Q", len(head)) + head + bytes(48))
 
 
-def test_weights_are_fetched_once_and_never_as_pickles_where_there_is_a_choice():
+def test_weights_are_downloaded_once_as_safetensors():
     files = {
         "config.json": 1,
         "tokenizer.json": 2,
@@ -51,7 +51,7 @@ def test_what_the_hub_raises_is_understood():
     assert kind_of(ValueError("odd")) == "unknown"
 
 
-def test_a_name_that_is_no_name_is_refused_without_asking_anyone():
+def test_invalid_name_is_refused_without_a_request():
     with pytest.raises(RequestError) as refused:
         get_from_hub("no/such/model/name", lambda *_: None, say=lambda _: None)
     assert refused.value.setting == "model"
@@ -86,7 +86,7 @@ def test_pickled_weights_are_saved_again_before_use(tmp_path):
     assert needs_saving_again(tmp_path) == "its weights are pickled"
 
 
-def test_the_size_of_a_model_is_read_from_the_head_of_its_weights(tmp_path):
+def test_model_size_is_read_from_the_weights_header(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "hidden_size": 4, "num_hidden_layers": 2}))
     weights(tmp_path / "model.safetensors")
     shape = read_shape(ModelFolder(name="m", folder=tmp_path, source="a test"))

@@ -43,7 +43,7 @@ def test_the_named_remedy_comes_first():
     assert decision.reason.kind == "remedy"
 
 
-def test_remedies_used_up_the_generic_rungs_follow_and_every_attempt_differs():
+def test_general_fallbacks_follow_used_up_remedies():
     tried = climb(named("dataloader-deadlock"), HUNG)
     seen = [tuple(sorted(one.changes.items())) for one in tried]
     assert len(set(seen)) == len(seen)
@@ -85,19 +85,19 @@ def test_what_changes_learning_is_left_out_unless_it_is_allowed():
     assert "max_length" not in allowed[-2].changes
 
 
-def test_a_kill_from_outside_is_tried_again_with_the_same_plan_while_it_gets_further():
+def test_external_kill_with_progress_keeps_the_plan():
     tried = [replace(CRASHED, exit_code=-9, is_outside=True, step_reached=step) for step in (10, 20, 30, 40, 50)]
     decision = choose_rung(named("host-oom"), tried, LADDER)
     assert decision.action == "again"
     assert decision.changes == {}
 
 
-def test_kills_from_outside_that_bring_no_progress_make_it_doubt_the_plan():
+def test_external_kills_without_progress_change_the_plan():
     tried = [replace(CRASHED, exit_code=-9, is_outside=True, step_reached=10) for _ in range(5)]
     assert choose_rung(named("host-oom"), tried, LADDER).action == "rung"
 
 
-def test_a_crash_without_a_name_that_got_further_is_resumed_with_the_same_plan():
+def test_unknown_crash_with_progress_keeps_the_plan():
     first = choose_rung(named("segfault-other"), [replace(CRASHED, slug="segfault-other", step_reached=40)], LADDER)
     assert (first.action, first.changes) == ("again", {})
 
@@ -121,12 +121,12 @@ def test_an_unknown_exception_is_tried_once_more_and_no_oftener():
     assert len(climb(UNKNOWN, replace(bug, step_reached=30))) == 2
 
 
-def test_a_program_that_leaves_by_a_code_of_its_own_passes_it_on():
+def test_own_exit_code_is_returned():
     decision = choose_rung(UNKNOWN, [Tried(changes={}, ending="code", exit_code=2)], LADDER)
     assert (decision.action, decision.exit_code) == ("stop", 2)
 
 
-def test_an_error_with_a_name_and_no_cure_stops_at_once():
+def test_known_error_without_remedy_stops():
     decision = choose_rung(named("hub-gated"), [Tried(changes={}, ending="code", exit_code=1)], LADDER)
     assert (decision.action, decision.exit_code) == ("stop", 4)
 
@@ -185,7 +185,7 @@ def test_the_engines_ladder_speaks_the_engines_names():
     assert tried[-1].changes["precision"] == "fp32"
 
 
-def test_what_ends_at_once_again_and_again_is_given_up_soon():
+def test_repeated_immediate_ends_are_given_up():
     killed = replace(CRASHED, exit_code=-9, is_outside=True, phase="start", seconds=0.4)
     assert choose_rung(named("process-killed"), [killed] * 2, LADDER).action == "again"
     decision = choose_rung(named("process-killed"), [killed] * 3, LADDER)
@@ -194,7 +194,7 @@ def test_what_ends_at_once_again_and_again_is_given_up_soon():
     assert choose_rung(named("process-killed"), [late] * 3, LADDER).action == "again"
 
 
-def test_a_lock_of_the_programs_own_gets_one_more_try_and_is_named():
+def test_own_lock_deadlock_is_retried_once_and_named():
     stuck = replace(HUNG, slug="script-deadlock", place="train.py:4")
     tried = climb(named("script-deadlock"), stuck)
     assert len(tried) == 2
@@ -204,7 +204,7 @@ def test_a_lock_of_the_programs_own_gets_one_more_try_and_is_named():
     assert choose_rung(named("script-deadlock"), further, LADDER).action == "again"
 
 
-def test_a_program_that_says_why_it_ends_itself_is_not_asked_again():
+def test_deliberate_exit_is_not_retried():
     left = Tried(changes={}, ending="code", exit_code=3, slug="script-exit")
     decision = choose_rung(named("script-exit"), [left], LADDER)
     assert (decision.action, decision.exit_code) == ("stop", 3)
@@ -213,7 +213,7 @@ def test_a_program_that_says_why_it_ends_itself_is_not_asked_again():
 
 
 @pytest.mark.parametrize(("slug", "attempts"), [("script-abort", 2), ("input-empty", 1)])
-def test_what_the_program_does_to_itself_is_not_tried_for_long(slug, attempts):
+def test_self_inflicted_failures_are_given_up_soon(slug, attempts):
     assert len(climb(named(slug), replace(CRASHED, exit_code=-6, place="train.py:4"))) == attempts
 
 
@@ -236,7 +236,7 @@ def test_what_is_done_in_any_case_is_no_rung(ladder):
     assert not any("PYTHONFAULTHANDLER" in one.changes for one in tried)
 
 
-def test_a_hang_after_minutes_is_tried_once_more_before_the_engine_is_made_slower():
+def test_late_hang_is_retried_before_slower_settings():
     ladder, deadlock = engine_ladder(engine_settings(threads=2)), named("thread-deadlock")
     late = replace(HUNG, slug="thread-deadlock", step_reached=300, seconds=200.0)
     first = choose_rung(deadlock, [late], ladder)

@@ -135,7 +135,7 @@ def test_several_processes_on_other_systems_are_refused():
         plan(machine=replace(LAPTOP, os="windows"), processes=2)
 
 
-def test_processes_of_one_machine_need_memory_each_and_cards_have_their_own():
+def test_each_process_needs_memory_and_cards_have_their_own():
     one, two = (need_of(MINILM, 4096, task="classify", processes=count) for count in (1, 2))
     assert two.activations == 2 * one.activations
     assert two.weights < 2 * one.weights  # one of them makes the copy that is saved
@@ -143,14 +143,14 @@ def test_processes_of_one_machine_need_memory_each_and_cards_have_their_own():
     assert need_of(MINILM, 4096, task="classify", on_card=True, processes=2).weights == card.weights
 
 
-def test_weights_are_parted_only_where_all_of_them_do_not_fit():
+def test_weights_are_sharded_only_if_they_do_not_fit():
     assert not language_plan(cards(2), processes=2, lora=False).choices["shard"].value
     made = language_plan(cards(8, 40_000_000_000), LLAMA, processes=8, lora=False)
     assert made.choices["shard"].value
     assert "34.0 GB" in made.choices["shard"].because
 
 
-def test_on_one_machine_parted_weights_take_less_only_where_many_processes_share_it():
+def test_sharding_saves_memory_only_with_many_processes():
     small = replace(LAPTOP, cpu_count=32, cpu_count_physical=32, memory_bytes=53_000_000_000, memory_free_bytes=None)
     made = language_plan(small, processes=16, lora=False, batch_size=16)
     assert made.choices["shard"].value
@@ -165,7 +165,7 @@ def test_what_fits_in_no_way_names_fewer_processes():
     assert (refused.value.action.setting, refused.value.action.value) == ("processes", 2)
 
 
-def test_a_rank_that_is_stuck_once_may_be_chance_and_twice_there_are_fewer():
+def test_second_stuck_rank_reduces_processes():
     ladder = engine_ladder(engine_settings(processes=4, threads=1))
     first = choose_rung(named("rank-stuck"), [STUCK], ladder)
     assert (first.action, first.changes) == ("again", {})
@@ -176,7 +176,7 @@ def test_a_rank_that_is_stuck_once_may_be_chance_and_twice_there_are_fewer():
     assert third.changes == {"processes": 1, "threads": 4}
 
 
-def test_memory_that_runs_out_is_saved_by_fewer_processes_then_by_smaller_batches():
+def test_oom_reduces_processes_then_batches():
     ladder = engine_ladder(engine_settings(processes=2, threads=1, micro_tokens=4096))
     killed = Tried(changes={}, ending="signal", exit_code=-9, slug="host-oom", step_reached=7, phase="step")
     first = choose_rung(named("host-oom"), [killed], ladder)

@@ -68,7 +68,7 @@ def test_bf16_is_tried_only_where_the_chip_has_it():
     assert {"precision": "bf16"} in amx
 
 
-def test_smaller_micro_batches_are_tried_only_where_a_step_is_larger():
+def test_smaller_micro_batches_need_a_larger_step():
     assert candidates_for(SETTINGS, MachineFacts(cpu_count=4), 200) == (
         {},
         {"threads": 2},
@@ -91,7 +91,7 @@ def test_the_forecast_counts_steps_evaluations_and_the_report():
     assert forecast_seconds(work, 0, 1.0, export_seconds=0) == pytest.approx(100 + 0.4 * 0.001 * 40_000)
 
 
-def test_the_evaluation_at_the_end_counts_whole_however_late_the_forecast_is_made():
+def test_late_forecast_counts_the_final_evaluation():
     work = Work(steps=100, step_tokens=1000, evaluations=1, evaluation_tokens=10_000, report_tokens=0)
     assert forecast_seconds(work, 90, 1.0, export_seconds=0) == pytest.approx(10 + 0.4 * 0.001 * 10_000)
 
@@ -108,5 +108,5 @@ def test_the_forecast_counts_the_answers_that_a_language_model_writes():
     assert forecast_seconds(work, 0, 1.0, answer_seconds=2.0, export_seconds=0) == pytest.approx(10 + 3 * 3 * 2.0)
 
 
-def test_a_plan_whose_own_loss_is_no_number_is_left_as_it_is():
+def test_plan_with_nan_loss_is_not_changed():
     assert judge(SETTINGS, [told(0, 100, loss=float("nan")), told(1, 150, threads=8)], ()) == ()

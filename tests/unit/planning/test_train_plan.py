@@ -53,7 +53,7 @@ def test_every_choice_has_a_reason():
     assert all(choice.because for choice in plan().choices.values())
 
 
-def test_where_steps_are_asked_for_epochs_are_said_not_to_count():
+def test_max_steps_overrides_epochs_visibly():
     made = plan(max_steps=2).choices
     assert made["max_steps"].value == 2
     assert "not used" in made["epochs"].because
@@ -92,7 +92,7 @@ def test_a_device_that_is_not_there_is_refused():
     assert raised.value.setting == "device"
 
 
-def test_what_cannot_fit_is_said_with_the_numbers_and_a_way_out():
+def test_memory_refusal_has_numbers_and_advice():
     with pytest.raises(MachineError) as raised:
         plan("causal", model=LLAMA, lora=False)
     assert "12.0 GB free" in raised.value.seen
@@ -138,7 +138,7 @@ def test_a_preset_fills_only_what_was_left_open(preset):
     assert filled.lr == PRESETS[preset]["lr"]
 
 
-def test_a_length_of_the_preset_is_known_from_one_that_was_asked_for():
+def test_preset_length_differs_from_requested_length():
     asked = make_request({"data": "x.csv", "preset": "instruct", "max_length": 512})
     assert not is_of_preset(with_preset(asked), "max_length")
     assert is_of_preset(with_preset(make_request({"data": "x.csv", "preset": "instruct"})), "max_length")

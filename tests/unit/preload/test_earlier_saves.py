@@ -15,7 +15,7 @@ def test_only_those_of_the_same_training_the_furthest_first():
     assert [saved.path for saved in saved_by(2, told)] == ["c"]
 
 
-def test_a_folder_written_over_by_the_next_training_is_its_own():
+def test_overwritten_folder_belongs_to_the_next_training():
     told = [saving(1, 10, "a", 1.0), saving(2, 10, "a", 2.0)]
     assert saved_by(1, told) == []
 

@@ -19,7 +19,7 @@ def library(attempt, tmp_path, monkeypatch):
     sys.modules.pop("fake_library", None)
 
 
-def test_our_part_runs_after_the_module_and_its_loader_is_its_own(library, monkeypatch):
+def test_import_hook_runs_after_the_module(library, monkeypatch):
     seen = []
     monkeypatch.setitem(import_hook.AFTER, library, "torch_hooks:after_fake")
     monkeypatch.setattr(torch_hooks, "after_fake", lambda module: seen.append(module.VALUE), raising=False)
@@ -29,7 +29,7 @@ def test_our_part_runs_after_the_module_and_its_loader_is_its_own(library, monke
     assert "exec_module" not in vars(module.__loader__)
 
 
-def test_a_part_that_fails_is_an_event_and_the_import_succeeds(library, attempt, monkeypatch):
+def test_failing_hook_is_an_event_and_import_succeeds(library, attempt, monkeypatch):
     monkeypatch.setitem(import_hook.AFTER, library, "devices:not_there")
     assert importlib.import_module(library).VALUE == 1
     (failed,) = [event for event in read_events(attempt / "events.jsonl") if event["event"] == "preload failed"]

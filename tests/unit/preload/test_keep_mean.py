@@ -21,7 +21,7 @@ class Forgets:
 @pytest.mark.parametrize(
     ("model", "is_split", "left_to_model"), [(Counts, 1, True), (Forgets, 1, False), (Forgets, 0, True)]
 )
-def test_the_division_is_left_only_to_a_model_that_does_it(model, is_split, left_to_model):
+def test_scaled_division_is_skipped_only_for_its_model(model, is_split, left_to_model):
     trainer = SimpleNamespace(model=model(), model_accepts_loss_kwargs=True, _holdfast_is_split=bool(is_split))
     keep_mean(trainer)
     assert trainer.model_accepts_loss_kwargs is left_to_model

@@ -66,7 +66,7 @@ def test_a_batch_of_one_is_refused_and_said_so(attempt):
     assert "cannot be split" in told(attempt, "refused")[0]["because"]
 
 
-def test_batches_that_are_dropped_at_the_end_of_an_epoch_are_not_split(attempt):
+def test_dropped_last_batches_are_not_split(attempt):
     ask(attempt, micro_batch_factor=2)
     args = arguments()
     args.dataloader_drop_last = True

@@ -22,7 +22,7 @@ def test_weights_alone_do_not_put_off_a_checkpoint_of_ours(attempt, tmp_path, sa
     assert saves.timer.last_step == last_step
 
 
-def test_what_was_just_saved_outlives_cut_off_ones_of_later_steps(attempt):
+def test_latest_complete_save_survives_incomplete_ones(attempt):
     saves = Saves(1, SimpleNamespace(args=SimpleNamespace(should_save=True)), LossCheck(1))
     for age, step in enumerate((150, 190, 200, 100)):  # the newest first
         folder = Path(saves.folder, f"checkpoint-{step}")

@@ -24,7 +24,7 @@ def told(attempt):
     return [event for event in read_events(attempt / "events.jsonl") if event["event"] == "weights"]
 
 
-def test_nan_is_told_once_with_the_last_step_that_was_good(watched, monkeypatch):
+def test_nan_is_reported_once_with_the_last_good_step(watched, monkeypatch):
     model, seen, attempt = watched
     seen.check_now()
     assert told(attempt) == []
