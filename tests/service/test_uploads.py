@@ -241,7 +241,9 @@ def test_a_file_that_vanished_is_said(ada, monkeypatch):
     monkeypatch.setattr(datasets, "begin", lambda folder, key: Lost())
     found = uploads.receive(ada, SimpleUploadedFile("a.csv", ROWS.encode()))
     shutil.rmtree(found.path.parent)
-    assert datasets.settle(found).problem["what"] == "the file is gone"
+    settled = datasets.settle(found)
+    assert settled.state == "refused"
+    assert settled.problem
 
 
 def test_a_dataset_in_use_is_not_deleted(ada):
