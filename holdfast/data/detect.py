@@ -6,30 +6,35 @@ equally good one for another task.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
+from shlex import quote
 
 from holdfast.core.data_warnings import DataWarning, data_warning
 from holdfast.core.errors import RequestError, set_to
 from holdfast.core.plan import Choice
 from holdfast.core.text import closest
 from holdfast.data import names
-from holdfast.data.data_request import DataRequest
-from holdfast.data.detect_classify import by_names as classify_by_names
-from holdfast.data.detect_classify import by_values as classify_by_values
-from holdfast.data.detect_classify import pairs_with_labels
+from holdfast.data.data_request import DataRequest, Task
+from holdfast.data.label_forms import LabelForm, find_label_form, form_of_columns
 from holdfast.data.layout import ColumnLayout
 from holdfast.data.profile import ColumnProfile
 
 Profiles = Mapping[str, ColumnProfile]
+Finder = Callable[[DataRequest, Profiles], ColumnLayout | None]
+Names = tuple[str, ...]
 
 # Rows per article, on average, that make pairs of passages; fewer where only the first values were counted.
 _REPEATS, _EARLY_REPEATS = 2.0, 1.2
 _STRONG_POSITIVE = ("positive", "pos", "positives", "positive_passages", "positive_ctxs", "passage", "passages")
+_WEAK_POSITIVE = tuple(name for name in names.POSITIVE if name != "answer")
 _STRONG_ANSWER = ("completion", "response", "output", "chosen", "reply")
+_SECOND = ("sentence2", "question2", "text2", "hypothesis", "sent2")
+_TITLES = ("title", "headline", "subject")
 
 
-def detect(request: DataRequest, profiles: Profiles, repeated: tuple[str, ...] = ()) -> ColumnLayout:
+def detect(request: DataRequest, profiles: Profiles, repeated: Names = ()) -> ColumnLayout:
     """Choose how to read these columns."""
-    _check_asked(request, profiles)
+    _check_columns(request, profiles)
     found = [(weight, one) for weight, one in _readings(request, profiles) if request.task in (None, one.task)]
     if not found:
         raise _no_reading(request, profiles)
@@ -52,150 +57,129 @@ def detect(request: DataRequest, profiles: Profiles, repeated: tuple[str, ...] =
 
 def _readings(request: DataRequest, profiles: Profiles) -> Iterator[tuple[int, ColumnLayout]]:
     """Every way to read the columns, the most telling first, with the weight of its names."""
-    finders: tuple[tuple[int, Callable[[DataRequest, Profiles], ColumnLayout | None]], ...] = (
+    finders: tuple[tuple[int, Finder], ...] = (
         (3, _messages),
         (3, _strong_pairs),
         (3, _instructions),
-        (3, _prompts),
-        (2, pairs_with_labels),
-        (2, classify_by_names),
-        (2, _weak_pairs),
-        (2, _questions),
-        (2, _question_pairs),
+        (3, partial(_prompts, ("prompt", "question", "input", "source"), _STRONG_ANSWER)),
+        (2, _labeled_pairs),
+        (2, _labels_by_name),
+        (2, partial(_pairs, _WEAK_POSITIVE)),
+        (2, partial(_prompts, names.PROMPT, ("answer", "target", "text"))),
+        (2, partial(_pairs, ("answer",))),
         (1, _passages),
-        (1, classify_by_values),
+        (1, _labels_by_value),
         (0, _plain_text),
     )
     if request.task == "two-tower":  # requested, so columns without telling names are used by their order
         finders = (*finders, (0, _pairs_by_place))
     if request.label_column:  # a label column means classify
-        finders = ((3, pairs_with_labels), (3, classify_by_names), *finders)
+        finders = ((3, _labeled_pairs), (3, _labels_by_name), *finders)
     for weight, finder in finders:
         layout = finder(request, profiles)
         if layout:
             yield weight, layout
 
 
+def _layout(
+    task: Task, form: str, roles: Mapping[str, Names], because: str, warnings: tuple[DataWarning, ...] = ()
+) -> ColumnLayout:
+    choices = {"form": Choice(form, because)}
+    return ColumnLayout(task=task, form=form, roles=roles, choices=choices, warnings=warnings)
+
+
+# Language models
+
+
 def _messages(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
     column = names.find(names.MESSAGES, tuple(profiles))
     if not column or not profiles[column].kinds & {"list", "text"}:
         return None
-    if profiles[column].kinds == {"text"} and not _holds_json_lists(profiles[column]):
+    has_json = any(isinstance(value, str) and value.lstrip().startswith("[") for value in profiles[column].values)
+    if profiles[column].kinds == {"text"} and not has_json:
         return None
-    return ColumnLayout(
-        task="causal",
-        form="messages",
-        roles={"messages": (column,)},
-        choices={"form": Choice("messages", f"column {column!r} has conversations")},
-    )
+    return _layout("causal", "messages", {"messages": (column,)}, f"column {column!r} has conversations")
 
 
 def _instructions(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
     columns = tuple(profiles)
-    instruction = names.find(names.INSTRUCTION, columns)
-    answer = names.find(names.ANSWER, columns)
+    instruction, answer = names.find(names.INSTRUCTION, columns), names.find(names.ANSWER, columns)
     if not instruction or not answer:
         return None
-    roles: dict[str, tuple[str, ...]] = {"prompt": (instruction,), "answer": (answer,)}
-    context = names.find(names.CONTEXT, tuple(column for column in columns if column != answer))
-    if context:
+    roles: dict[str, Names] = {"prompt": (instruction,), "answer": (answer,)}
+    if context := names.find(names.CONTEXT, tuple(column for column in columns if column != answer)):
         roles["context"] = (context,)
-    return _with_system("instruction", roles, columns, f"columns {instruction!r} and {answer!r}")
+    roles |= _around_prompt(columns)
+    return _layout("causal", "instruction", roles, f"columns {instruction!r} and {answer!r}")
 
 
-def _prompts(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
+def _prompts(prompts: Names, answers: Names, request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
     columns = tuple(profiles)
-    prompt = names.find(("prompt", "question", "input", "source"), columns)
-    answer = names.find(_STRONG_ANSWER, columns)
+    prompt, answer = names.find(prompts, columns), names.find(answers, columns)
     if not prompt or not answer or prompt == answer:
         return None
-    return _prompt_layout(prompt, answer, columns)
-
-
-def _questions(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
-    columns = tuple(profiles)
-    prompt, answer = names.find(names.PROMPT, columns), names.find(("answer", "target", "text"), columns)
-    if not prompt or not answer or prompt == answer:
-        return None
-    return _prompt_layout(prompt, answer, columns)
-
-
-def _prompt_layout(prompt: str, answer: str, columns: tuple[str, ...]) -> ColumnLayout:
     rejected = names.find(names.REJECTED, columns)
     warnings = (data_warning("unused-preferences", column=rejected),) if rejected else ()
-    because = f"columns {prompt!r} and {answer!r}"
-    return _with_system("prompt and answer", {"prompt": (prompt,), "answer": (answer,)}, columns, because, warnings)
+    roles = {"prompt": (prompt,), "answer": (answer,), **_around_prompt(columns)}
+    return _layout("causal", "prompt and answer", roles, f"columns {prompt!r} and {answer!r}", warnings)
 
 
-def _with_system(
-    form: str,
-    roles: dict[str, tuple[str, ...]],
-    columns: tuple[str, ...],
-    because: str,
-    warnings: tuple[DataWarning, ...] = (),
-) -> ColumnLayout:
-    if system := names.find(names.SYSTEM, columns):
-        roles["system"] = (system,)
-    if history := names.find(("history",), columns):
-        roles["history"] = (history,)
-    return ColumnLayout(
-        task="causal", form=form, roles=roles, choices={"form": Choice(form, because)}, warnings=warnings
-    )
+def _around_prompt(columns: Names) -> dict[str, Names]:
+    """What comes before the prompt: a system prompt and earlier turns."""
+    found = {"system": names.find(names.SYSTEM, columns), "history": names.find(("history",), columns)}
+    return {role: (column,) for role, column in found.items() if column}
+
+
+def _plain_text(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
+    columns = request.text_columns or tuple(filter(None, (names.find(names.TEXT, tuple(profiles)),)))
+    if not columns:
+        texts = [profile for profile in profiles.values() if profile.looks_like_text]
+        columns = (max(texts, key=lambda profile: profile.mean_characters).name,) if texts else ()
+    if not columns or not profiles[columns[0]].filled:
+        return None
+    because = f"column {columns[0]!r} has text, and no other column says what to learn from it"
+    return _layout("causal", "text", {"text": columns}, because)
+
+
+# Two towers
 
 
 def _strong_pairs(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
+    """Pairs whose names leave no doubt, because one is called positive or there are negatives."""
     columns = tuple(profiles)
-    query, positive = names.find(names.QUERY, columns), names.find(names.POSITIVE, columns)
+    positive = names.find(names.POSITIVE, columns)
+    is_strong = (positive and names.plain_name(positive) in _STRONG_POSITIVE) or names.find_all(names.NEGATIVE, columns)
+    return _pairs(names.POSITIVE, request, profiles) if is_strong else None
+
+
+def _pairs(positives: Names, request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
+    columns = tuple(profiles)
+    query, positive = names.find(names.QUERY, columns), names.find(positives, columns)
     if not query or not positive or query == positive:
         return None
-    is_strong = names.plain_name(positive) in _STRONG_POSITIVE or bool(names.find_all(names.NEGATIVE, columns))
-    return _pair_layout(request, profiles, query, positive) if is_strong else None
-
-
-def _weak_pairs(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
-    columns = tuple(profiles)
-    query = names.find(names.QUERY, columns)
-    positive = names.find(tuple(name for name in names.POSITIVE if name != "answer"), columns)
-    if not query or not positive or query == positive:
-        return None
-    return _pair_layout(request, profiles, query, positive)
-
-
-def _question_pairs(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
-    columns = tuple(profiles)
-    query, positive = names.find(names.QUERY, columns), names.find(("answer",), columns)
-    return _pair_layout(request, profiles, query, positive) if query and positive else None
-
-
-def _pair_layout(request: DataRequest, profiles: Profiles, query: str, positive: str) -> ColumnLayout:
-    columns = tuple(profiles)
     negatives = names.find_all(names.NEGATIVE, columns)
-    roles: dict[str, tuple[str, ...]] = {"query": (query,), "positive": (positive,)}
+    roles: dict[str, Names] = {"query": (query,), "positive": (positive,)}
     form = "pairs"
     if negatives:
         roles["negative"] = negatives
         form = "lists" if "list" in profiles[negatives[0]].kinds else "triplets"
-    group = request.group_column or names.find(names.GROUP, columns)
-    if group:
+    if group := request.group_column or names.find(names.GROUP, columns):
         roles["group"] = (group,)
     score = names.find(names.SCORE, columns)
     if score and profiles[score].kinds == {"number"} and profiles[score].distinct > 1:
         roles["score"] = (score,)
         form = f"scored {form}"
     because = f"columns {query!r} and {positive!r}" + (f", negatives in {', '.join(negatives)}" if negatives else "")
-    return ColumnLayout(task="two-tower", form=form, roles=roles, choices={"form": Choice(form, because)})
+    return _layout("two-tower", form, roles, because)
 
 
 def _pairs_by_place(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
     texts = [name for name, profile in profiles.items() if profile.looks_like_text and not names.is_identity(name)]
     if not 2 <= len(texts) <= 3:
         return None
-    roles: dict[str, tuple[str, ...]] = {"query": (texts[0],), "positive": (texts[1],)}
-    if len(texts) == 3:
-        roles["negative"] = (texts[2],)
+    roles = dict(zip(("query", "positive", "negative"), ((text,) for text in texts), strict=False))
     form = "triplets" if len(texts) == 3 else "pairs"
-    choice = Choice(form, f"in their order: {', '.join(texts)}")
-    return ColumnLayout(task="two-tower", form=form, roles=roles, choices={"form": choice})
+    return _layout("two-tower", form, roles, f"in their order: {', '.join(texts)}")
 
 
 def _passages(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
@@ -209,34 +193,127 @@ def _passages(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
         return None
     groups = f"more than {held.distinct:,}" if held.has_many else f"{held.distinct:,}"
     because = f"texts of {groups} different {group!r}; two texts of one {group!r} are a pair"
-    return ColumnLayout(
-        task="two-tower",
-        form="passages of articles",
-        roles={"text": (text,), "group": (group,)},
-        choices={"form": Choice("passages of articles", because)},
-    )
+    return _layout("two-tower", "passages of articles", {"text": (text,), "group": (group,)}, because)
 
 
-def _plain_text(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
-    columns = request.text_columns or tuple(filter(None, (names.find(names.TEXT, tuple(profiles)),)))
-    if not columns:
-        longest = max((one for one in profiles.values() if one.looks_like_text), key=_length, default=None)
-        columns = (longest.name,) if longest else ()
-    if not columns or not profiles[columns[0]].filled:
+# Classifying
+
+
+def _labels_by_name(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
+    """A text column and a label column, known by their names or requested."""
+    label = _label_by_name(request, profiles)
+    text = _text_columns(request, profiles, label.value) if label else None
+    return _labeled(request, profiles, text, label) if label and text else None
+
+
+def _labels_by_value(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
+    """A text column, and a label column known by its values."""
+    text = _text_columns(request, profiles, "")
+    if not text:
         return None
-    because = f"column {columns[0]!r} has text, and no other column says what to learn from it"
-    return ColumnLayout(task="causal", form="text", roles={"text": columns}, choices={"form": Choice("text", because)})
+    others = [one for name, one in profiles.items() if name not in text.value and not names.is_identity(name)]
+    zero_one = [one for one in others if one.is_zero_one and one.name != request.label_column]
+    if len(zero_one) > 1:
+        form, choice = form_of_columns(zero_one, request.multi_label)
+        return _classify(request, profiles, text, form, {"labels": choice})
+    likely = [one for one in others if one.looks_like_labels]
+    if not likely:
+        return None
+    best = min(likely, key=lambda one: one.distinct)
+    because = f"{best.distinct:,} different values in {best.filled:,} rows"
+    if len(likely) > 1:
+        because += f"; fewer than in {', '.join(repr(one.name) for one in likely if one is not best)}"
+    return _labeled(request, profiles, text, Choice(best.name, because))
 
 
-def _length(profile: ColumnProfile) -> float:
-    return profile.mean_characters
+def _labeled_pairs(request: DataRequest, profiles: Profiles) -> ColumnLayout | None:
+    """Two texts that are classified together, such as a premise and a hypothesis."""
+    columns = tuple(profiles)
+    first, second = names.find(names.QUERY, columns), names.find(_SECOND, columns)
+    label = _label_by_name(request, profiles)
+    if not first or not second or not label or request.text_columns:
+        return None
+    if not (profiles[label.value].looks_like_labels or request.label_column):
+        return None
+    text: Choice[Names] = Choice(
+        (first, second), f"{first!r} and {second!r} are classified together, joined by a line break"
+    )
+    return _labeled(request, profiles, text, label)
 
 
-def _holds_json_lists(profile: ColumnProfile) -> bool:
-    return any(isinstance(value, str) and value.lstrip().startswith("[") for value in profile.values)
+def _label_by_name(request: DataRequest, profiles: Profiles) -> Choice[str] | None:
+    if request.label_column:
+        return Choice(request.label_column, "as requested")
+    columns = tuple(column for column in profiles if column not in request.text_columns)
+    named = [column for name in names.LABEL if (column := names.find((name,), columns))]
+    spelled = names.find(("label_text", "label_name"), columns)
+    numbered = profiles[named[0]] if named and profiles[named[0]].kinds == {"number"} else None
+    if spelled and numbered and profiles[spelled].distinct == numbered.distinct:
+        return Choice(spelled, f"the names of the numbers in {numbered.name!r}")
+    # Joined labels may have many different values, but running text and objects cannot be labels.
+    fitting = [one for one in named if "object" not in profiles[one].kinds and profiles[one].mean_characters <= 200]
+    strong = [column for column in fitting if names.plain_name(column) not in names.WEAK_LABEL]
+    weak = [column for column in fitting if profiles[column].looks_like_labels]
+    if weak and sum(profile.is_zero_one for profile in profiles.values()) > 1 and profiles[weak[0]].is_zero_one:
+        weak = []  # one of several columns of 0 and 1, each of them a label
+    chosen = strong[0] if strong else weak[0] if weak else None
+    return Choice(chosen, f"named {chosen!r}") if chosen else None
 
 
-def _check_asked(request: DataRequest, profiles: Profiles) -> None:
+def _text_columns(request: DataRequest, profiles: Profiles, label: str) -> Choice[Names] | None:
+    if request.text_columns:
+        joined = ", joined by a line break" if len(request.text_columns) > 1 else ""
+        return Choice(request.text_columns, f"as requested{joined}")
+    columns = tuple(column for column in profiles if column != label)
+    for name in names.TEXT:
+        column = names.find((name,), columns)
+        if column and profiles[column].kinds <= {"text", "number"}:
+            return Choice((column,), f"named {column!r}")
+    texts = [profiles[column] for column in columns if not names.is_identity(column)]
+    texts = [profile for profile in texts if profile.looks_like_text or profile.kinds == {"text"}]
+    if not texts:
+        return None
+    best = max(texts, key=lambda profile: (profile.mean_characters, profile.distinct))
+    if best.is_zero_one or (best.looks_like_labels and best.mean_words < 1.5 and not label):
+        return None
+    return Choice((best.name,), f"has the longest texts, {best.mean_characters:.0f} characters on average")
+
+
+def _labeled(request: DataRequest, profiles: Profiles, text: Choice[Names], label: Choice[str]) -> ColumnLayout | None:
+    if label.value in text.value:
+        return None
+    form, choice = find_label_form(profiles[label.value], request.multi_label)
+    return _classify(request, profiles, text, form, {"label column": label, "labels": choice})
+
+
+def _classify(
+    request: DataRequest,
+    profiles: Profiles,
+    text: Choice[Names],
+    form: LabelForm,
+    choices: Mapping[str, Choice[str]],
+) -> ColumnLayout:
+    roles: dict[str, Names] = {"text": text.value, "label": form.columns}
+    if request.group_column:
+        roles["group"] = (request.group_column,)
+    because = f"text in {' + '.join(map(repr, text.value))}, labels in {', '.join(map(repr, form.columns[:4]))}"
+    layout = _layout("classify", choices["labels"].value, roles, because, tuple(_unread_title(profiles, text, form)))
+    column = Choice(" + ".join(text.value), text.because)
+    return replace(layout, labels=form, choices={**layout.choices, "text column": column, **choices})
+
+
+def _unread_title(profiles: Profiles, text: Choice[Names], form: LabelForm) -> Iterator[DataWarning]:
+    """Name a title that could be read along with the text."""
+    title = names.find(_TITLES, tuple(profiles))
+    if len(text.value) == 1 and title and title not in (*text.value, *form.columns) and profiles[title].looks_like_text:
+        both = f"{quote(title)} --text-column {quote(text.value[0])}"
+        yield data_warning("unread-title", set_to("text_column", placeholder=both, note="reads both"), column=title)
+
+
+# Refusals
+
+
+def _check_columns(request: DataRequest, profiles: Profiles) -> None:
     """Refuse a column that does not exist, with a guess."""
     requested = [("text_column", column) for column in request.text_columns]
     requested += [("label_column", request.label_column or ""), ("group_column", request.group_column or "")]
