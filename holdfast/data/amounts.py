@@ -1,5 +1,6 @@
 """How much work is in a prepared folder: rows, tokens and the largest step, for forecasts."""
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.data.shards import Manifest, has_array, open_array, open_tokens, require_manifest
+from holdfast.data.shards import Manifest, has_array, open_array, open_lengths, require_manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +33,10 @@ def amounts_of(prepared: Path, batch_size: int) -> Amounts:
     manifest = require_manifest(prepared)
     if manifest.task == "two-tower":
         return _of_towers(prepared, manifest, batch_size)
-    lengths = open_tokens(prepared, "train").lengths
-    read = {split: int(open_tokens(prepared, split).lengths.sum()) for split in manifest.splits}
-    validation, test = read.get("validation", 0), read.get("test", 0)
+    tokens = _tokens_of_splits(prepared, manifest)
+    validation, test = tokens["validation"], tokens["test"]
     return Amounts(
-        **_of_examples(lengths, batch_size),
+        **_of_examples(open_lengths(prepared, "train"), batch_size),
         evaluation_tokens=validation,
         report_tokens=validation + test,
         largest_read_tokens=max(validation, test),
@@ -45,16 +45,10 @@ def amounts_of(prepared: Path, batch_size: int) -> Amounts:
 
 def _of_towers(prepared: Path, manifest: Manifest, batch_size: int) -> Amounts:
     """An example is a query with its passage; an evaluation reads the whole corpus."""
-
-    def sizes(name: str) -> NDArray[Any]:
-        if manifest.form == "text":
-            return open_tokens(prepared, name).lengths
-        return np.ones(len(open_array(prepared, f"{name}.vectors")), dtype=np.int64)
-
-    corpus, queries = sizes("corpus"), sizes("train")
+    corpus, queries = open_lengths(prepared, "corpus"), open_lengths(prepared, "train")
     qrels = np.asarray(open_array(prepared, "train.qrels"))
-    asked = {split: int(sizes(split).sum()) for split in manifest.splits}
-    validation, test = asked.get("validation", 0), asked.get("test", 0)
+    tokens = _tokens_of_splits(prepared, manifest)
+    validation, test = tokens["validation"], tokens["test"]
     corpus_tokens = int(corpus.sum())
     share = 0.0
     if has_array(prepared, "train.negatives"):
@@ -62,14 +56,18 @@ def _of_towers(prepared: Path, manifest: Manifest, batch_size: int) -> Amounts:
         share = float(np.isin(qrels[:, 0], has_one).mean())
     return Amounts(
         **_of_examples(queries[qrels[:, 0]] + corpus[qrels[:, 1]], batch_size),
-        evaluation_tokens=validation + corpus_tokens if "validation" in asked else 0,
+        evaluation_tokens=validation + corpus_tokens if "validation" in manifest.splits else 0,
         report_tokens=validation + test + corpus_tokens,  # one pass over the corpus serves both
         largest_read_tokens=max(validation, test, corpus_tokens),
-        query_tokens=asked["train"],
+        query_tokens=tokens["train"],
         corpus_tokens=corpus_tokens,
         corpus_mean_tokens=float(corpus.mean()),
         near_miss_share=share,
     )
+
+
+def _tokens_of_splits(prepared: Path, manifest: Manifest) -> Counter[str]:
+    return Counter({split: int(open_lengths(prepared, split).sum()) for split in manifest.splits})
 
 
 def _of_examples(lengths: NDArray[Any], batch_size: int) -> dict[str, int]:

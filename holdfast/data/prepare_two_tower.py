@@ -7,6 +7,7 @@ of vectors, whichever the data uses.
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -101,35 +102,37 @@ def prepare_pairs(survey: TableSurvey, writer: TowerWriter) -> Manifest:
     qrels = {name: array("q") for name in survey.facts.splits}
     negatives = array("q")
     group_numbers: dict[int, int] = {}
+    unseen: list[str] = []  # near-misses that are not among the passages of the data
+
+    def number_passage(text: str, group: int = -1) -> int:
+        number = passages.number(text)
+        if number == len(groups):
+            groups.append(group)
+        return number
+
+    def number_near_miss(text: str) -> int:
+        if passages.find(text) is None:
+            unseen.append(text)
+        return number_passage(text)
+
     for found in survey.examples():
         example = found.example
         query = queries[found.split].number(example.texts("query")[0], found.row)
         group = group_numbers.setdefault(content_hash(example.group), len(group_numbers)) if example.group else -1
         for text in example.texts("positive"):
-            passage = passages.number(text)
-            if passage == len(groups):
-                groups.append(group)
-            qrels[found.split].extend((query, passage, 1))
+            qrels[found.split].extend((query, number_passage(text, group), 1))
         for text in example.texts("negative"):
-            passage = passages.number(text)
-            if passage == len(groups):
-                groups.append(-1)
+            passage = number_passage(text)
             if found.split == "train":
                 negatives.extend((query, passage))
-    extra: list[str] = []
-
-    def find_passage(text: str) -> int:
-        passage = passages.number(text)
-        if passage == len(groups):
-            groups.append(-1)
-            extra.append(text)
-        return passage
-
-    choices = add_near_misses(survey.request, queries["train"].find, find_passage, negatives)
+    choices = add_near_misses(survey.request, queries["train"].find, number_near_miss, negatives)
     writer.expect(len(passages) + sum(map(len, queries.values())))
-    writer.write_corpus(_passages_of(survey, passages, extra), groups if group_numbers else ())
+    parts = ("positive", "negative")
+    texts = (text for found in survey.examples() for part in parts for text in found.example.texts(part))
+    writer.write_corpus(chain(passages.first_ones(texts), unseen), groups if group_numbers else ())
     for name, distinct in queries.items():
-        writer.write_split(name, _queries_of(survey, name, distinct), distinct.rows, as_table(qrels[name], 3))
+        texts = (found.example.texts("query")[0] for found in survey.examples() if found.split == name)
+        writer.write_split(name, distinct.first_ones(texts), distinct.rows, as_table(qrels[name], 3))
     writer.write_negatives(as_table(negatives, 2))
     return writer.manifest(choices)
 
@@ -260,26 +263,11 @@ class _Distinct:
         """The number of a text that was seen before."""
         return self._numbers.get(exact_hash(text))
 
-
-def _passages_of(survey: TableSurvey, passages: _Distinct, extra: Sequence[str]) -> Iterator[str]:
-    """Every different passage, in the order of their numbers."""
-    written = 0
-    for found in survey.examples():
-        for part in ("positive", "negative"):
-            for text in found.example.texts(part):
-                if passages.find(text) == written:
-                    written += 1
-                    yield text
-    yield from extra
-
-
-def _queries_of(survey: TableSurvey, split: str, queries: _Distinct) -> Iterator[str]:
-    """Every different query of a split, in the order of their numbers."""
-    written = 0
-    for found in survey.examples():
-        if found.split == split:
-            text = found.example.texts("query")[0]
-            if queries.find(text) == written:
+    def first_ones(self, texts: Iterable[str]) -> Iterator[str]:
+        """Of these texts, read again, the first of each number, in the order of the numbers."""
+        written = 0
+        for text in texts:
+            if self.find(text) == written:
                 written += 1
                 yield text
 

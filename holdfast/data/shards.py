@@ -129,6 +129,13 @@ def open_array(folder: Path, name: str) -> NDArray[np.generic]:
     return array
 
 
+def open_lengths(folder: Path, name: str) -> NDArray[np.int64]:
+    """Tokens of each text; 1 for each vector."""
+    if has_array(folder, f"{name}.tokens"):
+        return open_tokens(folder, name).lengths
+    return np.ones(len(open_array(folder, f"{name}.vectors")), dtype=np.int64)
+
+
 def has_array(folder: Path, name: str) -> bool:
     """Whether an optional array exists."""
     return (folder / f"{name}.npy").is_file()

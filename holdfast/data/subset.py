@@ -15,6 +15,7 @@ from holdfast.data.shards import (
     TokenArray,
     has_array,
     open_array,
+    open_lengths,
     open_tokens,
     require_manifest,
     write_manifest,
@@ -45,53 +46,45 @@ def longest(texts: TokenArray, count: int) -> Rows:
 
 
 def _write_split(prepared: Path, folder: Path, split: str, rows: Rows) -> None:
-    texts = open_tokens(prepared, split)
-    write_tokens(folder, split, [texts[int(at)].tolist() for at in rows])
-    if has_array(prepared, f"{split}.labels"):
-        np.save(folder / f"{split}.labels.npy", np.asarray(open_array(prepared, f"{split}.labels"))[rows])
+    _copy_texts(prepared, folder, split, rows)
+    _copy_rows(prepared, folder, f"{split}.labels", rows)
     if has_array(prepared, f"{split}.learn"):
         learn: NDArray[Any] = open_array(prepared, f"{split}.learn")
-        parts = [learn[texts.starts[at] : texts.starts[at + 1]] for at in rows]
+        starts = open_tokens(prepared, split).starts
+        parts = [learn[starts[at] : starts[at + 1]] for at in rows]
         np.save(folder / f"{split}.learn.npy", np.concatenate(parts) if parts else learn[:0])
     if has_array(prepared, f"{split}.windows"):  # each text is its own row
         np.save(folder / f"{split}.windows.npy", np.arange(len(rows) + 1))
     if has_array(prepared, f"{split}.rows"):
-        places = np.asarray(open_array(prepared, f"{split}.rows"))
-        np.save(folder / f"{split}.rows.npy", places[np.minimum(rows, len(places) - 1)])
+        _copy_rows(prepared, folder, f"{split}.rows", np.minimum(rows, len(open_array(prepared, f"{split}.rows")) - 1))
 
 
 def _write_pairs(prepared: Path, folder: Path, manifest: Manifest, count: int) -> None:
     """The judgments with the longest texts, their queries, and their passages as the whole corpus."""
-    is_text = manifest.form == "text"
     chosen: dict[str, NDArray[Any]] = {}
+    corpus = open_lengths(prepared, "corpus")
     for split in manifest.splits:
         qrels = np.asarray(open_array(prepared, f"{split}.qrels"))
-        cost = _lengths(prepared, split, is_text)[qrels[:, 0]] + _lengths(prepared, "corpus", is_text)[qrels[:, 1]]
+        cost = open_lengths(prepared, split)[qrels[:, 0]] + corpus[qrels[:, 1]]
         chosen[split] = qrels[np.argsort(-cost, kind="stable")[:count]]
     passages = np.unique(np.concatenate([qrels[:, 1] for qrels in chosen.values()]))
-    _write_items(prepared, folder, "corpus", passages, is_text)
-    if has_array(prepared, "corpus.groups"):
-        np.save(folder / "corpus.groups.npy", np.asarray(open_array(prepared, "corpus.groups"))[passages])
+    _copy_texts(prepared, folder, "corpus", passages)
+    _copy_rows(prepared, folder, "corpus.groups", passages)
     for split, qrels in chosen.items():
         queries = np.unique(qrels[:, 0])
-        _write_items(prepared, folder, split, queries, is_text)
-        numbered = np.stack(
-            [np.searchsorted(queries, qrels[:, 0]), np.searchsorted(passages, qrels[:, 1]), qrels[:, 2]], 1
-        )
-        np.save(folder / f"{split}.qrels.npy", numbered)
-        if has_array(prepared, f"{split}.rows"):
-            np.save(folder / f"{split}.rows.npy", np.asarray(open_array(prepared, f"{split}.rows"))[queries])
+        _copy_texts(prepared, folder, split, queries)
+        _copy_rows(prepared, folder, f"{split}.rows", queries)
+        places = np.searchsorted(queries, qrels[:, 0]), np.searchsorted(passages, qrels[:, 1]), qrels[:, 2]
+        np.save(folder / f"{split}.qrels.npy", np.stack(places, 1))
 
 
-def _write_items(prepared: Path, folder: Path, name: str, rows: Rows, is_text: bool) -> None:
-    if is_text:
+def _copy_texts(prepared: Path, folder: Path, name: str, rows: Rows) -> None:
+    if has_array(prepared, f"{name}.tokens"):
         texts = open_tokens(prepared, name)
         write_tokens(folder, name, [texts[int(at)].tolist() for at in rows])
-    else:
-        np.save(folder / f"{name}.vectors.npy", np.asarray(open_array(prepared, f"{name}.vectors"))[rows])
+    _copy_rows(prepared, folder, f"{name}.vectors", rows)
 
 
-def _lengths(prepared: Path, name: str, is_text: bool) -> NDArray[Any]:
-    if is_text:
-        return open_tokens(prepared, name).lengths
-    return np.ones(len(open_array(prepared, f"{name}.vectors")), dtype=np.int64)
+def _copy_rows(prepared: Path, folder: Path, name: str, rows: Rows) -> None:
+    if has_array(prepared, name):
+        np.save(folder / f"{name}.npy", np.asarray(open_array(prepared, name))[rows])
