@@ -113,7 +113,7 @@ def _check_classes(layout: ColumnLayout, tally: Tally) -> None:
     other_column = set_to("label_column", note="if the labels are in another column")
     if not counts:
         raise RequestError(f"column {column!r} has no labels", seen=f"{len(tally):,} rows", setting="label_column")
-    if len(counts) == 1 and not (is_multi and tally.unlabelled):
+    if len(counts) == 1 and not (is_multi and tally.unlabeled):
         only = next(iter(counts))
         raise RequestError(
             f"every row has the same label {only!r}, so there is nothing to learn",

@@ -65,7 +65,7 @@ def content_hash(text: str) -> int:
     return exact_hash(" ".join(text.split()).casefold())
 
 
-class LabelledRows:
+class LabeledRows:
     """Reads rows for classifying: a text, which may be joined from several columns, and labels."""
 
     def __init__(self, layout: ColumnLayout):
@@ -272,7 +272,7 @@ def reader_for(layout: ColumnLayout, min_score: float | None = None) -> RowReade
     It raises BadValue for a row that cannot be used, and returns None for a pair below the lowest score.
     """
     if layout.task == "classify":
-        return LabelledRows(layout).read
+        return LabeledRows(layout).read
     if layout.task == "causal":
         return ConversationRows(layout).read
     return MatchRows(layout, min_score).read

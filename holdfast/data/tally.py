@@ -34,7 +34,7 @@ class Tally:
         self.rows = array("Q")  # the line or number of the row in its file
         self.label_numbers: dict[str, int] = {}
         self.label_counts: Counter[int] = Counter()
-        self.unlabelled = 0
+        self.unlabeled = 0
         self.replaced = 0  # texts with U+FFFD, which replaces lost letters
         self.lengths: dict[str, TextLengths] = {}
 
@@ -76,7 +76,7 @@ class Tally:
         self.label_counts.update(numbers)
         self._labels.extend(numbers)
         self._label_starts.append(len(self._labels))
-        self.unlabelled += not numbers
+        self.unlabeled += not numbers
 
 
 class TextLengths:
