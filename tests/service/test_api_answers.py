@@ -15,9 +15,8 @@ from django.test import AsyncClient, Client
 
 from holdfast.core.events import Noted
 from holdfast.core.records import RunPlan, read_record, write_record
-from holdfast.runs import story
 from holdfast.runs.support_bundle import pack_run
-from holdfast.service.jobs import limits
+from holdfast.service.jobs import job_state, limits
 from holdfast.service.jobs.models import Dataset, Job
 from tests.service.folders import log
 from tests.service.test_api_access import ERROR_FIELDS
@@ -312,10 +311,10 @@ def test_the_page_of_the_documents_asks_no_other_server(client):
 
 
 @pytest.mark.parametrize("part", ["attempts", "metrics", "log", "report"])
-def test_a_long_story_is_not_read_whole_each_time(world, ada, monkeypatch, part):
-    monkeypatch.setattr(story, "read_events", lambda path: pytest.fail(f"{path} is read from its beginning"))
-    for _ in range(2):
-        assert ada.get(f"/api/jobs/{world.job.pk}/{part}").status_code == 200
+def test_a_long_run_is_not_read_from_its_beginning_each_time(world, ada, monkeypatch, part):
+    assert ada.get(f"/api/jobs/{world.job.pk}/{part}").status_code == 200
+    monkeypatch.setattr(job_state, "RunReader", lambda run: pytest.fail(f"{run} is read from its beginning"))
+    assert ada.get(f"/api/jobs/{world.job.pk}/{part}").status_code == 200
 
 
 def test_a_report_may_do_nothing(world, ada):

@@ -34,7 +34,7 @@ def read_run(run: Path, *, is_supervised: bool) -> RunState | None:
         # By inode too: with HOLDFAST_STORE another copy of the run may take the folder's place.
         key = (str(run), run.stat().st_ino)
         with _lock:
-            reader = _readers.setdefault(key, RunReader(run))
+            reader = _readers.get(key) or _readers.setdefault(key, RunReader(run))
             _readers.move_to_end(key)
             while len(_readers) > _KEPT_READERS:
                 _readers.popitem(last=False)

@@ -12,7 +12,7 @@ from django.utils.safestring import SafeString, mark_safe
 
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.runfolder import ABOUT_MODEL, METRICS, model_folder
-from holdfast.runs.report.headline import metric_name
+from holdfast.core.scores import final_score, metric_name, metric_value, ordered_scores
 from holdfast.runs.report.html import table
 from holdfast.runs.report.svg_charts import meter
 from holdfast.service.jobs.model_pool import LONGEST_TEXT
@@ -20,12 +20,7 @@ from holdfast.service.jobs.models import ModelStage, TrainedModel
 from holdfast.service.jobs.shown_errors import ShownError
 
 _ON_A_PAGE = 25
-_SHOWN_LABELS = 10
-_DECIDING = {
-    "classify": ("accuracy", "micro_f1", "macro_f1"),
-    "two-tower": ("ndcg@10", "recall@10", "mrr@10"),
-    "causal": ("perplexity", "loss"),
-}
+_SHOWN_LABELS, _SHOWN_SCORES = 10, 3
 _TRY = {
     "classify": ("Text", "Classify", "Probabilities are calibrated on texts that were not used for training."),
     "causal": ("Prompt", "Generate", "The most likely answer, up to 200 tokens."),
@@ -143,7 +138,7 @@ def read_model(
         run=model.job_id,
         run_name=model.job.name,
         dataset=(dataset.pk, dataset.name) if dataset else None,
-        tiles=list(_tiles(model.task, splits)),
+        tiles=list(_tiles(splits)),
         metrics=_metrics(splits),
         classes=_classes(splits),
         labels=[str(label) for label in (about.get("labels") or ())[:200]],
@@ -176,13 +171,10 @@ def read_answer(asked: str, said: Mapping[str, Any]) -> ModelReply:
 
 
 def headline(model: TrainedModel) -> str:
-    """The number that decides for its task, with the split it was measured on."""
-    for split in ("test", "validation"):
-        found = model.metrics.get(split) if isinstance(model.metrics, dict) else None
-        for name in _DECIDING.get(model.task, ()):
-            value = found.get(name) if isinstance(found, dict) else None
-            if isinstance(value, int | float):
-                return f"{metric_name(name)} {_short(name, value)} ({split})"
+    """The deciding metric, with the split it was measured on."""
+    if score := final_score(model.metrics if isinstance(model.metrics, dict) else {}):
+        split, name, value = score
+        return f"{metric_name(name)} {metric_value(name, value)} ({split})"
     return ""
 
 
@@ -202,17 +194,11 @@ def _row(model: TrainedModel) -> ModelRow:
     )
 
 
-def _tiles(task: str, splits: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+def _tiles(splits: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
     for split, found in splits.items():
-        for name in _DECIDING.get(task, ()):
-            value = found.get(name)
-            if isinstance(value, int | float) and not (name == "micro_f1" and "accuracy" in found):
-                yield _short(name, value), f"{metric_name(name)}, {split}"
-
-
-def _short(name: str, value: float) -> str:
-    """Shares with three digits, other numbers as they are."""
-    return f"{value:.4g}" if name in ("perplexity", "loss") else f"{value:.3f}"
+        for name, value in list(ordered_scores(found).items())[:_SHOWN_SCORES]:
+            if not (name == "micro_f1" and "accuracy" in found):
+                yield metric_value(name, value), f"{metric_name(name)}, {split}"
 
 
 def _metrics(splits: Mapping[str, Mapping[str, Any]]) -> SafeString:
