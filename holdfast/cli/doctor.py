@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Seconds(click.FloatRange):
-    """A time of up to a day; not "nan", which a range lets pass."""
+    """A time of up to a day; not "nan", which a range would allow."""
 
     name = "seconds"
 
@@ -32,11 +32,11 @@ class Seconds(click.FloatRange):
         """Read the number."""
         seconds: float = super().convert(value, param, ctx)
         if math.isnan(seconds):
-            self.fail(f"{value!r} is no number of seconds.", param, ctx)
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
         return seconds
 
 
-_QUIET_SECONDS = 0.5  # what is known by then needs no moving line
+_QUIET_SECONDS = 0.5  # shorter waits are not shown
 
 
 @click.command()
@@ -45,7 +45,7 @@ _QUIET_SECONDS = 0.5  # what is known by then needs no moving line
     "folder",
     metavar="FOLDER",
     type=click.Path(path_type=Path),
-    help="Check this environment, site-packages folder or folder of unpacked wheels instead, also another system's.",
+    help="Check this environment, site-packages folder or folder of unpacked wheels, even for another system.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every fact with its source, every note and every remedy.")
@@ -55,8 +55,8 @@ _QUIET_SECONDS = 0.5  # what is known by then needs no moving line
     metavar="SECONDS",
     type=Seconds(),
     default=90.0,
-    show_default="90",
-    help="How long loading torch and one training step may take on a device; 0 tries none.",
+    show_default=True,
+    help="Time limit per device for loading torch and one training step (0 skips the test).",
 )
 def doctor(
     folder: Path | None,
@@ -64,11 +64,11 @@ def doctor(
     verbose: bool,
     device_timeout_seconds: float,
 ) -> None:
-    """Check this machine for what makes training runs fail, and say what to do about it.
+    """Check this machine for problems that make training runs fail, with remedies.
 
-    Exit code 0: healthy, warnings included. 3: a blocker was found. 2: the request is wrong.
+    Exit code 0: no blocker. 2: the request is wrong. 3: a blocker was found.
     """
-    screen = Screen(quiet=as_json)
+    screen = DoctorOutput(quiet=as_json)
     screen.say(f"holdfast {__version__}, checking {f'the packages in {folder}' if folder else 'this machine'}")
 
     from holdfast.runs.machine_checkup import (
@@ -97,35 +97,35 @@ def doctor(
     raise SystemExit(checkup.exit_code)
 
 
-class Screen:
-    """Lines on stdout, and on a terminal a moving line on stderr while something takes long."""
+class DoctorOutput:
+    """Lines on stdout, and on a terminal a progress line on stderr during long waits."""
 
     def __init__(self, *, quiet: bool):
         self.quiet = quiet
         self.is_terminal = sys.stdout.isatty()
         self.has_color = self.is_terminal and wants_color()
         self.width = shutil.get_terminal_size().columns
-        self._moving = sys.stderr.isatty() and wants_color()  # a terminal that cannot colour may not go back in a line
+        self._moving = sys.stderr.isatty() and wants_color()  # others may not support carriage returns
         self._shown = ""
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
-                stream.reconfigure(errors="backslashreplace")  # a path may hold what the terminal cannot write
+                stream.reconfigure(errors="backslashreplace")  # for paths that the terminal cannot show
 
     def say(self, *lines: str) -> None:
-        """Print lines for a person; nothing when JSON was asked for."""
+        """Print lines for a person; nothing with --json."""
         self.clear()
         if not self.quiet:
             for line in lines:
                 click.echo(line)
 
     def show_section(self, section: "Section", facts: "MachineFacts", style: "Style") -> None:
-        """Print one part of the facts."""
+        """Print one section of the facts."""
         from holdfast.runs.machine_checkup import render_section
 
         self.say(*render_section(section, facts, style))
 
     def show_wait(self, waiting: list[str], seconds: float) -> None:
-        """Say what is being waited for, and since when."""
+        """Show the open probes and the time so far."""
         if self._moving and seconds > _QUIET_SECONDS:
             self.clear()
             self._shown = f"... {', '.join(waiting)}, {seconds:.0f} s"[: self.width - 1]
@@ -133,7 +133,7 @@ class Screen:
             sys.stderr.flush()
 
     def clear(self) -> None:
-        """Take the moving line away."""
+        """Remove the progress line."""
         if self._shown:
             sys.stderr.write("\r" + " " * len(self._shown) + "\r")
             sys.stderr.flush()
@@ -141,4 +141,4 @@ class Screen:
 
 
 def _healthy_next() -> str:
-    return "holdfast train DATA" if "train" in COMMANDS else "holdfast explain LOG, when a run fails"
+    return "holdfast train DATA" if "train" in COMMANDS else "holdfast explain LOG, if a run fails"

@@ -1,4 +1,4 @@
-"""`holdfast train`: one file in, one finished model out. The options are the fields of the request."""
+"""`holdfast train`: from a dataset to a finished model. The options are generated from the settings of the request."""
 
 import dataclasses
 import json
@@ -101,7 +101,7 @@ def _with_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--detach", is_flag=True, help="Run in the background, even after this terminal closes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end and nothing else.")
 @click.option("--json-lines", "as_lines", is_flag=True, help="Print each event as a line of JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="Print only how it ended.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the result.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every choice with its reason.")
 @click.option(
     "--help-all", is_flag=True, is_eager=True, expose_value=False, callback=_show_all, help="Show all options and exit."
