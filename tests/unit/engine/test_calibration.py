@@ -28,5 +28,5 @@ def test_probabilities_of_one_label_among_all_add_up_to_one():
     assert np.allclose(chances[1], 0.5)
 
 
-def test_a_model_that_is_always_right_and_sure_has_no_error():
+def test_always_correct_model_has_zero_calibration_error():
     assert calibration_error(np.array([[50.0, 0.0], [0.0, 50.0]]), np.array([0, 1]), is_multi=False) < 1e-6

@@ -36,7 +36,7 @@ def other_model(folder, kind: str):
 
 
 @pytest.mark.parametrize(("kind", "is_packed"), [("gpt2", True), ("bloom", False)])
-def test_another_family_learns_as_a_plain_loop_does_packed_or_one_by_one(tmp_path, kind, is_packed):
+def test_other_model_family_matches_a_plain_loop(tmp_path, kind, is_packed):
     model, prepared = other_model(tmp_path / "model", kind), tiny_instructions(tmp_path / "prepared")
     settings = settings_for("causal", model, prepared, tmp_path)
     assert load_task(settings).is_packed is is_packed
@@ -88,7 +88,7 @@ def test_after_sampling_the_same_is_learned(parts, tmp_path):
     assert float(task.forward_backward(0, examples)) == before
 
 
-def test_the_exported_tokenizer_writes_chats_as_the_training_texts_were_written(parts, tmp_path):
+def test_exported_tokenizer_has_the_training_chat_template(parts, tmp_path):
     template = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
     manifest = json.loads((parts[1] / "manifest.json").read_text())
     (parts[1] / "manifest.json").write_text(json.dumps(manifest | {"chat_template": template}))
@@ -114,7 +114,7 @@ def test_an_unknown_option_is_refused(parts, tmp_path):
     assert refused.value.seen == "options: lora, samples"
 
 
-def test_arrays_of_a_captured_step_give_the_loss_of_the_plain_one(parts, tmp_path):
+def test_captured_step_has_the_plain_loss(parts, tmp_path):
     task = load_task(settings_for("causal", *parts, tmp_path))
     examples = np.array([5, 9, 2])
     arrays = task.step_arrays(0, examples)

@@ -37,7 +37,7 @@ def test_the_newest_two_and_the_best_are_kept(checkpoints, tmp_path):
     assert best.step == 2
 
 
-def test_what_an_epoch_made_is_saved_beside_the_step_it_began_at(checkpoints, tmp_path):
+def test_epoch_data_is_saved_with_its_first_step(checkpoints, tmp_path):
     checkpoints.save(12, parts(12.0), TrainingState(), best=True)
     checkpoints.save(12, parts(12.5), TrainingState(), is_begun=True)
     checkpoints.wait()
@@ -69,7 +69,7 @@ def test_a_step_that_is_saved_already_is_not_written_again(checkpoints, tmp_path
     assert checkpoints.load_best().step == 3
 
 
-def test_a_save_that_fails_leaves_the_one_before_and_is_told(checkpoints, tmp_path, monkeypatch):
+def test_failed_save_keeps_the_previous_and_is_reported(checkpoints, tmp_path, monkeypatch):
     save(checkpoints, 1)
 
     def no_room(*args: object) -> None:

@@ -59,7 +59,7 @@ def test_many_labels_are_learned_by_their_mean_loss(bert, tmp_path):
     assert "confusion" not in report
 
 
-def test_class_weights_weigh_as_torch_does_however_the_step_is_split(bert, tmp_path):
+def test_class_weights_match_torch_for_any_split(bert, tmp_path):
     prepared, weights = tiny_prepared(tmp_path / "prepared"), [0.5, 2.0, 1.0]
     truth = torch.from_numpy(np.load(prepared / "train.labels.npy")[:8])
     for micro_tokens in (10_000, 30):
@@ -83,7 +83,7 @@ def test_scores_of_a_long_texts_windows_are_averaged(bert, tmp_path):
     assert sum(row["support"] for row in task.report("validation")["classes"]) == 23
 
 
-def test_texts_over_the_models_limit_are_read_whole_and_scored_once(bert, tmp_path):
+def test_texts_over_the_limit_are_read_in_windows(bert, tmp_path):
     """The word that decides stands beyond the 64 tokens the model takes."""
     lines = ["text,label"]
     for row in range(60):
@@ -104,7 +104,7 @@ def test_texts_over_the_models_limit_are_read_whole_and_scored_once(bert, tmp_pa
     assert {7, 8} <= set(last.tolist()), "the deciding word is in a window"
 
 
-def test_a_model_with_attention_of_its_own_is_padded_and_learns(tmp_path):
+def test_model_with_custom_attention_is_padded(tmp_path):
     torch.manual_seed(0)
     config = MPNetConfig(
         vocab_size=WORDS,

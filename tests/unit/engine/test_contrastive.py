@@ -33,7 +33,7 @@ def test_the_loss_is_the_one_on_paper():
     torch.testing.assert_close(loss, torch.tensor((forward + backward) / 2))
 
 
-def test_the_cached_gradient_is_that_of_one_big_batch_to_the_last_digits():
+def test_cached_gradient_equals_one_big_batch():
     torch.manual_seed(0)
     tower = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 8)).double()
     scale = nn.Parameter(torch.tensor(3.0).double())

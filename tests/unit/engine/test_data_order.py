@@ -6,7 +6,7 @@ from holdfast.engine.data_order import DataOrder
 LENGTHS = np.random.default_rng(1).integers(3, 200, 1000)
 
 
-def test_the_batch_of_a_step_depends_on_seed_and_step_alone():
+def test_batch_depends_only_on_seed_and_step():
     forward = DataOrder(LENGTHS, 16, seed=7)
     in_order = [forward.examples(step) for step in range(200)]
     for step in (199, 3, 70, 71, 0):
@@ -29,7 +29,7 @@ def test_pooled_steps_hold_texts_of_like_length():
     assert spread[1] < spread[0] / 3
 
 
-def test_any_split_into_micro_batches_keeps_the_same_examples_in_the_same_order():
+def test_micro_batch_split_keeps_examples_and_order():
     examples = DataOrder(LENGTHS, 16, seed=7).examples(3)
     whole = np.concatenate(list(micro_batches(examples, LENGTHS, 10**9)))
     for most_tokens in (1, 100, 500):

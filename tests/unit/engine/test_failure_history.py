@@ -16,7 +16,7 @@ def write_attempt(run, number, *times, is_stopped=False):
         log.write(TrainingStopped(time=at, step=0) if is_stopped and at == times[-1] else event)
 
 
-def test_the_lives_are_those_before_this_one_without_the_time_between_them(tmp_path):
+def test_failure_history_excludes_time_between_attempts(tmp_path):
     assert failure_history(tmp_path) == FailureHistory(0, 0)
     write_attempt(tmp_path, 1, 1_000.0, 1_040.0, 1_100.0)
     assert failure_history(tmp_path) == FailureHistory(0, 0)
@@ -25,7 +25,7 @@ def test_the_lives_are_those_before_this_one_without_the_time_between_them(tmp_p
     assert failure_history(tmp_path) == FailureHistory(100 + 200, 2)
 
 
-def test_an_attempt_that_saved_when_it_was_stopped_or_was_still_loading_did_not_die(tmp_path):
+def test_stopped_or_loading_attempt_did_not_die(tmp_path):
     write_attempt(tmp_path, 1, 1_000.0, 1_500.0, is_stopped=True)
     write_attempt(tmp_path, 2)
     write_attempt(tmp_path, 3, 3_000.0, 3_100.0)

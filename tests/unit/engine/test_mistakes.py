@@ -5,7 +5,7 @@ import numpy as np
 from holdfast.engine.mistakes import missed_queries, wrong_labels
 
 
-def test_the_surest_mistakes_come_first_and_right_answers_not_at_all():
+def test_most_certain_mistakes_come_first():
     scores = np.array([[2.0, 0.0], [0.0, 0.1], [3.0, 0.0], [0.0, 1.0]])
     found = list(wrong_labels(scores, np.array([1, 0, 0, 0]), ["a", "b"], is_multi=False))
     assert [row for row, _ in found] == [0, 3, 1]
@@ -22,7 +22,7 @@ def test_with_several_labels_a_missed_one_is_a_mistake_too():
     assert (found[0][1]["wanted"], found[0][1]["guessed"]) == (["a", "b"], ["a"])
 
 
-def test_queries_whose_answer_is_furthest_come_first_and_hits_not_at_all():
+def test_worst_ranked_queries_come_first_without_hits():
     found = np.array([[0, 1, 2], [1, 0, 2], [2, 1, 0], [2, 1, 0]])
     judgements = {0: {0: 1}, 1: {2: 1}, 2: {9: 1, 8: 2}, 3: {1: 1, 0: 1}}
     assert list(missed_queries(found, judgements)) == [(2, 8, 2, None), (1, 2, 1, 3), (3, 1, 2, 2)]

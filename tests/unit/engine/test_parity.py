@@ -117,7 +117,7 @@ def test_causal_learns_as_a_plain_loop_does(tmp_path, micro_tokens, checkpointin
     assert our_losses(settings) == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_model_that_drops_by_a_function_draws_the_same_whatever_was_drawn_before(tmp_path):
+def test_functional_dropout_ignores_rng_history(tmp_path):
     from transformers import OPTConfig, OPTForCausalLM
 
     model, prepared = tiny_llama(tmp_path / "model"), tiny_instructions(tmp_path / "prepared")

@@ -64,7 +64,7 @@ def step_of(parts, task: str, ranks=ALONE, step: int = 3, **more):
     ids=["classify", "causal", "LoRA", "towers", "towers, cached", "towers, mined"],
 )
 @pytest.mark.parametrize("size", [2, 3])
-def test_ranks_find_the_loss_and_the_gradient_that_one_process_finds(parts, task, more, size):
+def test_ranks_match_loss_and_gradient_of_one_process(parts, task, more, size):
     loss, gradients = step_of(parts, task, **more)
     for found_loss, found in together(size, lambda ranks: step_of(parts, task, ranks, **more)):
         assert found_loss == pytest.approx(loss, rel=1e-5)
@@ -88,7 +88,7 @@ def test_a_rank_without_texts_takes_part_all_the_same(parts):
 
 @pytest.mark.parametrize("in_lockstep", [False, True])
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_every_text_of_a_step_is_one_ranks_and_keeps_its_place(size, in_lockstep):
+def test_every_text_of_a_step_belongs_to_one_rank(size, in_lockstep):
     draws = np.random.default_rng(size)
     lengths, examples = draws.integers(3, 40, 50), draws.permutation(50)[:16]
 
@@ -128,7 +128,7 @@ def test_work_that_is_dealt_counts_once(works, size, in_lockstep):
     assert len(set(map(len, dealt))) == 1 or not in_lockstep
 
 
-def test_only_the_first_ranks_clock_says_when_to_save_and_any_rank_may_ask_to_stop():
+def test_first_rank_times_saves_and_any_rank_may_stop():
     def agree(ranks):
         own = {"is_interrupted": False, "is_stopping": ranks.rank == 2, "is_time_to_save": ranks.rank == 1}
         return StepAllReduce(ranks, nn.Linear(2, 2)).agree(ranks.rank + 1.0, **own)
@@ -137,7 +137,7 @@ def test_only_the_first_ranks_clock_says_when_to_save_and_any_rank_may_ask_to_st
         assert (met.loss, met.is_interrupted, met.is_stopping, met.is_time_to_save) == (6.0, False, True, False)
 
 
-def test_one_that_left_its_part_takes_the_step_away_from_all():
+def test_failed_part_drops_the_step_on_all_ranks():
     def agree(ranks):
         own = {"is_interrupted": ranks.rank == 1, "is_stopping": False, "is_time_to_save": False}
         return StepAllReduce(ranks, nn.Linear(2, 2)).agree(0.0, **own)

@@ -13,7 +13,7 @@ def judged(groups=None) -> Relevance:
     return Relevance(contents(QUERIES), contents(CORPUS), QRELS, groups)
 
 
-def test_answers_their_copies_and_answers_of_the_same_question_are_hidden():
+def test_answers_and_their_copies_are_masked():
     assert judged().hidden(0).tolist() == [0, 2, 3]
     assert judged().hidden(2).tolist() == [0, 2, 3]
     assert judged().hidden(1).tolist() == [1]

@@ -128,7 +128,7 @@ def test_it_learns_as_a_plain_loop_does(calm_parts, tmp_path, micro_tokens):
     assert train(task, settings, 5) == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_step_holds_answers_and_near_misses_once_and_masks_what_is_not_wrong(parts):
+def test_step_deduplicates_passages_and_masks_non_negatives(parts):
     task = load_task(settings_for(parts))
     pairs = task._pairs
     examples = np.array([0, 1, 2, 4, 5, 30])  # 0 to 2 are of one article; 4 and 5 hold the same text
@@ -151,7 +151,7 @@ def test_a_step_holds_answers_and_near_misses_once_and_masks_what_is_not_wrong(p
     assert allowed[0, 30]
 
 
-def test_near_misses_are_mined_once_an_epoch_and_travel_with_the_state(parts):
+def test_mined_negatives_are_part_of_the_state(parts):
     settings = settings_for(parts, options={"mining": MINING})
     task = load_task(settings)
     assert task.begin_epoch(0) == {}

@@ -29,7 +29,7 @@ def test_means_by_one_product_are_the_means():
     assert torch.allclose(found, torch.stack([hidden[:3].mean(0), hidden[3]]))
 
 
-def test_steps_of_two_towers_have_few_sizes_and_hold_the_same_texts(tmp_path):
+def test_two_tower_steps_have_few_sizes(tmp_path):
     parts = tiny_bert(tmp_path / "model"), tiny_questions(tmp_path / "prepared")
     task = load_task(settings_for("two-tower", *parts, tmp_path, options={"mining": {"negatives": 2}}))
     draws = np.random.default_rng(0)
@@ -47,7 +47,7 @@ def test_steps_of_two_towers_have_few_sizes_and_hold_the_same_texts(tmp_path):
     assert len(sizes) <= 2
 
 
-def test_a_step_that_is_too_large_for_one_graph_has_no_arrays(tmp_path):
+def test_oversized_step_has_no_graph_arrays(tmp_path):
     parts = tiny_bert(tmp_path / "model"), tiny_questions(tmp_path / "prepared")
     task = load_task(settings_for("two-tower", *parts, tmp_path, micro_tokens=50))
     assert task.step_arrays(0, np.arange(8)) is None

@@ -38,7 +38,7 @@ def loss_and_gradients(kind: str, *, written_out: bool, is_narrow: bool = True, 
 
 @pytest.mark.parametrize("is_narrow", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_written_out_layers_give_the_loss_and_gradients_of_the_library_s(kind, is_narrow):
+def test_handwritten_layers_match_the_librarys_gradients(kind, is_narrow):
     wanted = loss_and_gradients(kind, written_out=False, is_narrow=is_narrow)
     found = loss_and_gradients(kind, written_out=True, is_narrow=is_narrow)
     torch.testing.assert_close(found[0], wanted[0])

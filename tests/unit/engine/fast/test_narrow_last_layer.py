@@ -35,7 +35,7 @@ def test_first_tokens_alone_give_the_same_logits_and_gradients(kind):
         torch.testing.assert_close(gradient, wide[1][name], rtol=1e-4, atol=1e-5)
 
 
-def test_what_is_dropped_does_not_depend_on_how_a_step_is_split():
+def test_dropout_does_not_depend_on_the_step_split():
     torch.manual_seed(0)
     model = BertForSequenceClassification(BertConfig(**SMALL)).train()
     model.set_attn_implementation(ATTENTION)

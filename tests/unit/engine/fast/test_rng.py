@@ -7,7 +7,7 @@ from torch import nn
 from holdfast.engine.fast.rng import DropoutRng, StepDropout, replace_dropout
 
 
-def test_a_row_is_dropped_the_same_whatever_rows_are_around_it():
+def test_dropout_of_a_row_ignores_other_rows():
     draws = DropoutRng(seed=1)
     draws.at(step=5)
     whole = draws.keep_rows(site=2, rows=50, first_row=0, columns=37, p=0.2)
@@ -29,7 +29,7 @@ def test_steps_sites_and_examples_draw_apart():
     assert all(not torch.equal(first, other) for other in others)
 
 
-def test_the_attention_of_a_text_drops_the_same_whatever_texts_are_around_it():
+def test_attention_dropout_ignores_other_texts():
     draws = DropoutRng(seed=1)
     draws.at(step=5)
     whole = draws.keep_block(site=2, texts=[0, 1, 4], shape=(3, 8, 8), p=0.2)
@@ -37,7 +37,7 @@ def test_the_attention_of_a_text_drops_the_same_whatever_texts_are_around_it():
     assert torch.equal(draws.keep_block(site=2, texts=[0], shape=(3, 8, 8), p=0.2), whole[6:])
 
 
-def test_the_share_dropped_is_the_share_asked_for_and_the_mean_is_kept():
+def test_dropout_keeps_its_rate_and_the_mean():
     draws = DropoutRng(seed=1)
     dropout = StepDropout(0.1, 0, draws)
     draws.at(step=0)
@@ -54,7 +54,7 @@ def test_nothing_is_dropped_in_evaluation():
     assert torch.equal(model(x), model[0](x))
 
 
-def test_texts_from_here_and_there_drop_what_they_drop_among_their_neighbours():
+def test_dropout_of_a_text_ignores_its_position():
     draws, lengths = DropoutRng(seed=1), np.array([3, 4, 5, 6])
     draws.at(step=5)
     tokens = draws.keep(2, 18, 37, 0.2, by_text=False).split(lengths.tolist())

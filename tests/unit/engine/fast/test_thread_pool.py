@@ -18,7 +18,7 @@ def test_shares_are_about_equal_and_leave_nothing_out():
         assert max(lengths[some].sum() for some in shares) <= 1.1 * lengths.sum() / workers
 
 
-def test_a_share_much_larger_than_the_others_is_not_given_to_one_hand():
+def test_large_share_is_split_between_threads():
     assert [some.tolist() for some in share(np.array([10, 500]), 2)] == [[0, 1]]
 
 
@@ -48,7 +48,7 @@ def sum_over(model: nn.Module, parts: list[torch.Tensor], workers: int) -> list[
     return [weight.grad.clone() for weight in model.parameters()]
 
 
-def test_two_hands_find_the_gradient_that_one_finds_and_always_the_same():
+def test_two_threads_match_the_gradient_of_one():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(40, 80), nn.Tanh(), nn.Linear(80, 3))
     rows = torch.randn(64, 40)

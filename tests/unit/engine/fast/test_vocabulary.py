@@ -25,7 +25,7 @@ def train(model: nn.Module, ids: torch.Tensor, steps: int = 30) -> None:
         optimizer.zero_grad()
 
 
-def test_training_the_rows_in_use_ends_with_the_table_that_training_all_rows_gives():
+def test_training_used_rows_matches_training_all_rows():
     tokens = np.array([3, 7, 7, 49, 12, 0], dtype=np.int32)
     whole, small = small_bert(), small_bert()
     train(whole, torch.from_numpy(tokens.astype(np.int64))[None])
@@ -39,7 +39,7 @@ def test_training_the_rows_in_use_ends_with_the_table_that_training_all_rows_giv
     torch.testing.assert_close(found, wanted)
 
 
-def test_the_padding_row_stays_without_gradient_when_its_token_occurs_as_a_real_one():
+def test_padding_row_has_no_gradient():
     model = small_bert()  # pads with 0
     rows = keep_used_rows(model, [np.array([5, 0, 9], dtype=np.int32)])
     assert rows is not None
@@ -54,7 +54,7 @@ def test_a_table_that_the_output_shares_is_left_whole():
     assert keep_used_rows(LlamaForCausalLM(config), [np.array([1, 2], dtype=np.int32)]) is None
 
 
-def test_a_gradient_of_rows_is_the_dense_one_summed_over_parts_and_steps():
+def test_sparse_row_gradient_equals_dense_gradient():
     torch.manual_seed(0)
     plain, by_row = nn.Embedding(20, 4, padding_idx=3), RowEmbedding(20, 4, padding_idx=3)
     by_row.load_state_dict(plain.state_dict())
@@ -73,7 +73,7 @@ def test_a_gradient_of_rows_is_the_dense_one_summed_over_parts_and_steps():
         torch.testing.assert_close(by_row.weight.grad, plain.weight.grad)
 
 
-def test_a_table_of_used_rows_can_be_asked_for_old_ids():
+def test_used_row_table_maps_old_ids():
     tokens = np.array([3, 7, 7, 49, 12], dtype=np.int32)  # 0, which pads, is not among them
     padded = torch.tensor([[3, 7, 7, 49, 12, 0, 0]])
     whole, small = small_bert(), small_bert()
