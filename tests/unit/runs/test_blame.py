@@ -55,7 +55,7 @@ UNKNOWN = part("hung")
         (UNKNOWN, part("stopped")),
     ],
 )
-def test_the_better_explanation_is_to_blame_whatever_its_machine_is_called(culprit, other):
+def test_better_explanation_is_blamed_on_any_machine(culprit, other):
     for names in permutations(("a", "b")):
         parts = [named(culprit, names[0]), named(other, names[1])]
         assert find_culprit(parts) is parts[0]
@@ -66,7 +66,7 @@ def named(one: NodePart, node: str) -> NodePart:
     return NodePart(node=node, outcome=one.outcome, evidence=one.evidence, silent_seconds=one.silent_seconds)
 
 
-def test_of_two_that_left_the_same_it_is_always_the_same_one():
+def test_equal_evidence_blames_deterministically():
     parts = [named(ECHO, "b"), named(ECHO, "a")]
     assert find_culprit(parts) is find_culprit(parts[::-1]) is parts[1]
 

@@ -17,7 +17,7 @@ def plan(parameters: int, *, lora: bool = False) -> TrainPlan:
     return TrainPlan(task="causal", model=model, choices=choices, need=need, free_bytes=None)
 
 
-def test_what_cannot_fit_is_refused_with_what_there_is_and_what_it_needs(tmp_path):
+def test_oversized_run_is_refused_with_available_and_needed(tmp_path):
     with pytest.raises(MachineError, match="no room for two checkpoints") as refused:
         require_room(tmp_path, plan(10**15))
     assert str(tmp_path) in refused.value.what
@@ -26,7 +26,7 @@ def test_what_cannot_fit_is_refused_with_what_there_is_and_what_it_needs(tmp_pat
     assert refused.value.try_next == ("make room there", "--out FOLDER, on another disk")
 
 
-def test_what_fits_or_is_small_or_was_saved_before_goes_on(tmp_path):
+def test_small_or_fitting_saves_continue(tmp_path):
     require_room(tmp_path, plan(10))
     require_room(tmp_path, plan(10**15, lora=True))
     (tmp_path / "checkpoints").mkdir()

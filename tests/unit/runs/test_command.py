@@ -48,7 +48,7 @@ def test_a_script_alone_is_refused_with_the_right_words():
     assert refused.value.try_next == ("holdfast run -- python train.py",)
 
 
-def test_secrets_are_not_written_down_and_only_the_owner_reads_the_rest(monkeypatch):
+def test_secrets_are_not_written_and_files_are_private(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("DATABASE_URL", "postgresql://me:hf_secret@db.example/train")
     monkeypatch.setenv("TRACKER", "https://t.example/?api_key=hf_secret&x=1")
@@ -103,7 +103,7 @@ def test_a_full_disk_leaves_no_folder_of_ours_behind(monkeypatch, asked):
 
 
 @pytest.mark.parametrize("place", ["file", "file/run", "full"])
-def test_a_file_or_a_folder_with_other_things_in_it_is_no_place_for_a_run(place):
+def test_file_or_nonempty_folder_is_refused_as_run_folder(place):
     Path("file").touch()
     Path("full").mkdir()
     Path("full/notes.txt").touch()
@@ -133,7 +133,7 @@ def test_changes_become_settings_variables_and_factors(tmp_path):
     assert launch.environment["PYTHONPATH"] == f"{PRELOAD}:/mine"
 
 
-def test_what_was_allowed_to_change_is_not_remembered_for_a_run_that_did_not_allow_it():
+def test_learning_changes_are_remembered_only_if_allowed():
     command = (sys.executable, "-c", "pass")
     plain, allowed = (command_spec(make_request(command, allow_changes=allow)) for allow in (False, True))
     assert plain.memory_key != allowed.memory_key

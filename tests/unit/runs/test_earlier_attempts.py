@@ -26,7 +26,7 @@ def cut_off(run, number: int, started: float, last_word: float):
     return attempt
 
 
-def test_the_time_of_every_earlier_attempt_is_known_also_of_one_that_nobody_saw_end(tmp_path):
+def test_earlier_attempt_times_are_known_without_their_end(tmp_path):
     end_attempt(tmp_path, 1, "died", 1000.0, 30.0)
     end_attempt(tmp_path, 2, "stopped", 1031.0, 9.0)
     cut_off(tmp_path, 3, 90_000.0, 90_012.5)
@@ -35,7 +35,7 @@ def test_the_time_of_every_earlier_attempt_is_known_also_of_one_that_nobody_saw_
     assert read_pauses(tmp_path) == [(1030.0, 1031.0), (1040.0, 90_000.0), (90_012.5, 95_000.0)]
 
 
-def test_an_attempt_that_was_cut_off_at_once_does_not_count_as_killed_at_its_start(tmp_path):
+def test_interrupted_attempt_is_not_an_early_kill(tmp_path):
     attempt = cut_off(tmp_path, 1, 50.0, 51.0)
     read_earlier(tmp_path, lambda event: None)
     assert read_record(attempt, Outcome).seconds == 1.0

@@ -62,7 +62,7 @@ def test_no_spare_on_other_systems_or_where_memory_is_short(tmp_path, made, monk
     assert made == []
 
 
-def test_several_processes_are_a_torchrun_job_at_a_free_port_that_starts_nothing_again(tmp_path, made, monkeypatch):
+def test_several_processes_are_a_torchrun_job_without_restarts(tmp_path, made, monkeypatch):
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     monkeypatch.setenv("RANK", "3")
     launch = EngineChildren(tmp_path).launch(tmp_path, engine_settings(device="cpu", processes=2, threads=4), {})
@@ -75,7 +75,7 @@ def test_several_processes_are_a_torchrun_job_at_a_free_port_that_starts_nothing
     assert (launch.spare, launch.is_of_ranks, made) == (None, True, ["closed"])
 
 
-def test_of_several_machines_each_starts_its_part_and_is_told_later_where_all_meet(tmp_path, made, monkeypatch):
+def test_machines_start_first_and_get_the_address_later(tmp_path, made, monkeypatch):
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     monkeypatch.setenv("PET_NODE_RANK", "7")
     settings = engine_settings(threads=4)
@@ -86,7 +86,7 @@ def test_of_several_machines_each_starts_its_part_and_is_told_later_where_all_me
     assert (launch.spare, launch.is_of_ranks, made) == (None, True, ["closed"])
 
 
-def test_no_spare_waits_for_several_processes_and_one_does_again_after_they_became_one(tmp_path, made):
+def test_spare_waits_only_for_a_single_process(tmp_path, made):
     children = EngineChildren(tmp_path, processes=2)
     children.warm_up()
     assert made == []

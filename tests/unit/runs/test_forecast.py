@@ -73,7 +73,7 @@ def test_work_counts_what_mining_adds():
     assert work_of(replace(settings, options={}), TOWERS).late_steps == 0
 
 
-def test_a_corpus_that_was_just_searched_is_not_read_again_for_the_report():
+def test_report_reuses_the_searched_corpus():
     settings = replace(SETTINGS, task="two-tower", batch_size=10, epochs=1)
     assert work_of(settings, TOWERS).report_tokens == 2000
     assert work_of(replace(settings, epochs=2), TOWERS).report_tokens == 52_000
@@ -159,7 +159,7 @@ def leave_first_steps(run: Path, events: list[Event]) -> Proof:
     return Proof(state="done", first_steps=FIRST_STEPS)
 
 
-def test_a_proof_that_timed_the_first_steps_gives_a_forecast_before_the_run_begins(tmp_path):
+def test_timed_proof_gives_a_forecast_before_the_run(tmp_path):
     proof = leave_first_steps(tmp_path, timed(12, card_bytes=10**9))
     on_card = structs.replace(PLAN, settings=replace(SETTINGS, precision="bf16", device="cuda"))
     hear, reported = forecaster(tmp_path, proof, on_card)
@@ -172,7 +172,7 @@ def test_a_proof_that_timed_the_first_steps_gives_a_forecast_before_the_run_begi
     assert forecast.made_at
 
 
-def test_a_run_that_waits_after_its_proof_has_a_forecast_whose_time_has_not_begun(tmp_path):
+def test_waiting_run_has_a_forecast_that_has_not_started(tmp_path):
     proof = leave_first_steps(tmp_path, timed(12))
     forecaster(tmp_path, proof)[0].forecast_from_proof(is_waiting=True)
     waiting = read_record(tmp_path, Forecast)

@@ -86,7 +86,7 @@ def train(tmp_path, monkeypatch):
     return ask
 
 
-def test_machines_that_train_share_a_run_and_each_may_wait_as_long_as_it_likes(train, monkeypatch):
+def test_machines_share_a_run_with_own_wait_limits(train, monkeypatch):
     first = train("a", processes=2)
     assert train("b", processes=2, nodes_wait=5) == first
     for node, seconds in (("a", 900), ("b", 5), ("a machine that resumes and never joined", 900)):
@@ -182,7 +182,7 @@ def test_each_attempt_meets_under_a_name_of_its_own(given, wanted):
     assert rename((*TORCHRUN, *given), "x") == (*TORCHRUN, *wanted)
 
 
-def test_our_own_ranks_are_told_where_they_meet_and_a_command_is_not(tmp_path):
+def test_engine_ranks_get_a_rendezvous_commands_do_not(tmp_path):
     meeting = MeetingPlace(name="x", host="127.0.0.1", port=4711)
     theirs = Launch(("torchrun", "train.py"), tmp_path, {}, tmp_path)
     assert with_rendezvous(theirs, meeting, 1).environment == {"PET_RDZV_ID": "x"}

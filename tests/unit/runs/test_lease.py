@@ -18,7 +18,7 @@ def leave(run, **said):
     NoticeWriter(folder / NOTICE).write({**describe_self(), "state": "held", **said})
 
 
-def test_a_lease_that_was_given_back_is_followed_by_the_next(tmp_path):
+def test_released_lease_is_followed_by_the_next(tmp_path):
     take_lease(tmp_path).close(sentence="done")
     second = take_lease(tmp_path)
     second.close()
@@ -26,7 +26,7 @@ def test_a_lease_that_was_given_back_is_followed_by_the_next(tmp_path):
     assert read_notice(tmp_path / LEASES / "000001" / NOTICE).said["sentence"] == "done"
 
 
-def test_a_supervisor_that_lives_here_is_not_waited_for_but_named(tmp_path):
+def test_local_supervisor_is_named_without_waiting(tmp_path):
     with hold(tmp_path), pytest.raises(AlreadyHeld) as refused:
         take_lease(tmp_path)
     assert "pid " in refused.value.seen
@@ -63,7 +63,7 @@ def clock(monkeypatch):
     return now
 
 
-def test_one_who_was_silent_too_long_has_lost_the_run_when_another_took_it(tmp_path, clock):
+def test_silent_leader_loses_the_run_to_another(tmp_path, clock):
     lease = take_lease(tmp_path)
     (tmp_path / LEASES / "000002").mkdir()
     clock[0] += 1
@@ -77,7 +77,7 @@ def test_one_who_was_silent_too_long_has_lost_the_run_when_another_took_it(tmp_p
     assert not (tmp_path / LEASES / "000002" / NOTICE).exists()
 
 
-def test_one_who_was_silent_too_long_takes_the_next_lease_where_nobody_has(tmp_path, clock):
+def test_silent_leader_renews_if_nobody_took_over(tmp_path, clock):
     lease: Lease = take_lease(tmp_path)
     clock[0] += 1000
     lease.say(attempt=1)
@@ -86,7 +86,7 @@ def test_one_who_was_silent_too_long_takes_the_next_lease_where_nobody_has(tmp_p
     assert read_notice(tmp_path / LEASES / "000002" / NOTICE).said["state"] == "released"
 
 
-def test_a_write_that_hung_and_came_through_at_last_was_a_silence(tmp_path, clock, monkeypatch):
+def test_write_that_finally_completed_counts_as_silence(tmp_path, clock, monkeypatch):
     lease = take_lease(tmp_path)
 
     def hang(writer, said):
@@ -104,7 +104,7 @@ def test_a_write_that_hung_and_came_through_at_last_was_a_silence(tmp_path, cloc
     lease.close()
 
 
-def test_a_lease_whose_folder_took_too_long_to_make_may_be_lost_already(tmp_path, clock, monkeypatch):
+def test_slowly_created_lease_may_already_be_lost(tmp_path, clock, monkeypatch):
     def hang(folder, *words, **named):
         make(folder, *words, **named)
         clock[0] += 1000

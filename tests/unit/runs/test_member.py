@@ -63,7 +63,7 @@ def test_one_ctrl_c_ends_it_when_its_leader_is_gone(tmp_path, monkeypatch):
     assert (result.state, result.exit_code) == ("stopped", 128 + signal.SIGINT)
 
 
-def test_a_name_that_the_leader_has_too_is_refused_before_anything_is_waited_for(tmp_path):
+def test_name_of_the_leader_is_refused_immediately(tmp_path):
     notice = lead_elsewhere(tmp_path, "b")
     told: list[Event] = []
 
@@ -76,7 +76,7 @@ def test_a_name_that_the_leader_has_too_is_refused_before_anything_is_waited_for
     assert {type(event) for event in told} <= {Ticked}
 
 
-def test_a_leader_of_that_name_on_this_machine_is_seen_at_once(tmp_path):
+def test_leader_with_same_name_on_this_machine_is_found(tmp_path):
     lead_elsewhere(tmp_path).write({**describe_self(), "state": "held"})
     told: list[Event] = []
     with pytest.raises(RequestError, match="is called 'b' as well"):
@@ -84,7 +84,7 @@ def test_a_leader_of_that_name_on_this_machine_is_seen_at_once(tmp_path):
     assert not told
 
 
-def test_an_attempt_that_it_has_begun_before_is_not_begun_again(tmp_path):
+def test_member_does_not_restart_a_started_attempt(tmp_path):
     part = part_folder(attempt_folder(tmp_path, 3), "b")
     part.mkdir(parents=True)
     write_artifact(part, CHILD, {})
@@ -96,7 +96,7 @@ def test_an_attempt_that_it_has_begun_before_is_not_begun_again(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="by /proc")
-def test_what_it_left_when_it_led_is_ended_once_the_attempt_is_closed(tmp_path, left_over):
+def test_former_leader_ends_its_leftovers(tmp_path, left_over):
     _Member(tmp_path, JOB, (), StopRequest()).leave()
     assert left_over.poll() is None  # this attempt may be running
     write_artifact(attempt_folder(tmp_path, 1), OUTCOME, {})

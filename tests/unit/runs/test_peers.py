@@ -102,7 +102,7 @@ def test_each_machine_that_comes_is_told_of_at_once(tmp_path, other, monkeypatch
     assert told == [["a"], ["a", "b"]]
 
 
-def test_machines_that_did_not_come_leave_a_run_that_can_be_resumed(tmp_path, other):
+def test_run_with_missing_machines_can_be_resumed(tmp_path, other):
     lease = take_lease(tmp_path)
     with pytest.raises(MachineError, match="1 machine of 2 did not come") as refused:
         Peers(tmp_path, 2, lease, wait_seconds=-1).gather(other, StopRequest())
@@ -117,7 +117,7 @@ def test_machines_that_did_not_come_leave_a_run_that_can_be_resumed(tmp_path, ot
         ((2,), (1, True, "unknown")),  # it was not twice in a row
     ],
 )
-def test_machines_that_do_not_meet_twice_are_told_of_the_address(tmp_path, other, monkeypatch, between, last):
+def test_second_failed_rendezvous_mentions_the_address(tmp_path, other, monkeypatch, between, last):
     monkeypatch.setenv("HOLDFAST_NODE_ADDRESS", "10.9.8.7")
     lease = take_lease(tmp_path)
     peers = Peers(tmp_path, 2, lease)

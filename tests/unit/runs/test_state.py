@@ -68,7 +68,7 @@ def test_an_attempt_that_loads_is_where_the_one_before_was():
     assert (state.step, state.steps) == (41, 100)
 
 
-def test_a_step_done_again_counts_once_and_long_curves_are_thinned():
+def test_repeated_step_counts_once_and_curves_are_thinned():
     state = fold([STARTED, TRAINING, *(step(at, float(at)) for at in range(20_000)), step(100, 1.0, loss=3.0)])
     losses = state.curves.losses()
     assert len(losses) <= 4001
@@ -111,7 +111,7 @@ def test_the_pipeline_prepares_then_proves_then_trains():
     assert fold([waiting, STARTED]).state == "training"
 
 
-def test_a_run_without_a_supervisor_is_stopped_and_its_attempt_interrupted(run):
+def test_run_without_supervisor_is_stopped_and_interrupted(run):
     begin_attempt(run)
     state = read_state(run)
     assert (state.state, state.phase, state.step, state.steps) == ("stopped", "step", 12, 100)

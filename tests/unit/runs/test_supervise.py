@@ -20,7 +20,7 @@ def given_up(slug: str) -> Outcome:
     return Outcome(number=1, outcome="hung", exit_code=None, phase="step", step_reached=7, steps=9, diagnosis=slug)
 
 
-def test_busy_work_that_was_given_up_gets_longer_the_next_time():
+def test_busy_step_budget_grows_after_giving_up():
     assert step_floor_seconds([]) == STEP_FLOOR_SECONDS
     assert step_floor_seconds([given_up("busy-livelock")]) == 4 * STEP_FLOOR_SECONDS
     assert step_floor_seconds([given_up("busy-livelock")] * 9) == 3600
@@ -30,7 +30,7 @@ def test_a_deadlock_earns_no_patience():
     assert step_floor_seconds([given_up("dataloader-deadlock")]) == STEP_FLOOR_SECONDS
 
 
-def test_a_full_disk_ends_a_run_with_words_and_gives_it_back(tmp_path, monkeypatch):
+def test_full_disk_ends_a_run_and_releases_it(tmp_path, monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -43,7 +43,7 @@ def test_a_full_disk_ends_a_run_with_words_and_gives_it_back(tmp_path, monkeypat
     assert holder(tmp_path) is None
 
 
-def test_a_run_that_another_machine_has_taken_meanwhile_is_not_touched(tmp_path, monkeypatch):
+def test_run_taken_by_another_machine_is_not_touched(tmp_path, monkeypatch):
     lease = take_lease(tmp_path)
     (tmp_path / LEASES / "000002").mkdir()
     monkeypatch.setattr(leases, "read_clocks", lambda: Clocks(1e9, 1e9))

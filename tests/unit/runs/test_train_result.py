@@ -53,7 +53,7 @@ def test_gpu_memory_is_compared_with_gpu_memory(tmp_path):
     assert (found.peak_bytes.error, found.card_peak_bytes.error) == (0.1, 0.1)
 
 
-def test_what_a_failure_cost_is_counted_from_the_last_step_that_was_kept():
+def test_failure_cost_counts_from_the_last_kept_step():
     died = steps(0, 10, begun=100.0)  # step 9 at 109; saved after step 5, at 104
     resumed = steps(5, 10, begun=130.0)
     assert lost_seconds([died, resumed]) == 130.0 - 104.0
@@ -62,7 +62,7 @@ def test_what_a_failure_cost_is_counted_from_the_last_step_that_was_kept():
     assert lost_seconds([died, [], resumed]) == 130.0 - 104.0
 
 
-def test_the_days_between_a_stop_and_its_resume_do_not_count(tmp_path):
+def test_time_between_stop_and_resume_does_not_count(tmp_path):
     now, day = time.time(), 86_400.0
     for number, state, started in ((1, "stopped", now - day - 80), (2, "finished", now - 40)):
         attempt = attempt_folder(tmp_path, number)

@@ -49,7 +49,7 @@ def request_of_train(tmp_path, monkeypatch):
     return make_request({"data": str(tmp_path / "reviews.csv")})
 
 
-def test_what_made_a_run_finish_is_remembered_for_the_next_of_its_kind(request_of_train, tmp_path):
+def test_successful_settings_are_remembered(request_of_train, tmp_path):
     job = train_spec(tmp_path / "one", request_of_train, PLAN)
     assert job.memory
     job.memory.remember(job.memory_key, job.words, {"threads": 1}, attempts=2)
@@ -65,7 +65,7 @@ def test_other_wishes_are_another_kind_of_run(request_of_train, wish):
     assert memory_key(request_of_train, PLAN) != memory_key(dataclasses.replace(request_of_train, **wish), PLAN)
 
 
-def test_a_run_that_has_begun_keeps_its_plan_when_the_data_is_prepared_again():
+def test_started_run_keeps_its_plan_after_new_preparation():
     there = EngineSettings(task="classify", model="", prepared="/new/prepared", run="/new", precision="fp32", threads=1)
     kept = keep_learning(PLAN, replace(PLAN, settings=there), 3)
     assert (kept.settings.run, kept.settings.prepared) == ("/new", "/new/prepared")
@@ -73,7 +73,7 @@ def test_a_run_that_has_begun_keeps_its_plan_when_the_data_is_prepared_again():
     assert kept.changed_after_attempt == 0
 
 
-def test_a_run_that_continues_with_other_processes_keeps_all_that_is_learned(tmp_path):
+def test_changing_processes_keeps_learning_settings(tmp_path):
     (tmp_path / "attempts" / "03").mkdir(parents=True)
     earlier = replace(PLAN, settings=dataclasses.replace(PLAN.settings, options={"lora": {}}))
     two = dataclasses.replace(PLAN.settings, threads=1, processes=2, precision="fp32")
@@ -99,9 +99,7 @@ def own_model(tmp_path, monkeypatch) -> Path:
     return own
 
 
-def test_a_machine_that_takes_part_trains_what_was_planned_elsewhere_with_the_files_as_they_lie_here(
-    request_of_train, tmp_path, own_model
-):
+def test_member_trains_the_leaders_plan_with_local_files(request_of_train, tmp_path, own_model):
     there = {"run": "/mnt/run", "prepared": "/mnt/run/prepared", "model": "/mnt/home/minilm", "threads": 2}
     write_record(tmp_path, replace(PLAN, settings=dataclasses.replace(PLAN.settings, **there), nodes=2))
     part = runfolder.part_folder(runfolder.attempt_folder(tmp_path, 1), "b")
@@ -115,7 +113,7 @@ def test_a_machine_that_takes_part_trains_what_was_planned_elsewhere_with_the_fi
     assert "--nnodes 2" in " ".join(launch.command)
 
 
-def test_a_machine_that_takes_over_takes_the_model_as_it_lies_there(request_of_train, tmp_path, own_model):
+def test_takeover_uses_the_local_model(request_of_train, tmp_path, own_model):
     attempt = runfolder.attempt_folder(tmp_path, 2)
     attempt.mkdir(parents=True)
     settings = dataclasses.replace(PLAN.settings, model="/home/of/the/lost/machine/minilm")
@@ -124,7 +122,7 @@ def test_a_machine_that_takes_over_takes_the_model_as_it_lies_there(request_of_t
     assert read_artifact(attempt / runfolder.SETTINGS)["model"] == str(own_model)
 
 
-def test_a_wish_that_was_refused_is_taken_back_and_nothing_else(request_of_train, tmp_path, monkeypatch):
+def test_only_the_refused_setting_is_reverted(request_of_train, tmp_path, monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise RequestError("too many")
 
@@ -152,7 +150,7 @@ def planning(request_of_train, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_run_that_is_stopped_while_it_is_planned_is_given_back_with_words(planning, tmp_path, number):
+def test_stop_during_planning_releases_the_run(planning, tmp_path, number):
     before = signal.signal(number, signal.SIG_DFL)  # a shell lets what it starts in the background ignore SIGINT
     try:
         with pytest.raises(Stopped):
@@ -163,7 +161,7 @@ def test_a_run_that_is_stopped_while_it_is_planned_is_given_back_with_words(plan
     assert (said["state"], said["result"], said["exit_code"]) == ("released", "stopped", 128 + number)
 
 
-def test_a_run_that_was_taken_over_while_it_was_planned_is_left_alone(planning, tmp_path, monkeypatch):
+def test_run_taken_over_during_planning_is_left_alone(planning, tmp_path, monkeypatch):
     def hang() -> None:
         (tmp_path / runfolder.LEASES / "000002").mkdir()  # by another machine, which trains
         runfolder.attempt_folder(tmp_path, 1).mkdir(parents=True)

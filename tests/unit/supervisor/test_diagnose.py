@@ -8,7 +8,7 @@ def named(log: str, exit_status: str = "") -> str:
     return diagnose(read_evidence(log, exit_status)).slug
 
 
-def test_an_ordinary_bug_in_the_program_is_unknown_and_says_so():
+def test_ordinary_bug_is_unknown():
     log = "Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\nKeyError: 'response'"
     diagnosis = diagnose(read_evidence(log, "1"))
     assert diagnosis.slug == "unknown"
@@ -22,7 +22,7 @@ def test_a_healthy_log_is_unknown_and_says_so():
     assert "code 0" in diagnosis.note
 
 
-def test_a_scary_warning_does_not_explain_an_error_it_does_not_touch():
+def test_warning_does_not_explain_an_unrelated_error():
     warning = "huggingface/tokenizers: The current process just got forked, after parallelism has already been used."
     assert named(f"{warning}\nKeyError: 'label_ids'", "1") == "unknown"
 
@@ -36,7 +36,7 @@ def test_a_harmless_line_is_said_to_be_harmless():
     assert diagnosis.harmless == ("line 1 is harmless: a new head is expected before fine-tuning",)
 
 
-def test_a_harmless_part_of_a_redrawn_line_does_not_take_the_cause_with_it():
+def test_harmless_part_of_redrawn_line_keeps_the_cause():
     harmless = "Some weights of BertForX were not initialized from the model checkpoint at m"
     bar = "  0%|          | 0/10 [00:00<?, ?it/s]"
     assert (

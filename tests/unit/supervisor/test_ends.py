@@ -15,7 +15,7 @@ def end(pid: int, at: float, code: int | None = None, number: int | None = None,
     return ChildExit(pid=pid, name=name, at_seconds=at, code=code, signal=number)
 
 
-def test_the_rank_that_was_killed_is_first_and_the_echo_after_it():
+def test_killed_rank_comes_before_its_fallout():
     ends = Ends([end(31, 5.0, code=1), end(32, 5.0, number=signal.SIGKILL)], RANKS, root_pid=30)
     assert list(ends.lines()) == [
         "rank 1 (pid 32) ended by signal SIGKILL (pidfd), before the other ranks",
@@ -24,7 +24,7 @@ def test_the_rank_that_was_killed_is_first_and_the_echo_after_it():
     assert ends.killed() == "rank 1 (pid 32)"
 
 
-def test_a_rank_that_left_quietly_is_named_and_not_the_one_that_failed_for_it():
+def test_quietly_lost_rank_is_named_not_its_victim():
     ends = Ends([end(31, 5.0, code=1), end(32, 5.0, code=0)], RANKS, root_pid=30)
     assert next(ends.lines()) == "rank 1 (pid 32) ended by code 0 (pidfd), while other ranks were at work"
     assert ends.killed() == ""
@@ -39,7 +39,7 @@ def test_ranks_that_all_finish_are_no_news():
     assert list(Ends([end(31, 5.0, code=0), end(32, 6.0, code=0)], RANKS, root_pid=30).lines()) == []
 
 
-def test_a_killed_loader_worker_is_told_but_has_its_own_name():
+def test_killed_loader_worker_is_reported_by_its_own_hazard():
     ends = Ends([end(40, 5.0, number=signal.SIGKILL, name="pt_data_worker")], {}, root_pid=30)
     assert list(ends.lines()) == ["worker pid 40 (pt_data_worker) ended by signal SIGKILL (pidfd)"]
     assert ends.killed() == ""
@@ -61,6 +61,6 @@ def test_one_process_that_trains_alone_is_no_rank(tmp_path):
 
 
 @pytest.mark.parametrize(("how", "code"), [({"number": signal.SIGKILL}, -9), ({"code": 143}, 143)])
-def test_how_a_rank_ended_is_told_also_where_the_others_are_on_other_machines(tmp_path, how, code):
+def test_rank_end_is_described_across_machines(tmp_path, how, code):
     (tmp_path / "events.jsonl").write_text('{"event": "rank", "pid": 31, "rank": 1, "world_size": 2}\n')
     assert rank_exit_code([end(31, 5.0, **how), end(30, 6.0, code=1)], tmp_path, 30) == code

@@ -30,7 +30,7 @@ def told(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("full", [FULL, NO_FILES])
-def test_a_full_disk_is_told_of_once_until_there_is_room_again(told, tmp_path, full):
+def test_full_disk_is_reported_once_until_space_is_free(told, tmp_path, full):
     words = [told(room) for room in (PLENTY, full, full, PLENTY, full)]
     assert [bool(said) for said in words] == [False, True, False, False, True]
     assert words[1].startswith("the disk is full: ")

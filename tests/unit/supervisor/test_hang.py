@@ -27,7 +27,7 @@ def ruled(verdict: Verdict, seconds: float, phase: str = "step", budgets: Budget
 
 
 @pytest.mark.parametrize("verdict", [Verdict.DEADLOCK, Verdict.STOPPED])
-def test_what_can_never_move_again_is_hung_at_once_in_every_phase(verdict):
+def test_deadlock_is_a_hang_in_every_phase(verdict):
     for phase in ("start", "import", "load", "compile", "step", "evaluate", "save", "end"):
         assert ruled(verdict, 4.0, phase).is_hung
 
@@ -36,7 +36,7 @@ def test_a_debugger_is_never_a_hang():
     assert not ruled(Verdict.DEBUGGED, DAY).is_hung
 
 
-def test_starved_work_is_no_hang_unless_its_stack_stood_still_for_a_whole_budget_of_processor_time():
+def test_starved_work_hangs_only_with_an_unchanged_stack():
     assert not ruled(Verdict.STARVED, 29.0, stacks_move=False).is_hung
     assert not ruled(Verdict.STARVED, DAY).is_hung
     assert ruled(Verdict.STARVED, 31.0, stacks_move=False).is_hung
@@ -47,7 +47,7 @@ def test_a_busy_card_is_no_deadlock():
 
 
 @pytest.mark.parametrize("verdict", [Verdict.TIMED, Verdict.WAIT_INPUT, Verdict.SLEEPING])
-def test_a_wait_in_a_step_is_given_the_budget_of_a_step(verdict):
+def test_wait_in_a_step_uses_the_step_budget(verdict):
     assert not ruled(verdict, 29.0).is_hung
     assert ruled(verdict, 31.0).is_hung
 
@@ -57,7 +57,7 @@ def test_a_main_thread_that_sleeps_by_itself_is_given_longer():
     assert ruled(Verdict.SLEEPING, 100.0, judged={"is_own_timer": True}).is_hung
 
 
-def test_of_a_wait_that_is_allowed_it_is_known_when_it_will_be_given_up():
+def test_allowed_wait_has_a_known_deadline():
     asleep = {"judged": {"is_own_timer": True}}
     ruling = ruled(Verdict.SLEEPING, 180.0, "start", **asleep)
     assert (ruling.waited_seconds, ruling.limit_seconds) == (180.0, 1800.0)
@@ -88,12 +88,12 @@ def test_busy_and_late_asks_for_stacks_first():
     assert not ruled(Verdict.MOVING, 3600.0, stacks_move=True).is_hung
 
 
-def test_a_late_step_whose_stacks_nobody_can_see_is_given_twice_the_time():
+def test_late_step_without_stacks_gets_twice_the_time():
     assert not ruled(Verdict.MOVING, 59.0).is_hung
     assert ruled(Verdict.MOVING, 61.0).is_hung
 
 
-def test_a_command_that_tells_no_phases_may_work_as_long_as_it_likes_and_wait_for_long():
+def test_command_without_phases_has_generous_limits():
     for phase in ("unknown", "start"):
         assert not ruled(Verdict.MOVING, 10 * DAY, phase, stacks_move=False).is_hung
     assert not ruled(Verdict.WAIT_NET, 3000.0, "unknown", judged={"silent_seconds": 3000.0}).is_hung
@@ -161,7 +161,7 @@ def test_time_that_a_machine_slept_does_not_count():
     assert clock.counted_seconds == 0.0
 
 
-def test_time_that_the_supervisor_itself_was_held_up_does_not_count():
+def test_time_of_a_delayed_supervisor_does_not_count():
     clock = SilenceClock(0.0)
     clock.count(1.0, Judged(verdict=Verdict.SLEEPING, words="sleeps"))
     clock.count(3601.0, Judged(verdict=Verdict.SLEEPING, words="sleeps"))
@@ -169,7 +169,7 @@ def test_time_that_the_supervisor_itself_was_held_up_does_not_count():
     assert clock.still_seconds(3601.0) == 6.0
 
 
-def test_work_that_gets_half_a_processor_is_given_twice_the_time():
+def test_work_with_half_a_processor_gets_twice_the_time():
     clock = SilenceClock(0.0)
     for second in range(1, 11):
         clock.count(float(second), moving(0.5))
@@ -215,13 +215,13 @@ def watched_thread(main_ns: int, other_ns: int, main_turns: int = 0) -> tuple[in
     return working_thread(later, first, 4.0)
 
 
-def test_a_monitor_that_is_busier_than_a_stuck_main_thread_is_not_the_one_to_look_at():
+def test_busy_monitor_does_not_hide_stuck_main_thread():
     assert watched_thread(0, 200_000_000) == (12, True)
 
 
-def test_a_thread_that_works_hard_while_main_waits_is_the_one_to_look_at():
+def test_working_thread_is_sampled_while_main_waits():
     assert watched_thread(1_000_000, 3_000_000_000, main_turns=3) == (13, False)
 
 
-def test_a_main_thread_that_works_is_the_one_to_look_at():
+def test_working_main_thread_is_sampled():
     assert watched_thread(3_000_000_000, 3_900_000_000, main_turns=3) == (12, False)

@@ -47,7 +47,7 @@ def v1(root: Path, kills: int = 0, system: int = 0, **more: str) -> None:
     )
 
 
-def test_a_kill_in_the_childs_group_is_counted_with_its_limit(tmp_path):
+def test_oom_kill_in_child_cgroup_is_counted_with_limit(tmp_path):
     v1(tmp_path)
     mark = MemoryMark(tmp_path)
     mark.see(41)
@@ -69,7 +69,7 @@ def test_kills_before_the_attempt_do_not_count(tmp_path):
     ]
 
 
-def test_a_neighbours_kill_is_not_taken_for_ours_where_our_group_counted_none(tmp_path):
+def test_oom_kill_elsewhere_is_not_ours(tmp_path):
     v1(tmp_path)
     mark = MemoryMark(tmp_path)
     mark.see(41)
@@ -80,9 +80,7 @@ def test_a_neighbours_kill_is_not_taken_for_ours_where_our_group_counted_none(tm
     assert proof.lines() == [f"no OOM kill counted in {group}; 2 of other processes"]
 
 
-def test_where_no_group_counts_the_systems_kills_are_told_less_those_that_the_log_names_of_others(
-    tmp_path, monkeypatch
-):
+def test_system_oom_kills_exclude_other_processes(tmp_path, monkeypatch):
     lay_out(tmp_path, {"proc/vmstat": "oom_kill 0\n"})
     mark = MemoryMark(tmp_path)
     lay_out(tmp_path, {"proc/vmstat": "oom_kill 1\n"})
@@ -103,7 +101,7 @@ def test_a_process_that_is_leaving_does_not_change_the_group(tmp_path):
     assert "in cgroup /sys/fs/cgroup/memory/job" in mark.proof().lines()[0]
 
 
-def test_a_group_whose_killer_is_off_is_said_to_be_out_of_memory(tmp_path):
+def test_cgroup_with_disabled_oom_killer_is_out_of_memory(tmp_path):
     v1(tmp_path)
     mark = MemoryMark(tmp_path)
     mark.see(41)

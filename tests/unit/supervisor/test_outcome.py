@@ -36,20 +36,20 @@ def test_who_ended_it(code, is_oom, outside):
     assert was_ended_from_outside(code, is_oom) is outside
 
 
-def test_a_kill_without_a_memory_kill_counted_is_from_outside_only_where_kills_are_counted(monkeypatch):
+def test_uncounted_kill_is_external_only_if_kills_are_counted(monkeypatch):
     for platform, outside in (("linux", True), ("darwin", False)):
         monkeypatch.setattr("sys.platform", platform)
         assert was_ended_from_outside(-signal.SIGKILL, False) is outside
 
 
-def test_the_silence_before_a_hang_is_noticed_is_no_part_of_its_life():
+def test_silence_before_detection_is_not_uptime():
     hung = Outcome(number=1, outcome="hung", seconds=325.0, noticed_after_seconds=300.0)
     assert tried_of(hung).seconds == 25.0
     for unknown in (Outcome(number=1, outcome="interrupted", seconds=3.0), Outcome(number=1, outcome="died")):
         assert tried_of(unknown).seconds == float("inf")
 
 
-def test_what_was_not_applied_and_what_the_script_does_not_use_reaches_nothing(tmp_path):
+def test_unapplied_and_unused_changes_are_ineffective(tmp_path):
     events = Events(tmp_path / EVENTS)
     events.write("uses", what="hf-trainer")
     events.write("applied", change="micro_batch", value=2, how="TrainingArguments")
@@ -99,7 +99,7 @@ def test_what_the_child_tells_is_passed_on_once_and_whole(tmp_path):
     assert told.new() == []
 
 
-def test_a_crash_after_the_last_line_is_one_unless_the_program_was_asked_to_stop_half_way(tmp_path):
+def test_crash_after_last_line_counts_unless_stop_was_requested(tmp_path):
     events = Events(tmp_path / EVENTS)
     events.write("program ended", pid=7, is_clean=True)
     crashed = closing_words(tmp_path, 7, -signal.SIGABRT)

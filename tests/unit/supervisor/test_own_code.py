@@ -29,7 +29,7 @@ def hang(attempt: Path, native: str, *others: int) -> list[str]:
     return list(own_lines(attempt, 41, is_hung=True))
 
 
-def test_a_lock_of_ones_own_in_a_process_that_is_alone(attempt):
+def test_own_lock_in_a_single_process(attempt):
     own = "    save (train.py:4)\n    <module> (train.py:9)\n"
     assert hang(attempt, LOCK + own) == ["waits for a lock of the program's own at train.py:4 in save: with lock:"]
     assert hang(attempt, LOCK + own, 42) == ["stands at train.py:4 in save"]  # a worker may hold it

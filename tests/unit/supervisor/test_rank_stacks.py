@@ -44,7 +44,7 @@ def write(attempt: Path, pid: int, frames: str) -> None:
     (attempt / STACKS / f"spy-{pid}.txt").write_text(text)
 
 
-def test_the_one_that_is_waited_for_comes_first_with_its_line(attempt):
+def test_awaited_rank_comes_first_with_its_line(attempt):
     write(attempt, 31, GATHER + ENGINE)
     write(attempt, 32, LOCKED)
     assert list(rank_lines(attempt, RANKS, [32])) == [
@@ -55,7 +55,7 @@ def test_the_one_that_is_waited_for_comes_first_with_its_line(attempt):
     ]
 
 
-def test_one_that_was_stopped_in_a_collective_does_not_wait_for_the_others(attempt):
+def test_stopped_rank_in_a_collective_is_not_a_waiter(attempt):
     write(attempt, 32, GATHER + ENGINE)
     (line,) = rank_lines(attempt, RANKS, [32])
     place = "holdfast/engine/loop.py:153 in Loop._reduced_loss"
@@ -87,7 +87,7 @@ def looked(*standings: Standing) -> Look:
     return Look(phase="step", judged=judged, words="waits", is_hung=True, because=because, **numbers)
 
 
-def test_of_two_that_wait_for_a_lock_the_one_outside_of_collectives_holds_the_other_up(attempt):
+def test_rank_outside_collectives_holds_up_the_other(attempt):
     write(attempt, 31, GATHER + ENGINE)
     write(attempt, 32, LOCKED)
     alike = [Standing(pid=pid, verdict=Verdict.TIMED, words=f"waits, {pid}") for pid in RANKS]
@@ -113,7 +113,7 @@ def test_one_process_alone_has_no_ranks(attempt):
     assert list(rank_lines(attempt, {}, [31])) == []
 
 
-def test_a_rank_whose_others_are_on_other_machines_is_told_alone(attempt):
+def test_single_local_rank_is_described_alone(attempt):
     write(attempt, 31, GATHER + ENGINE)
     place = "holdfast/engine/loop.py:153 in Loop._reduced_loss"
     assert list(rank_lines(attempt, {31: 1}, [])) == [

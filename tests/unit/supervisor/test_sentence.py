@@ -48,7 +48,7 @@ def test_a_hang_names_the_rank_that_holds_the_others_up(say):
     assert "rank 0: waits" in sentence
 
 
-def test_where_stacks_say_where_the_ranks_stand_the_sentence_does_too(say):
+def test_rank_positions_from_stacks_are_reported(say):
     given_up = "given up: sleeps; rank 1 (process 32): sleeps, and holds the others up; rank 0: waits for a lock"
     stands = [
         "rank 1 (pid 32) holds the others up: it stands at train.py:7 in load",
@@ -59,7 +59,7 @@ def test_where_stacks_say_where_the_ranks_stand_the_sentence_does_too(say):
     assert "waits for a lock" not in sentence
 
 
-def test_an_unknown_end_names_the_error_and_what_was_ruled_out(say):
+def test_unknown_cause_names_error_and_ruled_out_causes(say):
     log = "Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\nKeyError: 'answer'"
     sentence = say("code 1", [QUIET], log)
     assert "the cause is unknown" in sentence

@@ -11,14 +11,14 @@ from tests.unit.supervisor.samples import RECORDED, lock, process, recorded, thr
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_a_recorded_window_is_judged_as_it_was_when_it_was_true(name):
+def test_recorded_window_keeps_its_verdict(name):
     samples, told = recorded(name)
     judged = judge_window(samples, fronts=told["fronts"])
     assert judged.verdict.name == told["verdict"]
     assert judged.words == told["words"]
 
 
-def test_a_worker_that_can_never_get_its_lock_is_named_and_so_is_the_one_that_waits_for_it():
+def test_deadlocked_worker_and_its_waiter_are_named():
     samples, _ = recorded("loader_lock")
     assert "(pt_data_worker) waits for a lock that nobody can release" in judge_window(samples).words
     assert judge_window(samples).words.endswith(f"process {samples[-1].processes[0].pid} waits for it")
@@ -35,7 +35,7 @@ def test_threads_that_wait_for_each_other_are_a_deadlock():
     assert judge_window(samples).verdict is Verdict.DEADLOCK
 
 
-def test_a_thread_that_will_wake_by_itself_may_be_the_one_that_is_waited_for():
+def test_sleeping_thread_may_release_a_waiter():
     sleeps = Wait(kind="sleep", words="sleeps")
     samples = window(process(10, thread(10), thread(11)), t10=lock(10), t11=sleeps)
     judged = judge_window(samples)
@@ -57,12 +57,12 @@ def test_a_lock_that_was_given_meanwhile_is_no_deadlock():
     assert judge_window((first, last)).verdict is Verdict.TIMED
 
 
-def test_a_program_that_has_set_itself_an_alarm_may_be_woken_by_it():
+def test_alarm_can_wake_a_program():
     samples = window(process(10, thread(10), thread(11), has_alarm=True), t10=lock(10), t11=lock(10))
     assert judge_window(samples).verdict is Verdict.TIMED
 
 
-def test_a_parent_that_waits_for_a_downloading_child_waits_for_the_network():
+def test_parent_of_downloading_child_waits_for_network():
     child = Wait(kind="tree", words="waits for its child", wakers=frozenset({20}))
     net = Wait(kind="net", words="waits for 10.0.0.1:443", silent_seconds=70.0)
     samples = window(process(10), process(20, parent=10), t10=child, t20=net)
@@ -73,7 +73,7 @@ def test_a_parent_that_waits_for_a_downloading_child_waits_for_the_network():
     )
 
 
-def test_an_idle_server_thread_wakes_nobody_but_a_main_thread_that_serves_waits_for_the_network():
+def test_serving_main_thread_waits_for_the_network():
     listens = Wait(kind="listen", words="waits for a connection at 0.0.0.0:6006")
     assert (
         judge_window(window(process(10, thread(10), thread(11)), t10=lock(10), t11=listens)).verdict is Verdict.DEADLOCK
@@ -81,20 +81,20 @@ def test_an_idle_server_thread_wakes_nobody_but_a_main_thread_that_serves_waits_
     assert judge_window(window(process(10), t10=listens)).verdict is Verdict.WAIT_NET
 
 
-def test_a_drivers_own_thread_wakes_nobody_but_a_main_thread_may_wait_for_the_card():
+def test_driver_thread_wakes_nobody_but_main_may_wait_for_card():
     card = Wait(kind="device", words="waits for the device /dev/nvidia0")
     assert judge_window(window(process(10, thread(10), thread(11)), t10=lock(10), t11=card)).verdict is Verdict.DEADLOCK
     assert judge_window(window(process(10), t10=card)).verdict is Verdict.KERNEL
 
 
-def test_a_training_process_counts_and_not_the_launcher_that_sleeps_between_looks():
+def test_training_process_counts_not_the_launcher():
     sleeps = Wait(kind="sleep", words="sleeps")
     samples = window(process(10), process(20, parent=10), t10=sleeps, t20=lock(20))
     assert judge_window(samples, fronts=(20,)).verdict is Verdict.DEADLOCK
     assert judge_window(samples).verdict is Verdict.SLEEPING
 
 
-def test_pages_that_come_slowly_from_a_disk_are_the_kernels_business():
+def test_slow_page_faults_are_a_kernel_wait():
     samples = window(process(10, thread(10, "D")), t10=Wait(kind="kernel", words="waits in the kernel (fuse_get_req)"))
     assert judge_window(samples).verdict is Verdict.KERNEL
 
@@ -115,14 +115,14 @@ def test_work_that_waits_for_processors_is_starved():
     assert judged.given_share == pytest.approx(0.01, abs=0.001)
 
 
-def test_a_ticking_thread_on_a_crowded_machine_is_not_starved_work():
+def test_ticking_thread_on_busy_machine_is_not_starved():
     first = TreeSample(at_seconds=0.0, processes=(process(10, thread(10), thread(11)),))
     ticks = thread(11, run_ns=8_000_000, wait_ns=2_000_000_000, turns=800)
     last = TreeSample(at_seconds=4.0, processes=(process(10, thread(10), ticks),), waits={10: lock(10), 11: lock(10)})
     assert judge_window((first, last)).verdict is not Verdict.STARVED
 
 
-def test_children_that_fail_one_after_the_other_are_a_crash_loop_and_those_that_end_well_are_not():
+def test_repeatedly_failing_children_are_a_crash_loop():
     first = TreeSample(at_seconds=0.0, processes=(process(10),))
     last = TreeSample(at_seconds=4.0, processes=(process(10), process(30, parent=10)))
     failed = [ChildExit(pid=pid, name="python", at_seconds=1.0, code=1) for pid in (21, 22, 23)]

@@ -51,7 +51,7 @@ def test_a_machine_that_slept_is_not_silent(tmp_path):
     watch.close()
 
 
-def test_progress_is_seen_in_the_engines_beat_and_teaches_the_budget(tmp_path):
+def test_heartbeat_progress_updates_the_budget(tmp_path):
     clocks = FakeClocks()
     watch = Watch(tmp_path, os.getpid(), Budgets(), clocks)
     beat = BeatWriter(tmp_path / BEAT)
@@ -64,7 +64,7 @@ def test_progress_is_seen_in_the_engines_beat_and_teaches_the_budget(tmp_path):
     watch.close()
 
 
-def test_looks_come_less_often_while_all_is_well_than_when_it_is_quiet(tmp_path):
+def test_healthy_runs_are_sampled_less_often(tmp_path):
     watch = Watch(tmp_path, os.getpid(), Budgets(), FakeClocks())
     watch.look()
     assert 0.5 <= watch.next_look_seconds <= 5.0
@@ -100,7 +100,7 @@ def test_a_sample_shows_this_process_as_it_is():
     assert mine.tracer_pid == 0
 
 
-def test_where_there_is_no_proc_the_essentials_are_seen_all_the_same(monkeypatch):
+def test_essentials_are_seen_without_proc(monkeypatch):
     import psutil  # before the platform changes
 
     assert psutil.Process
