@@ -26,7 +26,7 @@ def run(tmp_path) -> Path:
     return tmp_path / "run"
 
 
-def test_the_page_answers_on_this_machine_and_ends_with_ctrl_c(run, tmp_path):
+def test_page_responds_locally_and_ends_with_ctrl_c(run, tmp_path):
     log = tmp_path / "log"
     command = [sys.executable, "-c", "from holdfast.cli import main; main()", "demo", str(run)]
     with log.open("wb") as file:

@@ -90,7 +90,7 @@ def test_one_that_listens_ends_by_itself(tmp_path):
     assert ended.seconds < 5
 
 
-def test_one_that_ignores_the_request_is_killed_when_the_grace_is_over(tmp_path):
+def test_process_ignoring_the_stop_is_killed_after_grace(tmp_path):
     child = start(tmp_path / "01", DEAF)
     ended = end_tree(tmp_path / "01", child, grace_seconds=0.5)
     assert child.poll() == -signal.SIGKILL
@@ -114,7 +114,7 @@ def test_a_stopped_one_that_ignores_the_request_is_killed(tmp_path):
     assert child.poll() == -signal.SIGKILL
 
 
-def test_native_code_that_keeps_the_lock_of_the_interpreter_is_killed(tmp_path):
+def test_native_code_holding_the_gil_is_killed(tmp_path):
     child = start(tmp_path / "01", "import signal; signal.signal(signal.SIGTERM, lambda *_: None); " + HOLDS_GIL)
     end_tree(tmp_path / "01", child, grace_seconds=0.5)
     assert child.poll() == -signal.SIGKILL
@@ -147,7 +147,7 @@ def test_a_later_supervisor_ends_what_the_folder_names(tmp_path):
     assert json.loads((tmp_path / "01" / "child.json").read_text())["pid"] == child.pid
 
 
-def test_a_stop_asked_for_just_as_the_child_ends_leaves_nothing_running(tmp_path):
+def test_stop_at_child_exit_leaves_nothing_running(tmp_path):
     stop = StopRequest()
 
     def ask_late(event: str, details: object) -> None:
@@ -216,7 +216,7 @@ time.sleep(300)
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no /dev/shm on this system")
-def test_shared_memory_with_our_pid_is_freed_and_a_neighbours_is_kept(tmp_path):
+def test_own_shared_memory_is_freed_others_kept(tmp_path):
     script = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

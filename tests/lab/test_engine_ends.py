@@ -99,7 +99,7 @@ def wait_for(attempt: Path, kind: type[Event], count: int = 1) -> None:
         time.sleep(0.01)
 
 
-def test_asked_to_stop_in_a_long_step_it_saves_what_was_before_and_ends_soon(tmp_path):
+def test_stop_during_a_long_step_saves_the_previous_step(tmp_path):
     model, prepared = tiny_bert(tmp_path / "model"), tiny_prepared(tmp_path / "prepared", count=6000)
     attempt = tiny_attempt(tmp_path / "run", model, prepared, batch_size=6000, micro_tokens=40)
     process = start(attempt)
@@ -115,7 +115,7 @@ def test_asked_to_stop_in_a_long_step_it_saves_what_was_before_and_ends_soon(tmp
     assert [path.name for path in checkpoints_folder(tmp_path / "run").glob("step-*")] == ["step-000000000"]
 
 
-def test_a_full_disk_does_not_end_the_run_nor_touch_what_is_saved(parts, tmp_path, small_disk):
+def test_full_disk_keeps_the_run_and_its_saves(parts, tmp_path, small_disk):
     attempt = tiny_attempt(tmp_path / "run", *parts, save_seconds=0, epochs=40)
     process = start(attempt)
     wait_for(attempt, CheckpointSaved, 3)
@@ -139,7 +139,7 @@ def test_a_full_disk_does_not_end_the_run_nor_touch_what_is_saved(parts, tmp_pat
     assert named(again, CheckpointRejected) == []
 
 
-def test_a_run_whose_whole_folder_is_full_goes_on_and_ends_the_same_once_there_is_room(parts, tmp_path, small_run):
+def test_run_on_full_disk_continues_after_space_is_freed(parts, tmp_path, small_run):
     finish(tiny_attempt(tmp_path / "unbroken", *parts, epochs=12))
     attempt = tiny_attempt(small_run, *parts, save_seconds=0, epochs=12)
     with (attempt / "output.log").open("ab") as log:
@@ -163,7 +163,7 @@ def test_a_run_whose_whole_folder_is_full_goes_on_and_ends_the_same_once_there_i
     assert named(attempt, TrainingFinished), "events are whole lines again"
 
 
-def test_a_model_that_cannot_be_written_is_said_so_and_written_once_there_is_room(parts, tmp_path):
+def test_unwritable_model_is_reported_and_written_later(parts, tmp_path):
     with disk_at(model_folder(tmp_path / "run"), "64k"):
         code, errors = finish(tiny_attempt(tmp_path / "run", *parts))
     assert code == 3
@@ -220,7 +220,7 @@ def test_a_run_does_not_go_on_with_other_settings(parts, tmp_path):
     assert finish(tiny_attempt(tmp_path / "run", *parts, number=3))[0] == 0
 
 
-def test_a_run_killed_in_its_last_evaluation_ends_with_the_same_weights(parts, tmp_path):
+def test_kill_in_last_evaluation_keeps_identical_weights(parts, tmp_path):
     finish(tiny_attempt(tmp_path / "unbroken", *parts, eval_steps=12))
     attempt = tiny_attempt(tmp_path / "broken", *parts, eval_steps=12, save_seconds=0)
     process = start(attempt)

@@ -135,7 +135,7 @@ def test_the_same_number_of_ranks_gives_the_same_bits(parts, learned, tmp_path, 
 
 @full
 @pytest.mark.parametrize("ask", ["signal", "file"])
-def test_ranks_asked_to_stop_leave_one_checkpoint_and_go_on_exactly(parts, unbroken, tmp_path, ask):
+def test_stopped_ranks_leave_one_checkpoint_and_resume_exactly(parts, unbroken, tmp_path, ask):
     run = tmp_path / "run"
     first = attempt_for(parts, run, **LONG)
     job = start(first, 2)
@@ -155,7 +155,7 @@ def test_ranks_asked_to_stop_leave_one_checkpoint_and_go_on_exactly(parts, unbro
 
 @full
 @pytest.mark.parametrize("case", ["classify", "causal, shards", "towers, mined"])
-def test_what_two_ranks_saved_one_process_and_three_go_on_with(parts, learned, tmp_path, case):
+def test_two_rank_checkpoint_resumes_with_one_or_three(parts, learned, tmp_path, case):
     run = tmp_path / "saved"
     first = attempt_for(parts, run, epochs=2, **CASES[case])
     (first / "stop").touch()  # seen in the first step
@@ -173,7 +173,7 @@ def test_what_two_ranks_saved_one_process_and_three_go_on_with(parts, learned, t
 
 @full
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_rank_that_is_killed_leaves_nothing_behind_and_the_next_start_resumes(parts, unbroken, tmp_path, victim):
+def test_killed_rank_leaves_no_processes_and_next_start_resumes(parts, unbroken, tmp_path, victim):
     run = tmp_path / "run"
     first = attempt_for(parts, run, save_seconds=0, **LONG)
     job = start(first, 2)

@@ -94,7 +94,7 @@ def test_a_killed_language_model_ends_with_the_same_weights(tmp_path, lora, thre
     assert weights(broken) == weights(unbroken)
 
 
-def test_killed_in_the_middle_of_a_save_it_resumes_from_the_one_before(parts, tmp_path):
+def test_kill_during_save_resumes_from_the_previous(parts, tmp_path):
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
     finish(tiny_attempt(unbroken, *parts))
     attempt = tiny_attempt(broken, *parts, save_seconds=0)
@@ -118,7 +118,7 @@ def test_killed_in_the_middle_of_a_save_it_resumes_from_the_one_before(parts, tm
         pytest.param("manifest gone", marks=pytest.mark.full),
     ],
 )
-def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(parts, tmp_path, damage):
+def test_damaged_checkpoint_is_reported_and_previous_used(parts, tmp_path, damage):
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
     finish(tiny_attempt(unbroken, *parts))
     attempt = tiny_attempt(broken, *parts, save_seconds=0)
@@ -153,7 +153,7 @@ def test_smaller_micro_batches_learn_the_same(parts, tmp_path):
     assert losses[0] == pytest.approx(losses[1], rel=2e-3)
 
 
-def test_a_loss_that_is_no_number_ends_before_it_touches_the_weights(parts, tmp_path):
+def test_nan_loss_ends_before_the_weights_change(parts, tmp_path):
     attempt = tiny_attempt(tmp_path / "run", *parts, lr=1e30, warmup_ratio=0.0, max_grad_norm=0.0)
     process = start(attempt)
     _, errors = process.communicate(timeout=600)

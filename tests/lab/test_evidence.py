@@ -100,7 +100,7 @@ def test_a_hang_is_named_with_its_proof(tmp_path, script, slug, proof):
         ("open_fifo.py", "input-blocked", "FIFO"),
     ],
 )
-def test_a_wait_that_is_given_up_is_named_as_what_it_is(tmp_path, script, slug, proof):
+def test_given_up_wait_is_named(tmp_path, script, slug, proof):
     fifo = tmp_path / "feed"
     os.mkfifo(fifo)
     outcome, diagnosis = attempt(tmp_path / "01", script, fifo, budgets=Budgets(6))
@@ -177,7 +177,7 @@ def test_a_kernel_kill_for_memory_is_proven_by_its_counter(tmp_path, small_group
 
 
 @pytest.mark.full
-def test_a_worker_that_the_kernel_took_is_told_from_one_that_crashed(tmp_path, small_group):
+def test_oom_killed_worker_differs_from_crashed_worker(tmp_path, small_group):
     (small_group / LIMITS[small_group.parent]).write_text(str(600_000_000))
     enter = f"echo $$ > {small_group}/cgroup.procs; exec {sys.executable} {FAULTS}/worker_leak.py"
     outcome, diagnosis = attempt(tmp_path / "01", "sh", "-c", enter)
@@ -186,7 +186,7 @@ def test_a_worker_that_the_kernel_took_is_told_from_one_that_crashed(tmp_path, s
 
 
 @pytest.mark.full
-def test_a_group_that_is_out_of_memory_with_its_killer_off_is_a_hang_for_memory(tmp_path, small_group):
+def test_oom_with_disabled_killer_is_a_memory_hang(tmp_path, small_group):
     try:
         (small_group / "memory.oom_control").write_text("1")
     except OSError:
@@ -208,7 +208,7 @@ def test_a_group_that_is_out_of_memory_with_its_killer_off_is_a_hang_for_memory(
         ("SIGSTOP", "process-stopped"),
     ],
 )
-def test_the_rank_that_left_is_named_and_not_the_one_that_fell_with_it(tmp_path, how, slug):
+def test_first_lost_rank_is_named_not_its_victim(tmp_path, how, slug):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port)
@@ -236,7 +236,7 @@ def dead_disk(tmp_path):
 
 
 @pytest.mark.full
-def test_a_disk_that_does_not_answer_is_named_by_the_kernels_wait(tmp_path, dead_disk):
+def test_unresponsive_disk_is_named_by_the_kernel_wait(tmp_path, dead_disk):
     outcome, diagnosis = attempt(tmp_path / "01", "save_to_disk.py", dead_disk, budgets=ImpatientWithDisks())
     assert (outcome.outcome, diagnosis.slug, diagnosis.confidence) == ("hung", "disk-stalled", "proven")
     assert "fuse" in outcome.sentence
@@ -256,13 +256,13 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-def test_a_full_disk_is_named_by_the_room_that_is_left(tmp_path, small_disk):
+def test_full_disk_is_named_by_its_free_space(tmp_path, small_disk):
     outcome, diagnosis = attempt(tmp_path / "01", "save_to_disk.py", small_disk)
     assert (diagnosis.slug, diagnosis.confidence) == ("disk-full", "proven")
     assert f"free space on {small_disk}: 0 bytes of 10.5 MB" in outcome.sentence
 
 
-def test_a_full_disk_that_holds_the_run_itself_still_gets_its_diagnosis(tmp_path, small_disk):
+def test_full_run_disk_is_still_diagnosed(tmp_path, small_disk):
     _, diagnosis = attempt(small_disk / "01", "save_to_disk.py", small_disk)
     assert (diagnosis.slug, diagnosis.confidence) == ("disk-full", "proven")
     assert (small_disk / "01" / "diagnosis.json").stat().st_size > 0
@@ -276,7 +276,7 @@ def test_stacks_of_a_stopped_process_are_taken_without_touching_it(tmp_path):
     assert "<module>" in frames
 
 
-def test_without_a_tool_the_process_writes_its_own_stack_and_others_are_left_alone(tmp_path, monkeypatch):
+def test_without_py_spy_processes_write_their_own_stacks(tmp_path, monkeypatch):
     monkeypatch.setattr(dumps, "find_spy", lambda: None)
     script = """
 import os, subprocess, sys, time

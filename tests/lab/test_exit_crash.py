@@ -15,7 +15,7 @@ PROGRAM = Path(__file__).parent / "faults" / "left_thread.py"
 
 
 @pytest.mark.parametrize("how", ["well", "0"])
-def test_a_crash_after_the_last_line_is_said_and_the_run_has_finished(tmp_path, how):
+def test_crash_after_the_last_line_counts_as_finished(tmp_path, how):
     ended = supervise(tmp_path / "run", sys.executable, PROGRAM, tmp_path / "model", how)
     assert ended.exit_code == 0
     assert (tmp_path / "model").read_text() == "the model"
@@ -25,7 +25,7 @@ def test_a_crash_after_the_last_line_is_said_and_the_run_has_finished(tmp_path, 
     assert "more   holdfast explain exit-crash" in ended.output
 
 
-def test_a_crash_in_an_exit_handler_comes_after_the_last_line(tmp_path):
+def test_exit_handler_crash_comes_after_the_last_line(tmp_path):
     script = tmp_path / "fit.py"
     script.write_text("import atexit, os\natexit.register(os.abort)\nprint('the model is saved')\n")
     ended = supervise(tmp_path / "run", sys.executable, script)

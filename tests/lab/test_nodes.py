@@ -41,7 +41,7 @@ def finished_row(lab_row: Callable[..., None]) -> Callable[..., None]:
     return write
 
 
-def test_a_process_killed_on_another_machine_is_named_and_both_begin_anew(together, finished_row):
+def test_remote_kill_is_named_and_both_machines_restart(together, finished_row):
     together.variables["PAUSE"] = "0.1"
     together.start_both()
     process = together.rank_of("b", 25)
@@ -62,7 +62,7 @@ def test_a_process_killed_on_another_machine_is_named_and_both_begin_anew(togeth
 
 
 @pytest.mark.full
-def test_a_rank_killed_on_another_machine_is_named_by_its_number(together, finished_row):
+def test_rank_killed_on_another_machine_is_named(together, finished_row):
     together.is_light = False
     together.start_both()
     os.kill(together.rank_of("b", 25), signal.SIGKILL)
@@ -94,7 +94,7 @@ def test_a_rank_stopped_on_another_machine_is_noticed_there(together, finished_r
 
 @pytest.mark.full
 @pytest.mark.parametrize("waits", [True, False])
-def test_a_supervisor_killed_on_another_machine_is_missed_and_may_come_back(together, finished_row, waits):
+def test_killed_remote_supervisor_is_missed_and_may_return(together, finished_row, waits):
     together.variables["PAUSE"] = "0.1"
     together.start_both()
     together.rank_of("b", 15)
@@ -134,7 +134,7 @@ def test_the_leader_killed_the_other_machine_leads_after_the_lease(together, fin
 
 
 @pytest.mark.full
-def test_a_machine_that_never_comes_is_waited_for_and_then_said(together):
+def test_missing_machine_is_reported_after_waiting(together):
     together.wait_seconds = 10
     machine = together.start("a")
     assert machine.wait(LIMIT_SECONDS) == 3
@@ -145,7 +145,7 @@ def test_a_machine_that_never_comes_is_waited_for_and_then_said(together):
 
 
 @pytest.mark.full
-def test_a_machine_asked_to_leave_lets_the_run_save_and_may_come_back(together):
+def test_leaving_machine_saves_and_may_return(together):
     together.variables["PAUSE"] = "0.1"
     together.start_both()
     together.rank_of("b", 15)
@@ -160,7 +160,7 @@ def test_a_machine_asked_to_leave_lets_the_run_save_and_may_come_back(together):
 
 @pytest.mark.full
 @pytest.mark.parametrize(("machine", "number"), [("a", signal.SIGTERM), ("b", signal.SIGINT)])
-def test_the_leader_asked_to_stop_or_ctrl_c_on_any_stops_all_and_the_same_commands_go_on(together, machine, number):
+def test_stop_on_leader_stops_all_and_commands_resume(together, machine, number):
     together.variables["PAUSE"] = "0.1"
     together.start_both()
     together.rank_of("a", 15)
@@ -184,7 +184,7 @@ def test_ctrl_c_before_all_are_there_ends_those_that_wait(together):
 
 
 @pytest.mark.full
-def test_a_machine_that_is_lost_for_good_is_told_within_the_lease_and_the_run_ends_with_words(together):
+def test_lost_machine_is_reported_within_the_lease(together):
     together.variables["PAUSE"] = "0.1"
     together.wait_seconds = 10
     together.start_both()
@@ -199,7 +199,7 @@ def test_a_machine_that_is_lost_for_good_is_told_within_the_lease_and_the_run_en
 
 
 @pytest.mark.full
-def test_a_leader_that_was_frozen_has_lost_the_run_and_joins_it_again(together):
+def test_frozen_leader_loses_the_run_and_rejoins(together):
     together.variables["PAUSE"] = "0.1"
     together.start_both()
     together.rank_of("a", 15)
@@ -213,7 +213,7 @@ def test_a_leader_that_was_frozen_has_lost_the_run_and_joins_it_again(together):
 
 
 @pytest.mark.full
-def test_a_machine_with_other_words_is_refused_and_the_others_go_on_waiting(together):
+def test_machine_with_another_command_is_refused(together):
     together.start("a")
     together.wait_until(lambda: together.leader == "a", "nobody took the lead")
     other = together.start("b", "--another-option")
@@ -224,7 +224,7 @@ def test_a_machine_with_other_words_is_refused_and_the_others_go_on_waiting(toge
 
 
 @pytest.mark.full
-def test_storage_that_is_gone_for_a_while_is_said_and_waited_for(together):
+def test_lost_storage_is_reported_and_waited_for(together):
     together.variables["PAUSE"] = "0.4"
     together.start_both()
     together.rank_of("b", 15)

@@ -81,7 +81,7 @@ def test_labels_and_calibrated_probabilities_are_those_of_transformers(one_label
             assert chance == pytest.approx(float(wanted[model.config.label2id[label]]), abs=2e-4)
 
 
-def test_a_file_gives_a_file_with_its_rows_in_their_order(one_label, tmp_path):
+def test_file_prediction_keeps_row_order(one_label, tmp_path):
     asked = texts(50, seed=6)
     with (tmp_path / "in.csv").open("w", newline="") as file:
         writer = csv.writer(file, delimiter=";")
@@ -171,7 +171,7 @@ CHAT = (
 )
 
 
-def test_a_language_model_is_asked_by_its_chat_template_and_answers_as_transformers_does(tmp_path):
+def test_language_model_answers_match_transformers(tmp_path):
     model = tiny_llama(tmp_path / "llama")
     (model / "chat_template.jinja").write_text(CHAT)
     rows = [{"instruction": text, "input": "", "output": "w7 w8 w9"} for text in texts(60, longest=12)]

@@ -41,7 +41,7 @@ def test_killed_in_two_epochs_it_ends_with_the_same_weights(unbroken, tmp_path, 
     assert weights(tmp_path) == unbroken
 
 
-def test_asked_to_stop_it_saves_and_a_cut_off_checkpoint_is_skipped(unbroken, tmp_path):
+def test_stop_saves_and_incomplete_checkpoint_is_skipped(unbroken, tmp_path):
     first = Preloaded(tmp_path, 1, CLASSIFY, "out", save_seconds=0).wait_until(at_step(24))
     first.process.send_signal(signal.SIGTERM)
     assert first.process.wait(timeout=60) == 143

@@ -26,7 +26,7 @@ def test_without_an_attempt_nothing_is_armed():
 
 
 @pytest.mark.parametrize("attempt", ["/proc/none/attempt", ""])
-def test_a_folder_that_cannot_be_written_is_no_reason_to_fail(attempt):
+def test_unwritable_folder_does_not_fail_the_run(attempt):
     assert run_python("-c", "print(1)", HOLDFAST_ATTEMPT=attempt) == "1\n"
 
 
@@ -55,7 +55,7 @@ def test_in_a_virtual_environment_and_by_module_name(tmp_path):
     assert len(attempt.beats()) == 1
 
 
-def test_forked_and_spawned_children_have_pages_and_stacks_of_their_own(tmp_path):
+def test_children_have_their_own_heartbeats_and_stacks(tmp_path):
     script = tmp_path / "children.py"
     script.write_text(
         "import multiprocessing, os, signal, time\n"

@@ -112,7 +112,7 @@ def test_weights_stored_in_half_are_trained_whole(model, tmp_path):
 @pytest.mark.full
 @pytest.mark.skipif(not can_mount(), reason="needs to mount a small disk")
 @pytest.mark.parametrize("rung", [{}, {"save_on_full_disk": "skip"}], ids=["as it is", "saves skipped"])
-def test_a_full_disk_ends_a_trainer_unless_saves_may_be_skipped(model, tmp_path, rung):
+def test_full_disk_ends_a_trainer_unless_saves_are_skipped(model, tmp_path, rung):
     disk = tmp_path / "disk"
     disk.mkdir()
     words = f'mount -t tmpfs -o size=600k none {disk} && exec {PYTHON} {CLASSIFY} {model} {disk}/out "$@"'

@@ -25,7 +25,7 @@ def weights(run: Path) -> str:
     return hashlib.sha256((run / "out/final/model.safetensors").read_bytes()).hexdigest()
 
 
-def test_killed_in_the_second_epoch_it_ends_with_the_same_weights(script, tmp_path):
+def test_kill_in_second_epoch_keeps_identical_weights(script, tmp_path):
     Preloaded(tmp_path / "a", 1, *script, "out").finish()
     first = Preloaded(tmp_path / "b", 1, *script, "out", save_seconds=0)
     first.wait_until(at_step(10)).kill()

@@ -60,7 +60,7 @@ def test_a_broken_checkpoint_is_skipped_and_said_so(model, unbroken, tmp_path):
 
 
 @pytest.mark.full
-def test_checkpoints_of_another_run_in_the_same_folder_are_left_alone(model, unbroken, tmp_path):
+def test_checkpoints_of_another_run_are_left_alone(model, unbroken, tmp_path):
     Preloaded(tmp_path / "other", 1, CLASSIFY, model, tmp_path / "out", "save_steps=6", "seed=1").finish()
     first = Preloaded(tmp_path, 1, CLASSIFY, model, "out", save_seconds=0)
     first.wait_until(at_step(10)).kill()
@@ -96,7 +96,7 @@ trainer.add_callback(Poison())
 
 
 @pytest.mark.full
-def test_nan_ends_the_run_and_the_next_attempt_starts_before_it(model, unbroken, tmp_path):
+def test_nan_ends_the_attempt_and_next_starts_before_it(model, unbroken, tmp_path):
     script = tmp_path / "poisoned.py"
     script.write_text(CLASSIFY.read_text().replace("trainer.train()", POISON + "trainer.train()"))
     first = Preloaded(tmp_path, 1, script, model, "out", "save_steps=5", save_seconds=0).finish(code=1)
@@ -111,7 +111,7 @@ def test_nan_ends_the_run_and_the_next_attempt_starts_before_it(model, unbroken,
 
 @pytest.mark.full
 @pytest.mark.parametrize("how", ["signal", "file"])
-def test_asked_to_stop_it_saves_and_a_later_attempt_ends_with_the_same_weights(model, unbroken, tmp_path, how):
+def test_stop_saves_and_resume_has_identical_weights(model, unbroken, tmp_path, how):
     first = Preloaded(tmp_path, 1, CLASSIFY, model, "out").wait_until(at_step(6))
     if how == "signal":
         first.process.send_signal(signal.SIGTERM)
@@ -128,7 +128,7 @@ def test_asked_to_stop_it_saves_and_a_later_attempt_ends_with_the_same_weights(m
 
 
 @pytest.mark.full
-def test_a_wish_of_the_script_to_continue_is_respected_unless_broken(model, tmp_path):
+def test_scripts_own_checkpoint_is_respected_unless_broken(model, tmp_path):
     script = tmp_path / "own.py"
     script.write_text(CLASSIFY.read_text().replace("trainer.train()", "trainer.train(resume_from_checkpoint=True)"))
     Preloaded(tmp_path, 1, CLASSIFY, model, "out", "save_steps=10").finish()

@@ -63,7 +63,7 @@ class TestKilled:
         command = [sys.executable, "-c", PREPARE, str(data), str(model), str(out), str(cache)]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
-    def test_it_leaves_nothing_that_looks_whole_and_the_next_one_ends_the_same(self, bert, tmp_path):
+    def test_killed_preparation_leaves_no_complete_result(self, bert, tmp_path):
         data = labelled(tmp_path / "a.jsonl", 30_000)
         whole = self.start(data, bert, tmp_path / "whole", tmp_path / "cache1")
         assert whole.stdout.readline() == b"surveyed\n"

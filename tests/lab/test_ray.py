@@ -90,7 +90,7 @@ def test_a_run_whose_machine_is_lost_goes_on_at_another(cluster, tmp_path, port)
     assert json.loads((tmp_path / "out" / "final.json").read_text()) == unbroken_total()
 
 
-def test_a_cancelled_task_ends_its_processes_and_may_be_asked_for_again(cluster, tmp_path, port):
+def test_cancelled_task_ends_its_processes_and_can_rerun(cluster, tmp_path, port):
     task = begin(tmp_path, port, pause="0.2")
     wait_until(lambda: has_stepped(tmp_path, 1, 15), "it did not begin")
     child = read_artifact(attempt_folder(tmp_path / "run", 1) / CHILD)["pid"]
@@ -113,7 +113,7 @@ def test_a_cancelled_task_ends_its_processes_and_may_be_asked_for_again(cluster,
     assert json.loads((tmp_path / "out" / "final.json").read_text()) == unbroken_total()
 
 
-def test_what_is_wrong_with_the_request_is_raised_and_a_failure_is_told(cluster, tmp_path):
+def test_invalid_request_raises_and_failure_is_returned(cluster, tmp_path):
     with pytest.raises(RequestError, match="no command named"):
         ray.get(run_command.remote(["no-such-command"], out=str(tmp_path / "none")), timeout=120)
     (tmp_path / "bug.py").write_text("import nothing_of_this_name\n")

@@ -30,7 +30,7 @@ def unbroken(tmp_path_factory) -> str:
 @pytest.mark.parametrize(
     "fault", ["segfault", "stop", *(pytest.param(name, marks=pytest.mark.full) for name in ("kill", "sleep"))]
 )
-def test_a_loop_with_its_own_checkpoints_ends_with_the_same_weights(tmp_path, unbroken, lab_row, fault):
+def test_loop_with_own_checkpoints_has_identical_weights(tmp_path, unbroken, lab_row, fault):
     options = (*RESUMES, "--step-timeout", "15")
     done = supervise(tmp_path / "run", *LOOP, tmp_path / "out", options=options, FAULT=fault)
     first = done.outcomes[0]
@@ -115,7 +115,7 @@ def test_a_second_supervisor_is_refused(tmp_path):
     assert not find_members(run / "attempts" / "01", None)
 
 
-def test_a_script_that_sleeps_before_its_first_step_is_told_with_its_limit(tmp_path):
+def test_sleep_before_first_step_is_shown_with_its_limit(tmp_path):
     run = tmp_path / "run"
     process = start(run, sys.executable, "-c", "import time; time.sleep(600)")
     deadline = time.monotonic() + 120
@@ -145,7 +145,7 @@ def test_ctrl_c_reaches_a_script_that_saves_on_it(tmp_path):
 
 
 @pytest.mark.full
-def test_ctrl_c_stops_a_trainer_with_a_checkpoint_and_resume_finishes_it(tmp_path):
+def test_ctrl_c_saves_a_trainer_and_resume_finishes(tmp_path):
     run, script = tmp_path / "run", SCRIPTS / "hf_tiny.py"
     whole = supervise(tmp_path / "whole", sys.executable, script, tmp_path / "whole_out")
     assert whole.exit_code == 0, whole.output
@@ -163,7 +163,7 @@ def test_ctrl_c_stops_a_trainer_with_a_checkpoint_and_resume_finishes_it(tmp_pat
     assert weights(tmp_path / "out" / "final") == weights(tmp_path / "whole_out" / "final")
 
 
-def test_detached_it_outlives_its_starter_and_status_needs_only_the_folder(tmp_path):
+def test_detached_run_outlives_its_starter(tmp_path):
     run = tmp_path / "run"
     starter = start(run, *LOOP, tmp_path / "out", options=("--detach",), PAUSE="0.01")
     assert starter.wait(120) == 0

@@ -114,7 +114,7 @@ def test_struck_in_any_phase_it_ends_with_the_same_weights(tmp_path, unbroken, l
 
 
 @pytest.mark.full
-def test_a_loss_that_is_no_number_stops_after_what_can_be_done(tmp_path, unbroken):
+def test_nan_loss_stops_after_all_remedies(tmp_path, unbroken):
     run = tmp_path / "run"
     made = job(run, "classify", unbroken.parts("classify"))
 

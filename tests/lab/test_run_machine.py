@@ -39,7 +39,7 @@ def small_disk(tmp_path) -> Iterator[Path]:
 
 
 @pytest.mark.full
-def test_killed_by_the_kernel_for_memory_it_finishes_with_smaller_micro_batches(tmp_path, small_memory, lab_row):
+def test_oom_kill_finishes_with_smaller_micro_batches(tmp_path, small_memory, lab_row):
     move = f"echo $$ > {small_memory}/cgroup.procs; exec {sys.executable} {TRAINER} {tmp_path}/out 20"
     done = supervise(tmp_path / "run", "sh", "-c", move, FAULT="memory", BATCH="16")
     first, last = done.outcomes[0], done.outcomes[-1]
@@ -62,7 +62,7 @@ def test_killed_by_the_kernel_for_memory_it_finishes_with_smaller_micro_batches(
 
 
 @pytest.mark.full
-def test_on_a_full_disk_it_finishes_without_the_checkpoints_that_do_not_fit(tmp_path, small_disk, lab_row):
+def test_full_disk_run_finishes_without_some_checkpoints(tmp_path, small_disk, lab_row):
     done = supervise(tmp_path / "run", sys.executable, TRAINER, small_disk / "out")
     first = done.outcomes[0]
     lab_row(

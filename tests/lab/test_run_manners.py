@@ -44,7 +44,7 @@ def run_program(folder: Path, name: str) -> Supervised:
         ("input", 1, "input-empty", "nothing_left", ""),
     ],
 )
-def test_a_fault_of_the_program_is_named_and_not_tried_for_long(tmp_path, name, attempts, slug, reason, place):
+def test_program_fault_is_named_and_soon_given_up(tmp_path, name, attempts, slug, reason, place):
     ended = run_program(tmp_path, name)
     assert ended.exit_code == 4
     assert len(ended.outcomes) == attempts
@@ -62,7 +62,7 @@ def test_a_fault_of_the_program_is_named_and_not_tried_for_long(tmp_path, name, 
         ("thread", "its last line: no rows"),
     ],
 )
-def test_a_program_that_ends_itself_is_told_by_its_own_words(tmp_path, name, said):
+def test_deliberate_exit_shows_the_programs_message(tmp_path, name, said):
     ended = run_program(tmp_path, name)
     assert (ended.exit_code, len(ended.outcomes)) == (1, 1)
     assert ended.outcomes[0].diagnosis == "script-exit"
@@ -86,7 +86,7 @@ def test_a_program_that_is_not_there_has_decided_nothing(tmp_path, words, code, 
 
 
 @pytest.mark.parametrize("leaves", ["sys.exit(1)", "sys.exit(-1)", "sys.exit('')", "raise SystemExit(3)"])
-def test_a_program_that_leaves_without_a_word_has_decided_so_too(tmp_path, leaves):
+def test_silent_nonzero_exit_is_deliberate(tmp_path, leaves):
     script = tmp_path / "fit.py"
     script.write_text(f"import sys\n{leaves}\n")
     ended = supervise(tmp_path / "run", PYTHON, script)
@@ -96,7 +96,7 @@ def test_a_program_that_leaves_without_a_word_has_decided_so_too(tmp_path, leave
     assert "unknown" not in ended.output
 
 
-def test_a_crash_of_an_exit_handler_does_not_undo_what_the_program_decided(tmp_path):
+def test_exit_handler_crash_keeps_the_deliberate_exit(tmp_path):
     script = tmp_path / "fit.py"
     script.write_text("import atexit, os, sys\natexit.register(lambda: os.abort())\nsys.exit('no rows')\n")
     ended = supervise(tmp_path / "run", PYTHON, script)
@@ -105,7 +105,7 @@ def test_a_crash_of_an_exit_handler_does_not_undo_what_the_program_decided(tmp_p
     assert "(its message: no rows; then one of its exit handlers crashed)" in ended.result["sentence"]
 
 
-def test_a_command_that_kills_itself_at_once_is_given_up_soon(tmp_path):
+def test_command_that_kills_itself_immediately_is_given_up(tmp_path):
     ended = supervise(tmp_path / "run", "bash", "-c", "kill -9 $$")
     assert ended.exit_code == 4
     assert len(ended.outcomes) == 3
@@ -120,7 +120,7 @@ def test_what_a_finished_command_leaves_running_is_ended_and_said(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a child is left running only where it can ignore the signal")
-def test_a_child_that_outlives_its_supervisor_is_shown_and_can_be_stopped(tmp_path):
+def test_orphaned_child_is_shown_and_can_be_stopped(tmp_path):
     run, script = tmp_path / "run", tmp_path / "deaf.py"
     deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\ntime.sleep(600)\n"
     script.write_text(f"import signal, time\n{deaf}")

@@ -29,7 +29,7 @@ def _said(done: Supervised) -> str:
     yield done.output
 
 
-def test_weights_that_become_nan_are_told_of_and_the_script_decides(tmp_path, lab_row):
+def test_nan_weights_are_reported_without_ending_the_script(tmp_path, lab_row):
     run = tmp_path / "run"
     process = start(run, *LOOP, tmp_path / "out.pt", "nan")
     deadline = time.monotonic() + 120
@@ -60,7 +60,7 @@ def test_weights_that_become_nan_are_told_of_and_the_script_decides(tmp_path, la
 
 
 @pytest.mark.parametrize("kind", ["scaled", "unused", "healed"])
-def test_loss_scaling_unused_weights_and_a_loop_that_heals_itself_are_left_alone(tmp_path, kind):
+def test_recovering_nan_loops_are_left_alone(tmp_path, kind):
     done = supervise(tmp_path / "run", *LOOP, tmp_path / "out.pt", kind)
     assert done.exit_code == 0, done.output
     assert done.outcomes[0].sentence == ""

@@ -71,7 +71,7 @@ def cases() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("name", "phase", "rank"), list(cases()))
-def test_a_struck_rank_is_named_and_the_same_weights_come_out(tmp_path, parts, unbroken, lab_row, name, phase, rank):
+def test_faulty_rank_is_named_and_weights_are_identical(tmp_path, parts, unbroken, lab_row, name, phase, rank):
     run = tmp_path / "run"
     result = supervise(run, job(run, parts, f"{name}:{phase}:{20 if phase == 'step' else 0}", rank))
     attempt = attempt_folder(run, 1)

@@ -21,7 +21,7 @@ def unbroken(tmp_path_factory) -> str:
     return weights(folder / "out" / "final")
 
 
-def test_a_loader_that_deadlocks_at_step_40_is_named_and_the_run_finishes(tmp_path, unbroken, lab_row):
+def test_loader_deadlock_is_named_and_run_finishes(tmp_path, unbroken, lab_row):
     fault = {"FAULT": "loader deadlock", "WORKERS": "2"}
     done = supervise(tmp_path / "run", sys.executable, SCRIPT, tmp_path / "out", **fault)
     first, last = done.outcomes[0], done.outcomes[-1]
@@ -80,7 +80,7 @@ def test_a_trainer_that_breaks_once_ends_with_the_same_weights(tmp_path, unbroke
         pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.full),
     ],
 )
-def test_a_trainer_ended_from_outside_goes_on_with_the_same_plan(tmp_path, unbroken, lab_row, number):
+def test_externally_killed_trainer_keeps_its_plan(tmp_path, unbroken, lab_row, number):
     run = tmp_path / "run"
     process = start(run, sys.executable, SCRIPT, tmp_path / "out")
     os.kill(wait_for_step(run, 33), number)
@@ -125,7 +125,7 @@ def test_a_livelock_is_noticed_by_its_steps(tmp_path, unbroken, lab_row):
 
 
 @pytest.mark.full
-def test_a_bug_of_the_script_is_told_after_one_more_try(tmp_path):
+def test_script_bug_is_reported_after_one_retry(tmp_path):
     done = supervise(tmp_path / "run", sys.executable, SCRIPT, tmp_path / "out", FAULT="value error")
     assert done.exit_code == 4
     assert len(done.outcomes) == 2

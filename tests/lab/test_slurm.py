@@ -51,7 +51,7 @@ def test_the_job_finishes_with_a_part_of_each_machine(slurm):
     assert weights(slurm.folder / "out") == unbroken_weights()
 
 
-def test_a_job_whose_time_is_up_saves_and_goes_on_by_itself(slurm):
+def test_timed_out_slurm_job_saves_and_continues(slurm):
     """As the daemon does it three minutes before the end: SIGTERM to the steps, not to the script around them."""
     job = slurm.submit(SCRIPT, str(SCRIPTS / "ranks.py"), "out", PAUSE="0.3", **VARIABLES)
     log = slurm.folder / f"train-{job}.log"

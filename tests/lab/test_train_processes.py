@@ -90,7 +90,7 @@ def test_two_processes_learn_what_one_does(world, unbroken, tmp_path):
 
 
 @pytest.mark.parametrize("victim", ["rank 0", "rank 1", "launcher"])
-def test_a_killed_process_is_named_and_the_same_model_comes_out(world, unbroken, tmp_path, victim):
+def test_killed_process_is_named_and_model_is_identical(world, unbroken, tmp_path, victim):
     run = tmp_path / "run"
     process = train_two(world, run)
     wait_until(lambda: steps_done(run) >= 40, process)
@@ -105,7 +105,7 @@ def test_a_killed_process_is_named_and_the_same_model_comes_out(world, unbroken,
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_killed_supervisor_leaves_nothing_and_resume_goes_on_with_any_number(world, unbroken, tmp_path, processes):
+def test_resume_after_killed_supervisor_takes_any_number(world, unbroken, tmp_path, processes):
     run = tmp_path / "run"
     process = train_two(world, run)
     wait_until(lambda: steps_done(run) >= 30, process)

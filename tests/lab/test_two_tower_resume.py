@@ -90,7 +90,7 @@ def test_killed_around_mining_it_ends_with_the_same_weights(parts, tmp_path, tow
 
 
 @pytest.mark.lab
-def test_what_was_mined_is_saved_so_that_a_kill_does_not_repeat_it(parts, tmp_path):
+def test_mined_negatives_survive_a_kill(parts, tmp_path):
     wanted = {"task": "two-tower", "options": {"mining": MINING}}
     finish(tiny_attempt(tmp_path / "unbroken", *parts, **wanted))
     attempt = tiny_attempt(tmp_path / "broken", *parts, save_seconds=0, **wanted)

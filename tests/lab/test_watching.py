@@ -111,7 +111,7 @@ def waiting(tmp_path_factory):
         return watch_all(scripts, seconds=60), {"port": port, "fifo": fifo, "locked": locked}
 
 
-def test_a_silent_server_is_named_and_given_up_when_no_byte_comes(waiting):
+def test_silent_server_is_named_and_given_up(waiting):
     scripts, made = waiting
     look = scripts["ask_server"].last
     assert look.is_hung
@@ -130,7 +130,7 @@ def test_what_is_waited_for_is_named_by_its_path(waiting, name, what):
     assert look.noticed_after_seconds >= SHORT_SECONDS  # it was given its time
 
 
-def test_a_thread_that_says_it_lives_does_not_hide_a_stuck_main_thread(waiting):
+def test_heartbeat_thread_does_not_hide_stuck_main_thread(waiting):
     look = waiting[0]["heartbeat_thread"].last
     assert look.is_hung
     assert "waits for a lock" in look.because
@@ -153,14 +153,14 @@ def spinning(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["busy_loop", "spinning_worker", "busy_monitor"])
-def test_a_loop_without_end_is_a_hang_once_its_stack_stands_still(spinning, name):
+def test_endless_loop_with_unchanged_stack_is_a_hang(spinning, name):
     look = spinning[name].last
     assert look.is_hung, spinning[name].words
     assert "stack stands still" in look.because
     assert look.judged.verdict is Verdict.MOVING
 
 
-def test_long_work_that_nobody_announced_is_left_alone_while_its_stack_moves(spinning):
+def test_long_work_with_a_moving_stack_is_left_alone(spinning):
     script = spinning["long_evaluation"]
     assert not any(look.is_hung for look in script.looks), script.last.because
     assert max(look.silent_seconds for look in script.looks) > 2 * SHORT_SECONDS
@@ -195,7 +195,7 @@ def test_a_slow_server_is_seen_to_answer(healthy):
     assert max(silence for silence in silences if silence is not None) < 10
 
 
-def test_a_debugger_may_hold_a_process_as_long_as_it_likes(tmp_path):
+def test_debugger_may_hold_a_process_forever(tmp_path):
     script = start(tmp_path / "attempt", "slow_steps", budgets=Short())
     time.sleep(2)
     held_until = time.monotonic() + 7
@@ -228,7 +228,7 @@ def test_a_long_compilation_is_left_alone(tmp_path):
     ("name", "verdict"),
     [("rank_locked", Verdict.DEADLOCK), ("rank_asleep", Verdict.SLEEPING), ("rank_busy", Verdict.MOVING)],
 )
-def test_the_rank_that_is_not_in_the_collective_is_the_culprit(tmp_path, name, verdict):
+def test_rank_outside_the_collective_is_to_blame(tmp_path, name, verdict):
     torchrun = str(Path(sys.executable).parent / "torchrun")
     script = start(tmp_path / "attempt", name, budgets=Short(), command=(torchrun, "--nproc-per-node", "2"))
     look = watch_all([script], seconds=600)[name].last
@@ -304,7 +304,7 @@ def test_work_throttled_to_a_hundredth_is_left_alone(tmp_path):
 
 @pytest.mark.full
 @needs_root
-def test_a_disk_that_never_answers_is_named_with_what_the_kernel_waits_in(tmp_path):
+def test_dead_disk_is_named_with_the_kernel_function(tmp_path):
     mount = tmp_path / "disk"
     mount.mkdir()
     script = start(tmp_path / "attempt", "dead_disk", mount)
