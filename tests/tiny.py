@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from holdfast.core.prepared import Manifest, SplitSize
 from holdfast.core.runfolder import SETTINGS, attempt_folder
-from holdfast.data.shards import Manifest, SplitSize, write_manifest, write_tokens
+from holdfast.data.shards import write_manifest, write_tokens
 
 WORDS = 120
 

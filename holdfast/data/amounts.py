@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.data.shards import Manifest, has_array, open_array, open_lengths, require_manifest
+from holdfast.core.prepared import Manifest
+from holdfast.data.shards import has_array, open_array, open_lengths, require_manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,13 +20,14 @@ from holdfast.core.artifacts import to_plain
 from holdfast.core.disk_space import FULL, why_not
 from holdfast.core.errors import MachineError, RequestError, set_to
 from holdfast.core.plan import USUAL_LENGTH, Choice
+from holdfast.core.prepared import FORMAT, Manifest
 from holdfast.core.runfolder import MANIFEST
 from holdfast.data.data_request import Progress, no_progress
 from holdfast.data.prepare_causal import prepare_causal
 from holdfast.data.prepare_classify import prepare_classify
 from holdfast.data.prepare_two_tower import TowerWriter, prepare_beir, prepare_pairs, prepare_passages, prepare_vectors
 from holdfast.data.rawfile import look_at
-from holdfast.data.shards import FORMAT, LONGEST_SHOWN, Manifest, read_manifest, write_manifest
+from holdfast.data.shards import LONGEST_SHOWN, read_manifest, write_manifest
 from holdfast.data.survey_beir import BeirSurvey
 from holdfast.data.survey_dataset import Survey
 from holdfast.data.survey_vectors import VectorSurvey

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from holdfast.core.errors import RequestError
 from holdfast.core.plan import Choice
+from holdfast.core.prepared import Manifest, SplitSize
 from holdfast.data import names
 from holdfast.data.badrows import BadRows, BadValue
 from holdfast.data.data_request import SPLITS, DataRequest, Progress
 from holdfast.data.examples import content_hash, exact_hash, passages_in, plain_text
 from holdfast.data.read import open_source
-from holdfast.data.shards import ArrayWriter, Manifest, SplitSize, TextWriter, TokenWriter, write_array
+from holdfast.data.shards import ArrayWriter, TextWriter, TokenWriter, write_array
 from holdfast.data.split import draw
 from holdfast.data.survey_beir import BeirSurvey
 from holdfast.data.survey_table import TableSurvey

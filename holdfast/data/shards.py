@@ -2,8 +2,8 @@
 
 A token array NAME is two files: `NAME.tokens.npy` (int32), the tokens of all texts one after another with their
 special tokens in place, and `NAME.starts.npy` (int64), where each text starts, one more than there are texts. Reading a
-batch is slicing; nothing is decoded, copied or passed between processes. Every folder has a `manifest.json`, see
-`Manifest`.
+batch is slicing; nothing is decoded, copied or passed between processes. Every folder has a `manifest.json`,
+see `core.prepared`.
 
 classify   A split is the token array SPLIT and `SPLIT.labels.npy`: int64 [texts], or float32 [texts, labels] of 0 and 1
            where `multi_label` is true. With `overlong` "window" a long text is several texts of the token array, each
@@ -37,45 +37,11 @@ from numpy.typing import NDArray
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import RequestError
-from holdfast.core.facts import BadRow
-from holdfast.core.plan import Choice
+from holdfast.core.prepared import FORMAT, Manifest
 from holdfast.core.runfolder import MANIFEST
 
-FORMAT = 1
 LONGEST_SHOWN = 8000  # characters of a text that are kept for display
 _BUFFERED_TOKENS = 1 << 18
-
-
-class SplitSize(msgspec.Struct, frozen=True):
-    """How large a split is."""
-
-    rows: int
-    tokens: int = 0
-    learned_tokens: int = 0  # causal: those that the loss counts
-
-
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in a prepared folder."""
-
-    task: str
-    splits: dict[str, SplitSize]
-    format: int = FORMAT
-    fingerprint: str = ""  # of data, tokenizer and settings together
-    files: dict[str, int] = {}  # every array and its bytes; a folder with other sizes is incomplete
-    max_length: int = 0  # maximum number of tokens in a text, special tokens included; 0 for vectors
-    tokenizer_sha256: str = ""
-    choices: dict[str, Choice[Any]] = {}  # what was decided while preparing, and why
-    bad_rows: tuple[BadRow, ...] = ()  # the first of those left out while preparing
-    bad_row_count: int = 0
-    overlong_rows: int = 0  # texts over the maximum length
-    labels: tuple[str, ...] = ()  # classify: in the order of their numbers
-    multi_label: bool = False
-    overlong: str = ""  # classify: "truncate" | "window"
-    overlong_lost_tokens: int = 0
-    chat_template: str = ""  # causal: renders messages as they were rendered here
-    form: str = ""  # two-tower: "text" | "vectors"
-    corpus_tokens: int = 0
-    prefixes: dict[str, str] = {}  # two-tower: "query" and "passage", what is put before each text
 
 
 @dataclass(frozen=True, slots=True)

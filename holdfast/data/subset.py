@@ -10,8 +10,8 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
+from holdfast.core.prepared import Manifest
 from holdfast.data.shards import (
-    Manifest,
     TokenArray,
     has_array,
     open_array,

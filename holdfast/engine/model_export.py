@@ -7,8 +7,9 @@ from textwrap import indent
 from typing import Any
 
 from holdfast.core.artifacts import to_plain, write_artifact
+from holdfast.core.prepared import Manifest
 from holdfast.core.runfolder import ABOUT_MODEL, METRICS, MISJUDGED, model_folder
-from holdfast.data.shards import Manifest, require_manifest
+from holdfast.data.shards import require_manifest
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.ranks import Ranks
 from holdfast.engine.sharding import unshard

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.core.errors import RequestError
-from holdfast.data.shards import Manifest, open_array, open_tokens
+from holdfast.core.prepared import Manifest
+from holdfast.data.shards import open_array, open_tokens
 from holdfast.engine.data_order import Indices
 from holdfast.engine.retrieval import judgements_of
 from holdfast.engine.tower_options import TowerOptions

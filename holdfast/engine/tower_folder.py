@@ -19,7 +19,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import RequestError
-from holdfast.data.shards import Manifest
+from holdfast.core.prepared import Manifest
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.fast.packing_check import proven_offset
 from holdfast.engine.fast.rng import DropoutRng

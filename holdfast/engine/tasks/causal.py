@@ -18,7 +18,8 @@ from torch.nn import functional
 from transformers import AutoTokenizer
 
 from holdfast.core.errors import RequestError
-from holdfast.data.shards import Manifest, TokenArray, open_array, open_tokens, require_manifest
+from holdfast.core.prepared import Manifest
+from holdfast.data.shards import TokenArray, open_array, open_tokens, require_manifest
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.batches import BatchPart, first_example, micro_batches, split_step
 from holdfast.engine.data_order import Indices, step_seed

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AutoTokenizer
 
-from holdfast.data.shards import Manifest, TokenArray, open_array, open_tokens, require_manifest
+from holdfast.core.prepared import Manifest
+from holdfast.data.shards import TokenArray, open_array, open_tokens, require_manifest
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.batches import BatchPart, first_example, split_step
 from holdfast.engine.calibration import Calibration, calibration_error, fit, write_calibration

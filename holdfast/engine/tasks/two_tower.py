@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from holdfast.core.errors import RequestError
-from holdfast.data.shards import Manifest, require_manifest
+from holdfast.core.prepared import Manifest
+from holdfast.data.shards import require_manifest
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.batches import BatchPart, first_example, split_step
 from holdfast.engine.contrastive import cached_backward, info_nce

@@ -7,9 +7,10 @@ import pytest
 import torch
 from transformers import MPNetConfig, MPNetModel
 
+from holdfast.core.prepared import Manifest
 from holdfast.data.data_request import DataRequest
 from holdfast.data.prepare import prepare
-from holdfast.data.shards import Manifest, write_manifest, write_tokens
+from holdfast.data.shards import write_manifest, write_tokens
 from holdfast.data.survey_dataset import survey
 from holdfast.data.tokenizer import ModelTokenizer
 from holdfast.engine.attempt_settings import AttemptSettings
