@@ -85,14 +85,14 @@ def test_a_finished_run_is_written_down_with_its_model(stage):
     assert TrainedModel.objects.get(job=job).version == 1
 
 
-def test_an_end_that_an_earlier_keeper_could_not_write_is_found_in_the_folder(stage):
+def test_unwritten_end_is_found_in_the_folder(stage):
     stage.ends("finished")(None)
     assert stage.run().state == "finished"
     assert stage.played == 0
 
 
 @pytest.mark.parametrize(("clock_seconds", "code"), [(-3600, 3), (3600, 4)])
-def test_whether_a_failed_result_is_of_this_request_is_told_by_no_clock(stage, clock_seconds, code):
+def test_stale_result_is_detected_without_clocks(stage, clock_seconds, code):
     stage.ends("failed", code)(None)
     os.utime(stage.folder / RESULT, (time.time() + clock_seconds,) * 2)  # written where clocks go wrong
     queued = Job.objects.get(pk=stage.job.pk).queued
@@ -107,7 +107,7 @@ def test_whether_a_failed_result_is_of_this_request_is_told_by_no_clock(stage, c
     assert stage.played == 1, "what failed before somebody resumed it is no answer to that"
 
 
-def test_a_supervisor_begins_where_no_folder_can_be_taken_for_a_model_and_without_the_services_keys(stage, monkeypatch):
+def test_supervisor_starts_in_a_clean_folder_without_keys(stage, monkeypatch):
     begun = {}
 
     def start(command, log, environment, folder):
@@ -127,7 +127,7 @@ def test_a_supervisor_begins_where_no_folder_can_be_taken_for_a_model_and_withou
     assert "HOLDFAST_DATABASE_URL" not in begun["environment"]
 
 
-def test_a_second_model_of_the_same_name_gets_the_next_version(stage, tmp_path):
+def test_second_model_with_same_name_is_the_next_version(stage, tmp_path):
     stage.acts = [stage.ends("finished")]
     stage.run()
     second = Stage(stage.folder)
@@ -141,7 +141,7 @@ def test_a_supervisor_that_died_is_followed_by_another(stage):
     assert stage.played == 3
 
 
-def test_supervisors_that_keep_dying_are_given_up_with_their_last_words(stage):
+def test_dying_supervisors_are_given_up_with_their_output(stage):
     stage.acts = [lambda agent: 1]
     job = stage.run()
     assert job.state == "failed"
@@ -225,7 +225,7 @@ def test_a_job_that_is_handed_back_waits_again(stage):
     assert (job.state, job.claim, job.claims) == ("queued", None, 0)
 
 
-def test_a_run_that_finishes_while_it_is_handed_back_has_finished(stage):
+def test_run_finishing_during_handback_is_finished(stage):
     def hand_back(agent):
         agent._stop("hand back")
         return stage.ends("finished")(agent)
@@ -269,7 +269,7 @@ def test_a_run_that_somebody_else_holds_is_tried_again(stage):
 
 
 @pytest.mark.service
-def test_the_watchdog_asks_at_half_of_the_lease_and_kills_at_three_quarters(tmp_path):
+def test_watchdog_asks_at_half_and_kills_at_three_quarters(tmp_path):
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
     child = subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE)
     child.stdout.readline()
@@ -314,7 +314,7 @@ def away(stage, monkeypatch):
     return asked
 
 
-def test_a_folder_that_is_here_for_its_page_alone_is_not_gone_on_with_while_the_store_is_away(stage, away):
+def test_page_copy_is_not_resumed_while_the_store_is_down(stage, away):
     stage.acts = [stage.ends("finished")]
     assert stage.run().state == "finished"
     assert len(away) == 3, "only what an agent worked on here is"
@@ -330,7 +330,7 @@ def test_who_lost_the_claim_sends_nothing_any_more(stage, away):
     assert NoReplicator.is_closed
 
 
-def test_after_a_fault_the_claim_is_held_for_a_while_so_that_claims_are_not_used_up(stage, monkeypatch):
+def test_claim_is_held_after_a_fault(stage, monkeypatch):
     def full(job):
         raise OSError(28, "No space left on device")
 

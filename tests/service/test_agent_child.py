@@ -42,7 +42,7 @@ time.sleep(60)
 """
 
 
-def test_what_has_not_stopped_in_time_after_the_death_of_its_keeper_is_killed(tmp_path):
+def test_run_that_outlasts_its_dead_agent_is_killed(tmp_path):
     agent = subprocess.Popen([sys.executable, "-c", AGENT, SUPERVISOR, str(tmp_path)], stdout=subprocess.PIPE)
     supervisor = psutil.Process(int(agent.stdout.readline()))
     child = tmp_path / "attempts" / "01" / CHILD

@@ -69,7 +69,7 @@ def test_a_list_takes_a_few_queries_however_long_it_is(world, ada, django_assert
         assert len(ada.get("/api/jobs").json()["items"]) == 31
 
 
-def test_a_run_is_submitted_as_a_plan_and_goes_its_way(world, ada):
+def test_planned_run_is_submitted_and_finishes(world, ada):
     made = post(ada, "/api/jobs", {"dataset": world.dataset.pk, "settings": {"max_steps": 20, "learning_rate": 1e-4}})
     assert made.status_code == 201
     job = made.json()
@@ -94,7 +94,7 @@ def test_all_invalid_settings_come_back_at_once(world, ada):
     assert "--" not in error["seen"]
 
 
-def test_a_retry_without_its_data_is_refused_until_it_is_replaced(world, ada):
+def test_retry_without_data_needs_a_replacement(world, ada):
     lost = Dataset.objects.create(owner=world.bob, name="held out", file_name="x.csv", state="ready")
     Job.objects.filter(pk=world.job.pk).update(request={"epochs": 1, "validation": lost.pk})
     path = f"/api/jobs/{world.job.pk}/retry"
@@ -123,7 +123,7 @@ def test_a_retry_without_its_data_is_refused_until_it_is_replaced(world, ada):
         (b"{}", 422),
     ],
 )
-def test_a_body_that_cannot_be_used_is_refused_in_the_one_shape(ada, body, status):
+def test_invalid_body_is_refused_with_the_error_shape(ada, body, status):
     response = ada.post("/api/jobs", body, content_type="application/json")
     assert response.status_code == status, response.content
     assert set(response.json()["error"]) == ERROR_FIELDS
@@ -235,7 +235,7 @@ def test_an_upload_becomes_a_dataset_and_one_in_use_stays(world, ada):
     assert ada.delete(f"/api/datasets/{world.dataset.pk}").status_code == 409
 
 
-def test_an_upload_that_is_too_large_is_refused_and_leaves_nothing(world, ada, settings, home):
+def test_too_large_upload_is_refused_without_leftovers(world, ada, settings, home):
     settings.UPLOAD_BYTES = 1000
     response = ada.post("/api/datasets", {"file": io.BytesIO(b"x" * 5000)})
     assert response.status_code == 413
@@ -252,7 +252,7 @@ def test_a_token_made_by_a_token_does_not_outlive_it(world, ada):
     assert short.get("/api/me").status_code == 401
 
 
-def test_guessing_at_tokens_is_slowed_down_and_right_ones_still_go_through(world, ada):
+def test_token_guessing_is_rate_limited(world, ada):
     guesser = Client(headers={"Authorization": "Bearer " + world.texts["ada"][:12] + "x" * 32})
     codes = [guesser.get("/api/me").status_code for _ in range(limits.TRIES + 1)]
     assert codes == [401] * limits.TRIES + [429]
@@ -324,7 +324,7 @@ def test_a_report_may_do_nothing(world, ada):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_model_is_sent_piece_by_piece_by_an_asynchronous_server(world):
+def test_async_server_streams_the_model(world):
     async def fetch():
         shown = {"Authorization": f"Bearer {world.texts['ada']}"}
         response = await AsyncClient().get(f"/api/jobs/{world.job.pk}/model", headers=shown)

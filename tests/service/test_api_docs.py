@@ -61,6 +61,6 @@ def test_an_example_answers_what_the_page_shows(world, command, answer):
     assert (response.status_code >= 400) == ("error" in shown)
 
 
-def test_there_are_examples_and_the_waits_are_those_of_the_page():
+def test_healthy_examples_use_the_documented_limits():
     assert len(EXAMPLES) >= 6
     assert WAITS_SECONDS == (10, 60, 300, 1800, 7200, 21_600)

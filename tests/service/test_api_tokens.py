@@ -22,7 +22,7 @@ def ada(django_user_model):
     return django_user_model.objects.create_user("ada", password="a long enough one")
 
 
-def test_a_token_is_found_by_its_text_and_only_its_hash_is_kept(ada):
+def test_only_the_token_hash_is_stored(ada):
     token, text = make_token(ada, "laptop")
     assert find_token(text) == token
     assert not any(text in str(value) or text[12:] in str(value) for value in ApiToken.objects.values_list().get())
@@ -34,7 +34,7 @@ def test_a_wrong_letter_is_a_wrong_token(ada):
         assert find_token(wrong) is None
 
 
-def test_a_token_that_has_expired_or_whose_owner_may_not_log_in_is_refused(ada):
+def test_expired_or_disabled_token_is_refused(ada):
     token, text = make_token(ada, "laptop", expires=timezone.now() + timedelta(hours=1))
     assert find_token(text)
     ApiToken.objects.filter(pk=token.pk).update(expires=timezone.now() - timedelta(seconds=1))
@@ -53,19 +53,19 @@ def test_the_last_use_is_noted_once_a_minute(ada, django_assert_num_queries):
         find_token(text)
 
 
-def test_a_token_without_a_name_or_in_the_past_is_not_made(ada):
+def test_token_needs_a_name_and_future_expiry(ada):
     with pytest.raises(RequestError) as caught:
         make_token(ada, "  ", expires=timezone.now() - timedelta(days=1))
     assert "name" in caught.value.seen
     assert "expired" in caught.value.seen
 
 
-def test_a_token_in_a_text_is_taken_out_by_its_shape(ada):
+def test_token_in_text_is_redacted_by_shape(ada):
     _, text = make_token(ada, "laptop")
     assert text not in Redactor()(f"curl -H 'Authorization: {text}'")
 
 
-def test_at_the_servers_own_machine_a_token_is_made_for_the_only_user_or_by_name(ada, django_user_model):
+def test_local_token_is_made_for_the_only_user(ada, django_user_model):
     assert find_token(make_token_for(None, "laptop", may_write=False, days=3)).may_write is False
     django_user_model.objects.create_user("bob", password="a long enough one")
     with pytest.raises(RequestError, match="not clear whose"):

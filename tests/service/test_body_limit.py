@@ -48,7 +48,7 @@ def test_a_body_is_bounded_before_anybody_reads_it(world, path, shown, more, siz
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_upload_that_has_no_room_is_refused_before_it_is_stored(world, settings):
+def test_upload_without_space_is_refused_first(world, settings):
     settings.FREE_BYTES = 10**18
     start, body = sent_to(world, "/api/datasets", "token", [LONG], [])
     assert start["status"] == 413

@@ -72,7 +72,7 @@ class Settled:
 
 
 @pytest.mark.service
-def test_two_engines_of_one_job_at_once_are_seen_and_no_verdict_is_good_then(tmp_path):
+def test_concurrent_engines_of_one_job_are_detected(tmp_path):
     watch = OverlapWatch(tmp_path)
     with engine(tmp_path / "7" / "attempts" / "01"), engine(tmp_path / "8" / "attempts" / "01"):
         watch.look()

@@ -14,7 +14,7 @@ from holdfast.service.jobs.models import Job, Worker
 pytestmark = pytest.mark.django_db
 
 
-def test_what_is_lost_is_put_back_and_what_is_held_stays():
+def test_lost_jobs_are_requeued_held_ones_stay():
     owner = User.objects.create_user("ada")
     worker = Worker.objects.create(name="box", host="box", devices=["cpu"])
     lost, held = (leases.submit(owner=owner, name="run", request={}) for _ in range(2))

@@ -188,7 +188,7 @@ def test_one_model_of_a_name_is_promoted(world, as_person):
     assert not TrainedModel.objects.filter(stage="promoted").exists()
 
 
-def test_a_model_renamed_to_a_taken_name_is_its_next_version(world, as_person):
+def test_renaming_to_a_taken_name_adds_a_version(world, as_person):
     job = Job.objects.create(owner=world.ada, name="till", state="finished")
     other = TrainedModel.objects.create(
         owner=world.ada, job=job, name="till", version=3, task="classify", stage="promoted"

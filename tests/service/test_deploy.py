@@ -30,7 +30,7 @@ def test_the_compose_file_is_one_by_the_compose_schema(tmp_path):
     assert "shm_sise" in error["message"]
 
 
-def test_every_variable_of_the_compose_file_is_one_that_the_documentation_knows(services):
+def test_compose_variables_are_documented(services):
     known = (ROOT / "docs" / "service.md").read_text()
     given = {name for service in services.values() for name in service.get("environment", {}) if "HOLDFAST" in name}
     assert len(given) > 3
@@ -47,7 +47,7 @@ def test_what_the_containers_are_told_to_start_is_there(services):
             assert place in services
 
 
-def test_the_image_is_built_from_what_is_in_the_checkout_with_extras_that_exist():
+def test_image_uses_existing_files_and_extras():
     text = DOCKERFILE.read_text()
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     asked = re.search(r"/src\[([\w,]+)\]", text)[1].split(",")

@@ -66,7 +66,7 @@ def test_a_successor_counts_the_agents_that_live_on(started, worker):
     assert states() == ["running", "running", "queued"]
 
 
-def test_the_job_of_a_dead_keeper_is_taken_again_at_once(started, worker):
+def test_job_of_a_dead_agent_is_retaken_immediately(started, worker):
     (job,) = queue(1)
     dispatcher = Dispatcher(worker)
     dispatcher.tick()
@@ -75,7 +75,7 @@ def test_the_job_of_a_dead_keeper_is_taken_again_at_once(started, worker):
     assert Job.objects.get(pk=job.pk).claims == 2
 
 
-def test_the_job_of_a_dead_keeper_waits_while_its_supervisor_lives(started, worker, monkeypatch):
+def test_job_of_dead_agent_waits_for_its_supervisor(started, worker, monkeypatch):
     (job,) = queue(1)
     dispatcher = Dispatcher(worker)
     dispatcher.tick()
@@ -99,7 +99,7 @@ def test_a_keeper_that_has_written_its_end_is_forgotten(started, worker):
     assert not dispatcher._agents
 
 
-def test_a_claim_is_held_for_a_keeper_that_is_slow_to_start(started, worker):
+def test_claim_is_held_for_a_slowly_starting_agent(started, worker):
     (job,) = queue(1)
     dispatcher = Dispatcher(worker)
     dispatcher.tick()
@@ -138,7 +138,7 @@ def test_devices_are_those_that_doctor_found(kind, devices):
     assert workers.devices_of({"error": "doctor did not answer"}) == ["cpu"]
 
 
-def test_a_keeper_that_cannot_be_started_costs_neither_its_job_nor_the_dispatcher(worker, started, monkeypatch):
+def test_failed_agent_start_keeps_job_and_dispatcher(worker, started, monkeypatch):
     (job,) = queue(1)
 
     def refuse(*_):
@@ -155,7 +155,7 @@ def test_a_keeper_that_cannot_be_started_costs_neither_its_job_nor_the_dispatche
 
 
 @pytest.mark.parametrize(("broker", "is_one"), [("", True), ("redis://broker", False)])
-def test_beside_a_broker_serve_is_not_taken_for_the_worker_of_its_machine(monkeypatch, settings, broker, is_one):
+def test_serve_with_broker_is_not_a_worker(monkeypatch, settings, broker, is_one):
     settings.BROKER_URL, settings.RUNS_AT_ONCE = broker, 0
     monkeypatch.setattr(workers, "check_up", lambda worker: None)
     monkeypatch.setattr(Dispatcher, "run", lambda self: None)

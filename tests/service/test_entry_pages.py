@@ -39,7 +39,7 @@ def test_a_link_lets_in_once_and_asks_for_a_password(world):
     assert 'name="old_password"' in client.post("/account/password", other).content.decode()
 
 
-def test_a_link_that_is_old_unknown_or_of_somebody_gone_lets_nobody_in(world):
+def test_invalid_login_link_is_refused(world):
     link = make_link(world.bob)
     OneTimeLink.objects.update(expires=timezone.now() - timedelta(seconds=1))
     for path in (link, "/once/guess"):

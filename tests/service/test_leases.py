@@ -63,7 +63,7 @@ def test_only_a_worker_that_has_the_device_takes_the_job(owner, worker):
     assert leases.claim_next(card)[0] == job.pk
 
 
-def test_a_lease_that_has_run_out_is_put_back_and_its_holder_can_no_longer_write(owner, worker):
+def test_expired_lease_is_requeued_and_holder_cannot_write(owner, worker):
     job = queue(owner)
     claimed = leases.claim(job.pk, worker)
     assert leases.requeue_lost() == []
@@ -90,7 +90,7 @@ def test_a_renewal_in_time_keeps_the_job(owner, worker):
     assert Job.objects.get(pk=job.pk).step == 4
 
 
-def test_a_renewal_that_comes_between_a_reapers_look_and_its_hand_keeps_the_job(owner, worker, monkeypatch):
+def test_renewal_during_reaping_keeps_the_job(owner, worker, monkeypatch):
     job = queue(owner)
     claimed = leases.claim(job.pk, worker)
     let_run_out(job)
@@ -122,7 +122,7 @@ def test_a_job_that_loses_its_holder_too_often_has_failed(owner, worker):
     assert Job.objects.get(pk=job.pk).claims == 0
 
 
-def test_a_job_that_waits_again_shows_nothing_of_the_phase_it_was_in(owner, worker):
+def test_requeued_job_shows_no_old_phase(owner, worker):
     job = queue(owner)
     for put_back in (
         lambda claimed: leases.hand_back(job.pk, claimed),
@@ -140,7 +140,7 @@ def test_a_job_that_waits_again_shows_nothing_of_the_phase_it_was_in(owner, work
 
 
 @pytest.mark.parametrize(("state", "go_on"), [("planned", leases.start), ("stopped", leases.resume)])
-def test_the_time_before_a_person_goes_on_is_not_the_runs(owner, worker, state, go_on):
+def test_time_before_approval_is_not_run_time(owner, worker, state, go_on):
     job = queue(owner)
     leases.release(job.pk, leases.claim(job.pk, worker), state)
     Job.objects.filter(pk=job.pk).update(started=timezone.now() - timedelta(hours=1))
@@ -161,7 +161,7 @@ def test_handing_back_does_not_count_as_a_loss(owner, worker):
     assert (row.state, row.claims, row.claim, row.worker) == ("queued", 0, None, None)
 
 
-def test_a_waiting_job_stops_at_once_and_a_running_one_is_asked(owner, worker):
+def test_waiting_job_stops_immediately_running_one_is_asked(owner, worker):
     waiting, running = queue(owner), queue(owner)
     claimed = leases.claim(running.pk, worker)
     assert leases.ask_stop(waiting)
@@ -194,7 +194,7 @@ def test_a_finished_job_is_neither_resumed_nor_claimed(owner, worker):
     assert leases.claim(job.pk, worker) is None
 
 
-def test_what_runs_is_not_deleted_and_of_what_is_nothing_stays(owner, worker, home, django_capture_on_commit_callbacks):
+def test_running_job_is_not_deleted_others_completely(owner, worker, home, django_capture_on_commit_callbacks):
     job = queue(owner)
     claimed = leases.claim(job.pk, worker)
     assert not leases.delete(job)
@@ -219,7 +219,7 @@ def test_a_wrong_claim_writes_nothing(owner, worker):
     assert Job.objects.get(pk=job.pk).step == 0
 
 
-def test_a_job_that_needs_a_device_is_announced_to_those_that_have_it_every_time(
+def test_device_job_is_always_announced_to_matching_workers(
     owner, settings, monkeypatch, django_capture_on_commit_callbacks
 ):
     told = []

@@ -24,7 +24,7 @@ def tries(name, password, address="192.0.2.1"):
     return authenticate(RequestFactory(REMOTE_ADDR=address).post("/login"), username=name, password=password)
 
 
-def test_after_too_many_wrong_tries_the_right_password_has_to_wait(ada):
+def test_correct_password_waits_after_too_many_failures(ada):
     for _ in range(limits.TRIES):
         assert tries("ada", "wrong") is None
     assert tries("ada", RIGHT) is None
@@ -57,7 +57,7 @@ def test_waiting_helps_and_tries_while_waiting_do_not_lengthen_it(ada):
     assert tries("ada", RIGHT) == ada
 
 
-def test_one_password_for_many_names_is_slowed_down_too_and_an_account_of_ones_own_is_no_way_around(ada):
+def test_password_spraying_is_rate_limited(ada):
     for number in range(limits.TRIES_OF_ADDRESS):
         tries(f"name{number}", "spring2026")
         if number % 5 == 0:

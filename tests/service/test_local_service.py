@@ -39,7 +39,7 @@ def serve(site, *more):
     return process, port
 
 
-def test_a_job_runs_to_its_end_and_a_second_service_is_refused(site):
+def test_job_finishes_and_second_service_is_refused(site):
     process, port = serve(site)
     said = (site.home / "test-serve.log").read_text()
     assert re.search(rf"first login: http://127\.0\.0\.1:{port}/once/[\w-]{{20,}}\n", said)
@@ -77,13 +77,13 @@ def starting(home, monkeypatch):
         signal.signal(number, handler)
 
 
-def test_a_web_server_that_dies_at_every_start_is_given_up_with_its_last_words(starting):
+def test_crashing_web_server_is_given_up_with_its_output(starting):
     with pytest.raises(MachineError, match="the web server did not start") as caught:
         starting("raise SystemExit('no such thing')").run(lambda: None)
     assert caught.value.seen == "no such thing"
 
 
-def test_a_slow_start_is_waited_for_as_long_as_something_is_done(starting):
+def test_slow_start_with_activity_is_not_a_hang(starting):
     service = starting("while True: pass")
     service._start("web")
     try:
@@ -103,7 +103,7 @@ def test_a_slow_start_is_waited_for_as_long_as_something_is_done(starting):
 
 
 @pytest.mark.full
-def test_a_killed_service_leaves_its_runs_going_and_ctrl_c_puts_them_back(site):
+def test_runs_survive_a_killed_service_and_ctrl_c_requeues(site):
     process, _ = serve(site)
     (job_id,) = site.submit(max_steps=20_000, save_seconds=1)
     site.wait_for_steps(job_id, 20)

@@ -5,7 +5,7 @@ import os
 from holdfast.service.local_service import open_log, rotate_log
 
 
-def test_a_full_log_is_set_aside_while_a_process_writes_to_it_and_two_are_kept(tmp_path):
+def test_full_log_is_rotated_while_in_use(tmp_path):
     path = tmp_path / "web.log"
     log = open_log(path)
     for round_number in range(4):
@@ -24,7 +24,7 @@ def test_a_full_log_is_set_aside_while_a_process_writes_to_it_and_two_are_kept(t
     assert all(file.stat().st_mode & 0o077 == 0 for file in tmp_path.iterdir())
 
 
-def test_a_log_that_is_not_there_or_cannot_be_copied_is_no_reason_to_stop(tmp_path):
+def test_missing_log_does_not_stop_the_service(tmp_path):
     assert not rotate_log(tmp_path / "none.log")
     path = tmp_path / "web.log"
     path.write_text("x" * 200)

@@ -118,7 +118,7 @@ def test_tests_are_bounded_for_each_person_whatever_the_hook(ada, client, django
     assert send_test(hooks[0]).arrived
 
 
-def test_the_same_event_is_told_once_and_a_later_one_again(ada, job, ear, local):
+def test_same_event_is_reported_once(ada, job, ear, local):
     make_hook(ada, "webhook", ear.url)
     assert [file_notices(job, "failed"), file_notices(job, "failed")] == [1, 0]
     job.queued = timezone.now()  # it was resumed
@@ -133,7 +133,7 @@ def test_people_hear_only_of_what_they_asked_for(ada, job, local):
     assert sorted(Notice.objects.values_list("hook__kind", "event")) == [("email", "trouble"), ("webhook", "finished")]
 
 
-def test_a_failing_receiver_is_tried_again_later_and_later_and_then_given_up(ada, job, ear, local):
+def test_failing_webhook_backs_off_and_is_given_up(ada, job, ear, local):
     make_hook(ada, "webhook", ear.url)
     file_notices(job, "finished")
     ear.answers = [500] * 50
@@ -163,7 +163,7 @@ def test_a_receiver_that_comes_back_gets_it(ada, job, ear, local):
     assert len(ear.heard) == 3
 
 
-def test_nobody_there_and_a_server_that_never_ends_its_answer_hold_nobody_up(ada, job, local, monkeypatch):
+def test_dead_and_endless_servers_do_not_block(ada, job, local, monkeypatch):
     monkeypatch.setattr(webhooks, "_WHOLE_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as drip:
 
@@ -190,7 +190,7 @@ def test_nobody_there_and_a_server_that_never_ends_its_answer_hold_nobody_up(ada
     assert all(Notice.objects.values_list("said", flat=True))
 
 
-def test_the_end_of_a_claimed_run_is_told_once_and_only_by_its_holder(ada, ear, local, tmp_path, home):
+def test_end_of_a_run_is_reported_once_by_its_holder(ada, ear, local, tmp_path, home):
     make_hook(ada, "webhook", ear.url)
     worker = Worker.objects.create(name="studio", host="studio", devices=["cpu"])
     job = leases.submit(owner=ada, name="bank", request={})
@@ -238,7 +238,7 @@ def test_an_address_that_may_not_be_reached_is_refused(ada, address):
 
 
 @pytest.mark.parametrize("answers", [["127.0.0.1"], ["93.184.216.34", "10.0.0.1"], ["fd00::1"], ["2002:7f00:1::"]])
-def test_a_name_that_leads_to_a_private_address_is_refused_when_it_is_sent(ada, job, monkeypatch, answers):
+def test_private_webhook_address_is_refused_on_send(ada, job, monkeypatch, answers):
     make_hook(ada, "webhook", "https://example.org/")
     file_notices(job, "finished")
     monkeypatch.setattr(webhooks, "_lookup", lambda *_: [(2, 1, 6, "", (address, 443)) for address in answers])
@@ -289,7 +289,7 @@ def test_what_is_no_e_mail_address_is_refused(ada, target):
     assert not Hook.objects.exists()
 
 
-def test_a_server_that_shakes_hands_letter_by_letter_holds_nobody_up(ada, local, monkeypatch):
+def test_slow_tls_handshake_does_not_block(ada, local, monkeypatch):
     monkeypatch.setattr(webhooks, "_WHOLE_SECONDS", 0.5)
     has_ended = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:

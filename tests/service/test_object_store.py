@@ -60,7 +60,7 @@ def objects(store):
     return sorted(path.rpartition("/")[2] for path in store.files.find(store.root))
 
 
-def test_a_folder_comes_back_as_it_was_put_and_what_is_old_goes(store, folder, tmp_path):
+def test_folder_round_trips_and_old_files_are_deleted(store, folder, tmp_path):
     stored, groups = everything(store, folder)
     assert stored.newest() is None
     assert stored.put("turn-1", groups) == []
@@ -80,14 +80,14 @@ def test_a_folder_comes_back_as_it_was_put_and_what_is_old_goes(store, folder, t
     assert stored.newest() is None
 
 
-def test_a_writer_that_was_given_up_does_not_hide_what_came_after_it(store, folder):
+def test_abandoned_upload_does_not_hide_later_ones(store, folder):
     stored, groups = everything(store, folder)
     stored.put("turn-2", groups)
     stored.put("turn-1", groups[:1])
     assert stored.newest().fence == "turn-2"
 
 
-def test_an_index_that_was_cut_off_leaves_the_one_before_it_true(store, folder):
+def test_truncated_index_keeps_the_previous_valid(store, folder):
     stored, groups = everything(store, folder)
     stored.put("turn-1", groups)
     whole = json.dumps({"made": MADE.isoformat(), "files": {"plan.json": "0"}})
@@ -95,7 +95,7 @@ def test_an_index_that_was_cut_off_leaves_the_one_before_it_true(store, folder):
     assert set(stored.newest().files) == {"plan.json", "checkpoints/step-5/weights"}
 
 
-def test_what_is_damaged_in_the_store_or_gone_from_it_is_named_and_left_out(store, folder, tmp_path):
+def test_damaged_or_missing_stored_files_are_skipped(store, folder, tmp_path):
     stored, groups = everything(store, folder)
     stored.put("turn-1", groups)
     copy = stored.newest()
@@ -107,14 +107,14 @@ def test_what_is_damaged_in_the_store_or_gone_from_it_is_named_and_left_out(stor
     assert not [file for file in (tmp_path / "again").rglob("*") if file.is_file()]
 
 
-def test_a_file_that_is_not_what_its_manifest_says_is_not_put(store, folder):
+def test_file_that_differs_from_its_manifest_is_not_uploaded(store, folder):
     stored, groups = everything(store, folder, weights="0" * 64)
     assert stored.put("turn-1", groups) == ["checkpoints/step-5/weights"]
     assert set(stored.newest().files) == {"plan.json"}
 
 
 @pytest.mark.parametrize("turn", ["turn-1", "turn-2"])
-def test_where_none_of_a_kind_got_in_those_of_before_stay(store, folder, tmp_path, turn):
+def test_old_files_stay_if_no_new_ones_arrived(store, folder, tmp_path, turn):
     stored, groups = everything(store, folder)
     stored.put("turn-1", groups)
     (folder / "checkpoints" / "step-5").rename(folder / "checkpoints" / "gone")
@@ -128,7 +128,7 @@ def test_where_none_of_a_kind_got_in_those_of_before_stay(store, folder, tmp_pat
     assert set(stored.newest().files) == {"plan.json"}, "what is no more to be stored goes"
 
 
-def test_a_file_that_went_away_meanwhile_takes_its_whole_group_along(store, folder):
+def test_vanished_file_drops_its_whole_group(store, folder):
     stored, groups = everything(store, folder)
     gone = StoredFile(path=folder / "checkpoints" / "step-5" / "gone")
     assert stored.put("turn-1", [groups[0], {**groups[1], "checkpoints/step-5/gone": gone}]) == [
@@ -138,7 +138,7 @@ def test_a_file_that_went_away_meanwhile_takes_its_whole_group_along(store, fold
     assert set(stored.newest().files) == {"plan.json"}
 
 
-def test_half_a_file_that_an_earlier_try_left_is_put_again(store, folder, tmp_path):
+def test_incomplete_upload_is_repeated(store, folder, tmp_path):
     stored, groups = everything(store, folder)
     stored.put("turn-1", groups)
     copy = stored.newest()
@@ -147,7 +147,7 @@ def test_half_a_file_that_an_earlier_try_left_is_put_again(store, folder, tmp_pa
     assert stored.get(stored.newest(), list(copy.files), tmp_path / "back") == []
 
 
-def test_a_run_of_another_database_and_names_that_lead_out_of_the_folder_are_not_taken(store, folder):
+def test_foreign_runs_and_escaping_names_are_refused(store, folder):
     stored, groups = everything(store, folder)
     stored.put("turn-1", groups)
     assert StoredFolder(store, "runs", 7, datetime(2025, 1, 1, tzinfo=UTC)).newest() is None
@@ -165,7 +165,7 @@ def test_some_files_of_a_copy_can_be_dropped(store, folder):
     assert len(objects(store)) == 2
 
 
-def test_a_full_disk_of_this_machine_is_no_fault_of_the_store(tmp_path, folder, monkeypatch):
+def test_local_full_disk_is_not_a_store_error(tmp_path, folder, monkeypatch):
     store = ObjectStore(f"file://{tmp_path}/store")
     stored, groups = everything(store, folder)
     stored.put("turn-1", groups)
@@ -232,7 +232,7 @@ def test_keys_that_open_nothing_are_refused_by_their_names(settings, server, key
     assert "AWS_SECRET_ACCESS_KEY" in error.try_next[0]
 
 
-def test_a_store_that_does_not_answer_is_told_and_asked_again_later(settings, keys, monkeypatch):
+def test_unresponsive_store_is_reported_and_retried(settings, keys, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
     settings.STORE = "s3://holdfast/away"
     storage._open.cache_clear()

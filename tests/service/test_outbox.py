@@ -31,7 +31,7 @@ def test_a_run_that_goes_on_from_another_brings_its_model(job, store, at, ada, d
     make_folder(second)
 
 
-def test_a_model_or_data_that_is_not_in_the_store_yet_is_waited_for(job, store, at, ada, data):
+def test_worker_waits_for_missing_model_or_data(job, store, at, ada, data):
     second = leases.submit(owner=ada, name="more", dataset=data, request={"task": "classify", "from_run": job.pk})
     at("two")
     with pytest.raises(StoreError, match=f"the model of run {job.pk} is not in the store yet"):
@@ -42,7 +42,7 @@ def test_a_model_or_data_that_is_not_in_the_store_yet_is_waited_for(job, store, 
         fetch_job(store, job, print)
 
 
-def test_a_store_that_is_away_does_not_hold_up_the_run_and_gets_everything_later(job, store, tmp_path):
+def test_store_outage_does_not_delay_the_run(job, store, tmp_path):
     checkpoint(job, 3)
     (tmp_path / "store").rename(tmp_path / "away")
     (tmp_path / "store").write_text("a file is in the way")
@@ -119,7 +119,7 @@ def test_what_is_deleted_here_goes_from_the_store_too(job, store, ada, data):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_was_deleted_while_the_store_was_away_goes_when_it_is_back(job, store, tmp_path, capsys):
+def test_deletion_during_store_outage_happens_later(job, store, tmp_path, capsys):
     send_all(store, job)
     (tmp_path / "store").rename(tmp_path / "away")
     (tmp_path / "store").write_text("a file is in the way")

@@ -18,7 +18,7 @@ from tests.service.replicas import checkpoint, finish, hold, look, send_all, ste
 pytestmark = pytest.mark.django_db
 
 
-def test_of_a_finished_run_the_model_and_the_report_are_kept_and_the_page_brings_them(job, store, at):
+def test_finished_run_keeps_model_and_report(job, store, at):
     checkpoint(job, 3)
     send_all(store, job)
     finish(job)
@@ -33,7 +33,7 @@ def test_of_a_finished_run_the_model_and_the_report_are_kept_and_the_page_brings
     assert (model_folder(job.folder) / "model.safetensors").read_text() == "here", "it is not downloaded again"
 
 
-def test_the_page_of_a_run_elsewhere_shows_what_was_sent_last_and_never_touches_a_run_of_this_machine(job, store, at):
+def test_page_of_remote_run_shows_the_last_upload(job, store, at):
     checkpoint(job, 3)
     send_all(store, job)
     at("page")
@@ -61,7 +61,7 @@ def test_the_page_of_a_run_elsewhere_shows_what_was_sent_last_and_never_touches_
     assert not (job.folder / REPORT).exists()
 
 
-def test_a_page_does_not_remove_a_run_that_a_keeper_brings_while_it_asks(job, store, at, monkeypatch):
+def test_page_keeps_a_run_that_an_agent_downloads(job, store, at, monkeypatch):
     checkpoint(job, 3)
     send_all(store, job)
     at("two")
@@ -100,7 +100,7 @@ def test_a_page_does_not_wait_for_what_another_one_brings(job, store, at):
     assert job.folder.exists()
 
 
-def test_what_a_killed_process_left_on_the_way_is_swept_and_what_is_in_work_is_not(at):
+def test_leftover_uploads_are_swept_active_ones_kept(at):
     left = this_home().incoming / "store-left"
     (left / "files").mkdir(parents=True)
     (left / "held").touch()
@@ -112,7 +112,7 @@ def test_what_a_killed_process_left_on_the_way_is_swept_and_what_is_in_work_is_n
     assert not left.exists()
 
 
-def test_the_page_of_a_run_is_there_while_the_store_is_away(job, store, at, tmp_path, caplog):
+def test_run_page_works_without_the_store(job, store, at, tmp_path, caplog):
     send_all(store, job)
     (tmp_path / "store").rename(tmp_path / "away")
     (tmp_path / "store").write_text("a file is in the way")

@@ -13,7 +13,7 @@ from tests.service.replicas import checkpoint, finish, hold, send_all, steps
 pytestmark = pytest.mark.django_db
 
 
-def test_another_machine_gets_the_data_and_the_run_with_its_own_paths(job, store, at):
+def test_another_machine_gets_data_and_run_with_local_paths(job, store, at):
     checkpoint(job, 3)
     checkpoint(job, 5)
     send_all(store, job)
@@ -25,7 +25,7 @@ def test_another_machine_gets_the_data_and_the_run_with_its_own_paths(job, store
     assert (attempt_folder(job.folder, 1) / "events.jsonl").read_text() == "step 5\n"
 
 
-def test_an_old_folder_of_this_machine_gives_way_to_newer_work_and_a_newer_one_stays(job, store, at):
+def test_newer_of_local_and_stored_folder_wins(job, store, at):
     checkpoint(job, 3)
     send_all(store, job)
     at("two")
@@ -43,7 +43,7 @@ def test_an_old_folder_of_this_machine_gives_way_to_newer_work_and_a_newer_one_s
     assert steps(job) == [3, 9, 11]
 
 
-def test_what_an_earlier_holder_sends_late_does_not_hide_the_work_of_the_next(job, store, at):
+def test_late_upload_does_not_hide_newer_work(job, store, at):
     checkpoint(job, 3)
     late = Replicator(store, job, job.folder, print)
     at("two")
@@ -57,7 +57,7 @@ def test_what_an_earlier_holder_sends_late_does_not_hide_the_work_of_the_next(jo
     assert steps(job) == [9]
 
 
-def test_a_checkpoint_that_was_damaged_in_the_store_is_left_out_and_told(job, store, at, tmp_path):
+def test_checkpoint_damaged_in_the_store_is_skipped_and_reported(job, store, at, tmp_path):
     checkpoint(job, 3)
     checkpoint(job, 5)
     send_all(store, job)
@@ -104,7 +104,7 @@ def test_a_checkpoint_is_sent_though_its_run_drops_it_meanwhile(job, store, monk
 
 
 @pytest.mark.parametrize("minutes", [0, 1])
-def test_what_the_store_has_stays_while_all_on_the_disk_is_damaged(job, store, at, minutes):
+def test_stored_copy_stays_if_the_disk_is_damaged(job, store, at, minutes):
     checkpoint(job, 3)
     send_all(store, job)
     (job.folder / "checkpoints" / "step-000000003" / "weights.safetensors").write_text("broken")
@@ -115,7 +115,7 @@ def test_what_the_store_has_stays_while_all_on_the_disk_is_damaged(job, store, a
     assert steps(job) == [3]
 
 
-def test_a_checkpoint_that_is_damaged_on_the_disk_is_not_sent(job, store):
+def test_damaged_checkpoint_is_not_uploaded(job, store):
     checkpoint(job, 3)
     checkpoint(job, 5)
     (job.folder / "checkpoints" / "step-000000005" / "weights.safetensors").write_text("broken")

@@ -18,7 +18,7 @@ def refused(given):
     return {one.setting: one.text for one in caught.value.problems}
 
 
-def test_settings_are_kept_under_their_own_names_and_only_those_that_were_given():
+def test_only_given_settings_are_stored_by_name():
     given = {"learning-rate": "2e-5", "max_steps": 20, "text_column": ["question"], "mining": False, "epochs": None}
     assert check_settings(given) == {"lr": 2e-5, "max_steps": 20, "text_column": ["question"], "mining": False}
 
@@ -53,7 +53,7 @@ def test_how_many_processes_share_a_step_can_be_asked_for(name):
 @pytest.mark.parametrize(
     "model", ["minilm", "smollm2", "sentence-transformers/all-MiniLM-L6-v2", "Qwen/Qwen3-0.6B", "holdfast"]
 )
-def test_names_of_the_catalogue_and_of_the_hub_are_taken_whatever_lies_where_the_service_runs(model):
+def test_model_names_win_over_local_folders(model):
     assert check_settings({"model": model}) == {"model": model}
 
 
@@ -76,7 +76,7 @@ def test_a_nul_is_refused_wherever_it_stands():
     assert set(refused({"text_column": ["a\0b"], "label_column": "a\0b"})) == {"text_column", "label_column"}
 
 
-def test_every_setting_is_either_open_or_a_path_or_reaches_outside():
+def test_every_setting_is_open_path_or_external():
     assert {"task", "model", "epochs", "device", "prove", "allow_changes"} <= set(OPEN_FIELDS)
     assert not any(field.metadata["kind"] == "path" for field in OPEN_FIELDS.values())
 
@@ -92,7 +92,7 @@ def dataset(people):
     return Dataset.objects.create(owner=people[0], name="bank", file_name="bank.csv", state="ready", choices=choices)
 
 
-def test_what_was_decided_about_the_dataset_holds_unless_the_run_says_otherwise(people, dataset):
+def test_dataset_choices_hold_unless_overridden(people, dataset):
     job = submit_run(people[0], {"label_column": "topic", "device": "cpu"}, dataset=dataset)
     assert job.request == {"task": "classify", "label_column": "topic", "device": "cpu"}
     assert (job.name, job.goal, job.state, job.device) == ("bank", "plan", "queued", "cpu")
@@ -114,7 +114,7 @@ def test_a_team_takes_runs_of_its_members_only(people, dataset):
     assert submit_run(people[0], {}, dataset=dataset, team=team).team == team
 
 
-def test_a_retry_keeps_what_is_not_changed_and_knows_where_it_comes_from(people, dataset):
+def test_retry_keeps_unchanged_settings_and_its_origin(people, dataset):
     job = submit_run(people[0], {"epochs": 3, "lr": 1e-4}, dataset=dataset, goal="model")
     dataset.team = Group.objects.create(name="lab")
     dataset.save()
@@ -125,7 +125,7 @@ def test_a_retry_keeps_what_is_not_changed_and_knows_where_it_comes_from(people,
 
 
 @pytest.mark.parametrize("role", ["dataset", "validation", "from_run"])
-def test_who_sees_a_run_but_not_what_it_was_made_of_trains_nothing_else_on_that(people, dataset, role):
+def test_seeing_a_run_does_not_grant_its_data(people, dataset, role):
     team = Group.objects.create(name="lab")
     for person in people:
         person.groups.add(team)

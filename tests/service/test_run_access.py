@@ -60,7 +60,7 @@ def test_other_peoples_runs_do_not_exist(home, ada, page):
     assert "first run" not in page.get(f"/runs/new?from={job.pk}").content.decode()
 
 
-def test_a_team_sees_and_changes_its_runs_and_an_admin_all(home, ada, page):
+def test_team_manages_its_runs_and_admin_all(home, ada, page):
     team = Group.objects.create(name="lab")
     other = User.objects.create_user("bo")
     job = make_job(other, state="queued", team=team)
@@ -84,7 +84,7 @@ def test_nobody_sees_anything_without_a_login(home, ada):
         assert "/login" in answer["Location"]
 
 
-def test_a_change_needs_a_token_of_the_page_and_a_post(home, ada):
+def test_change_needs_csrf_token_and_post(home, ada):
     strict = Client(enforce_csrf_checks=True)
     strict.force_login(ada)
     job = make_job(ada, "planned")
@@ -97,7 +97,7 @@ def test_a_change_needs_a_token_of_the_page_and_a_post(home, ada):
     assert job.state == "planned"
 
 
-def test_a_run_that_has_moved_on_is_left_as_it_is_and_that_is_said(home, ada, page):
+def test_stale_click_on_a_changed_run_is_reported(home, ada, page):
     job = make_job(ada, "finished")
     answer = page.post(f"/runs/{job.pk}/start", follow=True)
     assert 'class="notice warn" role="status" data-flash' in answer.content.decode()
@@ -115,7 +115,7 @@ def test_deleting_asks_first_and_takes_the_folder_along(home, ada, page, django_
     assert not folder.exists()
 
 
-def test_a_running_run_and_one_with_a_model_are_not_deleted(home, ada, page):
+def test_running_run_and_run_with_model_are_not_deleted(home, ada, page):
     running, finished = make_job(ada, "running"), make_job(ada, "finished")
     TrainedModel.objects.create(owner=ada, job=finished, name="m", task="classify")
     for job in (running, finished):

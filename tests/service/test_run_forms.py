@@ -14,7 +14,7 @@ from tests.service.folders import make_job
 pytestmark = pytest.mark.django_db
 
 
-def test_the_form_has_every_setting_that_people_may_give_and_no_other(home, ada, page, data):
+def test_form_has_exactly_the_allowed_settings(home, ada, page, data):
     shown = page.get("/runs/new").content.decode()
     named = set(re.findall(r'<(?:input|select)[^>]* name="([a-z_]+)"', shown))
     assert set(OPEN_FIELDS) <= named
@@ -72,7 +72,7 @@ def test_unknown_columns_are_marked_with_those_that_exist(home, page, data):
 
 
 @pytest.mark.parametrize("role", ["dataset", "validation", "test", "negatives"])
-def test_lost_data_of_a_retry_is_marked_and_can_be_replaced(home, ada, page, data, role):
+def test_missing_data_of_a_retry_can_be_replaced(home, ada, page, data, role):
     lost = Dataset.objects.create(owner=ada, name="held out", file_name="x.csv", state="ready")
     first = make_job(ada, "finished", dataset=lost if role == "dataset" else data)
     beside = {} if role == "dataset" else {role: lost.pk}

@@ -16,7 +16,7 @@ from tests.service.markup import faults_of
 pytestmark = pytest.mark.django_db
 
 
-def test_live_parts_come_once_and_stop_when_the_run_has_ended(home, ada, page):
+def test_live_updates_stop_when_the_run_ends(home, ada, page):
     job = make_job(ada, "running")
     first = page.get(f"/runs/{job.pk}/live")
     assert "X-Live" not in first
@@ -39,7 +39,7 @@ def test_live_rows_come_only_when_one_changed(home, ada, page):
 
 
 @pytest.mark.parametrize("path", ["/", "/runs/live", "/?q=run&state=finished"])
-def test_a_list_takes_as_many_queries_for_two_hundred_runs_as_for_one(home, ada, page, data, path):
+def test_list_queries_do_not_grow_with_runs(home, ada, page, data, path):
     team = Group.objects.create(name="lab")
     ada.groups.add(team)
     make_job(ada, state="finished", dataset=data, team=team)
@@ -57,7 +57,7 @@ def test_a_run_page_takes_few_queries(home, ada, page, data):
     assert _queries(page, f"/runs/{job.pk}/live") <= 6
 
 
-def test_runs_are_found_by_state_owner_and_text_page_by_page(home, ada, page, data):
+def test_runs_are_filtered_and_paged(home, ada, page, data):
     for number in range(60):
         make_job(ada, state="finished", name=f"sweep {number}", dataset=data)
     make_job(ada, state="failed", name="odd one", sentence="out of memory")
@@ -94,7 +94,7 @@ def _queries(page, path):
 
 
 @pytest.mark.parametrize("number", ["9" * 12, "9" * 300, "9" * 5000])
-def test_a_number_beyond_all_numbers_is_no_fault_of_the_server(home, ada, page, data, number):
+def test_huge_number_is_a_client_error(home, ada, page, data, number):
     job = make_job(ada, "finished")
     assert page.get(f"/runs/{number}").status_code == 404
     assert page.get(f"/runs/{job.pk}/attempts/{number}/outcome.json").status_code == 404

@@ -21,7 +21,7 @@ SKIPPED = {"reason": "run too short", "run_seconds": 60.0, "budget_seconds": 1.0
 
 
 @pytest.mark.parametrize("folder", STATES)
-def test_a_run_in_any_state_has_a_page_and_live_parts(home, ada, page, folder):
+def test_every_run_state_has_a_page_and_live_parts(home, ada, page, folder):
     job = make_job(ada, folder)
     for path in (f"/runs/{job.pk}", f"/runs/{job.pk}/live"):
         answer = page.get(path)
@@ -30,7 +30,7 @@ def test_a_run_in_any_state_has_a_page_and_live_parts(home, ada, page, folder):
 
 
 @pytest.mark.parametrize("state", JobState.values)
-def test_a_row_of_any_state_without_a_folder_has_a_page(home, ada, page, state):
+def test_every_row_without_a_folder_has_a_page(home, ada, page, state):
     job = make_job(ada, state=state)
     assert page.get(f"/runs/{job.pk}").status_code == 200
     assert page.get("/").status_code == 200
@@ -139,7 +139,7 @@ def test_a_plan_with_a_number_of_steps_shows_no_epochs(home, ada, page):
     assert "epochs" not in tiles(page, job).values()
 
 
-def test_a_failed_run_shows_its_cause_its_proof_and_its_evidence(home, ada, page):
+def test_failed_run_shows_cause_proof_and_evidence(home, ada, page):
     job = make_job(ada, "failed", sentence="failed after 1 attempt")
     shown = page.get(f"/runs/{job.pk}").content.decode()
     assert 'id="attempt-1" data-outcome="died"' in shown
@@ -164,7 +164,7 @@ def test_only_named_files_of_an_attempt_are_shown(home, ada, page, name):
     assert page.get(f"/runs/{job.pk}/attempts/1/{name}").status_code == 404
 
 
-def test_a_planned_run_shows_plan_forecast_findings_and_proof_and_can_be_started(home, ada, page):
+def test_planned_run_shows_everything_and_can_start(home, ada, page):
     job = make_job(ada, "planned", goal="plan")
     shown = page.get(f"/runs/{job.pk}").content.decode()
     for text in ("3 min 34 s", "1.3 GB", "little memory", 'id="do-start"', f"/runs/new?from={job.pk}", "as requested"):

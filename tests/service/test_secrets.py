@@ -18,14 +18,14 @@ def people(django_user_model):
     return [django_user_model.objects.create_user(name, password="a long enough one") for name in ("ada", "bob")]
 
 
-def test_a_secret_is_sealed_at_rest_and_opens_for_its_owner(people):
+def test_secret_is_encrypted_and_opens_for_its_owner(people):
     keep_secret(people[0], "WANDB_API_KEY", f" {VALUE}\n")
     assert VALUE.encode() not in bytes(Secret.objects.get().sealed)
     assert open_secrets(people[0]) == {"WANDB_API_KEY": VALUE}
     assert open_secrets(people[1]) == {}
 
 
-def test_a_row_that_was_copied_to_somebody_else_does_not_open(people):
+def test_secret_copied_to_another_user_does_not_open(people):
     kept = keep_secret(people[0], "WANDB_API_KEY", VALUE)
     Secret.objects.create(owner=people[1], name="WANDB_API_KEY", sealed=kept.sealed)
     Secret.objects.create(owner=people[0], name="HF_TOKEN", sealed=kept.sealed)
@@ -39,7 +39,7 @@ def test_a_second_value_replaces_the_first(people):
     assert open_secrets(people[0]) == {"HF_TOKEN": "second-value"}
 
 
-def test_an_older_key_of_the_service_still_opens_and_a_lost_one_does_not(people):
+def test_old_service_key_opens_lost_key_does_not(people):
     keep_secret(people[0], "HF_TOKEN", VALUE)
     from django.conf import settings
 
@@ -61,13 +61,13 @@ def test_a_variable_that_changes_what_is_run_is_refused(people, name):
 
 
 @pytest.mark.parametrize("value", ["", "short", "two\nlines-of-it", "nul\0nul-nul", "x" * 5000])
-def test_a_value_that_cannot_be_a_secret_is_refused_and_not_repeated(people, value):
+def test_invalid_secret_is_refused_and_not_echoed(people, value):
     with pytest.raises(RequestError) as caught:
         keep_secret(people[0], "HF_TOKEN", value)
     assert not value or value not in caught.value.seen
 
 
-def test_a_run_gets_its_owners_secrets_what_its_machine_needs_and_nothing_else(people):
+def test_run_gets_only_secrets_and_needed_variables(people):
     keep_secret(people[0], "HF_TOKEN", VALUE)
     own = dict.fromkeys(
         (

@@ -72,7 +72,7 @@ def weights(run: Path) -> str:
     return hashlib.sha256((run / "model" / "model.safetensors").read_bytes()).hexdigest()
 
 
-def test_a_machine_that_is_gone_is_followed_by_one_with_another_disk_to_the_same_weights(machines):
+def test_another_machine_continues_to_identical_weights(machines):
     one = machines("one")
     one.worker("one")
     undisturbed, job_id = one.submit(2, max_steps=800, save_seconds=1)

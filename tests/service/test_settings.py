@@ -53,7 +53,7 @@ def test_a_name_that_is_not_ours_is_refused_in_words(settings):
     assert "HOLDFAST_HOSTS" in answer.content.decode()
 
 
-def test_served_everywhere_the_page_answers_to_this_machines_own_names_and_addresses(monkeypatch):
+def test_public_service_answers_to_the_machines_names(monkeypatch):
     address = namedtuple("address", "family address")
     own = [address(socket.AF_INET, "10.1.2.3"), address(socket.AF_INET6, "2001:db8::7")]
     other = [address(socket.AF_INET6, "fe80::1%eth0"), address(socket.AF_PACKET, "02:00:00:00:00:01")]
@@ -73,7 +73,7 @@ def test_no_connection_outlives_the_thread_of_its_request(tmp_path):
     assert given["OPTIONS"] == {"connect_timeout": 5, "sslmode": "require"}
 
 
-def test_of_many_that_start_at_once_all_get_the_same_whole_key(tmp_path):
+def test_concurrent_starts_share_one_secret_key(tmp_path):
     home, found = Home(tmp_path / "home"), []
     threads = [threading.Thread(target=lambda: found.append(home.secret_key())) for _ in range(8)]
     for thread in threads:
@@ -95,7 +95,7 @@ class _Fresh:
         self.applied_migrations, self.disk_migrations = {}, {}
 
 
-def test_a_fresh_database_is_not_laid_over_the_home_of_another(home, monkeypatch):
+def test_new_database_is_refused_over_another_home(home, monkeypatch):
     migrated = []
     monkeypatch.setattr(local_service, "MigrationExecutor", _Fresh)
     monkeypatch.setattr(local_service, "call_command", lambda name, **_: migrated.append(name))
@@ -113,9 +113,7 @@ def test_a_fresh_database_is_not_laid_over_the_home_of_another(home, monkeypatch
 @pytest.mark.parametrize(
     ("tls", "proxies", "is_believed"), [(False, "", False), (False, "10.0.0.1", True), (True, "", True)]
 )
-def test_only_behind_a_proxy_a_callers_word_on_its_address_counts(
-    home, settings, monkeypatch, tls, proxies, is_believed
-):
+def test_forwarded_address_counts_only_behind_a_proxy(home, settings, monkeypatch, tls, proxies, is_believed):
     settings.TLS = tls
     monkeypatch.delenv("FORWARDED_ALLOW_IPS", raising=False)
     if proxies:
@@ -125,7 +123,7 @@ def test_only_behind_a_proxy_a_callers_word_on_its_address_counts(
 
 
 @pytest.mark.django_db
-def test_where_no_admin_is_left_whoever_starts_the_service_is_one_and_keeps_their_password(django_user_model):
+def test_service_starter_becomes_admin_if_none_is_left(django_user_model):
     first = first_user("ada")
     assert first.is_superuser
     assert not first.has_usable_password()

@@ -49,7 +49,7 @@ def test_actions_of_the_api_are_values():
     "needless",
     [set_to("out", placeholder="FOLDER"), set_to("chat_template"), type_command("holdfast resume /x/runs/3")],
 )
-def test_advice_that_needs_a_path_or_a_terminal_is_left_out(needless):
+def test_terminal_only_advice_is_omitted(needless):
     assert advice(needless) == advice(needless, show=api_error) == []
 
 
@@ -62,7 +62,7 @@ def test_a_command_is_for_the_machine_that_trains():
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("kind", ["missing", "unreachable"])
-def test_an_unknown_model_comes_with_a_guess_on_page_and_api(home, ada, page, kind):
+def test_unknown_model_gets_a_suggestion(home, ada, page, kind):
     refused = from_hub._error("minilmm", {"error": kind, "text": "404"})
     job = make_job(ada, state="failed", error=error_record(refused))
     answered = page.get(f"/api/jobs/{job.pk}").json()["error"]

@@ -36,7 +36,7 @@ def survey(tmp_path, name, content, **limits):
     return read_artifact(folder / PLACE / "k.json"), time.monotonic() - began
 
 
-def test_a_file_named_like_a_module_is_read_and_never_run(tmp_path):
+def test_file_named_like_a_module_is_never_executed(tmp_path):
     for name in ("json.py", "polars.py"):
         body = "import pathlib; pathlib.Path('/tmp/holdfast-was-run').touch()  # text,label\n"
         found, _ = survey(tmp_path / name, name, (body + ROWS).encode())
@@ -63,7 +63,7 @@ def test_time_is_bounded(tmp_path):
     assert seconds < 20
 
 
-def test_a_survey_that_was_killed_is_done_again_but_not_for_ever(tmp_path):
+def test_killed_survey_is_retried_a_few_times(tmp_path):
     folder = tmp_path / "7"
     (folder / PLACE).mkdir(parents=True)
     (folder / "a.csv").write_bytes(b"text,label\n" + b"some words,1\n" * 300_000)

@@ -89,7 +89,7 @@ def test_long_names_are_cut_and_keep_their_ending(given):
     assert name.endswith(given[-3:].strip("."))
 
 
-def test_a_file_that_is_too_large_is_refused_and_leaves_nothing(ada, settings):
+def test_too_large_file_is_refused_without_leftovers(ada, settings):
     settings.UPLOAD_BYTES = 1000
     with pytest.raises(RequestError, match=r"larger than the 1\.0 kB"):
         send(ada, b"x" * 1001)
@@ -259,7 +259,7 @@ def test_a_dataset_in_use_is_not_deleted(ada):
     assert not Dataset.objects.exists()
 
 
-def test_who_may_not_delete_a_dataset_reads_no_names_of_runs_that_are_not_theirs(ada):
+def test_dataset_deletion_error_hides_foreign_runs(ada):
     found, bob = send(ada, ROWS), User.objects.create_user("bob")
     for number in range(5):
         Job.objects.create(owner=bob, name=f"secret {number}", request={"validation": found.pk})

@@ -74,7 +74,7 @@ def test_the_same_message_five_times_runs_a_job_once(site):
 
 
 @pytest.mark.full
-def test_a_message_that_redis_hands_out_again_and_again_is_harmless(tmp_path, model, urls):
+def test_redelivered_redis_message_is_harmless(tmp_path, model, urls):
     with place(tmp_path, model, LEASE_SECONDS=60, BROKER_VISIBILITY_SECONDS=1, **urls) as site:
         site.worker("one")
         site.worker("two")
@@ -101,7 +101,7 @@ def test_rabbitmq_brings_jobs_too(tmp_path, model, database):
 
 
 @pytest.mark.full
-def test_a_job_submitted_while_the_broker_is_dead_is_taken_all_the_same(site, broker):
+def test_job_submitted_without_broker_is_taken(site, broker):
     site.worker()
     broker.kill()
     try:
@@ -116,7 +116,7 @@ def test_a_job_submitted_while_the_broker_is_dead_is_taken_all_the_same(site, br
 
 
 @pytest.mark.full
-def test_a_killed_worker_does_not_end_its_run_and_its_successor_finds_it(site):
+def test_run_survives_killed_worker_and_successor_finds_it(site):
     worker = site.worker()
     (job_id,) = site.submit(**LONG)
     site.wait_for_steps(job_id)
@@ -131,7 +131,7 @@ def test_a_killed_worker_does_not_end_its_run_and_its_successor_finds_it(site):
     assert f"agent {agent.pid} of job {job_id}, claim {claim}" in (site.home / f"agents/{job_id}.log").read_text()
 
 
-def test_a_killed_keeper_ends_its_run_and_another_goes_on_with_it(site):
+def test_run_of_killed_agent_continues_under_another(site):
     site.worker()
     (job_id,) = site.submit(**LONG)
     site.wait_for_steps(job_id)
@@ -152,7 +152,7 @@ def test_a_killed_supervisor_is_followed_by_another(site):
 
 
 @pytest.mark.full
-def test_a_keeper_that_was_frozen_past_its_lease_ends_its_run_and_writes_nothing(hasty):
+def test_frozen_agent_ends_its_run_and_writes_nothing(hasty):
     hasty.worker("one")
     (job_id,) = hasty.submit(**LONG)
     hasty.wait_for_steps(job_id)
@@ -173,7 +173,7 @@ def test_a_keeper_that_was_frozen_past_its_lease_ends_its_run_and_writes_nothing
 
 
 @pytest.mark.full
-def test_a_database_that_comes_back_in_time_is_not_noticed_by_the_run(site, database):
+def test_short_database_outage_does_not_affect_the_run(site, database):
     site.worker()
     (job_id,) = site.submit(**LONG)
     site.wait_for_steps(job_id)
@@ -188,7 +188,7 @@ def test_a_database_that_comes_back_in_time_is_not_noticed_by_the_run(site, data
 
 @pytest.mark.full
 @pytest.mark.parametrize("how", ["killed", "frozen"])
-def test_a_run_ends_before_its_lease_does_when_the_database_is_away(hasty, database, how):
+def test_run_ends_before_its_lease_without_database(hasty, database, how):
     hasty.worker()
     (job_id,) = hasty.submit(**LONG)
     hasty.wait_for_steps(job_id)
