@@ -21,7 +21,7 @@ E = TypeVar("E", bound=Event)
 EventSink = Callable[[Event], None]
 
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(
-    Union[all_events()]  # type: ignore[arg-type]  # noqa: UP007  # built from the list
+    Union[all_events()]  # noqa: UP007  # built from the list
 )
 
 
@@ -114,7 +114,7 @@ def read_last_events(path: Path, most_bytes: int = 1 << 19) -> list[Event]:
 
 def find_last(path: Path, kind: type[E]) -> E | None:
     """The newest event of one kind, however far back in the file."""
-    needles = [f'"event":"{kind.name()}"'.encode(), *_old_needles(kind)]
+    needles = [f'"event":"{kind.event_name()}"'.encode(), *_old_needles(kind)]
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             at = max(content.rfind(needle) for needle in needles)

@@ -30,7 +30,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
     pid: int | None = None  # of the process that wrote it, where several write into one file
 
     @classmethod
-    def name(cls) -> str:
+    def event_name(cls) -> str:
         """What the event is called on disk."""
         return _tag(cls.__name__)
 

@@ -24,7 +24,7 @@ class Observation(
     """One thing that was seen. In JSON its "type" is the class name in snake_case."""
 
 
-class ExitStatus(Observation):
+class ExitStatus(Observation, frozen=True, kw_only=True):
     """How a process ended: by a code of its own, by a signal, or not at all because it hung."""
 
     code: int | None = None
@@ -147,7 +147,7 @@ class RankVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.helper is None and self.wait is not None and self.wait.kind in ("sleep", "timed")
 
 
-class TreeVerdict(Observation):
+class TreeVerdict(Observation, frozen=True, kw_only=True):
     """What the whole tree of processes does."""
 
     verdict: Verdict
@@ -175,7 +175,7 @@ class TreeVerdict(Observation):
         return self.main is not None and self.main.is_own_timer
 
 
-class GivenUp(Observation):
+class GivenUp(Observation, frozen=True, kw_only=True):
     """Why the hang rule ended the attempt."""
 
     reason: Literal[
@@ -192,7 +192,7 @@ class GivenUp(Observation):
     limit_seconds: float = 0.0
 
 
-class LastPhase(Observation):
+class LastPhase(Observation, frozen=True, kw_only=True):
     """How far the attempt was."""
 
     phase: str
@@ -203,7 +203,7 @@ class LastPhase(Observation):
 # Single processes.
 
 
-class ProcessView(Observation):
+class ProcessView(Observation, frozen=True, kw_only=True):
     """One process of a tree that does not move, seen from close up."""
 
     pid: int
@@ -225,7 +225,7 @@ class ProcessView(Observation):
         return self.forked_from is not None and self.wait is not None and self.wait.kind == "lock"
 
 
-class MutexWait(Observation):
+class MutexWait(Observation, frozen=True, kw_only=True):
     """A thread that waits for a native mutex which will never be released."""
 
     pid: int
@@ -236,7 +236,7 @@ class MutexWait(Observation):
     parent_pid: int | None = None  # when the owner is a thread of the parent
 
 
-class ProcessExit(Observation):
+class ProcessExit(Observation, frozen=True, kw_only=True):
     """How another process than the root ended, by its exit status."""
 
     pid: int
@@ -253,13 +253,13 @@ class ProcessExit(Observation):
         return self.name == "pt_data_worker"
 
 
-class FailedExits(Observation):
+class FailedExits(Observation, frozen=True, kw_only=True):
     """How many processes ended in failure, when not all of them are listed."""
 
     count: int
 
 
-class KilledExternally(Observation):
+class KilledExternally(Observation, frozen=True, kw_only=True):
     """A signal that ended the attempt and that neither we, nor the program, nor the kernel for memory sent."""
 
     signal: str
@@ -281,7 +281,7 @@ class CodePlace(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.file}:{self.line}"
 
 
-class OwnCode(Observation):
+class OwnCode(Observation, frozen=True, kw_only=True):
     """The line of the user's own program at which an attempt hung or crashed."""
 
     how: Literal["waits_for_own_lock", "hung", "crashed", "ended_itself"]
@@ -289,7 +289,7 @@ class OwnCode(Observation):
     call: str = ""  # with which it ended itself, such as "os.abort()"
 
 
-class ProgramExit(Observation):
+class ProgramExit(Observation, frozen=True, kw_only=True):
     """A program that ended itself without a traceback, and its last words."""
 
     message: str = ""  # of the SystemExit
@@ -297,7 +297,7 @@ class ProgramExit(Observation):
     crashed_after: Literal["", "exit_handler", "process"] = ""  # what crashed after its decision to end
 
 
-class RankStack(Observation):
+class RankStack(Observation, frozen=True, kw_only=True):
     """Where a rank of a distributed job is, by its stack."""
 
     rank: int
@@ -311,7 +311,7 @@ class RankStack(Observation):
 # Memory and disks.
 
 
-class OomKill(Observation):
+class OomKill(Observation, frozen=True, kw_only=True):
     """The kernel counted processes that it killed for memory."""
 
     kills: int
@@ -320,7 +320,7 @@ class OomKill(Observation):
     peak_bytes: int | None = None
 
 
-class OomKillerOff(Observation):
+class OomKillerOff(Observation, frozen=True, kw_only=True):
     """A control group is out of memory with its OOM killer switched off, so allocating processes wait."""
 
     cgroup: str
@@ -328,7 +328,7 @@ class OomKillerOff(Observation):
     peak_bytes: int | None = None
 
 
-class NoOomKill(Observation):
+class NoOomKill(Observation, frozen=True, kw_only=True):
     """The kernel's counters were asked, and counted no kill of ours."""
 
     cgroups: tuple[str, ...] = ()
@@ -337,7 +337,7 @@ class NoOomKill(Observation):
     other_kills: int = 0  # of processes that are not ours
 
 
-class KernelKill(Observation):
+class KernelKill(Observation, frozen=True, kw_only=True):
     """A line of the kernel's log about one of our processes that it killed for memory."""
 
     text: str
@@ -346,7 +346,7 @@ class KernelKill(Observation):
     resident_bytes: int | None = None
 
 
-class JetsamKill(Observation):
+class JetsamKill(Observation, frozen=True, kw_only=True):
     """A process of ours that macOS ended for memory."""
 
     pid: int
@@ -355,7 +355,7 @@ class JetsamKill(Observation):
     resident_bytes: int = 0
 
 
-class MemoryUse(Observation):
+class MemoryUse(Observation, frozen=True, kw_only=True):
     """How much memory the tree held over time."""
 
     last_bytes: int
@@ -364,7 +364,7 @@ class MemoryUse(Observation):
     since_step: int = 0
 
 
-class DiskSpace(Observation):
+class DiskSpace(Observation, frozen=True, kw_only=True):
     """The space left on a file system that the attempt may write to."""
 
     folder: str
@@ -387,14 +387,14 @@ class DiskSpace(Observation):
 # What the training itself reported.
 
 
-class NonFiniteNumbers(Observation):
+class NonFiniteNumbers(Observation, frozen=True, kw_only=True):
     """The training stopped because a loss or a gradient was no number."""
 
     step: int
     reason: str
 
 
-class UnusableCheckpoint(Observation):
+class UnusableCheckpoint(Observation, frozen=True, kw_only=True):
     """A checkpoint that could not be used."""
 
     path: str
@@ -402,20 +402,20 @@ class UnusableCheckpoint(Observation):
     is_incomplete: bool = False
 
 
-class UnsavedCheckpoint(Observation):
+class UnsavedCheckpoint(Observation, frozen=True, kw_only=True):
     """A checkpoint that could not be saved because the disk was full."""
 
     step: int
 
 
-class FailedProbe(Observation):
+class FailedProbe(Observation, frozen=True, kw_only=True):
     """A probe of the supervisor that broke; the others were made nevertheless."""
 
     probe: str
     error: str
 
 
-class UnknownObservation(Observation):
+class UnknownObservation(Observation, frozen=True, kw_only=True):
     """An observation that a newer version of Holdfast wrote, kept as it was."""
 
     fields: dict[str, object]

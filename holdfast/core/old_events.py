@@ -273,7 +273,7 @@ def as_old(event: typed.Event) -> tuple[str, dict[str, Any]]:
     names = {kind: name for name, kind in OLD_NAMES.items()}
     own = {typed.RunFinished: "finished", typed.RunStopped: "stopped", typed.StageStarted: "phase"}
     own |= {typed.StartedOver: "from the beginning", typed.CheckpointRejected: "skipped checkpoint"}
-    name = own.get(kind) or names.get(kind) or kind.name()
+    name = own.get(kind) or names.get(kind) or kind.event_name()
     for new, old in _RENAMED.get(kind, {}).items():
         fields[old] = fields[new]
     if isinstance(event, typed.StageStarted):

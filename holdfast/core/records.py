@@ -63,7 +63,7 @@ class CommandRequest:
 _KINDS: Mapping[str, type[TrainRequest | CommandRequest]] = {"train": TrainRequest, "command": CommandRequest}
 
 
-class Refusal(Record):
+class Refusal(Record, frozen=True, kw_only=True):
     """Why nothing can come of a request: an error of ours, for the service."""
 
     what: str
@@ -113,7 +113,7 @@ class EngineSettings:
     save_seconds: float = 60.0  # maximum seconds of work that a crash may lose
 
 
-class MemoryEstimate(Record):
+class MemoryEstimate(Record, frozen=True, kw_only=True):
     """How much memory a run needs, calculated from the sizes of model and texts."""
 
     need_bytes: int
@@ -122,7 +122,7 @@ class MemoryEstimate(Record):
     is_of_card: bool = False  # the card's memory, not the machine's
 
 
-class RunPlan(Record):
+class RunPlan(Record, frozen=True, kw_only=True):
     """Every setting of a training run with its reason. Written by `runs.prepare_run` alone."""
 
     task: str
@@ -136,7 +136,7 @@ class RunPlan(Record):
     changed_after_attempt: int = 0
 
 
-class TimedCandidate(Record):
+class TimedCandidate(Record, frozen=True, kw_only=True):
     """One way to compute the same, timed on this machine."""
 
     changes: Changes  # to the planned settings
@@ -153,7 +153,7 @@ class TimedCandidate(Record):
     is_comparison: bool = False  # timed for comparison only
 
 
-class LongestExamples(Record):
+class LongestExamples(Record, frozen=True, kw_only=True):
     """The longest examples went through a whole small run."""
 
     examples: int
@@ -163,7 +163,7 @@ class LongestExamples(Record):
     seconds: float = 0.0
 
 
-class LossParity(Record):
+class LossParity(Record, frozen=True, kw_only=True):
     """The same small run computed in two ways."""
 
     against: Literal["one process", "cpu"]
@@ -173,7 +173,7 @@ class LossParity(Record):
     agrees: bool
 
 
-class FirstSteps(Record):
+class FirstSteps(Record, frozen=True, kw_only=True):
     """The run's own first steps, ended by a kill without warning."""
 
     state: Literal["killed", "finished", "failed"]
@@ -182,7 +182,7 @@ class FirstSteps(Record):
     peak_bytes: int | None = None
 
 
-class Proof(Record):
+class Proof(Record, frozen=True, kw_only=True):
     """What was proven before time was spent, and what the proof changed in the plan. Written by `runs.prove`."""
 
     state: Literal["done", "remembered", "skipped"]
@@ -202,7 +202,7 @@ class Proof(Record):
     choices: Mapping[str, Choice[Any]] = {}  # those of the plan that were replaced by a measured one
 
 
-class ResumeCheck(Record):
+class ResumeCheck(Record, frozen=True, kw_only=True):
     """Whether the first attempt repeated the steps that the killed first steps had done after their last save."""
 
     is_exact: bool
@@ -212,7 +212,7 @@ class ResumeCheck(Record):
     expected_loss: float | None = None
 
 
-class Forecast(Record):
+class Forecast(Record, frozen=True, kw_only=True):
     """How long a run will take and how much memory it will need. Written by `runs.forecast`."""
 
     basis: Literal["model size", "earlier run", "measured steps"]
@@ -229,7 +229,7 @@ class Forecast(Record):
 # What happened
 
 
-class Supervisor(Record):
+class Supervisor(Record, frozen=True, kw_only=True):
     """The process that supervises a run, so that it is not mistaken for a later one with the same pid."""
 
     pid: int
@@ -239,7 +239,7 @@ class Supervisor(Record):
     started: float = 0.0  # time of day
 
 
-class ChildInfo(Record):
+class ChildInfo(Record, frozen=True, kw_only=True):
     """The process that an attempt started."""
 
     pid: int
@@ -249,7 +249,7 @@ class ChildInfo(Record):
     cwd: str = ""
 
 
-class AttemptStart(Record):
+class AttemptStart(Record, frozen=True, kw_only=True):
     """What an attempt changes and why; written before its process is started."""
 
     number: int
@@ -285,7 +285,7 @@ class Outcome:
     started: float = 0.0  # time of day
 
 
-class Compared(Record):
+class Compared(Record, frozen=True, kw_only=True):
     """A forecast next to what happened."""
 
     forecast: float | None = None
@@ -293,14 +293,14 @@ class Compared(Record):
     error: float | None = None  # as a share of the forecast
 
 
-class ComparedTime(Compared):
+class ComparedTime(Compared, frozen=True, kw_only=True):
     """A forecast of time next to what happened, and what it could not know."""
 
     lost_seconds: float = 0.0  # of attempts that were cut short
     cores: Compared = Compared()  # that the run computed with
 
 
-class ForecastCheck(Record):
+class ForecastCheck(Record, frozen=True, kw_only=True):
     """How good the forecast was."""
 
     seconds: ComparedTime = ComparedTime()
@@ -308,7 +308,7 @@ class ForecastCheck(Record):
     card_peak_bytes: Compared = Compared()
 
 
-class Result(Record, omit_defaults=True):
+class Result(Record, frozen=True, kw_only=True, omit_defaults=True):
     """How a run ended; written last."""
 
     state: RunEnd

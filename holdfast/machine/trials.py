@@ -158,8 +158,8 @@ def lost_devices(ending: TrialEnd, limit_seconds: float, *, has_nvidia: bool) ->
         kind, reason = str(line.get("kind", "")), str(line.get("reason", ""))
         if reason and not line.get("devices") and (kind != "cuda" or has_nvidia):
             lost.append(DeviceTrial(device=kind, outcome="error", detail=reason, seconds=0.0, error=reason))
-    if ending.lines and (kind := ending.lines[-1].get("looking_for")):
-        lost.append(_failed(str(kind), ending, limit_seconds))
+    if ending.lines and "looking_for" in ending.lines[-1]:
+        lost.append(_failed(str(ending.lines[-1]["looking_for"]), ending, limit_seconds))
     return lost
 
 

@@ -142,7 +142,7 @@ def _after_exception(
     ladder: Ladder,
     allow_changes: bool,
     again: Callable[[Reason], Decision],
-    stop: Callable[[Reason, int | None], Decision],
+    stop: Callable[..., Decision],
 ) -> Decision:
     """What follows an exception that no hazard knows."""
     last, before = tried[-1], tried[:-1]
