@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from msgspec import Struct, field
 
@@ -312,5 +312,5 @@ def loss_of(event: ev.StepDone | ev.Logged) -> float | None:
     return float(loss) if _is_number(loss) else None
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and value == value  # NaN differs from itself
