@@ -27,7 +27,7 @@ def test_first_login_upload_survey_start_crash_finish_try_and_compare(browser, s
 
     _upload(page, tmp_path / "words.csv")
     page.get_by_role("heading", name="Labels").wait_for(timeout=_LONG)
-    page.get_by_role("link", name="New run with it").click()
+    page.get_by_role("link", name="New run").click()
 
     _ask(page, name="first", steps=_STEPS)
     page.get_by_role("button", name="Start training").wait_for(timeout=_LONG)
@@ -60,7 +60,7 @@ def test_first_login_upload_survey_start_crash_finish_try_and_compare(browser, s
     page.goto(service.url)
     page.get_by_role("checkbox", name="Compare first").check()
     page.get_by_role("checkbox", name="Compare second").check()
-    page.get_by_role("button", name="Compare the chosen").click()
+    page.get_by_role("button", name="Compare selected").click()
     page.get_by_role("heading", name="Settings that differ").wait_for()
     assert page.locator("svg .line").count() == 2
     assert page.get_by_role("row", name=re.compile("max steps")).inner_text().split()[-2:] == ["40", f"{_STEPS}"]
@@ -81,14 +81,14 @@ def _ask(page, *, name, steps):
     page.get_by_label("model", exact=True).fill("tiny")
     page.get_by_label("batch size").fill("8")
     for group, label, value in (
-        ("How it learns", "max steps", str(steps)),
-        ("How the machine is used", "threads", "1"),
+        ("Training", "max steps", str(steps)),
+        ("Hardware", "threads", "1"),
     ):
-        fold = page.locator("details", has_text=group)
+        fold = page.locator(f"details:has(> summary:text-is('{group}'))")
         if not fold.evaluate("one => one.open"):
             fold.locator("summary").click()
         page.get_by_label(label, exact=True).fill(value)
-    page.get_by_role("button", name="Make the plan").click()
+    page.get_by_role("button", name="Plan the run").click()
 
 
 def _wait_for_step(page, step):

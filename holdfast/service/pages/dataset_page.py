@@ -12,18 +12,21 @@ from django.utils.safestring import SafeString, mark_safe
 
 from holdfast.core.data_warnings import DataWarning
 from holdfast.core.records import to_record
+from holdfast.core.request import FIELDS
 from holdfast.core.text import human_bytes
 from holdfast.runs.report.html import Html, table, tag
 from holdfast.runs.report.svg_charts import bar_chart, meter
 from holdfast.service.jobs import datasets
 from holdfast.service.jobs.models import Dataset, Job
-from holdfast.service.jobs.shown_errors import ShownError, kept_page_error, page_warning
+from holdfast.service.jobs.shown_errors import ShownError, kept_page_error, label_of, page_warning
 from holdfast.service.survey_child import SurveyProgress
 
 _ON_A_PAGE = 25
 TASK_WORDS = {"classify": "classify texts", "causal": "language model", "two-tower": "search (two-tower)"}
 _SHOWN_LABELS = 20
-_MODELS = {"classify": "a classifier of texts", "causal": "a language model", "two-tower": "a search model (two-tower)"}
+_YES_NO = (("yes", "yes"), ("no", "no"))
+_MANY_HELP = "Column with the text. Select several to join them."
+_MODELS = {"classify": "a text classifier", "causal": "a language model", "two-tower": "a search model (two-tower)"}
 _SPLITS = ("train", "validation", "test")
 _ROLES = ("text", "prompt", "answer", "query", "passage")
 _CHOICES = (
@@ -33,10 +36,10 @@ _CHOICES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceField:
-    """A thing to choose: its name, the words beside it, and the options with the chosen ones marked."""
+    """One control: its options, with the chosen ones marked, or its value."""
 
     name: str
-    words: str
+    label: str
     help: str
     options: Sequence[tuple[str, str, bool]] = ()
     value: str = ""
@@ -176,7 +179,7 @@ def _row(dataset: Dataset, runs: int) -> DatasetRow:
 def _lead(facts: Mapping[str, Any]) -> str:
     if not facts.get("task"):
         return ""
-    said = [f"It can train {_MODELS.get(facts['task'], facts['task'])} ({facts.get('form', '')})."]
+    said = [f"This dataset can train {_MODELS.get(facts['task'], facts['task'])} ({facts.get('form', '')})."]
     columns = [(name, facts.get(f"{name}_column")) for name in ("text", "label")]
     said += [f"The {name} is in the column “{column}”." for name, column in columns if column]
     return " ".join(said)
@@ -188,15 +191,15 @@ def _tiles(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield f"{facts.get('rows', 0):,}", "rows"
     splits = facts.get("splits", {})
     for split in _in_order(splits, _SPLITS):
-        yield f"{splits[split]:,}", "to train on" if split == "train" else f"for {split}"
+        yield f"{splits[split]:,}", "for training" if split == "train" else f"for {split}"
     if count := facts.get("label_count"):
         yield f"{count:,}", "labels"
     lengths = facts.get("lengths", {})
     for role in _in_order(lengths, _ROLES)[:2]:
         found = lengths[role]
-        yield f"{found['median']:g}", f"{found['unit']}, median {role}"
+        yield f"{found['median']:g}", f"{found['unit']} per {role} (median)"
     if facts.get("bad_row_count"):
-        yield f"{facts['bad_row_count']:,}", "bad rows, left out"
+        yield f"{facts['bad_row_count']:,}", "rows skipped"
 
 
 def _chosen(facts: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -264,58 +267,37 @@ def _labels(facts: Mapping[str, Any]) -> SafeString:
 
 
 def choice_fields(dataset: Dataset) -> Iterator[ChoiceField]:
-    """Everything that can be chosen, with what was."""
-    chosen, columns = dataset.choices, list(dataset.preview.get("columns", ()))
-    by_itself = ("", "find out", False)
-
-    def choice(name: str, options: Sequence[tuple[str, str]]) -> tuple[tuple[str, str, bool], ...]:
-        now = str(chosen.get(name, ""))
-        return (by_itself, *((value, words, value == now) for value, words in options))
-
-    def flag(name: str) -> tuple[tuple[str, str, bool], ...]:
+    """A control for every choice, with its present value; help and names are those of the settings of `train`."""
+    chosen, columns = dataset.choices, [(one, one) for one in dataset.preview.get("columns", ())]
+    options: Mapping[str, Sequence[tuple[str, str]]] = {
+        "task": list(TASK_WORDS.items()),
+        "text_column": columns,
+        "label_column": columns,
+        "group_column": columns,
+        "encoding": [(one, one) for one in datasets.ENCODINGS],
+        "delimiter": [(",", "comma"), (";", "semicolon"), ("tab", "tab"), ("|", "bar"), (":", "colon")],
+        "header": _YES_NO,
+        "multi_label": _YES_NO,
+        "max_bad_rows": [("0.01", "1%"), ("0.05", "5%"), ("0.2", "20%"), ("0.5", "50%")],
+        "min_score": (),
+    }
+    for name, known in options.items():
         now = chosen.get(name)
-        return (by_itself, ("yes", "yes", now is True), ("no", "no", now is False))
+        values = {str(one) for one in now} if isinstance(now, list) else {_as_option(now)}
+        is_many = name == "text_column"
+        automatic = [] if is_many or not known else [("", "automatic", False)]
+        yield ChoiceField(
+            name=name,
+            label=label_of(name),
+            help=_MANY_HELP if is_many else str(FIELDS[name].metadata["text"]),
+            options=[*automatic, *((value, text, value in values) for value, text in known)],
+            value="" if known else _as_option(now),
+            is_many=is_many,
+        )
 
-    named = [(column, column) for column in columns]
-    yield ChoiceField(
-        name="task", words="Task", help="What to train.", options=choice("task", list(TASK_WORDS.items()))
-    )
-    texts = chosen.get("text_column", [])
-    yield ChoiceField(
-        name="text_column",
-        words="Text columns",
-        help="Several are joined; none: find out.",
-        options=[(column, column, column in texts) for column in columns],
-        is_many=True,
-    )
-    yield ChoiceField(
-        name="label_column", words="Label column", help="For classify.", options=choice("label_column", named)
-    )
-    yield ChoiceField(
-        name="group_column",
-        words="Group column",
-        help="Rows with the same value here stay in one split.",
-        options=choice("group_column", named),
-    )
-    encodings = [(name, name) for name in datasets.ENCODINGS]
-    yield ChoiceField(name="encoding", words="Encoding", help="Of a text file.", options=choice("encoding", encodings))
-    marks = [(",", "comma"), (";", "semicolon"), ("tab", "tab"), ("|", "bar"), (":", "colon")]
-    yield ChoiceField(name="delimiter", words="Delimiter", help="Of a CSV file.", options=choice("delimiter", marks))
-    yield ChoiceField(name="header", words="First row names the columns", help="Of a CSV file.", options=flag("header"))
-    yield ChoiceField(
-        name="multi_label", words="Several labels in a row", help="For classify.", options=flag("multi_label")
-    )
-    shares = [("0.01", "1 %"), ("0.05", "5 %"), ("0.2", "20 %"), ("0.5", "50 %")]
-    yield ChoiceField(
-        name="max_bad_rows",
-        words="Bad rows allowed",
-        help="More than this share, and the file is refused.",
-        options=choice("max_bad_rows", shares),
-    )
-    score = chosen.get("min_score")
-    yield ChoiceField(
-        name="min_score",
-        words="Lowest score of a pair",
-        help="Of scored pairs, for search.",
-        value="" if score is None else f"{score:g}",
-    )
+
+def _as_option(value: object) -> str:
+    """A chosen value as the form writes it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

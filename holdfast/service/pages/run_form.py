@@ -114,7 +114,8 @@ def _field(name: str, field: "Field[Any]", values: Mapping[str, str], errors: Ma
     elif kind == "flag":
         choices = (("true", "yes"), ("false", "no"))
     words = {"true": "yes", "false": "no"}.get(default, default)
-    first = (("", words if choices and default else "detect from the data" if name == "task" else "automatic"),)
+    empty = {"task": "detect from the data", "preset": "none"}.get(name, "automatic")
+    first = (("", words if choices and default else empty),)
     options = tuple(Option(one, said, one == value) for one, said in (*first, *choices)) if choices else ()
     span = "" if choices else allowed_words(field)
     return FormField(

@@ -55,6 +55,7 @@ _STATION_WORDS = {
 }
 _LOOKS: dict[str, Look] = {"ok": "good", "!": "warn", "x": "bad", "--": "warn"}
 _LIVE = (JobState.QUEUED, JobState.RUNNING)
+_FOLDERLESS = (*_LIVE, JobState.STOPPED)  # a run in these states may not have a folder yet
 _LOG_LINES, _TAIL_LINES, _SHOWN_ATTEMPTS, _STACK_BYTES = 60, 40, 20, 12_000
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -168,7 +169,7 @@ def read_run_page(job: Job) -> RunPage:
         has_report=(job.folder / REPORT).is_file(),
         has_model=job.state == JobState.FINISHED and state.has_model,
         model_id=model.pk if model else None,
-        is_folder_missing=found is None and (bool(job.attempts) or job.state not in (*_LIVE, JobState.STOPPED)),
+        is_folder_missing=found is None and not job.error and (bool(job.attempts) or job.state not in _FOLDERLESS),
     )
 
 
@@ -220,7 +221,7 @@ def _figures(job: Job, state: RunState) -> Iterator[Figure]:
     if state.is_training and state.attempt and state.attempt.resident_bytes:
         yield Figure("memory", human_bytes(state.attempt.resident_bytes))
     if seconds := run_seconds(job, state):
-        yield Figure("of training", human_seconds(seconds))
+        yield Figure("training time", human_seconds(seconds))
     if len(state.attempts) > 1:
         yield Figure(plural(len(state.attempts), "attempt").partition(" ")[2], str(len(state.attempts)))
 
@@ -228,13 +229,13 @@ def _figures(job: Job, state: RunState) -> Iterator[Figure]:
 def _forecast(run: Path) -> Iterator[Figure]:
     plan, forecast = read_record(run, RunPlan), read_record(run, Forecast)
     if forecast and forecast.seconds:
-        yield Figure("of training, forecast", human_seconds(forecast.seconds))
+        yield Figure("training time, forecast", human_seconds(forecast.seconds))
     elif forecast and forecast.rough_seconds:
-        yield Figure("of training, rough estimate", f"~ {human_seconds(forecast.rough_seconds)}")
+        yield Figure("training time, rough estimate", f"~ {human_seconds(forecast.rough_seconds)}")
     if forecast and forecast.peak_bytes:
         free = plan.memory.free_bytes if plan else None
-        of = f" of {human_bytes(free)} free" if free else ""
-        yield Figure(f"of memory at most{of}", human_bytes(forecast.peak_bytes))
+        of = f", of {human_bytes(free)} free" if free else ""
+        yield Figure(f"peak memory{of}", human_bytes(forecast.peak_bytes))
     if plan is None:
         return
     steps = plan.settings.max_steps
@@ -247,7 +248,7 @@ def _forecast_text(run: Path) -> str:
     """What the forecast is based on; if there is none, why."""
     forecast, proof = read_record(run, Forecast), read_record(run, Proof)
     if forecast and forecast.seconds:
-        return sentence(f"forecast {forecast_basis(forecast)}")
+        return sentence(f"forecast: {forecast_basis(forecast)}")
     later = "It is measured after the first few steps of training."
     if forecast and forecast.rough_seconds:
         return f"The time is {forecast_basis(forecast)}; it may be off by a factor of three. {later}"

@@ -23,6 +23,9 @@ _LOOKS = {  # of a job, a dataset, a model
     "finished": "good",
     "failed": "bad",
     "stopped": "warn",
+    "died": "bad",  # of an attempt
+    "hung": "bad",
+    "interrupted": "warn",
     "surveying": "busy",
     "ready": "good",
     "refused": "bad",
