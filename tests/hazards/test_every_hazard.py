@@ -29,7 +29,7 @@ class TestEveryHazard:
         for case in hazard.matches:
             assert diagnosis_of(case).slug == hazard.slug, case
 
-    def test_leaves_near_misses_alone(self, hazard):
+    def test_near_misses_are_not_named(self, hazard):
         assert hazard.near_misses
         for case in hazard.near_misses:
             assert diagnosis_of(case).slug != hazard.slug, case
@@ -43,7 +43,7 @@ class TestEveryHazard:
             for setting in remedy.change or {}:
                 assert setting in PLAN_SETTINGS or setting.isupper(), setting
 
-    def test_tells_its_story_and_names_its_sources(self, hazard):
+    def test_has_a_complete_story_and_sources(self, hazard):
         for heading in ("What you see:", "Why:", "What we do:"):
             assert heading in hazard.story
         assert hazard.sources

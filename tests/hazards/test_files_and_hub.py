@@ -33,7 +33,7 @@ def test_unwritable_folder_gets_its_own_remedy():
     assert [remedy.command for remedy in invited.remedies] == ["export HF_HOME=~/huggingface"]
 
 
-def test_offline_mode_with_an_empty_cache_is_told():
+def test_offline_mode_with_empty_cache_is_reported():
     offline = Variable(name="HF_HUB_OFFLINE", value="1", effect="")
     assert hub_offline.invited_by(MachineFacts(variables=(offline,)), Plan()).severity == "warning"
     cached = CachedModel(name="bert-base-uncased", bytes=GIGABYTE, complete=True)
@@ -41,12 +41,12 @@ def test_offline_mode_with_an_empty_cache_is_told():
     assert hub_offline.invited_by(MachineFacts(), Plan()) is None
 
 
-def test_a_download_left_half_way_is_told():
+def test_unfinished_download_is_reported():
     half = CachedModel(name="gpt2", bytes=100, complete=False)
     assert "gpt2" in corrupt_checkpoint.invited_by(MachineFacts(models=(half,)), Plan()).seen
 
 
-def test_transformers_without_accelerate_is_told():
+def test_transformers_without_accelerate_is_reported():
     installed = {"transformers": "4.57.0", "torch": "2.13.0"}
     assert accelerate_missing.invited_by(MachineFacts(distributions=installed), Plan())
     assert (
@@ -56,7 +56,7 @@ def test_transformers_without_accelerate_is_told():
     assert accelerate_missing.invited_by(MachineFacts(distributions={"torch": "2.13.0"}), Plan()) is None
 
 
-def test_an_old_torch_under_a_new_transformers_is_told():
+def test_old_torch_with_new_transformers_is_reported():
     assert weights_only_load.invited_by(
         MachineFacts(distributions={"transformers": "4.52.3", "torch": "2.5.1"}), Plan()
     )

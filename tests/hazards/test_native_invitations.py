@@ -54,12 +54,12 @@ def test_two_openmp_copies_are_named_in_their_order():
     assert invited.severity == "warning"
 
 
-def test_tolerated_and_shared_copies_are_no_finding():
+def test_tolerated_and_shared_copies_are_not_findings():
     for outcome in ("shared", "coexists", "tolerated"):
         assert invitation("openmp-duplicate", conflicts=(openmp("torch 2.8.0", "scikit-learn 1.7.2", outcome),)) is None
 
 
-def test_the_variable_that_silences_the_check_is_told():
+def test_silencing_variable_is_reported():
     def kmp(value: str, verdict: str) -> Variable:
         return Variable(name="KMP_DUPLICATE_LIB_OK", value=value, effect="", verdict=verdict)
 
@@ -87,7 +87,7 @@ def test_a_protobuf_clash_blocks_where_transformers_meets_it_by_itself():
     assert invitation("abseil-mutex", conflicts=(clash,)).severity == "warning"
 
 
-def test_an_openmp_conflict_is_no_protobuf_clash():
+def test_openmp_conflict_is_not_a_protobuf_clash():
     assert invitation("abseil-mutex", conflicts=(openmp("torch 2.8.0", "faiss-cpu 1.12.0"),)) is None
 
 
@@ -107,7 +107,7 @@ def test_a_torchvision_of_another_torch_is_seen():
     assert "0.29" in invited.seen
 
 
-def test_a_torch_whose_files_and_record_disagree_is_told():
+def test_torch_with_mismatched_record_is_reported():
     def mixed(version: str) -> Invited | None:
         torch = TorchBuild(version=version)
         return invitation("native-lib-missing", distributions={"torch": "2.8.0"}, torch=torch)
@@ -125,7 +125,7 @@ def test_a_torch_whose_files_and_record_disagree_is_told():
         (Power(on_battery=True, low_power_mode=True), "warning"),
     ],
 )
-def test_a_mac_that_may_sleep_or_saves_power_is_told(power, severity):
+def test_sleeping_or_power_saving_mac_is_reported(power, severity):
     invited = invitation("machine-sleep", power=power)
     assert (invited.severity if invited else None) == severity
     assert ("Low Power Mode" in invited.seen if invited else False) == power.low_power_mode
@@ -171,7 +171,7 @@ def test_rosetta_old_processors_little_memory_and_few_files_are_seen():
     assert invitation("too-many-open-files", open_file_limit=65536) is None
 
 
-def test_a_cpu_plan_beside_a_gpu_is_told():
+def test_cpu_plan_with_a_gpu_is_reported():
     gpus = (Gpu(name="Apple M2", kind="mps"),)
     distributions = {"torch": "2.13.0"}
     invited = invitation("slow-cpu-training", Plan(device="cpu"), gpus=gpus, distributions=distributions)

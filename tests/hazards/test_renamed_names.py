@@ -27,7 +27,7 @@ from holdfast.supervisor.diagnose import diagnose
         ),
     ],
 )
-def test_the_proof_names_what_stands_in_its_place(line, instead):
+def test_explanation_names_the_replacement(line, instead):
     diagnosis = diagnose(read_evidence(line))
     assert diagnosis.slug == "version-api-rename"
     assert instead in diagnosis.because[0].text
@@ -47,7 +47,7 @@ def test_every_row_says_where_it_was_read():
     assert all(row.source and row.since and row.library for row in RENAMED)
 
 
-def test_a_pair_that_cannot_work_together_is_told_beforehand():
+def test_incompatible_pair_is_reported_before_the_run():
     invited = invited_by(MachineFacts(distributions={"transformers": "5.3.0", "trl": "0.9.6"}), Plan())
     assert invited is not None
     assert "trl 0.9.6" in invited.seen

@@ -135,7 +135,7 @@ torch.nn.functional.linear = wrong
     ],
     ids=["attention-sees-the-future", "weights-stay-frozen", "transposed-weight-misread"],
 )
-def test_a_device_that_computes_wrongly_is_told(patch, word):
+def test_wrong_device_results_are_reported(patch, word):
     child = Path(trials.__file__).with_name("device_trial.py")
     code = f"""
 import runpy, sys, torch

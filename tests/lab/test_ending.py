@@ -81,7 +81,7 @@ def nothing_is_left(attempt: Path, child: Child) -> bool:
     return not [member for member in find_members(attempt, child.identity) if not member.is_gone]
 
 
-def test_one_that_listens_ends_by_itself(tmp_path):
+def test_responsive_process_ends_by_itself(tmp_path):
     child = start(tmp_path / "01", POLITE)
     ended = end_tree(tmp_path / "01", child)
     assert child.poll() == 0
@@ -107,7 +107,7 @@ def test_a_stopped_one_is_woken_and_may_still_save(tmp_path):
     assert "saved" in output(tmp_path / "01")
 
 
-def test_a_stopped_one_that_ignores_the_request_is_killed(tmp_path):
+def test_process_ignoring_the_request_is_killed(tmp_path):
     child = start(tmp_path / "01", DEAF)
     os.kill(child.pid, signal.SIGSTOP)
     end_tree(tmp_path / "01", child, grace_seconds=0.3)
@@ -252,7 +252,7 @@ time.sleep(300)
     assert not any(file.exists() for file in files)
 
 
-def test_a_frozen_control_group_is_said_to_hold_the_process(tmp_path):
+def test_frozen_cgroup_is_reported(tmp_path):
     group = Path(f"/sys/fs/cgroup/freezer/holdfast-lab-{os.getpid()}")
     try:
         group.mkdir()

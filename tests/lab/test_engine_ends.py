@@ -173,7 +173,7 @@ def test_unwritable_model_is_reported_and_written_later(parts, tmp_path):
     assert named(again, StepDone) == []
 
 
-def test_an_attempt_on_a_full_disk_is_refused_in_words(parts, tmp_path, small_run):
+def test_attempt_on_full_disk_is_a_clear_error(parts, tmp_path, small_run):
     attempt = tiny_attempt(small_run, *parts)
     fill(small_run / "balloon")
     code, errors = finish(attempt)
@@ -207,7 +207,7 @@ def test_the_exported_weights_are_those_that_were_asked_for(parts, tmp_path, kee
     assert json.loads((model_folder(tmp_path / "run") / "calibration.json").read_text())["temperature"] > 0
 
 
-def test_a_run_does_not_go_on_with_other_settings(parts, tmp_path):
+def test_run_does_not_resume_with_other_settings(parts, tmp_path):
     first = tiny_attempt(tmp_path / "run", *parts, save_seconds=0)
     process = start(first)
     wait_for(first, CheckpointSaved)

@@ -201,7 +201,7 @@ def test_ranks_end_with_their_launcher_and_save_before(parts, tmp_path):
 
 
 @full
-def test_a_loss_that_is_no_number_is_told_once(parts, tmp_path):
+def test_nan_loss_is_reported_once(parts, tmp_path):
     attempt = attempt_for(parts, tmp_path / "run", lr=1e30, warmup_ratio=0.0, max_grad_norm=0.0)
     assert start(attempt, 2).wait(300) != 0
     (told,) = events(attempt, BadNumbersFound)

@@ -300,7 +300,7 @@ time.sleep(300)
         end_tree(folder, child, 0)
 
 
-def test_an_unknown_end_says_what_was_ruled_out(tmp_path):
+def test_unknown_cause_lists_ruled_out_causes(tmp_path):
     outcome, diagnosis = attempt(tmp_path / "01", sys.executable, "-c", "import sys; sys.exit(7)")
     assert diagnosis.slug == "unknown"
     assert "the cause is unknown" in outcome.sentence

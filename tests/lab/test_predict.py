@@ -146,7 +146,7 @@ def test_the_asking_process_never_imports_torch(one_label):
 
 
 @pytest.mark.full
-def test_what_is_wrong_is_named(one_label, tmp_path):
+def test_error_is_named(one_label, tmp_path):
     missing = ask(one_label, tmp_path / "none.csv")
     assert missing.returncode == 2
     assert "none.csv" in missing.stderr

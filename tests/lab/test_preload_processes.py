@@ -30,7 +30,7 @@ def test_unwritable_folder_does_not_fail_the_run(attempt):
     assert run_python("-c", "print(1)", HOLDFAST_ATTEMPT=attempt) == "1\n"
 
 
-def test_broken_settings_are_told_and_the_script_runs(tmp_path):
+def test_broken_settings_are_reported_and_script_runs(tmp_path):
     (tmp_path / "settings.json").write_text("{")
     assert run_python("-c", "print(1)", HOLDFAST_ATTEMPT=str(tmp_path)) == "1\n"
     assert "settings.json" in (tmp_path / "events.jsonl").read_text()

@@ -190,7 +190,7 @@ class TestCommand:
         assert (done.returncode, done.stderr) == (0, b"")
         assert json.loads(done.stdout)["rows"] == 100
 
-    def test_what_cannot_be_trained_ends_with_2_and_words(self, tmp_path):
+    def test_untrainable_data_exits_with_2(self, tmp_path):
         (tmp_path / "a.csv").write_text("text,label\n")
         done = self.run(str(tmp_path / "a.csv"))
         assert (done.returncode, done.stdout) == (2, b"")

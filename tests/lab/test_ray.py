@@ -79,7 +79,7 @@ def lead_elsewhere(run: Path) -> NoticeWriter:
     return notice
 
 
-def test_a_run_whose_machine_is_lost_goes_on_at_another(cluster, tmp_path, port):
+def test_run_of_lost_machine_continues_elsewhere(cluster, tmp_path, port):
     task = begin(tmp_path, port, pause="0.2")
     wait_until(lambda: has_stepped(tmp_path, 1, 15), "it did not begin")
     cluster.add_node(**MACHINE)

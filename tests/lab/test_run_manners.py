@@ -112,7 +112,7 @@ def test_command_that_kills_itself_immediately_is_given_up(tmp_path):
     assert (ended.reason.kind, ended.reason.attempts) == ("killed_at_start", 3)
 
 
-def test_what_a_finished_command_leaves_running_is_ended_and_said(tmp_path):
+def test_leftover_processes_are_ended_and_reported(tmp_path):
     ended = supervise(tmp_path / "run", "bash", "-c", "sleep 987 & echo done")
     assert ended.exit_code == 0
     assert "what it left running was ended: pid" in ended.output

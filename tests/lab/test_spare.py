@@ -124,7 +124,7 @@ def test_next_fallback_applies_to_the_current_plan(parts, spare, tmp_path):
     assert finish(child) == 0
 
 
-def test_one_that_died_while_it_waited_is_not_missed(parts, spare, tmp_path):
+def test_dead_waiter_is_not_missed(parts, spare, tmp_path):
     attempt = tiny_attempt(tmp_path / "run", *parts, epochs=1)
     waiting = ready_pid(spare)
     os.kill(waiting, signal.SIGKILL)

@@ -7,7 +7,7 @@ SEEN = {"fault": "SIGKILL", "phase": "step", "task": "Trainer", "named": "proces
 SEEN |= {"noticed_after_seconds": None, "identical": True}
 
 
-def test_a_test_that_failed_before_it_told_has_a_line():
+def test_test_that_failed_early_has_a_row():
     (row,) = rows_of([("lab test", "test_it_ends[kill]")], passed=False)
     assert (row.fault, row.finished, row.passed) == ("it_ends[kill]", False, False)
     assert rows_of([], passed=False) == []

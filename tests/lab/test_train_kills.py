@@ -129,7 +129,7 @@ def test_a_kill_in_any_phase_ends_in_the_same_model(world, unbroken, tmp_path, p
 
 
 @pytest.mark.full
-def test_ctrl_c_saves_and_resume_goes_on(world, unbroken, tmp_path):
+def test_ctrl_c_saves_and_resume_continues(world, unbroken, tmp_path):
     run = tmp_path / "run"
     process = train(world, run, "--prove", "never")
     wait_until(lambda: steps_done(run) >= 20, process)

@@ -126,7 +126,7 @@ def test_a_model_that_cannot_be_had_is_a_wrong_request(model, tmp_path, manner, 
     assert words in found.stderr
 
 
-def test_train_says_so_before_it_reads_the_data(model, tmp_path):
+def test_train_reports_it_before_reading_data(model, tmp_path):
     (tmp_path / "x.csv").write_text("text,label\n" + "a b,c\nd e,f\n" * 20)
     with hub(model, "missing") as endpoint:
         found = get(
@@ -143,7 +143,7 @@ SHORT += "import sys; from holdfast.cli import main; main()"
 
 @pytest.mark.full
 @pytest.mark.parametrize("manner", ["silent", "stands still"])
-def test_a_hub_that_stands_still_is_noticed_and_said_plainly(model, tmp_path, manner):
+def test_stalled_hub_is_detected_and_reported(model, tmp_path, manner):
     with hub(model, manner) as endpoint:
         found = get(endpoint, tmp_path, "models", "get", "org/tiny", code=SHORT)
     assert found.returncode == 3, found.stderr

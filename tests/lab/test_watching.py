@@ -121,7 +121,7 @@ def test_silent_server_is_named_and_given_up(waiting):
 
 
 @pytest.mark.parametrize(("name", "what"), [("open_fifo", "fifo"), ("lock_file", "locked")])
-def test_what_is_waited_for_is_named_by_its_path(waiting, name, what):
+def test_awaited_file_is_named_by_path(waiting, name, what):
     scripts, made = waiting
     look = scripts[name].last
     assert look.is_hung
@@ -317,7 +317,7 @@ def test_dead_disk_is_named_with_the_kernel_function(tmp_path):
     assert not script.last.is_hung  # a disk has minutes
 
 
-def test_what_is_not_python_is_watched_too(tmp_path):
+def test_non_python_command_is_watched(tmp_path):
     folder = tmp_path / "attempt"
     script = start(folder, "open_fifo", command=("sh", "-c", "mkfifo never; sleep 1; cat never | sort"))
     look_for(script, 8)

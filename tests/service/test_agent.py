@@ -249,7 +249,7 @@ def test_who_lost_the_claim_writes_nothing(stage):
     assert not TrainedModel.objects.exists()
 
 
-def test_a_run_that_the_watchdog_stopped_goes_on(stage):
+def test_run_stopped_by_the_watchdog_continues(stage):
     def pulled(agent):
         agent._watchdog.has_fired = True
         return stage.ends("stopped", 143)(agent)
@@ -263,7 +263,7 @@ def test_a_run_that_the_watchdog_stopped_goes_on(stage):
     assert stage.played == 2
 
 
-def test_a_run_that_somebody_else_holds_is_tried_again(stage):
+def test_run_held_by_another_is_retried(stage):
     stage.acts = [lambda agent: HELD_BY_OTHER] * 8 + [stage.ends("finished")]
     assert stage.run().state == "finished"
 

@@ -216,7 +216,7 @@ def test_the_model_comes_as_a_whole_zip_without_links(world, ada):
         assert packed.read("model.safetensors") == bytes(range(256)) * 8000
 
 
-def test_a_run_without_a_model_or_a_plan_says_so(world, ada):
+def test_run_without_model_or_plan_is_reported(world, ada):
     bare = Job.objects.create(owner=world.ada, name="new")
     for part in ("model", "plan", "report"):
         response = ada.get(f"/api/jobs/{bare.pk}/{part}")
@@ -311,7 +311,7 @@ def test_the_page_of_the_documents_asks_no_other_server(client):
 
 
 @pytest.mark.parametrize("part", ["attempts", "metrics", "log", "report"])
-def test_a_long_run_is_not_read_from_its_beginning_each_time(world, ada, monkeypatch, part):
+def test_long_run_is_read_incrementally(world, ada, monkeypatch, part):
     assert ada.get(f"/api/jobs/{world.job.pk}/{part}").status_code == 200
     monkeypatch.setattr(job_state, "RunReader", lambda run: pytest.fail(f"{run} is read from its beginning"))
     assert ada.get(f"/api/jobs/{world.job.pk}/{part}").status_code == 200

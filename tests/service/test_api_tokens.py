@@ -90,7 +90,7 @@ def test_the_command_line_prints_it_once(ada):
 
 
 @pytest.mark.usefixtures("served")
-def test_cleaning_up_by_hand_puts_lost_runs_back(ada):
+def test_manual_cleanup_requeues_lost_runs(ada):
     lost = Job.objects.create(owner=ada, name="lost", state="running", lease_until=timezone.now() - timedelta(hours=1))
     result = CliRunner().invoke(jobs, ["cleanup"])
     assert result.exit_code == 0, result.exception

@@ -90,13 +90,13 @@ def test_changes_need_a_form_of_ours(world):
 
 
 @pytest.mark.parametrize("page", ["datasets/9999999", "models/9999999", "hazards/no-such", "nowhere"])
-def test_what_is_not_there_is_said_in_the_design(world, as_person, page):
+def test_missing_features_are_documented(world, as_person, page):
     answer = as_person("ada").get(f"/{page}")
     assert answer.status_code == 404
     assert 'id="problem-404"' in answer.content.decode()
 
 
-def test_a_fault_of_ours_is_said_without_the_database(world, monkeypatch):
+def test_internal_error_hides_the_database(world, monkeypatch):
     from holdfast.service.pages.views import model_views as models
 
     client = Client(raise_request_exception=False)
@@ -212,7 +212,7 @@ def test_deleting_a_model_removes_its_files_and_keeps_the_record(world, as_perso
     assert [path.name for path in folder.iterdir() if path.name.startswith(".gone")] == []
 
 
-def test_a_model_that_a_run_goes_on_from_stays(world):
+def test_model_used_by_a_run_is_kept(world):
     Job.objects.create(owner=world.ada, name="more", state="queued", request={"from_run": world.job.pk})
     with pytest.raises(RequestError, match="goes on from"):
         registry.remove(world.model)
@@ -242,7 +242,7 @@ def test_trying_a_model_shows_probabilities_answers_passages_or_words(world, as_
     assert EVIL not in shown
 
 
-def test_what_is_tried_is_bounded(tmp_path):
+def test_candidates_are_bounded(tmp_path):
     for text in ("", "  ", "x" * (model_pool.LONGEST_TEXT + 1)):
         with pytest.raises(RequestError):
             model_pool.ask(tmp_path, text)
@@ -267,7 +267,7 @@ def test_one_row_takes_few_queries(world, as_person, place, django_assert_max_nu
         ada.get(f"/{place}s/{getattr(world, place).pk}")
 
 
-def test_a_machine_tells_its_findings_and_hides_others_jobs(world, as_person):
+def test_machine_shows_findings_and_hides_foreign_jobs(world, as_person):
     finding = {"slug": "openmp-duplicate", "severity": "blocker", "title": "two copies", "seen": "libomp twice"}
     Worker.objects.update(checkup={"findings": [finding], "facts": {"chip": "M2"}}, checked=timezone.now())
     Job.objects.filter(pk=world.job.pk).update(state="running")
@@ -311,7 +311,7 @@ def test_the_survey_is_followed_until_it_is_done(world, as_person):
     assert json.loads(job.read_text())["limits"]["rows"] == 5_000_000
 
 
-def test_what_is_shared_names_nothing_that_is_not(world, as_person):
+def test_shared_names_are_consistent(world, as_person):
     private = Job.objects.create(owner=world.ada, name="a quiet plan", dataset=world.dataset, state="finished")
     twin = Dataset.objects.create(
         owner=world.ada, name="a quiet copy", file_name="b.csv", state="ready", sha256="a" * 64

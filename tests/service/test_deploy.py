@@ -37,7 +37,7 @@ def test_compose_variables_are_documented(services):
     assert [name for name in given if f"`{name}`" not in known] == []
 
 
-def test_what_the_containers_are_told_to_start_is_there(services):
+def test_container_commands_exist(services):
     for service in services.values():
         words = str(service.get("command", "")).split()
         for at, word in enumerate(words[:-1]):

@@ -88,7 +88,7 @@ def test_job_of_dead_agent_waits_for_its_supervisor(started, worker, monkeypatch
     assert Job.objects.get(pk=job.pk).claims == 2
 
 
-def test_a_keeper_that_has_written_its_end_is_forgotten(started, worker):
+def test_finished_agent_is_forgotten(started, worker):
     (job,) = queue(1)
     dispatcher = Dispatcher(worker)
     dispatcher.tick()

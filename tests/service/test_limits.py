@@ -90,7 +90,7 @@ def test_a_household_with_many_ipv6_addresses_counts_as_one():
     assert limits.address_of(requests[0]) == limits.address_of(requests[1]) == "2001:db8:1:2::/64"
 
 
-def test_what_is_over_is_forgotten(ada):
+def test_finished_run_is_forgotten(ada):
     tries("ada", "wrong")
     LoginFailure.objects.update(at=timezone.now() - timedelta(seconds=limits.WINDOW_SECONDS + 1))
     assert limits.forget_old() == 3  # by name and address, by name, by address

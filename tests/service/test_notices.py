@@ -262,7 +262,7 @@ def test_the_connection_goes_to_the_address_that_was_looked_at(ada, job, ear, lo
     assert ear.heard[0][1]["Host"] == f"holdfast.invalid:{port}"
 
 
-def test_an_e_mail_says_what_happened_in_plain_words(ada, job, mailoutbox):
+def test_e_mail_describes_the_event(ada, job, mailoutbox):
     make_hook(ada, "email", "ada@example.org")
     file_notices(job, "finished")
     assert send_due() == 1
@@ -283,7 +283,7 @@ def test_a_mail_server_that_is_not_there_is_tried_again(ada, job, settings):
 @pytest.mark.parametrize(
     "target", ["", "ada", "ada@example.org\nBcc: all@example.org", "ada@example.org, bob@example.org"]
 )
-def test_what_is_no_e_mail_address_is_refused(ada, target):
+def test_invalid_e_mail_address_is_refused(ada, target):
     with pytest.raises(RequestError):
         make_hook(ada, "email", target)
     assert not Hook.objects.exists()

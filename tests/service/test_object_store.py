@@ -180,7 +180,7 @@ def test_local_full_disk_is_not_a_store_error(tmp_path, folder, monkeypatch):
     assert not isinstance(caught.value, StoreError)
 
 
-def test_what_a_store_says_is_told_without_its_password(tmp_path):
+def test_store_error_hides_the_password(tmp_path):
     store = ObjectStore(f"file://{tmp_path}/a:hushhush@b")
     with pytest.raises(StoreError) as caught, store.explained():
         raise OSError("530 hushhush is wrong")

@@ -20,7 +20,7 @@ from tests.service.replicas import checkpoint, finish, hold, send_all, until
 pytestmark = pytest.mark.django_db
 
 
-def test_a_run_that_goes_on_from_another_brings_its_model(job, store, at, ada, data):
+def test_run_from_another_run_downloads_its_model(job, store, at, ada, data):
     finish(job)
     write_artifact(model_folder(job.folder), "config.json", {"architectures": ["BertForSequenceClassification"]})
     send_all(store, job)
@@ -60,7 +60,7 @@ def test_store_outage_does_not_delay_the_run(job, store, tmp_path):
     assert not list(this_home().agents.glob("*.unsent"))
 
 
-def test_what_is_unsent_is_not_sent_over_newer_work(job, store, at):
+def test_pending_upload_does_not_overwrite_newer_work(job, store, at):
     checkpoint(job, 3)
     Replicator(store, job, job.folder, print).close()
     at("two")
@@ -87,7 +87,7 @@ def test_one_thing_that_cannot_be_sent_holds_up_no_other(job, store, at, data, t
     assert not list(this_home().agents.glob("*.unsent"))
 
 
-def test_a_mark_that_a_later_keeper_wrote_stays(job, store, monkeypatch):
+def test_mark_of_a_later_agent_stays(job, store, monkeypatch):
     checkpoint(job, 3)
     Replicator(store, job, job.folder, print).close()
     send = unsent.send
@@ -102,7 +102,7 @@ def test_a_mark_that_a_later_keeper_wrote_stays(job, store, monkeypatch):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_is_deleted_here_goes_from_the_store_too(job, store, ada, data):
+def test_deletion_also_removes_from_the_store(job, store, ada, data):
     checkpoint(job, 3)
     finish(job)
     send_all(store, job)

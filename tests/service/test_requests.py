@@ -68,11 +68,11 @@ def test_all_problems_are_reported_at_once():
     "value", [math.inf, -math.inf, math.nan, 10**400, "inf", True, {}, [], [1], "x" * 5000, "1" * 5000]
 )
 @pytest.mark.parametrize("name", ["eval_steps", "min_score", "max_steps", "lr"])
-def test_a_number_that_is_none_is_refused_and_nothing_breaks(name, value):
+def test_invalid_number_is_refused(name, value):
     assert set(refused({name: value})) == {name}
 
 
-def test_a_nul_is_refused_wherever_it_stands():
+def test_nul_byte_is_refused_everywhere():
     assert set(refused({"text_column": ["a\0b"], "label_column": "a\0b"})) == {"text_column", "label_column"}
 
 

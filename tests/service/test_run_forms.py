@@ -162,6 +162,6 @@ def test_chosen_rows_of_the_list_can_be_compared(home, ada, page):
     assert 'id="too-few"' not in shown
 
 
-def test_a_number_too_large_for_a_row_is_no_error(home, ada, page):
+def test_number_too_large_for_a_row_is_handled(home, ada, page):
     assert page.get("/runs/99999999999999999999999").status_code == 404
     assert page.get("/runs/new?from=99999999999999999999999&dataset=x").status_code == 200

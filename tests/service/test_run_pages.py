@@ -56,7 +56,7 @@ def test_badge_and_headline_show_the_state_of_the_run(home, ada, page):
     assert badge_and_headline(page, job)[0] == state_text(read_job(job)), "between two attempts"
 
 
-def test_a_silent_machine_is_shown_with_the_time_of_its_last_report(home, ada, page):
+def test_silent_machine_shows_its_last_report(home, ada, page):
     heard = timezone.now() - timedelta(seconds=40)
     lease = heard + timedelta(seconds=settings.LEASE_SECONDS)
     job = make_job(ada, "running", phase="step", lease_until=lease)
@@ -92,7 +92,7 @@ def test_comparison_shows_how_far_each_run_came(home, ada, page):
     assert 'id="times-title"' not in alone
 
 
-def test_the_result_of_a_click_and_a_lost_server_are_shown_at_the_top(home, ada, page):
+def test_click_results_and_lost_server_show_at_top(home, ada, page):
     job = make_job(ada, "planned", goal="plan")
     shown = page.post(f"/runs/{job.pk}/start", follow=True).content.decode()
     assert 'role="status" data-flash><p>' in shown  # live.js takes it away

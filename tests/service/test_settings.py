@@ -44,7 +44,7 @@ def test_strangers_cannot_fill_the_log(written):
 
 
 @pytest.mark.django_db
-def test_a_name_that_is_not_ours_is_refused_in_words(settings):
+def test_foreign_host_name_is_refused_with_a_reason(settings):
     settings.ALLOWED_HOSTS = list(hosts_of("0.0.0.0", ["train.example.org"]))
     assert Client().get("/login", headers={"Host": "train.example.org"}).status_code == 200
     assert Client().get("/login", headers={"Host": f"{socket.gethostname()}:8420"}).status_code == 200
@@ -139,7 +139,7 @@ def test_service_starter_becomes_admin_if_none_is_left(django_user_model):
     assert use_link(link) is None
 
 
-def test_a_home_that_cannot_be_made_is_said_in_words(tmp_path):
+def test_uncreatable_home_is_a_clear_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(MachineError) as refused:
         Home(tmp_path / "file").secret_key()

@@ -205,7 +205,7 @@ def test_a_model_is_asked_twice_dies_and_is_asked_again(tiny_run):
     assert json.dumps(first)
 
 
-def test_a_model_that_cannot_be_loaded_says_so(tiny_run):
+def test_unloadable_model_is_reported(tiny_run):
     from holdfast.runs.model_server import open_model_server
 
     (tiny_run / "model" / "model.safetensors").write_bytes(b"not a model")

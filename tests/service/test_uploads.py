@@ -47,7 +47,7 @@ def test_an_upload_is_kept_surveyed_and_shown(ada):
     assert left_over() == []
 
 
-def test_no_path_of_the_server_is_told(ada):
+def test_server_paths_are_hidden(ada):
     for content in (ROWS, "", "\x89PNG\r\n", "a,b\n1,2\n", '{"a": '):
         try:
             found = send(ada, content)
@@ -97,7 +97,7 @@ def test_too_large_file_is_refused_without_leftovers(ada, settings):
     assert not Dataset.objects.exists()
 
 
-def test_a_full_disk_is_said_before_the_first_byte(ada, monkeypatch):
+def test_full_disk_is_reported_before_writing(ada, monkeypatch):
     usage = shutil.disk_usage("/")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=5000))
     with pytest.raises(HoldfastError, match="not enough room"):
@@ -126,7 +126,7 @@ def test_an_empty_file_is_refused(ada):
         ("a.xlsx", b"PK\x03\x04" + bytes(100), "damaged"),
     ],
 )
-def test_what_is_no_dataset_is_named_for_what_it_is(ada, name, content, words):
+def test_non_dataset_is_named(ada, name, content, words):
     found = send(ada, content, name)
     assert found.state == "refused"
     assert words in found.problem["what"]
@@ -148,7 +148,7 @@ def bomb_zip(names):
         ("bomb.npz", bomb_zip(["queries.npy", "passages.npy"])),
     ],
 )
-def test_a_bomb_is_refused_by_what_it_unfolds_to(ada, settings, name, content):
+def test_zip_bomb_is_refused_by_its_unpacked_size(ada, settings, name, content):
     settings.UNPACKED_BYTES = 2_000_000
     assert len(content) < 200_000
     found = send(ada, content, name)
@@ -237,7 +237,7 @@ def test_a_result_for_other_choices_is_not_taken(ada, monkeypatch):
     assert Dataset.objects.get(pk=waiting.pk).state == "surveying"
 
 
-def test_a_file_that_vanished_is_said(ada, monkeypatch):
+def test_vanished_file_is_reported(ada, monkeypatch):
     monkeypatch.setattr(datasets, "begin", lambda folder, key: Lost())
     found = uploads.receive(ada, SimpleUploadedFile("a.csv", ROWS.encode()))
     shutil.rmtree(found.path.parent)
@@ -289,7 +289,7 @@ def test_half_uploads_and_folders_without_a_row_are_swept(ada):
     living.discard()
 
 
-def test_a_team_must_be_ones_own(ada):
+def test_team_must_be_the_users_own(ada):
     with pytest.raises(RequestError, match="team"):
         send(ada, ROWS, team=Group.objects.create(name="others"))
     assert left_over() == []

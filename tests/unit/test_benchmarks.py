@@ -30,7 +30,7 @@ def names_in(file: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", sorted(PERF.glob("*.py")), ids=lambda path: path.stem)
-def test_what_a_benchmark_imports_is_there(path):
+def test_benchmark_imports_exist(path):
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.ImportFrom) or not node.module:
             continue

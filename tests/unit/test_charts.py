@@ -51,7 +51,7 @@ def test_logarithmic_axis_spaces_powers_of_ten_equally():
     assert middle == pytest.approx(((left + right) / 2, (bottom + top) / 2), abs=0.2)
 
 
-def test_growth_is_drawn_beside_a_straight_proportion():
+def test_growth_chart_shows_proportional_line():
     costs = ((1_000, 2.0), (1_000_000, 200.0))
     figures = (("seconds", 1.0), ("MB at the peak", 50.0), ("MB in the preparing process", 20.0))
     name = "growth classify csv"

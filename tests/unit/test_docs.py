@@ -95,7 +95,7 @@ def test_the_numbers_are_what_the_ledger_gives():
     assert set(CHARTS.glob("*.svg")) == set(wanted) - {PAGE}
 
 
-def test_a_group_without_figures_says_so():
+def test_group_without_figures_is_marked():
     text = files_of([])[PAGE]
     assert "Not measured yet: accuracy on real failures" in text
     assert "charts/" not in text

@@ -61,7 +61,7 @@ def test_a_misspelt_hazard_gets_a_guess():
 
 
 @pytest.mark.parametrize("what", ["missing.log", "."])
-def test_what_is_no_log_is_refused_with_a_remedy(what):
+def test_non_log_is_refused_with_advice(what):
     found = run(what)
     assert isinstance(found.exception, RequestError)
     assert found.exception.exit_code == 2
@@ -91,7 +91,7 @@ def test_a_log_may_have_backspaces_and_holes():
     assert "[?]" in said.output
 
 
-def test_an_exit_that_is_none_is_refused():
+def test_invalid_exit_is_refused():
     found = run("-", "--exit", "banana")
     assert isinstance(found.exception, RequestError)
 

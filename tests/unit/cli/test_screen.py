@@ -89,7 +89,7 @@ def test_a_full_disk_is_reported_once_per_checkpoint(view, tmp_path, capsys):
     assert capsys.readouterr().out.count("disk full; last checkpoint: step 20") == 1
 
 
-def test_what_is_quick_is_not_shown(clock, capsys):
+def test_quick_work_is_not_shown(clock, capsys):
     shown = Screen()
     for _ in range(3):
         shown.working("reading", 1, 2)

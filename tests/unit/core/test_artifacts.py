@@ -34,7 +34,7 @@ def test_two_writers_of_one_artifact_never_leave_half_of_it(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
 
 
-def test_a_failed_write_leaves_what_was_there(tmp_path):
+def test_failed_write_keeps_the_old_file(tmp_path):
     write_artifact(tmp_path, "plan.json", {"a": 1})
     with pytest.raises(TypeError):
         write_artifact(tmp_path, "plan.json", {"a": object()})
@@ -68,7 +68,7 @@ def _full(*args: object) -> int:
     raise OSError(28, "No space left on device")
 
 
-def test_a_file_of_events_is_let_go_with_its_writer(tmp_path):
+def test_event_file_is_closed_with_its_writer(tmp_path):
     before = len(list(Path("/dev/fd").iterdir()))
     for _ in range(3):
         Events(tmp_path / "events.jsonl").write("step", step=1)

@@ -16,7 +16,7 @@ def test_a_reader_sees_the_last_beat(tmp_path):
     assert (beat.phase, beat.step, beat.steps, beat.count) == ("step", 8, 90, 2)
 
 
-def test_a_beat_that_is_half_written_for_good_is_none(tmp_path):
+def test_permanently_half_written_heartbeat_is_ignored(tmp_path):
     BeatWriter(tmp_path / "beat").enter("step", 7, 90)
     with (tmp_path / "beat").open("rb+") as page:
         page.write(struct.pack("<Q", 3))

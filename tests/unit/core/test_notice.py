@@ -26,7 +26,7 @@ def test_a_writer_that_is_started_again_counts_on(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "3\n", '3\n{"a": 1}\n', '3\n{"a": 1}\n2\n', "3\n[]\n3\n", '3\n{"a": \n3\n'])
-def test_half_of_a_notice_is_none(tmp_path, content):
+def test_half_a_notice_is_ignored(tmp_path, content):
     (tmp_path / "notice").write_text(content)
     assert read_notice(tmp_path / "notice") is None
 

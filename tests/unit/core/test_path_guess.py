@@ -43,11 +43,11 @@ def test_only_a_name_that_is_truly_close_is_proposed(tmp_path, missing, meant):
     assert did_you_mean(tmp_path / missing) == ((f"did you mean {tmp_path / meant}?",) if meant else ())
 
 
-def test_where_there_is_no_folder_there_is_no_guess(tmp_path):
+def test_missing_folder_gets_no_suggestion(tmp_path):
     assert did_you_mean(tmp_path / "nowhere" / "train.csv") == ()
 
 
-def test_only_what_is_wanted_is_proposed(tmp_path):
+def test_only_requested_candidates_are_proposed(tmp_path):
     (tmp_path / "train.py").touch()
     (tmp_path / "train-1").mkdir()
     assert did_you_mean(tmp_path / "train", Path.is_dir) == (f"did you mean {tmp_path / 'train-1'}?",)

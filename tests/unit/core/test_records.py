@@ -90,7 +90,7 @@ def test_a_field_of_a_newer_version_is_ignored(tmp_path, record):
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", '{"task": 3}', '{"task": "classify"}'])
-def test_a_missing_or_damaged_file_is_none(tmp_path, content):
+def test_missing_or_damaged_file_is_ignored(tmp_path, content):
     if content is not None:
         (tmp_path / PLAN).write_text(content)
     assert read_record(tmp_path, RunPlan) is None
@@ -137,6 +137,6 @@ def test_every_setting_of_a_request_survives(tmp_path):
     assert read_request(tmp_path) == request
 
 
-def test_an_outcome_of_another_version_without_its_number_is_none(tmp_path):
+def test_outcome_without_version_is_ignored(tmp_path):
     write_artifact(tmp_path, OUTCOME, {"outcome": "died"})
     assert read_record(tmp_path, Outcome) is None

@@ -53,7 +53,7 @@ def test_versions_compare_by_their_release_numbers(version, numbers):
     assert release(version) == numbers
 
 
-def test_facts_answer_what_is_installed_and_how_old():
+def test_facts_have_installed_versions():
     facts = MachineFacts(distributions={"torch": "2.8.0"})
     assert facts.has_below("torch", "2.9")
     assert facts.has_at_least("torch", "2.8")

@@ -191,7 +191,7 @@ class TestTowers:
             assert corpus[passage] == passages[(queries.index(asked[query]) + 1) % 60]
         assert not has_array(out, "corpus.groups")
 
-    def test_near_misses_from_a_file_of_their_own(self, write, bert_folder, tmp_path):
+    def test_hard_negatives_from_a_separate_file(self, write, bert_folder, tmp_path):
         queries, passages = sentences(60), sentences(60, seed=1)
         near = write("near.jsonl", [{"query": query, "negatives": ["quite new film"]} for query in queries])
         rows = [{"query": query, "positive": passage} for query, passage in zip(queries, passages, strict=True)]
@@ -201,7 +201,7 @@ class TestTowers:
         assert set(negatives[:, 1]) == {60}
         assert "near-misses" in done.manifest.choices
 
-    def test_near_misses_outside_the_data_are_refused(self, write, bert_folder, tmp_path):
+    def test_hard_negatives_outside_the_data_are_refused(self, write, bert_folder, tmp_path):
         near = write("near.jsonl", [{"query": "never asked", "negatives": ["film"]}])
         rows = [{"query": query, "positive": query + " film"} for query in sentences(60)]
         with pytest.raises(RequestError, match=r"near\.jsonl"):

@@ -172,7 +172,7 @@ class TestFormats:
         assert refused.value.slug == "disk-full"
         assert " free of " in refused.value.seen
 
-    def test_excel_takes_the_first_sheet_with_rows_and_says_so(self, tmp_path):
+    def test_excel_uses_the_first_sheet_with_rows_visibly(self, tmp_path):
         pytest.importorskip("polars")
         pytest.importorskip("fastexcel")
         path = make_xlsx(
@@ -221,7 +221,7 @@ class TestBadRows:
         assert [one.kind for one in bad.listed] == ["more-cells", "cells"]
         assert bad.listed[0].value == "'one, two, three,pos'"
 
-    def test_empty_cells_at_the_end_are_no_fault(self, write):
+    def test_trailing_empty_cells_are_allowed(self, write):
         _, rows, bad = read(write("a.csv", "text,label\none two,pos,,\nthree,neg,\n"))
         assert len(rows) == 2
         assert not bad.count

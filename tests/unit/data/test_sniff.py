@@ -59,11 +59,11 @@ def test_excels_hint_names_the_delimiter():
         ("phrase,verdict\ngood film,positive\nbad film,negative\n", True),
     ],
 )
-def test_a_header_is_told_from_a_row(text, has_header):
+def test_header_is_distinguished_from_a_row(text, has_header):
     assert sniffed(text)[1] is has_header
 
 
-def test_what_is_asked_for_is_taken():
+def test_requested_choice_is_used():
     assert sniffed("a;b,c\nd;e,f\n", delimiter=",", header=False) == (",", False)
 
 

@@ -105,7 +105,7 @@ class TestFacts:
         ]
         assert facts_of(write("a.csv", rows)).lengths["text"].unit == "characters"
 
-    def test_the_same_content_has_the_same_fingerprint_wherever_it_lies(self, write):
+    def test_same_content_has_same_fingerprint_anywhere(self, write):
         assert (
             facts_of(write("a.csv", labelled(30))).fingerprint == facts_of(write("b/c.csv", labelled(30))).fingerprint
         )

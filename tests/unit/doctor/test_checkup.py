@@ -79,7 +79,7 @@ def test_warnings_leave_a_machine_healthy():
     assert check(MachineFacts(), hazards=()).findings == ()
 
 
-def test_a_trial_that_agrees_is_no_finding():
+def test_matching_trial_is_not_a_finding():
     assert check(MachineFacts(trials=(trial("cpu", "agrees"),)), hazards=()).findings == ()
 
 
@@ -98,7 +98,7 @@ def test_a_hang_also_offers_more_time():
     assert finding.remedies[0].command == "holdfast doctor --device-timeout 300"
 
 
-def test_crash_of_a_trial_is_named_by_its_signal_and_error():
+def test_trial_crash_is_named_by_signal_and_error():
     aborted = DeviceTrial(
         device="cpu",
         outcome="crash",
@@ -139,7 +139,7 @@ def test_variable_named_by_a_hazard_is_reported_once():
     assert slugs(check(facts, hazards=(hazard("a-b", says("it is set", variables=("BAD",))),))) == ["a-b"]
 
 
-def test_pairs_of_packages_stand_in_the_place_of_a_summary():
+def test_package_pairs_replace_the_summary():
     summary = hazard("openmp-duplicate", says("two pairs", "blocker"))
     pairs = [Finding(slug="openmp-duplicate", severity="warning", seen=text) for text in ("one", "two")]
     checkup = check(MachineFacts(), hazards=(summary,), native=pairs)

@@ -138,7 +138,7 @@ def test_verbose_lists_facts_with_their_sources():
     assert show_fact("gpu_processes", held) == "python (pid 7, ann, 1.0 GB)"
 
 
-def test_a_gpu_that_the_user_hides_says_so():
+def test_hidden_gpu_is_reported():
     hides = Variable(name="CUDA_VISIBLE_DEVICES", value="", effect="hides every NVIDIA GPU from torch")
     text = "\n".join(lines_of(replace(DRIVER, variables=(hides,))))
     assert "13.0, hidden from torch by CUDA_VISIBLE_DEVICES" in text

@@ -72,7 +72,7 @@ def test_samples_are_what_the_model_itself_generates(parts, tmp_path):
     assert samples[0]["wanted"] == tokenizer.decode(text[asked:], skip_special_tokens=True)
 
 
-def test_the_samples_of_plain_text_go_on_from_its_opening(parts, tmp_path):
+def test_plain_text_samples_continue_the_opening(parts, tmp_path):
     learn = open_array(parts[1], "validation.learn")
     np.save(parts[1] / "validation.learn.npy", np.ones_like(learn))
     sample = load_task(settings_for("causal", *parts, tmp_path, options={"samples": 1})).samples()[0]

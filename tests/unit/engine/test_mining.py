@@ -27,7 +27,7 @@ def test_only_ranks_of_the_window_are_taken():
     assert sorted(mined(first_rank=0, last_rank=3, negatives=3)) == [1, 2, 3]
 
 
-def test_what_scores_too_near_the_answer_is_left_out():
+def test_passages_too_close_to_the_answer_are_skipped():
     # The answer scores 0.6; with a margin of a third, only 0.4 and below may be near-misses.
     assert sorted(mined(answer=4, hidden=(4,), margin=1 / 3 - 1e-6, last_rank=10, negatives=4)) == [6, 7, 8, 9]
 

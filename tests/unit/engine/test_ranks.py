@@ -121,7 +121,7 @@ def test_shares_of_ranks_are_about_equal():
 
 @pytest.mark.parametrize("in_lockstep", [False, True])
 @pytest.mark.parametrize(("works", "size"), [(7, 3), (2, 3), (6, 2), (1, 4)])
-def test_work_that_is_dealt_counts_once(works, size, in_lockstep):
+def test_distributed_work_counts_once(works, size, in_lockstep):
     dealt = together(size, lambda ranks: list(ranks.own_share(list(range(works)))), in_lockstep=in_lockstep)
     assert sorted(work for own in dealt for work, counts in own if counts) == list(range(works))
     assert min(map(len, dealt)) >= 1
@@ -196,7 +196,7 @@ def test_all_ranks_load_what_the_first_finds_whole(tmp_path):
     ]
 
 
-def test_torchrun_says_where_a_process_stands():
+def test_torchrun_sets_the_rank():
     assert read_rank_info({}) is None
     assert read_rank_info({"RANK": "0", "WORLD_SIZE": "2"}) is None  # of a job that we are no part of
     assert read_rank_info(TORCHRUN | {"WORLD_SIZE": "1", "RANK": "0"}) is None

@@ -24,7 +24,7 @@ def test_passages_of_the_answers_article_are_hidden_where_asked():
     assert judged(GROUPS).hidden(3).tolist() == [1, 4, 5]  # and the query's own text
 
 
-def test_no_article_is_no_article_in_common():
+def test_missing_articles_are_not_equal():
     groups = np.full(6, -1)
     assert judged(groups).hidden(1).tolist() == [1]
 

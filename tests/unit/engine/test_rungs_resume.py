@@ -42,7 +42,7 @@ def train(attempt: Path, kind: type[EventLog] = EventLog) -> int:
 
 
 @pytest.mark.parametrize("task", MAKERS)
-def test_a_run_goes_on_from_its_checkpoint_on_every_rung(task, tmp_path):
+def test_run_resumes_from_its_checkpoint_on_every_fallback(task, tmp_path):
     make_model, make_prepared = MAKERS[task]
     parts = make_model(tmp_path / "model"), make_prepared(tmp_path / "prepared")
     asked = {"task": task, **ASKED}

@@ -21,7 +21,7 @@ def mac_with(torch: str, **more: object) -> MachineFacts:
     return MachineFacts(**{**ON_A_MAC, "distributions": {"torch": torch}, **more})
 
 
-def test_torch_2_8_on_a_mac_blocks_and_another_torch_is_the_first_way_out():
+def test_torch_2_8_on_mac_blocks_and_suggests_another_torch():
     found = invited("mps-wrong-results", mac_with("2.8.0"))
     assert found
     assert found.severity == "blocker"
@@ -37,7 +37,7 @@ def test_torch_2_8_on_a_mac_blocks_and_another_torch_is_the_first_way_out():
     ],
     ids=["on the CPU", "on Linux", "with the fixes"],
 )
-def test_nothing_is_said_where_the_bug_cannot_bite(facts, plan):
+def test_irrelevant_bugs_are_not_reported(facts, plan):
     assert invited("mps-wrong-results", facts, plan) is None
 
 
@@ -74,7 +74,7 @@ def test_memory_limits_must_agree(variables, severity):
     assert (found.severity if found else None) == severity
 
 
-def test_equal_numbers_on_both_devices_are_no_finding():
+def test_equal_results_are_not_a_finding():
     log = "cpu loss 2.3101 at step 10\nmps loss 2.3099 at step 10\n"
     assert diagnose(read_evidence(log, "0")).slug == "unknown"
 
@@ -84,6 +84,6 @@ def test_losses_of_different_steps_are_not_compared():
     assert diagnose(read_evidence(log, "0")).slug == "unknown"
 
 
-def test_one_bad_step_that_recovers_is_no_nan_loss():
+def test_recovering_step_is_not_nan_loss():
     log = "\n".join(f"step {n} loss {value}" for n, value in enumerate(["2.1", "nan", "1.9", "1.7", "1.6"]))
     assert diagnose(read_evidence(log, "0")).slug == "unknown"

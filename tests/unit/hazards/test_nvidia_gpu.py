@@ -24,7 +24,7 @@ def invited(slug: str, plan: Plan | None = None, **facts):
     return hazard.invited_by(MachineFacts(**facts), plan or Plan())
 
 
-def test_a_cpu_build_beside_a_card_is_pointed_out():
+def test_cpu_build_with_a_card_is_reported():
     assert "without CUDA" in invited("torch-cpu-build", torch=torch_for(None), gpus=(H200,)).seen
     assert invited("torch-cpu-build", torch=torch_for("12.8"), gpus=(H200,)) is None
     assert invited("torch-cpu-build", torch=torch_for(None)) is None
@@ -105,7 +105,7 @@ def test_the_numbers_of_the_message_tell_whose_memory_it_is(tried, allocated, fr
     assert diagnose(read_evidence(message)).slug == slug
 
 
-def test_a_timeout_after_another_ranks_own_error_is_only_its_echo():
+def test_timeout_after_another_ranks_error_is_fallout():
     log = (
         "[rank1]: ValueError: not enough values to unpack (expected 2, got 1)\n"
         "[rank0]:[E ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL "

@@ -70,7 +70,7 @@ class TestErrors:
         text = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    run()\n' + last
         assert errors_of(text) == [last]
 
-    def test_source_in_a_traceback_is_no_error(self):
+    def test_traceback_source_is_not_an_error(self):
         text = (
             'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    raise ValueError("RuntimeError: not me")\n'
             '  File "b.py", line 2, in g\n    except KeyError: raise OSError("nor me")\n    ^^^^^^^^^^^^^\n'
@@ -87,7 +87,7 @@ class TestErrors:
         )
         assert errors_of(text) == ["ImportError: real", "MyOwn: real too"]
 
-    def test_a_message_goes_on_over_lines_until_something_else_begins(self):
+    def test_multi_line_message_is_read_completely(self):
         text = (
             "RuntimeError: Error(s) in loading state_dict for Net:\n\tMissing key(s): a\n\tsize mismatch for b\n"
             "  3%|▎ | 3/100 [00:01<00:02, 1.0it/s]\nwandb: Waiting for the process to finish\nordinary text\n"
@@ -102,14 +102,14 @@ class TestErrors:
             "This probably means",
         ]
 
-    def test_chained_exceptions_stand_in_order(self):
+    def test_chained_exceptions_are_in_order(self):
         text = (
             'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    x\nOSError: root\n\n'
             'The above exception was the direct cause of the following exception:\n\nTraceback (most recent call last):\n  File "b.py", line 1, in g\n    y\nValueError: second\n'
         )
         assert errors_of(text) == ["OSError: root", "ValueError: second"]
 
-    def test_a_loader_workers_own_error_is_seen_beside_the_callers(self):
+    def test_loader_worker_error_is_seen_with_the_callers(self):
         text = (
             'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    next(it)\n'
             "RuntimeError: Caught IndexError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
@@ -192,7 +192,7 @@ class TestErrors:
             'parser.add_argument("--on-error")',
         ],
     )
-    def test_what_only_mentions_an_error_is_none(self, line):
+    def test_mention_of_an_error_is_not_an_error(self, line):
         assert errors_of("starting\n" + line + "\ngoing on") == []
 
     def test_a_healthy_log_has_no_errors(self):
@@ -218,6 +218,6 @@ class TestErrors:
         "Exception AttributeError: \"'NoneType' object\" in <bound method X.__del__> ignored",
     ],
 )
-def test_an_exception_that_python_ignored_is_no_error(log):
+def test_ignored_exception_is_not_an_error(log):
     assert not read_evidence(log).errors
     assert read_evidence(f"{log}\n\nsaved\nKeyError: 'x'").errors.joined == "KeyError: 'x'"

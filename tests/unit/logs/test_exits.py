@@ -37,7 +37,7 @@ class TestEnd:
             ("no idea", ""),
         ],
     )
-    def test_every_form_of_an_exit_status_gets_the_same_words(self, status, words):
+    def test_exit_status_forms_have_one_description(self, status, words):
         assert exit_words(status) == words
 
     @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ class TestEnd:
             "There are some potential root causes. (1) The process is killed by SIGKILL (3) crashed due to SIGSEGV",
         ],
     )
-    def test_words_that_say_nothing_of_the_runs_end(self, line):
+    def test_output_without_information_on_the_end(self, line):
         assert not read_evidence("starting\n" + line).exit
 
     def test_what_the_caller_knows_comes_first(self):

@@ -112,7 +112,7 @@ class TestEncodings:
         text = "Start\nOSError: Das angegebene Modul wurde nicht gefunden: für\n"
         assert read(text.encode(encoding)).errors.joined.endswith("gefunden: für")
 
-    def test_bytes_that_are_no_text_do_not_matter(self):
+    def test_non_text_bytes_are_ignored(self):
         assert read(b"\xff\xfe\x00\x00\x80RuntimeError").stacks == ()
         assert read(b"RuntimeError: \x00bo\xffom").errors.joined == "RuntimeError: boÿom"
 

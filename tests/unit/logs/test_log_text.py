@@ -98,7 +98,7 @@ class TestVersions:
             "will be removed in version 4.45 of Transformers",
         ],
     )
-    def test_versions_that_are_only_spoken_of_are_left_out(self, line):
+    def test_merely_mentioned_versions_are_ignored(self, line):
         assert not read_evidence(line).versions
 
 

@@ -71,7 +71,7 @@ class TestPython:
         )
         assert functions(stack) == ["step", "main"]
 
-    def test_two_ranks_that_write_at_once_are_told_apart(self):
+    def test_concurrently_writing_ranks_are_distinguished(self):
         first, second = stacks_of(
             "[rank0]: Traceback (most recent call last):\n[rank1]: Traceback (most recent call last):\n"
             '[rank0]:   File "a.py", line 1, in outer_0\n[rank1]:   File "a.py", line 1, in outer_1\n'
@@ -219,7 +219,7 @@ class TestTools:
         assert (first.crashed, second.crashed) == (True, False)
         assert evidence.exit.joined == "signal SIGSEGV"
 
-    def test_lldb_stopped_by_hand_is_no_crash(self):
+    def test_lldb_stop_is_not_a_crash(self):
         evidence = read_evidence(
             "* thread #1, stop reason = signal SIGSTOP\n    frame #0: 0x0000000187b1 libsystem_kernel.dylib`__psynch_cvwait + 8"
         )

@@ -88,7 +88,7 @@ def test_this_python_gives_the_same_answer_as_importlib():
         ),
     ],
 )
-def test_torch_says_what_it_was_built_for(tmp_path, text, expected):
+def test_torch_build_is_read(tmp_path, text, expected):
     (tmp_path / "version.py").write_text(text)
     assert read_torch_build(tmp_path) == expected
 

@@ -36,7 +36,7 @@ def test_chips_are_named_from_cpuinfo():
     assert system.read_chip("") == ""
 
 
-def test_apple_generations_are_told_apart():
+def test_apple_generations_are_distinguished():
     assert system.apple_generation("Apple M2 Pro") == 2
     assert system.apple_generation("Apple M4") == 4
     assert system.apple_generation("Intel(R) Core(TM) i7-9750H CPU @ 2.60GHz") is None

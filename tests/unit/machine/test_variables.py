@@ -56,11 +56,11 @@ def test_secrets_and_passwords_are_never_shown():
     assert shown_value("TOKENIZERS_PARALLELISM", "true") == "true"
 
 
-def test_variables_that_do_not_matter_are_left_out():
+def test_irrelevant_variables_are_omitted():
     assert told({"HOME": "/root", "PATH": "/bin", "HF_HUB_OFFLINE": "0"}) == {}
 
 
-def test_another_active_environment_is_told(tmp_path):
+def test_other_active_environment_is_reported(tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "mine").mkdir()
     environ = {"VIRTUAL_ENV": str(tmp_path / "other")}

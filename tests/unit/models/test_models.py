@@ -69,7 +69,7 @@ def test_a_stored_model_is_whole_or_absent():
     assert [model.name for model in all_stored()] == ["org/name"]
 
 
-def test_a_folder_that_is_no_model_says_what_is_missing(tmp_path):
+def test_folder_without_model_lists_missing_files(tmp_path):
     with pytest.raises(RequestError, match=r"config\.json is missing"):
         check_folder(tmp_path)
     (tmp_path / "config.json").write_text("{}")

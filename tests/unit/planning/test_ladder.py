@@ -76,7 +76,7 @@ def test_an_endless_halving_is_bounded():
     assert len(climb(named("cuda-oom"), Tried(changes={}, ending="code", exit_code=1), max_attempts=30)) <= 30
 
 
-def test_what_changes_learning_is_left_out_unless_it_is_allowed():
+def test_learning_changes_need_permission():
     remedy = Remedy("shorter texts", change={"max_length": 128}, keeps=False)
     diagnosis = Diagnosis(slug="host-oom", confidence="proven", title="out of memory", remedies=(remedy,))
     assert all("max_length" not in one.changes for one in climb(diagnosis, CRASHED))
@@ -102,7 +102,7 @@ def test_unknown_crash_with_progress_keeps_the_plan():
     assert (first.action, first.changes) == ("again", {})
 
 
-def test_the_same_crash_at_the_same_step_takes_a_rung():
+def test_repeated_crash_at_same_step_takes_a_fallback():
     tried = [replace(CRASHED, slug="segfault-other", step_reached=40)] * 2
     assert choose_rung(named("segfault-other"), tried, LADDER).rung.change == {"loader_workers": 0}
 
@@ -114,7 +114,7 @@ def test_a_plain_bug_of_the_script_is_not_tried_again(error):
     assert (decision.action, decision.exit_code) == ("stop", 4)
 
 
-def test_an_unknown_exception_is_tried_once_more_and_no_oftener():
+def test_unknown_exception_is_retried_once():
     bug = Tried(changes={}, ending="code", exit_code=1, error="ValueError: odd", place="train.py:9")
     tried = climb(UNKNOWN, bug)
     assert len(tried) == 2
@@ -131,7 +131,7 @@ def test_known_error_without_remedy_stops():
     assert (decision.action, decision.exit_code) == ("stop", 4)
 
 
-def test_a_rung_that_reached_nothing_is_dropped_and_not_counted():
+def test_ineffective_fallback_is_dropped():
     tried = [
         replace(HUNG, slug="unknown"),
         replace(
@@ -146,7 +146,7 @@ def test_a_rung_that_reached_nothing_is_dropped_and_not_counted():
     assert decision.changes == {"start_method": "spawn"}
 
 
-def test_a_rung_that_made_it_worse_is_taken_back():
+def test_harmful_fallback_is_reverted():
     tried = [
         replace(HUNG, step_reached=40, changes={"loader_workers": 0}),
         Tried(
@@ -164,7 +164,7 @@ def test_a_rung_that_made_it_worse_is_taken_back():
     assert decision.changes["loader_workers"] == 0
 
 
-def test_without_an_accelerator_nobody_moves_to_the_cpu():
+def test_no_cpu_fallback_without_an_accelerator():
     ladder = command_ladder(has_accelerator=False)
     assert all("device" not in one.changes for one in climb(UNKNOWN, HUNG, ladder))
 
@@ -230,7 +230,7 @@ def test_numbers_that_went_wrong_are_not_answered_by_other_processes():
 
 
 @pytest.mark.parametrize("ladder", [LADDER, engine_ladder(engine_settings(device="cpu", threads=2))])
-def test_what_is_done_in_any_case_is_no_rung(ladder):
+def test_default_behavior_is_not_a_fallback(ladder):
     tried = climb(named("segfault-other"), CRASHED, ladder)
     assert len(tried) > 1
     assert not any("PYTHONFAULTHANDLER" in one.changes for one in tried)

@@ -43,12 +43,12 @@ def language_plan(machine: MachineFacts, model: ModelFacts = SMOLLM, **asked: ob
     return make_plan(make_request({"data": "x.jsonl", **asked}), machine, facts, model)
 
 
-def test_one_process_is_not_worth_a_word():
+def test_single_process_is_not_mentioned():
     assert not {"processes", "shard"} & plan().choices.keys()
     assert not {"processes", "shard"} & plan(processes=1).choices.keys()
 
 
-def test_cores_are_shared_and_it_is_said():
+def test_cores_are_shared_visibly():
     made = plan(processes=2)
     settings = made.as_record(make_request({"data": "x"}), Path("r")).settings
     assert (settings.processes, settings.threads, settings.shard) == (2, 2, False)
@@ -112,7 +112,7 @@ def test_machines_share_each_step_and_each_shares_its_own_cores():
     assert plan(nodes=2, processes=2, out="/shared").choices["threads"].value == 2
 
 
-def test_weights_are_parted_among_the_processes_of_all_machines():
+def test_weights_are_sharded_over_all_machines():
     one = need_of(SMOLLM, 4096, task="causal", processes=2, shard=True)
     two = need_of(SMOLLM, 4096, task="causal", processes=2, nodes=2, shard=True)
     assert one.weights - two.weights == SMOLLM.parameters * 16 // 2
@@ -186,7 +186,7 @@ def test_oom_reduces_processes_then_batches():
     assert second.changes == {**first.changes, "micro_tokens": 2048}
 
 
-def test_one_process_and_parted_weights_leave_nothing_to_halve():
+def test_one_process_with_sharding_cannot_be_halved():
     for settings in ({"processes": 1}, {}, {"processes": 2, "shard": True}):
         ladder = engine_ladder(engine_settings(**settings))
         assert ladder.apply({}, {"processes": "halve"}) == {}

@@ -51,11 +51,11 @@ def test_a_difference_that_may_be_noise_changes_nothing():
     assert chosen(told(0, 100), told(1, 102, threads=8)) == [{}]
 
 
-def test_what_is_timed_for_comparison_is_never_chosen():
+def test_comparison_candidate_is_never_chosen():
     assert chosen(told(0, 100), told(1, 900, threads=1), not_eligible=(1,)) == [{}]
 
 
-def test_a_candidate_that_failed_is_told_and_left_out():
+def test_failed_candidate_is_reported_and_skipped():
     broken = CandidateTimed(number=1, candidate={"compile": True}, error="no compiler")
     measured = judge(SETTINGS, [told(0, 100), broken], ())
     assert [one.error for one in measured if not one.agrees] == ["no compiler"]

@@ -60,7 +60,7 @@ def test_max_steps_overrides_epochs_visibly():
     assert "max_steps" not in plan().choices
 
 
-def test_what_was_asked_for_is_done():
+def test_request_is_carried_out():
     made = plan(epochs=7, lr=1e-3, batch_size=5, threads=3, micro_tokens=1000)
     values = {name: made.choices[name].value for name in ("epochs", "lr", "batch_size", "threads", "micro_tokens")}
     assert values == {"epochs": 7, "lr": 1e-3, "batch_size": 5, "threads": 3, "micro_tokens": 1000}

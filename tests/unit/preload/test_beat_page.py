@@ -41,7 +41,7 @@ def test_after_steps_the_first_step_does_not_come_back(tmp_path):
     assert before == 0
 
 
-def test_a_process_that_forgot_makes_a_page_of_its_own(tmp_path):
+def test_forked_process_creates_its_own_heartbeat(tmp_path):
     beat = BeatPage(str(tmp_path))
     beat.stepped()
     beat.forget()

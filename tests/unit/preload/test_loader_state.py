@@ -63,7 +63,7 @@ def test_after_the_last_batch_the_next_epoch_begins(recorded):
     assert batches(loader_state.made(again, make)) == following
 
 
-def test_a_cut_off_file_is_no_state(tmp_path):
+def test_truncated_file_is_not_a_state(tmp_path):
     (tmp_path / "order").write_bytes(b"\x80\x04\x95")
     assert loader_state.read(str(tmp_path / "order")) == []
     assert loader_state.read(str(tmp_path / "gone")) == []

@@ -34,7 +34,7 @@ def test_cheap_ones_come_every_ten_seconds(attempt, clock):
     assert rhythm.is_due(31)
 
 
-def test_a_dear_one_comes_seldom(attempt, clock):
+def test_expensive_save_happens_rarely(attempt, clock):
     rhythm = SaveTimer()
     rhythm.saved(1, cost_seconds=3)
     clock.now += 299

@@ -131,7 +131,7 @@ def test_broken_settings_mean_no_changes(attempt):
 
 
 @pytest.mark.parametrize("log", [{"loss": float("nan")}, {"loss": 0.0, "grad_norm": float("inf")}])
-def test_bad_numbers_end_the_run_with_words_that_are_known(attempt, log):
+def test_bad_numbers_end_the_run_with_a_known_error(attempt, log):
     numbers = LossCheck(1)
     numbers.check_log({"loss": 1.0, "grad_norm": 1.0}, 10)
     with pytest.raises(RuntimeError, match="loss is not finite") as raised:
@@ -176,7 +176,7 @@ def test_arguments_are_known_by_name():
     assert given(call, ("me", 1), {"third": 4, "fourth": 5}) == {"self": "me", "first": 1, "third": 4, "fourth": 5}
 
 
-def test_a_full_disk_is_known_by_torchs_words():
+def test_torch_save_errors_indicate_a_full_disk():
     error = RuntimeError("serialization failed")
     error.__context__ = RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 8389568 vs 8389520")
     assert is_disk_full(error)

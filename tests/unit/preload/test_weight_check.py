@@ -55,7 +55,7 @@ def test_infinite_gradients_and_weights_without_one_are_nothing(watched):
     assert told(attempt) == []
 
 
-def test_a_dear_look_comes_seldom(watched, monkeypatch):
+def test_expensive_sample_is_taken_rarely(watched, monkeypatch):
     _, seen, _ = watched
     clock = iter([0.0, 1.0, 1.001])  # the first look loads kernels; the second, timed, takes a millisecond
     monkeypatch.setattr(weight_check, "perf_counter", lambda: next(clock))

@@ -71,11 +71,11 @@ def test_equal_evidence_blames_deterministically():
     assert find_culprit(parts) is find_culprit(parts[::-1]) is parts[1]
 
 
-def test_nobody_is_to_blame_where_none_has_failed():
+def test_no_one_is_blamed_without_a_failure():
     assert find_culprit([part("finished"), part("interrupted"), part("stopped")]) is None
 
 
-def test_who_is_told_with_its_machine():
+def test_rank_is_named_with_its_machine():
     outcome, _ = told_by(named(LOST, "node-2"), 3)
     assert outcome.sentence.startswith("on node-2: nothing was heard of its supervisor for 61 s")
     assert (outcome.number, outcome.outcome, outcome.is_external) == (3, "died", True)

@@ -41,7 +41,7 @@ def test_what_cannot_be_started_is_refused_before_anything_is_made(command):
     assert not Path("runs").exists()
 
 
-def test_a_script_alone_is_refused_with_the_right_words():
+def test_script_alone_is_refused_with_advice():
     Path("train.py").touch()
     with pytest.raises(RequestError) as refused:
         make_request(("train.py",))

@@ -42,7 +42,7 @@ def test_interrupted_attempt_is_not_an_early_kill(tmp_path):
     assert tried_of(read_record(attempt, Outcome)).seconds == float("inf")
 
 
-def test_one_that_left_no_word_has_no_time(tmp_path):
+def test_attempt_without_events_has_no_time(tmp_path):
     write_record(begin_attempt(tmp_path, 1), AttemptStart(number=1, started=50.0))
     assert read_earlier(tmp_path, lambda event: None).seconds == 0.0
 

@@ -34,7 +34,7 @@ def test_settings_take_the_small_names_and_the_environment_the_capitals(tmp_path
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", "mps"])
-def test_a_device_of_its_own_gets_a_new_process(tmp_path, made, device):
+def test_different_device_gets_a_new_process(tmp_path, made, device):
     launch = EngineChildren(tmp_path).launch(tmp_path, engine_settings(device=device), {})
     assert launch.spare is None
     assert made == ["closed"]

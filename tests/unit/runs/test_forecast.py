@@ -111,7 +111,7 @@ def timed(count: int, *, slow: frozenset[int] = frozenset(), card_bytes: int | N
     return events
 
 
-def test_steps_beside_a_save_do_not_count(forecast):
+def test_steps_during_a_save_do_not_count(forecast):
     events = timed(12, slow=frozenset({6}))
     saved = CheckpointSaved(step=6, seconds=4.0, time=events[6].time)
     with_save = forecast([*events[:7], saved, *events[7:]])
@@ -136,7 +136,7 @@ def test_events_are_read_once_however_often_it_is_asked(forecast, tmp_path, monk
     assert [event.step for event in read] == list(range(6))
 
 
-def test_a_full_disk_keeps_no_forecast_from_being_told(forecast, monkeypatch):
+def test_full_disk_still_shows_a_forecast(forecast, monkeypatch):
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 

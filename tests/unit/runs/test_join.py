@@ -30,7 +30,7 @@ def join(tmp_path, monkeypatch):
     return ask
 
 
-def test_machines_with_the_same_words_share_a_run(join):
+def test_machines_with_same_command_share_a_run(join):
     first = join("a", "train.py")
     assert join("b", "train.py") == first
     assert stat.S_IMODE((first / REQUEST).stat().st_mode) == 0o600
@@ -178,7 +178,7 @@ def test_storage_that_cannot_be_written_is_the_machines_fault(join, monkeypatch)
         (("train.py",), ("train.py",)),
     ],
 )
-def test_each_attempt_meets_under_a_name_of_its_own(given, wanted):
+def test_each_attempt_has_its_own_rendezvous(given, wanted):
     assert rename((*TORCHRUN, *given), "x") == (*TORCHRUN, *wanted)
 
 

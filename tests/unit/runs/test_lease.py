@@ -33,7 +33,7 @@ def test_local_supervisor_is_named_without_waiting(tmp_path):
     assert holder(tmp_path) is None
 
 
-def test_one_that_was_killed_here_is_not_waited_for(tmp_path):
+def test_locally_killed_supervisor_is_not_awaited(tmp_path):
     leave(tmp_path, start_ticks=1)
     taken = take_lease(tmp_path, is_stopped=lambda: True)
     taken.close()
@@ -46,7 +46,7 @@ def test_one_of_another_machine_may_live_and_is_waited_for(tmp_path):
         take_lease(tmp_path, is_stopped=lambda: True)
 
 
-def test_before_a_restart_of_this_machine_nobody_lives(monkeypatch):
+def test_processes_before_a_reboot_are_gone(monkeypatch):
     monkeypatch.setattr(leases, "_hardware_id", lambda: "box 1234")
     before = {**describe_self(), "machine": "an earlier start"}
     assert is_here_and_gone(before)

@@ -117,7 +117,7 @@ def test_conflicting_requests_of_two_machines_are_refused(run, monkeypatch):
     assert (asked.processes, asked.nodes) == (2, 3)
 
 
-def test_a_notice_that_stands_still_is_nobodys(run, monkeypatch):
+def test_unchanged_notice_has_no_owner(run, monkeypatch):
     clock = iter(range(1000))
     monkeypatch.setattr(nodes.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(nodes.time, "monotonic", lambda: float(next(clock)))

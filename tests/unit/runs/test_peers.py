@@ -87,7 +87,7 @@ def test_ctrl_c_elsewhere_is_heard_while_this_machine_plans(tmp_path, other):
     lease.close()
 
 
-def test_each_machine_that_comes_is_told_of_at_once(tmp_path, other, monkeypatch):
+def test_each_joining_machine_is_reported(tmp_path, other, monkeypatch):
     monkeypatch.setattr(peer_module, "_SAY_FIRST_SECONDS", 0.0)
     lease, told, stop = take_lease(tmp_path), [], StopRequest()
 

@@ -24,7 +24,7 @@ def test_what_other_libraries_proved_is_not_used_here(tmp_path):
     assert RunMemory(tmp_path, "torch 2.9").find("key") is None
 
 
-def test_a_broken_memory_is_no_memory(tmp_path):
+def test_broken_memory_file_is_ignored(tmp_path):
     (tmp_path / "memory.json").write_text("{half")
     memory = RunMemory(tmp_path, "here")
     assert memory.entries() == {}

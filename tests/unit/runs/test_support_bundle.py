@@ -102,7 +102,7 @@ def test_a_long_log_keeps_its_beginning_and_its_end(run, tmp_path, monkeypatch):
     assert "left out by holdfast bundle" in text
 
 
-def test_what_is_no_run_is_refused(tmp_path):
+def test_path_that_is_not_a_run_is_refused(tmp_path):
     with pytest.raises(RequestError, match="not the folder of a run"):
         pack_run(tmp_path, tmp_path / "out.zip", VARIABLES)
 

@@ -107,14 +107,14 @@ def test_every_reason_has_a_sentence():
     assert reason_text(Reason(kind="same_error", place="train.py:9")).startswith("the same error again at train.py:9")
 
 
-def test_a_finished_run_says_how_good_it_is_and_what_comes_next():
+def test_finished_run_shows_scores_and_next_steps():
     state = ended("finished", DONE, metrics={"test": {"accuracy": 0.9}}, dataset={"splits": {"train": 21}})
     lines = [(line.name, line.text) for line in closing_lines(state)]
     assert ("test", "accuracy 90.0%") in lines
     assert ("next", 'holdfast predict runs/bank "..."') in lines
 
 
-def test_a_model_that_was_not_measured_says_so():
+def test_unmeasured_model_is_reported():
     state = ended("finished", DONE, dataset={"splits": {"train": 21}})
     text = " ".join(line.text for line in closing_lines(state))
     assert "not measured: the data has no validation or test rows (all 21 rows are for training)" in text

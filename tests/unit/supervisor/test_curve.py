@@ -10,16 +10,16 @@ def write(folder, sizes):
     (folder / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"half a li')
 
 
-def test_a_steady_run_says_what_it_held(tmp_path):
+def test_steady_run_reports_its_memory(tmp_path):
     write(tmp_path, [2_000_000_000] * 10)
     assert resident_lines(tmp_path) == ["resident 2.0 GB at the last look, 2.0 GB at most"]
 
 
-def test_a_leak_is_told_with_its_growth(tmp_path):
+def test_memory_leak_is_reported_with_its_growth(tmp_path):
     write(tmp_path, [1_000_000_000 * (1 + at) for at in range(12)])
     assert "growing by 100.0 MB a step since step 60" in resident_lines(tmp_path)[0]
 
 
-def test_no_samples_is_no_line(tmp_path):
+def test_no_samples_give_no_line(tmp_path):
     assert resident_lines(tmp_path) == []
     assert last_resident_bytes(tmp_path) is None

@@ -16,7 +16,7 @@ def test_ordinary_bug_is_unknown():
     assert "KeyError: 'response'" in diagnosis.note
 
 
-def test_a_healthy_log_is_unknown_and_says_so():
+def test_healthy_log_is_unknown():
     diagnosis = diagnose(read_evidence("epoch 1 loss 0.4\nepoch 2 loss 0.3\nsaved", "0"))
     assert diagnosis.slug == "unknown"
     assert "code 0" in diagnosis.note
@@ -27,7 +27,7 @@ def test_warning_does_not_explain_an_unrelated_error():
     assert named(f"{warning}\nKeyError: 'label_ids'", "1") == "unknown"
 
 
-def test_a_harmless_line_is_said_to_be_harmless():
+def test_harmless_line_is_marked():
     line = (
         "Some weights of BertForX were not initialized from the model checkpoint at m and are newly initialized: ['a']"
     )
@@ -56,7 +56,7 @@ def test_the_first_error_is_named_and_not_its_echo():
     assert named(log, "1") == "cuda-oom"
 
 
-def test_numbers_tell_a_full_card_from_one_that_others_hold():
+def test_card_held_by_others_differs_from_full_card():
     message = (
         "RuntimeError: CUDA out of memory. Tried to allocate {wanted} MiB (GPU 0; 23.70 GiB total capacity; "
         "{held} GiB already allocated; {free} MiB free; {held} GiB reserved in total by PyTorch)"

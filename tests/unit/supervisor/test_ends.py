@@ -35,7 +35,7 @@ def test_ranks_that_the_launcher_ended_come_last():
     assert next(ends.lines()).startswith("rank 1 (pid 32) ended by code 1")
 
 
-def test_ranks_that_all_finish_are_no_news():
+def test_finished_ranks_are_not_reported():
     assert list(Ends([end(31, 5.0, code=0), end(32, 6.0, code=0)], RANKS, root_pid=30).lines()) == []
 
 
@@ -45,17 +45,17 @@ def test_killed_loader_worker_is_reported_by_its_own_hazard():
     assert ends.killed() == ""
 
 
-def test_helpers_that_end_well_are_not_told():
+def test_successful_helpers_are_not_reported():
     assert list(Ends([end(40, 5.0, code=0), end(30, 6.0, code=1)], {}, root_pid=30).lines()) == []
 
 
-def test_ranks_are_read_from_what_the_processes_told(tmp_path):
+def test_ranks_are_read_from_process_events(tmp_path):
     events = [{"event": "rank", "pid": 31, "rank": 0}, {"event": "log", "pid": 31}, {"event": "rank", "pid": "x"}]
     (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, events)) + "\n")
     assert read_ranks(tmp_path) == {31: 0}
 
 
-def test_one_process_that_trains_alone_is_no_rank(tmp_path):
+def test_single_process_is_not_a_rank(tmp_path):
     (tmp_path / "events.jsonl").write_text('{"event": "rank", "pid": 31, "rank": 0, "world_size": 1}\n')
     assert read_ranks(tmp_path) == {}
 

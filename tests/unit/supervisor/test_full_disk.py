@@ -37,7 +37,7 @@ def test_full_disk_is_reported_once_until_space_is_free(told, tmp_path, full):
     assert words[1].endswith(f" at {tmp_path}; make room")
 
 
-def test_a_disk_that_does_not_answer_keeps_nobody_waiting(tmp_path, monkeypatch):
+def test_unresponsive_disk_does_not_block(tmp_path, monkeypatch):
     answers = threading.Event()
     monkeypatch.setattr("holdfast.supervisor.room.room_at", lambda folder: answers.wait(60) and PLENTY)
     disk = FullDisk(tmp_path)

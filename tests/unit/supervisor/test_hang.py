@@ -42,7 +42,7 @@ def test_starved_work_hangs_only_with_an_unchanged_stack():
     assert ruled(Verdict.STARVED, 31.0, stacks_move=False).is_hung
 
 
-def test_a_busy_card_is_no_deadlock():
+def test_busy_card_is_not_a_deadlock():
     assert not ruled(Verdict.DEADLOCK, 20.0, is_gpu_busy=True).is_hung
 
 
@@ -136,7 +136,7 @@ def test_earlier_runs_make_room_for_slow_phases():
     assert budgets.step_seconds == 240.0
 
 
-def test_what_was_learnt_can_be_kept_for_the_next_run():
+def test_learned_limits_are_kept_for_the_next_run():
     budgets = Budgets()
     budgets.note_phase("load", 12.0)
     budgets.note_phase("load", 8.0)

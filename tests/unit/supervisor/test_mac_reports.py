@@ -26,7 +26,7 @@ def test_an_older_report_is_not_ours_though_the_pid_is(tmp_path):
     assert find_crash_report({41}, since=900.0, folders=(tmp_path,)) == ""
 
 
-def test_a_memory_kill_is_told_with_its_reason(tmp_path):
+def test_memory_kill_is_reported_with_its_reason(tmp_path):
     body = {
         "memoryStatus": {"pageSize": 16384},
         "processes": [

@@ -59,7 +59,7 @@ def test_unapplied_and_unused_changes_are_ineffective(tmp_path):
     assert {"loader_workers", "compile", "TORCH_COMPILE_DISABLE"} <= set(void)
 
 
-def test_before_its_first_step_nobody_knows_what_a_script_uses(tmp_path):
+def test_used_parts_are_unknown_before_the_first_step(tmp_path):
     for phase, is_void in (("import", False), ("first step", True), ("end", True)):
         outcome = Outcome(number=1, outcome="died", phase=phase)
         assert ("loader_workers" in ineffective_changes(tmp_path, {"loader_workers": 0}, outcome)) is is_void
@@ -84,7 +84,7 @@ def test_the_most_advanced_page_counts(tmp_path):
     assert newest_beat(tmp_path) == ("save", 9, 60)
 
 
-def test_what_the_child_tells_is_passed_on_once_and_whole(tmp_path):
+def test_child_events_are_passed_on_once(tmp_path):
     told = Told(tmp_path / EVENTS)
     assert told.new() == []
     events = Events(tmp_path / EVENTS)

@@ -35,7 +35,7 @@ def test_own_lock_in_a_single_process(attempt):
     assert hang(attempt, LOCK + own, 42) == ["stands at train.py:4 in save"]  # a worker may hold it
 
 
-def test_through_the_standard_library_it_is_still_ones_own(attempt):
+def test_lock_via_standard_library_is_own_code(attempt):
     own = "    wait (threading.py:320)\n    get (queue.py:171)\n    <module> (train.py:4)\n"
     assert hang(attempt, LOCK + own) == ["waits for a lock of the program's own at train.py:4: with lock:"]
 
@@ -64,12 +64,12 @@ def crash(attempt: Path, line: int) -> list[str]:
     return list(own_lines(attempt, 41, is_hung=False))
 
 
-def test_an_abort_that_the_program_asked_for_is_no_crash(attempt):
+def test_requested_abort_is_not_a_crash(attempt):
     assert crash(attempt, 5) == ["ended itself at train.py:5 in check: os.abort()"]
     assert crash(attempt, 6) == ["crashed at train.py:6 in check"]
 
 
-def test_nothing_is_said_where_nothing_is_known(attempt):
+def test_nothing_is_reported_without_knowledge(attempt):
     assert list(own_lines(attempt, 41, is_hung=True)) == []
     assert list(own_lines(attempt, 41, is_hung=False)) == []
     installed = "    run (site-packages/lib.py:3)\n"

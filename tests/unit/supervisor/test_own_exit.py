@@ -19,7 +19,7 @@ from holdfast.supervisor.own_exit import exit_lines
         ({"pid": 8}, None),  # not the process whose end is the attempt's
     ],
 )
-def test_words_count_only_where_no_error_was_raised(tmp_path, told, line):
+def test_message_counts_only_without_an_error(tmp_path, told, line):
     printed = "step 1\n 10%\r 20%\nfound\n no rows\n\n"
     (tmp_path / OUTPUT).write_text(f"{printed}tracker: find logs at x\n")
     events = Events(tmp_path / EVENTS)
@@ -40,7 +40,7 @@ def test_words_count_only_where_no_error_was_raised(tmp_path, told, line):
         ({"has_raised": True}, None),
     ],
 )
-def test_a_crash_after_that_is_told_beside_the_words(tmp_path, told, line):
+def test_later_crash_is_reported_with_the_message(tmp_path, told, line):
     (tmp_path / OUTPUT).write_text("no rows\n")
     ended = {"pid": 7, "is_clean": False, "has_raised": False, "message": "", "output_bytes": 8}
     Events(tmp_path / EVENTS).write("program ended", **{**ended, **told})

@@ -98,7 +98,7 @@ def test_rank_outside_collectives_holds_up_the_other(attempt):
     )
 
 
-def test_one_that_is_stopped_stays_the_first_wherever_it_stands(attempt):
+def test_stopped_rank_is_always_first(attempt):
     write(attempt, 31, GATHER + ENGINE)
     write(attempt, 32, LOCKED)
     look = looked(

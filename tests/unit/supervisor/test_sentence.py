@@ -85,5 +85,5 @@ def test_a_crash_names_the_innermost_frame(say):
     assert say("signal SIGSEGV", [QUIET], log).endswith("in string_at, python3.11/ctypes/__init__.py)")
 
 
-def test_an_end_without_a_fault_says_so(say):
+def test_end_without_fault_is_reported(say):
     assert say("code 0", []) == "ended with code 0, and nothing in its output is a known failure"

@@ -49,7 +49,7 @@ def test_a_monitor_of_a_library_wakes_nobody():
     assert judge_window(samples).verdict is Verdict.DEADLOCK
 
 
-def test_a_lock_that_was_given_meanwhile_is_no_deadlock():
+def test_released_lock_is_not_a_deadlock():
     first, last = window(process(10, thread(10), thread(11)), t10=lock(10), t11=lock(10))
     busy = dataclasses.replace(last.processes[0].threads[1], turns=5)
     threads = (last.processes[0].threads[0], busy)
@@ -99,7 +99,7 @@ def test_slow_page_faults_are_a_kernel_wait():
     assert judge_window(samples).verdict is Verdict.KERNEL
 
 
-def test_a_stopped_helper_holds_nobody_up_while_the_training_moves():
+def test_stopped_helper_does_not_block_training():
     first = TreeSample(at_seconds=0.0, processes=(process(10), process(20, thread(20, "T"))))
     moved = process(10, thread(10, "R", run_ns=3_000_000_000, turns=9))
     last = TreeSample(at_seconds=4.0, processes=(moved, process(20, thread(20, "T"))))

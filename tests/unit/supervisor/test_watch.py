@@ -71,7 +71,7 @@ def test_healthy_runs_are_sampled_less_often(tmp_path):
     watch.close()
 
 
-def test_processes_that_have_steps_are_the_ones_that_train(tmp_path):
+def test_processes_with_steps_are_training(tmp_path):
     (tmp_path / BEATS).mkdir()
     BeatWriter(tmp_path / BEATS / "10").enter("import")  # a launcher
     for pid, step in ((20, 7), (30, 8)):
@@ -127,14 +127,14 @@ def test_sockets_are_known_by_their_ends():
         assert found.silent_seconds is None or found.silent_seconds < 60
 
 
-def test_an_end_is_told_in_words():
+def test_end_is_described():
     assert ChildExit(pid=1, name="python", at_seconds=0.0, signal=11).words == "killed by SIGSEGV"
     assert ChildExit(pid=1, name="python", at_seconds=0.0, code=3).words == "exit code 3"
     assert not ChildExit(pid=1, name="python", at_seconds=0.0, code=0).is_failure
     assert not ChildExit(pid=1, name="python", at_seconds=0.0).is_failure
 
 
-def test_nobody_has_ended_while_all_live():
+def test_no_process_has_ended_while_all_live():
     exits = ChildExits()
     exits.watch(sample_tree(os.getpid()).processes)
     assert exits.collect(0.0) == []
@@ -142,7 +142,7 @@ def test_nobody_has_ended_while_all_live():
 
 
 @only_linux
-def test_a_quiet_look_at_this_process_is_no_hang(tmp_path):
+def test_quiet_sample_of_this_process_is_not_a_hang(tmp_path):
     clocks = FakeClocks()
     watch = Watch(tmp_path, os.getpid(), Budgets(), clocks)
     looks = []

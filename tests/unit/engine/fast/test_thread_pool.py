@@ -22,7 +22,7 @@ def test_large_share_is_split_between_threads():
     assert [some.tolist() for some in share(np.array([10, 500]), 2)] == [[0, 1]]
 
 
-def test_there_are_no_more_shares_than_items():
+def test_shares_do_not_exceed_items():
     assert len(share(np.array([20, 20]), 4)) == 2
 
 
@@ -59,7 +59,7 @@ def test_two_threads_match_the_gradient_of_one():
         assert all(map(torch.equal, shared, sum_over(model, list(rows.split(30)), 2)))
 
 
-def test_a_hand_that_fails_says_so():
+def test_failing_worker_thread_is_reported():
     model = nn.Linear(4, 2)
 
     @contextmanager

@@ -35,7 +35,7 @@ def test_shared_weights_are_trained_and_clipped_as_torch_does():
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
-def test_which_hand_has_a_weight_changes_no_digit():
+def test_thread_assignment_does_not_change_results():
     for one, other in zip(trained(1)[0].parameters(), trained(3)[0].parameters(), strict=True):
         assert torch.equal(one, other)
 

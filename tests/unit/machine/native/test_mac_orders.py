@@ -52,7 +52,7 @@ def test_torch_first_works_up_to_2_10_without_homebrew(tmp_path):
     assert [(one.owner, one.helped_by) for one in new.missing] == [("xgboost 3.0.5", ())]
 
 
-def test_when_homebrew_is_not_known_both_cases_are_told(tmp_path):
+def test_unknown_homebrew_reports_both_cases(tmp_path):
     mac.torch(tmp_path)
     mac.xgboost(tmp_path)
     report = survey_folder(tmp_path)
@@ -100,7 +100,7 @@ def test_a_link_to_the_same_file_is_one_copy(tmp_path):
     assert report.openmp_runtimes == ("torch 2.8.0: torch/lib/libomp.dylib",)
 
 
-def test_numba_without_a_runtime_is_no_conflict(tmp_path):
+def test_numba_without_a_runtime_is_not_a_conflict(tmp_path):
     mac.torch(tmp_path, "2.15.0")
     mac.numba(tmp_path)
     report = survey_folder(tmp_path)
@@ -108,7 +108,7 @@ def test_numba_without_a_runtime_is_no_conflict(tmp_path):
     assert [(one.owner, one.is_spare) for one in report.missing] == [("numba 0.68.1", True)]
 
 
-def test_a_copy_that_nobody_loads_is_listed_and_not_counted(tmp_path):
+def test_unloaded_copy_is_listed_but_not_counted(tmp_path):
     """torch 2.2.2 for Intel carries libiomp5 twice and uses one of them."""
     install(
         tmp_path,
@@ -130,7 +130,7 @@ def test_a_copy_that_nobody_loads_is_listed_and_not_counted(tmp_path):
     }
 
 
-def test_a_package_that_loads_two_copies_by_itself_is_told(tmp_path):
+def test_package_loading_two_copies_is_reported(tmp_path):
     """torch 2.3.0 did (pytorch/pytorch#122705)."""
     install(
         tmp_path,

@@ -39,7 +39,7 @@ def read_badly(folder: Path, content: bytes) -> str:
     return found.reason
 
 
-def test_a_macos_library_tells_its_names_references_and_symbols(tmp_path):
+def test_macos_library_names_references_and_symbols_are_read(tmp_path):
     found = read_well(
         tmp_path,
         macho(
@@ -76,7 +76,7 @@ def test_the_tail_of_a_longer_name_is_not_the_symbol(tmp_path):
     }
 
 
-def test_a_debug_companion_of_a_macos_library_is_no_runtime(tmp_path):
+def test_dsym_of_a_macos_library_is_not_a_runtime(tmp_path):
     assert read_well(tmp_path, macho(symbols=LIBOMP_12, kind=10)).markers == {}
 
 
@@ -88,7 +88,7 @@ def test_the_wanted_part_of_a_fat_file_is_read(tmp_path, wide):
     assert read_well(tmp_path, fat(macho(arch="x86_64", name="intel"), wide=wide)).arch == "x86_64"
 
 
-def test_a_linux_library_tells_its_names_references_and_symbols(tmp_path):
+def test_linux_library_names_references_and_symbols_are_read(tmp_path):
     content = elf(
         name="libgomp-e985bcbb.so.1.0.0",
         needed=["libc.so.6", "libm.so.6"],
@@ -120,7 +120,7 @@ def test_a_linux_debug_file_asks_for_nothing(tmp_path):
     assert read_well(tmp_path, bytes(content)).needed == ()
 
 
-def test_a_windows_library_tells_its_name_imports_and_exports(tmp_path):
+def test_windows_library_name_imports_and_exports_are_read(tmp_path):
     content = pe(name="libiomp5md.dll", needed=["KERNEL32.dll"], delayed=["late.dll"], exports=["zz", KMP, "aa", GOMP])
     found = read_well(tmp_path, content)
     assert (found.format, found.os, found.arch) == ("pe", "windows", "x86_64")

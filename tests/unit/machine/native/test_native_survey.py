@@ -99,7 +99,7 @@ def test_unreadable_files_are_listed_and_stop_nothing(tmp_path):
     assert orders(report)["torch", "faiss-cpu"] == (2, "crash")
 
 
-def test_blas_is_told_for_each_package(tmp_path):
+def test_blas_is_reported_per_package(tmp_path):
     mac.torch(tmp_path)
     install(tmp_path, "numpy", "2.0", {"numpy/.dylibs/libscipy_openblas64_.dylib": macho(name="/DLC/x")})
     install(tmp_path, "inside", "1", {"inside/core.so": macho(symbols={"mkl_serv_set_num_threads": "local"})})
@@ -110,7 +110,7 @@ def test_blas_is_told_for_each_package(tmp_path):
     }
 
 
-def test_hidden_imports_are_told_when_both_are_installed(tmp_path):
+def test_hidden_imports_are_reported_if_both_are_installed(tmp_path):
     mac.xgboost(tmp_path)
     mac.sklearn(tmp_path)
     install(tmp_path, "pandas", "3.0", {})
@@ -145,7 +145,7 @@ def test_a_relative_folder_works(tmp_path, monkeypatch):
     assert orders(survey_folder(Path("site")))["torch", "faiss-cpu"] == (2, "crash")
 
 
-def test_a_healthy_environment_without_native_files_is_no_error(tmp_path):
+def test_environment_without_native_files_is_healthy(tmp_path):
     install(tmp_path, "click", "8.1", {})
     report = survey_folder(tmp_path)
     assert (report.native_files, report.conflicts, report.distributions) == (0, (), {"click": "8.1"})
