@@ -1,45 +1,48 @@
-"""A small status file that one machine writes and others read over shared storage: its content, and a counter.
+"""A small file with one writer that other machines read over shared storage: a record, and a count that moves.
 
 It is written in place and closed each time, never renamed: a network file system shows a reader that opens the file
-what was last closed, while a new name in a folder may stay invisible for a minute. The counter is written before and
-after the content, so that a reader recognizes a half-written notice. Clocks of different machines are never compared:
-the age of a notice is the time since this reader saw its counter change.
+what was last closed, while a new name in a folder may stay unseen for a minute. The count is written before and after
+the record, so that a reader knows half of a notice from a whole one. No clock of another machine is ever compared with
+one of ours: the age of a notice is the time since a reader saw its count move.
 """
 
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Generic, TypeVar
 
 from holdfast.core.artifacts import to_plain
+from holdfast.core.records import to_record
 
-_MOST_GAP_SECONDS = 5.0  # between two reads; after a longer gap the reader itself was suspended
+T = TypeVar("T")
+
+_MOST_GAP_SECONDS = 5.0  # between two looks, after which the time in between says nothing about the writer
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
-    """The last content that a writer wrote."""
+class Notice(Generic[T]):
+    """What a writer last wrote."""
 
     count: int
-    said: Mapping[str, Any]
+    said: T
 
 
 class NoticeWriter:
-    """Writes one notice repeatedly."""
+    """Writes one notice, again and again."""
 
     def __init__(self, path: Path):
         self.path = path
-        before = read_notice(path)
+        before = read_notice(path, dict)
         self._count = before.count if before else 0
 
-    def write(self, said: Mapping[str, object]) -> None:
-        """Write new content; raises OSError if the storage fails."""
+    def write(self, said: object) -> None:
+        """Replace what the notice says; raises OSError where the storage does not take it."""
         self._count += 1
-        words = json.dumps(to_plain(said), allow_nan=False)
-        content = f"{self._count}\n{words}\n{self._count}\n".encode()
+        text = json.dumps(to_plain(said), allow_nan=False)
+        content = f"{self._count}\n{text}\n{self._count}\n".encode()
         file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             os.pwrite(file, content, 0)
@@ -48,34 +51,34 @@ class NoticeWriter:
             os.close(file)
 
 
-def read_notice(path: Path) -> Notice | None:
-    """The notice in a file; None if it is missing or half-written at the moment."""
+def read_notice(path: Path, kind: type[T]) -> Notice[T] | None:
+    """The notice in a file; None when it is missing, or only half of it is there at this instant."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
         if len(lines) == 4 and lines[0] == lines[2]:
-            said = json.loads(lines[1])
-            return Notice(int(lines[0]), said) if isinstance(said, dict) else None
+            said = to_record(json.loads(lines[1]), kind)
+            return Notice(int(lines[0]), said) if said is not None else None
     except (OSError, ValueError):
         pass
     return None
 
 
-class Seen:
-    """A notice as one reader sees it: its newest content, and for how long its counter has not changed."""
+class Seen(Generic[T]):
+    """A notice as one reader sees it: its newest content, and for how long its count has not moved."""
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic):
-        self.path, self._clock = path, clock
-        self.newest: Notice | None = None
+    def __init__(self, path: Path, kind: type[T], clock: Callable[[], float] = time.monotonic):
+        self.path, self._kind, self._clock = path, kind, clock
+        self.newest: Notice[T] | None = None
         self.has_moved = False
         self._looked_at: float | None = None
         self._still_seconds = 0.0
 
-    def look(self) -> Notice | None:
-        """Read once. Time in which the file could not be read, or was not read, does not count against the writer."""
-        now, found = self._clock(), read_notice(self.path)
+    def look(self) -> T | None:
+        """Look once. Time in which nothing could be read, or nobody looked, does not count against the writer."""
+        now, found = self._clock(), read_notice(self.path, self._kind)
         if found is None:
             self._looked_at = None
-            return self.newest
+            return self.said
         passed = now - self._looked_at if self._looked_at is not None else 0.0
         if self.newest is None or found.count != self.newest.count:
             self.has_moved = self.newest is not None
@@ -83,14 +86,14 @@ class Seen:
         elif passed <= _MOST_GAP_SECONDS:
             self._still_seconds += passed
         self._looked_at, self.newest = now, found
-        return found
+        return found.said
 
     @property
     def still_seconds(self) -> float:
-        """For how long the counter was seen not to change."""
+        """For how long its count was seen not to move."""
         return self._still_seconds
 
     @property
-    def said(self) -> Mapping[str, Any]:
-        """Its newest content; empty before the first."""
-        return self.newest.said if self.newest else {}
+    def said(self) -> T | None:
+        """Its newest content; None before the first."""
+        return self.newest.said if self.newest else None

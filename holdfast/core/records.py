@@ -285,6 +285,61 @@ class Outcome:
     started: float = 0.0  # time of day
 
 
+class SupervisorNotice(Record, frozen=True, kw_only=True):
+    """What a supervisor says of itself in a notice, every few seconds, so that other machines know that it lives."""
+
+    pid: int = 0
+    start_ticks: int | None = None
+    host: str = ""
+    node: str = ""  # the name of its machine in this run
+    machine: str = ""  # names the machine and its start, see `runs.lease.machine_id`
+    hardware: str = ""  # names the machine over its restarts; empty where nothing does
+    lease_seconds: float = 0.0  # after which its silence means that it is gone
+    state: Literal["held", "released", "here", "left"] = "here"
+
+    @property
+    def writer(self) -> tuple[str, int, int | None]:
+        """Names the process that wrote it."""
+        return self.machine, self.pid, self.start_ticks
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its writer has said goodbye."""
+        return self.state in ("released", "left")
+
+
+class MeetingPlace(Record, frozen=True, kw_only=True):
+    """Where the ranks of one attempt meet."""
+
+    name: str = ""
+    host: str = ""  # of our own engine only
+    port: int = 0
+
+
+class LeaseNotice(SupervisorNotice, frozen=True, kw_only=True):
+    """What the supervisor that leads a run says: which attempt runs, on which machines, and how it is to end."""
+
+    attempt: int = 0
+    nodes: tuple[str, ...] = ()  # the machines that run it, this one first
+    changes: Changes = {}
+    resume: bool = False
+    meeting: MeetingPlace = MeetingPlace()
+    end: Literal["", "look", "end", "stop"] = ""  # look: it hangs, so collect evidence before ending it
+    signal: int = 0  # by which a stop was requested
+    stops: int = 0  # how often
+    result: RunEnd | None = None  # of the whole run, with what follows
+    exit_code: int | None = None
+    sentence: str = ""
+
+
+class MemberNotice(SupervisorNotice, frozen=True, kw_only=True):
+    """What the supervisor of another machine says: how its part of an attempt went, and whether it wants to leave."""
+
+    attempt: int = 0
+    outcome: Outcome | None = None  # of its part of that attempt
+    asks: int | None = None  # the signal by which it was asked to stop
+
+
 class Compared(Record, frozen=True, kw_only=True):
     """A forecast next to what happened."""
 

@@ -1,4 +1,4 @@
-"""Supervises a run in the background: a process of its own session, its lines in supervisor.log."""
+"""Supervises a run in the background: a process in its own session, its output in supervisor.log."""
 
 import os
 import subprocess
@@ -10,6 +10,7 @@ from pathlib import Path
 from holdfast.core.env import node_name
 from holdfast.core.errors import RequestError
 from holdfast.core.notice import read_notice
+from holdfast.core.records import MemberNotice
 from holdfast.core.runfolder import NODES, NOTICE, RESULT, SUPERVISOR_LOG
 from holdfast.runs.lease import holder
 
@@ -17,7 +18,7 @@ _START_SECONDS = 30.0
 
 
 def detach_run(run: Path) -> int:
-    """Start a supervisor that outlives this terminal; give its pid once it holds the run."""
+    """Start a supervisor that outlives this terminal; return its pid once it has the run."""
     process = start_apart([sys.executable, "-m", "holdfast", "resume", str(run), "--quiet"], run / SUPERVISOR_LOG)
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
@@ -27,20 +28,20 @@ def detach_run(run: Path) -> int:
         if process.poll() is not None:
             break
         time.sleep(0.05)
-    said = (run / SUPERVISOR_LOG).read_text(errors="replace").strip().splitlines()
-    raise RequestError("the supervisor did not start", seen=said[-1] if said else "it said nothing")
+    printed = (run / SUPERVISOR_LOG).read_text(errors="replace").strip().splitlines()
+    raise RequestError("the supervisor did not start", seen=printed[-1] if printed else "it printed nothing")
 
 
 def _takes_part(run: Path, pid: int) -> bool:
-    """Say whether a supervisor takes part in a run that another machine leads."""
-    notice = read_notice(run / NODES / node_name() / NOTICE)
-    return notice is not None and notice.said.get("pid") == pid
+    """Whether a supervisor takes part in a run that another machine leads."""
+    notice = read_notice(run / NODES / node_name() / NOTICE, MemberNotice)
+    return notice is not None and notice.said.pid == pid
 
 
 def start_apart(
     command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> "subprocess.Popen[bytes]":
-    """Start a process in a session of its own and in that folder, with nothing to read, its lines added to a file."""
+    """Start a process in its own session and in that folder, without input, its output appended to a file."""
     file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         return subprocess.Popen(

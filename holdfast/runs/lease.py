@@ -1,12 +1,16 @@
-"""Which machine leads a run: a lease on shared storage, for one supervisor at a time among many machines.
+"""Who leads a run: one supervisor at a time, by a lease that holds on this machine and on others.
 
-A lock of the file system is not enough: on many shared ones it reaches no further than one machine. Every holder makes
-a folder of its own, leases/000001, 000002, ...; making a folder is all or nothing on every file system, and who has
-made the newest one holds the run. It says so again every few seconds in a notice there. Another machine may make the
-next folder only after that notice was given back, or was seen not to move for the length of the lease. A holder that
-could not write for half of it must first make the next folder itself; when somebody else has, it has lost the run.
+A lock of the file system is not enough: on many shared ones it reaches no further than one machine. So every supervisor
+that takes the run makes the next folder, leases/000001, 000002, ...: making a folder is all or nothing on every file
+system, and whoever made the newest one leads. It renews a notice there every few seconds.
 
-Leaves: leases/NNNNNN/notice.
+Two rules keep two supervisors apart, with no clock compared between machines:
+- another machine may make the next folder only after the notice was given back, or was seen not to move for the length
+  of the lease;
+- a leader that could not write for half of the lease must first make the next folder itself. When another machine has
+  made it already, the run is lost to that machine, and nothing more is written.
+
+Leaves: leases/NNNNNN/notice, supervisor.json.
 """
 
 import contextlib
@@ -14,10 +18,12 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+from msgspec.structs import replace
 
 from holdfast.core.disk_space import cannot_write
 from holdfast.core.env import lease_seconds, node_name
@@ -25,47 +31,51 @@ from holdfast.core.errors import HoldfastError, RequestError
 from holdfast.core.event_log import EventSink
 from holdfast.core.events import Event, LeaderAwaited, Noted, StorageTrouble
 from holdfast.core.notice import NoticeWriter, Seen
-from holdfast.core.records import Supervisor, write_record
+from holdfast.core.records import LeaseNotice, Supervisor, SupervisorNotice, write_record
 from holdfast.core.runfolder import LEASES, NOTICE
 from holdfast.runs.process_identity import describe_process
 from holdfast.runs.stop_signals import exit_code_of
 from holdfast.supervisor.clocks import read_clocks
 from holdfast.supervisor.members import Identity, boot_id, find_member, start_ticks_of
 
+HELD_BY_OTHER = 75  # exit code of a supervisor that was refused; sysexits calls it "try again later"
+
+N = TypeVar("N", bound=SupervisorNotice)
+
 _LOOK_SECONDS = 0.2
 _ALL_PROCESSES = 0xEFFFFFFC  # what Linux calls the processes of the whole machine
 
 
 class AlreadyHeld(RequestError):
-    """Somebody else supervises this run."""
+    """Another supervisor has this run."""
 
 
 class LostLease(AlreadyHeld):
-    """Another machine has taken the run over while this one could not say that it lives."""
+    """Another machine has taken over the run while this one could not renew its lease."""
 
 
-class Beating:
-    """Says the same notice again every few seconds, in a thread of its own, until it is closed."""
+class Heartbeat(Generic[N]):
+    """Writes the same notice every few seconds, in a thread of its own, until it is closed."""
 
-    def __init__(self, path: Path, said: Mapping[str, object], since: float | None = None):
-        self._writer, self._said = NoticeWriter(path), {**describe_self(), **said}
+    def __init__(self, path: Path, notice: N, since: float | None = None):
+        self._writer, self.notice = NoticeWriter(path), notice
         self._lock, self._is_closed = threading.RLock(), threading.Event()
         self._trouble, self._reported = "", ""  # why nothing can be written at the moment; what was reported of it
         # When the last write that came through was begun.
         self._written = read_clocks().boot_seconds if since is None else since
         self._write()
-        threading.Thread(target=self._go_on, name="holdfast-beat", daemon=True).start()
+        threading.Thread(target=self._keep_beating, name="holdfast-beat", daemon=True).start()
 
-    def say(self, **words: object) -> None:
-        """Say this too from now on."""
+    def say(self, **fields: Any) -> None:
+        """Change what the notice says from now on."""
         with self._lock:
-            self._said.update(words)
+            self.notice = replace(self.notice, **fields)
             self._write_if_possible()
 
-    def close(self, **words: object) -> None:
-        """Say the last words and no more."""
+    def close(self, **fields: Any) -> None:
+        """Write the notice for the last time."""
         self._is_closed.set()
-        self.say(**words)
+        self.say(**fields)
 
     def new_trouble(self) -> Event | None:
         """An event, once, when the storage stops answering and when it answers again."""
@@ -75,14 +85,15 @@ class Beating:
             return StorageTrouble(error=trouble)
         return Noted(text="the run folder can be written again") if before and not trouble else None
 
-    def _go_on(self) -> None:
+    def _keep_beating(self) -> None:
         while not self._is_closed.wait(beat_seconds()):
             with self._lock:
                 if not self._is_closed.is_set():
                     self._write_if_possible()
 
     def _write_if_possible(self) -> None:
-        # Not the time when it is done: nobody hears of a write that hangs, though it may come through at last.
+        # The time when the write was begun, not when it was done: a write that hangs may come through only after
+        # another machine has counted the silence as the end of the lease.
         begun = read_clocks().boot_seconds
         try:
             self._renew(begun - self._written)
@@ -95,27 +106,27 @@ class Beating:
         """What has to be done first after a silence."""
 
     def _write(self) -> None:
-        self._writer.write(self._said)
+        self._writer.write(self.notice)
 
 
-class Lease(Beating):
+class Lease(Heartbeat[LeaseNotice]):
     """The lease of the process that leads a run."""
 
     def __init__(self, folder: Path, number: int, since: float):
         self._folder, self.number, self.is_lost = folder, number, False
-        super().__init__(_notice_of(folder, number), {"state": "held"}, since)
+        super().__init__(_notice_of(folder, number), describe_self(LeaseNotice, state="held"), since)
 
-    def close(self, **words: object) -> None:
+    def close(self, **fields: Any) -> None:
         """Give the run back."""
-        super().close(state="released", **words)
+        super().close(state="released", **fields)
 
     def require(self) -> None:
-        """Refuse to go on with a run that another machine leads by now; the storage is asked anew."""
+        """Refuse to continue with a run that another machine leads by now; the storage is asked again."""
         self.say()
         if self.is_lost:
             raise LostLease(
-                "another machine has taken this run over",
-                seen="this one could not write to the run's folder for longer than its lease",
+                "another machine has taken over this run",
+                seen="this machine could not write to the run folder for longer than its lease",
                 try_next=(f"holdfast watch {self._folder.parent}",),
             )
 
@@ -139,18 +150,18 @@ class Lease(Beating):
 def take_lease(
     run: Path, *, report: EventSink = lambda event: None, is_stopped: Callable[[], bool] = lambda: False
 ) -> Lease:
-    """Be the one that leads the run, or refuse; a holder on another machine that is silent is waited for."""
+    """Lead the run, or refuse; a leader on another machine that is silent is waited for."""
     folder = run / LEASES
     folder.mkdir(exist_ok=True)
     while True:
         newest = newest_lease(run)
         if newest:
-            _wait_until_free(run, Seen(_notice_of(folder, newest)), report, is_stopped)
+            _wait_until_free(run, seen_lease(run, newest), report, is_stopped)
         begun = read_clocks().boot_seconds
         try:
             _path(folder, newest + 1).mkdir()
         except FileExistsError:
-            continue  # another one was quicker
+            continue  # another supervisor was quicker
         return Lease(folder, newest + 1, begun)
 
 
@@ -162,21 +173,29 @@ def newest_lease(run: Path) -> int:
         return 0
 
 
-def seen_lease(run: Path, number: int) -> Seen:
-    """What the holder of a lease says, to be looked at again and again."""
-    return Seen(_notice_of(run / LEASES, number))
+def seen_lease(run: Path, number: int) -> Seen[LeaseNotice]:
+    """The notice of a lease, to be looked at again and again."""
+    return Seen(_notice_of(run / LEASES, number), LeaseNotice)
 
 
 def beat_seconds() -> float:
-    """How often a notice is said again."""
+    """How often a notice is renewed."""
     return min(2.0, lease_seconds() / 10)
 
 
-def describe_self() -> dict[str, object]:
-    """What a notice must hold of its writer to know it again."""
+def describe_self(kind: type[N], **fields: Any) -> N:
+    """A notice of this process, with what is needed to know it again."""
     pid = os.getpid()
-    described = {"pid": pid, "start_ticks": start_ticks_of(pid), "host": socket.gethostname(), "node": node_name()}
-    return {**described, "machine": machine_id(), "hardware": _hardware_id(), "lease_seconds": lease_seconds()}
+    return kind(
+        pid=pid,
+        start_ticks=start_ticks_of(pid),
+        host=socket.gethostname(),
+        node=node_name(),
+        machine=machine_id(),
+        hardware=_hardware_id(),
+        lease_seconds=lease_seconds(),
+        **fields,
+    )
 
 
 def machine_id() -> str:
@@ -184,22 +203,22 @@ def machine_id() -> str:
     return f"{boot_id() or socket.gethostname()} {_processes_id() or ''}".strip()
 
 
-def is_here(said: Mapping[str, Any]) -> bool:
+def is_here(notice: SupervisorNotice) -> bool:
     """True when a living process of this very machine wrote a notice."""
-    found = find_member(int(said.get("pid", 0))) if _is_of_this_start(said) else None
-    return found is not None and not found.is_gone and found.start_ticks == said.get("start_ticks")
+    found = find_member(notice.pid) if _is_of_this_start(notice) else None
+    return found is not None and not found.is_gone and found.start_ticks == notice.start_ticks
 
 
-def is_here_and_gone(said: Mapping[str, Any]) -> bool:
+def is_here_and_gone(notice: SupervisorNotice) -> bool:
     """True when the writer of a notice ran on this very machine and lives no more: no need to wait for it."""
-    if _is_of_this_start(said):
-        return not is_here(said)
+    if _is_of_this_start(notice):
+        return not is_here(notice)
     # The machine was started again since.
-    return bool(_hardware_id()) and (said.get("hardware"), said.get("node")) == (_hardware_id(), node_name())
+    return bool(_hardware_id()) and (notice.hardware, notice.node) == (_hardware_id(), node_name())
 
 
-def _is_of_this_start(said: Mapping[str, Any]) -> bool:
-    return (said.get("machine"), said.get("node")) == (machine_id(), node_name())
+def _is_of_this_start(notice: SupervisorNotice) -> bool:
+    return (notice.machine, notice.node) == (machine_id(), node_name())
 
 
 def _hardware_id() -> str:
@@ -218,29 +237,29 @@ def _processes_id() -> int | None:
     return None
 
 
-def _wait_until_free(run: Path, seen: Seen, report: EventSink, is_stopped: Callable[[], bool]) -> None:
-    """Return when the run may be taken; refuse when its holder is seen to live."""
-    begun, has_said = time.monotonic(), False
+def _wait_until_free(run: Path, seen: Seen[LeaseNotice], report: EventSink, is_stopped: Callable[[], bool]) -> None:
+    """Return when the run may be taken; refuse when its leader is seen to live."""
+    begun, has_reported = time.monotonic(), False
     while True:
-        said = seen.look() and seen.said
-        limit = float(seen.said.get("lease_seconds", lease_seconds()))
-        if said and (said.get("state") == "released" or is_here_and_gone(said)):
+        notice = seen.look()
+        if notice and (notice.state == "released" or is_here_and_gone(notice)):
             return
-        if seen.has_moved or (said and is_here(said)):
+        if notice and (seen.has_moved or is_here(notice)):
             raise AlreadyHeld(
-                "another supervisor already looks after this run",
-                seen=f"pid {said['pid']} on {said['node']}" if said else "",
+                "this run already has a supervisor",
+                seen=f"pid {notice.pid} on {notice.node}",
                 try_next=(f"holdfast watch {run}", f"holdfast stop {run}"),
             )
         # A folder without a notice: its maker was killed in between, or has only just made it.
-        silent_seconds = seen.still_seconds if said else time.monotonic() - begun
-        leader = str(said["node"]) if said else "another machine"
+        silent_seconds = seen.still_seconds if notice else time.monotonic() - begun
+        limit = notice.lease_seconds if notice else lease_seconds()
+        leader = notice.node if notice else "another machine"
         if is_stopped():
             raise AlreadyHeld(f"stopped while waiting to see whether {leader} still owns this run")
         if silent_seconds > limit:
             return
-        if not has_said and silent_seconds > 2 * beat_seconds() + 1:
-            has_said = True
+        if not has_reported and silent_seconds > 2 * beat_seconds() + 1:
+            has_reported = True
             report(LeaderAwaited(leader=leader, state="wait_for_lease", seconds=limit))
         time.sleep(_LOOK_SECONDS)
 
@@ -253,17 +272,12 @@ def _notice_of(folder: Path, number: int) -> Path:
     return _path(folder, number) / NOTICE
 
 
-__all__ = ["HELD_BY_OTHER", "AlreadyHeld", "hold", "holder"]
-
-HELD_BY_OTHER = 75  # exit code of a supervisor that was refused; sysexits calls it "try again later"
-
-
 @contextmanager
 def hold(
     run: Path, *, report: EventSink = lambda event: None, is_stopped: Callable[[], bool] = lambda: False
 ) -> Iterator[Lease]:
-    """Be the run's only supervisor, or refuse; other machines learn with its end why the run was given back."""
-    last: dict[str, object] = {}
+    """Be the run's only supervisor, or refuse; the last notice says to other machines why the run was given back."""
+    last: dict[str, Any] = {}
     lease: Lease | None = None
     try:
         try:
@@ -273,11 +287,7 @@ def hold(
             raise cannot_write(run, error) from error
         yield lease
     except KeyboardInterrupt as asked:
-        last = {
-            "exit_code": exit_code_of(asked),
-            "result": "stopped",
-            "sentence": "stopped before an attempt was called",
-        }
+        last = {"exit_code": exit_code_of(asked), "result": "stopped", "sentence": "stopped before an attempt began"}
         raise
     except HoldfastError as error:
         last = {"exit_code": error.exit_code, "sentence": error.what + (f": {error.seen}" if error.seen else "")}
@@ -288,11 +298,10 @@ def hold(
 
 
 def holder(run: Path) -> Identity | None:
-    """The living supervisor of a run on this machine; None when nobody here looks after it."""
-    seen = seen_lease(run, newest_lease(run))
-    seen.look()
-    if seen.said.get("state") != "held" or seen.said.get("machine") != machine_id():
+    """The living supervisor of a run on this machine; None when it has none here."""
+    notice = seen_lease(run, newest_lease(run)).look()
+    if notice is None or notice.state != "held" or notice.machine != machine_id() or notice.start_ticks is None:
         return None
-    identity = Identity(int(seen.said["pid"]), int(seen.said["start_ticks"]))
+    identity = Identity(notice.pid, notice.start_ticks)
     found = find_member(identity.pid)
     return identity if found and found.identity == identity and not found.is_gone else None

@@ -1,18 +1,16 @@
 """Takes part in a run that another machine leads: runs its own part of every attempt, and reports how it went.
 
-It starts the same command when the leader calls an attempt, watches its own ranks, looks before it ends them, and ends
-them when the leader says so or is gone. Who is led by nobody any more tries to lead.
+A member starts the same command when the leader calls an attempt, watches its own ranks, collects evidence before it
+ends them, and ends them when the leader says so or is gone. When nobody leads the run any more, the member tries to.
 
 Reads: the leader's notice. Leaves: attempts/NN/nodes/NAME/, nodes/NAME/notice, nodes/NAME/events.jsonl.
 """
 
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from holdfast.core.artifacts import to_plain
 from holdfast.core.disk_space import writing
 from holdfast.core.env import lease_seconds, node_name
 from holdfast.core.errors import HoldfastError, RequestError
@@ -21,18 +19,19 @@ from holdfast.core.events import AttemptEnded, AttemptStarted, LeaderAwaited, Le
 from holdfast.core.notice import Seen
 from holdfast.core.old_events import untyped
 from holdfast.core.plan import Reason
-from holdfast.core.records import Outcome, Result
+from holdfast.core.records import LeaseNotice, MemberNotice, Outcome, Result
 from holdfast.core.runfolder import CHILD, NODES, NOTICE, OUTCOME, attempt_folder, attempt_folders, part_folder
 from holdfast.runs.lease import (
     AlreadyHeld,
-    Beating,
+    Heartbeat,
     beat_seconds,
+    describe_self,
     is_here,
     is_here_and_gone,
     newest_lease,
     seen_lease,
 )
-from holdfast.runs.rendezvous import MeetingPlace, with_rendezvous
+from holdfast.runs.rendezvous import with_rendezvous
 from holdfast.runs.run_events import RunEvents
 from holdfast.runs.supervise import RunSpec, supervise
 from holdfast.supervisor.attempt import CallOff, StopRequest, run_attempt
@@ -90,20 +89,20 @@ class _Member:
             end_tree(part_folder(attempt, self._me), None)  # what an earlier supervisor of this machine left
         self._end_what_it_led()
         self._report = RunEvents(folder, *listeners)
-        self._notice = Beating(folder / NOTICE, {"state": "here"})
+        self._notice = Heartbeat(folder / NOTICE, describe_self(MemberNotice, state="here"))
         self._has_asked = False  # to leave
         self._done = max((int(attempt.name) for attempt in begun), default=0)  # the newest that this machine began
 
     def run(self) -> Result | None:
         """Follow until the end."""
-        said_at = float("-inf")
+        reported_at = float("-inf")
         while True:
             self._look()
-            said = self._leader.said
-            if said.get("state") == "released":
-                return self._ended(said) if "exit_code" in said else None
-            is_of_my_name = said.get("node") == self._me
-            if is_of_my_name and (self._leader.has_moved or is_here(said)):
+            notice = self._leader.said
+            if notice and notice.state == "released":
+                return None if notice.exit_code is None else self._ended(notice, notice.exit_code)
+            is_of_my_name = notice is not None and notice.node == self._me
+            if notice and is_of_my_name and (self._leader.has_moved or is_here(notice)):
                 raise _same_name(self._me)
             if self._is_alone and self._stop.is_asked:
                 return self._left()
@@ -114,50 +113,48 @@ class _Member:
                 self._ask_leader()
                 if self._stop.signal != signal.SIGINT or self._stop.count > 1:
                     return self._left()
-            if self._is_called(said):
-                self._take_part(said)
-                said_at = time.monotonic()
-            if said and not is_of_my_name and time.monotonic() - said_at > _SAY_SECONDS:
-                said_at = time.monotonic()
+            if notice and self._is_called(notice):
+                self._take_part(notice)
+                reported_at = time.monotonic()
+            if notice and not is_of_my_name and time.monotonic() - reported_at > _SAY_SECONDS:
+                reported_at = time.monotonic()
                 self._report(LeaderAwaited(leader=self._leader_name))
             self._report(Ticked())
             time.sleep(_LOOK_SECONDS)
 
     def leave(self) -> None:
-        """Say that this machine takes part no more."""
+        """Say that this machine has left."""
         self._notice.close(state="left")
 
     @property
     def _is_alone(self) -> bool:
         """True when the leader is gone."""
-        if self._leader.newest is None:  # a lease whose taker was killed before it said a word, or none at all
+        if self._leader.said is None:  # a lease whose taker was killed before it wrote its notice, or no lease at all
             return time.monotonic() - self._lease_at > lease_seconds()
         return self._leader.still_seconds > lease_seconds() or is_here_and_gone(self._leader.said)
 
     def _look(self) -> None:
         newest = newest_lease(self._run)
-        if newest > self._lease:  # none at all is storage that does not answer
+        if newest > self._lease:  # no lease at all means that the storage does not answer
             self._lease, self._lease_at, self._leader = newest, time.monotonic(), seen_lease(self._run, newest)
         self._leader.look()
         if trouble := self._notice.new_trouble():
             self._report(trouble)
 
     def _end_what_it_led(self) -> None:
-        """End what this machine left of attempts that it led; who leads now has closed them, and does not see it."""
+        """End what this machine left of attempts that it led: the new leader cannot see processes of this machine."""
         for attempt in attempt_folders(self._run):
             if (attempt / OUTCOME).exists():
                 end_tree(attempt, None)
 
-    def _is_called(self, said: Mapping[str, Any]) -> bool:
-        number = int(said.get("attempt") or 0)
-        return number > self._done and self._me in said.get("nodes", ()) and not said.get("end")
+    def _is_called(self, notice: LeaseNotice) -> bool:
+        return notice.attempt > self._done and self._me in notice.nodes and not notice.end
 
-    def _take_part(self, said: Mapping[str, Any]) -> None:
+    def _take_part(self, notice: LeaseNotice) -> None:
         """Run this machine's part of an attempt, and report how it went."""
-        number, changes = int(said["attempt"]), said.get("changes") or {}
+        number, changes, resume = notice.attempt, notice.changes, notice.resume
         part = part_folder(attempt_folder(self._run, number), self._me)
         part.mkdir(parents=True, exist_ok=True)
-        resume = bool(said.get("resume"))
         started = AttemptStarted(
             number=number,
             reason=Reason(kind="called", title=self._leader_name),
@@ -173,7 +170,7 @@ class _Member:
             launch = self._spec.make_launch(part, changes, resume)
             budgets = Budgets(self._spec.step_timeout_seconds)
             part_stop = StopRequest()
-            launch = with_rendezvous(launch, MeetingPlace(**said["meeting"]), said["nodes"].index(self._me))
+            launch = with_rendezvous(launch, notice.meeting, notice.nodes.index(self._me))
             called_off = _CalledOff(self, number, part_stop)
             outcome, _ = run_attempt(launch, budgets, untyped(self._report), part_stop, called_off)
         except HoldfastError as error:
@@ -194,26 +191,25 @@ class _Member:
                     cause=outcome.sentence,
                 )
             )
-        self._notice.say(attempt=number, outcome=to_plain(outcome))
+        self._notice.say(attempt=number, outcome=outcome)
 
     def called_off(self, number: int, part_stop: StopRequest) -> CallOff:
-        """What the leader says about the attempt that runs; passes wishes to stop on, both ways."""
+        """What the leader says about the attempt that runs; passes stop requests on, both ways."""
         self._look()
         if self._is_alone:
             return "end"
-        said = self._leader.said
-        if said.get("attempt") != number or said.get("state") == "released":
+        notice = self._leader.said
+        if notice is None or notice.attempt != number or notice.state == "released":
             return "end"
         if self._stop.is_asked and self._stop.count > 1:
             return "end"
         if self._stop.is_asked:
             self._ask_leader()
-        if said.get("end") == "stop":
-            for _ in range(int(said.get("stops", 1)) - part_stop.count):
-                part_stop.ask(int(said.get("signal") or 0))
+        if notice.end == "stop":
+            for _ in range(notice.stops - part_stop.count):
+                part_stop.ask(notice.signal)
             return ""
-        kinds: dict[str, CallOff] = {"look": "look", "end": "end"}
-        return kinds.get(str(said.get("end") or ""), "")
+        return notice.end
 
     def _ask_leader(self) -> None:
         """Pass a signal on: on Ctrl-C the leader stops the whole run, on any other this machine's part of it."""
@@ -224,13 +220,11 @@ class _Member:
             if number == signal.SIGINT:
                 self._report(LeaderAwaited(leader=self._leader_name, state="asked_to_stop"))
 
-    def _ended(self, said: Mapping[str, Any]) -> Result:
-        code = int(said["exit_code"])
-        state = {"finished": "finished", "stopped": "stopped"}.get(str(said.get("result")), "failed")
+    def _ended(self, notice: LeaseNotice, exit_code: int) -> Result:
         return Result(
-            state=state,  # type: ignore[arg-type]  # one of the three
-            exit_code=code,
-            sentence=f"{said.get('sentence', 'ended')} (led by {said.get('node')})",
+            state=notice.result or "failed",
+            exit_code=exit_code,
+            sentence=f"{notice.sentence} (led by {notice.node})",
             attempts=self._done,
             seconds=round(time.monotonic() - self._begun, 3),
         )
@@ -247,11 +241,11 @@ class _Member:
 
     @property
     def _leader_name(self) -> str:
-        return str(self._leader.said.get("node") or "the leader")
+        return (self._leader.said and self._leader.said.node) or "the leader"
 
 
 class _CalledOff:
-    """Asks the leader's notice, but not oftener than a network file system likes."""
+    """Reads the leader's notice, but not more often than a network file system likes."""
 
     def __init__(self, member: _Member, number: int, part_stop: StopRequest):
         self._member, self._number, self._part_stop = member, number, part_stop
@@ -267,20 +261,19 @@ class _CalledOff:
 
 def _require_free(notice: Path, name: str) -> None:
     """Refuse a name that another living supervisor of this run uses."""
-    seen = Seen(notice)
+    seen = Seen(notice, MemberNotice)
     deadline = time.monotonic() + 2 * beat_seconds() + 1
-    while seen.look():
-        said = seen.said
-        if said.get("state") == "left" or is_here_and_gone(said) or time.monotonic() > deadline:
+    while found := seen.look():
+        if found.state == "left" or is_here_and_gone(found) or time.monotonic() > deadline:
             return
-        if seen.has_moved or is_here(said):
+        if seen.has_moved or is_here(found):
             raise _same_name(name)
         time.sleep(_LOOK_SECONDS)
 
 
 def _same_name(name: str) -> RequestError:
     return RequestError(
-        f"another supervisor of this run is called {name!r} as well",
-        seen="each machine of a run needs a name of its own",
-        try_next=("HOLDFAST_NODE=another-name, where two machines have one host name",),
+        f"another supervisor of this run is also called {name!r}",
+        seen="each machine of a run needs its own name",
+        try_next=("HOLDFAST_NODE=another-name, where two machines have the same host name",),
     )

@@ -8,17 +8,15 @@ Reads: leases/, nodes/*/notice, beats of the newest attempt.
 """
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from holdfast.core.notice import read_notice
+from holdfast.core.records import SupervisorNotice
 from holdfast.core.runfolder import CHILD, NODES, NOTICE, attempt_folders, part_folder
 from holdfast.runs.lease import is_here, is_here_and_gone, newest_lease, seen_lease
 from holdfast.supervisor.outcome import newest_beat
 
-_OVER = ("released", "left")
 _LOOK_SECONDS = 0.2
 _STILL_SECONDS = 6.0  # a notice is renewed every two seconds
 
@@ -47,7 +45,7 @@ class MachineWatch:
         self._looks: dict[Path, _LastLook] = {}
         self.is_sure = True  # False when the last answer rests on a notice that has not been seen to move yet
 
-    def leader(self) -> Mapping[str, Any] | None:
+    def leader(self) -> SupervisorNotice | None:
         """What the supervisor that leads the run says of itself, wherever it is; None when there is none."""
         self.is_sure = True
         return self._living(self._lease)
@@ -58,7 +56,7 @@ class MachineWatch:
         names = sorted(folder.name for folder in (self._run / NODES).glob("*"))
         if len(names) < 2:
             return ()
-        leader, is_led = _said(self._lease).get("node"), self._living(self._lease) is not None
+        leader, is_led = _node(self._lease), self._living(self._lease) is not None
         nodes = [
             NodeStatus(name=name, state=self._state(name, name == leader, is_led), step=_step(self._run, name))
             for name in names
@@ -75,13 +73,13 @@ class MachineWatch:
         own = self._run / NODES / name / NOTICE
         if self._living(own):
             return "takes part"
-        said = _said(self._lease) if leads else _said(own)
-        return "left" if said.get("state") in _OVER else "silent"
+        notice = read_notice(self._lease if leads else own, SupervisorNotice)
+        return "left" if notice and notice.said.is_over else "silent"
 
-    def _living(self, path: Path) -> Mapping[str, Any] | None:
+    def _living(self, path: Path) -> SupervisorNotice | None:
         """What a notice says, unless its writer is known to be gone."""
-        notice = read_notice(path)
-        if notice is None or notice.said.get("state") in _OVER or is_here_and_gone(notice.said):
+        notice = read_notice(path, SupervisorNotice)
+        if notice is None or notice.said.is_over or is_here_and_gone(notice.said):
             return None
         if is_here(notice.said):
             return notice.said
@@ -94,7 +92,7 @@ class MachineWatch:
         return notice.said
 
 
-def read_leader(run: Path) -> Mapping[str, Any] | None:
+def read_leader(run: Path) -> SupervisorNotice | None:
     """What the supervisor that leads a run says of itself; takes up to six seconds to know about another machine."""
     watch = MachineWatch(run)
     while True:
@@ -123,6 +121,6 @@ def _step(run: Path, name: str) -> int:
     return newest_beat(part if (part / CHILD).exists() else attempts[-1])[1]
 
 
-def _said(notice: Path) -> Mapping[str, Any]:
-    found = read_notice(notice)
-    return found.said if found else {}
+def _node(path: Path) -> str:
+    notice = read_notice(path, SupervisorNotice)
+    return notice.said.node if notice else ""

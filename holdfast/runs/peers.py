@@ -1,10 +1,10 @@
-"""The machines of a run as the one that leads sees them: who has come, what each is to do, how each part ended.
+"""The machines of a run as the leader sees them: who is here, what each is to do, how each part ended.
 
-Everything is said through two kinds of notices on shared storage, each with one writer: the leader's lease says which
+The machines talk through two kinds of notices on shared storage, each with one writer: the leader's lease says which
 attempt runs, on which machines, and when it is called off; `nodes/NAME/notice` of each other machine says that it
-lives and how its part went. Nobody waits for ever: who is silent for the length of the lease is given up, with words.
+lives and how its part went. Nobody waits forever: a machine that is silent for the length of the lease is given up.
 
-Reads: nodes/*/notice. Leaves: words in the lease.
+Reads: nodes/*/notice. Writes: the leader's notice.
 """
 
 import contextlib
@@ -12,10 +12,11 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+
+from msgspec import structs
 
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.env import lease_seconds, node_name
@@ -24,14 +25,14 @@ from holdfast.core.event_log import EventSink
 from holdfast.core.events import Event, MachinesAwaited, Ticked
 from holdfast.core.evidence import Diagnosis
 from holdfast.core.notice import Seen
-from holdfast.core.records import DEFAULT_NODES_WAIT_SECONDS, Outcome, to_record
+from holdfast.core.records import DEFAULT_NODES_WAIT_SECONDS, MeetingPlace, MemberNotice, Outcome
 from holdfast.core.runfolder import DIAGNOSIS, EVIDENCE, NODES, NOTICE, attempt_folder, part_folder
 from holdfast.core.text import human_seconds, plural
 from holdfast.machine.network import free_port, own_address
 from holdfast.planning.ladder import Changes
 from holdfast.runs.blame import NodePart, find_culprit, told_by
 from holdfast.runs.lease import Lease
-from holdfast.runs.rendezvous import MeetingPlace, with_rendezvous
+from holdfast.runs.rendezvous import with_rendezvous
 from holdfast.supervisor.attempt import NOTHING, CallOff, StopRequest
 from holdfast.supervisor.child import Launch
 from holdfast.supervisor.collect import read_attempt_evidence
@@ -51,7 +52,7 @@ class Peers:
     def __init__(self, run: Path, nodes: int, lease: Lease, wait_seconds: float = DEFAULT_NODES_WAIT_SECONDS):
         self._run, self._nodes, self._lease, self._wait_seconds = run, nodes, lease, wait_seconds
         self._me = node_name()
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, Seen[MemberNotice]] = {}
         self._call = _Call()
         self._looked_at = float("-inf")
         self._has_not_met = self._had_not_met = False  # the ranks of this attempt; of the one before
@@ -66,7 +67,7 @@ class Peers:
         return hear
 
     def gather(self, report: EventSink, stop: StopRequest) -> bool:
-        """Wait until enough machines are there; False when a stop was asked for meanwhile."""
+        """Wait until enough machines are here; False when a stop was requested meanwhile."""
         begun = time.monotonic()
         say_at, said = begun + _SAY_FIRST_SECONDS, ""
         while True:
@@ -81,11 +82,11 @@ class Peers:
             words = f"{1 + len(here)} of {self._nodes} machines are here ({', '.join((self._me, *here))})"
             if waited > self._wait_seconds:
                 raise NotNow(
-                    f"{plural(missing, 'machine')} of {self._nodes} did not come within {human_seconds(waited)}",
+                    f"{plural(missing, 'machine')} of {self._nodes} did not join within {human_seconds(waited)}",
                     seen=words + self._last_seen(here),
                     try_next=(
                         f"holdfast resume {self._run}, and the same command on the others: it joins this run",
-                        "--nodes-wait SECONDS, for machines that take longer",
+                        "--nodes-wait SECONDS, to wait longer",
                     ),
                 )
             if time.monotonic() > say_at or words != (said or words):
@@ -99,19 +100,19 @@ class Peers:
             time.sleep(_LOOK_SECONDS)
 
     def call(self, number: int, changes: Changes, resume: bool, launch: Launch) -> Launch:
-        """Tell the machines to begin an attempt; give this machine's own part of it."""
+        """Let the machines begin an attempt; return this machine's own part of it."""
         self._had_not_met, self._has_not_met = self._has_not_met, False
         others = self._present()[: self._nodes - 1]
         meeting = MeetingPlace(name=f"{self._run.name}-{self._lease.number}-{number}")
         if launch.is_of_ranks:
-            meeting = replace(meeting, host=own_address(), port=free_port())
-        self._call = _Call(number, others, {node: self._writer(node) for node in others}, meeting=meeting)
-        nodes = [self._me, *others]
-        self._lease.say(attempt=number, nodes=nodes, changes=changes, resume=resume, meeting=asdict(meeting), end="")
+            meeting = structs.replace(meeting, host=own_address(), port=free_port())
+        self._call = _Call(number, others, {node: self._notice(node).writer for node in others}, meeting=meeting)
+        nodes = (self._me, *others)
+        self._lease.say(attempt=number, nodes=nodes, changes=changes, resume=resume, meeting=meeting, end="")
         return with_rendezvous(launch, meeting, 0)
 
     def listen(self, stop: StopRequest, part_stop: StopRequest) -> Callable[[], CallOff]:
-        """What an attempt asks many times a second: whether the others still go on. Passes wishes to stop on."""
+        """What an attempt asks many times a second: whether the others still run. Passes stop requests on."""
 
         def called_off() -> CallOff:
             if self._lease.is_lost:
@@ -131,7 +132,7 @@ class Peers:
     def settle(
         self, outcome: Outcome, diagnosis: Diagnosis, report: EventSink, stop: StopRequest
     ) -> tuple[Outcome, Diagnosis]:
-        """Wait for the other parts, end them where one has failed, and say how the attempt went as a whole."""
+        """Wait for the other parts, end them where one has failed, and return how the attempt went as a whole."""
         deadline: float | None = None
         is_called_off = False
         while True:
@@ -166,7 +167,7 @@ class Peers:
     def _judge(
         self, outcome: Outcome, diagnosis: Diagnosis, others: list[NodePart], stop: StopRequest
     ) -> tuple[Outcome, Diagnosis]:
-        """How the attempt went as a whole, told by the part that is to blame."""
+        """How the attempt went as a whole: as the part that made it fail says."""
         attempt = attempt_folder(self._run, self._call.number)
         # What was last looked at may have been a launcher whose ranks were gone already.
         reached = [newest_beat(part)[1] for part in (attempt, *(part_folder(attempt, one.node) for one in others))]
@@ -176,7 +177,8 @@ class Peers:
         if not early or (outcome.outcome == "stopped" and (stop.is_asked or self._lease.is_lost)):
             return outcome, diagnosis
         if self._call.leaving and not stop.is_asked:
-            words = f"{', '.join(self._call.leaving)} was asked to leave; saved, to go on when enough machines are here"
+            who = ", ".join(self._call.leaving)
+            words = f"{who} was asked to leave; the run continues when enough machines are here"
             return _cut_off(outcome, words, step), diagnosis
         culprit = find_culprit([mine, *others])
         if culprit is None and stop.is_asked:
@@ -203,17 +205,17 @@ class Peers:
         ), named
 
     def _did_not_meet(self, told: Outcome, said: str) -> Outcome:
-        """The same outcome in words that help; at the second time in a row nothing but a person's word will."""
+        """The same outcome with advice; the second time in a row only a person can help, so the run stops."""
         meeting = self._call.meeting
         sentence = (
-            f"the machines did not meet at {meeting.host}, port {meeting.port}, of {self._me} ({said}); "
-            f"where the others reach {self._me} at another address: HOLDFAST_NODE_ADDRESS=ADDRESS there"
+            f"the other machines could not reach {self._me} at {meeting.host}, port {meeting.port} ({said}); "
+            f"if they reach it at another address, set HOLDFAST_NODE_ADDRESS=ADDRESS on {self._me}"
         )
         told = replace(told, sentence=sentence, diagnosis="unknown", confidence="unknown", error="", is_external=True)
         return replace(told, exit_code=MachineError.exit_code, is_external=False) if self._had_not_met else told
 
     def _look(self, at_once: bool = False) -> None:
-        """Look at every notice, but not oftener than a network file system likes."""
+        """Read every notice, but not more often than a network file system likes."""
         now = time.monotonic()
         if not at_once and now - self._looked_at < _LOOK_SECONDS:
             return
@@ -224,54 +226,51 @@ class Peers:
             names = []
         for name in names:
             if name != self._me and name not in self._seen:
-                self._seen[name] = Seen(self._run / NODES / name / NOTICE)
+                self._seen[name] = Seen(self._run / NODES / name / NOTICE, MemberNotice)
         for seen in self._seen.values():
             seen.look()
 
     def _pass_stop_on(self, stop: StopRequest) -> None:
-        """Tell all parts of the attempt when a stop is wanted, here or on another machine."""
+        """Tell all parts of the attempt when a stop is requested, here or on another machine."""
         self._hear_interrupt(stop)
-        leaving = [node for node in self._call.nodes if self._said(node).get("asks")]
+        leaving = [node for node in self._call.nodes if self._notice(node).asks]
         wanted = max(stop.count, 1 if leaving else 0)
         if wanted > self._call.stops:
             self._call.stops, self._call.leaving = wanted, leaving
-            self._call.signal = stop.signal or int(self._said(leaving[0])["asks"] if leaving else 0)
+            self._call.signal = stop.signal or (leaving and self._notice(leaving[0]).asks) or 0
             self._lease.say(end="stop", signal=self._call.signal, stops=wanted)
 
     def _hear_interrupt(self, stop: StopRequest) -> None:
         """Take Ctrl-C on another machine as if it had been here; any other signal only asks that machine to leave."""
-        asked = (seen.said.get("asks") for seen in self._seen.values() if seen.has_moved)
+        asked = (seen.said.asks for seen in self._seen.values() if seen.said and seen.has_moved)
         if not stop.is_asked and signal.SIGINT in asked:
             stop.ask(signal.SIGINT)
 
     def _present(self) -> tuple[str, ...]:
-        """The machines that live and are free to take part, by name."""
+        """The machines that are alive and free to take part, by name."""
         return tuple(
             name
             for name, seen in sorted(self._seen.items())
-            if seen.has_moved and seen.still_seconds < lease_seconds() and self._said(name).get("state") == "here"
+            if seen.has_moved and seen.still_seconds < lease_seconds() and self._notice(name).state == "here"
         )
 
     def _is_silent(self, node: str) -> bool:
-        is_over = self._is_anew(node) or self._said(node).get("state") == "left"
+        is_over = self._is_anew(node) or self._notice(node).state == "left"
         return is_over or self._seen[node].still_seconds > lease_seconds()
 
     def _is_anew(self, node: str) -> bool:
         """True when another process speaks for a machine than at the call: it knows nothing of the attempt."""
-        return self._writer(node) != self._call.writers[node]
+        return self._notice(node).writer != self._call.writers[node]
 
-    def _writer(self, node: str) -> tuple[object, ...]:
-        return tuple(self._said(node).get(name) for name in ("machine", "pid", "start_ticks"))
-
-    def _said(self, node: str) -> Mapping[str, Any]:
-        return self._seen[node].said if node in self._seen else {}
+    def _notice(self, node: str) -> MemberNotice:
+        return (node in self._seen and self._seen[node].said) or MemberNotice()
 
     def _outcome(self, node: str) -> Outcome | None:
-        said = self._said(node)
-        return to_record(said.get("outcome"), Outcome) if said.get("attempt") == self._call.number else None
+        notice = self._notice(node)
+        return notice.outcome if notice.attempt == self._call.number else None
 
     def _part(self, node: str) -> NodePart | None:
-        """One machine's part once it is over; None while it goes on."""
+        """One machine's part once it is over; None while it runs."""
         if found := self._outcome(node):
             folder = part_folder(attempt_folder(self._run, self._call.number), node)
             return NodePart(node=node, outcome=found, evidence=read_attempt_evidence(folder))
@@ -281,7 +280,7 @@ class Peers:
 
     def _last_seen(self, here: tuple[str, ...]) -> str:
         gone = sorted(set(self._seen) - set(here))
-        return f"; {', '.join(gone)} was here before and is silent now" if gone else ""
+        return f"; {', '.join(gone)} was here before and has not reported since" if gone else ""
 
 
 @dataclass
@@ -290,7 +289,7 @@ class _Call:
     nodes: tuple[str, ...] = ()  # the others
     writers: dict[str, tuple[object, ...]] = field(default_factory=dict)  # who spoke for each of them then
     leaving: list[str] = field(default_factory=list)
-    meeting: MeetingPlace = MeetingPlace(name="")
+    meeting: MeetingPlace = MeetingPlace()
     stops: int = 0  # how often a stop was asked for, and by which signal
     signal: int = 0
 
@@ -300,7 +299,7 @@ def _cut_off(outcome: Outcome, sentence: str, step: int) -> Outcome:
 
 
 def _keep_evidence(attempt: Path, me: str, culprit: NodePart) -> None:
-    """Let the attempt's evidence lead to the part that is to blame; what this machine saw stays beside it."""
+    """Let the attempt's evidence lead to the part that failed; what this machine saw is kept next to it."""
     own = part_folder(attempt, me)
     with contextlib.suppress(OSError):
         own.mkdir(parents=True, exist_ok=True)

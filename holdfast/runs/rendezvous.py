@@ -1,4 +1,4 @@
-"""Gives the ranks of each attempt a meeting place of their own, so that a late one of an earlier attempt finds nobody.
+"""Gives the ranks of each attempt their own rendezvous, so that a late rank of an earlier attempt finds nobody.
 
 `torchrun` takes every option it was not given from a variable PET_<OPTION>. An id on its command line wins over that,
 so there the attempt's number is added to it. A command says itself where its ranks meet; those of our own engine meet
@@ -7,22 +7,14 @@ at an address and port of the machine that leads, which is the first of them.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from holdfast.core.records import MeetingPlace
 from holdfast.machine.network import network_towards
 from holdfast.supervisor.child import Launch
 
 _OPTION = re.compile(r"--rdzv[-_]id(?:=(?P<value>.*))?")
 VARIABLE = "PET_RDZV_ID"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeetingPlace:
-    """Where the ranks of one attempt meet."""
-
-    name: str
-    host: str = ""  # of our own engine only
-    port: int = 0
 
 
 def with_rendezvous(launch: Launch, meeting: MeetingPlace, number: int) -> Launch:

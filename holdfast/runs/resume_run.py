@@ -47,8 +47,8 @@ def ask_for(run: Path, processes: str | None, nodes: str | None) -> None:
         return  # as before, or another machine has asked for the same
     if leader := read_leader(run):
         raise RequestError(
-            f"{run} is running, with supervisor {leader['pid']} on {leader['node']}",
-            try_next=(f"on {leader['host']}: holdfast stop {run}", f"then: holdfast resume {run} {options}"),
+            f"{run} is running, with supervisor {leader.pid} on {leader.node}",
+            try_next=(f"on {leader.host}: holdfast stop {run}", f"then: holdfast resume {run} {options}"),
         )
     now = require_request(run)  # another machine may have written it meanwhile
     if now != request and not _has(now, wanted):
@@ -73,8 +73,8 @@ def ask_to_stop(
     if found is None and (leader := read_leader(run)):
         raise RequestError(
             f"{run} is led by a supervisor on another machine",
-            seen=f"pid {leader['pid']} on {leader['node']}",
-            try_next=(f"on {leader['host']}: holdfast stop {run}", "or end the job that it is part of"),
+            seen=f"pid {leader.pid} on {leader.node}",
+            try_next=(f"on {leader.host}: holdfast stop {run}", "or end the job that it is part of"),
         )
     if found is None:
         if is_left_running(run):

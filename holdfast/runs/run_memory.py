@@ -25,7 +25,7 @@ from holdfast.core.records import Changes, EngineSettings, Record, TimedCandidat
 _LIBRARIES = r"(torch|transformers|accelerate|numpy|tokenizers|datasets|lightning|pytorch_lightning|trl|peft|faiss_cpu)"
 
 
-class RememberedRun(Record):
+class RememberedRun(Record, frozen=True, kw_only=True):
     """What made a command or a training finish here."""
 
     words: str  # what was run
@@ -36,7 +36,7 @@ class RememberedRun(Record):
     phases: Mapping[str, float] = {}  # the longest that each took, in seconds
 
 
-class RememberedProof(Record):
+class RememberedProof(Record, frozen=True, kw_only=True):
     """What was proven for one kind of training run."""
 
     words: str

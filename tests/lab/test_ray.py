@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.heartbeat import read_beat
 from holdfast.core.notice import NoticeWriter
+from holdfast.core.records import LeaseNotice
 from holdfast.core.runfolder import BEATS, CHILD, LEASES, NOTICE, attempt_folder
 from holdfast.runs.lease import describe_self, newest_lease
 from tests.lab.supervised import SCRIPTS
@@ -75,7 +77,7 @@ def lead_elsewhere(run: Path) -> NoticeWriter:
     lease.mkdir()
     notice = NoticeWriter(lease / NOTICE)
     other = {"node": "elsewhere", "machine": "another", "hardware": "", "state": "held", "lease_seconds": 600.0}
-    notice.write({**describe_self(), **other})
+    notice.write(replace(describe_self(LeaseNotice), **other))
     return notice
 
 

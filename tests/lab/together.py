@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from holdfast.core.heartbeat import read_beat
 from holdfast.core.notice import read_notice
+from holdfast.core.records import LeaseNotice
 from holdfast.core.runfolder import LEASES, NOTICE, attempt_folder, part_folder
 from holdfast.runs.lease import newest_lease
 from tests.lab.supervised import LIMIT_SECONDS, SCRIPTS, Supervised, hear_ctrl_c, weights
@@ -114,8 +115,8 @@ class Together:
     @property
     def leader(self) -> str:
         """The machine that leads now."""
-        notice = read_notice(max((self.run / LEASES).glob("*"), default=self.run) / NOTICE)
-        return str(notice.said["node"]) if notice else ""
+        notice = read_notice(max((self.run / LEASES).glob("*"), default=self.run) / NOTICE, LeaseNotice)
+        return notice.said.node if notice else ""
 
     def wait_until(self, happens: Callable[[], Found], why: str) -> Found:
         """Wait for something to be true."""

@@ -16,24 +16,24 @@ def test_a_shorter_notice_leaves_nothing_of_a_longer_one(tmp_path):
     writer = NoticeWriter(tmp_path / "notice")
     writer.write({"words": "x" * 500})
     writer.write({"words": "short"})
-    assert read_notice(tmp_path / "notice").said == {"words": "short"}
+    assert read_notice(tmp_path / "notice", dict).said == {"words": "short"}
 
 
 def test_a_writer_that_is_started_again_counts_on(tmp_path):
     NoticeWriter(tmp_path / "notice").write({})
     NoticeWriter(tmp_path / "notice").write({})
-    assert read_notice(tmp_path / "notice").count == 2
+    assert read_notice(tmp_path / "notice", dict).count == 2
 
 
 @pytest.mark.parametrize("content", ["", "3\n", '3\n{"a": 1}\n', '3\n{"a": 1}\n2\n', "3\n[]\n3\n", '3\n{"a": \n3\n'])
 def test_half_a_notice_is_ignored(tmp_path, content):
     (tmp_path / "notice").write_text(content)
-    assert read_notice(tmp_path / "notice") is None
+    assert read_notice(tmp_path / "notice", dict) is None
 
 
 def test_time_counts_only_while_the_notice_is_unchanged(tmp_path):
     clock, path = Clock(), tmp_path / "notice"
-    writer, seen = NoticeWriter(path), Seen(path, clock)
+    writer, seen = NoticeWriter(path), Seen(path, dict, clock)
     writer.write({"state": "here"})
     seen.look()
     assert (seen.has_moved, seen.still_seconds) == (False, 0.0)  # it may be years old

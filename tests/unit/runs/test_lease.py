@@ -3,19 +3,25 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core.notice import NoticeWriter, read_notice
+from holdfast.core.records import LeaseNotice
 from holdfast.core.runfolder import LEASES, NOTICE
 from holdfast.runs import lease as leases
 from holdfast.runs.lease import AlreadyHeld, Lease, LostLease, describe_self, hold, holder, is_here_and_gone, take_lease
 from holdfast.supervisor.clocks import Clocks
 
 
+def describe_other(**fields) -> LeaseNotice:
+    return replace(describe_self(LeaseNotice), **fields)
+
+
 def leave(run, **said):
     """A lease as another supervisor left it."""
     folder = run / LEASES / "000001"
     folder.mkdir(parents=True)
-    NoticeWriter(folder / NOTICE).write({**describe_self(), "state": "held", **said})
+    NoticeWriter(folder / NOTICE).write(describe_other(state="held", **said))
 
 
 def test_released_lease_is_followed_by_the_next(tmp_path):
@@ -23,7 +29,7 @@ def test_released_lease_is_followed_by_the_next(tmp_path):
     second = take_lease(tmp_path)
     second.close()
     assert second.number == 2
-    assert read_notice(tmp_path / LEASES / "000001" / NOTICE).said["sentence"] == "done"
+    assert read_notice(tmp_path / LEASES / "000001" / NOTICE, LeaseNotice).said.sentence == "done"
 
 
 def test_local_supervisor_is_named_without_waiting(tmp_path):
@@ -48,11 +54,11 @@ def test_one_of_another_machine_may_live_and_is_waited_for(tmp_path):
 
 def test_processes_before_a_reboot_are_gone(monkeypatch):
     monkeypatch.setattr(leases, "_hardware_id", lambda: "box 1234")
-    before = {**describe_self(), "machine": "an earlier start"}
+    before = describe_other(machine="an earlier start")
     assert is_here_and_gone(before)
-    assert not is_here_and_gone({**before, "hardware": "another 99"})
+    assert not is_here_and_gone(replace(before, hardware="another 99"))
     monkeypatch.setattr(leases, "_hardware_id", lambda: "")  # in a container
-    assert not is_here_and_gone({**before, "hardware": ""})
+    assert not is_here_and_gone(replace(before, hardware=""))
 
 
 @pytest.fixture
@@ -73,7 +79,7 @@ def test_silent_leader_loses_the_run_to_another(tmp_path, clock):
     lease.say(attempt=2)
     assert lease.is_lost
     lease.close()
-    assert read_notice(tmp_path / LEASES / "000001" / NOTICE).said["attempt"] == 1
+    assert read_notice(tmp_path / LEASES / "000001" / NOTICE, LeaseNotice).said.attempt == 1
     assert not (tmp_path / LEASES / "000002" / NOTICE).exists()
 
 
@@ -83,7 +89,7 @@ def test_silent_leader_renews_if_nobody_took_over(tmp_path, clock):
     lease.say(attempt=1)
     assert (lease.is_lost, lease.number) == (False, 2)
     lease.close()
-    assert read_notice(tmp_path / LEASES / "000002" / NOTICE).said["state"] == "released"
+    assert read_notice(tmp_path / LEASES / "000002" / NOTICE, LeaseNotice).said.state == "released"
 
 
 def test_write_that_finally_completed_counts_as_silence(tmp_path, clock, monkeypatch):
@@ -124,6 +130,6 @@ def test_one_who_must_know_asks_the_storage(tmp_path, clock):
     lease.require()
     (tmp_path / LEASES / "000002").mkdir()
     clock[0] += 1000
-    with pytest.raises(LostLease, match="another machine has taken this run over"):
+    with pytest.raises(LostLease, match="another machine has taken over this run"):
         lease.require()
     lease.close()

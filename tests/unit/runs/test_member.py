@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.env import ATTEMPT_VARIABLE
 from holdfast.core.errors import RequestError
 from holdfast.core.events import Event, LeaderAwaited, Ticked
 from holdfast.core.notice import NoticeWriter
+from holdfast.core.records import LeaseNotice
 from holdfast.core.runfolder import CHILD, LEASES, NOTICE, OUTCOME, attempt_folder, part_folder
 from holdfast.runs import member as followers
 from holdfast.runs.command import command_spec, make_request
@@ -22,7 +24,6 @@ from holdfast.runs.member import _Member, follow, take_part
 from holdfast.supervisor.attempt import StopRequest
 from holdfast.supervisor.members import boot_id, start_ticks_of
 
-ELSEWHERE = {"machine": "another", "hardware": "", "state": "held"}
 JOB = command_spec(make_request((sys.executable, "-c", ""), nodes=2))
 
 
@@ -44,10 +45,15 @@ def left_over(tmp_path: Path) -> "Iterator[subprocess.Popen[bytes]]":
         rank.kill()
 
 
+def elsewhere(name: str) -> LeaseNotice:
+    """The notice of a leader on another machine."""
+    return replace(describe_self(LeaseNotice), node=name, machine="another", hardware="", state="held")
+
+
 def lead_elsewhere(run: Path, name: str = "a") -> NoticeWriter:
     (run / LEASES / "000001").mkdir(parents=True)
     notice = NoticeWriter(run / LEASES / "000001" / NOTICE)
-    notice.write({**describe_self(), **ELSEWHERE, "node": name})
+    notice.write(elsewhere(name))
     return notice
 
 
@@ -69,17 +75,17 @@ def test_name_of_the_leader_is_refused_immediately(tmp_path):
 
     def hear(event: Event) -> None:
         told.append(event)
-        notice.write({**describe_self(), **ELSEWHERE, "node": "b"})  # the leader lives
+        notice.write(elsewhere("b"))  # the leader lives
 
-    with pytest.raises(RequestError, match="is called 'b' as well"):
+    with pytest.raises(RequestError, match="is also called 'b'"):
         follow(tmp_path, JOB, hear, stop=StopRequest())
     assert {type(event) for event in told} <= {Ticked}
 
 
 def test_leader_with_same_name_on_this_machine_is_found(tmp_path):
-    lead_elsewhere(tmp_path).write({**describe_self(), "state": "held"})
+    lead_elsewhere(tmp_path).write(describe_self(LeaseNotice, state="held"))
     told: list[Event] = []
-    with pytest.raises(RequestError, match="is called 'b' as well"):
+    with pytest.raises(RequestError, match="is also called 'b'"):
         follow(tmp_path, JOB, told.append, stop=StopRequest())
     assert not told
 
@@ -89,9 +95,8 @@ def test_member_does_not_restart_a_started_attempt(tmp_path):
     part.mkdir(parents=True)
     write_artifact(part, CHILD, {})
     member = _Member(tmp_path, JOB, (), StopRequest())
-    called = {"nodes": ["a", "b"], "end": ""}
-    assert not member._is_called({**called, "attempt": 3})
-    assert member._is_called({**called, "attempt": 4})
+    assert not member._is_called(LeaseNotice(nodes=("a", "b"), attempt=3))
+    assert member._is_called(LeaseNotice(nodes=("a", "b"), attempt=4))
     member.leave()
 
 

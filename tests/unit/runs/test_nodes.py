@@ -1,6 +1,7 @@
 """Who takes part in a run, as its folder tells anybody who asks."""
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core import events as ev
 from holdfast.core.artifacts import write_artifact
@@ -8,7 +9,14 @@ from holdfast.core.errors import RequestError
 from holdfast.core.event_log import EventLog
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.notice import NoticeWriter
-from holdfast.core.records import AttemptStart, CommandRequest, read_request, write_record, write_request
+from holdfast.core.records import (
+    AttemptStart,
+    CommandRequest,
+    SupervisorNotice,
+    read_request,
+    write_record,
+    write_request,
+)
 from holdfast.core.request import TrainRequest
 from holdfast.core.runfolder import (
     BEAT,
@@ -43,7 +51,7 @@ def run(tmp_path, monkeypatch):
 
 def say(run, path: str, **said: object) -> None:
     (run / path).mkdir(parents=True, exist_ok=True)
-    NoticeWriter(run / path / NOTICE).write({**describe_self(), **said})
+    NoticeWriter(run / path / NOTICE).write(replace(describe_self(SupervisorNotice), **said))
 
 
 def states(run) -> dict[str, str]:
@@ -79,7 +87,7 @@ def test_only_a_moving_notice_counts_as_a_leader(run, monkeypatch):
     monkeypatch.setattr(nodes.time, "sleep", lambda seconds: next(beats) and say(run, f"{LEASES}/000001", **other))
     other = {"node": "b", "machine": "another", "hardware": "", "state": "held"}
     say(run, f"{LEASES}/000001", **other)
-    assert read_leader(run)["node"] == "b"
+    assert read_leader(run).node == "b"
     assert read_state(run).state == "training"
     assert states(run) == {"a": "silent", "b": "leads"}
     with pytest.raises(RequestError, match="led by a supervisor on another machine"):

