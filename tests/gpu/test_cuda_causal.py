@@ -24,7 +24,7 @@ def parts(tmp_path_factory):
     return tiny_llama(folder / "model"), tiny_instructions(folder / "prepared")
 
 
-def test_the_card_learns_what_the_cpu_learns(parts, tmp_path):
+def test_language_model_on_card_matches_cpu(parts, tmp_path):
     losses = []
     plain = {"task": "causal", "epochs": 1, "options": {"samples": 0}}
     for name, more in (("cpu", {}), ("card", CARD), ("card, split", CARD | {"micro_tokens": 100})):
@@ -40,7 +40,7 @@ def test_the_card_learns_what_the_cpu_learns(parts, tmp_path):
     [(None, 16_384), (LORA, 16_384), (LORA, 100)],
     ids=["full, as graphs", "LoRA, as graphs", "LoRA, split"],
 )
-def test_a_run_cut_in_two_ends_with_the_same_weights(parts, tmp_path, lora, micro_tokens):
+def test_interrupted_language_model_has_identical_weights(parts, tmp_path, lora, micro_tokens):
     wanted = {"task": "causal", "options": {"lora": lora, "samples": 1}, "micro_tokens": micro_tokens, **CARD}
     finish(tiny_attempt(tmp_path / "whole", *parts, **wanted))
     attempt = tiny_attempt(tmp_path / "cut", *parts, save_seconds=0, **wanted)

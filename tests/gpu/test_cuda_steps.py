@@ -42,7 +42,7 @@ def without_dropout(parts):
 
 
 @pytest.mark.usefixtures("without_dropout")
-def test_the_card_learns_what_the_cpu_learns(parts, tmp_path):
+def test_classifier_on_card_matches_cpu(parts, tmp_path):
     on_cpu = train(tiny_attempt(tmp_path / "cpu", *parts))
     on_card = train(tiny_attempt(tmp_path / "card", *parts, **CARD))
     assert on_card == pytest.approx(on_cpu, rel=0.05)
@@ -60,7 +60,7 @@ def test_captured_steps_drop_values_too(parts, tmp_path, request):
     assert dropped != pytest.approx(train(tiny_attempt(tmp_path / "whole", *parts, **CARD)), rel=1e-4)
 
 
-def test_a_run_cut_in_two_ends_with_the_same_weights(parts, tmp_path):
+def test_interrupted_classifier_has_identical_weights(parts, tmp_path):
     train(tiny_attempt(tmp_path / "whole", *parts, **CARD))
     process = subprocess.Popen(
         [sys.executable, "-m", "holdfast.engine", str(tiny_attempt(tmp_path / "cut", *parts, save_seconds=0, **CARD))]

@@ -27,7 +27,7 @@ def parts(tmp_path_factory):
     return tiny_bert(folder / "model"), tiny_questions(folder / "prepared")
 
 
-def test_the_card_learns_what_the_cpu_learns(parts, tmp_path):
+def test_two_tower_on_card_matches_cpu(parts, tmp_path):
     config = parts[0] / "config.json"
     plain = json.loads(config.read_text())
     config.write_text(json.dumps(plain | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}))
@@ -40,7 +40,7 @@ def test_the_card_learns_what_the_cpu_learns(parts, tmp_path):
     assert losses[1] == pytest.approx(losses[0], rel=0.05)
 
 
-def test_a_run_cut_in_two_ends_with_the_same_weights(parts, tmp_path):
+def test_interrupted_two_tower_has_identical_weights(parts, tmp_path):
     finish(tiny_attempt(tmp_path / "whole", *parts, **TASK, **CARD))
     attempt = tiny_attempt(tmp_path / "cut", *parts, save_seconds=0, **TASK, **CARD)
     process = start(attempt)

@@ -182,7 +182,7 @@ def test_attempt_on_full_disk_is_a_clear_error(parts, tmp_path, small_run):
     assert "No space left on device" in errors
 
 
-def test_it_refuses_to_start_where_two_checkpoints_cannot_fit(parts, tmp_path, small_disk):
+def test_engine_refuses_disk_without_space_for_two_checkpoints(parts, tmp_path, small_disk):
     (small_disk / "other").write_bytes(bytes(700_000))
     code, errors = finish(tiny_attempt(tmp_path / "run", *parts))
     assert code == 3

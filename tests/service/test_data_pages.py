@@ -50,7 +50,7 @@ def test_owner_team_and_admin_see_every_page(world, as_person, name):
         assert "unsafe-inline" not in answer["Content-Security-Policy"]
 
 
-def test_nobody_sees_anything_without_a_login(world):
+def test_data_pages_need_a_login(world):
     for page in pages_of(world):
         answer = Client().get(page)
         assert answer.status_code == 302, page
@@ -331,7 +331,7 @@ def test_shared_names_are_consistent(world, as_person):
     assert shared.count('id="others">1 ') == 2
 
 
-def test_every_control_has_a_name_and_headings_come_in_order(world, as_person):
+def test_data_pages_have_named_controls_and_ordered_headings(world, as_person):
     pages = [page for page in pages_of(world) if not page.endswith("/live")]
     for page in [*pages, "/login"]:
         client = Client() if page == "/login" else as_person("ada")

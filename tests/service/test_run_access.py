@@ -75,7 +75,7 @@ def test_team_manages_its_runs_and_admin_all(home, ada, page):
     assert page.get(f"/runs/{job.pk}").status_code == 200
 
 
-def test_nobody_sees_anything_without_a_login(home, ada):
+def test_runs_need_a_login(home, ada):
     job = make_job(ada, "finished")
     paths = ("/", "/runs/live", "/runs/new", "/runs/compare", f"/runs/{job.pk}", f"/runs/{job.pk}/live")
     for path in (*paths, f"/runs/{job.pk}/report", f"/runs/{job.pk}/model.zip", f"/runs/{job.pk}/delete"):

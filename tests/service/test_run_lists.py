@@ -105,7 +105,7 @@ def test_huge_number_is_a_client_error(home, ada, page, data, number):
     assert answer.status_code == 422
 
 
-def test_every_control_has_a_name_and_headings_come_in_order(home, ada, page, data):
+def test_run_lists_have_named_controls_and_ordered_headings(home, ada, page, data):
     paths = ["/", "/runs/new", "/runs/compare?ids=1,2,3,4,5,6"]
     paths += [f"/runs/{make_job(ada, folder, dataset=data).pk}" for folder in STATES]
     for path in paths:

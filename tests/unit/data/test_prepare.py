@@ -221,7 +221,7 @@ class TestTowers:
             answers = np.bincount(qrels[:, 0])
             assert set(answers) == ({1} if split == "train" else {3})
 
-    def test_a_beir_folder(self, write, bert_folder, tmp_path):
+    def test_beir_folder_is_prepared(self, write, bert_folder, tmp_path):
         texts = sentences(80)
         write(
             "d/corpus.jsonl", [{"_id": f"p{at}", "text": text, "article_id": at // 4} for at, text in enumerate(texts)]
@@ -245,7 +245,7 @@ class TestTowers:
             open_array(out, "corpus.groups")[4]
         ]
 
-    def test_vectors(self, tmp_path):
+    def test_vectors_are_prepared(self, tmp_path):
         draws = np.random.default_rng(0)
         queries, passages = (
             draws.normal(size=(300, 4)).astype(np.float32),

@@ -254,7 +254,7 @@ class TestRetrieval:
         write("qrels/train.tsv", "query-id\tcorpus-id\tscore\n" + qrels)
         return tmp_path
 
-    def test_a_beir_folder(self, write, tmp_path):
+    def test_beir_folder_is_surveyed(self, write, tmp_path):
         many = "".join(f"q{at}\tp{at}\t1\n" for at in range(40)) + "q0\tp1\t0\n"
         found = survey(DataRequest(path=self.beir(write, tmp_path, many)))
         assert (found.facts.task, found.facts.form, found.facts.rows) == ("two-tower", "beir", 40)
@@ -275,7 +275,7 @@ class TestRetrieval:
             facts_of(folder)
         assert "test.tsv" in caught.value.seen
 
-    def test_vectors(self, tmp_path):
+    def test_vectors_are_surveyed(self, tmp_path):
         draws = np.random.default_rng(0)
         queries, passages = draws.normal(size=(200, 8)), draws.normal(size=(200, 6)).astype(np.float32)
         queries[3, 0] = np.nan

@@ -86,7 +86,7 @@ def test_failed_save_keeps_the_previous_and_is_reported(checkpoints, tmp_path, m
     assert checkpoints.load_newest().step == 3
 
 
-def test_it_refuses_to_start_where_two_checkpoints_cannot_fit(checkpoints, monkeypatch):
+def test_two_checkpoints_must_fit_on_the_disk(checkpoints, monkeypatch):
     room = Room(free_bytes=900, total_bytes=10**9, is_out_of_files=False)
     monkeypatch.setattr("holdfast.engine.checkpoint.room_at", lambda folder: room)
     checkpoints.require_room({"weights": {"w": torch.zeros(50)}}, unsaved_bytes=200)
