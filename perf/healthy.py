@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +24,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import holdfast
+from holdfast.core.events import Event, PhaseChanged, Progressed, Quiet
+from holdfast.runs.cause_wording import cause_sentence
 from holdfast.supervisor.attempt import StopRequest, run_attempt
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.child import Launch
@@ -115,17 +117,19 @@ def run(kind: str, attempt: Path, is_crowded: bool) -> Seen:
     told: collections.Counter[str] = collections.Counter()
     quiet = [0.0]
 
-    def hear(event: str, details: Mapping[str, object]) -> None:
-        told[event] += 1
-        if event == "quiet":
-            quiet.append(float(str(details["seconds"])))
+    def hear(event: Event) -> None:
+        told[event.name()] += 1
+        if isinstance(event, Quiet):
+            quiet.append(event.seconds)
 
     paths = os.pathsep.join((str(Path(holdfast.__file__).parent / "preload"), str(Path.cwd())))
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "2"}
     command = (sys.executable, __file__, "--work", kind, str(attempt))
     outcome, _ = run_attempt(Launch(command, attempt, environment, attempt), Budgets(), hear, StopRequest())
-    words = outcome.sentence or (outcome.error if outcome.outcome != "finished" else "")
-    return Seen(kind, is_crowded, outcome.outcome, words, told["progress"], told["phase"], max(quiet))
+    words = cause_sentence(outcome.cause) if outcome.cause else outcome.error if outcome.outcome != "finished" else ""
+    return Seen(
+        kind, is_crowded, outcome.outcome, words, told[Progressed.name()], told[PhaseChanged.name()], max(quiet)
+    )
 
 
 @contextlib.contextmanager

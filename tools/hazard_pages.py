@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from holdfast.core.plan import Remedy
-from holdfast.hazards import Hazard, all_hazards
+from holdfast.hazards import Case, Hazard, all_hazards
+from holdfast.runs.cause_wording import observation_text
 
 PAGES = Path(__file__).parents[1] / "docs" / "hazards"
 
@@ -32,7 +33,7 @@ def _page(hazard: Hazard) -> str:
     story = hazard.story.replace("\nWhy:", "\n\nWhy:").replace("\nWhat we do:", "\n\nWhat we do:")
     for label in ("What you see:", "Why:", "What we do:"):
         story = story.replace(label, f"**{label}**")
-    examples = "\n\n".join(_fenced(case if isinstance(case, str) else case.shown) for case in hazard.matches)
+    examples = "\n\n".join(_fenced(case if isinstance(case, str) else _shown(case)) for case in hazard.matches)
     remedies = "\n".join(_remedy(remedy) for remedy in hazard.remedies)
     sources = "\n".join(f"- {_link(source)}" for source in hazard.sources)
     lab = "Reported by users; not reproduced here."
@@ -42,6 +43,11 @@ def _page(hazard: Hazard) -> str:
         f"# {hazard.slug}\n\n*{hazard.title}* ({hazard.kind})\n\n{story}\n\n## Remedies\n\n{remedies}\n\n"
         f"## What it looks like\n\n{examples}\n\n## Sources\n\n{sources}\n\n{lab}\n"
     )
+
+
+def _shown(case: Case) -> str:
+    """The log of a case, then what the supervisor saw of it."""
+    return "\n".join(filter(None, [case.log, *map(observation_text, case.observations)]))
 
 
 def _remedy(remedy: Remedy) -> str:

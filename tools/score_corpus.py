@@ -15,8 +15,8 @@ from pathlib import Path
 # ruff: noqa: E402 - the path first, and without this file's own folder: Python's "numbers" would be tools/numbers.py
 sys.path[:] = [str(Path(__file__).parents[1]), *(one for one in sys.path if one != str(Path(__file__).parent))]
 
+from holdfast.hazards.diagnose import diagnose
 from holdfast.logs.log_text import read_evidence
-from holdfast.supervisor.diagnose import diagnose
 from perf.figures import Figure, write_figures
 
 DECOY = "none-of-these"

@@ -15,7 +15,7 @@ import click
 from holdfast.core.artifacts import to_json
 from holdfast.core.errors import RequestError
 from holdfast.core.text import closest
-from holdfast.logs.exits import exit_words
+from holdfast.logs.exits import parse_exit_status
 
 
 @click.command()
@@ -34,6 +34,7 @@ def explain(what: str | None, exit_status: str, as_json: bool) -> None:
         click.echo(f"reading {what if len(what) <= 60 else what[:60] + '...'}", err=True)
 
     from holdfast.hazards import all_hazards
+    from holdfast.runs.cause_wording import diagnosis_fields
     from holdfast.runs.explanation import (
         explain_log,
         explain_run,
@@ -47,7 +48,7 @@ def explain(what: str | None, exit_status: str, as_json: bool) -> None:
     if what is None:
         click.echo(to_json([hazard.page() for hazard in all_hazards()]) if as_json else render_list(all_hazards()))
         return
-    if exit_status and not exit_words(exit_status):
+    if exit_status and not parse_exit_status(exit_status):
         raise RequestError(
             f"--exit {exit_status!r} is neither a code nor a signal",
             try_next=("--exit 1, --exit -9, --exit SIGSEGV, --exit hang",),
@@ -57,10 +58,10 @@ def explain(what: str | None, exit_status: str, as_json: bool) -> None:
         return
     if what != "-" and Path(what).is_dir() and is_run(Path(what)):
         diagnosis, sentence = explain_run(Path(what))
-        click.echo(to_json(diagnosis) if as_json else render_diagnosis(diagnosis, sentence))
+        click.echo(to_json(diagnosis_fields(diagnosis)) if as_json else render_diagnosis(diagnosis, sentence))
         return
     diagnosis = explain_log(_standard_input() if what == "-" else _log_file(what), exit_status)
-    click.echo(to_json(diagnosis) if as_json else render_diagnosis(diagnosis))
+    click.echo(to_json(diagnosis_fields(diagnosis)) if as_json else render_diagnosis(diagnosis))
 
 
 def _standard_input() -> IO[bytes]:

@@ -1,7 +1,7 @@
 """The evidence of a failure, and the conclusions from it.
 
-Evidence is text with line numbers, from named sources, plus how the process ended. It contains no judgment: hazards
-search it for their signs, and `diagnose` weighs what they find.
+Evidence is text with line numbers, from named sources, plus how the process ended and what the supervisor saw. It holds
+no judgment: hazards look for their signs in it, and `hazards.diagnose` weighs what they find.
 """
 
 import re
@@ -10,21 +10,38 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+from msgspec import Struct
+
+from holdfast.core.observations import (
+    AnyObservation,
+    ExitStatus,
+    GivenUp,
+    KernelKill,
+    Observation,
+    OomKill,
+    OwnCode,
+    ProcessExit,
+    RankStack,
+    TreeVerdict,
+)
 from holdfast.core.plan import Reason, Remedy, Rung
 
-Source = Literal["log", "error", "frame", "exit", "sample", "version"]
+Source = Literal["log", "error", "frame", "version"]
 Confidence = Literal["proven", "likely", "unknown"]
+Kind = TypeVar("Kind", bound=Observation)
 
 
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """One line of evidence, with its source and line number."""
+class Passage(Struct, frozen=True, tag="passage", tag_field="type"):
+    """One line of text that is evidence."""
 
     source: Source
     line: int  # in the source file, counted from 1; 0 without a file
     text: str
+
+
+Seen = Passage | AnyObservation  # what a conclusion can rest on
 
 
 class Text:
@@ -147,8 +164,8 @@ class Evidence:
     log: Text = Text("log")  # every line that was kept
     errors: Text = Text("error")  # "Type: message" of each exception and fatal line, in order
     frames: Text = Text("frame")  # "function (module)" of every frame, innermost first
-    exit: Text = Text("exit")  # "signal SIGSEGV", "code 1" or "hang"
-    samples: Text = Text("sample")
+    exits: tuple[ExitStatus, ...] = ()  # how the process ended, then what the log says of its children
+    observations: tuple[Observation, ...] = ()  # what the supervisor saw
     versions: Text = Text("version")  # "torch 2.8.0"
     stacks: tuple[Stack, ...] = ()
     progress: tuple[Progress, ...] = ()  # the last state of each progress bar; the one drawn last is last
@@ -159,16 +176,27 @@ class Evidence:
             "log": self.log,
             "error": self.errors,
             "frame": self.frames,
-            "exit": self.exit,
-            "sample": self.samples,
             "version": self.versions,
         }
         return by_source[source]
 
+    def observed(self, kind: type[Kind]) -> Iterator[Kind]:
+        """The observations of one kind, in the order in which they were made; `ExitStatus` gives the exits."""
+        return (seen for seen in (*self.exits, *self.observations) if isinstance(seen, kind))
+
     @property
     def ended_well(self) -> bool:
-        """True if the process is known to have ended with code 0."""
-        return self.exit.joined == "code 0"
+        """True when the process is known to have ended with code 0."""
+        return len(self.exits) == 1 and self.exits[0].code == 0
+
+    @property
+    def is_hang(self) -> bool:
+        """True when the process did not end by itself because it hung."""
+        return any(status.is_hang for status in self.exits)
+
+    def has_signal(self, *names: str) -> bool:
+        """True when one of these signals ended the process or, by the log, a child of it; without names, any signal."""
+        return any(status.signal in names if names else status.signal for status in self.exits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,12 +206,40 @@ class Diagnosis:
     slug: str
     confidence: Confidence
     title: str
-    because: tuple[Passage, ...] = ()
+    because: tuple[Seen, ...] = ()
     runner_up: str | None = None
     remedies: tuple[Remedy, ...] = ()
     sources: tuple[str, ...] = ()
     note: str = ""  # why no cause was named, if none was
     harmless: tuple[str, ...] = ()  # alarming lines that mean nothing, each with the reason
+
+
+RuledOut = Literal["memory_kill", "crash_of_another_process", "full_disk", "deadlock"]
+
+
+class Cause(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why an attempt failed: the diagnosis with the facts that one sentence about it needs."""
+
+    slug: str
+    confidence: Confidence
+    title: str
+    exit: ExitStatus | None = None
+    phase: str = ""
+    step: int = 0
+    steps: int = 0
+    proof: Seen | None = None  # the strongest, when it says more than the title
+    verdict: TreeVerdict | None = None  # what a hanging tree did
+    given_up: GivenUp | None = None
+    ranks: tuple[RankStack, ...] = ()
+    place: OwnCode | None = None
+    crashed_in: Frame | None = None  # the innermost frame of native code
+    memory_kill: OomKill | None = None
+    victim: KernelKill | None = None
+    resident_bytes: int | None = None  # of the whole tree, in the last sample
+    error: str = ""  # the last one in the output, when the cause is unknown
+    first_exit: ProcessExit | None = None  # of the ranks
+    ruled_out: tuple[RuledOut, ...] = ()  # when the cause is unknown
+    node: str = ""  # the machine whose part failed, of several
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -175,17 +175,28 @@ class TreeVerdict(Observation, frozen=True, kw_only=True):
         return self.main is not None and self.main.is_own_timer
 
 
+class Activity(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the processes of a running attempt do, and when a wait of theirs will be given up."""
+
+    verdict: TreeVerdict
+    waited_seconds: float = 0.0
+    limit_seconds: float | None = None  # None: nothing is waited for
+
+
+GivenUpReason = Literal[
+    "verdict",  # a deadlock, a stopped process, a crash loop: more time changes nothing
+    "wait_too_long",
+    "step_timeout",  # the user's own limit
+    "busy_stacks_unseen",
+    "busy_stack_still",
+    "busy_stack_moves",
+]
+
+
 class GivenUp(Observation, frozen=True, kw_only=True):
     """Why the hang rule ended the attempt."""
 
-    reason: Literal[
-        "verdict",  # a deadlock, a stopped process, a crash loop: more time changes nothing
-        "wait_too_long",
-        "step_timeout",  # the user's own limit
-        "busy_stacks_unseen",
-        "busy_stack_still",
-        "busy_stack_moves",
-    ]
+    reason: GivenUpReason
     is_busy: bool = False
     phase: str = ""
     seconds: float = 0.0  # without progress
@@ -381,17 +392,18 @@ class DiskSpace(Observation, frozen=True, kw_only=True):
     @property
     def is_full(self) -> bool:
         """True when there is room for next to nothing."""
-        return self.free_bytes < 1_000_000
+        return self.free_bytes < 1_000_000 or self.is_out_of_inodes
 
 
 # What the training itself reported.
 
 
 class NonFiniteNumbers(Observation, frozen=True, kw_only=True):
-    """The training stopped because a loss or a gradient was no number."""
+    """A loss, a gradient or the weights became NaN or infinite."""
 
     step: int
-    reason: str
+    reason: str = ""
+    last_finite_step: int | None = None  # of the weights
 
 
 class UnusableCheckpoint(Observation, frozen=True, kw_only=True):
@@ -421,19 +433,35 @@ class UnknownObservation(Observation, frozen=True, kw_only=True):
     fields: dict[str, object]
 
 
+AnyObservation = (
+    ExitStatus | TreeVerdict | GivenUp | LastPhase | ProcessView | MutexWait | ProcessExit | FailedExits
+    | KilledExternally | OwnCode | ProgramExit | RankStack | OomKill | OomKillerOff | NoOomKill | KernelKill
+    | JetsamKill | MemoryUse | DiskSpace | NonFiniteNumbers | UnusableCheckpoint | UnsavedCheckpoint | FailedProbe
+    | UnknownObservation
+)  # fmt: skip
+
+
 @cache
-def _types() -> dict[str, type[Observation]]:
-    return {str(kind.__struct_config__.tag): kind for kind in Observation.__subclasses__()}
+def _tags() -> frozenset[str]:
+    return frozenset(str(kind.__struct_config__.tag) for kind in Observation.__subclasses__())
 
 
-def to_observation(value: object) -> Observation:
-    """Make an observation from what JSON gave of it; one that is not known is kept as it is."""
-    known = _types().get(str(value.get("type"))) if isinstance(value, dict) else None
+def known_only(plain: object, *other_types: str) -> object:
+    """The same JSON with observations of a newer version wrapped as unknown ones, so that it can be decoded."""
+    if isinstance(plain, list):
+        return [known_only(item, *other_types) for item in plain]
+    if not isinstance(plain, dict):
+        return plain
+    if plain.keys() == {"source", "line", "text"}:  # a line of evidence, as an earlier version wrote it
+        return {"type": "passage", **plain, "source": "log"}
+    if "type" in plain and plain["type"] not in (*_tags(), *other_types):
+        return {"type": "unknown_observation", "fields": plain}
+    return {name: known_only(item, *other_types) for name, item in plain.items()}
+
+
+def to_observation(plain: object) -> Observation:
+    """Make an observation of what JSON gave of it; an unknown or damaged one is kept as it is."""
     try:
-        return msgspec.convert(value, known) if known else UnknownObservation(fields=_object(value))
+        return msgspec.convert(known_only(plain), AnyObservation)
     except msgspec.ValidationError:
-        return UnknownObservation(fields=_object(value))
-
-
-def _object(value: object) -> dict[str, object]:
-    return value if isinstance(value, dict) else {"value": value}
+        return UnknownObservation(fields=plain if isinstance(plain, dict) else {"value": plain})

@@ -17,8 +17,9 @@ import msgspec
 
 from holdfast.core import runfolder
 from holdfast.core.artifacts import read_artifact, write_artifact
-from holdfast.core.evidence import Decision, Diagnosis
+from holdfast.core.evidence import Cause, Decision, Diagnosis
 from holdfast.core.facts import DatasetFacts, MachineFacts, ModelFacts
+from holdfast.core.observations import AnyObservation, ExitStatus, known_only
 from holdfast.core.plan import DEFAULT_MICRO_TOKENS, Choice, Reason
 from holdfast.core.request import TrainRequest
 
@@ -272,7 +273,8 @@ class Outcome:
     exit_code: int | None = None  # of the child; negative for a signal; None when it was ended for a hang
     diagnosis: str | None = None  # slug
     confidence: str = ""
-    sentence: str = ""  # the cause with its proof
+    sentence: str = ""  # what ended it, when that was another machine or supervisor
+    cause: Cause | None = None
     error: str = ""
     place: str = ""
     phase: str = ""
@@ -340,6 +342,19 @@ class MemberNotice(SupervisorNotice, frozen=True, kw_only=True):
     asks: int | None = None  # the signal by which it was asked to stop
 
 
+class CollectedEvidence(Record, frozen=True, kw_only=True):
+    """What the supervisor saw of an attempt that failed, collected before its processes were ended."""
+
+    exit: ExitStatus | None = None
+    phase: str = ""
+    step: int = 0
+    steps: int = 0
+    resident_bytes: int | None = None  # of the whole tree
+    noticed_after_seconds: float | None = None
+    observations: tuple[AnyObservation, ...] = ()
+    part: str = ""  # of several machines: the folder of the one that is to blame, which has the evidence
+
+
 class Compared(Record, frozen=True, kw_only=True):
     """A forecast next to what happened."""
 
@@ -397,6 +412,7 @@ FILES: Mapping[type, str] = {
     EngineSettings: runfolder.SETTINGS,
     AttemptStart: runfolder.RUNG,
     ChildInfo: runfolder.CHILD,
+    CollectedEvidence: runfolder.EVIDENCE,
     Diagnosis: runfolder.DIAGNOSIS,
     Decision: runfolder.DECISION,
     Outcome: runfolder.OUTCOME,
@@ -413,8 +429,13 @@ def read_record(folder: Path, kind: type[T]) -> T | None:
     return to_record(read_artifact(folder / FILES[kind]), kind)
 
 
+_WITH_OBSERVATIONS = (CollectedEvidence, Diagnosis, MemberNotice, Outcome)
+
+
 def to_record(plain: object, kind: type[T]) -> T | None:
     """The record that a plain JSON object holds; None where it holds none."""
+    if kind in _WITH_OBSERVATIONS:
+        plain = known_only(plain, "passage")
     try:
         return msgspec.convert(plain, kind)
     except msgspec.ValidationError:

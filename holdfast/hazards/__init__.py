@@ -10,20 +10,30 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
-from typing import Literal
+from typing import Generic, Literal, Protocol, TypeVar
 
-from holdfast.core.evidence import Evidence, Passage, Source
+from holdfast.core.evidence import Evidence, Passage, Seen, Source
 from holdfast.core.facts import MachineFacts
+from holdfast.core.observations import ExitStatus, Observation, TreeVerdict, Verdict
 from holdfast.core.plan import Plan, Remedy
 
 Strength = Literal["proves", "suggests", "fallout"]
 Severity = Literal["blocker", "warning", "note"]
 Kind = Literal["error", "crash", "hang", "slow", "wrong-results"]
+K = TypeVar("K", bound=Observation)
+Clues = tuple["Clue", ...]
+
+
+class Clue(Protocol):
+    """Something to look for in the evidence."""
+
+    def find(self, evidence: Evidence) -> Seen | None:
+        """Return the first thing that matches."""
 
 
 @dataclass(frozen=True, slots=True)
-class Clue:
-    """A pattern to look for in one source of the evidence."""
+class TextClue:
+    """A pattern to look for in one source of text that others wrote."""
 
     source: Source
     pattern: str
@@ -37,40 +47,72 @@ class Clue:
 
 
 @dataclass(frozen=True, slots=True)
+class ObservedClue(Generic[K]):
+    """An observation of the supervisor to look for, by its type and its values."""
+
+    kind: type[K]
+    test: Callable[[K], bool]
+
+    def find(self, evidence: Evidence) -> Seen | None:
+        """Return the first observation of this type that passes the test."""
+        return next((one for one in evidence.observed(self.kind) if self.test(one)), None)  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True)
 class Sign:
     """Evidence that a hazard leaves behind, and how strong it is."""
 
     strength: Strength
-    find: Callable[[Evidence], Passage | None]
+    find: Callable[[Evidence], Seen | None]
 
 
-def seen(source: Source, pattern: str) -> Clue:
+def seen(source: Source, pattern: str) -> TextClue:
     """An extra pattern for the `also` or `unless` of a sign."""
-    return Clue(source, pattern)
+    return TextClue(source, pattern)
 
 
-def proves(source: Source, pattern: str, *, also: tuple[Clue, ...] = (), unless: tuple[Clue, ...] = ()) -> Sign:
-    """A sign that no other cause produces."""
-    return _sign("proves", Clue(source, pattern), also, unless)
+def observed(kind: type[K], test: Callable[[K], bool] = lambda _: True) -> ObservedClue[K]:
+    """An observation of the supervisor whose values pass the test: a sign by itself, or for `also` and `unless`."""
+    return ObservedClue(kind, test)
 
 
-def suggests(source: Source, pattern: str, *, also: tuple[Clue, ...] = (), unless: tuple[Clue, ...] = ()) -> Sign:
+def has_verdict(*verdicts: Verdict) -> ObservedClue[TreeVerdict]:
+    """The tree of processes was seen doing one of these."""
+    return observed(TreeVerdict, lambda one: one.verdict in verdicts)
+
+
+def ended_by(*signals: str) -> ObservedClue[ExitStatus]:
+    """The process, or by its log a child of it, was ended by one of these signals; by any signal without names."""
+    return observed(ExitStatus, lambda one: one.signal in signals if signals else bool(one.signal))
+
+
+HUNG = observed(ExitStatus, lambda one: one.is_hang)
+
+
+def proves(what: Source | Clue, pattern: str = "", *, also: Clues = (), unless: Clues = ()) -> Sign:
+    """A sign that no other cause produces: a pattern in a source of text, or an observation."""
+    return _sign("proves", what, pattern, also, unless)
+
+
+def suggests(what: Source | Clue, pattern: str = "", *, also: Clues = (), unless: Clues = ()) -> Sign:
     """A sign that points here, although other causes are possible."""
-    return _sign("suggests", Clue(source, pattern), also, unless)
+    return _sign("suggests", what, pattern, also, unless)
 
 
-def fallout(source: Source, pattern: str, *, also: tuple[Clue, ...] = (), unless: tuple[Clue, ...] = ()) -> Sign:
+def fallout(what: Source | Clue, pattern: str = "", *, also: Clues = (), unless: Clues = ()) -> Sign:
     """A sign that is usually a consequence of an earlier failure, so any other sign outranks it."""
-    return _sign("fallout", Clue(source, pattern), also, unless)
+    return _sign("fallout", what, pattern, also, unless)
 
 
-def judged(strength: Strength, find: Callable[[Evidence], Passage | None]) -> Sign:
+def judged(strength: Strength, find: Callable[[Evidence], Seen | None]) -> Sign:
     """A sign that needs arithmetic or structure, such as two load addresses, rather than a pattern."""
     return Sign(strength, find)
 
 
-def _sign(strength: Strength, clue: Clue, also: tuple[Clue, ...], unless: tuple[Clue, ...]) -> Sign:
-    def find(evidence: Evidence) -> Passage | None:
+def _sign(strength: Strength, what: Source | Clue, pattern: str, also: Clues, unless: Clues) -> Sign:
+    clue = TextClue(what, pattern) if isinstance(what, str) else what
+
+    def find(evidence: Evidence) -> Seen | None:
         found = clue.find(evidence)
         if found is None or any(other.find(evidence) for other in unless):
             return None
@@ -98,13 +140,8 @@ class Case:
     """A log plus the process exit and live observations, for cases where the log alone says too little."""
 
     log: str
-    exit: str = ""
-    samples: tuple[str, ...] = ()  # lines of `supervisor.collect`
-
-    @property
-    def shown(self) -> str:
-        """The text that the hazard's page shows."""
-        return "\n".join(filter(None, [self.log, *self.samples]))
+    exit: str = ""  # "1", "SIGKILL" or "hang"
+    observations: tuple[Observation, ...] = ()  # of the supervisor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ _IS_OFF = r"(?!(?:_device)?['\"]?\s*[=:]\s*(?:False|None|null)\b|[ ._]*(?:is_)?(
 MPS_WORD = rf"(?i:(?<![A-Za-z0-9-])mps(?::\d)?(?![A-Za-z0-9-]){_IS_OFF})"
 
 ON_MPS = seen("log", MPS_WORD)
-HUNG = seen("exit", r"hang")
 
 
 def uses_mps(facts: MachineFacts, plan: Plan) -> bool:

@@ -6,16 +6,15 @@ What we do: wait for many times the slowest step, record the stacks, stop the ru
 checkpoint.
 """
 
+from holdfast.core.observations import GivenUp, TreeVerdict, Verdict
 from holdfast.core.plan import Remedy
-from holdfast.hazards import Case, Hazard, proves, seen
-
-_GIVEN_UP = (seen("sample", r"^given up: "), seen("exit", r"hang"))
+from holdfast.hazards import HUNG, Case, Hazard, has_verdict, observed, proves
 
 HAZARD = Hazard(
     slug="busy-livelock",
     title="the run is busy and makes no progress",
     kind="hang",
-    signs=(proves("sample", r"^verdict (?:moving|starved): ", also=_GIVEN_UP),),
+    signs=(proves(has_verdict(Verdict.MOVING), also=(observed(GivenUp), HUNG)),),
     remedies=(
         Remedy("load data in the main process", change={"loader_workers": 0}, cost="slower input"),
         Remedy("run without compiled graphs", change={"compile": False}, cost="slower steps"),
@@ -31,14 +30,21 @@ HAZARD = Hazard(
             "step 40 loss 0.91",
             "hang",
             (
-                "verdict moving: works (1.0 processors)",
-                "given up: no step for 60 s, six times the slowest of the last steps",
+                TreeVerdict(verdict=Verdict.MOVING, cpu_share=1.0),
+                GivenUp(reason="busy_stack_still", is_busy=True, phase="step", seconds=61.0, limit_seconds=60.0),
             ),
         ),
     ),
     near_misses=(
-        Case("step 40 loss 0.91", "hang", ("verdict moving: works (1.0 processors)",)),
-        Case("step 40 loss 0.91", "hang", ("verdict sleeping: sleeps", "given up: no step for 300 s")),
+        Case("step 40 loss 0.91", "hang", (TreeVerdict(verdict=Verdict.MOVING, cpu_share=1.0),)),
+        Case(
+            "step 40 loss 0.91",
+            "hang",
+            (
+                TreeVerdict(verdict=Verdict.SLEEPING),
+                GivenUp(reason="wait_too_long", phase="step", seconds=300.0, limit_seconds=290.0),
+            ),
+        ),
     ),
     reproduced_by="tests/lab/test_evidence.py",
 )

@@ -28,9 +28,13 @@ _SIZES = (
 )
 
 
+def _has_not_failed(evidence: Evidence) -> bool:
+    return evidence.ended_well or (len(evidence.exits) == 1 and evidence.is_hang)
+
+
 def _ends_in_collate(evidence: Evidence) -> Passage | None:
     """A traceback cut before its last line that stops inside a collate function."""
-    if evidence.errors or not evidence.stacks or evidence.exit.joined in ("hang", "code 0"):
+    if evidence.errors or not evidence.stacks or _has_not_failed(evidence):
         return None
     frame = max(evidence.stacks[-1].frames, key=lambda frame: frame.line)
     callers = " ".join(f"{outer.function} {outer.module}" for outer in evidence.stacks[-1].frames).lower()

@@ -8,12 +8,13 @@ waiting for a full pipe or another library's thread pool (OpenCV, HDF5, a logger
 What we do: load data in the main process, or start workers with spawn so that they inherit no locks.
 """
 
-from holdfast.core.evidence import Evidence, Passage
+from holdfast.core.evidence import Evidence, Passage, Seen
 from holdfast.core.facts import MachineFacts
+from holdfast.core.observations import MutexWait, RankVerdict, StuckProcess, TreeVerdict, Verdict
 from holdfast.core.plan import Plan, Remedy
-from holdfast.hazards import Case, Hazard, Invited, fallout, judged, proves, seen, suggests
+from holdfast.hazards import HUNG, Case, Hazard, Invited, fallout, judged, observed, proves, seen, suggests
 
-_HUNG = seen("exit", r"hang")
+_WORKER = "pt_data_worker"  # how torch names its loader's workers
 _STOPPED_BY_HAND = seen("log", r"KeyboardInterrupt|^\^C")
 _OTHER_WAIT = (
     seen(
@@ -49,17 +50,23 @@ def _waits_for_workers(evidence: Evidence) -> Passage | None:
     """A stack inside the loader's queue, when the process ended by a hang or Ctrl-C only."""
     echoes = ("KeyboardInterrupt", "can only test a child process")
     errors = [passage for passage in evidence.errors if not any(echo in passage.text for echo in echoes)]
-    if errors or not (_HUNG.find(evidence) or _STOPPED_BY_HAND.find(evidence)):
+    if errors or not (HUNG.find(evidence) or _STOPPED_BY_HAND.find(evidence)):
         return None
     in_loader = seen("frame", r"\(.*dataloader").find(evidence)
     return seen("frame", f"{_LOADER_WAIT}|{_MAP_WAIT}" + (f"|{_QUEUE_WAIT}" if in_loader else "")).find(evidence)
 
 
-def _worker_stuck_live(evidence: Evidence) -> Passage | None:
+def _worker_stuck_live(evidence: Evidence) -> Seen | None:
     """A deadlock seen live in which a worker blocks everything; older torch does not name its workers."""
     if seen("frame", r"^_worker_loop \(.*worker").find(evidence):
-        return seen("sample", r"^verdict deadlock: process \d+ \(\w").find(evidence)
-    return seen("sample", r"^verdict deadlock: process \d+ \(pt_data_worker\)").find(evidence)
+        return observed(TreeVerdict, lambda one: _stuck_command(one) != "").find(evidence)
+    return observed(TreeVerdict, lambda one: _stuck_command(one) == _WORKER).find(evidence)
+
+
+def _stuck_command(verdict: TreeVerdict) -> str:
+    """The name of the process in which a deadlock ends; empty when there is none."""
+    stuck = verdict.main.stuck if verdict.main and verdict.verdict is Verdict.DEADLOCK else None
+    return stuck.command if stuck else ""
 
 
 HAZARD = Hazard(
@@ -69,33 +76,33 @@ HAZARD = Hazard(
     invited_by=invited_by,
     signs=(
         proves("error", r"DataLoader timed out after \d"),
-        proves("sample", r"^pid \d+ pt_data_worker: thread \d+ waits for a mutex owned by .*: orphaned by fork"),
+        proves(observed(MutexWait, lambda one: one.command == _WORKER and one.how == "orphaned_by_fork")),
         judged("proves", _worker_stuck_live),
         judged("suggests", _waits_for_workers),
-        suggests("frame", _LOADER_WAIT, also=(_HUNG,), unless=_OTHER_WAIT),
-        suggests("frame", _QUEUE_WAIT, also=(_HUNG,), unless=_OTHER_WAIT),
+        suggests("frame", _LOADER_WAIT, also=(HUNG,), unless=_OTHER_WAIT),
+        suggests("frame", _QUEUE_WAIT, also=(HUNG,), unless=_OTHER_WAIT),
         suggests(
             "log",
             r"select_poll_poll|select_epoll_poll|multiprocessing/(?:connection|queues)",
-            also=(_HUNG,),
+            also=(HUNG,),
             unless=_OTHER_WAIT,
         ),
-        suggests("log", r"could not unlink the shared memory file", also=(_HUNG,)),
-        suggests("log", r"\(num_proc=\d+\)|num_proc[= ]+\d+|#\d+: +\d+%\|", also=(_HUNG,), unless=_OTHER_WAIT),
+        suggests("log", r"could not unlink the shared memory file", also=(HUNG,)),
+        suggests("log", r"\(num_proc=\d+\)|num_proc[= ]+\d+|#\d+: +\d+%\|", also=(HUNG,), unless=_OTHER_WAIT),
         suggests(
             "log",
             r"(?i)\b\d+ dataloader workers|num_workers['\"]?\s*[=:]\s*[1-9]|DataLoader will create \d+ worker processes",
-            also=(_HUNG,),
+            also=(HUNG,),
             unless=_OTHER_WAIT,
         ),
         suggests(
-            "log", r"resource_sharer|pt_data_worker|_MultiProcessingDataLoaderIter", also=(_HUNG,), unless=_OTHER_WAIT
+            "log", r"resource_sharer|pt_data_worker|_MultiProcessingDataLoaderIter", also=(HUNG,), unless=_OTHER_WAIT
         ),
         # A frozen progress bar only shows that the loop over the loader does not advance.
         fallout(
             "log",
             r"(?<!\d)\d+/\d+ \[[\d:]+<[\d:?]+, +[\d.?]+ ?(?:it|batch\w*|ex\w*)/s",
-            also=(_HUNG,),
+            also=(HUNG,),
             unless=_OTHER_WAIT,
         ),
     ),
@@ -136,7 +143,12 @@ HAZARD = Hazard(
             "step 40 loss 0.91",
             "hang",
             (
-                "verdict deadlock: process 31 (pt_data_worker) waits for a lock that nobody can release; process 12 waits for it",
+                TreeVerdict(
+                    verdict=Verdict.DEADLOCK,
+                    main=RankVerdict(
+                        pid=12, verdict=Verdict.DEADLOCK, stuck=StuckProcess(pid=31, command="pt_data_worker")
+                    ),
+                ),
             ),
         ),
         Case("Map (num_proc=8):  97%|#########7| 9700/9988 [00:12<00:00, 801.21 examples/s]", "hang"),

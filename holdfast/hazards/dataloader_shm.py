@@ -8,14 +8,15 @@ What we do: load data in the main process, and say how to give the container mor
 """
 
 from holdfast.core.facts import MachineFacts
+from holdfast.core.observations import DiskSpace
 from holdfast.core.plan import Plan, Remedy
 from holdfast.core.text import human_bytes
-from holdfast.hazards import Case, Hazard, Invited, fallout, proves, seen, suggests
+from holdfast.hazards import Case, Hazard, Invited, ended_by, fallout, observed, proves, seen, suggests
 
 _TORCH_FILE = r"</?torch_[^>\n]*>"
 _OPEN_FILES = (seen("log", r"Too many open files|\(24\)|\[Errno 24\]"),)
 # Seen live: gigabytes are free, so shared memory is not what ran out.
-_ROOM = (seen("sample", r"^free space on /dev/shm: [\d.]+ [GT]B of "),)
+_ROOM = (observed(DiskSpace, lambda one: one.is_shared_memory and one.free_bytes >= 1_000_000_000),)
 _NCCL = (seen("log", r"NCCL WARN|nccl-shm"),)
 
 
@@ -42,7 +43,7 @@ HAZARD = Hazard(
             r"unable to (?:allocate|write to|resize|mmap|open|map)[^\n]{0,160}(?:shared memory|/torch_)[^\n]{0,160}(?:No space left|\(28\)|\(12\))",
         ),
         proves("log", r"dataloader's workers are out of shared memory"),
-        proves("sample", r"^free space on /dev/shm: [\d.]+ (?:bytes|kB) of "),
+        proves(observed(DiskSpace, lambda one: one.is_shared_memory and one.is_full)),
         # Torch only guesses here ("this might be caused by"), and a truncated memory-mapped file looks the same.
         suggests("log", r"Unexpected bus error encountered in worker", unless=_ROOM),
         suggests("log", r"DataLoader worker\s*\(?[^)\n]{0,80}\)* is killed by signal: Bus error", unless=_ROOM),
@@ -65,7 +66,7 @@ HAZARD = Hazard(
             also=(seen("log", r"(?i)/dev/shm|shared memory|\bshm\b|shmem|data ?loader|num_workers"),),
             unless=_ROOM,
         ),
-        fallout("exit", r"SIGBUS", unless=(seen("log", r"(?i)macos|darwin|\.dylib|objc|\bzsh\b"), *_ROOM)),
+        fallout(ended_by("SIGBUS"), unless=(seen("log", r"(?i)macos|darwin|\.dylib|objc|\bzsh\b"), *_ROOM)),
     ),
     remedies=(
         Remedy("load data in the main process", change={"loader_workers": 0}, cost="slower input"),
@@ -104,7 +105,7 @@ HAZARD = Hazard(
         Case(
             "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
             "1",
-            ("free space on /dev/shm: 25.3 GB of 25.3 GB",),
+            (DiskSpace(folder="/dev/shm", free_bytes=25_300_000_000, total_bytes=25_300_000_000),),
         ),
     ),
 )

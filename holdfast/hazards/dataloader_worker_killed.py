@@ -7,10 +7,13 @@ the kernel kills the largest process. A segmentation fault in a decoder looks th
 What we do: load data in the main process, where the dataset exists once and a crash shows its own traceback.
 """
 
+import re
+
 from holdfast.core.facts import MachineFacts
+from holdfast.core.observations import ExitStatus, KernelKill, OomKill, ProcessExit
 from holdfast.core.plan import Plan, Remedy
 from holdfast.core.text import human_bytes
-from holdfast.hazards import Case, Hazard, Invited, proves, seen, suggests
+from holdfast.hazards import HUNG, Case, Hazard, Invited, observed, proves, seen, suggests
 
 _WORKER = r"DataLoader worker\s*\(?(?:pid)?(?:\(s\))?[^)\n]{0,80}\)?"
 _READS_FROM_WORKER = (
@@ -29,9 +32,15 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
 
 
 # The kernel killed it for memory, so the memory shortage is the cause.
-_MEMORY_KILL = (seen("sample", r"^oom_kill \+[1-9]\d* in cgroup|^kernel log: .*Killed process"),)
+_MEMORY_KILL = (observed(OomKill, lambda one: bool(one.cgroup)), observed(KernelKill))
 # Ctrl-C reaches the workers too.
 _STOPPED_BY_HAND = (seen("log", r"^\^C|^KeyboardInterrupt"),)
+
+
+def _is_crash_of_python(one: ProcessExit) -> bool:
+    """Older torch gives its workers no name."""
+    is_python = one.rank is None and re.fullmatch(r"python[\d.]*", one.name)
+    return bool(is_python) and one.status.signal in ("SIGSEGV", "SIGABRT", "SIGFPE", "SIGILL", "SIGKILL")
 
 
 HAZARD = Hazard(
@@ -42,14 +51,12 @@ HAZARD = Hazard(
     signs=(
         proves("log", rf"{_WORKER} is killed by signal: (?!Bus error)\w"),
         proves("log", r"Unexpected (?:segmentation fault|floating-point exception) encountered in worker"),
-        proves("sample", r"^worker pid \d+ \(pt_data_worker\) ended by signal SIG(?!BUS)\w+", unless=_MEMORY_KILL),
         proves(
-            "sample",
-            r"^worker pid \d+ \(python[\d.]*\) ended by signal SIG(?:SEGV|ABRT|FPE|ILL|KILL)",
-            also=_READS_FROM_WORKER,
+            observed(ProcessExit, lambda one: one.is_loader_worker and one.status.signal not in ("", "SIGBUS")),
             unless=_MEMORY_KILL,
         ),
-        suggests("sample", r"^worker pid \d+ \(pt_data_worker\) ended by code [1-9]"),
+        proves(observed(ProcessExit, _is_crash_of_python), also=_READS_FROM_WORKER, unless=_MEMORY_KILL),
+        suggests(observed(ProcessExit, lambda one: one.is_loader_worker and bool(one.status.code))),
         # Often a consequence of an exception in the worker, printed before it.
         suggests("error", rf"{_WORKER} exited unexpectedly", unless=_STOPPED_BY_HAND),
         suggests("log", rf"{_WORKER} exited unexpectedly", unless=_STOPPED_BY_HAND),
@@ -70,7 +77,7 @@ HAZARD = Hazard(
         suggests(
             "error",
             r"unable to open shared memory object.*No such file or directory|could not unlink the shared memory file",
-            unless=(seen("exit", r"hang"),),
+            unless=(HUNG,),
         ),
         suggests("frame", r"^_error_if_any_worker_fails", unless=(seen("log", r"Bus error|bus error"),)),
     ),
@@ -93,7 +100,7 @@ HAZARD = Hazard(
         "RuntimeError: DataLoader worker (pid(s) 11208, 3676, 5316) exited unexpectedly",
         "RuntimeError: DataLoader worker (pid(s) 4120) exited unexpectedly with exit code 3221225477.",
         "ERROR: Unexpected segmentation fault encountered in worker.",
-        Case("EOFError", "1", ("worker pid 31 (pt_data_worker) ended by signal SIGSEGV (pidfd)",)),
+        Case("EOFError", "1", (ProcessExit(pid=31, name="pt_data_worker", status=ExitStatus(signal="SIGSEGV")),)),
         "RuntimeError: Pin memory thread exited unexpectedly",
         "RuntimeError: One of the subprocesses has abruptly died during map operation.To debug the error, disable multiprocessing.",
         '  File "/lib/torch/utils/data/dataloader.py", line 1133, in _try_get_data\n    data = self._data_queue.get(timeout=timeout)\n'

@@ -7,11 +7,12 @@ save leaves a broken file under the final name.
 What we do: estimate the space that checkpoints need, keep the newest two and the best, and delete before writing.
 """
 
-from holdfast.core.evidence import Evidence, Passage
+from holdfast.core.evidence import Evidence, Seen
 from holdfast.core.facts import MachineFacts
+from holdfast.core.observations import DiskSpace, LastPhase, ProcessExit
 from holdfast.core.plan import Plan, Remedy
 from holdfast.core.text import human_bytes
-from holdfast.hazards import Case, Hazard, Invited, judged, proves, seen, suggests
+from holdfast.hazards import Case, Hazard, Invited, ended_by, judged, observed, proves, seen, suggests
 
 _LITTLE_BYTES = 5 * 10**9  # a 400 MB model needs about 1.2 GB per checkpoint, and three of them
 _NOTHING_BYTES = 500 * 10**6
@@ -33,20 +34,20 @@ _A_DISK = r"^(?![^\n]*(?:/dev/shm|shared memory|</torch_\d|shm_|inotify|posix_fa
 _NOT_A_DISK = (seen("frame", r"multiprocessing.(?:synchronize|heap|shared_memory)"),)
 
 
-_FULL = r"^free space on (?!/dev/shm)\S+: [\d.]+ (?:bytes|kB)\b"
+_FULL = observed(DiskSpace, lambda one: one.is_full and not one.is_shared_memory)
+_OUTPUT_FULL = observed(DiskSpace, lambda one: one.is_full and not one.is_shared_memory and one.is_output)
+_SAVING = observed(LastPhase, lambda one: one.phase in ("save", "export"))
 
 
-def _no_room_while_saving(evidence: Evidence) -> Passage | None:
+def _no_room_while_saving(evidence: Evidence) -> Seen | None:
     """A file system used by the run is full, and a write failed. `torch.save` does not say why it failed."""
-    full = seen("sample", _FULL).find(evidence)
+    full = _FULL.find(evidence)
     wrote = seen(
         "error", r"(?i)iostream|\bwrite|written|unexpected pos|serializ|\bsav(?:e|ing)|Errno 28|central directory"
     )
-    is_saving = seen("sample", r"^phase (?:save|export)\b").find(evidence) or seen("frame", r"^_?save\w* \(").find(
-        evidence
-    )
+    is_saving = _SAVING.find(evidence) or seen("frame", r"^_?save\w* \(").find(evidence)
     # Without disk space its last message is missing too.
-    is_mute = not evidence.errors and seen("sample", _FULL + r".*, where its own output goes").find(evidence)
+    is_mute = not evidence.errors and _OUTPUT_FULL.find(evidence)
     return full if wrote.find(evidence) or is_saving or is_mute else None
 
 
@@ -75,8 +76,8 @@ HAZARD = Hazard(
         ),
         judged("proves", _no_room_while_saving),
         # Memory mapped from a file that no longer fits on the disk.
-        suggests("sample", _FULL, also=(seen("exit", r"SIGBUS"),)),
-        suggests("sample", _FULL, also=(seen("sample", r"ended by signal SIGBUS"),)),
+        suggests(_FULL, also=(ended_by("SIGBUS"),)),
+        suggests(_FULL, also=(observed(ProcessExit, lambda one: one.status.signal == "SIGBUS"),)),
         suggests("log", r"basic_ios::clear: iostream error"),
         suggests(
             "log",
@@ -131,14 +132,22 @@ HAZARD = Hazard(
         "OSError: [Errno 122] Disk quota exceeded",
         "    torch.save(state, path)\nRuntimeError: File out/checkpoint_0.pt cannot be opened.",
         "OSError: Not enough disk space. Needed: 38.23 GiB (download: 15.72 GiB, generated: 22.51 GiB)",
-        Case("RuntimeError: basic_ios::clear: iostream error", "1", ("free space on /runs/07: 0 bytes of 10.0 MB",)),
-        Case("", "1", ("free space on /runs/07: 0 bytes of 10.0 MB, where its own output goes",)),
-        Case("Fatal Python error: Bus error", "SIGBUS", ("free space on /runs/07: 0 bytes of 10.0 MB",)),
+        Case(
+            "RuntimeError: basic_ios::clear: iostream error",
+            "1",
+            (DiskSpace(folder="/runs/07", free_bytes=0, total_bytes=10_000_000),),
+        ),
+        Case("", "1", (DiskSpace(folder="/runs/07", free_bytes=0, total_bytes=10_000_000, is_output=True),)),
+        Case(
+            "Fatal Python error: Bus error",
+            "SIGBUS",
+            (DiskSpace(folder="/runs/07", free_bytes=0, total_bytes=10_000_000),),
+        ),
     ),
     near_misses=(
         "RuntimeError: unable to write to file </torch_2_1_0>: No space left on device (28)",
         "RuntimeError: Parent directory out/models does not exist.",
-        Case("KeyError: 'text'", "1", ("free space on /runs/07: 0 bytes of 10.0 MB",)),
+        Case("KeyError: 'text'", "1", (DiskSpace(folder="/runs/07", free_bytes=0, total_bytes=10_000_000),)),
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 60.00 MiB",
         "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
     ),

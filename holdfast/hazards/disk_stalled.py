@@ -7,16 +7,17 @@ minutes.
 What we do: wait for the phase's limit, stop what can be stopped, restart, and say what the process was waiting for.
 """
 
+from holdfast.core.observations import OomKillerOff, ProcessView, RankVerdict, TreeVerdict, Verdict, Wait, WaitTarget
 from holdfast.core.plan import Remedy
-from holdfast.hazards import Case, Hazard, proves, seen
+from holdfast.hazards import Case, Hazard, has_verdict, observed, proves
 
-_NOT_MEMORY = (seen("sample", r"OOM killer is switched off"), seen("sample", r"frozen by cgroup"))
+_OTHER_CAUSE = (observed(OomKillerOff), observed(ProcessView, lambda one: bool(one.frozen_cgroup)))
 
 HAZARD = Hazard(
     slug="disk-stalled",
     title="a disk does not respond",
     kind="hang",
-    signs=(proves("sample", r"^verdict waits in the kernel: ", unless=_NOT_MEMORY),),
+    signs=(proves(has_verdict(Verdict.KERNEL), unless=_OTHER_CAUSE),),
     remedies=(
         Remedy("see which mount does not respond", command="findmnt -t nfs,nfs4,fuse && dmesg | tail"),
         Remedy("detach a dead mount", command="umount -f -l MOUNTPOINT"),
@@ -33,16 +34,49 @@ HAZARD = Hazard(
         "openzfs/zfs#7484",
     ),
     matches=(
-        Case("saving checkpoint-40", "hang", ("verdict waits in the kernel: waits in the kernel (fuse_get_req)",)),
+        Case(
+            "saving checkpoint-40",
+            "hang",
+            (
+                TreeVerdict(
+                    verdict=Verdict.KERNEL,
+                    main=RankVerdict(
+                        pid=41,
+                        verdict=Verdict.KERNEL,
+                        wait=Wait(kind="kernel", target=WaitTarget.KERNEL, name="fuse_get_req"),
+                    ),
+                ),
+            ),
+        ),
     ),
     near_misses=(
-        Case("", "hang", ("verdict waits for the network: waits for 10.0.0.7:443, nothing received for 70 s",)),
         Case(
             "",
             "hang",
             (
-                "verdict waits in the kernel: waits in the kernel (mem_cgroup_oom_synchronize)",
-                "cgroup /sys/fs/cgroup/memory/job is out of memory and its OOM killer is switched off, limit 600.0 MB",
+                TreeVerdict(
+                    verdict=Verdict.WAIT_NET,
+                    main=RankVerdict(
+                        pid=41,
+                        verdict=Verdict.WAIT_NET,
+                        wait=Wait(kind="net", target=WaitTarget.ADDRESS, name="10.0.0.7:443", silent_seconds=70.0),
+                    ),
+                ),
+            ),
+        ),
+        Case(
+            "",
+            "hang",
+            (
+                TreeVerdict(
+                    verdict=Verdict.KERNEL,
+                    main=RankVerdict(
+                        pid=41,
+                        verdict=Verdict.KERNEL,
+                        wait=Wait(kind="kernel", target=WaitTarget.KERNEL, name="mem_cgroup_oom_synchronize"),
+                    ),
+                ),
+                OomKillerOff(cgroup="/sys/fs/cgroup/memory/job", limit_bytes=600_000_000),
             ),
         ),
     ),

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 
 from holdfast.core.evidence import Evidence, Passage
 from holdfast.core.plan import Remedy
-from holdfast.hazards import Case, Hazard, judged, seen, suggests
+from holdfast.hazards import Case, Hazard, ended_by, judged, seen, suggests
 from holdfast.hazards.cuda_oom import OUT_OF_MEMORY
 
 _NO_MEMORY = (
@@ -59,7 +59,7 @@ def _after_an_evaluation_began(evidence: Evidence) -> Passage | None:
 
 def _killed_while_collecting(evidence: Evidence) -> Passage | None:
     """The process exit, if it was killed and the log stops during an evaluation."""
-    killed = seen("exit", r"signal SIGKILL").find(evidence)
+    killed = ended_by("SIGKILL").find(evidence)
     return killed if killed and _last_phase(evidence) == "evaluation" else None
 
 

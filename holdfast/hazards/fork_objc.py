@@ -10,7 +10,7 @@ What we do: start children with spawn, or use none.
 
 from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan, Remedy
-from holdfast.hazards import Case, Hazard, Invited, proves, seen, suggests
+from holdfast.hazards import Case, Hazard, Invited, ended_by, proves, seen, suggests
 
 _SPAWN = Remedy("start worker processes with spawn", change={"start_method": "spawn"}, cost="a few seconds per worker")
 _NO_WORKERS = Remedy("load data in the main process", change={"loader_workers": 0}, cost="slower input")
@@ -59,7 +59,7 @@ HAZARD = Hazard(
         suggests(
             "frame",
             r"getproxies_macosx|_scproxy|SCDynamicStoreCopyProxies|_os_log_preferences_refresh",
-            also=(seen("exit", "SIG"),),
+            also=(ended_by(),),
         ),
         suggests(
             "frame",

@@ -7,11 +7,25 @@ often a container's or batch job's limit, far below the machine's memory.
 What we do: process fewer examples at once, stop using loader workers, and say how to raise the limit.
 """
 
-from holdfast.core.evidence import Evidence, Passage
+from holdfast.core.evidence import Evidence, Seen
 from holdfast.core.facts import MachineFacts
+from holdfast.core.observations import (
+    ExitStatus,
+    JetsamKill,
+    KernelKill,
+    KilledExternally,
+    OomKill,
+    OomKillerOff,
+    ProcessExit,
+    RankVerdict,
+    TreeVerdict,
+    Verdict,
+    Wait,
+    WaitTarget,
+)
 from holdfast.core.plan import Plan, Remedy
 from holdfast.core.text import human_bytes
-from holdfast.hazards import Case, Hazard, Invited, fallout, judged, proves, seen, suggests
+from holdfast.hazards import Case, Hazard, Invited, ended_by, fallout, judged, observed, proves, seen, suggests
 
 _LOW_FREE_BYTES = 2_000_000_000
 _SMALL_BYTES = 8_000_000_000
@@ -40,23 +54,23 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     return None
 
 
-def _killed_without_a_word(evidence: Evidence) -> Passage | None:
+def _killed_without_a_word(evidence: Evidence) -> Seen | None:
     """SIGKILL without an exception before it: mostly the kernel's or the container's memory limit."""
     if evidence.errors.joined and "Error" in evidence.errors.joined:
         return None
-    return next((passage for passage in evidence.exit if passage.text == "signal SIGKILL"), None)
+    return ended_by("SIGKILL").find(evidence)
 
 
-_COUNTED = seen("sample", r"^oom_kill \+[1-9]\d* in cgroup ")
+_COUNTED = observed(OomKill, lambda one: bool(one.cgroup))
 _VICTIM_IN_LOG = seen(
     "error", r"DataLoader worker|ConnectionResetError|EOFError|lost sys\.stderr|BrokenProcessPool|exitcode: -9"
 )
 
 
-def _kill_was_counted(evidence: Evidence) -> Passage | None:
+def _kill_was_counted(evidence: Evidence) -> Seen | None:
     """The run's control group counted an OOM kill, and one of the run's processes was the victim."""
-    killed = any(passage.text == "signal SIGKILL" for passage in evidence.exit)
-    killed = killed or seen("sample", r"ended by signal SIGKILL").find(evidence) is not None
+    killed = evidence.has_signal("SIGKILL")
+    killed = killed or any(one.status.signal == "SIGKILL" for one in evidence.observed(ProcessExit))
     return _COUNTED.find(evidence) if killed or _VICTIM_IN_LOG.find(evidence) else None
 
 
@@ -96,8 +110,10 @@ HAZARD = Hazard(
         ),
         proves("log", r"was sent SIGKILL! Perhaps out of memory|Worker with pid \d+ was terminated due to signal 9\b"),
         judged("proves", _kill_was_counted),
-        proves("sample", r"^kernel log: .*Killed process|^jetsam ended pid|OOM killer is switched off"),
-        suggests("sample", r"^oom_kill \+[1-9]\d* in the whole system", also=(seen("exit", r"SIGKILL"),)),
+        proves(observed(KernelKill)),
+        proves(observed(JetsamKill)),
+        proves(observed(OomKillerOff)),
+        suggests(observed(OomKill, lambda one: not one.cgroup), also=(ended_by("SIGKILL"),)),
         suggests("error", r"(?:^|[\s.])MemoryError\b", unless=(seen("error", r"(?i)cuda|cupy|gpu"),)),
         suggests("log", r"std::bad_alloc|LLVM ERROR: out of memory"),
         suggests(
@@ -172,21 +188,32 @@ HAZARD = Hazard(
         "Process finished with exit code 137 (interrupted by signal 9: SIGKILL)",
         "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc",
         Case("Epoch 0:  12%|#2        | 120/1000 [00:40<05:00,  2.9it/s]", "SIGKILL"),
-        Case("step 40 loss 0.91", "SIGKILL", ("oom_kill +1 in cgroup /sys/fs/cgroup/job, limit 4.0 GB, peak 4.0 GB",)),
+        Case(
+            "step 40 loss 0.91",
+            "SIGKILL",
+            (OomKill(kills=1, cgroup="/sys/fs/cgroup/job", limit_bytes=4_000_000_000, peak_bytes=4_000_000_000),),
+        ),
         Case(
             "RuntimeError: DataLoader worker (pid(s) 31) exited unexpectedly",
             "1",
             (
-                "worker pid 31 (pt_data_worker) ended by signal SIGKILL (pidfd)",
-                "oom_kill +1 in cgroup /sys/fs/cgroup/job, limit 4.0 GB, peak 4.0 GB",
+                ProcessExit(pid=31, name="pt_data_worker", status=ExitStatus(signal="SIGKILL")),
+                OomKill(kills=1, cgroup="/sys/fs/cgroup/job", limit_bytes=4_000_000_000, peak_bytes=4_000_000_000),
             ),
         ),
         Case(
             "step 40 loss 0.91",
             "hang",
             (
-                "verdict waits in the kernel: waits in the kernel (mem_cgroup_oom_synchronize)",
-                "cgroup /sys/fs/cgroup/memory/job is out of memory and its OOM killer is switched off, limit 600.0 MB",
+                TreeVerdict(
+                    verdict=Verdict.KERNEL,
+                    main=RankVerdict(
+                        pid=41,
+                        verdict=Verdict.KERNEL,
+                        wait=Wait(kind="kernel", target=WaitTarget.KERNEL, name="mem_cgroup_oom_synchronize"),
+                    ),
+                ),
+                OomKillerOff(cgroup="/sys/fs/cgroup/memory/job", limit_bytes=600_000_000),
             ),
         ),
     ),
@@ -196,8 +223,8 @@ HAZARD = Hazard(
         "MPS backend out of memory (MPS allocated: 33.48 GB, other allocations: 2.45 GB, max allowed: 36.27 GB)",
         "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: 0 (pid: 178) of binary: /opt/conda/bin/python",
         "W tensorflow/core/framework/allocator.cc:122] Allocation of 5825757184 exceeds 10% of system memory.",
-        Case("KeyError: 'text'", "1", ("oom_kill +1 in cgroup /sys/fs/cgroup/job, limit 4.0 GB",)),
-        Case("step 40 loss 0.91", "SIGKILL", ("killed from outside: SIGKILL, no OOM kill counted",)),
+        Case("KeyError: 'text'", "1", (OomKill(kills=1, cgroup="/sys/fs/cgroup/job", limit_bytes=4_000_000_000),)),
+        Case("step 40 loss 0.91", "SIGKILL", (KilledExternally(signal="SIGKILL"),)),
     ),
     reproduced_by="tests/lab/test_evidence.py",
 )

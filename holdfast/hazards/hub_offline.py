@@ -8,8 +8,9 @@ What we do: use the cache if it is complete, and download before the run, not du
 """
 
 from holdfast.core.facts import MachineFacts
+from holdfast.core.observations import LastPhase, RankVerdict, TreeVerdict, Verdict, Wait, WaitTarget
 from holdfast.core.plan import Plan, Remedy
-from holdfast.hazards import Case, Hazard, Invited, proves, seen, suggests
+from holdfast.hazards import Case, Hazard, Invited, has_verdict, observed, proves, seen, suggests
 
 _OFFLINE = {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"}
 
@@ -85,8 +86,8 @@ HAZARD = Hazard(
             "log",
             r"Couldn't reach (?:https?://|the Hugging ?Face Hub|'|\S+ on the Hub)|ConnectionError: Couldn't reach",
         ),
-        proves("sample", r"^verdict waits for the network: ", also=(_IN_HUB,)),
-        proves("sample", r"^verdict waits for the network: ", also=(seen("sample", r"^phase download\b"),)),
+        proves(has_verdict(Verdict.WAIT_NET), also=(_IN_HUB,)),
+        proves(has_verdict(Verdict.WAIT_NET), also=(observed(LastPhase, lambda one: one.phase == "download"),)),
         proves("log", r"Consistency check failed: file should be of size"),
         proves(
             "error",
@@ -157,7 +158,16 @@ HAZARD = Hazard(
         Case(
             'Thread 41 (idle): "MainThread"\n    recv (httpcore/_backends/sync.py:128)\n    model_info (huggingface_hub/hf_api.py:2911)\n',
             "hang",
-            ("verdict waits for the network: waits for 127.0.0.1:8443, nothing received for 70 s",),
+            (
+                TreeVerdict(
+                    verdict=Verdict.WAIT_NET,
+                    main=RankVerdict(
+                        pid=41,
+                        verdict=Verdict.WAIT_NET,
+                        wait=Wait(kind="net", target=WaitTarget.ADDRESS, name="127.0.0.1:8443", silent_seconds=70.0),
+                    ),
+                ),
+            ),
         ),
     ),
     near_misses=(

@@ -10,7 +10,7 @@ type.
 
 from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan, Remedy
-from holdfast.hazards import Case, Hazard, Invited, fallout, proves, seen, suggests
+from holdfast.hazards import Case, Hazard, Invited, ended_by, fallout, proves, seen, suggests
 
 
 def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
@@ -54,9 +54,9 @@ HAZARD = Hazard(
         ),
         suggests("log", r"exit ?code ?[:=]? ?(?:-4|132)\b"),
         suggests(
-            "frame", r"_GLOBAL__sub_I_\w+\.cpp\.AVX|_(?:AVX2|AVX512|avx2|avx512\w*)\b", also=(seen("exit", "SIGILL"),)
+            "frame", r"_GLOBAL__sub_I_\w+\.cpp\.AVX|_(?:AVX2|AVX512|avx2|avx512\w*)\b", also=(ended_by("SIGILL"),)
         ),
-        fallout("exit", r"signal SIGILL"),
+        fallout(ended_by("SIGILL")),
     ),
     remedies=(
         Remedy(

@@ -9,8 +9,9 @@ questions.
 """
 
 from holdfast.core.evidence import Evidence, Passage
+from holdfast.core.observations import LastPhase, ProcessView, RankVerdict, TreeVerdict, Verdict, Wait, WaitTarget
 from holdfast.core.plan import Remedy
-from holdfast.hazards import Case, Hazard, judged, proves, seen, suggests
+from holdfast.hazards import Case, Hazard, has_verdict, judged, observed, proves, seen, suggests
 
 _QUESTION = seen(
     "log",
@@ -23,13 +24,13 @@ _LIBRARY_ASKS = seen("log", r"\bwandb: |site-packages/wandb/")
 
 def _asked_and_got_no_answer(evidence: Evidence) -> Passage | None:
     """A library's question that failed on the empty input of a supervised run; such questions can be turned off."""
-    if not evidence.samples or not _LIBRARY_ASKS.find(evidence):
+    if not evidence.observations or not _LIBRARY_ASKS.find(evidence):
         return None
     return seen("error", r"EOFError: EOF when reading a line|could not find a TTY|Aborted!$").find(evidence)
 
 
 def _question_and_hang(evidence: Evidence) -> Passage | None:
-    if "hang" not in evidence.exit.joined or not evidence.samples:
+    if not evidence.is_hang or not evidence.observations:
         return None
     return _QUESTION.find(evidence)
 
@@ -39,10 +40,10 @@ HAZARD = Hazard(
     title="the run waits for input that never comes",
     kind="hang",
     signs=(
-        proves("sample", r"^verdict waits for input: "),
+        proves(has_verdict(Verdict.WAIT_INPUT)),
         judged("proves", _asked_and_got_no_answer),
         judged("suggests", _question_and_hang),
-        suggests("sample", r"waits for the lock on \S+"),
+        suggests(observed(ProcessView, lambda one: one.wait is not None and one.wait.target is WaitTarget.FILE_LOCK)),
     ),
     over=("input-empty",),
     remedies=(
@@ -56,13 +57,26 @@ HAZARD = Hazard(
     ),
     sources=("wandb/wandb#592", "McGill-NLP/llm2vec#99", "SWivid/F5-TTS#166", "pymc-labs/decision-lab#49"),
     matches=(
-        Case("opening the feed", "hang", ("verdict waits for input: waits for FIFO /tmp/feed",)),
-        Case("wandb: Enter your choice: \nEOFError: EOF when reading a line", "1", ("phase load, step 0",)),
+        Case(
+            "opening the feed",
+            "hang",
+            (
+                TreeVerdict(
+                    verdict=Verdict.WAIT_INPUT,
+                    main=RankVerdict(
+                        pid=41,
+                        verdict=Verdict.WAIT_INPUT,
+                        wait=Wait(kind="input", target=WaitTarget.FIFO, name="/tmp/feed"),
+                    ),
+                ),
+            ),
+        ),
+        Case("wandb: Enter your choice: \nEOFError: EOF when reading a line", "1", (LastPhase(phase="load"),)),
     ),
     near_misses=(
         "EOFError: Ran out of input",
-        Case('go = input("continue? ")\nEOFError: EOF when reading a line', "1", ("phase load, step 0",)),
-        Case("", "hang", ("verdict sleeping: sleeps",)),
+        Case('go = input("continue? ")\nEOFError: EOF when reading a line', "1", (LastPhase(phase="load"),)),
+        Case("", "hang", (TreeVerdict(verdict=Verdict.SLEEPING),)),
         Case(
             "wandb: Enter your choice: (30 second timeout)\nwandb: You chose 'Don't visualize my results'\nKeyError: 'text'",
             "1",

@@ -6,13 +6,14 @@ What we do: stop and report the question. Answers can come from a file or from a
 """
 
 from holdfast.core.evidence import Evidence, Passage
+from holdfast.core.observations import LastPhase
 from holdfast.core.plan import Remedy
 from holdfast.hazards import Case, Hazard, judged, seen
 
 
 def _asked_and_got_no_answer(evidence: Evidence) -> Passage | None:
     """An `input()` call that failed on the empty input of a supervised run."""
-    if not evidence.samples:
+    if not evidence.observations:
         return None
     return seen("error", r"EOFError: EOF when reading a line|could not find a TTY").find(evidence)
 
@@ -32,12 +33,12 @@ HAZARD = Hazard(
             'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    go = input("continue? ")\n'
             "EOFError: EOF when reading a line",
             "1",
-            ("phase load, step 0",),
+            (LastPhase(phase="load"),),
         ),
     ),
     near_misses=(
         "EOFError: Ran out of input",
-        Case("wandb: Enter your choice: \nEOFError: EOF when reading a line", "1", ("phase load, step 0",)),
+        Case("wandb: Enter your choice: \nEOFError: EOF when reading a line", "1", (LastPhase(phase="load"),)),
     ),
     reproduced_by="tests/lab/test_run_manners.py",
 )

@@ -10,7 +10,7 @@ What we do: run the step on the CPU. A newer torch often has the fix.
 
 from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan, Remedy
-from holdfast.hazards import Case, Hazard, Invited, proves, seen, suggests
+from holdfast.hazards import HUNG, Case, Hazard, Invited, ended_by, proves, seen, suggests
 from holdfast.hazards.apple_gpu import ON_MPS, uses_mps
 
 _FORKED = seen("log", r"XPC_ERROR_CONNECTION_INVALID|fork_child|in progress in another thread when fork")
@@ -19,6 +19,7 @@ _TYPES = seen(
     "log", r"same element type|different datatype|tensor<[^>]*(?:f16|bf16|f32)>'? and '?tensor<[^>]*(?:si|ui|i)\d+>"
 )
 _METAL_NAME = r"(?:MPS|MTL|Metal|AGX|IOGPU|GPU\w*Ops|mpsgraph)"
+_CRASH_SIGNALS = ("SIGABRT", "SIGSEGV", "SIGBUS", "SIGTRAP", "SIGILL")
 _METAL_FRAME = r"MTLReportFailure|-\[(?:_?MTL|MPS|AGX|IOGPU)\w+ |\((?:Metal|MPSCore|MPSNDArray|MPSMatrix|MetalPerformanceShaders\w*|AGXMetal\w*|IOGPU)\)"
 
 
@@ -59,7 +60,7 @@ HAZARD = Hazard(
         proves(
             "log", r"command buffer exited with error status|Command buffer execution failed", unless=(_MEMORY, _FORKED)
         ),
-        proves("log", r"kIOGPUCommandBufferCallbackError(?!OutOfMemory)\w+", unless=(seen("exit", r"hang"),)),
+        proves("log", r"kIOGPUCommandBufferCallbackError(?!OutOfMemory)\w+", unless=(HUNG,)),
         proves(
             "log",
             r"Assertion failed: [^\n]{0,160}file (?:(?:GPU|MPS|MLIR|NDArray)\w*\.(?:mm|cpp|h)|\w*_mps\w*\.mm?), line",
@@ -77,11 +78,11 @@ HAZARD = Hazard(
             r"Failed to create (?:the )?(?:Metal|MTL|metal)\w*|Error creating (?:MTL|Metal)\w+|MTLLibrary(?:Error|Domain)",
             unless=(_FORKED,),
         ),
-        suggests("frame", _METAL_FRAME, also=(seen("exit", r"SIG(?:ABRT|SEGV|BUS|TRAP|ILL)"),), unless=(_FORKED,)),
+        suggests("frame", _METAL_FRAME, also=(ended_by(*_CRASH_SIGNALS),), unless=(_FORKED,)),
         suggests(
             "log",
             r"at::(?:native::)?mps::|torch::mps::",
-            also=(seen("exit", r"SIG(?:ABRT|SEGV|BUS|TRAP|ILL)"),),
+            also=(ended_by(*_CRASH_SIGNALS),),
             unless=(_FORKED,),
         ),
         suggests(

@@ -8,11 +8,12 @@ What we do: stop the process and continue from the last checkpoint, on the CPU i
 """
 
 from holdfast.core.facts import MachineFacts
+from holdfast.core.observations import ExitStatus
 from holdfast.core.plan import Plan, Remedy
-from holdfast.hazards import Case, Hazard, Invited, proves, seen, suggests
-from holdfast.hazards.apple_gpu import HUNG, MPS_WORD, ON_MPS
+from holdfast.hazards import HUNG, Case, Hazard, Invited, observed, proves, seen, suggests
+from holdfast.hazards.apple_gpu import MPS_WORD, ON_MPS
 
-_CRASHED = seen("exit", r"signal SIG(?!INT|TERM|KILL)")
+_CRASHED = observed(ExitStatus, lambda one: one.signal not in ("", "SIGINT", "SIGTERM", "SIGKILL"))
 _GPU_WAIT = (
     r"waitUntil(?:Completed|Scheduled)|MPSStream::(?:synchronize|commit\w*|executeMPSGraph)|deviceSynchronize|waitForCpuSync"
     r"|_local_scalar_dense_mps|mps_copy_|copy_from_mps|copy_to_mps|MPSEvent|^synchronize \(.*torch[/\\]mps"

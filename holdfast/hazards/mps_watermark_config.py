@@ -9,7 +9,7 @@ What we do: restore the default limits.
 
 from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan, Remedy
-from holdfast.hazards import Case, Hazard, Invited, proves, seen, suggests
+from holdfast.hazards import Case, Hazard, Invited, ended_by, proves, seen, suggests
 
 _HIGH = "PYTORCH_MPS_HIGH_WATERMARK_RATIO"
 _LOW = "PYTORCH_MPS_LOW_WATERMARK_RATIO"
@@ -52,7 +52,7 @@ HAZARD = Hazard(
             r"Killed|killed|SIGKILL",
             also=(seen("log", rf"(?<!Use ){_HIGH}['\"\]]*\s*=\s*['\"]?0(?:\.0*)?\b"),),
         ),
-        suggests("exit", r"SIGKILL", also=(seen("log", rf"(?<!Use ){_HIGH}['\"\]]*\s*=\s*['\"]?0(?:\.0*)?\b"),)),
+        suggests(ended_by("SIGKILL"), also=(seen("log", rf"(?<!Use ){_HIGH}['\"\]]*\s*=\s*['\"]?0(?:\.0*)?\b"),)),
     ),
     remedies=(
         Remedy("use the default limits", change={_HIGH: "1.7", _LOW: "1.4"}),

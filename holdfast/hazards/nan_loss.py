@@ -12,8 +12,9 @@ import re
 
 from holdfast.core.evidence import Evidence, Passage
 from holdfast.core.facts import MachineFacts
+from holdfast.core.observations import NonFiniteNumbers
 from holdfast.core.plan import Plan, Remedy
-from holdfast.hazards import Case, Hazard, Invited, judged, proves, seen, suggests
+from holdfast.hazards import Case, Hazard, Invited, judged, observed, proves, seen, suggests
 
 _NOT_FINITE = re.compile(r"\b(?:nan|NaN|NAN|[Ii]nf(?:inity)?)\b")
 _LOSS_VALUE = re.compile(
@@ -111,7 +112,7 @@ HAZARD = Hazard(
             r"(?i)(?:reducing|reduce) (?:loss scale )?to:? (?:[124]\.0|[124]|0\.\d+|\d\.\d+e-\d+)\s*$|setting loss scale to:? 0\.0\d+",
         ),
         suggests("log", r"raise FloatingPointError|^\s*_?(?:detect|check)_(?:anomaly|nan)\w*\("),
-        proves("sample", r"^bad numbers at step "),
+        proves(observed(NonFiniteNumbers)),
         judged("suggests", _loss_is_nan),
         judged("suggests", _zero_loss_with_nan_gradient),
         judged("suggests", _table_of_nan),
@@ -151,7 +152,7 @@ HAZARD = Hazard(
         ),
         Case("epoch 1/3  step 1/39  loss 1.1031\nepoch 1/3  step 2/39  loss nan", "0"),
         "Loss is nan, stopping training",
-        Case("{'loss': 0.0, 'epoch': 0.97}", "1", ("bad numbers at step 12: the gradient norm is nan",)),
+        Case("{'loss': 0.0, 'epoch': 0.97}", "1", (NonFiniteNumbers(step=12, reason="the gradient norm is nan"),)),
         "AssertionError: Loss is NaN or infinite at epoch 0, batch 712. Stopping training.",
         "WARNING: non-finite loss, ending training  tensor([nan, nan, nan, nan], device='cuda:0')",
         "FloatingPointError: Loss became infinite or NaN at iteration=20!",

@@ -9,9 +9,10 @@ What we do: turn off the failing transports one by one, then train on one GPU.
 """
 
 from holdfast.core.facts import MachineFacts
+from holdfast.core.observations import ProcessExit
 from holdfast.core.plan import Plan, Remedy
 from holdfast.core.text import human_bytes
-from holdfast.hazards import Case, Hazard, Invited, fallout, proves, seen, suggests
+from holdfast.hazards import Case, Hazard, Invited, fallout, observed, proves, seen, suggests
 
 # Healthy runs print these too, about optional parts that are missing.
 _OPTIONAL = r"(?:Failed to open libibverbs|No plugin found|NET/Plugin|Failed to find ncclNet|Missing ncclNetPlugin|Could not find real path|No NVLink|NVLS|libnccl-(?:net|tuner|profiler))"
@@ -58,7 +59,7 @@ HAZARD = Hazard(
         fallout(
             "log",
             r"ncclRemoteError|NCCL communicator (?:was|encountered)|remote process exit\w+|Connection closed by (?:remote )?peer|Connection reset by peer|[Bb]roken pipe.*(?:nccl|store)|DistBackendError|DistNetworkError",
-            unless=(seen("sample", r"^rank \d+ \(pid \d+\) ended by "),),  # seen live: one of the ranks has
+            unless=(observed(ProcessExit, lambda one: one.rank is not None),),  # seen live: one of the ranks has
         ),
     ),
     remedies=(

@@ -12,7 +12,7 @@ import re
 
 from holdfast.core.evidence import Evidence, Passage
 from holdfast.core.plan import Remedy
-from holdfast.hazards import Case, Hazard, judged, seen, suggests
+from holdfast.hazards import HUNG, Case, Hazard, judged, seen, suggests
 
 _TIMED_OUT = (
     r"Watchdog caught collective operation timeout|milliseconds before timing out|Heartbeat monitor timed out|watchdog got stuck for \d+ seconds"
@@ -70,7 +70,7 @@ HAZARD = Hazard(
             also=(seen("frame", r"distributed|accelerate"),),
             unless=(seen("error", r"Error"),),
         ),
-        suggests("exit", r"^hang$", also=(seen("log", _RANKS),), unless=(seen("frame", r"."),)),
+        suggests(HUNG, also=(seen("log", _RANKS),), unless=(seen("frame", r"."),)),
         judged("suggests", _nothing_after_the_start),
     ),
     remedies=(

@@ -6,14 +6,15 @@ wait without a limit.
 What we do: wait a minute for the next byte, then stop the run and restart it; work offline if possible.
 """
 
+from holdfast.core.observations import RankVerdict, TreeVerdict, Verdict, Wait, WaitTarget
 from holdfast.core.plan import Remedy
-from holdfast.hazards import Case, Hazard, proves
+from holdfast.hazards import Case, Hazard, has_verdict, proves
 
 HAZARD = Hazard(
     slug="network-stalled",
     title="a server does not respond, and the run waits without a limit",
     kind="hang",
-    signs=(proves("sample", r"^verdict waits for the network: "),),
+    signs=(proves(has_verdict(Verdict.WAIT_NET)),),
     remedies=(
         Remedy(
             "work offline",
@@ -27,11 +28,20 @@ HAZARD = Hazard(
         Case(
             "logging to the tracker",
             "hang",
-            ("verdict waits for the network: waits for 10.0.0.7:5000, nothing received for 70 s",),
+            (
+                TreeVerdict(
+                    verdict=Verdict.WAIT_NET,
+                    main=RankVerdict(
+                        pid=41,
+                        verdict=Verdict.WAIT_NET,
+                        wait=Wait(kind="net", target=WaitTarget.ADDRESS, name="10.0.0.7:5000", silent_seconds=70.0),
+                    ),
+                ),
+            ),
         ),
     ),
     near_misses=(
-        Case("", "hang", ("verdict sleeping: sleeps",)),
+        Case("", "hang", (TreeVerdict(verdict=Verdict.SLEEPING),)),
         "ConnectionRefusedError: [Errno 111] Connection refused",
     ),
     reproduced_by="tests/lab/test_evidence.py",

@@ -13,7 +13,7 @@ from itertools import pairwise
 from holdfast.core.evidence import Evidence, Frame, Passage
 from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan, Remedy
-from holdfast.hazards import Case, Hazard, Invited, judged, proves, seen, suggests
+from holdfast.hazards import Case, Hazard, Invited, ended_by, judged, proves, seen, suggests
 
 _IMAGE_SPAN_BYTES = 2 << 20  # a libomp image is under 1 MB, so frames further apart stand in two of them
 _OPENMP_FRAME = r"__kmp|kmp_flag|kmp_basic_flag"
@@ -69,7 +69,7 @@ def _apart(upper: Frame, lower: Frame) -> bool:
 
 def _dies_in_openmp(evidence: Evidence) -> Passage | None:
     """A crash whose innermost frame is the runtime's wait or wake-up; idle threads have that frame too, but below a wait."""
-    if not re.search("SIGSEGV|SIGBUS|SIGABRT", evidence.exit.joined):
+    if not evidence.has_signal("SIGSEGV", "SIGBUS", "SIGABRT"):
         return None
     for stack in evidence.stacks:
         top = stack.frames[0]
@@ -105,12 +105,12 @@ HAZARD = Hazard(
         suggests(
             "log",
             r"lib(?:omp|iomp5)\S*`(?:void )?__kmp_(?:suspend|resume|execute_tasks)",
-            also=(seen("exit", r"SIGSEGV|SIGBUS|SIGABRT"),),
+            also=(ended_by("SIGSEGV", "SIGBUS", "SIGABRT"),),
         ),
         suggests("log", r"MKL_THREADING_LAYER=INTEL is incompatible with libgomp"),
         # OpenMP in the second package, on a Mac, and a segmentation fault: all that is left if nothing was printed.
-        suggests("exit", r"signal SIGSEGV", also=(seen("log", _MAC), seen("log", _SECOND_PACKAGE))),
-        suggests("log", r"KMP_DUPLICATE_LIB_OK", also=(seen("exit", r"SIGSEGV|SIGABRT"),)),
+        suggests(ended_by("SIGSEGV"), also=(seen("log", _MAC), seen("log", _SECOND_PACKAGE))),
+        suggests("log", r"KMP_DUPLICATE_LIB_OK", also=(ended_by("SIGSEGV", "SIGABRT"),)),
     ),
     remedies=(
         Remedy(

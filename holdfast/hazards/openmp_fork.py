@@ -10,12 +10,12 @@ What we do: start workers with spawn, use no workers, or use one thread.
 
 import re
 
-from holdfast.core.evidence import Evidence, Passage, Stack
+from holdfast.core.evidence import Evidence, Passage, Seen, Stack
 from holdfast.core.facts import MachineFacts
+from holdfast.core.observations import ProcessView, RankVerdict, StuckProcess, TreeVerdict, Verdict, Wait, WaitTarget
 from holdfast.core.plan import Plan, Remedy
-from holdfast.hazards import Case, Hazard, Invited, judged, proves, seen, suggests
+from holdfast.hazards import HUNG, Case, Hazard, Invited, judged, observed, proves, seen, suggests
 
-_HUNG = seen("exit", r"hang")
 _IN_REGION = re.compile(
     r"GOMP_parallel|gomp_team_|gomp_barrier_wait|gomp_\w*wait|do_spin|__kmpc?_fork_call|__kmp_(?:join|fork|hyper|plain|tree)_barrier"
     r"|__kmp_(?:lock_suspend_mx|free_thread|set_num_threads|internal_fork|wait_template)|\bmkl_\w+_omp_driver|omp_driver_v\d"
@@ -33,6 +33,7 @@ _TORCH_OP = re.compile(
 )
 _SHORT_LOG_LINES = 20
 _FORKED = re.compile(r"popen_fork|billiard|concurrent/futures/process|gunicorn/arbiter|os\.fork")
+_RUNTIME_FILE = re.compile(r"lib(?:gomp|iomp5|omp)\b")
 
 
 def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
@@ -55,21 +56,21 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
 
 def _waits_in_region(evidence: Evidence) -> Passage | None:
     """A computing thread, not a pool thread, inside a parallel region of a hung or unexplained process."""
-    if re.search(r"signal|code", evidence.exit.joined):
+    if any(not status.is_hang for status in evidence.exits):
         return None
     return next((passage for stack in evidence.stacks if (passage := _first(stack, _IN_REGION, _IN_RUNTIME))), None)
 
 
 def _stands_in_kernel(evidence: Evidence) -> Passage | None:
     """A hung process with a thread inside one of torch's parallel CPU kernels."""
-    if not _HUNG.find(evidence) or seen("frame", r"at::(?:native::)?mps|MPSStream|cuda|nccl").find(evidence):
+    if not HUNG.find(evidence) or seen("frame", r"at::(?:native::)?mps|MPSStream|cuda|nccl").find(evidence):
         return None
     return next((passage for stack in evidence.stacks if (passage := _first(stack, _CPU_KERNEL))), None)
 
 
 def _forked_child_in_torch(evidence: Evidence) -> Passage | None:
     """A forked child whose innermost Python frame is a torch operation and that makes no progress."""
-    if not (_HUNG.find(evidence) or seen("error", r"KeyboardInterrupt").find(evidence)):
+    if not (HUNG.find(evidence) or seen("error", r"KeyboardInterrupt").find(evidence)):
         return None
     for stack in evidence.stacks:
         if any(_FORKED.search(frame.module) for frame in stack.frames):
@@ -79,13 +80,19 @@ def _forked_child_in_torch(evidence: Evidence) -> Passage | None:
     return None
 
 
-def _forked_child_in_region(evidence: Evidence) -> Passage | None:
+def _forked_child_in_region(evidence: Evidence) -> Seen | None:
     """A process seen live that was forked without exec and whose main thread is inside a parallel region."""
-    for match, passage in evidence.samples.search(r"^pid (\d+) .*waits for a lock .*forked without exec"):
-        for stack in evidence.stacks:
-            if re.search(rf"\b{match[1]}\b", stack.thread) and _first(stack, _IN_REGION, _IN_RUNTIME):
-                return passage
+    for view in evidence.observed(ProcessView):
+        for stack in evidence.stacks if view.is_fork_in_lock else ():
+            if re.search(rf"\b{view.pid}\b", stack.thread) and _first(stack, _IN_REGION, _IN_RUNTIME):
+                return view
     return None
+
+
+def _waits_in_runtime(view: ProcessView) -> bool:
+    """True for a forked child with one thread that waits without a timeout in a call of OpenMP's own runtime."""
+    in_futex = view.system_call == "futex" and not view.has_timeout
+    return view.is_fork_in_lock and view.threads == 1 and in_futex and _RUNTIME_FILE.match(view.caller) is not None
 
 
 def _first(stack: Stack, functions: re.Pattern[str], modules: re.Pattern[str] | None = None) -> Passage | None:
@@ -99,7 +106,7 @@ def _first(stack: Stack, functions: re.Pattern[str], modules: re.Pattern[str] | 
 
 def _task_without_an_end(evidence: Evidence) -> Passage | None:
     """A task that a prefork worker received and never finished."""
-    if not _HUNG.find(evidence) or not seen("log", r"ForkPoolWorker|celery@|MainProcess").find(evidence):
+    if not HUNG.find(evidence) or not seen("log", r"ForkPoolWorker|celery@|MainProcess").find(evidence):
         return None
     if seen("log", r"\b(?:succeeded in|raised unexpected|retry:)").find(evidence):
         return None
@@ -109,7 +116,7 @@ def _task_without_an_end(evidence: Evidence) -> Passage | None:
 def _workers_began_and_no_more(evidence: Evidence) -> Passage | None:
     """Several workers logged a start, none logged an end, and no other cause of a hang is visible."""
     if (
-        not _HUNG.find(evidence)
+        not HUNG.find(evidence)
         or evidence.errors
         or evidence.stacks
         or evidence.log.joined.count("\n") > _SHORT_LOG_LINES
@@ -141,10 +148,7 @@ HAZARD = Hazard(
         proves("log", r"OMP: Error #13: Assertion failure at z_Linux_util"),
         proves("log", r"fork\(\) called from a process already using GNU OpenMP"),
         # The runtime calls the kernel directly, so the wait location identifies it without a stack.
-        proves(
-            "sample",
-            r": 1 thread, waits for a lock in futex without timeout called by lib(?:gomp|iomp5|omp)\b\S*, forked without exec",
-        ),
+        proves(observed(ProcessView, _waits_in_runtime)),
         judged("proves", _forked_child_in_region),
         suggests("log", r"OMP: Error #13\b"),
         judged("suggests", _waits_in_region),
@@ -208,9 +212,23 @@ HAZARD = Hazard(
             "",
             "hang",
             (
-                "verdict deadlock: process 31 (pt_data_worker) waits for a lock that nobody can release; process 12 waits for it",
-                "pid 31 pt_data_worker: 1 thread, waits for a lock in futex without timeout called by libgomp.so.1, forked "
-                "without exec from pid 12, which has 3 threads, libtorch_cpu libgomp in maps",
+                TreeVerdict(
+                    verdict=Verdict.DEADLOCK,
+                    main=RankVerdict(
+                        pid=12, verdict=Verdict.DEADLOCK, stuck=StuckProcess(pid=31, command="pt_data_worker")
+                    ),
+                ),
+                ProcessView(
+                    pid=31,
+                    command="pt_data_worker",
+                    wait=Wait(kind="lock", target=WaitTarget.LOCK),
+                    system_call="futex",
+                    has_timeout=False,
+                    caller="libgomp.so.1",
+                    forked_from=12,
+                    parent_threads=3,
+                    libraries=("libtorch_cpu", "libgomp"),
+                ),
             ),
         ),
         Case(
@@ -229,9 +247,23 @@ HAZARD = Hazard(
             "",
             "hang",
             (
-                "verdict deadlock: process 31 (pt_data_worker) waits for a lock that nobody can release; process 12 waits for it",
-                "pid 31 pt_data_worker: 1 thread, waits for a lock in futex without timeout called by libc.so.6, forked "
-                "without exec from pid 12, which has 3 threads, libtorch_cpu libgomp in maps",
+                TreeVerdict(
+                    verdict=Verdict.DEADLOCK,
+                    main=RankVerdict(
+                        pid=12, verdict=Verdict.DEADLOCK, stuck=StuckProcess(pid=31, command="pt_data_worker")
+                    ),
+                ),
+                ProcessView(
+                    pid=31,
+                    command="pt_data_worker",
+                    wait=Wait(kind="lock", target=WaitTarget.LOCK),
+                    system_call="futex",
+                    has_timeout=False,
+                    caller="libc.so.6",
+                    forked_from=12,
+                    parent_threads=3,
+                    libraries=("libtorch_cpu", "libgomp"),
+                ),
             ),
         ),
         "[W pthreadpool-cpp.cc:90] Warning: Leaking Caffe2 thread-pool after fork. (function pthreadpool)",

@@ -6,10 +6,11 @@ or a memory guard such as systemd-oomd or earlyoom, which ends processes itself 
 What we do: continue from the last checkpoint with the same settings: a kill does not mean that they are wrong.
 """
 
+from holdfast.core.observations import KilledExternally, OomKill
 from holdfast.core.plan import Remedy
-from holdfast.hazards import Case, Hazard, proves, seen, suggests
+from holdfast.hazards import Case, Hazard, observed, proves, seen, suggests
 
-_ASKED = r"^ended from outside by SIG\w+: we did not send it"
+_ASKED = observed(KilledExternally, lambda one: one.signal != "SIGKILL")
 
 HAZARD = Hazard(
     slug="process-killed",
@@ -17,10 +18,10 @@ HAZARD = Hazard(
     kind="crash",
     over=("host-oom",),
     signs=(
-        proves("sample", r"^killed from outside: SIGKILL\b.*no OOM kill counted"),
+        proves(observed(KilledExternally, lambda one: one.signal == "SIGKILL")),
         # A script may also kill its own process group after an error, which is then in the log.
-        proves("sample", _ASKED, unless=(seen("error", r"."),)),
-        suggests("sample", _ASKED),
+        proves(_ASKED, unless=(seen("error", r"."),)),
+        suggests(_ASKED),
     ),
     remedies=(
         Remedy("check whether a memory guard did it", command="journalctl -u systemd-oomd -u earlyoom --since -1h"),
@@ -34,21 +35,23 @@ HAZARD = Hazard(
         "rfjakob/earlyoom#67",
     ),
     matches=(
-        Case("step 40 loss 0.91", "SIGKILL", ("killed from outside: SIGKILL, no OOM kill counted",)),
+        Case("step 40 loss 0.91", "SIGKILL", (KilledExternally(signal="SIGKILL"),)),
         Case(
             "api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 32) of binary: /usr/bin/python3",
             "1",
-            ("killed from outside: SIGKILL of rank 1 (pid 32), no OOM kill counted",),
+            (KilledExternally(signal="SIGKILL", victim="rank", pid=32, rank=1),),
         ),
-        Case("step 40 loss 0.91", "SIGTERM", ("ended from outside by SIGTERM: we did not send it",)),
+        Case("step 40 loss 0.91", "SIGTERM", (KilledExternally(signal="SIGTERM"),)),
     ),
     near_misses=(
-        Case("step 40 loss 0.91", "SIGKILL", ("oom_kill +1 in cgroup /sys/fs/cgroup/job, limit 4.0 GB",)),
+        Case(
+            "step 40 loss 0.91", "SIGKILL", (OomKill(kills=1, cgroup="/sys/fs/cgroup/job", limit_bytes=4_000_000_000),)
+        ),
         Case("step 40 loss 0.91", "SIGKILL"),
         Case(
             "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.69 GiB",
             "SIGTERM",
-            ("ended from outside by SIGTERM: we did not send it",),
+            (KilledExternally(signal="SIGTERM"),),
         ),
         "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 0 (pid: 178)",
     ),

@@ -7,21 +7,22 @@ manager that froze the control group, or a debugger attached to the process.
 What we do: kill the process and restart from the last checkpoint. If a frozen control group prevents the kill, say so.
 """
 
+from holdfast.core.observations import ProcessView, RankVerdict, StuckProcess, TreeVerdict, Verdict
 from holdfast.core.plan import Remedy
-from holdfast.hazards import Case, Hazard, proves, seen, suggests
+from holdfast.hazards import HUNG, Case, Hazard, has_verdict, observed, proves, suggests
 
 HAZARD = Hazard(
     slug="process-stopped",
     title="a process of the run was stopped or frozen externally",
     kind="hang",
     signs=(
-        proves("sample", r"^pid \d+ \S.*frozen by cgroup "),
-        proves("sample", r"^verdict stopped: "),
-        suggests("sample", r"^verdict in a debugger: |held by the debugger with pid"),
+        proves(observed(ProcessView, lambda one: bool(one.frozen_cgroup))),
+        proves(has_verdict(Verdict.STOPPED)),
+        suggests(observed(ProcessView, lambda one: one.tracer_pid != 0)),
         suggests(
             "log",
             r"^(?:zsh: |\[\d+\]\s+[+-]?\s*)?suspended \(tty (?:output|input)\)|^\[\d+\][+-]?\s+Stopped\b",
-            also=(seen("exit", r"hang"),),
+            also=(HUNG,),
         ),
     ),
     remedies=(
@@ -34,11 +35,11 @@ HAZARD = Hazard(
     ),
     sources=("apple/turicreate#1169", "BOINC/boinc#5480", "rfjakob/earlyoom#357"),
     matches=(
-        Case("step 40 loss 0.91", "hang", ("verdict stopped: process 41 is stopped (SIGSTOP)",)),
+        Case("step 40 loss 0.91", "hang", (TreeVerdict(verdict=Verdict.STOPPED, pids=(41,)),)),
         Case(
             "step 40 loss 0.91",
             "hang",
-            ("pid 41 python: 2 threads, is frozen by its control group, frozen by cgroup /sys/fs/cgroup/freezer/job",),
+            (ProcessView(pid=41, command="python", threads=2, frozen_cgroup="/sys/fs/cgroup/freezer/job"),),
         ),
         Case(
             "step 40 loss 0.91\n[1]+  Stopped                 python train.py",
@@ -47,7 +48,16 @@ HAZARD = Hazard(
     ),
     near_misses=(
         Case("Early stopping: Stopped at epoch 12", "0"),
-        Case("", "hang", ("verdict deadlock: process 41 (python) waits for a lock that nobody can release",)),
+        Case(
+            "",
+            "hang",
+            (
+                TreeVerdict(
+                    verdict=Verdict.DEADLOCK,
+                    main=RankVerdict(pid=41, verdict=Verdict.DEADLOCK, stuck=StuckProcess(pid=41, command="python")),
+                ),
+            ),
+        ),
     ),
     reproduced_by="tests/lab/test_evidence.py",
 )

@@ -22,7 +22,7 @@ _FOUND_NOTHING = re.compile(
 def _found_nothing(evidence: Evidence) -> Passage | None:
     """The interpreter's last line before it exits; a shell may have continued after an earlier one."""
     lines = [passage for passage in evidence.log if passage.text.strip()]
-    is_left = all(passage.text.startswith("code ") for passage in evidence.exit)
+    is_left = all(status.code is not None for status in evidence.exits)
     return lines[-1] if is_left and lines and _FOUND_NOTHING.search(lines[-1].text) else None
 
 

@@ -8,19 +8,24 @@ What we do: record how each rank ended and in which order, name the first, and r
 checkpoint.
 """
 
+from holdfast.core.observations import ExitStatus, ProcessExit
 from holdfast.core.plan import Remedy
-from holdfast.hazards import Case, Hazard, proves, suggests
+from holdfast.hazards import Case, Hazard, observed, proves, suggests
+
+_OTHER_SIGNALS = ("", "SIGTERM", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")  # a request to end, or a crash
+
+
+def _was_killed(status: ExitStatus) -> bool:
+    return status.signal not in _OTHER_SIGNALS
+
 
 HAZARD = Hazard(
     slug="rank-lost",
     title="one rank of the job ended and took the others with it",
     kind="crash",
     signs=(
-        proves("sample", r"^rank \d+ \(pid \d+\) ended by code 0 .*while other ranks were at work"),
-        suggests(
-            "sample",
-            r"^rank \d+ \(pid \d+\) ended by signal SIG(?!TERM|SEGV|ABRT|BUS|ILL|FPE)\w+ .*before the other ranks",
-        ),
+        proves(observed(ProcessExit, lambda one: one.is_first and one.status.code == 0)),
+        suggests(observed(ProcessExit, lambda one: one.is_first and _was_killed(one.status))),
     ),
     remedies=(
         Remedy(
@@ -37,8 +42,8 @@ HAZARD = Hazard(
             "RuntimeError: [third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:33165: Connection reset by peer",
             "1",
             (
-                "rank 1 (pid 32) ended by code 0 (pidfd), while other ranks were at work",
-                "rank 0 (pid 31) ended by code 1 (pidfd)",
+                ProcessExit(pid=32, name="python", rank=1, status=ExitStatus(code=0), is_first=True),
+                ProcessExit(pid=31, name="python", rank=0, status=ExitStatus(code=1)),
             ),
         ),
     ),
@@ -47,7 +52,7 @@ HAZARD = Hazard(
         Case(
             "ValueError: bad row",
             "1",
-            ("rank 1 (pid 32) ended by code 1 (pidfd), before the other ranks",),
+            (ProcessExit(pid=32, name="python", rank=1, status=ExitStatus(code=1), is_first=True),),
         ),
     ),
     reproduced_by="tests/lab/test_evidence.py",

@@ -6,17 +6,19 @@ Why: that rank sleeps, reads from something that does not respond, evaluates alo
 What we do: check what each rank is waiting for, name the one that waits for something else, and restart the job.
 """
 
+from holdfast.core.observations import GivenUp, RankVerdict, TreeVerdict, Verdict
 from holdfast.core.plan import Remedy
-from holdfast.hazards import Case, Hazard, proves, seen
+from holdfast.hazards import Case, Hazard, has_verdict, observed, proves
 
-_KNOWN = (seen("sample", r"^verdict (?:stopped|deadlock|in a debugger|waits for the network|waits in the kernel): "),)
+_SEVERAL_RANKS = observed(TreeVerdict, lambda one: len(one.ranks) > 1 and one.ranks[0].rank is not None)
+_KNOWN = (has_verdict(Verdict.STOPPED, Verdict.DEADLOCK, Verdict.DEBUGGED, Verdict.WAIT_NET, Verdict.KERNEL),)
 
 HAZARD = Hazard(
     slug="rank-stuck",
     title="one rank of the job is stuck, and the others wait for it",
     kind="hang",
     over=("nccl-timeout",),
-    signs=(proves("sample", r"^given up: .*\brank \d+ \(process \d+\): .*holds the others up", unless=_KNOWN),),
+    signs=(proves(observed(GivenUp), also=(_SEVERAL_RANKS,), unless=_KNOWN),),
     remedies=(
         Remedy("see where that rank is stuck", command="py-spy dump --native --pid PID"),
         Remedy(
@@ -31,9 +33,14 @@ HAZARD = Hazard(
             "step 20",
             "hang",
             (
-                "verdict sleeping: sleeps",
-                "given up: sleeps; 90 s in phase step, where 90 s are allowed; rank 1 (process 32): sleeps, and holds the "
-                "others up; rank 0 (process 31): waits for a lock",
+                TreeVerdict(
+                    verdict=Verdict.SLEEPING,
+                    ranks=(
+                        RankVerdict(pid=32, rank=1, verdict=Verdict.SLEEPING),
+                        RankVerdict(pid=31, rank=0, verdict=Verdict.TIMED),
+                    ),
+                ),
+                GivenUp(reason="wait_too_long", phase="step", seconds=90.0, limit_seconds=90.0),
             ),
         ),
     ),
@@ -41,14 +48,23 @@ HAZARD = Hazard(
         Case(
             "step 20",
             "hang",
-            ("verdict sleeping: sleeps", "given up: sleeps; 90 s in phase step, where 90 s are allowed"),
+            (
+                TreeVerdict(verdict=Verdict.SLEEPING),
+                GivenUp(reason="wait_too_long", phase="step", seconds=90.0, limit_seconds=90.0),
+            ),
         ),
         Case(
             "step 20",
             "hang",
             (
-                "verdict stopped: is stopped",
-                "given up: is stopped; rank 1 (process 32): is stopped, and holds the others up; rank 0 (process 31): waits",
+                TreeVerdict(
+                    verdict=Verdict.STOPPED,
+                    ranks=(
+                        RankVerdict(pid=32, rank=1, verdict=Verdict.STOPPED),
+                        RankVerdict(pid=31, rank=0, verdict=Verdict.TIMED),
+                    ),
+                ),
+                GivenUp(reason="verdict"),
             ),
         ),
     ),

@@ -5,14 +5,15 @@ Why: somebody wrote that call on purpose, perhaps for debugging. Native code did
 What we do: retry once in case it was chance, then stop and name the file and line.
 """
 
+from holdfast.core.observations import CodePlace, OwnCode
 from holdfast.core.plan import Remedy
-from holdfast.hazards import Case, Hazard, proves
+from holdfast.hazards import Case, Hazard, observed, proves
 
 HAZARD = Hazard(
     slug="script-abort",
     title="the program aborted on purpose",
     kind="error",
-    signs=(proves("sample", r"^ended itself at \S+:\d+"),),
+    signs=(proves(observed(OwnCode, lambda one: one.how == "ended_itself")),),
     over=("segfault-other",),
     remedies=(
         Remedy(
@@ -21,9 +22,23 @@ HAZARD = Hazard(
         ),
     ),
     sources=("https://docs.python.org/3/library/os.html#os.abort",),
-    matches=(Case("Fatal Python error: Aborted", "SIGABRT", ("ended itself at train.py:12 in check: os.abort()",)),),
+    matches=(
+        Case(
+            "Fatal Python error: Aborted",
+            "SIGABRT",
+            (
+                OwnCode(
+                    how="ended_itself", place=CodePlace(file="train.py", line=12, function="check"), call="os.abort()"
+                ),
+            ),
+        ),
+    ),
     near_misses=(
-        Case("Fatal Python error: Aborted", "SIGABRT", ("crashed at train.py:12 in check",)),
+        Case(
+            "Fatal Python error: Aborted",
+            "SIGABRT",
+            (OwnCode(how="crashed", place=CodePlace(file="train.py", line=12, function="check")),),
+        ),
         Case("terminate called after throwing an instance of 'std::runtime_error'", "SIGABRT"),
     ),
     reproduced_by="tests/lab/test_run_manners.py",

@@ -7,8 +7,9 @@ other, or the thread that should respond has ended.
 What we do: retry once in case it was chance, then stop and name the file and line. No setting changes your own locks.
 """
 
+from holdfast.core.observations import CodePlace, OwnCode, RankVerdict, StuckProcess, TreeVerdict, Verdict
 from holdfast.core.plan import Remedy
-from holdfast.hazards import Case, Hazard, proves, seen
+from holdfast.hazards import Case, Hazard, has_verdict, observed, proves
 
 HAZARD = Hazard(
     slug="script-deadlock",
@@ -16,9 +17,8 @@ HAZARD = Hazard(
     kind="hang",
     signs=(
         proves(
-            "sample",
-            r"^waits for a lock of the program's own at \S+:\d+",
-            also=(seen("sample", r"^verdict deadlock: "),),
+            observed(OwnCode, lambda one: one.how == "waits_for_own_lock"),
+            also=(has_verdict(Verdict.DEADLOCK),),
         ),
     ),
     over=("thread-deadlock",),
@@ -32,18 +32,39 @@ HAZARD = Hazard(
             "",
             "hang",
             (
-                "verdict deadlock: process 41 (python) waits for a lock that nobody can release",
-                "waits for a lock of the program's own at train.py:12 in save: with lock:",
+                TreeVerdict(
+                    verdict=Verdict.DEADLOCK,
+                    main=RankVerdict(pid=41, verdict=Verdict.DEADLOCK, stuck=StuckProcess(pid=41, command="python")),
+                ),
+                OwnCode(
+                    how="waits_for_own_lock",
+                    place=CodePlace(file="train.py", line=12, function="save", source="with lock:"),
+                ),
             ),
         ),
     ),
     near_misses=(
-        Case("", "hang", ("verdict deadlock: process 41 (python) waits for a lock that nobody can release",)),
-        Case("", "hang", ("stands at train.py:12 in save",)),
         Case(
             "",
             "hang",
-            ("verdict sleeping: sleeps", "waits for a lock of the program's own at train.py:12 in save: thread.join()"),
+            (
+                TreeVerdict(
+                    verdict=Verdict.DEADLOCK,
+                    main=RankVerdict(pid=41, verdict=Verdict.DEADLOCK, stuck=StuckProcess(pid=41, command="python")),
+                ),
+            ),
+        ),
+        Case("", "hang", (OwnCode(how="hung", place=CodePlace(file="train.py", line=12, function="save")),)),
+        Case(
+            "",
+            "hang",
+            (
+                TreeVerdict(verdict=Verdict.SLEEPING),
+                OwnCode(
+                    how="waits_for_own_lock",
+                    place=CodePlace(file="train.py", line=12, function="save", source="thread.join()"),
+                ),
+            ),
         ),
     ),
     reproduced_by="tests/lab/test_run_manners.py",

@@ -7,27 +7,25 @@ What we do: stop, show the program's message, and return its exit code. Retry on
 before.
 """
 
-import re
-
-from holdfast.core.evidence import Evidence, Passage
+from holdfast.core.evidence import Evidence, Seen
+from holdfast.core.observations import ExitStatus, ProcessExit, ProgramExit
 from holdfast.core.plan import Remedy
 from holdfast.hazards import Case, Hazard, judged
 
-_OTHERS = r"ended by (?:signal|code)"  # it may only pass on what became of another process
 
-
-def _left_without_an_error(evidence: Evidence) -> Passage | None:
+def _left_without_an_error(evidence: Evidence) -> Seen | None:
     """The program's last message, unless it or another process had failed before."""
-    found = evidence.samples.first(r"^its (?:message|last line): |^it left without a word")
-    if found is None or evidence.samples.first(_OTHERS):
+    found = next(evidence.observed(ProgramExit), None)
+    if found is None or any(evidence.observed(ProcessExit)):  # it may only pass on the failure of another process
         return None
-    errors = (re.sub(r"\s+", " ", error.text).strip() for error in evidence.errors)
-    is_said = (error in found.text or _is_of_closing(error, found.text) for error in errors)
+    errors = (" ".join(error.text.split()) for error in evidence.errors)
+    last_words = found.message or found.last_line
+    is_said = (error in last_words or _is_of_closing(error, found) for error in errors)
     return found if all(is_said) else None
 
 
-def _is_of_closing(error: str, words: str) -> bool:
-    return words.endswith(" crashed") and error.startswith("Fatal Python error: ")
+def _is_of_closing(error: str, found: ProgramExit) -> bool:
+    return bool(found.crashed_after) and error.startswith("Fatal Python error: ")
 
 
 HAZARD = Hazard(
@@ -44,23 +42,27 @@ HAZARD = Hazard(
     ),
     sources=("https://docs.python.org/3/library/sys.html#sys.exit",),
     matches=(
-        Case("no rows in data.csv", "1", ("its message: no rows in data.csv",)),
+        Case("no rows in data.csv", "1", (ProgramExit(message="no rows in data.csv"),)),
         Case(
             "no rows in data.csv\nFatal Python error: Aborted",
             "SIGABRT",
-            ("its message: no rows in data.csv; then one of its exit handlers crashed",),
+            (ProgramExit(message="no rows in data.csv", crashed_after="exit_handler"),),
         ),
-        Case("fit.py: error: --lr is missing", "2", ("its last line: fit.py: error: --lr is missing",)),
-        Case("", "1", ("it left without a word",)),
+        Case("fit.py: error: --lr is missing", "2", (ProgramExit(last_line="fit.py: error: --lr is missing"),)),
+        Case("", "1", (ProgramExit(),)),
     ),
     near_misses=(
-        Case("KeyError: 'lr'\ngiving up", "1", ("its message: giving up",)),
-        Case("", "1", ("rank 1 (pid 32) ended by code 3", "it left without a word")),
-        Case("giving up", "1", ("rank 1 (pid 32) ended by code 3", "its message: giving up")),
+        Case("KeyError: 'lr'\ngiving up", "1", (ProgramExit(message="giving up"),)),
+        Case("", "1", (ProcessExit(pid=32, name="python", rank=1, status=ExitStatus(code=3)), ProgramExit())),
+        Case(
+            "giving up",
+            "1",
+            (ProcessExit(pid=32, name="python", rank=1, status=ExitStatus(code=3)), ProgramExit(message="giving up")),
+        ),
         Case(
             "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB",
             "1",
-            ("its message: RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB",),
+            (ProgramExit(message="RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"),),
         ),
         Case("no rows in data.csv", "1"),
     ),

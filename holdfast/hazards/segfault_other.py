@@ -10,9 +10,11 @@ import re
 
 from holdfast.core.evidence import Evidence, Passage
 from holdfast.core.facts import MachineFacts, release
+from holdfast.core.observations import ExitStatus, ProcessExit
 from holdfast.core.plan import Plan, Remedy
-from holdfast.hazards import Case, Hazard, Invited, judged, seen, suggests
+from holdfast.hazards import Case, Hazard, Invited, judged, observed, seen, suggests
 
+_CRASH_SIGNALS = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")
 _CRASHES = (
     r"Fatal Python error: (?:Segmentation fault|Bus error|Aborted|Floating)|Segfault encountered|SegmentationFault",
     r"[Ss]egmentation fault\b|SIGSEGV|SIGBUS|\b[Bb]us error\b|EXC_BAD_ACCESS|Floating point exception",
@@ -37,11 +39,13 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
 
 def _crash_without_an_exception(evidence: Evidence) -> Passage | None:
     """A crash without an exception before it; after an exception, it is only how the process ended."""
-    shown = [passage for pattern in _CRASHES if (passage := seen("log", pattern).find(evidence))]
-    shown = shown or [passage for passage in evidence.exit if re.search("SIG(?:SEGV|BUS|FPE)", passage.text)]
+    shown: list[Passage | ExitStatus] = [
+        passage for pattern in _CRASHES if (passage := seen("log", pattern).find(evidence))
+    ]
+    shown = shown or [status for status in evidence.exits if status.signal in ("SIGSEGV", "SIGBUS", "SIGFPE")]
     if not shown:
         return None
-    found = min(shown, key=lambda passage: passage.line)
+    found = min(shown, key=lambda one: one.line)
     before = [error.text for error in evidence.errors if error.line < found.line or found.line == 0]
     return None if any(_ORDINARY.match(text) for text in before) else found
 
@@ -54,7 +58,7 @@ HAZARD = Hazard(
     signs=(
         # pyarrow 16.1 and 17 on macOS 11 and older crash while the library is being loaded (apache/arrow#43339).
         suggests("frame", r"arrow::fs::FileSystem(?:FactoryRegistry|Registrar)"),
-        suggests("sample", r"^(?:rank \d+|worker) \(?pid \d+\)? .*ended by signal SIG(?:SEGV|ABRT|BUS|ILL|FPE)"),
+        suggests(observed(ProcessExit, lambda one: one.status.signal in _CRASH_SIGNALS)),
         judged("fallout", _crash_without_an_exception),
     ),
     remedies=(
@@ -85,7 +89,7 @@ HAZARD = Hazard(
         Case(
             "RuntimeError: [third_party/gloo/gloo/transport/tcp/pair.cc:537] Connection reset by peer",
             "1",
-            ("rank 1 (pid 32) ended by signal SIGSEGV (pidfd), before the other ranks",),
+            (ProcessExit(pid=32, name="python", rank=1, status=ExitStatus(signal="SIGSEGV"), is_first=True),),
         ),
     ),
     near_misses=(

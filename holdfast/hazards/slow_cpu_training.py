@@ -10,9 +10,10 @@ supports it.
 
 from holdfast.core.evidence import Evidence, Passage
 from holdfast.core.facts import MachineFacts
+from holdfast.core.observations import ExitStatus
 from holdfast.core.plan import Plan, Remedy
 from holdfast.core.text import plural
-from holdfast.hazards import Case, Hazard, Invited, judged, seen, suggests
+from holdfast.hazards import Case, Hazard, Invited, judged, observed, seen, suggests
 
 _ON_CPU = (
     r"(?i)\bdevice\w*['\"]?\s*[:=]\s*(?:torch\.device\()?(?:type=)?['\"]?cpu\b|n_gpu[:=] ?0\b|using (?:device:? ?)?cpu\b",
@@ -85,7 +86,9 @@ HAZARD = Hazard(
     signs=(
         judged("suggests", _cpu_and_slow),
         suggests(
-            "log", r"GPU available: True[^\n]*used: False|GPU available but not used", unless=(seen("exit", r"code 0"),)
+            "log",
+            r"GPU available: True[^\n]*used: False|GPU available but not used",
+            unless=(observed(ExitStatus, lambda one: one.code == 0),),
         ),
         judged("fallout", _only_slow),
         judged("fallout", _only_cpu),

@@ -11,7 +11,7 @@ import re
 
 from holdfast.core.evidence import Evidence, Passage
 from holdfast.core.plan import Remedy
-from holdfast.hazards import Case, Hazard, judged, suggests
+from holdfast.hazards import Case, Hazard, judged
 
 _MOST_LINES = 12
 _MOST_LINES_SAID = 4  # what a shell or a batch system says by itself
@@ -25,7 +25,7 @@ _WORKS = re.compile(r"(?i)\bepoch\b|\bloss\b|\bstep\b|\d+%\||it/s|s/it|traceback
 
 def _launch_and_silence(evidence: Evidence) -> Passage | None:
     """Output sent to a file or a pipe that is empty, while the process has not ended."""
-    if evidence.errors or evidence.stacks or re.search("code|signal", evidence.exit.joined):
+    if evidence.errors or evidence.stacks or any(not status.is_hang for status in evidence.exits):
         return None
     if evidence.log.joined.count("\n") > 10 * _MOST_LINES:
         return None
@@ -49,10 +49,7 @@ HAZARD = Hazard(
     slug="stdout-buffering",
     title="the output is in a buffer; the program may be working",
     kind="hang",
-    signs=(
-        judged("suggests", _launch_and_silence),
-        suggests("sample", r"stdout_held_back"),
-    ),
+    signs=(judged("suggests", _launch_and_silence),),
     remedies=(
         Remedy("turn off Python's output buffering", change={"PYTHONUNBUFFERED": "1"}, cost="not measurable"),
         Remedy("turn it off for one command", command="python -u train.py > train.log 2>&1"),

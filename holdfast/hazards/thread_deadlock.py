@@ -7,17 +7,26 @@ was forked while another thread held the lock, which then stays locked in the ch
 What we do: restart from the last checkpoint with fewer threads and processes that could block each other.
 """
 
+from holdfast.core.observations import (
+    MutexWait,
+    ProcessView,
+    RankVerdict,
+    StuckProcess,
+    TreeVerdict,
+    Verdict,
+    Wait,
+    WaitTarget,
+)
 from holdfast.core.plan import Remedy
-from holdfast.hazards import Case, Hazard, proves, suggests
+from holdfast.hazards import Case, Hazard, has_verdict, observed, proves, suggests
 
 HAZARD = Hazard(
     slug="thread-deadlock",
     title="threads wait for a lock that is never released",
     kind="hang",
     signs=(
-        proves("sample", r"waits for a mutex owned by thread \d+, .*: orphaned by fork"),
-        proves("sample", r"waits for a mutex it holds itself: deadlock|each wait for a mutex that the other holds"),
-        proves("sample", r"^verdict deadlock: "),
+        proves(observed(MutexWait)),
+        proves(has_verdict(Verdict.DEADLOCK)),
         suggests("error", r"_DeadlockError: deadlock detected by _ModuleLock"),
     ),
     remedies=(
@@ -46,23 +55,48 @@ HAZARD = Hazard(
             "step 40 loss 0.91",
             "hang",
             (
-                "verdict deadlock: process 41 (python) waits for a lock that nobody can release",
-                "pid 41 python: threads 41 and 44 each wait for a mutex that the other holds: deadlock",
+                TreeVerdict(
+                    verdict=Verdict.DEADLOCK,
+                    main=RankVerdict(pid=41, verdict=Verdict.DEADLOCK, stuck=StuckProcess(pid=41, command="python")),
+                ),
+                MutexWait(pid=41, command="python", tid=41, owner_tid=44, how="mutual"),
             ),
         ),
         Case(
             "",
             "hang",
             (
-                "pid 52 python: 1 thread, waits for a lock in futex without timeout called by libc.so.6, forked without "
-                "exec from pid 41, which has 3 threads, libtorch_cpu libgomp in maps",
-                "pid 52 python: thread 52 waits for a mutex owned by thread 44, a thread of its parent pid 41: orphaned by fork",
+                ProcessView(
+                    pid=52,
+                    command="python",
+                    wait=Wait(kind="lock", target=WaitTarget.LOCK),
+                    system_call="futex",
+                    has_timeout=False,
+                    caller="libc.so.6",
+                    forked_from=41,
+                    parent_threads=3,
+                    libraries=("libtorch_cpu", "libgomp"),
+                ),
+                MutexWait(pid=52, command="python", tid=52, owner_tid=44, how="orphaned_by_fork", parent_pid=41),
             ),
         ),
     ),
     near_misses=(
-        Case("", "hang", ("verdict sleeping: sleeps",)),
-        Case("", "hang", ("verdict waits for the network: waits for 10.0.0.7:443, nothing received for 70 s",)),
+        Case("", "hang", (TreeVerdict(verdict=Verdict.SLEEPING),)),
+        Case(
+            "",
+            "hang",
+            (
+                TreeVerdict(
+                    verdict=Verdict.WAIT_NET,
+                    main=RankVerdict(
+                        pid=41,
+                        verdict=Verdict.WAIT_NET,
+                        wait=Wait(kind="net", target=WaitTarget.ADDRESS, name="10.0.0.7:443", silent_seconds=70.0),
+                    ),
+                ),
+            ),
+        ),
         "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.",
     ),
     reproduced_by="tests/lab/test_evidence.py",

@@ -45,7 +45,7 @@ def _crowd_of_workers(evidence: Evidence) -> Passage | None:
         return None
     for match, passage in evidence.log.search(_WORKERS):
         asked, advised = int(match[1]), max(int(match[2]), 1)
-        if asked >= _CROWD * advised or (asked > advised and "hang" in evidence.exit.joined):
+        if asked >= _CROWD * advised or (asked > advised and evidence.is_hang):
             return passage
     return None
 
@@ -99,7 +99,6 @@ HAZARD = Hazard(
         judged("suggests", _crowd_of_workers),
         judged("suggests", _high_load),
         judged("fallout", _waits_for_data),
-        suggests("sample", r"\bSTARVED\b|run_queue_ratio=\d{2,}"),
     ),
     remedies=(
         Remedy("use fewer loader workers", change={"loader_workers": "halve"}, cost="none if there were too many"),

@@ -10,9 +10,8 @@ What we do: set TOKENIZERS_PARALLELISM=false for the child, and tokenize before 
 from holdfast.core.evidence import Evidence, Passage
 from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan, Remedy
-from holdfast.hazards import Case, Hazard, Invited, judged, proves, seen, suggests
+from holdfast.hazards import HUNG, Case, Hazard, Invited, ended_by, judged, proves, seen, suggests
 
-_HUNG = seen("exit", r"hang")
 _NOTICE = seen("log", r"process just got forked|Disabling parallelism to avoid deadlocks")
 _WENT_ON = seen("log", r"train_runtime|[Tt]raining (?:complete|finished)|Finished training|TrainOutput\(")
 _ONE_THREAD = Remedy(
@@ -46,14 +45,14 @@ HAZARD = Hazard(
     signs=(
         judged("proves", _noticed_and_nothing_else),
         # Also as a mangled name: 10rayon_core5latch.
-        proves("frame", r"rayon_core(?:::|\d)(?:latch|registry|job|join|scope)|rayon::iter", also=(_HUNG,)),
-        suggests("frame", r"rayon_core::|LockLatch", unless=(seen("exit", r"signal"),)),
-        suggests("log", r"process just got forked", also=(_HUNG,)),
-        suggests("log", r"(?i)TOKENIZERS_PARALLELISM['\"\]]*\s*[=:]\s*['\"]?(?:true|1)\b", also=(_HUNG,)),
+        proves("frame", r"rayon_core(?:::|\d)(?:latch|registry|job|join|scope)|rayon::iter", also=(HUNG,)),
+        suggests("frame", r"rayon_core::|LockLatch", unless=(ended_by(),)),
+        suggests("log", r"process just got forked", also=(HUNG,)),
+        suggests("log", r"(?i)TOKENIZERS_PARALLELISM['\"\]]*\s*[=:]\s*['\"]?(?:true|1)\b", also=(HUNG,)),
         suggests(
             "frame",
             r"(?:_?batch_encode_plus|_encode_plus|encode_batch\w*|encode) \(.*(?:tokenization_\w*fast|tokenization_utils_tokenizers|tokenizers[/\\])",
-            also=(_HUNG,),
+            also=(HUNG,),
         ),
     ),
     remedies=(

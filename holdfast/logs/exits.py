@@ -3,6 +3,9 @@
 import re
 from collections.abc import Iterable, Iterator
 
+from msgspec.structs import replace
+
+from holdfast.core.observations import ExitStatus
 from holdfast.logs.log_lines import Line
 
 _SIGNALS = {
@@ -94,65 +97,62 @@ _NOT_THE_RUN = re.compile(
 _NAMES = "HUP|INT|QUIT|ILL|TRAP|ABRT|BUS|FPE|KILL|USR1|USR2|SEGV|PIPE|ALRM|TERM|STKFLT|STOP|TSTP|XCPU|XFSZ|SYS|EMT"
 
 
-def exit_words(exit_status: str) -> str:
-    """How a process ended, in one form: "code 1", "signal SIGSEGV", "hang", or empty if unknown."""
-    status = exit_status.strip()
+def parse_exit_status(text: str) -> ExitStatus | None:
+    """Understand how a process ended: a code, a signal by name, number or description, or "hang"; None when unclear."""
+    status = text.strip()
     if name := re.search(rf"\bSIG({_NAMES})\b|^({_NAMES})$", status.upper()):
-        return f"signal SIG{name[1] or name[2]}"
+        return ExitStatus(signal=f"SIG{name[1] or name[2]}")
     if re.search(r"(?i)\b(?:hang|hung|hangs|timeout|timed out|stuck|frozen)\b", status):
-        return "hang"
+        return ExitStatus(is_hang=True)
     if number := re.search(r"(?i)\bsignal:? (\d{1,2})\b", status):
-        return _signal_words(int(number[1])) or f"signal {number[1]}"
-    if not re.search(r"(?i)code|status|exit", status) and (words := _word_words(status)):
-        return words
+        return ExitStatus(signal=_SIGNALS.get(int(number[1]), f"SIG{number[1]}"))
+    if not re.search(r"(?i)code|status|exit", status) and (found := _described(status)):
+        return found
     if code := re.search(r"(?<![\w.])(-?0x[0-9a-fA-F]{1,16}|-?\d{1,19})(?![\w.])", status):
-        return _code_words(int(code[1], 16 if "x" in code[1] else 10))
-    return ""
+        return exit_status(int(code[1], 16 if "x" in code[1] else 10))
+    return None
 
 
-def find_exits(lines: Iterable[Line]) -> Iterator[Line]:
-    """The lines in which a shell, a launcher or a crash report names the signal that ended the run."""
+def exit_status(code: int) -> ExitStatus:
+    """What an exit code means: launchers, shells and Windows pass on a signal as a code."""
+    if windows := _WINDOWS_STATUS.get(code & 0xFFFFFFFF if abs(code) > 0xFFFF else 0):
+        return ExitStatus(signal=windows)
+    # 245, 247 and 250 are -11, -9 and -6 after a launcher passed them to exit().
+    for number in (-code, code - 128, 256 - code if code in (245, 247, 250) else 0):
+        if number in _SIGNALS and code != -1:  # -1 is how programs say "failed", not a hang-up
+            return ExitStatus(signal=_SIGNALS[number])
+    return ExitStatus(code=code)
+
+
+def find_exits(lines: Iterable[Line]) -> Iterator[ExitStatus]:
+    """Each line in which a shell, a launcher or a crash report says which signal ended the run."""
     for number, line in lines:
         if len(line) > 2000 or not _ONE_OF.search(line):
             continue
         for teller in _TELLERS:
             if (match := teller.search(line)) and not _NOT_THE_RUN.search(line[: match.start() + 1]):
-                words = _words_of(match.groupdict())
-                if words.startswith("signal"):
-                    yield number, words
+                found = _told(match.groupdict())
+                if found and found.signal:
+                    yield replace(found, line=number)
                     break
 
 
-def _words_of(found: dict[str, str | None]) -> str:
+def _told(found: dict[str, str | None]) -> ExitStatus | None:
     if name := found.get("name"):
-        return f"signal {name}"
+        return ExitStatus(signal=name)
     if number := found.get("number"):
-        return _signal_words(int(number))
+        return ExitStatus(signal=_SIGNALS[int(number)]) if int(number) in _SIGNALS else None
     if code := found.get("code"):
-        return _code_words(int(code, 16 if "x" in code else 10))
-    return _word_words((found.get("word") or found.get("oom") or "").replace("_", " "))
+        return exit_status(int(code, 16 if "x" in code else 10))
+    return _described((found.get("word") or found.get("oom") or "").replace("_", " "))
 
 
-def _signal_words(number: int) -> str:
-    return f"signal {_SIGNALS[number]}" if number in _SIGNALS else ""
-
-
-def _code_words(code: int) -> str:
-    if windows := _WINDOWS_STATUS.get(code & 0xFFFFFFFF if abs(code) > 0xFFFF else 0):
-        return f"signal {windows}"
-    # 245, 247 and 250 are -11, -9 and -6 after a launcher passed them to exit().
-    for number in (-code, code - 128, 256 - code if code in (245, 247, 250) else 0):
-        if number in _SIGNALS and code != -1:  # -1 usually means "failed", not SIGHUP
-            return f"signal {_SIGNALS[number]}"
-    return f"code {code}"
-
-
-def _word_words(text: str) -> str:
+def _described(text: str) -> ExitStatus | None:
     if "BAD ACCESS" in text:
-        return "signal SIGSEGV"
+        return ExitStatus(signal="SIGSEGV")
     if "BAD INSTRUCTION" in text:
-        return "signal SIGILL"
+        return ExitStatus(signal="SIGILL")
     for pattern, signal in _WORDS:
         if re.search(pattern, text, re.IGNORECASE):
-            return f"signal {signal}"
-    return "signal SIGKILL" if text == "Kill" else ""
+            return ExitStatus(signal=signal)
+    return ExitStatus(signal="SIGKILL") if text == "Kill" else None

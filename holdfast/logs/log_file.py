@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 
 from holdfast.core.evidence import Evidence
+from holdfast.core.observations import ExitStatus
 from holdfast.logs.log_lines import Line
 from holdfast.logs.log_text import read_lines
 from holdfast.logs.raw_bytes import Readable, decoded, read_bytes
@@ -31,12 +32,14 @@ _Piece = tuple[int, int, bytes]  # its offset in the log, the number of its firs
 _Span = tuple[int, int]
 
 
-def read_log_file(log: Path | str | Readable, exit_status: str = "") -> Evidence:
-    """Read a log from a file or a stream. `exit_status` is a code, a signal's name, "hang", or nothing."""
+def read_log_file(log: Path | str | Readable, status: ExitStatus | str | None = None) -> Evidence:
+    """Read a log from a file or a stream. `status` is how the process ended: a value, or text
+    such as "1", "SIGKILL" or "hang".
+    """
     if isinstance(log, (Path, str)):
         with Path(log).open("rb") as stream:
-            return read_lines(_kept_lines(stream), exit_status)
-    return read_lines(_kept_lines(log), exit_status)
+            return read_lines(_kept_lines(stream), status)
+    return read_lines(_kept_lines(log), status)
 
 
 def _kept_lines(stream: Readable) -> Iterator[Line]:

@@ -6,23 +6,26 @@ recognizes structure (an exception, a frame, a shell's message about a signal) a
 
 from collections.abc import Iterable, Iterator
 
+from msgspec.structs import replace
+
 from holdfast.core.evidence import Evidence, Stack, Text
+from holdfast.core.observations import ExitStatus
 from holdfast.logs.banners import read_progress, read_versions
 from holdfast.logs.crash_reports import ips_facts, read_ips, read_samples, with_load_addresses
 from holdfast.logs.error_lines import find_errors
-from holdfast.logs.exits import exit_words, find_exits
+from holdfast.logs.exits import find_exits, parse_exit_status
 from holdfast.logs.log_lines import Line, by_speaker, clean_lines
 from holdfast.logs.stack_reports import read_stacks
 
-__all__ = ["exit_words", "read_evidence", "read_lines"]
+
+def read_evidence(text: str, status: ExitStatus | str | None = None) -> Evidence:
+    """Read the whole text of a log. `status` is how the process ended: a value, or text
+    such as "1", "SIGKILL" or "hang".
+    """
+    return read_lines(enumerate(text.split("\n"), start=1), status)
 
 
-def read_evidence(text: str, exit_status: str = "") -> Evidence:
-    """Read the text of a log. `exit_status` is a code, a signal's name, "hang", or empty."""
-    return read_lines(enumerate(text.split("\n"), start=1), exit_status)
-
-
-def read_lines(raw_lines: Iterable[Line], exit_status: str = "") -> Evidence:
+def read_lines(raw_lines: Iterable[Line], status: ExitStatus | str | None = None) -> Evidence:
     """Read the numbered lines of a log; some may have been left out."""
     raw = list(raw_lines)
     lines = list(clean_lines(raw))
@@ -33,13 +36,13 @@ def read_lines(raw_lines: Iterable[Line], exit_status: str = "") -> Evidence:
     errors = sorted(
         [*ips_words, *(error for group in groups for error in find_errors(group))], key=lambda line: line[0]
     )
-    told = [(number, exit_words(words)) for number, words in ips_exits]
-    told += sorted(ending for group in groups for ending in find_exits(group))
+    told = [replace(found, line=number) for number, text in ips_exits if (found := parse_exit_status(text))]
+    told += sorted((found for group in groups for found in find_exits(group)), key=lambda one: (one.line, one.signal))
     return Evidence(
         log=Text("log", lines),
         errors=Text("error", errors),
         frames=Text("frame", _frame_lines(stacks)),
-        exit=Text("exit", _endings(exit_words(exit_status), told)),
+        exits=tuple(_exits(parse_exit_status(status) if isinstance(status, str) else status, told)),
         versions=Text("version", read_versions(lines)),
         stacks=tuple(stacks),
         progress=read_progress(sorted(line for group in groups for line in group)),
@@ -61,12 +64,12 @@ def _frame_lines(stacks: Iterable[Stack]) -> Iterator[Line]:
             yield frame.line, f"{frame.function} ({frame.module})" if frame.module else frame.function
 
 
-def _endings(known: str, told: list[Line]) -> list[Line]:
-    """How the run ended: as the caller knows, then as the log reports of a child that a signal ended."""
-    if known.startswith(("signal", "hang")) or known == "code 0":
-        return [(0, known)]
-    signals = {words: number for number, words in reversed(told)}
+def _exits(known: ExitStatus | None, told: list[ExitStatus]) -> list[ExitStatus]:
+    """How the run ended: what the caller knows, then what the log says of a child that a signal ended."""
+    if known and (known.signal or known.is_hang or known.code == 0):
+        return [known]
+    signals = {one.signal: one for one in reversed(told) if one.signal}
     if len(signals) > 1:
-        signals.pop("signal SIGTERM", None)  # a launcher ends the other ranks after one has died
-    endings = sorted((number, words) for words, number in signals.items())
-    return [(0, known), *endings] if known else endings
+        signals.pop("SIGTERM", None)  # a launcher ends the other ranks after one has died
+    exits = sorted(signals.values(), key=lambda one: (one.line, one.signal))
+    return [known, *exits] if known else exits

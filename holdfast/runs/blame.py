@@ -9,20 +9,24 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from holdfast.core.evidence import Diagnosis, Evidence
+from holdfast.core.observations import ProcessExit, TreeVerdict, Verdict
 from holdfast.core.records import Outcome
+from holdfast.hazards.diagnose import diagnose
 from holdfast.supervisor.attempt import NOTHING
-from holdfast.supervisor.diagnose import diagnose
 
 _ECHOES = {"nccl-timeout", "rank-stuck"}  # what ranks say that waited for another
 _ECHO = re.compile(
     r"Connection (?:closed|reset|refused)|Broken pipe|ChildFailedError|SignalException|Socket Timeout"
     r"|DistNetworkError|DistStoreError|RendezvousConnectionError|RendezvousTimeoutError|failed to recv"
 )
-_OWN_SIGNAL = re.compile(r"ended by signal SIG(?!TERM)\w+", re.MULTILINE)
 _ENDED_ALONG = 143  # by SIGTERM; or our engine, which saves and ends when a rank elsewhere is asked to
-_VERDICTS = ("stopped", "deadlock", "crash loop", "waits in the kernel", "moving", "starved", "sleeping")
-_RANK = re.compile(r"\brank (\d+) \((?:pid|process) ")
+_WORST_FIRST = (
+    *(Verdict.STOPPED, Verdict.DEADLOCK, Verdict.CRASH_LOOP, Verdict.KERNEL, Verdict.MOVING, Verdict.STARVED),
+    Verdict.SLEEPING,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,22 +66,23 @@ def told_by(part: NodePart, number: int) -> tuple[Outcome, Diagnosis]:
                 "it was killed, or the machine is off or cut off from the run's folder"
             )
         return Outcome(number=number, outcome="died", sentence=sentence, is_external=True, diagnosis="unknown"), NOTHING
-    sentence = _RANK.sub(lambda found: f"rank {found[1]} on {part.node} (pid ", part.outcome.sentence)
-    return replace(part.outcome, sentence=f"on {part.node}: {sentence}"), diagnose(part.evidence)
+    if part.outcome.cause is None:
+        return replace(part.outcome, sentence=f"on {part.node}: {part.outcome.sentence}"), diagnose(part.evidence)
+    cause = structs.replace(part.outcome.cause, node=part.node)
+    return replace(part.outcome, cause=cause), diagnose(part.evidence)
 
 
 def _rank(part: NodePart) -> tuple[int, int, str]:
     """Smaller is the better explanation."""
-    outcome, samples = part.outcome, part.evidence.samples.joined
+    outcome, evidence = part.outcome, part.evidence
     if outcome is None:
         return (1, 0, part.node)  # after a signal, which may be what ended the machine's supervisor, too
     if outcome.outcome == "hung":
-        verdict = re.search(r"^verdict ([\w ]+):", samples, re.MULTILINE)
-        name = verdict[1] if verdict else ""
-        return (4, _VERDICTS.index(name) if name in _VERDICTS else len(_VERDICTS), part.node)
+        verdict = next((seen.verdict for seen in evidence.observed(TreeVerdict)), None)
+        return (4, _WORST_FIRST.index(verdict) if verdict in _WORST_FIRST else len(_WORST_FIRST), part.node)
     if outcome.exit_code == _ENDED_ALONG:
         return (5, 0, part.node)
-    if (outcome.exit_code or 0) < 0 or _OWN_SIGNAL.search(samples):
+    if (outcome.exit_code or 0) < 0 or any(map(_ended_by_own_signal, evidence.observed(ProcessExit))):
         return (0, 0, part.node)
     if outcome.diagnosis not in (None, "unknown") and outcome.diagnosis not in _ECHOES:
         return (2, 0 if outcome.confidence == "proven" else 1, part.node)
@@ -85,3 +90,7 @@ def _rank(part: NodePart) -> tuple[int, int, str]:
     if any(not _ECHO.search(error) for error in errors):
         return (3, 0, part.node)
     return (5, 0, part.node)
+
+
+def _ended_by_own_signal(one: ProcessExit) -> bool:
+    return one.status.signal not in ("", "SIGTERM")  # a launcher asks its other ranks to end by SIGTERM

@@ -14,15 +14,16 @@ from typing import IO
 
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import RequestError
-from holdfast.core.evidence import Diagnosis, Evidence, Passage
+from holdfast.core.evidence import Diagnosis, Evidence, Passage, Seen
 from holdfast.core.plan import Remedy, in_script
 from holdfast.core.runfolder import CHILD, EVIDENCE, OUTCOME, REQUEST
 from holdfast.data.magic import name_of_binary
 from holdfast.doctor.checkup import OWN_FINDINGS
 from holdfast.hazards import Hazard, find_hazard
+from holdfast.hazards.diagnose import diagnose
 from holdfast.logs.log_file import read_log_file
 from holdfast.logs.raw_bytes import read_bytes
-from holdfast.supervisor.diagnose import diagnose
+from holdfast.runs.cause_wording import cause_sentence, seen_text
 
 _SHOWN_PASSAGES = 4
 _SHOWN_CHARACTERS = 240
@@ -81,9 +82,9 @@ def find_attempt(folder: Path) -> Path | None:
 
 def explain_run(folder: Path) -> tuple[Diagnosis, str]:
     """Name the cause of a run's last failure from all that was collected, and say it in one sentence."""
-    from holdfast.supervisor.collect import read_attempt_evidence  # a log alone needs none of it
+    from holdfast.supervisor.cause import find_cause  # a log alone needs none of it
+    from holdfast.supervisor.collect import read_attempt_evidence, read_collected
     from holdfast.supervisor.own_words import in_own_words
-    from holdfast.supervisor.sentence import one_sentence
 
     attempt = find_attempt(folder)
     if attempt is None and (folder / REQUEST).is_file():
@@ -100,7 +101,10 @@ def explain_run(folder: Path) -> tuple[Diagnosis, str]:
     diagnosis = diagnose(evidence)
     command = read_artifact(attempt / CHILD).get("command")
     advised = in_own_words(diagnosis, [str(word) for word in command] if isinstance(command, list) else ())
-    return advised, f"attempt {attempt.name}: {one_sentence(attempt, evidence, diagnosis)}"
+    return (
+        advised,
+        f"attempt {attempt.name}: {cause_sentence(find_cause(evidence, diagnosis, read_collected(attempt)))}",
+    )
 
 
 def render_diagnosis(diagnosis: Diagnosis, sentence: str = "") -> str:
@@ -141,8 +145,8 @@ def _diagnosis_lines(diagnosis: Diagnosis) -> Iterator[str]:
     else:
         doubt = "" if diagnosis.confidence == "proven" else "probably: "
         yield from _headline(f"[x] {doubt}{diagnosis.title}   [{diagnosis.slug}, {diagnosis.confidence}]")
-        for passage in diagnosis.because[:_SHOWN_PASSAGES]:
-            yield from _labelled("seen", _quoted(passage))
+        for seen in diagnosis.because[:_SHOWN_PASSAGES]:
+            yield from _labelled("seen", _quoted(seen))
         hazard = find_hazard(diagnosis.slug)
         if hazard:
             yield from _labelled("why", hazard.why)
@@ -156,9 +160,9 @@ def _diagnosis_lines(diagnosis: Diagnosis) -> Iterator[str]:
         yield from _labelled("more", f"holdfast explain {diagnosis.slug}")
 
 
-def _quoted(passage: Passage) -> str:
-    where = f"line {passage.line}: " if passage.line else ""
-    text = passage.text.strip()
+def _quoted(seen: Seen) -> str:
+    where = f"line {seen.line}: " if isinstance(seen, Passage) and seen.line else ""
+    text = seen_text(seen)
     return where + (text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + " ...")
 
 

@@ -59,8 +59,8 @@ def check_folder(
 
 def name_failure(trial: DeviceTrial) -> Hazard | None:
     """The hazard behind a failed trial, from the child's error and signal; None if it is not established."""
+    from holdfast.hazards.diagnose import diagnose
     from holdfast.logs.log_text import read_evidence  # slow to import, and mostly not needed
-    from holdfast.supervisor.diagnose import diagnose
 
     diagnosis = diagnose(read_evidence(trial.error, "hang" if trial.outcome == "hang" else trial.signal))
     if diagnosis.confidence == "proven":

@@ -17,7 +17,6 @@ from holdfast.core.errors import HoldfastError, RequestError
 from holdfast.core.event_log import EventSink
 from holdfast.core.events import AttemptEnded, AttemptStarted, LeaderAwaited, LeaderLost, Ticked
 from holdfast.core.notice import Seen
-from holdfast.core.old_events import untyped
 from holdfast.core.plan import Reason
 from holdfast.core.records import LeaseNotice, MemberNotice, Outcome, Result
 from holdfast.core.runfolder import CHILD, NODES, NOTICE, OUTCOME, attempt_folder, attempt_folders, part_folder
@@ -172,14 +171,14 @@ class _Member:
             part_stop = StopRequest()
             launch = with_rendezvous(launch, notice.meeting, notice.nodes.index(self._me))
             called_off = _CalledOff(self, number, part_stop)
-            outcome, _ = run_attempt(launch, budgets, untyped(self._report), part_stop, called_off)
+            outcome, _ = run_attempt(launch, budgets, self._report, part_stop, called_off)
         except HoldfastError as error:
             words = f"cannot be started: {error.what}" + (f" ({error.seen})" if error.seen else "")
             outcome = Outcome(number=number, outcome="died", sentence=words, exit_code=error.exit_code)
         except OSError as error:
             words = f"cannot be started: {error}"
             outcome = Outcome(number=number, outcome="died", sentence=words, exit_code=3)
-        if outcome.sentence:
+        if outcome.cause or outcome.sentence:
             self._report(
                 AttemptEnded(
                     number=number,
@@ -188,7 +187,7 @@ class _Member:
                     step=outcome.step_reached,
                     phase=outcome.phase,
                     noticed_after_seconds=outcome.noticed_after_seconds,
-                    cause=outcome.sentence,
+                    cause=outcome.cause or outcome.sentence,
                 )
             )
         self._notice.say(attempt=number, outcome=outcome)

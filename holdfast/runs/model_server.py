@@ -18,7 +18,8 @@ from typing import IO, Any
 
 from holdfast.core.errors import HoldfastError, MachineError, RequestError, install, read_error
 from holdfast.core.text import human_seconds
-from holdfast.logs.exits import exit_words
+from holdfast.logs.exits import exit_status
+from holdfast.runs.cause_wording import observation_text
 from holdfast.runs.finished_model import FinishedModel, find_model
 
 _LOAD_SECONDS = 300.0  # torch alone took 70 s on a machine with other work
@@ -122,7 +123,7 @@ class ModelServer:
                 seen=lines[-1],
                 try_next=[install("train")],
             )
-        words = exit_words(str(code)) or f"code {code}"
+        words = observation_text(exit_status(code))
         seen = "\n".join(lines[-6:])[-_SHOWN_CHARACTERS:] or "it printed nothing"
         return MachineError(f"the process that runs the model ended with {words}", seen=seen)
 

@@ -211,7 +211,8 @@ class Peers:
             f"the other machines could not reach {self._me} at {meeting.host}, port {meeting.port} ({said}); "
             f"if they reach it at another address, set HOLDFAST_NODE_ADDRESS=ADDRESS on {self._me}"
         )
-        told = replace(told, sentence=sentence, diagnosis="unknown", confidence="unknown", error="", is_external=True)
+        told = replace(told, sentence=sentence, cause=None, diagnosis="unknown", confidence="unknown", error="")
+        told = replace(told, is_external=True)
         return replace(told, exit_code=MachineError.exit_code, is_external=False) if self._had_not_met else told
 
     def _look(self, at_once: bool = False) -> None:
@@ -295,7 +296,9 @@ class _Call:
 
 
 def _cut_off(outcome: Outcome, sentence: str, step: int) -> Outcome:
-    return replace(outcome, outcome="interrupted", sentence=sentence, step_reached=step, is_external=True)
+    return replace(
+        outcome, outcome="interrupted", sentence=sentence, cause=None, step_reached=step, is_external=True
+    )
 
 
 def _keep_evidence(attempt: Path, me: str, culprit: NodePart) -> None:

@@ -17,7 +17,8 @@ from typing import Any
 
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import HoldfastError, MachineError, RequestError, install, read_error
-from holdfast.logs.exits import exit_words
+from holdfast.logs.exits import exit_status
+from holdfast.runs.cause_wording import observation_text
 from holdfast.runs.finished_model import FinishedModel
 
 Row = dict[str, Any]
@@ -99,12 +100,12 @@ def _why(job: Path, code: int) -> HoldfastError:
             seen=lines[-1],
             try_next=[install("train")],
         )
-    from holdfast.logs.log_text import read_evidence  # slow to import, and rarely needed
-    from holdfast.supervisor.diagnose import diagnose
+    from holdfast.hazards.diagnose import diagnose
+    from holdfast.logs.log_text import read_evidence  # slow to import, and mostly not needed
 
     diagnosis = diagnose(read_evidence("\n".join(lines), str(code)))
     is_named = diagnosis.slug != "unknown"
-    words = exit_words(str(code)) or f"code {code}"
+    words = observation_text(exit_status(code))
     return MachineError(
         f"the process that runs the model ended with {words}" + (f": {diagnosis.title}" if is_named else ""),
         seen="\n".join(lines[-_SHOWN_LINES:]) or "it printed nothing",

@@ -30,7 +30,6 @@ from holdfast.core.events import (
     StageStarted,
     Working,
 )
-from holdfast.core.old_events import untyped
 from holdfast.core.plan import Choice
 from holdfast.core.records import (
     Changes,
@@ -59,6 +58,7 @@ from holdfast.planning.proving import (
     rough_seconds,
     start_seconds,
 )
+from holdfast.runs.cause_wording import told_cause_text
 from holdfast.runs.engine_child import ENGINE, TRIAL, EngineChildren
 from holdfast.runs.forecast import work_of, write_rough_forecast
 from holdfast.runs.prepare_run import PreparedRun
@@ -354,7 +354,7 @@ class _Proving:
         launch = self._children.launch(folder, self._settings, {**self._variables, **(changes or {})}, module)
         budgets = Budgets(step_timeout_seconds=self._request.step_timeout)
         try:
-            outcome, _ = run_attempt(launch, budgets, untyped(self._shown_as(words, total)), StopRequest())
+            outcome, _ = run_attempt(launch, budgets, self._shown_as(words, total), StopRequest())
             return outcome.outcome
         finally:
             end_tree(folder, None, 0.0)
@@ -368,7 +368,7 @@ class _Proving:
                 what = f"{words}: {event.phase or 'start'}"
                 self._report(Working(what=what, done=min(event.step, steps), total=steps or None))
             elif isinstance(event, AttemptEnded):
-                self._report(Noted(text=failed_words(words, str(event.cause or event.outcome))))
+                self._report(Noted(text=failed_words(words, told_cause_text(event.cause) or event.outcome)))
 
         return hear
 

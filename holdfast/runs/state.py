@@ -45,7 +45,7 @@ from holdfast.runs.nodes import MachineWatch
 from holdfast.runs.plan_view import plan_view
 from holdfast.runs.run_path import require_run
 from holdfast.runs.state_values import AttemptEnd, AttemptState, Curves, Records, RunState
-from holdfast.supervisor.ends import read_ranks
+from holdfast.supervisor.child_exits import read_ranks
 from holdfast.supervisor.outcome import newest_beat
 
 __all__ = [
@@ -350,7 +350,7 @@ class RunReader:
             outcome=outcome.outcome,
             remedy=outcome.rung or attempt.remedy,
             changes=outcome.changes or attempt.changes,
-            cause=outcome.sentence or attempt.cause,
+            cause=outcome.cause or outcome.sentence or attempt.cause,
             slug=outcome.diagnosis,
             exit_code=outcome.exit_code,
             phase=outcome.phase or attempt.phase,

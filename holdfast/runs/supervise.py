@@ -44,12 +44,12 @@ from holdfast.core.events import (
     SettingsRemembered,
 )
 from holdfast.core.evidence import Decision, Diagnosis
-from holdfast.core.old_events import untyped
 from holdfast.core.plan import Reason
 from holdfast.core.records import AttemptStart, Changes, Outcome, Result, RunEnd, read_record, write_record
 from holdfast.core.runfolder import RESULT, STACKS, attempt_folder
 from holdfast.core.text import plural
 from holdfast.planning.ladder import DEFAULT_MAX_ATTEMPTS, Ladder, choose_rung
+from holdfast.runs.cause_wording import outcome_text
 from holdfast.runs.earlier_attempts import EarlierAttempts, read_earlier, stopped_words
 from holdfast.runs.lease import Lease, hold
 from holdfast.runs.peers import Peers
@@ -218,7 +218,7 @@ class _Supervision:
                     step=outcome.step_reached,
                     phase=outcome.phase,
                     noticed_after_seconds=outcome.noticed_after_seconds,
-                    cause=outcome.sentence or None,
+                    cause=outcome.cause or outcome.sentence or None,
                 )
             )
         return outcome, in_own_words(diagnosis, launch.command)
@@ -232,7 +232,7 @@ class _Supervision:
             called_off = self._peers.listen(self._stop, part_stop)
         else:
             part_stop, called_off = self._stop, self._is_called_off
-        outcome, diagnosis = run_attempt(launch, budgets, untyped(self._watched), part_stop, called_off)
+        outcome, diagnosis = run_attempt(launch, budgets, self._watched, part_stop, called_off)
         if self._peers:
             outcome, diagnosis = self._peers.settle(outcome, diagnosis, self._report, self._stop)
         self._lease.require()
@@ -246,12 +246,12 @@ class _Supervision:
         # A loop that does not tell its total counts from where it began this time.
         part = " in the last" if outcome.number > 1 and not outcome.steps else ""
         steps = f", {outcome.step_reached} steps{part}" if outcome.step_reached else ""
-        if self._memory and not outcome.sentence:
+        if self._memory and not outcome.cause:
             changes = {name: value for name, value in outcome.changes.items() if name not in outcome.ineffective}
             self._memory.remember(self._job.memory_key, self._job.words, changes, outcome.number, self._learnt)
         if self._job.clean_up:
             self._job.clean_up(self._run)
-        but = f", but {outcome.sentence}" if outcome.sentence else ""
+        but = f", but {text}" if (text := outcome_text(outcome)) else ""
         return self._end("finished", 0, f"finished{tries}{steps}{but}", outcome, slug=outcome.diagnosis or "")
 
     def _stopped(self, outcome: Outcome) -> Result:
@@ -259,7 +259,7 @@ class _Supervision:
         return self._end("stopped", code, stopped_words(self._run, outcome), outcome)
 
     def _failed(self, outcome: Outcome, diagnosis: Diagnosis, decision: Decision) -> Result:
-        cause = outcome.sentence
+        cause = outcome_text(outcome)
         if diagnosis.slug == "unknown" and outcome.error:
             cause = outcome.error.removeprefix("error: ") + (f" ({outcome.place})" if outcome.place else "")
         sentence = f"failed after {plural(outcome.number, 'attempt')}: {cause}; {reason_text(decision.reason)}"

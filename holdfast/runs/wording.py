@@ -23,6 +23,7 @@ from holdfast.core.plan import Reason
 from holdfast.core.runfolder import REPORT, REQUEST
 from holdfast.core.scores import final_score, metric_name, metric_value, ordered_scores
 from holdfast.core.text import human_bytes, human_seconds, plural, processes_words
+from holdfast.runs.cause_wording import activity_text, nan_text, observation_text, told_cause_text
 from holdfast.runs.proof_wording import proof_reported
 from holdfast.runs.state import AttemptState, RunState
 
@@ -332,9 +333,9 @@ def attempt_facts(attempt: AttemptState) -> Iterator[str]:
 def cause_text(attempt: AttemptState) -> str:
     """Why an attempt failed, or what was wrong with one that finished; empty when nothing was."""
     if attempt.cause:
-        return str(attempt.cause).rstrip(".")
+        return told_cause_text(attempt.cause).rstrip(".")
     if attempt.weights and attempt.weights.is_nan:
-        return _nan(attempt.weights)
+        return nan_text(attempt.weights.step, attempt.weights.last_finite_step)
     if attempt.is_failed and attempt.diagnosis:
         return attempt.diagnosis.title
     return ""
@@ -354,7 +355,7 @@ def seen_text(seen: Any) -> str:
     """A line of the log with its number, or an observation."""
     if isinstance(seen, Passage):
         return f"line {seen.line}: {clean(seen.text, 1000)}" if seen.line else clean(seen.text, 1000)
-    return str(seen)
+    return observation_text(seen)
 
 
 def decision_text(decision: Decision) -> str:
@@ -517,7 +518,7 @@ def _script_event(event: ev.Event) -> list[Line]:
         case ev.BestCheckpointMissing():
             return [Line(f"the best checkpoint (step {event.step:,}) is missing; keeping the last weights", "!")]
         case ev.WeightsChecked(is_nan=True):
-            return [Line(f"{_nan(event)}; the script continues [nan-loss]", "!")]
+            return [Line(f"{nan_text(event.step, event.last_finite_step)}; the script continues [nan-loss]", "!")]
         case ev.WeightsChecked():
             return [Line(f"the weights are finite again at step {event.step:,}", "..")]
         case ev.ChangeApplied():
@@ -531,11 +532,6 @@ def quiet_text(event: ev.Quiet) -> str:
     activity = f": {clean(activity_text(event.activity))}" if event.activity else ""
     phase = f" while {phase_text(event.phase)}" if event.phase not in ("", "start") else ""
     return f"no progress for {human_seconds(event.seconds)}{phase}{step}{activity}"
-
-
-def activity_text(activity: Any) -> str:
-    """What the processes of an attempt do."""
-    return str(activity or "")
 
 
 def full_disk_text(saved_step: int | None) -> str:
@@ -610,13 +606,8 @@ def _attempt_ended(event: ev.AttemptEnded) -> Line:
     noticed = event.noticed_after_seconds
     seen = f", noticed after {human_seconds(noticed)}" if noticed else ""
     step = f" at step {event.step:,}" if event.step else ""
-    cause = clean(event.cause) if event.cause else _ENDED[event.outcome]
+    cause = clean(told_cause_text(event.cause)) if event.cause else _ENDED[event.outcome]
     return Line(f"attempt {event.number} failed{step}{seen}: {cause}{_named(event.slug)}", "x")
-
-
-def _nan(weights: ev.WeightsChecked) -> str:
-    good = f" (still finite at step {weights.last_finite_step:,})" if weights.last_finite_step else ""
-    return f"the weights are NaN since about step {weights.step:,}{good}"
 
 
 def _named(slug: str | None) -> str:

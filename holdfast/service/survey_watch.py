@@ -22,7 +22,8 @@ from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import RequestError, error_record
 from holdfast.core.records import to_record
 from holdfast.core.text import human_seconds
-from holdfast.logs.exits import exit_words
+from holdfast.logs.exits import exit_status
+from holdfast.runs.cause_wording import exit_text
 from holdfast.service.survey_child import SurveyJob, SurveyLimits, SurveyProgress, SurveyResult, too_much
 
 PLACE = ".survey"  # in the upload's folder
@@ -119,7 +120,7 @@ def _failure(work: Path, code: int | None, limits: SurveyLimits) -> RequestError
         return RequestError("reading the file took too long", seen=seen, try_next=("save it as CSV or JSON lines",))
     if any(sign in log for sign in ("MemoryError", "memory allocation", "Cannot allocate", "std::bad_alloc")):
         return too_much((log.strip().splitlines() or [""])[-1][:200], limits)
-    return RequestError(f"the process that read the file ended with {exit_words(str(code)) or f'code {code}'}")
+    return RequestError(f"the process that read the file {exit_text(exit_status(code))}")
 
 
 def _refused(error: RequestError) -> SurveyResult:

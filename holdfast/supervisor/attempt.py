@@ -1,65 +1,91 @@
-"""Runs one attempt: start, watch, and when it ends or hangs: look, end the tree, name the cause.
+"""Runs one attempt: start, watch, and when it ends or hangs: collect evidence, end the tree, name the cause.
 
 Reads: the launch. Leaves: child.json, output.log, samples.jsonl, stacks/, evidence.json, diagnosis.json.
-A hang is looked at before anything is ended: killing first destroys the only evidence.
+The evidence of a hang is collected before anything is ended: killing first destroys the only evidence.
 """
 
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from holdfast.core.artifacts import write_artifact
 from holdfast.core.disk_space import FULL
+from holdfast.core.event_log import EventLog, EventSink, EventTail, read_events
+from holdfast.core.events import (
+    BadNumbersFound,
+    ChangeApplied,
+    ChangeRefused,
+    CheckpointFailed,
+    CheckpointOverBudget,
+    CheckpointRejected,
+    CheckpointSkipped,
+    ChildDied,
+    Diagnosed,
+    Event,
+    HangFound,
+    PartUsed,
+    PhaseChanged,
+    ProcessesEnded,
+    ProcessesLeft,
+    Progressed,
+    Quiet,
+    Resumed,
+    StartedOver,
+    StopStarted,
+    Ticked,
+    TrainingFinished,
+    TreeSampled,
+)
 from holdfast.core.evidence import Diagnosis, Evidence
-from holdfast.core.old_events import Events, read_events
-from holdfast.core.records import Outcome, OutcomeKind
-from holdfast.core.runfolder import DIAGNOSIS, EVENTS, SAMPLES, STOP
+from holdfast.core.observations import Verdict
+from holdfast.core.records import CollectedEvidence, Outcome, OutcomeKind, write_record
+from holdfast.core.runfolder import EVENTS, SAMPLES, STOP
 from holdfast.hazards import find_hazard
+from holdfast.hazards.diagnose import diagnose
 from holdfast.supervisor.budgets import Budgets
+from holdfast.supervisor.cause import find_cause
 from holdfast.supervisor.child import Child, Launch, start_child
-from holdfast.supervisor.child_exits import ChildExit
+from holdfast.supervisor.child_exits import ChildExit, rank_exit_code
 from holdfast.supervisor.collect import Ending, collect, read_attempt_evidence
-from holdfast.supervisor.diagnose import diagnose
+from holdfast.supervisor.disk_check import FullDisk
 from holdfast.supervisor.ending import end_tree, send
-from holdfast.supervisor.ends import rank_exit_code
 from holdfast.supervisor.members import Member, find_members
 from holdfast.supervisor.memory_proof import MemoryMark
 from holdfast.supervisor.outcome import (
-    OUTSIDE,
-    closing_words,
+    EXTERNAL,
+    bad_weights,
+    exit_crash,
     is_at_end,
     last_error,
     newest_beat,
-    was_ended_from_outside,
-    weights_words,
+    was_killed_externally,
 )
-from holdfast.supervisor.room import FullDisk
-from holdfast.supervisor.sentence import one_sentence
-from holdfast.supervisor.told import Told
-from holdfast.supervisor.verdict import Verdict
-from holdfast.supervisor.watch import Look, Watch
+from holdfast.supervisor.watch import AttemptSample, Watch
 
-OnEvent = Callable[[str, Mapping[str, object]], None]
-CallOff = Literal["", "end", "look"]  # go on; end, because it failed elsewhere; look first, because it hangs somewhere
-NAN, EXIT = "nan-loss", "exit-crash"
+# Continue; end, because it failed elsewhere; collect evidence first, because it hangs somewhere.
+CallOff = Literal["", "end", "look"]
 NOTHING = Diagnosis(slug="unknown", confidence="unknown", title="nothing failed")
 
-_TURN_SECONDS = 0.1  # how soon an exit or a wish to stop is seen
-_SAMPLE_SECONDS = 5.0  # between two lines of samples.jsonl while all is well
-_QUIET_SECONDS, _BUSY_SECONDS = 5.0, 60.0  # without progress, idle or at work, after which it is said what it does
+_TURN_SECONDS = 0.1  # how soon an exit or a request to stop is seen
+_SAMPLE_SECONDS = 5.0  # between two lines of samples.jsonl while nothing changes
+_QUIET_SECONDS, _BUSY_SECONDS = 5.0, 60.0  # without progress, idle or at work, before it is reported
 _AGAIN_SECONDS = 60.0
 _STOP_SECONDS = 60.0  # for a last checkpoint
 _INTERRUPTED_SECONDS = 30.0  # for a script's own answer to Ctrl-C
-_HUNG_GRACE_SECONDS = 2.0  # what hangs seldom answers
+_HUNG_GRACE_SECONDS = 2.0  # a hanging process seldom answers
 _STRAGGLER_SECONDS = 3.0  # for helpers that outlive a finished child, such as an upload
+# What a person wants to hear while it happens; steps and losses are for the views that read them.
+_PASSED_ON: tuple[type[Event], ...] = (
+    *(PartUsed, Resumed, CheckpointRejected, ChangeApplied, ChangeRefused, BadNumbersFound),
+    *(CheckpointSkipped, CheckpointFailed, CheckpointOverBudget, StartedOver),
+)
 
 
 class StopRequest:
-    """Whether somebody wants the run to end: once is a question, twice an order."""
+    """Whether the run is to end: requested once it may save first, requested twice it ends at once."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -79,7 +105,7 @@ class StopRequest:
 def run_attempt(
     launch: Launch,
     budgets: Budgets,
-    on_event: OnEvent,
+    on_event: EventSink,
     stop: StopRequest,
     called_off: Callable[[], CallOff] = lambda: "",
 ) -> tuple[Outcome, Diagnosis]:
@@ -98,18 +124,19 @@ class _Attempt:
         self,
         launch: Launch,
         budgets: Budgets,
-        on_event: OnEvent,
+        on_event: EventSink,
         stop: StopRequest,
         called_off: Callable[[], CallOff],
     ):
         self._launch, self._budgets, self._on_event, self._stop = launch, budgets, on_event, stop
         self._called_off = called_off
         self._call_off: CallOff = ""
-        self._samples, self._told = Events(launch.attempt / SAMPLES), Told(launch.attempt / EVENTS)
-        self._sampled_at, self._verdict = float("-inf"), ""
+        self._samples, self._events = EventLog(launch.attempt / SAMPLES), EventTail(launch.attempt / EVENTS)
+        self._sampled_at = float("-inf")
+        self._verdict: Verdict | None = None
         self._full_disk = FullDisk(launch.attempt)
         self._phase, self._can_stop = "", False
-        self._told_again_seconds = 0.0  # of silence, before it is told of again
+        self._report_again_seconds = 0.0  # of silence, before it is reported again
         self._started = time.time()
         self._ender: threading.Thread | None = None
 
@@ -126,7 +153,7 @@ class _Attempt:
 
     def _follow(self, child: Child, mark: MemoryMark, begun: float) -> tuple[Outcome, Diagnosis]:
         watch = Watch(self._launch.attempt, child.pid, self._budgets)
-        look = self._stay(child, watch, mark)
+        sample = self._stay(child, watch, mark)
         code = child.poll()
         watch.close()
         self._pass_on()
@@ -136,121 +163,123 @@ class _Attempt:
             self._wait_for_ender()
             # Asked for just as it hung or ended, there was no ender.
             end_tree(self._launch.attempt, child, 0 if self._stop.count > 1 else _HUNG_GRACE_SECONDS)
-            has_finished = code == 0 and look.step >= look.steps > 0
-            outcome, diagnosis = _outcome("finished" if has_finished else "stopped", look, code), NOTHING
+            has_finished = code == 0 and sample.step >= sample.steps > 0
+            outcome, diagnosis = _outcome("finished" if has_finished else "stopped", sample, code), NOTHING
         elif code is None and self._call_off == "end":
             end_tree(self._launch.attempt, child, _HUNG_GRACE_SECONDS)
-            outcome, diagnosis = replace(_outcome("interrupted", look, None), is_external=True), NOTHING
+            outcome, diagnosis = replace(_outcome("interrupted", sample, None), is_external=True), NOTHING
         elif code == 0 or (code is not None and self._is_all_done(child.pid, code)):
             self._end_stragglers(child)
-            outcome, diagnosis = self._finished(look, child.pid, code), NOTHING
+            outcome, diagnosis = self._finished(sample, child.pid, code), NOTHING
         else:
-            outcome, diagnosis = self._name(child, watch, mark, look, code)
+            outcome, diagnosis = self._name(child, watch, mark, sample, code)
         seconds = round(time.monotonic() - begun, 3)
         return replace(outcome, seconds=seconds, started=round(self._started, 3)), diagnosis
 
     def _is_all_done(self, pid: int, code: int) -> bool:
-        """Our engine says so once the model is on the disk, a script when its last line is done; a crash after that
-        changes nothing."""
-        told = any(event["event"] == "finished" for event in read_events(self._launch.attempt / EVENTS))
-        return told or bool(closing_words(self._launch.attempt, pid, code))
+        """Whether the work was done before the end: our engine says so once the model is on the disk, a script when
+        its last line is done. A crash after that changes nothing."""
+        events = read_events(self._launch.attempt / EVENTS)
+        is_told = any(isinstance(event, TrainingFinished) for event in events)
+        return is_told or exit_crash(self._launch.attempt, pid, code) is not None
 
-    def _finished(self, look: Look, pid: int, code: int) -> Outcome:
-        """A script with weights that are no numbers, or that crashes at its exit, has finished: but that is said."""
-        outcome, attempt = _outcome("finished", look, code), self._launch.attempt
-        for slug, words in ((NAN, weights_words(attempt)), (EXIT, closing_words(attempt, pid, code))):
-            if words:
-                return replace(outcome, sentence=words, diagnosis=slug, confidence="proven")
-        return outcome
+    def _finished(self, sample: AttemptSample, pid: int, code: int) -> Outcome:
+        """A script whose weights are not finite, or that crashes at its exit, has finished; its outcome says so too."""
+        outcome, attempt = _outcome("finished", sample, code), self._launch.attempt
+        cause = bad_weights(attempt) or exit_crash(attempt, pid, code)
+        return replace(outcome, cause=cause, diagnosis=cause.slug, confidence="proven") if cause else outcome
 
-    def _stay(self, child: Child, watch: Watch, mark: MemoryMark) -> Look:
+    def _stay(self, child: Child, watch: Watch, mark: MemoryMark) -> AttemptSample:
         """Watch until the child has ended, hangs, or has been asked to stop and is gone."""
-        look, next_look = watch.look(), 0.0
+        sample, next_sample = watch.sample(), 0.0
         while child.poll() is None:
             now = time.monotonic()
-            if now >= next_look:
-                look = watch.look()
-                mark.see_all(child.pid, look.pids)
-                next_look = now + watch.next_look_seconds
-                self._report(look, now)
-                if words := self._full_disk.look(now):
-                    self._on_event("disk full", {"words": words})
-            call_off = self._called_off()  # which may also pass on a wish to stop
+            if now >= next_sample:
+                sample = watch.sample()
+                mark.see_all(child.pid, sample.pids)
+                next_sample = now + watch.next_sample_seconds
+                self._report(sample, now)
+                if full := self._full_disk.check(now):
+                    self._on_event(full)
+            call_off = self._called_off()  # which may also pass on a request to stop
             if self._stop.is_asked:
                 self._ask_to_stop(child)
-            elif look.is_hung:
-                return look
+            elif sample.is_hung:
+                return sample
             elif call_off:
                 self._call_off = call_off
-                return look
+                return sample
             self._pass_on()
-            self._on_event("turn", {})
+            self._on_event(Ticked())
             time.sleep(_TURN_SECONDS)
-        last = watch.look()  # which also sees how the others of the tree ended
+        last = watch.sample()  # which also sees how the others of the tree ended
         phase, step, steps = newest_beat(self._launch.attempt)  # a page outlives its process
         if (child.poll() or 0) < 0 and is_at_end(self._launch.attempt, child.pid):
             phase = "end"
-        return replace(last, phase=phase or look.phase, step=max(step, look.step), steps=max(steps, look.steps))
+        return replace(last, phase=phase or sample.phase, step=max(step, sample.step), steps=max(steps, sample.steps))
 
     def _name(
-        self, child: Child, watch: Watch, mark: MemoryMark, look: Look, code: int | None
+        self, child: Child, watch: Watch, mark: MemoryMark, sample: AttemptSample, code: int | None
     ) -> tuple[Outcome, Diagnosis]:
-        """Look at what failed, end what is left of it, and name the cause."""
+        """Collect the evidence of a failure, end what is left of the tree, and name the cause."""
         attempt, is_hung = self._launch.attempt, code is None
-        self._on_event("hang" if is_hung else "died", {"step": look.step, "phase": look.phase, "words": look.because})
+        if is_hung:
+            self._on_event(HangFound(phase=sample.phase, step=sample.step))
+        else:
+            self._on_event(ChildDied(phase=sample.phase, step=sample.step, exit_code=code))
         exits = tuple(watch.exits.seen)
         ending = Ending(returncode=code, is_hung=is_hung, started=self._started)
         try:
-            collect(attempt, ending, look, exits, mark, child)
-            for words in end_tree(attempt, child, _HUNG_GRACE_SECONDS).left:
-                self._on_event("left behind", {"words": words})
+            collected = collect(attempt, ending, sample, exits, mark, child)
+            if left := end_tree(attempt, child, _HUNG_GRACE_SECONDS).left:
+                self._on_event(ProcessesLeft(processes=list(left)))
             evidence = read_attempt_evidence(attempt)
             diagnosis = diagnose(evidence)
-            write_artifact(attempt, DIAGNOSIS, diagnosis)
+            write_record(attempt, diagnosis)
         except OSError as trouble:  # the disk of the run folder is full, or gone
             end_tree(attempt, child, _HUNG_GRACE_SECONDS)
-            evidence, diagnosis = Evidence(), _cannot_keep(trouble)
+            evidence, diagnosis, collected = Evidence(), _cannot_keep(trouble), CollectedEvidence(exit=ending.status)
         error, place = last_error(evidence)
         error = "" if is_hung else error
         outcome = replace(
-            _outcome("hung" if is_hung else "died", look, code),
+            _outcome("hung" if is_hung else "died", sample, code),
             diagnosis=diagnosis.slug,
             confidence=diagnosis.confidence,
-            sentence=one_sentence(attempt, evidence, diagnosis),
+            cause=find_cause(evidence, diagnosis, collected),
             error=error,
             place=place,
-            noticed_after_seconds=round(look.noticed_after_seconds or 0.0, 3) if is_hung else None,
-            is_external=diagnosis.slug in OUTSIDE or _is_outside(look, code, exits, mark),
+            noticed_after_seconds=round(sample.noticed_after_seconds or 0.0, 3) if is_hung else None,
+            is_external=diagnosis.slug in EXTERNAL or _is_external(sample, code, exits, mark),
         )
-        self._on_event("diagnosis", {"slug": diagnosis.slug, "confidence": diagnosis.confidence})
+        self._on_event(Diagnosed(slug=diagnosis.slug, confidence=diagnosis.confidence))
         return outcome, diagnosis
 
-    def _report(self, look: Look, now: float) -> None:
-        """Tell of a new phase and of silence; write a sample now and then, and whenever the verdict changes."""
-        where = {"phase": look.phase, "step": look.step, "steps": look.steps}
-        if look.phase != self._phase:
-            self._phase = look.phase
-            self._on_event("phase", where)
-        words = look.words
-        is_working = look.judged.verdict in (Verdict.MOVING, Verdict.STARVED)
-        is_quiet = look.silent_seconds >= (_BUSY_SECONDS if is_working else _QUIET_SECONDS)
-        if is_quiet and look.silent_seconds >= self._told_again_seconds:
-            self._told_again_seconds = max(2 * look.silent_seconds, _AGAIN_SECONDS)
-            self._on_event("quiet", {**where, "seconds": round(look.silent_seconds, 1), "words": words})
+    def _report(self, sample: AttemptSample, now: float) -> None:
+        """Report a new phase and silence; write a sample now and then, and whenever the verdict changes."""
+        where = {"phase": sample.phase, "step": sample.step, "steps": sample.steps}
+        if sample.phase != self._phase:
+            self._phase = sample.phase
+            self._on_event(PhaseChanged(**where))
+        is_working = sample.verdict.verdict in (Verdict.MOVING, Verdict.STARVED)
+        is_quiet = sample.silent_seconds >= (_BUSY_SECONDS if is_working else _QUIET_SECONDS)
+        if is_quiet and sample.silent_seconds >= self._report_again_seconds:
+            self._report_again_seconds = max(2 * sample.silent_seconds, _AGAIN_SECONDS)
+            self._on_event(Quiet(**where, seconds=round(sample.silent_seconds, 1), activity=sample.activity))
         if not is_quiet:
-            self._told_again_seconds = 0.0
-        verdict = str(look.judged.verdict)
+            self._report_again_seconds = 0.0
+        verdict = sample.verdict.verdict
         if now - self._sampled_at >= _SAMPLE_SECONDS or verdict != self._verdict:
             self._sampled_at, self._verdict = now, verdict
-            state = {**where, "resident_bytes": look.resident_bytes, "verdict": verdict, "words": words}
-            self._samples.write("sample", **state)
-        self._on_event("progress", {**where, "resident_bytes": look.resident_bytes, "words": words})
+            resident = sample.resident_bytes
+            self._samples.write(TreeSampled(**where, resident_bytes=resident, activity=sample.activity))
+        self._on_event(Progressed(**where, resident_bytes=sample.resident_bytes, activity=sample.activity))
 
     def _pass_on(self) -> None:
-        """Pass on what the child tells."""
-        for event in self._told.new():
-            self._can_stop = self._can_stop or bool(event.get("can_stop"))
-            self._on_event(str(event.pop("event")), event)
+        """Pass on what the child reports and what a person wants to hear while it happens."""
+        for event in self._events.read():
+            self._can_stop = self._can_stop or bool(getattr(event, "can_stop", False))
+            if isinstance(event, _PASSED_ON):
+                self._on_event(event)
 
     def _end_stragglers(self, child: Child) -> None:
         """Give helpers that outlive a finished child, such as an upload, a moment; then end them."""
@@ -259,16 +288,14 @@ class _Attempt:
             time.sleep(_TURN_SECONDS)
         end_tree(attempt, child, _HUNG_GRACE_SECONDS)
         if left:
-            who = ", ".join(f"pid {member.pid} ({member.name})" for member in left[:4]) + (" ..." if left[4:] else "")
-            self._on_event(
-                "leftovers ended", {"words": f"the command has finished; what it left running was ended: {who}"}
-            )
+            processes = [f"pid {member.pid} ({member.name})" for member in left]
+            self._on_event(ProcessesEnded(processes=processes, has_finished=True))
 
     def _ask_to_stop(self, child: Child) -> None:
-        """Ask the tree to save and end, in a thread of its own, so that a second wish can still be heard."""
+        """Ask the tree to save and end, in a thread of its own, so that a second request can still be seen."""
         attempt = self._launch.attempt
         if self._ender is None:
-            self._on_event("stopping", {"seconds": _STOP_SECONDS})
+            self._on_event(StopStarted(seconds=_STOP_SECONDS))
             self._ender = threading.Thread(target=self._end_gently, args=(child,), daemon=True)
             self._ender.start()
         if self._stop.count > 1:
@@ -318,19 +345,21 @@ def _cannot_keep(trouble: OSError) -> Diagnosis:
     return Diagnosis(slug=hazard.slug, confidence="proven", title=hazard.title, remedies=hazard.remedies)
 
 
-def _outcome(how: OutcomeKind, look: Look, code: int | None) -> Outcome:
-    return Outcome(number=0, outcome=how, exit_code=code, phase=look.phase, step_reached=look.step, steps=look.steps)
+def _outcome(how: OutcomeKind, sample: AttemptSample, code: int | None) -> Outcome:
+    return Outcome(
+        number=0, outcome=how, exit_code=code, phase=sample.phase, step_reached=sample.step, steps=sample.steps
+    )
 
 
-def _is_outside(look: Look, code: int | None, exits: Sequence[ChildExit], mark: MemoryMark) -> bool:
-    """True when somebody else ended or stopped it: that says nothing against the plan."""
+def _is_external(sample: AttemptSample, code: int | None, exits: Sequence[ChildExit], mark: MemoryMark) -> bool:
+    """True when somebody else ended or stopped it: that is no fault of the plan."""
     if code is None:
-        return look.judged.verdict is Verdict.STOPPED
+        return sample.verdict.verdict is Verdict.STOPPED
     proof = mark.proof({child.pid for child in exits})
-    if was_ended_from_outside(code, proof.has_kill):
+    if was_killed_externally(code, proof.has_kill):
         return True
     # A launcher ends with a code of its own after a process of its tree was killed.
     first = min((child for child in exits if child.signal), key=lambda child: child.at_seconds, default=None)
     return (
-        first is not None and first.signal == signal.SIGKILL and was_ended_from_outside(-signal.SIGKILL, proof.has_kill)
+        first is not None and first.signal == signal.SIGKILL and was_killed_externally(-signal.SIGKILL, proof.has_kill)
     )

@@ -1,8 +1,8 @@
-"""Looks closely at the processes of a tree that does not move, before anything is ended: one line of evidence for each.
+"""Looks closely at the processes of a tree that does not move, before anything is ended.
 
-Reads only /proc: who was forked without exec and from how many threads, which of the libraries known for trouble are
-loaded, in which library a waiting thread stands, and who owns the native mutex it waits for. A mutex whose owner is no
-thread of the process was held by another thread when the process was forked; nobody will ever release it.
+Reads only /proc: which processes were forked without exec and from how many threads, which of the libraries known for
+trouble are loaded, which library a waiting thread is in, and who owns the native mutex it waits for. A mutex whose
+owner is not a thread of the process was held by another thread at the time of the fork; nobody will ever release it.
 """
 
 import os
@@ -11,11 +11,13 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from holdfast.core.cgroups import frozen_group
-from holdfast.core.text import plural
+from holdfast.core.observations import MutexWait, Observation, ProcessView
 from holdfast.supervisor.processes import ProcessSample, ThreadSample, TreeSample, sample_tree
 from holdfast.supervisor.syscalls import call_name
-from holdfast.supervisor.waits import describe_waits
+from holdfast.supervisor.waits import read_waits
 
 _MOST_PROCESSES = 64
 _KNOWN_LIBRARIES = re.compile(r"(libgomp|libiomp5|libomp|tokenizers|libcuda|libnccl|cv2|faiss|libtorch_cpu)\b")
@@ -25,33 +27,35 @@ _MUTEX = struct.Struct("=iIiIi")  # lock, count, owner, users, kind: glibc's pth
 _MOST_KIND = 0x1FF
 
 
-def look_closely(root_pid: int) -> list[str]:
-    """Describe every process of a tree that stands still; nothing where the system has no /proc."""
+def view_processes(root_pid: int) -> list[Observation]:
+    """Every process of a tree that does not move, and the mutexes they wait for; empty on systems without /proc."""
     if not Path("/proc/self/maps").exists():
         return []
-    tree = describe_waits(sample_tree(root_pid))
-    return [line for process in tree.processes[:_MOST_PROCESSES] for line in _lines(process, tree)]
+    tree = read_waits(sample_tree(root_pid))
+    return [seen for process in tree.processes[:_MOST_PROCESSES] for seen in _view(process, tree)]
 
 
-def _lines(process: ProcessSample, tree: TreeSample) -> Iterator[str]:
-    who = f"pid {process.pid} {process.command}"
+def _view(process: ProcessSample, tree: TreeSample) -> Iterator[Observation]:
     parent = next((other for other in tree.processes if other.pid == process.parent_pid), None)
-    maps = _Maps(process.pid)
-    main = process.threads[0] if process.threads else None
-    told = [plural(len(process.threads), "thread")]
-    if main:
-        wait = tree.waits.get(main.tid)
-        told.append((wait.words if wait else "not seen") + _in_call(main, maps))
-    if parent and was_forked(process.pid, parent.pid):
-        told.append(f"forked without exec from pid {parent.pid}, which has {plural(len(parent.threads), 'thread')}")
-    if libraries := maps.known():
-        told.append(f"{' '.join(libraries)} in maps")
-    if process.tracer_pid:
-        told.append(f"held by the debugger with pid {process.tracer_pid}")
-    if group := frozen_group(process.pid):
-        told.append(f"frozen by cgroup {group}")
-    yield f"{who}: {', '.join(told)}"
-    yield from _mutex_lines(who, process, parent)
+    is_fork = parent is not None and was_forked(process.pid, parent.pid)
+    maps, main = _Maps(process.pid), process.threads[0] if process.threads else None
+    call = call_name(main.syscall[0]) if main and main.syscall and main.syscall[0] >= 0 else ""
+    yield ProcessView(
+        pid=process.pid,
+        command=process.command,
+        threads=len(process.threads),
+        wait=tree.waits.get(main.tid) if main else None,
+        system_call=call,
+        has_timeout=not (call == "futex" and main and main.syscall and not main.syscall[4]),
+        # OpenMP's own runtime calls the kernel directly, so the library that made the call names it.
+        caller=maps.library_at(main.syscall[8]) if call and main and main.syscall else "",
+        forked_from=parent.pid if parent and is_fork else None,
+        parent_threads=len(parent.threads) if parent and is_fork else 0,
+        libraries=tuple(maps.known()),
+        tracer_pid=process.tracer_pid,
+        frozen_cgroup=str(frozen_group(process.pid) or ""),
+    )
+    yield from _mutex_waits(process, parent)
 
 
 def was_forked(pid: int, parent_pid: int) -> bool:
@@ -81,29 +85,18 @@ def read_mutex_owner(pid: int, thread: ThreadSample) -> int | None:
     return owner if is_mutex else None
 
 
-def _mutex_lines(who: str, process: ProcessSample, parent: ProcessSample | None) -> Iterator[str]:
+def _mutex_waits(process: ProcessSample, parent: ProcessSample | None) -> Iterator[MutexWait]:
     own = {thread.tid for thread in process.threads}
+    of_parent = {thread.tid for thread in parent.threads} if parent else set()
     owners = {thread.tid: owner for thread in process.threads if (owner := read_mutex_owner(process.pid, thread))}
     for tid, owner in owners.items():
+        wait = MutexWait(pid=process.pid, command=process.command, tid=tid, owner_tid=owner, how="orphaned_by_fork")
         if owner not in own:
-            of_parent = bool(parent) and owner in {thread.tid for thread in (parent.threads if parent else ())}
-            whose = f"a thread of its parent pid {process.parent_pid}" if of_parent else "no thread of it"
-            yield f"{who}: thread {tid} waits for a mutex owned by thread {owner}, {whose}: orphaned by fork"
+            yield replace(wait, parent_pid=process.parent_pid if owner in of_parent else None)
         elif owner == tid:
-            yield f"{who}: thread {tid} waits for a mutex it holds itself: deadlock"
+            yield replace(wait, how="own")
         elif owners.get(owner) == tid and tid < owner:
-            yield f"{who}: threads {tid} and {owner} each wait for a mutex that the other holds: deadlock"
-
-
-def _in_call(thread: ThreadSample, maps: "_Maps") -> str:
-    """The call a thread waits in, and the library that made it: OpenMP's own runtime calls the kernel directly."""
-    if thread.syscall is None or thread.syscall[0] < 0:
-        return ""
-    name = call_name(thread.syscall[0])
-    if name == "futex":
-        name += " without timeout" if not thread.syscall[4] else " with timeout"
-    library = maps.library_at(thread.syscall[8])
-    return f" in {name}" + (f" called by {library}" if library else "")
+            yield replace(wait, how="mutual")
 
 
 def _start_stack(pid: int) -> int | None:

@@ -1,7 +1,7 @@
 """Finds what macOS wrote about our processes: crash reports (`.ips`) and memory kills (`JetsamEvent`).
 
-A report is two JSON documents, the first of one line. Names and places of the files changed little since macOS 12; what
-cannot be read or parsed is passed over. Everything answers "nothing" on other systems.
+A report is two JSON documents, the first of one line. Names and places of the files have changed little since macOS 12;
+files that cannot be read or parsed are skipped. On other systems nothing is found.
 """
 
 import json
@@ -10,6 +10,8 @@ import time
 from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
+
+from holdfast.core.observations import JetsamKill
 
 _PAGE_BYTES = 16384
 
@@ -37,19 +39,23 @@ def find_crash_report(
     return ""
 
 
-def find_jetsam_lines(pids: Container[int], since: float, folders: tuple[Path, ...] | None = None) -> list[str]:
-    """One line for each of our processes that macOS ended for memory."""
-    lines: list[str] = []
+def find_jetsam_kills(pids: Container[int], since: float, folders: tuple[Path, ...] | None = None) -> list[JetsamKill]:
+    """Each of our processes that macOS ended for memory."""
+    found: list[JetsamKill] = []
     for _, body in _reports(report_folders() if folders is None else folders, since, "JetsamEvent-*.ips"):
         report = _document(body)
         for process in report.get("processes") or ():
             if isinstance(process, dict) and process.get("pid") in pids and process.get("reason"):
                 resident = process.get("rpages", 0) * (report.get("memoryStatus", {}).get("pageSize") or _PAGE_BYTES)
-                lines.append(
-                    f"jetsam ended pid {process['pid']} ({process.get('name', '?')}): {process['reason']}, "
-                    f"resident {resident / 1e9:.1f} GB"
+                found.append(
+                    JetsamKill(
+                        pid=process["pid"],
+                        name=str(process.get("name", "")),
+                        reason=str(process["reason"]),
+                        resident_bytes=resident,
+                    )
                 )
-    return lines
+    return found
 
 
 def _reports(folders: tuple[Path, ...], since: float, pattern: str) -> Iterator[tuple[str, str]]:

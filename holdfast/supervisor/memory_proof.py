@@ -1,12 +1,13 @@
-"""Proves, or rules out, that the system ended a process for memory.
+"""Proves, or rules out, that the system ended a process for memory; and says how the memory of an attempt grew.
 
 A mark is taken before the attempt; what the counters have gained since is the proof. `oom_kill` of a control group
-counts the processes *of that group* that any OOM killer ended, so the child's own group is asked, and the limit is
-looked for in it and above it. The count of the whole system, which a neighbour's kill moves too, is believed only where
-no group could be asked, and less the kills that the kernel's log, where it may be read, names of others.
+counts the processes *of that group* that any OOM killer ended, so the child's own group is asked, and its limit is the
+smallest of it and the groups above it. The count of the whole system, which a kill of any other program raises too, is
+believed only where no group could be asked, and less the kills of other processes that the kernel's log names.
 `root` is another place for /proc and /sys in tests.
 """
 
+import json
 import os
 import re
 import time
@@ -15,13 +16,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.cgroups import group_folders, read_group_file
-from holdfast.core.text import human_bytes
-from holdfast.supervisor.mac_reports import find_jetsam_lines
+from holdfast.core.observations import (
+    JetsamKill,
+    KernelKill,
+    MemoryUse,
+    NoOomKill,
+    Observation,
+    OomKill,
+    OomKillerOff,
+)
+from holdfast.core.runfolder import SAMPLES
+from holdfast.supervisor.mac_reports import find_jetsam_kills
 
 _NO_LIMIT_BYTES = 1 << 60  # version 1 writes "none" as a number near 2**63
 _PF_EXITING = 4
 _KERNEL_LOG = "/dev/kmsg"
-_KERNEL_KILL = re.compile(r"(?:Out of memory|out of memory|oom).*Killed process (?P<pid>\d+)")
+_KERNEL_KILL = re.compile(r"(?:Out of memory|out of memory|oom).*Killed process (?P<pid>\d+)(?: \((?P<name>[^)]*)\))?")
+_KERNEL_RESIDENT = re.compile(r"anon-rss:(?P<anonymous>\d+)kB, file-rss:(?P<file>\d+)kB")
+_ENOUGH_SAMPLES = 8
+_RISE = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +54,13 @@ class MemoryProof:
 
     groups: tuple[GroupKills, ...] = ()
     system_kills: int | None = None
-    others: int = 0  # kills that the kernel's log names of processes that are not ours
-    told: tuple[str, ...] = ()  # the kernel's or macOS's own lines about our processes
+    other_kills: int = 0  # of processes that are not ours, by the kernel's log
+    reports: tuple[KernelKill | JetsamKill, ...] = ()  # what the kernel or macOS wrote about our processes
 
     @property
     def has_kill(self) -> bool:
         """True when any of them says that the system ended a process for memory."""
-        return bool(self.told or any(group.kills for group in self.groups) or self._unclaimed)
+        return bool(self.reports or any(group.kills for group in self.groups) or self._unclaimed)
 
     @property
     def could_be_asked(self) -> bool:
@@ -56,30 +69,43 @@ class MemoryProof:
 
     @property
     def _unclaimed(self) -> int:
-        """Kills of the whole system that may have been ours, for all that is known."""
-        return 0 if self.groups else max(0, (self.system_kills or 0) - self.others)
+        """Kills of the whole system that may have been ours."""
+        return 0 if self.groups else max(0, (self.system_kills or 0) - self.other_kills)
 
-    def lines(self) -> list[str]:
-        """Write it as evidence, kills first; what was ruled out is said too."""
-        found = [_kill_line(group) for group in self.groups if group.kills]
+    def observations(self) -> list[Observation]:
+        """The kills first; or that there was none."""
+        found: list[Observation] = [
+            OomKill(
+                kills=group.kills,
+                cgroup=group.group,
+                limit_bytes=group.limit_bytes,
+                peak_bytes=group.peak_bytes,
+            )
+            for group in self.groups
+            if group.kills
+        ]
         found += [
-            f"cgroup {group.group} is out of memory and its OOM killer is switched off{_limits(group)}"
+            OomKillerOff(cgroup=group.group, limit_bytes=group.limit_bytes, peak_bytes=group.peak_bytes)
             for group in self.groups
             if group.is_paused
         ]
         if self._unclaimed:
-            found.append(f"oom_kill +{self._unclaimed} in the whole system, and no cgroup says whose")
-        found += list(self.told)
+            found.append(OomKill(kills=self._unclaimed))
+        found += self.reports
         if not found and self.could_be_asked:
-            asked = [f"cgroup {group.group}{_limits(group)}" for group in self.groups]
-            asked += ["the whole system"] if self.system_kills == 0 else []
-            elsewhere = f"; {self.system_kills} of other processes" if self.system_kills else ""
-            found.append(f"no OOM kill counted{' in ' * bool(asked)}{' nor in '.join(asked)}{elsewhere}")
+            found.append(
+                NoOomKill(
+                    cgroups=tuple(group.group for group in self.groups),
+                    limit_bytes=min((one.limit_bytes for one in self.groups if one.limit_bytes), default=None),
+                    is_system_asked=self.system_kills == 0,
+                    other_kills=self.system_kills or 0,
+                )
+            )
         return found
 
 
 class MemoryMark:
-    """The counters as they stood before an attempt."""
+    """The counters before an attempt."""
 
     def __init__(self, root: Path = Path("/")):
         self._root = root
@@ -100,7 +126,7 @@ class MemoryMark:
                 self._kills[folder] = _group_kills(version, folder)
 
     def see_all(self, root_pid: int, pids: Iterable[int]) -> None:
-        """See the root again, and of the others those that are new: that is cheap enough for every look."""
+        """See the root again, and of the others those that are new: that is cheap enough for every sample."""
         self.see(root_pid)
         for pid in pids:
             if pid not in self._seen:
@@ -112,12 +138,12 @@ class MemoryMark:
         others = {folder for pid, (_, folder) in self._seen.items() if folder and pid != os.getpid()}
         asked = others or ({own[1]} if own and own[1] else set())  # ours is a neighbour's when the child was moved
         kills = _system_kills(self._root)
-        told, elsewhere = _kernel_lines(self._kernel_line, {*pids, *self._seen})
+        reports, other_kills = _kernel_kills(self._kernel_line, {*pids, *self._seen})
         return MemoryProof(
             groups=tuple(self._since(folder, self._kills[folder]) for folder in sorted(asked) if folder.is_dir()),
             system_kills=None if kills is None or self._system_kills is None else kills - self._system_kills,
-            others=elsewhere,
-            told=(*told, *find_jetsam_lines(pids, self._time)),
+            other_kills=other_kills,
+            reports=(*reports, *find_jetsam_kills(pids, self._time)),
         )
 
     def _since(self, folder: Path, kills_before: int) -> GroupKills:
@@ -131,15 +157,6 @@ class MemoryMark:
             peak_bytes=_number(folder / ("memory.peak" if version == 2 else "memory.max_usage_in_bytes")),
             is_paused=paused,
         )
-
-
-def _kill_line(group: GroupKills) -> str:
-    return f"oom_kill +{group.kills} in cgroup {group.group}{_limits(group)}"
-
-
-def _limits(group: GroupKills) -> str:
-    limit = f", limit {human_bytes(group.limit_bytes)}" if group.limit_bytes is not None else ", no limit"
-    return limit + (f", peak {human_bytes(group.peak_bytes)}" if group.peak_bytes else "")
 
 
 def _own_group(root: Path, pid: int) -> tuple[int, Path | None]:
@@ -205,10 +222,74 @@ def _last_kernel_line() -> int:
     return lines[-1][0] if lines else -1
 
 
-def _kernel_lines(after: int, pids: Container[int]) -> tuple[list[str], int]:
-    """The kernel's lines about kills of our processes, and how many it killed of others."""
+def _kernel_kills(after: int, pids: Container[int]) -> tuple[list[KernelKill], int]:
+    """The kernel's reports of kills of our processes, and how many it killed of others."""
     found = [
         (match, text) for number, text in _read_kernel_log() if number > after and (match := _KERNEL_KILL.search(text))
     ]
-    ours = [f"kernel log: {text[:200]}" for match, text in found if int(match["pid"]) in pids]
+    ours = [_kernel_kill(match, text) for match, text in found if int(match["pid"]) in pids]
     return ours, len(found) - len(ours)
+
+
+def _kernel_kill(match: re.Match[str], text: str) -> KernelKill:
+    resident = _KERNEL_RESIDENT.search(text)
+    kilobytes = int(resident["anonymous"]) + int(resident["file"]) if resident else 0
+    return KernelKill(
+        text=text[:200],
+        pid=int(match["pid"]),
+        name=match["name"] or "",
+        resident_bytes=1024 * kilobytes or None,
+    )
+
+
+def find_memory_use(attempt: Path) -> list[MemoryUse]:
+    """How much memory the tree held in the last sample, and whether it grew step by step."""
+    samples = [sample for sample in read_samples(attempt) if sample[1] > 0]
+    if not samples:
+        return []
+    steps, sizes = [step for step, _ in samples], [size for _, size in samples]
+    middle, per_step = len(sizes) // 2, _growth_per_step(samples)
+    has_grown = per_step > 0 and sizes[-1] > _RISE * sizes[middle]
+    return [
+        MemoryUse(
+            last_bytes=sizes[-1],
+            peak_bytes=max(sizes),
+            growth_per_step=per_step if has_grown else 0.0,
+            since_step=steps[middle] if has_grown else 0,
+        )
+    ]
+
+
+def last_resident_bytes(attempt: Path) -> int | None:
+    """What the tree held in the last sample that saw it alive."""
+    sizes = [size for _, size in read_samples(attempt) if size > 0]
+    return sizes[-1] if sizes else None
+
+
+def read_samples(attempt: Path) -> list[tuple[int, int]]:
+    """Step and resident bytes of each sample, oldest first."""
+    try:
+        lines = (attempt / SAMPLES).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        try:
+            sample = json.loads(line)
+            found.append((int(sample.get("step") or 0), int(sample.get("resident_bytes") or 0)))
+        except (ValueError, AttributeError, TypeError):  # the half line of a writer that was killed
+            continue
+    return found
+
+
+def _growth_per_step(samples: list[tuple[int, int]]) -> float:
+    """Bytes a step over the later half; 0 where it also falls, or where there is too little to say."""
+    later = samples[len(samples) // 2 :]
+    if len(later) < _ENOUGH_SAMPLES // 2 or later[-1][0] <= later[0][0]:
+        return 0.0
+    highest = 0
+    for _, size in later:
+        if size < 0.95 * highest:
+            return 0.0
+        highest = max(highest, size)
+    return (later[-1][1] - later[0][1]) / (later[-1][0] - later[0][0])

@@ -1,4 +1,4 @@
-"""How one attempt went: the value, its file, and what the ladder needs to know of it."""
+"""How one attempt went: what the ladder needs to know of it, and what its outcome says besides the cause."""
 
 import re
 import signal
@@ -8,21 +8,32 @@ from pathlib import Path
 from typing import Literal
 
 from holdfast.core.artifacts import read_artifact
-from holdfast.core.evidence import Evidence
+from holdfast.core.event_log import find_last, read_events
+from holdfast.core.events import (
+    ChangeApplied,
+    ExitHandlersEnded,
+    PartUsed,
+    ProgramEnded,
+    TrainingStopped,
+    WeightsChecked,
+)
+from holdfast.core.evidence import Cause, Evidence, Seen
 from holdfast.core.heartbeat import read_beat
-from holdfast.core.old_events import find_last_event, read_events
+from holdfast.core.observations import ExitStatus, NonFiniteNumbers, OwnCode, ProgramExit
 from holdfast.core.plan import Rung
 from holdfast.core.records import Outcome
 from holdfast.core.runfolder import BEAT, BEATS, CHILD, EVENTS
+from holdfast.hazards import find_hazard
 from holdfast.planning.ladder import Tried
+from holdfast.supervisor.child_exits import signal_name
 
-_OUTSIDE_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL}
+_EXTERNAL_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL}
 _CRASHES = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP}
-OUTSIDE = {"process-killed", "process-stopped", "machine-sleep"}  # named, and no fault of the plan
+EXTERNAL = {"process-killed", "process-stopped", "machine-sleep"}  # these causes are no fault of the plan
 _TRAINING = ("first step", "step", "evaluate", "save", "end")  # the phases of a script that has set everything up
-# Variables that say the same as a setting, and reach nothing where it reaches nothing.
+# Variables that mean the same as a setting, and have no effect where it has none.
 _ECHOES = {"TORCH_COMPILE_DISABLE": "compile", "TORCHDYNAMO_DISABLE": "compile"}
-_OWN_PLACE = r"^(?:waits for a lock of the program's own|stands|crashed|ended itself) at (\S+:\d+)"
+NAN, EXIT = "nan-loss", "exit-crash"
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 
 
@@ -64,38 +75,41 @@ def newest_beat(attempt: Path) -> tuple[str, int, int]:
     return (best.phase, best.step, best.steps) if best else ("", 0, 0)
 
 
-def weights_words(attempt: Path) -> str:
-    """Say that the weights are no numbers any more, and since when; empty when nothing was seen of it."""
-    seen = find_last_event(attempt / EVENTS, "weights") or {}
-    if not seen.get("is_nan"):
-        return ""
-    good = seen.get("last_finite_step")
-    return f"the weights are NaN since about step {seen.get('step')}" + (f" (not yet at step {good})" if good else "")
-
-
 def is_at_end(attempt: Path, pid: int) -> bool:
     """Whether a program had come to its last line without an error, whatever happened to its process after that."""
-    told = find_last_event(attempt / EVENTS, "program ended") or {}
-    return told.get("pid") == pid and bool(told.get("is_clean"))
+    ended = find_last(attempt / EVENTS, ProgramEnded)
+    return ended is not None and ended.pid == pid and ended.is_clean
 
 
-def closing_words(attempt: Path, pid: int, exit_code: int) -> str:
-    """Say that a program crashed once its own code had run to the end; empty when it did not, or ended otherwise."""
+def bad_weights(attempt: Path) -> Cause | None:
+    """That the weights are not finite any more, and since when; None when nothing was seen of it."""
+    checked = find_last(attempt / EVENTS, WeightsChecked)
+    if checked is None or not checked.is_nan:
+        return None
+    return _remark(NAN, NonFiniteNumbers(step=checked.step, last_finite_step=checked.last_finite_step))
+
+
+def exit_crash(attempt: Path, pid: int, exit_code: int) -> Cause | None:
+    """That a program crashed once its own code had run to the end; None when it did not, or ended otherwise."""
     if -exit_code not in _CRASHES or not is_at_end(attempt, pid):
-        return ""
-    if find_last_event(attempt / EVENTS, "stopped"):  # it was asked to, half-way
-        return ""
-    handlers = "" if find_last_event(attempt / EVENTS, "exit handlers ended") else ", while its exit handlers ran"
-    return f"its process was ended by signal {signal.Signals(-exit_code).name} after the program's last line{handlers}"
+        return None
+    if find_last(attempt / EVENTS, TrainingStopped):  # it was asked to, half-way
+        return None
+    is_handled = find_last(attempt / EVENTS, ExitHandlersEnded) is not None
+    crash = ProgramExit(crashed_after="process" if is_handled else "exit_handler")
+    return _remark(EXIT, crash, ExitStatus(signal=signal_name(-exit_code)))
+
+
+def _remark(slug: str, proof: Seen, status: ExitStatus | None = None) -> Cause:
+    hazard = find_hazard(slug)
+    return Cause(slug=slug, confidence="proven", title=hazard.title if hazard else slug, proof=proof, exit=status)
 
 
 def last_error(evidence: Evidence) -> tuple[str, str]:
     """The last exception in the output and where it was raised; of a hang or a crash only the place, where known."""
-    for match, _ in evidence.samples.search(_OWN_PLACE):
-        return "", match[1]
-    errors = [
-        error for error in evidence.errors if not error.text.startswith(" ")
-    ]  # not what goes on from a line before
+    if code := next(evidence.observed(OwnCode), None):
+        return "", f"{code.place.file}:{code.place.line}"
+    errors = [error for error in evidence.errors if not error.text.startswith(" ")]  # not a continued line
     if not errors:
         return "", ""
     before = "\n".join(passage.text for passage in evidence.log if passage.line <= errors[-1].line)
@@ -104,13 +118,13 @@ def last_error(evidence: Evidence) -> tuple[str, str]:
 
 
 def ineffective_changes(attempt: Path, changes: Mapping[str, object], outcome: Outcome) -> tuple[str, ...]:
-    """The settings that were seen to reach nothing in this script; empty before it trains, when nobody knows."""
+    """The changed settings that have no effect in this script; empty before it trains, when that is unknown."""
     has_begun = outcome.step_reached or outcome.phase in _TRAINING
     if not has_begun or is_of_engine(attempt):
         return ()  # the engine's own ladder knows its settings
-    told = list(read_events(attempt / EVENTS))
-    applied = {str(event.get("change")) for event in told if event["event"] == "applied"}
-    uses = {str(event.get("what")) for event in told if event["event"] == "uses"}
+    events = list(read_events(attempt / EVENTS))
+    applied = {event.change for event in events if isinstance(event, ChangeApplied)}
+    uses = {event.what for event in events if isinstance(event, PartUsed)}
     settings = {name for name in changes if not name.isupper()} | _not_used(uses)
     settings -= applied | {f"{name}_factor" for name in applied}
     return tuple(sorted(settings | {name for name, setting in _ECHOES.items() if setting in settings}))
@@ -123,7 +137,7 @@ def is_of_engine(attempt: Path) -> bool:
 
 
 def _not_used(uses: set[str]) -> set[str]:
-    """The settings that reach nothing in a script that uses only these parts."""
+    """The settings that have no effect in a script that uses only these parts."""
     without: set[str] = set()
     if "loader" not in uses:
         without |= {"loader_workers", "prefetch_batches"}
@@ -134,10 +148,10 @@ def _not_used(uses: set[str]) -> set[str]:
     return without
 
 
-def was_ended_from_outside(exit_code: int | None, is_oom: bool) -> bool:
+def was_killed_externally(exit_code: int | None, is_oom: bool) -> bool:
     """True for a signal that programs do not send themselves, unless it was the kernel's for memory."""
     number = -exit_code if exit_code and exit_code < 0 else (exit_code or 0) - 128
-    if number not in _OUTSIDE_SIGNALS or is_oom:
+    if number not in _EXTERNAL_SIGNALS or is_oom:
         return False
     # Without proof against it a SIGKILL on a Mac is most likely the kernel's own, for memory.
     return number != signal.SIGKILL or sys.platform == "linux"

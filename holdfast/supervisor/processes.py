@@ -10,7 +10,8 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+
+from holdfast.core.observations import Wait
 
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
@@ -48,23 +49,6 @@ class ProcessSample:
     has_alarm: bool = False  # it catches SIGALRM or has a timer of the system: a signal may wake it any time
     tracer_pid: int = 0  # the debugger that is attached; 0 without one
     threads: tuple[ThreadSample, ...] = ()
-
-
-# The last three end only from inside: by a thread of the same process, by other processes of the tree.
-WaitKind = Literal[
-    "run", "stopped", "traced", "kernel", "device", "net", "listen", "input", "sleep", "timed",
-    "lock", "interpreter", "tree",
-]  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
-    """What one thread waits for. Made by `supervisor.waits`."""
-
-    kind: WaitKind
-    words: str  # "waits for 127.0.0.1:8443"
-    wakers: frozenset[int] = frozenset()  # the processes that can end it, where only these can
-    silent_seconds: float | None = None  # since the last byte came in over the network; None when not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,62 +1,23 @@
-"""Says what a tree of processes is doing, from samples of a few seconds: moving, waiting for something, or stuck.
+"""Judges what a tree of processes is doing, from samples of a few seconds: moving, waiting for something, or stuck.
 
-Pure: samples go in, a verdict comes out. A tree that uses no processor and moves no bytes is quiet; then it counts what
-its threads wait for. Waits are followed from the main thread of the process that trains: a lock can only be released by
-a thread of its own process, a pipe filled by its other end. Where no path leads to anything that can wake by itself,
-the tree is deadlocked, and more time changes nothing.
+Pure: samples go in, a verdict comes out. A tree that uses no processor and moves no bytes is quiet; then what its
+threads wait for decides. Waits are followed from the main thread of the process that trains: only a thread of its own
+process can release a lock, only the other end can fill a pipe. Where no path leads to anything that can wake by
+itself, the tree is deadlocked, and more time changes nothing.
 """
 
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
+from msgspec.structs import replace
+
+from holdfast.core.observations import RankVerdict, StuckProcess, TreeVerdict, Verdict, Wait, WaitingThread, WaitKind
 from holdfast.supervisor.child_exits import ChildExit
-from holdfast.supervisor.processes import ProcessSample, ThreadSample, TreeSample, Wait, WaitKind
-
-
-class Verdict(StrEnum):
-    """What a tree of processes does."""
-
-    MOVING = "moving"
-    STARVED = "starved"  # it would run, but gets no processor
-    SLEEPING = "sleeping"
-    WAIT_NET = "waits for the network"
-    WAIT_INPUT = "waits for input"
-    KERNEL = "waits in the kernel"
-    STOPPED = "stopped"
-    TIMED = "waits for a limited time"
-    DEADLOCK = "deadlock"
-    CRASH_LOOP = "crash loop"
-    DEBUGGED = "in a debugger"
+from holdfast.supervisor.processes import ProcessSample, ThreadSample, TreeSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """Where one training process stands."""
-
-    pid: int
-    verdict: Verdict
-    words: str
-    is_own_timer: bool = False  # its main thread itself sleeps, or waits for a limited time
-    silent_seconds: float | None = None  # since the network last gave a byte, where that is what it waits for
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """A verdict with what it rests on."""
-
-    verdict: Verdict
-    words: str  # "waits for 127.0.0.1:8443, nothing received for 70 s"
-    pids: tuple[int, ...] = ()  # the processes that show it
-    silent_seconds: float | None = None  # since the network last gave a byte, where that is what is waited for
-    is_own_timer: bool = False  # the main thread itself sleeps, or waits for a limited time
-    given_share: float = 1.0  # of the processor time that the tree wanted, how much it got
-    standings: tuple[Standing, ...] = ()  # one for each training process, when the tree is quiet
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class TreeUse:
     """What a tree used between two samples."""
 
     seconds: float
@@ -83,7 +44,7 @@ SERVICE_THREADS = (
     *("TMonitor", "_AsyncWriterThr"),  # of tqdm and tensorboard, by their Python class
     *("jemalloc_bg", "gloo_tcp_loop", "pt_tcpstore", "pt_nccl", "cuda-Evt", "grpc_global_tim"),
 )
-_FRUITLESS_EXITS = 3  # in one window
+_CRASH_LOOP_EXITS = 3  # in one window
 _BUSY_MAIN_SHARE = 0.2
 _REAL_TURN_NS = 50_000
 _COARSE_SECONDS = 0.03
@@ -101,7 +62,7 @@ _BY_KIND: Mapping[WaitKind, Verdict] = {
     "run": Verdict.TIMED,  # caught in one of its short turns; the tree as a whole is quiet
 }
 _KINDS = tuple(_BY_KIND)  # the first of these that is reached decides
-# Of several training processes the one that stands worst is the culprit. Those in a collective wait for a limited time.
+# Of several training processes the worst verdict is the culprit's: those in a collective wait for a limited time.
 _WORST_FIRST = (
     *(Verdict.DEBUGGED, Verdict.STOPPED, Verdict.DEADLOCK, Verdict.KERNEL, Verdict.WAIT_NET),
     *(Verdict.WAIT_INPUT, Verdict.SLEEPING, Verdict.MOVING, Verdict.TIMED),
@@ -111,37 +72,39 @@ _WORST_FIRST = (
 def judge_window(
     samples: Sequence[TreeSample],
     exits: Iterable[ChildExit] = (),
-    fronts: Sequence[int] = (),
-) -> Judged:
-    """Judge a window of samples. `fronts` are the processes that train, where that is known; else the root counts."""
+    training_pids: Sequence[int] = (),
+) -> TreeVerdict:
+    """Judge a window of samples. `training_pids` are the processes that train, where known; else the root counts."""
     if len(samples) < 2 or not samples[-1].processes:
-        return Judged(verdict=Verdict.MOVING, words="has just begun")
+        return TreeVerdict(verdict=Verdict.MOVING, state="starting")
     first, last = samples[0], samples[-1]
     use = measure_use(first, last)
-    fruitless = [item for item in exits if item.is_failure and item.at_seconds >= first.at_seconds]
-    if len(fruitless) >= _FRUITLESS_EXITS and use.has_births:
-        pids = tuple(item.pid for item in fruitless)
-        words = f"{len(fruitless)} of its children ended in failure within {use.seconds:.0f} s, {fruitless[-1].words}"
-        return Judged(verdict=Verdict.CRASH_LOOP, words=words, pids=pids)
-    if stopped := [
-        process.pid for process in last.processes if _was_stopped(process.pid, samples, use.is_quiet, fronts)
-    ]:
-        words = f"process {stopped[0]} is stopped (SIGSTOP)"
-        return Judged(
-            verdict=Verdict.STOPPED, words=words, pids=tuple(stopped), standings=_standings(first, last, fronts)
+    failed = [item for item in exits if item.is_failure and item.at_seconds >= first.at_seconds]
+    if len(failed) >= _CRASH_LOOP_EXITS and use.has_births:
+        return TreeVerdict(
+            verdict=Verdict.CRASH_LOOP,
+            pids=tuple(item.pid for item in failed),
+            failed_children=len(failed),
+            window_seconds=use.seconds,
+            child_exit=failed[-1].status,
         )
+    if stopped := [
+        process.pid for process in last.processes if _was_stopped(process.pid, samples, use.is_quiet, training_pids)
+    ]:
+        ranks = _quiet_ranks(first, last, training_pids)
+        return TreeVerdict(verdict=Verdict.STOPPED, pids=tuple(stopped), ranks=ranks)
     if use.is_quiet:
-        return _judge_quiet(first, last, fronts)
+        return _judge_quiet(first, last, training_pids)
     wanted = use.run_seconds + use.wait_seconds
-    share = use.run_seconds / wanted if wanted > 0 else 1.0
-    if use.is_starved:
-        words = f"gets hardly any processor time: {share:.0%} of what it wants"
-        return Judged(verdict=Verdict.STARVED, words=words, given_share=share, pids=(busiest(first, last).pid,))
-    words = f"works ({use.cpu_share:.1f} processors)"
-    return Judged(verdict=Verdict.MOVING, words=words, given_share=share, pids=(busiest(first, last).pid,))
+    return TreeVerdict(
+        verdict=Verdict.STARVED if use.is_starved else Verdict.MOVING,
+        pids=(busiest(first, last).pid,),
+        cpu_share=use.cpu_share,
+        given_share=use.run_seconds / wanted if wanted > 0 else 1.0,
+    )
 
 
-def measure_use(first: TreeSample, last: TreeSample) -> Use:
+def measure_use(first: TreeSample, last: TreeSample) -> TreeUse:
     """What the tree used between two samples."""
     before = {(process.pid, process.start_ticks): process for process in first.processes}
     threads = {thread.tid: thread for process in first.processes for thread in process.threads}
@@ -166,7 +129,7 @@ def measure_use(first: TreeSample, last: TreeSample) -> Use:
         cpu_seconds += ended if ended > _COARSE_SECONDS else 0.0
     seconds = max(last.at_seconds - first.at_seconds, 1e-3)
     run_seconds = max(run_ns / 1e9, 0.0)
-    return Use(
+    return TreeUse(
         seconds=seconds,
         cpu_share=(run_seconds + cpu_seconds) / seconds,
         run_seconds=run_seconds,
@@ -182,8 +145,8 @@ def busiest(first: TreeSample, last: TreeSample) -> ProcessSample:
     return max(last.processes, key=lambda process: process.cpu_seconds - before.get(process.pid, 0.0))
 
 
-def stand_all(first: TreeSample, last: TreeSample, fronts: Iterable[int]) -> tuple[Standing, ...]:
-    """Where each training process stands, also when some of them are busy; the one that holds the others up first."""
+def judge_ranks(first: TreeSample, last: TreeSample, training_pids: Iterable[int]) -> tuple[RankVerdict, ...]:
+    """What each training process does, also when some are busy; the one that holds up the others first."""
     threads = {thread.tid: thread for process in first.processes for thread in process.threads}
     seconds = max(last.at_seconds - first.at_seconds, 1e-3)
     busy = {}
@@ -192,50 +155,29 @@ def stand_all(first: TreeSample, last: TreeSample, fronts: Iterable[int]) -> tup
             share = (thread.run_ns - threads.get(thread.tid, thread).run_ns) / 1e9 / seconds
             if share > _BUSY_MAIN_SHARE:
                 busy[process.pid] = share
-    standings = [
-        dataclasses.replace(one, verdict=Verdict.MOVING, words=f"is busy ({busy[one.pid]:.0%} of a processor)")
-        if one.pid in busy
-        else one
-        for one in _standings(first, last, fronts)
+    ranks = [
+        RankVerdict(pid=one.pid, verdict=Verdict.MOVING, cpu_share=busy[one.pid]) if one.pid in busy else one
+        for one in _quiet_ranks(first, last, training_pids)
     ]
-    return tuple(sorted(standings, key=lambda one: _WORST_FIRST.index(one.verdict)))
+    return tuple(sorted(ranks, key=lambda one: _WORST_FIRST.index(one.verdict)))
 
 
-def rank_words(standings: Sequence[Standing], rank_of: Callable[[int], object]) -> str:
-    """Say of each training process where it stands, the first of them as the one that holds the others up."""
-    said = []
-    for one in standings:
-        rank = rank_of(one.pid)
-        who = f"process {one.pid}" if rank is None else f"rank {rank} (process {one.pid})"
-        said.append(f"{who}: {one.words}")
-    return f"{said[0]}, and holds the others up; " + "; ".join(said[1:])
+def _judge_quiet(first: TreeSample, last: TreeSample, training_pids: Sequence[int]) -> TreeVerdict:
+    ranks = _quiet_ranks(first, last, training_pids)
+    worst = min(ranks, key=lambda one: _WORST_FIRST.index(one.verdict))
+    pids = tuple(one.pid for one in ranks if one.verdict == worst.verdict)
+    return TreeVerdict(verdict=worst.verdict, pids=pids, main=worst, ranks=ranks)
 
 
-def _judge_quiet(first: TreeSample, last: TreeSample, fronts: Sequence[int]) -> Judged:
-    standings = _standings(first, last, fronts)
-    worst = min(standings, key=lambda standing: _WORST_FIRST.index(standing.verdict))
-    pids = tuple(standing.pid for standing in standings if standing.verdict == worst.verdict)
-    silent = worst.silent_seconds
-    words = worst.words if silent is None else f"{worst.words}, nothing received for {silent:.0f} s"
-    return Judged(
-        verdict=worst.verdict,
-        words=words,
-        pids=pids,
-        silent_seconds=silent,
-        is_own_timer=worst.is_own_timer,
-        standings=standings,
-    )
-
-
-def _standings(first: TreeSample, last: TreeSample, fronts: Iterable[int]) -> tuple[Standing, ...]:
+def _quiet_ranks(first: TreeSample, last: TreeSample, training_pids: Iterable[int]) -> tuple[RankVerdict, ...]:
     by_pid = {process.pid: process for process in last.processes}
-    wanted = [pid for pid in fronts if pid in by_pid] or [last.processes[0].pid]
-    follower = _Follower(first, last)
-    return tuple(follower.stand(by_pid[pid]) for pid in wanted)
+    pids = [pid for pid in training_pids if pid in by_pid] or [last.processes[0].pid]
+    waits = _WaitGraph(first, last)
+    return tuple(waits.judge(by_pid[pid]) for pid in pids)
 
 
-class _Follower:
-    """Follows waits through one quiet tree."""
+class _WaitGraph:
+    """Who waits for whom in one quiet tree."""
 
     def __init__(self, first: TreeSample, last: TreeSample):
         before = {thread.tid: thread.turns for process in first.processes for thread in process.threads}
@@ -244,48 +186,45 @@ class _Follower:
         for process in last.processes:
             for thread in process.threads:
                 wait = self._waits.get(thread.tid)
-                # One that had a turn since has just begun to wait: somebody does wake it. An alarm may, too.
+                # A thread that had a turn since has just begun to wait: somebody does wake it. An alarm may, too.
                 is_woken = before.get(thread.tid) != thread.turns or (process.has_alarm and thread.tid == process.pid)
                 if wait and wait.kind == "lock" and is_woken:
-                    self._waits[thread.tid] = dataclasses.replace(wait, kind="timed")
+                    self._waits[thread.tid] = replace(wait, kind="timed")
 
-    def stand(self, front: ProcessSample) -> Standing:
-        """Where a process stands: what its main thread waits for in the end."""
-        main = front.threads[0] if front.threads else None
+    def judge(self, process: ProcessSample) -> RankVerdict:
+        """What a process does: what its main thread waits for in the end."""
+        main = process.threads[0] if process.threads else None
         if main is None or main.tid not in self._waits:
-            return Standing(pid=front.pid, verdict=Verdict.TIMED, words="nothing runs")
-        if self._waits[main.tid].kind == "run":
-            return Standing(pid=front.pid, verdict=Verdict.MOVING, words="has begun to work")
-        reached = list(self._reached(front, main))
+            return RankVerdict(pid=process.pid, verdict=Verdict.TIMED)
+        wait = self._waits[main.tid]
+        if wait.kind == "run":
+            return RankVerdict(pid=process.pid, verdict=Verdict.MOVING, wait=wait)
+        reached = list(self._reached(process, main))
         outside = [item for item in reached if item[2].kind in _BY_KIND]
         if not outside:
-            return Standing(pid=front.pid, verdict=Verdict.DEADLOCK, words=self._deadlock_words(front, reached))
+            stuck = _stuck_process(reached)
+            return RankVerdict(pid=process.pid, verdict=Verdict.DEADLOCK, wait=wait, stuck=stuck)
         # Of several that would do, the one that heard from outside last.
-        process, thread, wait = min(
+        other, thread, last_wait = min(
             outside, key=lambda item: (_KINDS.index(item[2].kind), item[2].silent_seconds or 0.0)
         )
-        words = wait.words
-        if thread.tid != main.tid:
-            whose = f"its thread {thread.tid}" if process.pid == front.pid else f"process {process.pid}"
-            words = f"{self._waits[main.tid].words}, while {whose} ({thread.name}) {wait.words}"
-        is_own_timer = thread.tid == main.tid and wait.kind in ("sleep", "timed")
-        return Standing(
-            pid=front.pid,
-            verdict=_BY_KIND[wait.kind],
-            words=words,
-            is_own_timer=is_own_timer,
-            silent_seconds=wait.silent_seconds,
+        helper = WaitingThread(pid=other.pid, tid=thread.tid, name=thread.name, wait=last_wait)
+        return RankVerdict(
+            pid=process.pid,
+            verdict=_BY_KIND[last_wait.kind],
+            wait=wait,
+            helper=helper if thread.tid != main.tid else None,
         )
 
-    def _reached(self, front: ProcessSample, main: ThreadSample) -> Iterator[tuple[ProcessSample, ThreadSample, Wait]]:
+    def _reached(self, start: ProcessSample, main: ThreadSample) -> Iterator[tuple[ProcessSample, ThreadSample, Wait]]:
         """Every thread that could, directly or through others, end the wait of a main thread; that one first."""
-        seen, ahead = {main.tid}, [(front, main)]
+        seen, ahead = {main.tid}, [(start, main)]
         while ahead:
             process, thread = ahead.pop(0)
             wait = self._waits[thread.tid]
             yield process, thread, wait
             if wait.kind in _BY_KIND:
-                continue  # it goes on by itself; who else could help does not matter
+                continue  # it ends by itself; who else could help does not matter
             for pid in sorted(wait.wakers):
                 if (other := self._by_pid.get(pid)) is None:
                     continue
@@ -302,23 +241,19 @@ class _Follower:
         is_idle = kind == "listen" or (kind == "device" and is_drivers)
         return (is_idle and not is_main) or thread.name.startswith(SERVICE_THREADS)
 
-    def _deadlock_words(self, front: ProcessSample, reached: list[tuple[ProcessSample, ThreadSample, Wait]]) -> str:
-        mains = [(process, wait) for process, thread, wait in reached if thread.tid == process.pid]
-        stuck = [process for process, wait in mains if wait.kind == "lock"]
-        words = "nothing outside can wake any of its threads"
-        if not stuck:
-            return f"its processes wait for each other; {words}"
-        where = stuck[-1]
-        waiting = f"; process {front.pid} waits for it" if where.pid != front.pid else ""
-        return f"process {where.pid} ({where.command}) waits for a lock that nobody can release{waiting}"
+
+def _stuck_process(reached: Iterable[tuple[ProcessSample, ThreadSample, Wait]]) -> StuckProcess | None:
+    """The process at the end of the chain whose main thread waits for a lock; None when they wait for each other."""
+    mains = [process for process, thread, wait in reached if thread.tid == process.pid and wait.kind == "lock"]
+    return StuckProcess(pid=mains[-1].pid, command=mains[-1].command) if mains else None
 
 
-def _was_stopped(pid: int, samples: Sequence[TreeSample], is_quiet: bool, fronts: Sequence[int]) -> bool:
+def _was_stopped(pid: int, samples: Sequence[TreeSample], is_quiet: bool, training_pids: Sequence[int]) -> bool:
     """True when the main thread was stopped in every sample, by a signal and not by a debugger.
 
     While others work, only a process that trains counts: a helper that somebody stopped holds nobody up.
     """
-    if not is_quiet and pid not in fronts:
+    if not is_quiet and pid not in training_pids:
         return False
     for sample in samples:
         process = next((item for item in sample.processes if item.pid == pid), None)

@@ -1,13 +1,16 @@
-"""Says what the threads of a quiet tree wait for, in words, and who could end the wait.
+"""Finds out what the threads of a quiet tree wait for, and who could end each wait.
 
-A wait is ended from outside (a byte from the network, a timer, a disk) or only from inside: by another thread of the
-process, or by processes of the same tree. Where every wait is of the second kind nothing will ever move again; that
-conclusion is drawn in `supervisor.verdict`, this module only looks.
+A wait ends from outside (a byte from the network, a timer, a disk) or only from inside: by another thread of the
+process, or by processes of the same tree. Where every wait is of the second kind nothing will ever move again;
+`supervisor.verdict` draws that conclusion.
 """
 
 import dataclasses
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
+from holdfast.core.observations import Wait, WaitKind, WaitTarget
 from holdfast.supervisor.proc_files import (
     absolute_path,
     interpreter_data,
@@ -20,7 +23,7 @@ from holdfast.supervisor.proc_files import (
     text_at,
     watched_files,
 )
-from holdfast.supervisor.processes import ProcessSample, ThreadSample, TreeSample, Wait, WaitKind
+from holdfast.supervisor.processes import ProcessSample, ThreadSample, TreeSample
 from holdfast.supervisor.sockets import CONNECTING, LISTENING, Socket, read_sockets
 from holdfast.supervisor.syscalls import call_name
 
@@ -41,14 +44,14 @@ _POLITE = {
 _FOR_A_SIGNAL = {"pause", "rt_sigtimedwait", "rt_sigsuspend"}
 
 
-def describe_waits(tree: TreeSample) -> TreeSample:
+def read_waits(tree: TreeSample) -> TreeSample:
     """The same sample with what each of its threads waits for."""
-    looker = _Looker(tree)
-    waits = {thread.tid: looker.wait_of(thread, process) for process in tree.processes for thread in process.threads}
+    reader = _WaitReader(tree)
+    waits = {thread.tid: reader.wait_of(thread, process) for process in tree.processes for thread in process.threads}
     return dataclasses.replace(tree, waits=waits)
 
 
-class _Looker:
+class _WaitReader:
     """Answers for one sample; what is asked of the system is asked once."""
 
     def __init__(self, tree: TreeSample):
@@ -58,19 +61,19 @@ class _Looker:
         self._sockets: dict[int, Socket] | None = None
 
     def wait_of(self, thread: ThreadSample, process: ProcessSample) -> Wait:
-        """Look at one thread."""
+        """What one thread waits for."""
         if thread.state == "R":
-            return Wait(kind="run", words="runs")
+            return Wait(kind="run", target=WaitTarget.NOTHING)
         if thread.state == "t":
-            return Wait(kind="traced", words="is held by a debugger")
+            return Wait(kind="traced", target=WaitTarget.DEBUGGER)
         if thread.state == "T":
-            return Wait(kind="stopped", words="is stopped (SIGSTOP)")
+            return Wait(kind="stopped", target=WaitTarget.STOP_SIGNAL)
         if _is_frozen(thread):
-            return Wait(kind="stopped", words="is frozen by its control group")
+            return Wait(kind="stopped", target=WaitTarget.FROZEN_CGROUP)
         if thread.state == "D":
-            return Wait(kind="kernel", words=f"waits in the kernel ({thread.wchan or 'unknown'})")
+            return Wait(kind="kernel", target=WaitTarget.KERNEL, name=thread.wchan)
         if thread.syscall is None:
-            return Wait(kind="timed", words=f"waits ({thread.wchan or 'unknown'})")
+            return Wait(kind="timed", target=WaitTarget.UNKNOWN, name=thread.wchan)
         return self._wait_in_call(thread.syscall, thread, process)
 
     def _wait_in_call(self, syscall: tuple[int, ...], thread: ThreadSample, process: ProcessSample) -> Wait:
@@ -78,7 +81,7 @@ class _Looker:
         if name == "futex":
             return self._for_lock(arguments, process)
         if name in ("clock_nanosleep", "nanosleep"):
-            return Wait(kind="sleep", words="sleeps")
+            return Wait(kind="sleep", target=WaitTarget.SLEEP)
         if name in ("wait4", "waitid"):
             return self._for_children(pid)
         if name in _ON_FILE:
@@ -93,53 +96,52 @@ class _Looker:
             return self._on_files(pid, watched_files(pid, arguments[0]), has_end)
         if name in ("open", "openat", "openat2"):
             path = absolute_path(pid, text_at(pid, arguments[0] if name == "open" else arguments[1]))
-            note = ", a FIFO that nobody has opened at the other end" if _is_at_pipe(thread) else ""
-            return Wait(kind="input", words=f"waits to open {path}{note}")
+            target = WaitTarget.OPEN_FIFO if _is_at_pipe(thread) else WaitTarget.OPEN
+            return Wait(kind="input", target=target, name=path)
         if name == "flock" or (name == "fcntl" and arguments[1] in _SET_LOCK_AND_WAIT):
             return self._for_file_lock(pid, arguments[0])
         if name in _FOR_A_SIGNAL:
-            return Wait(kind="input", words="waits for a signal")
-        if name == "restart_syscall":  # a wait with an end, entered again after somebody looked
-            return Wait(kind="timed", words=f"waits for a limited time ({thread.wchan})")
-        return Wait(kind="kernel", words=f"waits in {name} ({thread.wchan or 'unknown'})")
+            return Wait(kind="input", target=WaitTarget.SIGNAL)
+        if name == "restart_syscall":  # a wait with a timeout, entered again after somebody looked
+            return Wait(kind="timed", target=WaitTarget.TIMEOUT, name=thread.wchan)
+        return Wait(kind="kernel", target=WaitTarget.SYSTEM_CALL, name=name, function=thread.wchan)
 
     def _for_lock(self, arguments: tuple[int, ...], process: ProcessSample) -> Wait:
         address, operation, pid = arguments[0], arguments[1], process.pid
         if operation & _FUTEX_COMMANDS not in _FUTEX_WAITS or arguments[3]:
             if any(begin <= address < end for begin, end in interpreter_data(pid, process.start_ticks)):
                 # Python asks for its lock again every 5 ms, for as long as another of its threads has it.
-                return Wait(kind="interpreter", words="waits for the interpreter lock", wakers=frozenset({pid}))
-            return Wait(kind="timed", words="waits for a lock, for a limited time")
+                return Wait(kind="interpreter", target=WaitTarget.INTERPRETER_LOCK, wakers=frozenset({pid}))
+            return Wait(kind="timed", target=WaitTarget.LOCK_WITH_TIMEOUT)
         if operation & _FUTEX_PRIVATE:
-            return Wait(kind="lock", words="waits for a lock", wakers=frozenset({pid}))
-        return Wait(kind="lock", words="waits for a lock shared between processes", wakers=frozenset(self._pids))
+            return Wait(kind="lock", target=WaitTarget.LOCK, wakers=frozenset({pid}))
+        return Wait(kind="lock", target=WaitTarget.SHARED_LOCK, wakers=frozenset(self._pids))
 
     def _for_children(self, pid: int) -> Wait:
         children = frozenset(process.pid for process in self._tree.processes if process.parent_pid == pid)
         if not children:  # another user's, perhaps: not all systems show those
-            return Wait(kind="input", words="waits for a child that cannot be seen")
-        return Wait(kind="tree", words="waits for its child", wakers=children)
+            return Wait(kind="input", target=WaitTarget.HIDDEN_CHILD)
+        return Wait(kind="tree", target=WaitTarget.CHILD, wakers=children)
 
     def _for_file_lock(self, pid: int, file: int) -> Wait:
-        path = target_of(pid, file)
         holders = lock_holders(pid, file) & frozenset(self._pids)
-        words = f"waits for the lock on {path}"
-        if holders:
-            return Wait(kind="tree", words=f"{words}, held by process {min(holders)}", wakers=holders)
-        return Wait(kind="input", words=words)
+        kind: WaitKind = "tree" if holders else "input"
+        return Wait(kind=kind, target=WaitTarget.FILE_LOCK, name=target_of(pid, file), wakers=holders)
 
     def _on_files(self, pid: int, files: Iterable[int], has_end: bool) -> Wait:
         waits = [self._on_file(pid, file, "poll") for file in files]
         if not waits:  # how some programs sleep
-            return Wait(kind="sleep", words="sleeps") if has_end else Wait(kind="input", words="waits for a signal")
+            if has_end:
+                return Wait(kind="sleep", target=WaitTarget.SLEEP)
+            return Wait(kind="input", target=WaitTarget.SIGNAL)
         first = min(waits, key=lambda wait: _ORDER.index(wait.kind))
         same = [wait for wait in waits if wait.kind == first.kind]
         if first.kind == "net":  # a byte from any of them is news
             return min(same, key=lambda wait: wait.silent_seconds or 0.0)
         if first.kind == "tree":
-            return dataclasses.replace(first, wakers=frozenset().union(*(wait.wakers for wait in same)))
+            return replace(first, wakers=frozenset().union(*(wait.wakers for wait in same)))
         if first.kind == "lock" and has_end:
-            return Wait(kind="timed", words="waits for a limited time")
+            return Wait(kind="timed", target=WaitTarget.TIMEOUT)
         return first
 
     def _on_file(self, pid: int, file: int, call: str, is_pipe: bool = False) -> Wait:
@@ -151,54 +153,55 @@ class _Looker:
         if target.startswith("anon_inode:"):
             return self._on_kernel_object(pid, file, target)
         if target.startswith(("/dev/pts/", "/dev/tty")):
-            return Wait(kind="input", words=f"waits for the terminal {target}")
+            return Wait(kind="input", target=WaitTarget.TERMINAL, name=target)
         if target.startswith("/") and (is_pipe or (call == "poll" and not target.startswith("/dev/"))):
             # Only a FIFO: a plain file is always ready. The file itself is not asked; its disk may be dead.
             wait = self._on_pipe(pid, target, wants_writer=not call.startswith("write"))
-            return wait if wait.kind == "tree" else Wait(kind="input", words=f"waits for FIFO {target}")
+            return wait if wait.kind == "tree" else Wait(kind="input", target=WaitTarget.FIFO, name=target)
         if target.startswith("/dev/"):
-            return Wait(kind="device", words=f"waits for the device {target}")
-        return Wait(kind="kernel", words=f"waits in {call} on {target or f'file {file}'}")
+            return Wait(kind="device", target=WaitTarget.DEVICE, name=target)
+        return Wait(kind="kernel", target=WaitTarget.FILE, name=target or f"file {file}", function=call)
 
     def _on_kernel_object(self, pid: int, file: int, target: str) -> Wait:
         if "eventfd" in target:
-            return Wait(kind="lock", words="waits for another of its threads", wakers=frozenset({pid}))
+            return Wait(kind="lock", target=WaitTarget.OWN_THREAD, wakers=frozenset({pid}))
         if "pidfd" in target:
             wakers = process_of_pidfd(pid, file) & frozenset(self._pids)
-            return Wait(kind="tree" if wakers else "input", words="waits for a process to end", wakers=wakers)
+            return Wait(kind="tree" if wakers else "input", target=WaitTarget.PROCESS_END, wakers=wakers)
         if "eventpoll" in target:
             return self._on_files(pid, watched_files(pid, file), has_end=False)
         if "timerfd" in target:
-            return Wait(kind="timed", words="waits for a timer")
-        return Wait(kind="input", words=f"waits for {target.removeprefix('anon_inode:')}")
+            return Wait(kind="timed", target=WaitTarget.TIMER)
+        return Wait(kind="input", target=WaitTarget.KERNEL_OBJECT, name=target.removeprefix("anon_inode:"))
 
     def _on_pipe(self, pid: int, target: str, wants_writer: bool) -> Wait:
         ends = self._holders(target)
         others = frozenset(holder for holder, writes in ends if writes == wants_writer and holder != pid)
         if others:
-            return Wait(kind="tree", words=f"waits for {_named(others)}", wakers=others)
+            return Wait(kind="tree", target=WaitTarget.PROCESSES, wakers=others)
         if any(writes == wants_writer for _, writes in ends):
-            return Wait(kind="lock", words="waits for another of its threads", wakers=frozenset({pid}))
-        return Wait(kind="input", words=f"waits for a pipe from outside ({target})")
+            return Wait(kind="lock", target=WaitTarget.OWN_THREAD, wakers=frozenset({pid}))
+        return Wait(kind="input", target=WaitTarget.PIPE, name=target)
 
     def _on_socket(self, pid: int, inode: int, target: str, call: str) -> Wait:
         if self._sockets is None:
             self._sockets = read_sockets()
         found = self._sockets.get(inode)
         if found is None:
-            return Wait(kind="input", words=f"waits for a socket ({target})")
+            return Wait(kind="input", target=WaitTarget.SOCKET, name=target)
         if found.state == LISTENING:
-            return Wait(kind="listen", words=f"waits for a connection at {found.local or target}")
+            return Wait(kind="listen", target=WaitTarget.LISTENING, name=found.local or target)
         peer = self._peer_of(found)
         others = frozenset(holder for holder, _ in self._holders(f"socket:[{peer}]")) if peer else frozenset()
         if others - {pid}:
-            return Wait(kind="tree", words=f"waits for {_named(others - {pid})}", wakers=others - {pid})
+            return Wait(kind="tree", target=WaitTarget.PROCESSES, wakers=others - {pid})
         if others:
-            return Wait(kind="lock", words="waits for another of its threads", wakers=others)
+            return Wait(kind="lock", target=WaitTarget.OWN_THREAD, wakers=others)
         if not found.remote:
-            return Wait(kind="input", words=f"waits for a local socket {found.local}".rstrip())
-        doing = "connects to" if found.state == CONNECTING or call == "connect" else "waits for"
-        return Wait(kind="net", words=f"{doing} {found.remote}", silent_seconds=found.silent_seconds)
+            return Wait(kind="input", target=WaitTarget.LOCAL_SOCKET, name=found.local)
+        is_connecting = found.state == CONNECTING or call == "connect"
+        doing = WaitTarget.CONNECTING if is_connecting else WaitTarget.ADDRESS
+        return Wait(kind="net", target=doing, name=found.remote, silent_seconds=found.silent_seconds)
 
     def _peer_of(self, found: Socket) -> int:
         if found.peer_inode or not found.remote:
@@ -217,7 +220,7 @@ class _Looker:
 
 
 def _is_frozen(thread: ThreadSample) -> bool:
-    """True for what the kernel holds where it stands; calls that wait politely are never in state D otherwise."""
+    """True for a thread that the kernel has frozen; calls that wait politely are never in state D otherwise."""
     if thread.wchan in _FROZEN:
         return True
     return thread.state == "D" and thread.syscall is not None and call_name(thread.syscall[0]) in _POLITE
@@ -225,11 +228,6 @@ def _is_frozen(thread: ThreadSample) -> bool:
 
 def _is_at_pipe(thread: ThreadSample) -> bool:
     return "pipe" in thread.wchan or thread.wchan in ("wait_for_partner", "fifo_open")
-
-
-def _named(pids: frozenset[int]) -> str:
-    numbers = sorted(pids)
-    return f"process {numbers[0]}" if len(numbers) == 1 else f"processes {', '.join(map(str, numbers[:6]))}"
 
 
 def _signed(number: int) -> int:

@@ -6,11 +6,11 @@ import re
 import pytest
 
 from holdfast.cli import COMMANDS
-from holdfast.core.evidence import Diagnosis, Text
+from holdfast.core.evidence import Diagnosis
 from holdfast.core.plan import Plan
 from holdfast.hazards import Case, all_hazards
+from holdfast.hazards.diagnose import diagnose
 from holdfast.logs.log_text import read_evidence
-from holdfast.supervisor.diagnose import diagnose
 
 PLAN_SETTINGS = {field.name for field in dataclasses.fields(Plan)} - {"environment"}
 
@@ -18,8 +18,7 @@ PLAN_SETTINGS = {field.name for field in dataclasses.fields(Plan)} - {"environme
 def diagnosis_of(case: str | Case) -> Diagnosis:
     if isinstance(case, str):
         return diagnose(read_evidence(case))
-    samples = Text("sample", ((0, line) for line in case.samples))
-    return diagnose(dataclasses.replace(read_evidence(case.log, case.exit), samples=samples))
+    return diagnose(dataclasses.replace(read_evidence(case.log, case.exit), observations=case.observations))
 
 
 @pytest.mark.parametrize("hazard", all_hazards(), ids=lambda hazard: hazard.slug)

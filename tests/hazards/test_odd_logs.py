@@ -6,8 +6,8 @@ import re
 import pytest
 
 from holdfast.hazards import Case, all_hazards
+from holdfast.hazards.diagnose import diagnose
 from holdfast.logs.log_text import read_evidence
-from holdfast.supervisor.diagnose import diagnose
 
 SIZE = 100_000
 CASES = [

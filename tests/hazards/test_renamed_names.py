@@ -4,10 +4,10 @@ import pytest
 
 from holdfast.core.facts import MachineFacts
 from holdfast.core.plan import Plan
+from holdfast.hazards.diagnose import diagnose
 from holdfast.hazards.renamed import RENAMED, find_renamed
 from holdfast.hazards.version_api_rename import invited_by
 from holdfast.logs.log_text import read_evidence
-from holdfast.supervisor.diagnose import diagnose
 
 
 @pytest.mark.parametrize(

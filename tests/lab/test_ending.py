@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.errors import RequestError
+from holdfast.core.event_log import EventLog
+from holdfast.core.events import CheckpointSaved, Event, Ticked, TrainingFinished
+from holdfast.core.runfolder import EVENTS
 from holdfast.supervisor.attempt import StopRequest, run_attempt
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.child import Child, Launch, start_child
@@ -150,8 +153,8 @@ def test_a_later_supervisor_ends_what_the_folder_names(tmp_path):
 def test_stop_at_child_exit_leaves_nothing_running(tmp_path):
     stop = StopRequest()
 
-    def ask_late(event: str, details: object) -> None:
-        if event == "turn":
+    def ask_late(event: Event) -> None:
+        if isinstance(event, Ticked):
             time.sleep(0.5)  # the child has ended by then
             stop.ask()
 
@@ -161,11 +164,13 @@ def test_stop_at_child_exit_leaves_nothing_running(tmp_path):
     assert not find_members(tmp_path, None)
 
 
-@pytest.mark.parametrize(("said", "outcome"), [("finished", "finished"), ("saved", "died")])
-def test_a_process_that_dies_when_all_is_done_has_finished(tmp_path, said, outcome):
-    words = f'echo \'{{"event": "{said}", "time": 1}}\' >> events.jsonl; kill -ABRT $$'
-    launch = Launch(("sh", "-c", words), tmp_path, dict(os.environ), tmp_path)
-    found, _ = run_attempt(launch, Budgets(), lambda event, details: None, StopRequest())
+@pytest.mark.parametrize(
+    ("event", "outcome"), [(TrainingFinished(steps=3, kept_step=3), "finished"), (CheckpointSaved(step=3), "died")]
+)
+def test_a_process_that_dies_when_all_is_done_has_finished(tmp_path, event, outcome):
+    EventLog(tmp_path / EVENTS).write(event)
+    launch = Launch(("sh", "-c", "kill -ABRT $$"), tmp_path, dict(os.environ), tmp_path)
+    found, _ = run_attempt(launch, Budgets(), lambda event: None, StopRequest())
     assert found.outcome == outcome
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from holdfast.core.evidence import Diagnosis
 from holdfast.core.heartbeat import read_beat
+from holdfast.core.observations import KilledExternally, OomKillerOff, Verdict, WaitTarget
 from holdfast.core.records import Outcome
 from holdfast.core.runfolder import BEAT, OUTPUT
 from holdfast.runs.command import PRELOAD
@@ -54,7 +55,7 @@ def attempt(
     (folder / "settings.json").write_text("{}")
     if on_pid:
         threading.Thread(target=lambda: on_pid(_working_pid(folder)), daemon=True).start()
-    outcome, diagnosis = run_attempt(launch, budgets or Budgets(), lambda name, details: None, StopRequest())
+    outcome, diagnosis = run_attempt(launch, budgets or Budgets(), lambda event: None, StopRequest())
     left = [member for member in find_members(folder, read_root(folder)) if not member.is_gone]
     assert not left
     return outcome, diagnosis
@@ -68,45 +69,57 @@ def _working_pid(folder: Path) -> int:
 
 @linux_only
 @pytest.mark.parametrize(
-    ("script", "slug", "proof"),
+    ("script", "slug", "is_proof"),
     [
-        ("fork_after_openmp.py", "openmp-fork", r"called by libgomp.so.1, forked without exec"),
-        ("worker_mutex.py", "dataloader-deadlock", "a thread of its parent pid"),
-        pytest.param("worker_tokenizer.py", "tokenizers-fork", "rayon_core::latch", marks=pytest.mark.full),
-        pytest.param("loader_lock.py", "dataloader-deadlock", "pt_data_worker", marks=pytest.mark.full),
-        ("own_mutex.py", "thread-deadlock", "waits for a mutex it holds itself"),
-        pytest.param("abba_deadlock.py", "script-deadlock", "the program's own at", marks=pytest.mark.full),
-        ("stopped.py", "process-stopped", "is stopped (SIGSTOP)"),
+        ("fork_after_openmp.py", "openmp-fork", lambda seen: seen.caller.startswith("libgomp") and seen.forked_from),
+        ("worker_mutex.py", "dataloader-deadlock", lambda seen: seen.parent_pid and seen.how == "orphaned_by_fork"),
         pytest.param(
-            "crash_loop.py", "dataloader-spawn-guard", "start a new process before the", marks=pytest.mark.full
+            *("worker_tokenizer.py", "tokenizers-fork", lambda seen: "rayon_core::latch" in seen.text),
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            *("loader_lock.py", "dataloader-deadlock", lambda seen: seen.main.stuck.command == "pt_data_worker"),
+            marks=pytest.mark.full,
+        ),
+        ("own_mutex.py", "thread-deadlock", lambda seen: seen.how == "own"),
+        pytest.param(
+            "abba_deadlock.py", "script-deadlock", lambda seen: seen.how == "waits_for_own_lock", marks=pytest.mark.full
+        ),
+        ("stopped.py", "process-stopped", lambda seen: seen.verdict is Verdict.STOPPED),
+        pytest.param(
+            *("crash_loop.py", "dataloader-spawn-guard", lambda seen: "start a new process before the" in seen.text),
+            marks=pytest.mark.full,
         ),
     ],
 )
-def test_a_hang_is_named_with_its_proof(tmp_path, script, slug, proof):
+def test_a_hang_is_named_with_its_proof(tmp_path, script, slug, is_proof):
     if slug == "tokenizers-fork" and not find_spy():
         pytest.skip("py-spy is not installed, and only it names rayon")
     outcome, diagnosis = attempt(tmp_path / "01", script)
     assert outcome.outcome == "hung"
     assert (diagnosis.slug, diagnosis.confidence) == (slug, "proven")
-    assert proof in outcome.sentence
-    assert outcome.sentence.startswith("hung in phase")
+    assert is_proof(diagnosis.because[0])
+    assert outcome.cause.exit.is_hang
+    assert outcome.cause.phase
 
 
 @linux_only
 @pytest.mark.parametrize(
-    ("script", "slug", "proof"),
+    ("script", "slug", "target"),
     [
-        pytest.param("busy_loop.py", "busy-livelock", "no progress for", marks=pytest.mark.full),
-        ("open_fifo.py", "input-blocked", "FIFO"),
+        pytest.param("busy_loop.py", "busy-livelock", None, marks=pytest.mark.full),
+        ("open_fifo.py", "input-blocked", WaitTarget.OPEN_FIFO),
     ],
 )
-def test_given_up_wait_is_named(tmp_path, script, slug, proof):
+def test_given_up_wait_is_named(tmp_path, script, slug, target):
     fifo = tmp_path / "feed"
     os.mkfifo(fifo)
     outcome, diagnosis = attempt(tmp_path / "01", script, fifo, budgets=Budgets(6))
     assert outcome.outcome == "hung"
     assert (diagnosis.slug, diagnosis.confidence) == (slug, "proven")
-    assert proof in outcome.sentence
+    assert outcome.cause.given_up.reason == "step_timeout"
+    main = outcome.cause.verdict.main
+    assert (main.last_wait.target if main else None) is target
 
 
 @linux_only
@@ -117,14 +130,15 @@ def test_a_server_that_never_answers_is_named_with_its_address(tmp_path, script)
         endpoint = f"http://127.0.0.1:{port}"
         outcome, diagnosis = attempt(tmp_path / "01", script, port, budgets=Budgets(8), HF_ENDPOINT=endpoint)
     assert diagnosis.slug == ("hub-offline" if script == "ask_hub.py" else "network-stalled")
-    assert f"127.0.0.1:{port}" in outcome.sentence
+    assert outcome.cause.verdict.main.last_wait.name == f"127.0.0.1:{port}"
 
 
 @linux_only
 def test_a_worker_that_crashes_is_named_with_its_signal(tmp_path):
-    outcome, diagnosis = attempt(tmp_path / "01", "worker_segfault.py")
+    _, diagnosis = attempt(tmp_path / "01", "worker_segfault.py")
     assert (diagnosis.slug, diagnosis.confidence) == ("dataloader-worker-killed", "proven")
-    assert "(pt_data_worker) ended by signal SIGSEGV (pidfd)" in outcome.sentence
+    assert diagnosis.because[0].is_loader_worker
+    assert diagnosis.because[0].status.signal == "SIGSEGV"
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -133,7 +147,7 @@ def test_a_kill_from_outside_is_not_taken_for_memory(tmp_path, number):
     assert outcome.exit_code == -number
     if sys.platform == "linux":
         assert diagnosis.slug == "process-killed"
-        assert number.name in outcome.sentence
+        assert diagnosis.because[0] == KilledExternally(signal=number.name)
 
 
 def test_a_question_fails_at_once_and_is_named(tmp_path):
@@ -172,8 +186,9 @@ def test_a_kernel_kill_for_memory_is_proven_by_its_counter(tmp_path, small_group
     outcome, diagnosis = attempt(tmp_path / "01", "sh", "-c", enter)
     assert outcome.exit_code == -signal.SIGKILL
     assert (diagnosis.slug, diagnosis.confidence) == ("host-oom", "proven")
-    assert outcome.sentence.startswith("killed by the kernel for memory: cgroup limit 250.0 MB, 1 OOM kill counted")
-    assert "resident" in outcome.sentence
+    assert abs(outcome.cause.memory_kill.limit_bytes - 250_000_000) < 4096  # the kernel rounds to pages
+    assert outcome.cause.memory_kill.kills == 1
+    assert outcome.cause.resident_bytes
 
 
 @pytest.mark.full
@@ -182,7 +197,8 @@ def test_oom_killed_worker_differs_from_crashed_worker(tmp_path, small_group):
     enter = f"echo $$ > {small_group}/cgroup.procs; exec {sys.executable} {FAULTS}/worker_leak.py"
     outcome, diagnosis = attempt(tmp_path / "01", "sh", "-c", enter)
     assert (diagnosis.slug, diagnosis.confidence) == ("host-oom", "proven")
-    assert "limit 600.0 MB, 1 OOM kill counted" in outcome.sentence
+    assert abs(outcome.cause.memory_kill.limit_bytes - 600_000_000) < 4096
+    assert outcome.cause.memory_kill.kills == 1
 
 
 @pytest.mark.full
@@ -194,7 +210,7 @@ def test_oom_with_disabled_killer_is_a_memory_hang(tmp_path, small_group):
     enter = f"echo $$ > {small_group}/cgroup.procs; exec {sys.executable} {FAULTS}/memory_leak.py"
     outcome, diagnosis = attempt(tmp_path / "01", "sh", "-c", enter, budgets=Budgets(6))
     assert (outcome.outcome, diagnosis.slug, diagnosis.confidence) == ("hung", "host-oom", "proven")
-    assert "its OOM killer is switched off" in outcome.sentence
+    assert isinstance(outcome.cause.proof, OomKillerOff)
 
 
 @pytest.mark.full
@@ -214,7 +230,8 @@ def test_first_lost_rank_is_named_not_its_victim(tmp_path, how, slug):
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port)
     outcome, diagnosis = attempt(tmp_path / "01", *torchrun, FAULTS / "rank_leaves.py", how)
     assert diagnosis.slug == slug
-    assert "rank 1" in outcome.sentence
+    first = [one.rank for one in outcome.cause.ranks] or [getattr(diagnosis.because[0], "rank", None)]
+    assert first[0] == 1
 
 
 @pytest.fixture
@@ -239,7 +256,7 @@ def dead_disk(tmp_path):
 def test_unresponsive_disk_is_named_by_the_kernel_wait(tmp_path, dead_disk):
     outcome, diagnosis = attempt(tmp_path / "01", "save_to_disk.py", dead_disk, budgets=ImpatientWithDisks())
     assert (outcome.outcome, diagnosis.slug, diagnosis.confidence) == ("hung", "disk-stalled", "proven")
-    assert "fuse" in outcome.sentence
+    assert "fuse" in outcome.cause.verdict.main.wait.name
 
 
 @pytest.fixture
@@ -257,9 +274,10 @@ def small_disk(tmp_path):
 
 
 def test_full_disk_is_named_by_its_free_space(tmp_path, small_disk):
-    outcome, diagnosis = attempt(tmp_path / "01", "save_to_disk.py", small_disk)
+    _, diagnosis = attempt(tmp_path / "01", "save_to_disk.py", small_disk)
     assert (diagnosis.slug, diagnosis.confidence) == ("disk-full", "proven")
-    assert f"free space on {small_disk}: 0 bytes of 10.5 MB" in outcome.sentence
+    space = diagnosis.because[0]
+    assert (space.folder, space.free_bytes) == (str(small_disk), 0)
 
 
 def test_full_run_disk_is_still_diagnosed(tmp_path, small_disk):
@@ -303,6 +321,5 @@ time.sleep(300)
 def test_unknown_cause_lists_ruled_out_causes(tmp_path):
     outcome, diagnosis = attempt(tmp_path / "01", sys.executable, "-c", "import sys; sys.exit(7)")
     assert diagnosis.slug == "unknown"
-    assert "the cause is unknown" in outcome.sentence
-    assert "a full disk" in outcome.sentence
+    assert "full_disk" in outcome.cause.ruled_out
     assert (tmp_path / "01" / OUTPUT).read_text() == ""

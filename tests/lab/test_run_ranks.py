@@ -16,7 +16,7 @@ from holdfast.planning.ladders import engine_ladder
 from holdfast.runs.engine_child import EngineChildren
 from holdfast.runs.supervise import RunSpec, supervise
 from holdfast.supervisor.child import Launch
-from holdfast.supervisor.ends import read_ranks
+from holdfast.supervisor.child_exits import read_ranks
 from tests.lab.supervised import weights
 from tests.tiny import tiny_bert, tiny_prepared
 

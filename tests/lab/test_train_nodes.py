@@ -13,7 +13,7 @@ from holdfast.core.artifacts import read_artifact
 from holdfast.core.runfolder import EVENTS, NODES, NOTICE, OUTCOME, SETTINGS, attempt_folder, part_folder
 from holdfast.models.store import keep
 from holdfast.runs.lease import newest_lease
-from holdfast.supervisor.ends import read_ranks
+from holdfast.supervisor.child_exits import read_ranks
 from tests.lab.trained import Process, finish, has_event, make_world, start, steps_done, train, wait_until, weights
 
 pytestmark = [pytest.mark.lab, pytest.mark.full]

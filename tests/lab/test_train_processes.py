@@ -15,7 +15,7 @@ from holdfast.core.old_events import read_events
 from holdfast.core.records import Proof, ResumeCheck, read_record
 from holdfast.core.runfolder import CHILD, EVENTS, attempt_folder, attempt_folders
 from holdfast.runs.forecast import cores_used
-from holdfast.supervisor.ends import read_ranks
+from holdfast.supervisor.child_exits import read_ranks
 from tests.lab.trained import Process, finish, make_world, start, steps_done, train, wait_until, weights
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

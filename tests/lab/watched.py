@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import holdfast
+from holdfast.core.observations import Verdict
+from holdfast.runs.cause_wording import verdict_text
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.child import Child, Launch, start_child
 from holdfast.supervisor.ending import end_tree
-from holdfast.supervisor.verdict import Verdict
-from holdfast.supervisor.watch import Look, Watch
+from holdfast.supervisor.watch import AttemptSample, Watch
 
 FAULTS = Path(__file__).parent / "faults"
 
@@ -24,20 +25,21 @@ class Watched:
     attempt: Path
     child: Child
     watch: Watch
-    looks: list[Look] = field(default_factory=list)
-    next_look: float = 0.0
+    samples: list[AttemptSample] = field(default_factory=list)
+    next_sample: float = 0.0
 
     @property
-    def last(self) -> Look:
-        return self.looks[-1]
+    def last(self) -> AttemptSample:
+        return self.samples[-1]
 
     @property
     def verdicts(self) -> set[Verdict]:
-        return {look.judged.verdict for look in self.looks}
+        return {sample.verdict.verdict for sample in self.samples}
 
     @property
-    def words(self) -> str:
-        return "\n".join(sorted({look.judged.words for look in self.looks}))
+    def text(self) -> str:
+        """What it was seen doing, for the message of a test that fails."""
+        return "\n".join([*sorted({verdict_text(sample.verdict) for sample in self.samples}), str(self.last)])
 
     @property
     def log(self) -> str:
@@ -64,7 +66,7 @@ def watch_all(scripts: list[Watched], seconds: float) -> dict[str, Watched]:
         while waiting and time.monotonic() < end:
             for script in list(waiting):
                 _turn(script)
-                if script.looks and (script.last.is_hung or script.child.poll() is not None):
+                if script.samples and (script.last.is_hung or script.child.poll() is not None):
                     waiting.remove(script)
             time.sleep(0.05)
     finally:
@@ -75,6 +77,6 @@ def watch_all(scripts: list[Watched], seconds: float) -> dict[str, Watched]:
 
 
 def _turn(script: Watched) -> None:
-    if time.monotonic() >= script.next_look and script.child.poll() is None:
-        script.looks.append(script.watch.look())
-        script.next_look = time.monotonic() + script.watch.next_look_seconds
+    if time.monotonic() >= script.next_sample and script.child.poll() is None:
+        script.samples.append(script.watch.sample())
+        script.next_sample = time.monotonic() + script.watch.next_sample_seconds

@@ -5,8 +5,8 @@ import pytest
 from holdfast.core.facts import DeviceTrial, MachineFacts, Variable
 from holdfast.core.plan import Plan
 from holdfast.hazards import Invited, find_hazard
+from holdfast.hazards.diagnose import diagnose
 from holdfast.logs.log_text import read_evidence
-from holdfast.supervisor.diagnose import diagnose
 
 ON_A_MAC = {"os": "macos", "os_version": "15.6", "arch": "arm64", "chip": "Apple M4"}
 

@@ -5,8 +5,8 @@ import pytest
 from holdfast.core.facts import Gpu, GpuProcess, MachineFacts, TorchBuild
 from holdfast.core.plan import Plan
 from holdfast.hazards import find_hazard
+from holdfast.hazards.diagnose import diagnose
 from holdfast.logs.log_text import read_evidence
-from holdfast.supervisor.diagnose import diagnose
 
 GIB = 2**30
 H200 = Gpu(name="NVIDIA H200", kind="cuda", memory_bytes=141 * GIB, free_bytes=140 * GIB, capability="9.0")

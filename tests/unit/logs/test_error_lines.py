@@ -204,7 +204,7 @@ class TestErrors:
             "Epoch 1: test error 0.12, 0 errors, 3 killed zombies in the game\nTraining finished. signal-to-noise 11\n"
         )
         assert not evidence.errors
-        assert not evidence.exit
+        assert not evidence.exits
         assert not evidence.frames
 
 

@@ -2,43 +2,45 @@
 
 import pytest
 
-from holdfast.logs.log_text import exit_words, read_evidence
+from holdfast.core.observations import ExitStatus
+from holdfast.logs.exits import parse_exit_status
+from holdfast.logs.log_text import read_evidence
 
 
 class TestEnd:
     @pytest.mark.parametrize(
-        ("status", "words"),
+        ("text", "status"),
         [
-            ("0", "code 0"),
-            ("1", "code 1"),
-            ("3", "code 3"),
-            ("-1", "code -1"),
-            ("255", "code 255"),
-            ("-9", "signal SIGKILL"),
-            ("137", "signal SIGKILL"),
-            ("139", "signal SIGSEGV"),
-            ("134", "signal SIGABRT"),
-            ("-10", "signal SIGBUS"),
-            ("247", "signal SIGKILL"),
-            ("-6 (SIGABRT)", "signal SIGABRT"),
-            ("sigsegv", "signal SIGSEGV"),
-            ("signal 11", "signal SIGSEGV"),
-            ("exit code 137", "signal SIGKILL"),
-            ("0xC0000005", "signal SIGSEGV"),
-            ("3221225477", "signal SIGSEGV"),
-            ("-1073741819", "signal SIGSEGV"),
-            ("0xC0000409", "signal SIGABRT"),
-            ("3221225501", "signal SIGILL"),
-            ("OOMKilled", "signal SIGKILL"),
-            ("Abort trap: 6", "signal SIGABRT"),
-            ("hang", "hang"),
-            ("timeout", "hang"),
-            ("", ""),
-            ("no idea", ""),
+            ("0", ExitStatus(code=0)),
+            ("1", ExitStatus(code=1)),
+            ("3", ExitStatus(code=3)),
+            ("-1", ExitStatus(code=-1)),
+            ("255", ExitStatus(code=255)),
+            ("-9", ExitStatus(signal="SIGKILL")),
+            ("137", ExitStatus(signal="SIGKILL")),
+            ("139", ExitStatus(signal="SIGSEGV")),
+            ("134", ExitStatus(signal="SIGABRT")),
+            ("-10", ExitStatus(signal="SIGBUS")),
+            ("247", ExitStatus(signal="SIGKILL")),
+            ("-6 (SIGABRT)", ExitStatus(signal="SIGABRT")),
+            ("sigsegv", ExitStatus(signal="SIGSEGV")),
+            ("signal 11", ExitStatus(signal="SIGSEGV")),
+            ("exit code 137", ExitStatus(signal="SIGKILL")),
+            ("0xC0000005", ExitStatus(signal="SIGSEGV")),
+            ("3221225477", ExitStatus(signal="SIGSEGV")),
+            ("-1073741819", ExitStatus(signal="SIGSEGV")),
+            ("0xC0000409", ExitStatus(signal="SIGABRT")),
+            ("3221225501", ExitStatus(signal="SIGILL")),
+            ("OOMKilled", ExitStatus(signal="SIGKILL")),
+            ("Abort trap: 6", ExitStatus(signal="SIGABRT")),
+            ("hang", ExitStatus(is_hang=True)),
+            ("timeout", ExitStatus(is_hang=True)),
+            ("", None),
+            ("no idea", None),
         ],
     )
-    def test_exit_status_forms_have_one_description(self, status, words):
-        assert exit_words(status) == words
+    def test_every_form_of_an_exit_status_is_understood(self, text, status):
+        assert parse_exit_status(text) == status
 
     @pytest.mark.parametrize(
         ("line", "signal"),
@@ -80,7 +82,7 @@ class TestEnd:
         ],
     )
     def test_what_shells_and_launchers_say_of_a_signal(self, line, signal):
-        assert read_evidence("starting\n" + line).exit.joined == f"signal {signal}"
+        assert read_evidence("starting\n" + line).exits[0].signal == signal
 
     @pytest.mark.parametrize(
         "line",
@@ -97,13 +99,13 @@ class TestEnd:
         ],
     )
     def test_output_without_information_on_the_end(self, line):
-        assert not read_evidence("starting\n" + line).exit
+        assert not read_evidence("starting\n" + line).exits
 
     def test_what_the_caller_knows_comes_first(self):
-        assert read_evidence("zsh: killed  python x.py", "SIGSEGV").exit.joined == "signal SIGSEGV"
+        assert read_evidence("zsh: killed  python x.py", "SIGSEGV").exits[0].signal == "SIGSEGV"
         assert read_evidence("zsh: killed  python x.py", "0").ended_well
-        assert read_evidence("  exitcode  : -9 (pid: 178)", "1").exit.joined == "code 1\nsignal SIGKILL"
+        assert read_evidence("  exitcode  : -9 (pid: 178)", "1").has_signal("SIGKILL")
 
     def test_a_launchers_own_kills_are_left_out(self):
         text = "failed (exitcode: -9) local_rank: 0\nfailed (exitcode: -15) local_rank: 1"
-        assert read_evidence(text).exit.joined == "signal SIGKILL"
+        assert read_evidence(text).exits[0].signal == "SIGKILL"

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.evidence import Evidence
+from holdfast.core.observations import ExitStatus
 from holdfast.logs import log_file
 from holdfast.logs.log_file import read_log_file
 
@@ -123,7 +124,7 @@ class TestEncodings:
 
     def test_a_path_is_read_as_well_as_a_stream(self, tmp_path):
         (tmp_path / "run.log").write_bytes(TROUBLE)
-        assert read_log_file(tmp_path / "run.log", "1").exit.joined == "code 1"
+        assert read_log_file(tmp_path / "run.log", "1").exits == (ExitStatus(code=1),)
 
     @given(st.binary(max_size=400) | st.text(max_size=400).map(lambda text: text.encode("utf-8", "replace")))
     @settings(max_examples=150, deadline=None)

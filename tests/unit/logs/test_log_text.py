@@ -48,7 +48,7 @@ class TestLines:
         evidence = read_evidence(text + 'Traceback (most recent call last):          File "a.py", line 3, in')
         assert evidence.errors.joined == "ERROR:x:failed (exitcode: -9)"
         assert evidence.frames.joined == "<module> (a.py)"
-        assert evidence.exit.joined == "signal SIGKILL"
+        assert evidence.exits[0].signal == "SIGKILL"
 
     def test_docker_json_lines_are_opened(self):
         text = '{"log":"RuntimeError: boom\\n","stream":"stderr","time":"2026-01-01T00:00:00Z"}'

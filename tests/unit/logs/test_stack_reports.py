@@ -140,7 +140,7 @@ class TestPython:
             '  File "C:\\py\\lib\\site-packages\\torch\\autograd\\graph.py", line 825 in _engine_run_backward\n'
         )
         assert evidence.stacks[0].crashed
-        assert evidence.exit.joined == "signal SIGSEGV"
+        assert evidence.exits[0].signal == "SIGSEGV"
         assert evidence.errors.joined == "Windows fatal exception: access violation"
 
     def test_the_native_part_of_a_newer_faulthandler(self):
@@ -217,14 +217,14 @@ class TestTools:
             "kmp_flag_64<false, true>::wait(kmp_info*, int, void*)",
         ]
         assert (first.crashed, second.crashed) == (True, False)
-        assert evidence.exit.joined == "signal SIGSEGV"
+        assert evidence.exits[0].signal == "SIGSEGV"
 
     def test_lldb_stop_is_not_a_crash(self):
         evidence = read_evidence(
             "* thread #1, stop reason = signal SIGSTOP\n    frame #0: 0x0000000187b1 libsystem_kernel.dylib`__psynch_cvwait + 8"
         )
         assert not evidence.stacks[0].crashed
-        assert not evidence.exit
+        assert not evidence.exits
 
     def test_torch(self):
         (stack,) = stacks_of(
@@ -248,7 +248,7 @@ class TestTools:
         )
         assert functions(evidence.stacks[0])[-1] == "absl::Mutex::Block()"
         assert evidence.stacks[0].crashed
-        assert evidence.exit.joined == "signal SIGSEGV"
+        assert evidence.exits[0].signal == "SIGSEGV"
 
     def test_glibc(self):
         (stack,) = stacks_of(
@@ -299,7 +299,7 @@ class TestMacReports:
         assert (idle.crashed, crashed.crashed) == (False, True)
         assert [frame.image_base for frame in crashed.frames] == [0x143050000, 0x333520000]
         assert functions(crashed)[0].startswith("void __kmp_suspend_64")
-        assert evidence.exit.joined == "signal SIGSEGV"
+        assert evidence.exits[0].signal == "SIGSEGV"
         assert "crashed on child side of fork pre-exec" in evidence.errors.joined
         assert "macos 14.4" in evidence.versions.joined
 
@@ -310,7 +310,7 @@ class TestMacReports:
         assert [frame.image_base for frame in crashed.frames] == [0x1000, 0x9000]
         assert crashed.frames[0].address == 0x1000 + 26
         assert [frame.module for frame in crashed.frames] == ["libomp.dylib", "libiomp5.dylib"]
-        assert evidence.exit.joined == "signal SIGSEGV"
+        assert evidence.exits[0].signal == "SIGSEGV"
         assert "may have been in progress in another thread when fork() was called" in evidence.errors.joined
         assert crashed.frames[0].line > 10
 

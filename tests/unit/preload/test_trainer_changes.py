@@ -12,8 +12,8 @@ from holdfast_preload.trainer_saves import is_disk_full
 from holdfast_preload.wraps import around, given, in_phase
 
 from holdfast.core.old_events import read_events
+from holdfast.hazards.diagnose import diagnose
 from holdfast.logs.log_text import read_evidence
-from holdfast.supervisor.diagnose import diagnose
 
 
 def ask(attempt, **asked):

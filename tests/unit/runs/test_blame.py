@@ -4,15 +4,20 @@ from itertools import permutations
 
 import pytest
 
-from holdfast.core.evidence import Evidence, Text
+from holdfast.core.evidence import Cause, Evidence, Text
+from holdfast.core.observations import ExitStatus, Observation, ProcessExit, TreeVerdict, Verdict
 from holdfast.core.records import Outcome
 from holdfast.runs.blame import NodePart, find_culprit, told_by
 
 
-def part(how: str, *errors: str, sample: str = "", **outcome: object) -> NodePart:
+def part(how: str, *errors: str, seen: Observation | None = None, **outcome: object) -> NodePart:
     """One machine's part; its name is given when its place in the table is known."""
-    seen = Evidence(errors=Text("error", enumerate(errors, 1)), samples=Text("sample", [(1, sample)] if sample else []))
-    return NodePart(node="", outcome=Outcome(number=1, outcome=how, **outcome), evidence=seen)
+    evidence = Evidence(errors=Text("error", enumerate(errors, 1)), observations=(seen,) if seen else ())
+    return NodePart(node="", outcome=Outcome(number=1, outcome=how, **outcome), evidence=evidence)
+
+
+def rank_exit(signal: str) -> ProcessExit:
+    return ProcessExit(pid=32, name="python", rank=1, status=ExitStatus(signal=signal))
 
 
 LOST = NodePart(node="", silent_seconds=61.0)
@@ -22,13 +27,11 @@ NAMED = part("died", diagnosis="disk-full", confidence="likely", exit_code=1)
 PROVEN = part("died", diagnosis="cuda-oom", confidence="proven", exit_code=1)
 WAITED = part("died", "DistBackendError: Socket Timeout", diagnosis="nccl-timeout", confidence="proven", exit_code=1)
 KILLED = part("died", exit_code=-9)
-RANK_KILLED = part(
-    "died", *ECHO.evidence.errors.joined.split("\n"), sample="rank 1 ended by signal SIGKILL", exit_code=1
-)
-ASKED = part("died", *ECHO.evidence.errors.joined.split("\n"), sample="rank 1 ended by signal SIGTERM", exit_code=1)
+RANK_KILLED = part("died", *ECHO.evidence.errors.joined.split("\n"), seen=rank_exit("SIGKILL"), exit_code=1)
+ASKED = part("died", *ECHO.evidence.errors.joined.split("\n"), seen=rank_exit("SIGTERM"), exit_code=1)
 ALONG = part("died", "ChildFailedError: holdfast.engine FAILED", "exitcode  : 143", exit_code=143)
-STOPPED = part("hung", sample="verdict stopped: by SIGSTOP")
-SLEEPING = part("hung", sample="verdict sleeping: in recv")
+STOPPED = part("hung", seen=TreeVerdict(verdict=Verdict.STOPPED))
+SLEEPING = part("hung", seen=TreeVerdict(verdict=Verdict.SLEEPING))
 UNKNOWN = part("hung")
 
 
@@ -79,5 +82,9 @@ def test_rank_is_named_with_its_machine():
     outcome, _ = told_by(named(LOST, "node-2"), 3)
     assert outcome.sentence.startswith("on node-2: nothing was heard of its supervisor for 61 s")
     assert (outcome.number, outcome.outcome, outcome.is_external) == (3, "died", True)
-    ranked = part("hung", sentence="rank 1 (pid 77) is stopped")
-    assert told_by(named(ranked, "node-2"), 3)[0].sentence == "on node-2: rank 1 on node-2 (pid 77) is stopped"
+    outcome, _ = told_by(named(part("hung", cause=cause_of_a_hang()), "node-2"), 3)
+    assert outcome.cause.node == "node-2"
+
+
+def cause_of_a_hang() -> Cause:
+    return Cause(slug="process-stopped", confidence="proven", title="a process was stopped")

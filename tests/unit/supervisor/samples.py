@@ -3,7 +3,10 @@
 import json
 from pathlib import Path
 
-from holdfast.supervisor.processes import ProcessSample, ThreadSample, TreeSample, Wait
+import msgspec
+
+from holdfast.core.observations import Wait, WaitTarget
+from holdfast.supervisor.processes import ProcessSample, ThreadSample, TreeSample
 
 WINDOWS = Path(__file__).parent / "windows"
 RECORDED = sorted(file.stem for file in WINDOWS.glob("*.json"))
@@ -34,7 +37,7 @@ def window(*processes: ProcessSample, seconds: float = 4.0, **waits: Wait) -> tu
 
 
 def lock(pid: int) -> Wait:
-    return Wait(kind="lock", words="waits for a lock", wakers=frozenset({pid}))
+    return Wait(kind="lock", target=WaitTarget.LOCK, wakers=frozenset({pid}))
 
 
 def _tree(told: dict) -> TreeSample:
@@ -42,7 +45,7 @@ def _tree(told: dict) -> TreeSample:
         ProcessSample(**{**one, "threads": tuple(ThreadSample(**_with_call(item)) for item in one["threads"])})
         for one in told["processes"]
     )
-    waits = {int(tid): Wait(**{**wait, "wakers": frozenset(wait["wakers"])}) for tid, wait in told["waits"].items()}
+    waits = {int(tid): msgspec.convert(wait, Wait) for tid, wait in told["waits"].items()}
     return TreeSample(at_seconds=told["at_seconds"], processes=processes, waits=waits)
 
 

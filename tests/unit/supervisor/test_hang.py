@@ -2,20 +2,17 @@
 
 import pytest
 
+from holdfast.core.observations import RankVerdict, TreeVerdict, Verdict, Wait, WaitTarget
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.clocks import Clocks, slept_seconds
-from holdfast.supervisor.hang import Ruling, Silence, rule
-from holdfast.supervisor.motion import thread_signature, working_thread
-from holdfast.supervisor.processes import TreeSample
-from holdfast.supervisor.silence import SilenceClock
-from holdfast.supervisor.verdict import Judged, Verdict
-from tests.unit.supervisor.samples import process, thread
+from holdfast.supervisor.hang import Ruling, Silence, SilenceClock, StackReport, rule
 
 DAY = 86_400.0
 
 
 def ruled(verdict: Verdict, seconds: float, phase: str = "step", budgets: Budgets | None = None, **fields) -> Ruling:
-    judged = Judged(verdict=verdict, words="waits for something", **fields.pop("judged", {}))
+    wait = fields.pop("wait", None)
+    main = RankVerdict(pid=12, verdict=verdict, wait=wait) if wait else None
     times = {
         "silent_seconds": seconds,
         "passed_seconds": seconds,
@@ -23,7 +20,15 @@ def ruled(verdict: Verdict, seconds: float, phase: str = "step", budgets: Budget
         "verdict_seconds": seconds,
         **fields,
     }
-    return rule(Silence(phase=phase, judged=judged, **times), budgets or Budgets())
+    return rule(Silence(phase=phase, verdict=TreeVerdict(verdict=verdict, main=main), **times), budgets or Budgets())
+
+
+OWN_SLEEP = Wait(kind="sleep", target=WaitTarget.SLEEP)
+STILL, MOVES, UNSEEN = StackReport(False), StackReport(True), StackReport(is_unseen=True)
+
+
+def server(silent_seconds: float) -> Wait:
+    return Wait(kind="net", target=WaitTarget.ADDRESS, name="10.0.0.1:443", silent_seconds=silent_seconds)
 
 
 @pytest.mark.parametrize("verdict", [Verdict.DEADLOCK, Verdict.STOPPED])
@@ -37,9 +42,9 @@ def test_a_debugger_is_never_a_hang():
 
 
 def test_starved_work_hangs_only_with_an_unchanged_stack():
-    assert not ruled(Verdict.STARVED, 29.0, stacks_move=False).is_hung
+    assert not ruled(Verdict.STARVED, 29.0, stacks=STILL).is_hung
     assert not ruled(Verdict.STARVED, DAY).is_hung
-    assert ruled(Verdict.STARVED, 31.0, stacks_move=False).is_hung
+    assert ruled(Verdict.STARVED, 31.0, stacks=STILL).is_hung
 
 
 def test_busy_card_is_not_a_deadlock():
@@ -53,15 +58,16 @@ def test_wait_in_a_step_uses_the_step_budget(verdict):
 
 
 def test_a_main_thread_that_sleeps_by_itself_is_given_longer():
-    assert not ruled(Verdict.SLEEPING, 60.0, judged={"is_own_timer": True}).is_hung
-    assert ruled(Verdict.SLEEPING, 100.0, judged={"is_own_timer": True}).is_hung
+    assert not ruled(Verdict.SLEEPING, 60.0, wait=OWN_SLEEP).is_hung
+    assert ruled(Verdict.SLEEPING, 100.0, wait=OWN_SLEEP).is_hung
 
 
 def test_allowed_wait_has_a_known_deadline():
-    asleep = {"judged": {"is_own_timer": True}}
-    ruling = ruled(Verdict.SLEEPING, 180.0, "start", **asleep)
+    ruling = ruled(Verdict.SLEEPING, 180.0, "start", wait=OWN_SLEEP)
     assert (ruling.waited_seconds, ruling.limit_seconds) == (180.0, 1800.0)
-    assert ruled(Verdict.SLEEPING, 3.0, budgets=Budgets(step_timeout_seconds=15.0), **asleep).limit_seconds == 15.0
+    assert (
+        ruled(Verdict.SLEEPING, 3.0, wait=OWN_SLEEP, budgets=Budgets(step_timeout_seconds=15.0)).limit_seconds == 15.0
+    )
     assert ruled(Verdict.MOVING, 3.0).limit_seconds is None
 
 
@@ -71,8 +77,8 @@ def test_a_wait_outside_steps_counts_from_when_things_last_moved():
 
 
 def test_the_network_is_judged_by_its_last_byte():
-    assert not ruled(Verdict.WAIT_NET, 500.0, "load", judged={"silent_seconds": 2.0}).is_hung
-    assert ruled(Verdict.WAIT_NET, 500.0, "load", judged={"silent_seconds": 61.0}).is_hung
+    assert not ruled(Verdict.WAIT_NET, 500.0, "load", wait=server(2.0)).is_hung
+    assert ruled(Verdict.WAIT_NET, 500.0, "load", wait=server(61.0)).is_hung
     assert ruled(Verdict.WAIT_NET, 61.0, "load").is_hung  # the time of the last byte is not known
 
 
@@ -84,19 +90,24 @@ def test_a_disk_that_still_writes_is_waited_for():
 
 def test_busy_and_late_asks_for_stacks_first():
     assert ruled(Verdict.MOVING, 31.0) == Ruling(wants_stacks=True)
-    assert ruled(Verdict.MOVING, 31.0, stacks_move=False).is_hung
-    assert not ruled(Verdict.MOVING, 3600.0, stacks_move=True).is_hung
+    assert ruled(Verdict.MOVING, 31.0, stacks=STILL).is_hung
+    assert not ruled(Verdict.MOVING, 3600.0, stacks=MOVES).is_hung
 
 
-def test_late_step_without_stacks_gets_twice_the_time():
-    assert not ruled(Verdict.MOVING, 59.0).is_hung
-    assert ruled(Verdict.MOVING, 61.0).is_hung
+def test_a_late_step_whose_stacks_cannot_be_read_is_given_twice_the_time():
+    assert not ruled(Verdict.MOVING, 59.0, stacks=UNSEEN).is_hung
+    assert ruled(Verdict.MOVING, 61.0, stacks=UNSEEN).given_up.reason == "busy_stacks_unseen"
+
+
+def test_too_few_stacks_are_no_hang_however_crowded_the_machine_is():
+    assert ruled(Verdict.MOVING, 3600.0) == Ruling(wants_stacks=True)
+    assert ruled(Verdict.MOVING, 7300.0).given_up.reason == "busy_stacks_unseen"
 
 
 def test_command_without_phases_has_generous_limits():
     for phase in ("unknown", "start"):
-        assert not ruled(Verdict.MOVING, 10 * DAY, phase, stacks_move=False).is_hung
-    assert not ruled(Verdict.WAIT_NET, 3000.0, "unknown", judged={"silent_seconds": 3000.0}).is_hung
+        assert not ruled(Verdict.MOVING, 10 * DAY, phase, stacks=STILL).is_hung
+    assert not ruled(Verdict.WAIT_NET, 3000.0, "unknown", wait=server(3000.0)).is_hung
     assert not ruled(Verdict.SLEEPING, 3000.0, "unknown").is_hung
 
 
@@ -104,8 +115,8 @@ def test_the_users_own_limit_overrides_all_learning():
     slow = Budgets(step_timeout_seconds=300.0)
     for seconds in (10.0, 100.0):
         slow.note_step(seconds)
-    assert ruled(Verdict.MOVING, 301.0, budgets=slow, stacks_move=True).is_hung
-    assert not ruled(Verdict.MOVING, 299.0, budgets=slow, stacks_move=False).is_hung
+    assert ruled(Verdict.MOVING, 301.0, budgets=slow, stacks=MOVES).is_hung
+    assert not ruled(Verdict.MOVING, 299.0, budgets=slow, stacks=STILL).is_hung
     assert ruled(Verdict.SLEEPING, 301.0, budgets=slow).is_hung
     assert ruled(Verdict.MOVING, 301.0, "unknown", budgets=slow).is_hung
     assert not ruled(Verdict.MOVING, 301.0, "load", budgets=slow).is_hung  # no step is due yet
@@ -144,8 +155,8 @@ def test_learned_limits_are_kept_for_the_next_run():
     assert budgets.learnt() == {"load": 12.0, "step": 2.0}
 
 
-def moving(share: float = 1.0) -> Judged:
-    return Judged(verdict=Verdict.MOVING, words="works", given_share=share)
+def moving(share: float = 1.0) -> TreeVerdict:
+    return TreeVerdict(verdict=Verdict.MOVING, cpu_share=1.0, given_share=share)
 
 
 def test_a_sleeping_machine_is_seen_by_its_clocks():
@@ -163,8 +174,8 @@ def test_time_that_a_machine_slept_does_not_count():
 
 def test_time_of_a_delayed_supervisor_does_not_count():
     clock = SilenceClock(0.0)
-    clock.count(1.0, Judged(verdict=Verdict.SLEEPING, words="sleeps"))
-    clock.count(3601.0, Judged(verdict=Verdict.SLEEPING, words="sleeps"))
+    clock.count(1.0, TreeVerdict(verdict=Verdict.SLEEPING))
+    clock.count(3601.0, TreeVerdict(verdict=Verdict.SLEEPING))
     assert clock.counted_seconds == 6.0
     assert clock.still_seconds(3601.0) == 6.0
 
@@ -179,49 +190,15 @@ def test_work_with_half_a_processor_gets_twice_the_time():
 def test_a_debuggers_pause_begins_the_count_again():
     clock = SilenceClock(0.0)
     clock.count(4.0, moving())
-    clock.count(5.0, Judged(verdict=Verdict.DEBUGGED, words=""))
+    clock.count(5.0, TreeVerdict(verdict=Verdict.DEBUGGED))
     assert clock.counted_seconds == 0.0
 
 
-PY_SPY = """Process 12: python train.py
-Python v3.11.7 (/usr/bin/python3.11)
-
-Thread 12 (active+gil)
-    spin (train.py:10)
-    <module> (train.py:20)
-Thread 13 (idle)
-    wait (threading.py:320)
-"""
-FAULTHANDLER = """Thread 0x00007f2c (most recent call first):
-  File "/usr/lib/python3.11/threading.py", line 320 in wait
-
-Current thread 0x00007f2d (most recent call first):
-  File "train.py", line 10 in spin
-  File "train.py", line 20 in <module>
-"""
-
-
-def test_a_stack_is_known_by_its_functions():
-    assert thread_signature(PY_SPY, 12) == ("spin (train.py)", "<module> (train.py)")
-    assert thread_signature(PY_SPY, 13) == ("wait (threading.py)",)
-    assert thread_signature(PY_SPY, 14) == ()
-    assert thread_signature(FAULTHANDLER, 12) == ("spin (train.py)", "<module> (train.py)")
-    assert thread_signature("", 12) == ()
-
-
-def watched_thread(main_ns: int, other_ns: int, main_turns: int = 0) -> tuple[int, bool]:
-    first = TreeSample(at_seconds=0.0, processes=(process(12, thread(12), thread(13)),))
-    later = process(12, thread(12, run_ns=main_ns, turns=main_turns), thread(13, run_ns=other_ns, turns=9))
-    return working_thread(later, first, 4.0)
-
-
-def test_busy_monitor_does_not_hide_stuck_main_thread():
-    assert watched_thread(0, 200_000_000) == (12, True)
-
-
-def test_working_thread_is_sampled_while_main_waits():
-    assert watched_thread(1_000_000, 3_000_000_000, main_turns=3) == (13, False)
-
-
-def test_working_main_thread_is_sampled():
-    assert watched_thread(3_000_000_000, 3_900_000_000, main_turns=3) == (12, False)
+def test_time_before_progress_does_not_count():
+    waits, clock = TreeVerdict(verdict=Verdict.WAIT_INPUT), SilenceClock(100.0)
+    clock.count(103.0, waits)
+    clock.note_progress(105.0)
+    clock.count(105.0, waits)
+    assert clock.counted_seconds == 0
+    clock.count(107.0, waits)
+    assert clock.counted_seconds == clock.silent_seconds(107.0) == 2

@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from holdfast.supervisor.mac_reports import find_crash_report, find_jetsam_lines
+from holdfast.supervisor.mac_reports import find_crash_report, find_jetsam_kills
 
 
 def report(folder: Path, name: str, body: dict, stamp: float = 1000.0) -> None:
@@ -35,10 +35,11 @@ def test_memory_kill_is_reported_with_its_reason(tmp_path):
         ],
     }
     report(tmp_path, "JetsamEvent-2026-01-02-030405.ips", body)
-    lines = find_jetsam_lines({41, 42}, since=900.0, folders=(tmp_path,))
-    assert lines == ["jetsam ended pid 41 (python3.11): per-process-limit, resident 19.7 GB"]
+    (kill,) = find_jetsam_kills({41, 42}, since=900.0, folders=(tmp_path,))
+    assert (kill.pid, kill.name, kill.reason) == (41, "python3.11", "per-process-limit")
+    assert kill.resident_bytes == 1_200_000 * 16384
 
 
 def test_a_broken_report_is_passed_over(tmp_path):
     (tmp_path / "JetsamEvent-x.ips").write_text("not json")
-    assert find_jetsam_lines({41}, since=0.0, folders=(tmp_path,)) == []
+    assert find_jetsam_kills({41}, since=0.0, folders=(tmp_path,)) == []

@@ -5,19 +5,19 @@ import signal
 import pytest
 
 from holdfast.core.heartbeat import BeatWriter
+from holdfast.core.observations import ExitStatus, ProgramExit
 from holdfast.core.old_events import Events
 from holdfast.core.records import Outcome
 from holdfast.core.runfolder import BEAT, BEATS, EVENTS
 from holdfast.logs.log_text import read_evidence
 from holdfast.supervisor.outcome import (
-    closing_words,
+    exit_crash,
     ineffective_changes,
     last_error,
     newest_beat,
     tried_of,
-    was_ended_from_outside,
+    was_killed_externally,
 )
-from holdfast.supervisor.told import Told
 
 
 @pytest.mark.parametrize(
@@ -33,13 +33,13 @@ from holdfast.supervisor.told import Told
     ],
 )
 def test_who_ended_it(code, is_oom, outside):
-    assert was_ended_from_outside(code, is_oom) is outside
+    assert was_killed_externally(code, is_oom) is outside
 
 
 def test_uncounted_kill_is_external_only_if_kills_are_counted(monkeypatch):
     for platform, outside in (("linux", True), ("darwin", False)):
         monkeypatch.setattr("sys.platform", platform)
-        assert was_ended_from_outside(-signal.SIGKILL, False) is outside
+        assert was_killed_externally(-signal.SIGKILL, False) is outside
 
 
 def test_silence_before_detection_is_not_uptime():
@@ -84,28 +84,14 @@ def test_the_most_advanced_page_counts(tmp_path):
     assert newest_beat(tmp_path) == ("save", 9, 60)
 
 
-def test_child_events_are_passed_on_once(tmp_path):
-    told = Told(tmp_path / EVENTS)
-    assert told.new() == []
-    events = Events(tmp_path / EVENTS)
-    events.write("step", step=1)
-    events.write("resumed", step=30)
-    with (tmp_path / EVENTS).open("a") as file:
-        file.write('{"event": "resumed", "st')
-    assert [event["step"] for event in told.new()] == [30]
-    with (tmp_path / EVENTS).open("a") as file:
-        file.write('ep": 40}\n')
-    assert [event["step"] for event in told.new()] == [40]
-    assert told.new() == []
-
-
-def test_crash_after_last_line_counts_unless_stop_was_requested(tmp_path):
+def test_a_crash_after_the_last_line_counts_unless_the_program_was_asked_to_stop(tmp_path):
     events = Events(tmp_path / EVENTS)
     events.write("program ended", pid=7, is_clean=True)
-    crashed = closing_words(tmp_path, 7, -signal.SIGABRT)
-    assert crashed.endswith("SIGABRT after the program's last line, while its exit handlers ran")
+    crash = exit_crash(tmp_path, 7, -signal.SIGABRT)
+    assert (crash.slug, crash.exit) == ("exit-crash", ExitStatus(signal="SIGABRT"))
+    assert crash.proof == ProgramExit(crashed_after="exit_handler")
     events.write("exit handlers ended", pid=7)
-    assert closing_words(tmp_path, 7, -signal.SIGABRT).endswith("SIGABRT after the program's last line")
-    assert closing_words(tmp_path, 8, -signal.SIGABRT) == closing_words(tmp_path, 7, -signal.SIGKILL) == ""
+    assert exit_crash(tmp_path, 7, -signal.SIGABRT).proof == ProgramExit(crashed_after="process")
+    assert exit_crash(tmp_path, 8, -signal.SIGABRT) is exit_crash(tmp_path, 7, -signal.SIGKILL) is None
     events.write("stopped", step=3)
-    assert closing_words(tmp_path, 7, -signal.SIGABRT) == ""
+    assert exit_crash(tmp_path, 7, -signal.SIGABRT) is None

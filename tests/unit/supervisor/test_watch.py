@@ -7,15 +7,15 @@ import sys
 import pytest
 
 from holdfast.core.heartbeat import BeatWriter
+from holdfast.core.observations import ExitStatus, Verdict
 from holdfast.core.runfolder import BEAT, BEATS
-from holdfast.supervisor.beats import Beats
+from holdfast.supervisor import watch as watch_module
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.child_exits import ChildExit, ChildExits
 from holdfast.supervisor.clocks import Clocks
 from holdfast.supervisor.processes import TreeSample, sample_tree
 from holdfast.supervisor.sockets import LISTENING, read_sockets
-from holdfast.supervisor.verdict import Verdict
-from holdfast.supervisor.watch import Watch
+from holdfast.supervisor.watch import BeatPages, Watch
 from tests.unit.supervisor.samples import process
 
 only_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -39,15 +39,15 @@ def test_a_machine_that_slept_is_not_silent(tmp_path):
     clocks = FakeClocks()
     watch = Watch(tmp_path, os.getpid(), Budgets(step_floor_seconds=5.0), clocks)
     BeatWriter(tmp_path / BEAT).enter("step", 3, 10)
-    watch.look()
+    watch.sample()
     for _ in range(4):
         clocks.move(1.0)
-        look = watch.look()
-    assert look.silent_seconds == 4.0
+        sample = watch.sample()
+    assert sample.silent_seconds == 4.0
     clocks.move(1.0, asleep_seconds=8 * 3600.0)
-    look = watch.look()
-    assert look.silent_seconds == 0.0
-    assert not look.is_hung
+    sample = watch.sample()
+    assert sample.silent_seconds == 0.0
+    assert not sample.is_hung
     watch.close()
 
 
@@ -57,17 +57,17 @@ def test_heartbeat_progress_updates_the_budget(tmp_path):
     beat = BeatWriter(tmp_path / BEAT)
     for step in range(4):
         beat.enter("step", step, 10)
-        look = watch.look()
-        assert (look.phase, look.step, look.steps, look.silent_seconds) == ("step", step, 10, 0.0)
+        sample = watch.sample()
+        assert (sample.phase, sample.step, sample.steps, sample.silent_seconds) == ("step", step, 10, 0.0)
         clocks.move(12.0)
     assert watch.budgets.step_seconds == 72.0
     watch.close()
 
 
-def test_healthy_runs_are_sampled_less_often(tmp_path):
+def test_the_pace_of_samples_is_within_its_limits(tmp_path):
     watch = Watch(tmp_path, os.getpid(), Budgets(), FakeClocks())
-    watch.look()
-    assert 0.5 <= watch.next_look_seconds <= 5.0
+    watch.sample()
+    assert 0.5 <= watch.next_sample_seconds <= 5.0
     watch.close()
 
 
@@ -78,14 +78,14 @@ def test_processes_with_steps_are_training(tmp_path):
         BeatWriter(tmp_path / BEATS / str(pid)).enter("step", step, 100)
     BeatWriter(tmp_path / BEATS / "99").enter("step", 50, 100)  # gone
     tree = TreeSample(at_seconds=0.0, processes=(process(10), process(20), process(30), process(40)))
-    position = Beats(tmp_path, 10).read(tree)
-    assert position.fronts == (20, 30)
+    position = BeatPages(tmp_path, 10).read(tree)
+    assert position.training_pids == (20, 30)
     assert (position.phase, position.step, position.steps) == ("step", 8, 100)
 
 
 def test_after_the_last_step_no_further_one_is_due(tmp_path):
     BeatWriter(tmp_path / BEAT).enter("step", 10, 10)
-    position = Beats(tmp_path, 10).read(TreeSample(at_seconds=0.0, processes=(process(10),)))
+    position = BeatPages(tmp_path, 10).read(TreeSample(at_seconds=0.0, processes=(process(10),)))
     assert position.phase == "step"
     assert position.budget_phase == "end"
 
@@ -127,9 +127,10 @@ def test_sockets_are_known_by_their_ends():
         assert found.silent_seconds is None or found.silent_seconds < 60
 
 
-def test_end_is_described():
-    assert ChildExit(pid=1, name="python", at_seconds=0.0, signal=11).words == "killed by SIGSEGV"
-    assert ChildExit(pid=1, name="python", at_seconds=0.0, code=3).words == "exit code 3"
+def test_an_exit_has_a_status_when_somebody_saw_it():
+    assert ChildExit(pid=1, name="python", at_seconds=0.0, signal=11).status == ExitStatus(signal="SIGSEGV")
+    assert ChildExit(pid=1, name="python", at_seconds=0.0, code=3).status == ExitStatus(code=3)
+    assert ChildExit(pid=1, name="python", at_seconds=0.0).status is None
     assert not ChildExit(pid=1, name="python", at_seconds=0.0, code=0).is_failure
     assert not ChildExit(pid=1, name="python", at_seconds=0.0).is_failure
 
@@ -145,10 +146,29 @@ def test_no_process_has_ended_while_all_live():
 def test_quiet_sample_of_this_process_is_not_a_hang(tmp_path):
     clocks = FakeClocks()
     watch = Watch(tmp_path, os.getpid(), Budgets(), clocks)
-    looks = []
+    samples = []
     for _ in range(8):
-        looks.append(watch.look())
+        samples.append(watch.sample())
         clocks.move(1.0)
-    assert not any(look.is_hung for look in looks)
-    assert looks[-1].judged.verdict in (Verdict.MOVING, Verdict.STARVED, Verdict.TIMED)
+    assert not any(sample.is_hung for sample in samples)
+    assert samples[-1].verdict.verdict in (Verdict.MOVING, Verdict.STARVED, Verdict.TIMED)
     watch.close()
+
+
+def tree(*pids: int) -> TreeSample:
+    return TreeSample(at_seconds=0.0, processes=tuple(process(pid) for pid in pids))
+
+
+@pytest.mark.parametrize(("root", "phase"), [("torchrun train.py", "step"), ("bash stages.sh", "start")])
+def test_a_launcher_whose_ranks_are_gone_is_where_they_were(tmp_path, monkeypatch, root, phase):
+    monkeypatch.setattr(watch_module, "read_command_line", lambda pid: root if pid == 30 else "python train.py")
+    monkeypatch.setattr(watch_module, "read_variable", lambda pid, name: None)
+    (tmp_path / BEATS).mkdir()
+    for pid in (31, 32):
+        BeatWriter(tmp_path / BEATS / str(pid)).enter("step", 7, 9)
+    watched = BeatPages(tmp_path, 30)
+    before = watched.read(tree(30, 31, 32))
+    assert (before.phase, before.step, before.steps, before.training_pids) == ("step", 7, 9, (31, 32))
+    after = watched.read(tree(30))
+    assert after.phase == phase
+    assert after.budget_phase == "unknown"  # what it may do now is not for the limits of a step to say

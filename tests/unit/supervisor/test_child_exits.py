@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from holdfast.supervisor.child_exits import ChildExit
-from holdfast.supervisor.ends import Ends, rank_exit_code, read_ranks
+from holdfast.core.observations import ExitStatus
+from holdfast.supervisor.child_exits import ChildExit, ExitOrder, rank_exit_code, read_ranks
 
 RANKS = {31: 0, 32: 1}
 
@@ -16,37 +16,39 @@ def end(pid: int, at: float, code: int | None = None, number: int | None = None,
 
 
 def test_killed_rank_comes_before_its_fallout():
-    ends = Ends([end(31, 5.0, code=1), end(32, 5.0, number=signal.SIGKILL)], RANKS, root_pid=30)
-    assert list(ends.lines()) == [
-        "rank 1 (pid 32) ended by signal SIGKILL (pidfd), before the other ranks",
-        "rank 0 (pid 31) ended by code 1 (pidfd)",
-    ]
-    assert ends.killed() == "rank 1 (pid 32)"
+    ends = ExitOrder([end(31, 5.0, code=1), end(32, 5.0, number=signal.SIGKILL)], RANKS, root_pid=30)
+    first, echo = ends.observations()
+    assert (first.rank, first.status, first.is_first) == (1, ExitStatus(signal="SIGKILL"), True)
+    assert (echo.rank, echo.status, echo.is_first) == (0, ExitStatus(code=1), False)
+    assert ends.killed() == first
 
 
 def test_quietly_lost_rank_is_named_not_its_victim():
-    ends = Ends([end(31, 5.0, code=1), end(32, 5.0, code=0)], RANKS, root_pid=30)
-    assert next(ends.lines()) == "rank 1 (pid 32) ended by code 0 (pidfd), while other ranks were at work"
-    assert ends.killed() == ""
+    ends = ExitOrder([end(31, 5.0, code=1), end(32, 5.0, code=0)], RANKS, root_pid=30)
+    first = next(ends.observations())
+    assert (first.rank, first.status, first.is_first) == (1, ExitStatus(code=0), True)
+    assert ends.killed() is None
 
 
 def test_ranks_that_the_launcher_ended_come_last():
-    ends = Ends([end(31, 5.0, number=signal.SIGTERM), end(32, 5.0, code=1)], RANKS, root_pid=30)
-    assert next(ends.lines()).startswith("rank 1 (pid 32) ended by code 1")
+    ends = ExitOrder([end(31, 5.0, number=signal.SIGTERM), end(32, 5.0, code=1)], RANKS, root_pid=30)
+    first = next(ends.observations())
+    assert (first.rank, first.status) == (1, ExitStatus(code=1))
 
 
 def test_finished_ranks_are_not_reported():
-    assert list(Ends([end(31, 5.0, code=0), end(32, 6.0, code=0)], RANKS, root_pid=30).lines()) == []
+    assert list(ExitOrder([end(31, 5.0, code=0), end(32, 6.0, code=0)], RANKS, root_pid=30).observations()) == []
 
 
 def test_killed_loader_worker_is_reported_by_its_own_hazard():
-    ends = Ends([end(40, 5.0, number=signal.SIGKILL, name="pt_data_worker")], {}, root_pid=30)
-    assert list(ends.lines()) == ["worker pid 40 (pt_data_worker) ended by signal SIGKILL (pidfd)"]
-    assert ends.killed() == ""
+    ends = ExitOrder([end(40, 5.0, number=signal.SIGKILL, name="pt_data_worker")], {}, root_pid=30)
+    (worker,) = ends.observations()
+    assert (worker.pid, worker.is_loader_worker, worker.status) == (40, True, ExitStatus(signal="SIGKILL"))
+    assert ends.killed() is None
 
 
 def test_successful_helpers_are_not_reported():
-    assert list(Ends([end(40, 5.0, code=0), end(30, 6.0, code=1)], {}, root_pid=30).lines()) == []
+    assert list(ExitOrder([end(40, 5.0, code=0), end(30, 6.0, code=1)], {}, root_pid=30).observations()) == []
 
 
 def test_ranks_are_read_from_process_events(tmp_path):

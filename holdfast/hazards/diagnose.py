@@ -12,7 +12,8 @@ Weighing, in this order:
 from collections.abc import Container
 from dataclasses import dataclass
 
-from holdfast.core.evidence import Diagnosis, Evidence, Passage
+from holdfast.core.evidence import Diagnosis, Evidence, Passage, Seen
+from holdfast.core.observations import ExitStatus
 from holdfast.hazards import Hazard, Strength, all_hazards
 from holdfast.hazards.harmless import Harmless, set_aside
 
@@ -22,7 +23,8 @@ _WEIGHT: dict[Strength, int] = {"proves": 2, "suggests": 1, "fallout": 0}
 def diagnose(evidence: Evidence) -> Diagnosis:
     """Name the cause, with its proof, or say that it is unknown."""
     evidence, harmless = set_aside(evidence)
-    in_error = {passage.line for text in (evidence.errors, evidence.frames, evidence.exit) for passage in text}
+    in_error = {passage.line for text in (evidence.errors, evidence.frames) for passage in text}
+    in_error |= {status.line for status in evidence.exits}
     suspects = [suspect for hazard in all_hazards() if (suspect := _suspect(hazard, evidence, in_error))]
     suspects = [suspect for suspect in suspects if _can_explain(suspect, evidence)]
     if any(suspect.weight > 0 for suspect in suspects):
@@ -47,24 +49,29 @@ def diagnose(evidence: Evidence) -> Diagnosis:
 class _Suspect:
     hazard: Hazard
     weight: int
-    because: tuple[Passage, ...]  # the strongest signs, those in an error or a stack first
+    because: tuple[Seen, ...]  # the strongest signs, those in an error or a stack first
     is_in_error: bool
 
     def rank(self, all_suspects: list["_Suspect"]) -> tuple[int, int, int, int]:
         """Smaller is the better explanation."""
         others = [other for other in all_suspects if other is not self]
         outranked_by = sum(self.hazard.is_last_resort or self.hazard.slug in other.hazard.over for other in others)
-        return (outranked_by, -self.weight, not self.is_in_error, self.because[0].line)
+        return (outranked_by, -self.weight, not self.is_in_error, _line(self.because[0]))
 
 
 def _suspect(hazard: Hazard, evidence: Evidence, in_error: Container[int]) -> _Suspect | None:
-    found = [(sign.strength, passage) for sign in hazard.signs if (passage := sign.find(evidence))]
+    found = [(sign.strength, seen) for sign in hazard.signs if (seen := sign.find(evidence))]
     if not found:
         return None
     weight = max(_WEIGHT[strength] for strength, _ in found)
-    strongest = [passage for strength, passage in found if _WEIGHT[strength] == weight]
-    strongest.sort(key=lambda passage: (passage.line not in in_error, passage.line))
-    return _Suspect(hazard, weight, tuple(dict.fromkeys(strongest)), strongest[0].line in in_error)
+    strongest = [seen for strength, seen in found if _WEIGHT[strength] == weight]
+    strongest.sort(key=lambda seen: (_line(seen) not in in_error, _line(seen)))
+    return _Suspect(hazard, weight, tuple(dict.fromkeys(strongest)), _line(strongest[0]) in in_error)
+
+
+def _line(seen: Seen) -> int:
+    """The line of the log; 0 for what the supervisor saw."""
+    return seen.line if isinstance(seen, Passage | ExitStatus) else 0
 
 
 def _can_explain(suspect: _Suspect, evidence: Evidence) -> bool:

@@ -1,7 +1,7 @@
 """How signs are weighed, on logs of the kinds people have."""
 
+from holdfast.hazards.diagnose import diagnose
 from holdfast.logs.log_text import read_evidence
-from holdfast.supervisor.diagnose import diagnose
 
 
 def named(log: str, exit_status: str = "") -> str:
