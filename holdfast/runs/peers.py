@@ -296,9 +296,7 @@ class _Call:
 
 
 def _cut_off(outcome: Outcome, sentence: str, step: int) -> Outcome:
-    return replace(
-        outcome, outcome="interrupted", sentence=sentence, cause=None, step_reached=step, is_external=True
-    )
+    return replace(outcome, outcome="interrupted", sentence=sentence, cause=None, step_reached=step, is_external=True)
 
 
 def _keep_evidence(attempt: Path, me: str, culprit: NodePart) -> None:
