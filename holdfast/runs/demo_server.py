@@ -96,7 +96,7 @@ def _prompts(model: FinishedModel) -> list[str]:
     from holdfast.runs.prediction_inputs import PredictionInputs
 
     found: list[str] = []
-    for name in list(model.dataset.get("files") or ())[:1]:
+    for name in model.dataset.files[:1] if model.dataset else ():
         try:
             for row in PredictionInputs(model).file(Path(name)):
                 turns = row.asked.get("turns") or [["user", row.asked.get("text", "")]]

@@ -159,7 +159,8 @@ def requirements(script: str) -> str:
 
 
 def _about(state: RunState) -> str:
-    data = Path(str(state.records.request.get("data") or (state.records.dataset.get("files") or ["data"])[0])).name
+    files = state.records.dataset.files if state.records.dataset else ()
+    data = Path(str(state.records.request.get("data") or next(iter(files), "data"))).name
     return f"Fine-tune {base_model(state)} on {data} ({state.task}), as Holdfast did. {headline(state)}"
 
 
@@ -184,7 +185,7 @@ def _refuse_what_cannot_be(state: RunState) -> None:
             seen=str(state.settings.get("prepared")),
             try_next=(f"holdfast resume {state.folder}",),
         )
-    if state.task == "two-tower" and state.manifest.get("form") == "vectors":
+    if state.task == "two-tower" and state.manifest and state.manifest.form == "vectors":
         raise RequestError("a run over vectors cannot be exported yet", seen="the data holds vectors, not texts")
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import RequestError
+from holdfast.core.facts import DatasetFacts
+from holdfast.core.records import read_record
 from holdfast.core.runfolder import ABOUT_MODEL, REQUEST, model_folder
 from holdfast.runs.run_path import is_run, no_run
 
@@ -44,9 +46,9 @@ class FinishedModel:
         return bool(self.about.get("chat_template")) if self.about else own
 
     @property
-    def dataset(self) -> Mapping[str, Any]:
-        """What is known about its training data."""
-        return read_artifact(self.run / "dataset.json") if self.run else {}
+    def dataset(self) -> DatasetFacts | None:
+        """What is known about its training data; None where nothing is."""
+        return read_record(self.run, DatasetFacts) if self.run else None
 
 
 def find_model(path: Path) -> FinishedModel:

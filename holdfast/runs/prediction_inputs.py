@@ -83,8 +83,7 @@ class PredictionInputs:
         return {"turns": [["user", text]]} if self.model.is_chat else {"text": text}
 
     def _taker(self, columns: tuple[str, ...]) -> "_Taker":
-        roles = self.model.dataset.get("roles")
-        known: Mapping[str, Any] = roles if isinstance(roles, dict) else {}
+        known = self.model.dataset.roles if self.model.dataset else {}
         if self.model.is_chat and not self.columns:
             messages = names.find((*known.get("messages", ()), *names.MESSAGES), columns)
             if messages:

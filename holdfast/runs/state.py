@@ -24,9 +24,9 @@ from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.event_log import EventTail, find_last
 from holdfast.core.evidence import Decision, Diagnosis
+from holdfast.core.facts import DatasetFacts
 from holdfast.core.records import AttemptStart, Outcome, read_record
 from holdfast.core.runfolder import (
-    DATASET,
     DOCTOR,
     EVENTS,
     MACHINE,
@@ -387,8 +387,9 @@ def read_request(run: Path) -> Mapping[str, Any]:
 
 
 def _read_records(run: Path) -> Records:
-    names = (REQUEST, MACHINE, DATASET, DOCTOR, METRICS, MISJUDGED, RESULT)
-    return Records(plan=plan_view(run), **{name.removesuffix(".json"): read_artifact(run / name) for name in names})
+    names = (REQUEST, MACHINE, DOCTOR, METRICS, MISJUDGED, RESULT)
+    plain = {name.removesuffix(".json"): read_artifact(run / name) for name in names}
+    return Records(plan=plan_view(run), dataset=read_record(run, DatasetFacts), **plain)
 
 
 def _attempt_folders(run: Path) -> list[Path]:

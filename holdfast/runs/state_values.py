@@ -10,7 +10,10 @@ from msgspec import Struct, field
 from holdfast.core import events as ev
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.evidence import Decision, Diagnosis
+from holdfast.core.facts import DatasetFacts
 from holdfast.core.plan import Reason
+from holdfast.core.prepared import Manifest
+from holdfast.core.records import to_record
 from holdfast.core.runfolder import (
     MANIFEST,
     OUTPUT,
@@ -166,7 +169,7 @@ class Records(Struct, frozen=True, kw_only=True):
 
     request: Mapping[str, Any] = {}
     machine: Mapping[str, Any] = {}
-    dataset: Mapping[str, Any] = {}
+    dataset: DatasetFacts | None = None
     plan: Mapping[str, Any] = {}
     doctor: Mapping[str, Any] = {}
     metrics: Mapping[str, Any] = {}
@@ -291,14 +294,14 @@ class RunState(Struct, frozen=True, kw_only=True):
     @property
     def task(self) -> str:
         """What is trained; empty for a command."""
-        known = (self.settings, self.records.dataset, self.records.result)
-        return next((str(one["task"]) for one in known if one.get("task")), "")
+        known = self.records.dataset.task if self.records.dataset else self.records.result.get("task")
+        return str(self.settings.get("task") or known or "")
 
     @property
-    def manifest(self) -> Mapping[str, Any]:
-        """What was prepared of the data."""
+    def manifest(self) -> Manifest | None:
+        """What the folder of prepared data holds; None where there is none."""
         prepared = self.settings.get("prepared")
-        return read_artifact(Path(prepared) / MANIFEST) if prepared else {}
+        return to_record(read_artifact(Path(prepared) / MANIFEST), Manifest) if prepared else None
 
     @property
     def has_model(self) -> bool:

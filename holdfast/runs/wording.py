@@ -165,7 +165,8 @@ def run_title(state: RunState) -> str:
     command = state.records.request.get("command")
     if isinstance(command, list | tuple) and command:
         return shlex.join([Path(str(command[0])).name, *map(str, command[1:])])
-    data = Path(str(state.records.request.get("data") or (state.records.dataset.get("files") or [""])[0]))
+    files = state.records.dataset.files if state.records.dataset else ()
+    data = Path(str(state.records.request.get("data") or next(iter(files), "")))
     # Half of all datasets are called train.csv.
     name = f"{data.parent.name}/{data.name}" if data.stem in _COMMON_NAMES and data.parent.name else data.name
     return " on ".join(filter(None, (base_model(state), name))) or state.folder.name
@@ -653,7 +654,7 @@ def gives_no_label(metrics: Mapping[str, object]) -> bool:
 
 def not_measured_text(state: RunState) -> str:
     """That a finished model was measured on nothing, and why."""
-    train = (state.records.dataset.get("splits") or {}).get("train")
+    train = state.records.dataset.splits.get("train") if state.records.dataset else None
     rows = f" (all {train:,} rows are for training)" if train else ""
     return f"the model was not measured: the data has no validation or test rows{rows}"
 

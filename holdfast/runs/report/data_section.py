@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.core.data_warnings import DataWarning
-from holdfast.core.records import to_record
+from holdfast.core.facts import DatasetFacts
+from holdfast.core.prepared import Manifest
 from holdfast.core.text import plural
 from holdfast.runs.report.html import Html, details, join, section, table, tag
 from holdfast.runs.report.svg_charts import bar_chart, meter
@@ -22,10 +22,10 @@ def data_section(state: RunState) -> Html:
         return Html("")
     return section(
         "The data",
-        _splits(state),
-        tag("div", _labels(state), _lengths(state), class_="pair"),
-        _warnings(state),
-        _choices(state),
+        _splits(state.task, facts, manifest),
+        tag("div", _labels(facts) if facts else None, _lengths(state), class_="pair"),
+        _warnings(facts) if facts else None,
+        _choices(facts) if facts else None,
         id_="data",
     )
 
@@ -49,31 +49,23 @@ def histogram(lengths: Sequence[int], most: int = _BINS) -> list[tuple[str, floa
     return [(name, float(value)) for name, value in zip(names, bins, strict=True)][first:]
 
 
-def _splits(state: RunState) -> Html | None:
-    splits = state.manifest.get("splits")
-    rows = []
-    if isinstance(splits, dict):
-        rows = [
-            [name, f"{found.get('rows', 0):,}", f"{found.get('tokens', 0):,}" if found.get("tokens") else ""]
-            for name, found in splits.items()
-            if isinstance(found, dict)
-        ]
-    elif isinstance(state.records.dataset.get("splits"), dict):
-        rows = [[name, f"{count:,}", ""] for name, count in state.records.dataset["splits"].items()]
-    form = state.records.dataset.get("form")
-    files = [Path(str(file)).name for file in state.records.dataset.get("files") or ()]
-    said = ", ".join(filter(None, (state.task, str(form or ""), ", ".join(files[:5]))))
+def _splits(task: str, facts: DatasetFacts | None, manifest: Manifest | None) -> Html | None:
+    rows = [[name, f"{count:,}", ""] for name, count in facts.splits.items()] if facts else []
+    if manifest:
+        sizes = manifest.splits.items()
+        rows = [[name, f"{size.rows:,}", f"{size.tokens:,}" if size.tokens else ""] for name, size in sizes]
+    files = [Path(file).name for file in facts.files[:5]] if facts else []
+    about = ", ".join(filter(None, (task, facts.form if facts else "", *files)))
     return join(
-        tag("p", said, class_="meta") if said else None,
+        tag("p", about, class_="meta") if about else None,
         table(["split", "rows", "tokens"], rows, numbers=(1, 2)) if rows else None,
     )
 
 
-def _labels(state: RunState) -> Html:
-    counts = state.records.dataset.get("labels")
-    if not isinstance(counts, dict) or not counts:
-        return Html("")
-    ordered = sorted(counts.items(), key=lambda item: -item[1])
+def _labels(facts: DatasetFacts) -> Html | None:
+    if not facts.labels:
+        return None
+    ordered = sorted(facts.labels.items(), key=lambda item: -item[1])
     most = ordered[0][1] or 1
     rows = [[name, meter(count / most, f"{count:,}")] for name, count in ordered[:_SHOWN_LABELS]]
     more = len(ordered) - _SHOWN_LABELS
@@ -86,9 +78,9 @@ def _labels(state: RunState) -> Html:
     )
 
 
-def _lengths(state: RunState) -> Html:
+def _lengths(state: RunState) -> Html | None:
     lengths = _token_lengths(state)
-    limit = state.manifest.get("max_length")
+    limit = state.manifest.max_length if state.manifest else 0
     name = "passages" if state.task == "two-tower" else "training texts"
     bars = histogram(lengths)
     if bars:
@@ -102,13 +94,11 @@ def _lengths(state: RunState) -> Html:
             bar_chart(f"Tokens of {len(lengths):,} {name}", about, bars, "tokens"),
             tag("p", about + cut, class_="meta"),
         )
-    found = state.records.dataset.get("lengths")
-    if not isinstance(found, dict) or not found:
-        return Html("")
+    facts = state.records.dataset
+    if not facts or not facts.lengths:
+        return None
     rows = [
-        [role, one.get("unit", ""), f"{one.get('median', 0):g}", f"{one.get('p95', 0):,}", f"{one.get('longest', 0):,}"]
-        for role, one in found.items()
-        if isinstance(one, dict)
+        [role, one.unit, f"{one.median:g}", f"{one.p95:,}", f"{one.longest:,}"] for role, one in facts.lengths.items()
     ]
     head = ["text", "unit", "median", "95th percentile", "longest"]
     return tag("div", tag("h3", "Lengths"), table(head, rows, numbers=(2, 3, 4)))
@@ -128,35 +118,17 @@ def _token_lengths(state: RunState) -> list[int]:
         return []
 
 
-def _warnings(state: RunState) -> Html | None:
-    found = to_record(state.records.dataset.get("warnings"), tuple[DataWarning, ...]) or ()
-    warnings = [tag("li", warning.line) for warning in found]
-    bad = state.records.dataset.get("bad_row_count") or 0
-    rows = [
-        [
-            f"{one.get('file', '')}, row {one.get('row', '')}",
-            one.get("column", ""),
-            one.get("value", ""),
-            one.get("reason", ""),
-        ]
-        for one in (state.records.dataset.get("bad_rows") or ())[:_SHOWN_BAD_ROWS]
-        if isinstance(one, dict)
-    ]
+def _warnings(facts: DatasetFacts) -> Html | None:
+    warnings = [tag("li", warning.line) for warning in facts.warnings]
+    listed = facts.bad_rows[:_SHOWN_BAD_ROWS]
+    rows = [[f"{bad.file}, row {bad.row}", bad.column, bad.value, bad.reason] for bad in listed]
+    title = plural(facts.bad_row_count, "unusable row")
     return join(
         join(tag("h3", "Worth checking"), tag("ul", warnings, class_="notes")) if warnings else None,
-        details(f"{plural(bad, 'row')} that are unusable", table(["where", "column", "value", "reason"], rows))
-        if rows
-        else None,
+        details(title, table(["where", "column", "value", "reason"], rows)) if rows else None,
     )
 
 
-def _choices(state: RunState) -> Html | None:
-    choices = state.records.dataset.get("choices")
-    if not isinstance(choices, dict) or not choices:
-        return None
-    rows = [
-        [name, choice.get("value", ""), choice.get("because", "")]
-        for name, choice in choices.items()
-        if isinstance(choice, dict)
-    ]
-    return details("How it was read", table(["", "chosen", "because"], rows, class_="reasons"))
+def _choices(facts: DatasetFacts) -> Html | None:
+    rows = [[name, choice.value, choice.because] for name, choice in facts.choices.items()]
+    return details("How it was read", table(["", "chosen", "because"], rows, class_="reasons")) if rows else None

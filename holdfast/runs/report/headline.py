@@ -75,8 +75,7 @@ def _figures(state: RunState) -> Iterator[tuple[str, str]]:
     if seconds := state.seconds:
         count = f", {plural(len(state.attempts), 'attempt')}" if len(state.attempts) > 1 else ""
         yield f"of training{count}", human_seconds(seconds)
-    rows = state.records.dataset.get("rows")
-    if isinstance(rows, int):
-        yield "rows of data", f"{rows:,}"
+    if state.records.dataset:
+        yield "rows of data", f"{state.records.dataset.rows:,}"
     if device := state.settings.get("device"):
         yield f"device, {state.settings.get('precision', 'fp32')}", str(device)

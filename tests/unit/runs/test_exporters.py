@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.errors import RequestError
+from holdfast.core.facts import DatasetFacts
+from holdfast.core.records import write_record
 from holdfast.core.runfolder import attempt_folder
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.runs.exporters import DEFAULTS, KINDS, export_run, parts_of, script_of
@@ -85,7 +87,7 @@ def test_export_refuses_what_it_cannot_write(run, tmp_path):
     with pytest.raises(RequestError, match="prepared data of this run is gone"):
         export_run(run, "script")
     (attempt_folder(run, 1) / "settings.json").unlink()
-    (run / "dataset.json").write_text('{"task": "classify"}')
+    write_record(run, DatasetFacts(task="classify", form="one label", rows=9, columns=()))
     with pytest.raises(RequestError, match="has no plan yet") as caught:
         export_run(run, "script")
     assert "None" not in caught.value.seen

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.errors import RequestError
+from holdfast.core.facts import DatasetFacts
+from holdfast.core.records import write_record
 from holdfast.runs.answers_file import check_target, flat, joined, write_answers
 from holdfast.runs.finished_model import FinishedModel, find_model
 from holdfast.runs.prediction_inputs import PredictionInputs
@@ -32,11 +34,12 @@ def test_run_folder_and_model_folder_give_the_same_model(tmp_path):
     (tmp_path / "run" / "attempts").mkdir(parents=True)
     folder = write_model(tmp_path / "run" / "model")
     (folder / "holdfast.json").write_text('{"task": "causal"}')
-    (tmp_path / "run" / "dataset.json").write_text('{"text_column": "review"}')
+    facts = DatasetFacts(task="causal", form="text", rows=9, columns=("review",), text_column="review")
+    write_record(tmp_path / "run", facts)
     for path in (tmp_path / "run", folder):
         found = find_model(path)
         assert (found.folder, found.task, found.run) == (folder, "causal", tmp_path / "run")
-        assert found.dataset == {"text_column": "review"}
+        assert found.dataset == facts
 
 
 @pytest.mark.parametrize(
@@ -67,7 +70,8 @@ def test_errors_say_what_a_folder_is(tmp_path):
 
 def test_the_column_that_was_learned_from_is_asked(tmp_path):
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "dataset.json").write_text('{"roles": {"text": ["remark"]}}')
+    facts = DatasetFacts(task="classify", form="one label", rows=9, columns=(), roles={"text": ("remark",)})
+    write_record(tmp_path / "run", facts)
     file = tmp_path / "new.csv"
     file.write_text("text,remark\nwrong,right\n")
     assert asked(PredictionInputs(model_of("classify", tmp_path / "run")), file) == [{"text": "right"}]
@@ -109,7 +113,8 @@ def test_a_conversation_is_asked_without_its_last_answer(tmp_path):
 
 
 def test_instruction_and_input_are_joined_as_in_training(tmp_path):
-    (tmp_path / "dataset.json").write_text('{"roles": {"prompt": ["instruction"], "context": ["input"]}}')
+    roles = {"prompt": ("instruction",), "context": ("input",)}
+    write_record(tmp_path, DatasetFacts(task="causal", form="instruction", rows=9, columns=(), roles=roles))
     file = tmp_path / "new.jsonl"
     file.write_text('{"instruction": "Sum up", "input": "a text", "output": "t"}\n')
     assert asked(PredictionInputs(model_of("causal", tmp_path, chat_template="x")), file) == [

@@ -10,11 +10,13 @@ import pytest
 
 from holdfast.core import events as ev
 from holdfast.core.artifacts import write_artifact
+from holdfast.core.data_warnings import data_warning
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.event_log import EventLog
 from holdfast.core.evidence import Decision
+from holdfast.core.facts import BadRow, DatasetFacts
 from holdfast.core.plan import Reason, Rung
-from holdfast.core.records import Outcome
+from holdfast.core.records import Outcome, write_record
 from holdfast.core.runfolder import DECISION, EVENTS, OUTCOME, REQUEST, attempt_folder
 from holdfast.runs.lease import hold
 from holdfast.runs.report.data_section import histogram
@@ -84,14 +86,18 @@ def classify_run(run: Path) -> Path:
     write(run, "metrics.json", {"step": 20, "steps": 20, "validation": found, "test": found})
     wrong = {"text": EVIL, "wanted": ["good"], "guessed": [EVIL], "probabilities": {"good": 0.2, EVIL: 0.8}, "row": 7}
     write(run, "misjudged.json", {"split": "test", "examples": [wrong]})
-    dataset = {
-        "task": "classify",
-        "labels": {"good": 50, EVIL: 40},
-        "rows": 90,
-        "warnings": [EVIL],
-        "splits": {"train": 90},
-    }
-    write(run, "dataset.json", dataset)
+    dataset = DatasetFacts(
+        task="classify",
+        form="one label",
+        rows=90,
+        columns=("text", "label"),
+        labels={"good": 50, EVIL: 40},
+        warnings=(data_warning("unread-files", files=(EVIL,)),),
+        bad_rows=(BadRow(file="a.csv", row=3, value=EVIL, reason=EVIL),),
+        bad_row_count=1,
+        splits={"train": 90},
+    )
+    write_record(run, dataset)
     measured = [
         {"words": "2 threads fp32", "samples_per_second": 400.0, "agrees": True, "is_chosen": True},
         {"words": "1 thread fp32", "samples_per_second": 60.0, "agrees": True, "is_reference": True},
@@ -283,5 +289,5 @@ def test_report_of_an_unmeasured_model(tmp_path):
     run = classify_run(tmp_path / "run")
     write(run, "metrics.json", {"step": 20, "steps": 20})
     write(run, "result.json", {"state": "finished", "sentence": "finished, 20 steps"})
-    write(run, "dataset.json", {"splits": {"train": 21}})
+    write_record(run, DatasetFacts(task="classify", form="one label", rows=21, columns=(), splits={"train": 21}))
     assert "The model was not measured" in render_report(read_whole_state(run))

@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.core import events as ev
 from holdfast.core.evidence import Decision
+from holdfast.core.facts import DatasetFacts
 from holdfast.core.plan import Reason, Rung
 from holdfast.runs.state import AttemptState, Records, RunState, fold
 from holdfast.runs.wording import (
@@ -107,15 +108,18 @@ def test_every_reason_has_a_sentence():
     assert reason_text(Reason(kind="same_error", place="train.py:9")).startswith("the same error again at train.py:9")
 
 
+ONLY_TRAINING = DatasetFacts(task="classify", form="one label", rows=21, columns=(), splits={"train": 21})
+
+
 def test_finished_run_shows_scores_and_next_steps():
-    state = ended("finished", DONE, metrics={"test": {"accuracy": 0.9}}, dataset={"splits": {"train": 21}})
+    state = ended("finished", DONE, metrics={"test": {"accuracy": 0.9}}, dataset=ONLY_TRAINING)
     lines = [(line.name, line.text) for line in closing_lines(state)]
     assert ("test", "accuracy 90.0%") in lines
     assert ("next", 'holdfast predict runs/bank "..."') in lines
 
 
 def test_unmeasured_model_is_reported():
-    state = ended("finished", DONE, dataset={"splits": {"train": 21}})
+    state = ended("finished", DONE, dataset=ONLY_TRAINING)
     text = " ".join(line.text for line in closing_lines(state))
     assert "not measured: the data has no validation or test rows (all 21 rows are for training)" in text
 
