@@ -300,7 +300,7 @@ def wrapped(line: Line, columns: int) -> list[str]:
 def working_text(event: ev.Working, seconds: float) -> str:
     """How far something is: "reading texts.csv: 12,000 of 30,000, 3.2 s, about 5.0 s left"."""
     text, done, total = event.what, event.done, event.total
-    if event.unit == "bytes" or text.startswith("downloading"):
+    if event.unit == "bytes":
         text += f": {human_bytes(done)}" + (f" of {human_bytes(total)}" if total else "")
     elif done or total:
         text += f": {done:,}" + (f" of {total:,}" if total else "")

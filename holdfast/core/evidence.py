@@ -143,8 +143,8 @@ class Stack:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """The last state of a progress bar."""
+class ProgressBar:
+    """The last state of a progress bar in a log."""
 
     text: str  # its label, such as "Epoch 1" or "Tokenizing"; may be empty
     done: float
@@ -168,7 +168,7 @@ class Evidence:
     observations: tuple[Observation, ...] = ()  # what the supervisor saw
     versions: Text = Text("version")  # "torch 2.8.0"
     stacks: tuple[Stack, ...] = ()
-    progress: tuple[Progress, ...] = ()  # the last state of each progress bar; the one drawn last is last
+    progress: tuple[ProgressBar, ...] = ()  # the last state of each progress bar; the one drawn last is last
 
     def texts(self, source: Source) -> Text:
         """The lines of one source."""

@@ -2,22 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 Task = Literal["classify", "causal", "two-tower"]
 SPLITS = ("train", "validation", "test")
 TASKS: tuple[Task, ...] = ("classify", "causal", "two-tower")
-
-
-class Progress(Protocol):
-    """Called with what is being done, how much of it is done, the total where it is known, and the unit of both."""
-
-    def __call__(self, what: str, done: int, total: int | None, unit: Literal["", "bytes"] = "", /) -> None:
-        """Show how far the work is."""
-
-
-def no_progress(what: str, done: int, total: int | None, unit: Literal["", "bytes"] = "") -> None:
-    """Show nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,8 @@ from holdfast.core.disk_space import FULL, why_not
 from holdfast.core.errors import MachineError, RequestError, set_to
 from holdfast.core.plan import USUAL_LENGTH, Choice
 from holdfast.core.prepared import FORMAT, Manifest
+from holdfast.core.progress import Progress, no_progress
 from holdfast.core.runfolder import MANIFEST
-from holdfast.data.data_request import Progress, no_progress
 from holdfast.data.prepare_causal import prepare_causal
 from holdfast.data.prepare_classify import prepare_classify
 from holdfast.data.prepare_two_tower import TowerWriter, prepare_beir, prepare_pairs, prepare_passages, prepare_vectors

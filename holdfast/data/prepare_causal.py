@@ -14,9 +14,9 @@ from msgspec import structs
 from holdfast.core.errors import RequestError, set_to
 from holdfast.core.plan import Choice
 from holdfast.core.prepared import Manifest, SplitSize
+from holdfast.core.progress import Progress
 from holdfast.data.badrows import BadRows
 from holdfast.data.chat import CannotRender, Chat, Span
-from holdfast.data.data_request import Progress
 from holdfast.data.shards import TokenWriter, write_array
 from holdfast.data.survey_table import PlacedExample, TableSurvey
 from holdfast.data.tokenizer import ModelTokenizer, batches

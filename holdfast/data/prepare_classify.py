@@ -9,7 +9,7 @@ import numpy as np
 
 from holdfast.core.plan import Choice
 from holdfast.core.prepared import Manifest, SplitSize
-from holdfast.data.data_request import Progress
+from holdfast.core.progress import Progress
 from holdfast.data.examples import content_hash
 from holdfast.data.shards import TextWriter, TokenWriter, write_array
 from holdfast.data.survey_table import TableSurvey

@@ -18,8 +18,8 @@ from typing import IO
 from holdfast.core.errors import RequestError, set_to, type_command
 from holdfast.core.path_guess import did_you_mean
 from holdfast.core.plan import Choice
+from holdfast.core.progress import Progress, no_progress
 from holdfast.core.text import human_bytes
-from holdfast.data.data_request import Progress, no_progress
 from holdfast.data.magic import name_of_binary, utf16_by_zeros
 
 HEAD_BYTES = 262_144

@@ -12,9 +12,10 @@ from pathlib import Path
 from holdfast.core.data_warnings import DataWarning, data_warning
 from holdfast.core.errors import RequestError, set_to, type_command
 from holdfast.core.plan import Choice
+from holdfast.core.progress import Progress, no_progress
 from holdfast.data.badrows import BadRows
 from holdfast.data.csvrows import Row, csv_rows, read_header
-from holdfast.data.data_request import DataRequest, Progress, no_progress
+from holdfast.data.data_request import DataRequest
 from holdfast.data.frames import frame_columns, frame_rows, sheet_warnings
 from holdfast.data.jsonrows import json_line_rows, json_rows
 from holdfast.data.magic import looks_like_text

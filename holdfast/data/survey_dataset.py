@@ -6,7 +6,8 @@ Reads: the user's files. Leaves: `DatasetFacts`, which a run keeps as `dataset.j
 from dataclasses import fields
 
 from holdfast.core.facts import DatasetFacts
-from holdfast.data.data_request import DataRequest, Progress, no_progress
+from holdfast.core.progress import Progress, no_progress
+from holdfast.data.data_request import DataRequest
 from holdfast.data.files import find_files
 from holdfast.data.magic import name_of_binary
 from holdfast.data.rawfile import open_bytes, reading

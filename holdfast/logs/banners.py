@@ -6,7 +6,7 @@ Versions come from pip and conda lists, environment reports, banners and paths.
 import re
 from collections.abc import Iterable, Iterator
 
-from holdfast.core.evidence import Progress
+from holdfast.core.evidence import ProgressBar
 from holdfast.logs.log_lines import Line
 
 _UNITS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -71,9 +71,9 @@ _HINT = re.compile(r"\d\.\d")
 _DIGITS = re.compile(r"\d+")
 
 
-def read_progress(lines: Iterable[Line]) -> tuple[Progress, ...]:
+def read_progress(lines: Iterable[Line]) -> tuple[ProgressBar, ...]:
     """The last state of each progress bar; the one drawn last comes last."""
-    bars: dict[tuple[str, float | None], Progress] = {}
+    bars: dict[tuple[str, float | None], ProgressBar] = {}
     for number, line in lines:
         if not _BAR_HINT.search(line):
             continue
@@ -81,7 +81,7 @@ def read_progress(lines: Iterable[Line]) -> tuple[Progress, ...]:
             if match := shape.match(line[:400]):
                 done = float(match["done"]) * _UNITS[match["unit"]]
                 total = None if match["total"] == "?" else float(match["total"]) * _UNITS[match["total_unit"]]
-                bar = Progress(match["text"].strip(), done, total, number)
+                bar = ProgressBar(match["text"].strip(), done, total, number)
                 bars.pop((bar.text, total), None)
                 bars[bar.text, total] = bar
                 break

@@ -13,12 +13,11 @@ from typing import Any
 
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import Advice, HoldfastError, MachineError, RequestError, install, set_to, type_command
+from holdfast.core.progress import Progress
 from holdfast.core.text import closest, human_bytes
 from holdfast.machine.hub import cached_models, hub_cache_folder
 from holdfast.models.catalog import KNOWN
 from holdfast.models.store import ModelFolder, all_stored
-
-Progress = Callable[[str, int, int | None], None]
 
 STALL_SECONDS = 60.0
 _FIRST_ANSWER_SECONDS = 25.0
@@ -122,7 +121,7 @@ def _fetch_once(name: str, on_progress: Progress, how: str) -> dict[str, Any]:
                 if done != seen:
                     seen, moved_at = done, time.monotonic()
                 what = f"downloading {name}" if whole else f"asking the hub for {name}"
-                on_progress(what, min(done, whole) if whole else done, whole)
+                on_progress(what, min(done, whole) if whole else done, whole, "bytes")
                 if time.monotonic() - moved_at > (STALL_SECONDS if whole else _FIRST_ANSWER_SECONDS):
                     process.kill()
                     process.wait()

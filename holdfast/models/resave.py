@@ -4,15 +4,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.core.errors import MachineError, RequestError, install
+from holdfast.core.progress import Progress
 
 _LIMIT_SECONDS = 1800.0
 
 
-def save_again(source: Path, target: Path, what: str, on_progress: Callable[[str, int, int | None], None]) -> None:
+def save_again(source: Path, target: Path, what: str, on_progress: Progress) -> None:
     """Save the model in `source` into the folder `target`."""
     command = (sys.executable, "-m", "holdfast.engine.convert_model", str(source), str(target))
     begun = time.monotonic()

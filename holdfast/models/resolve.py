@@ -5,14 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.core.errors import RequestError, set_to, type_command
+from holdfast.core.progress import Progress
 from holdfast.core.text import human_bytes
 from holdfast.models.catalog import KnownModel, known_model
 from holdfast.models.from_hub import HubUnreachable, cached_names, get_from_hub, require_on_hub
 from holdfast.models.packages import get_packaged
 from holdfast.models.resave import save_again
 from holdfast.models.store import ModelFolder, check_folder, keep, needs_saving_again, stored
-
-Progress = Callable[[str, int, int | None], None]
 
 
 def resolve(name: str, on_progress: Progress, *, say: Callable[[str], None], offline: bool = False) -> ModelFolder:

@@ -51,7 +51,7 @@ def _require_device(device: str, facts: MachineFacts) -> None:
     trial = next((trial for trial in facts.trials if trial.device.startswith(device)), None)
     if device == "cpu" or (trial and trial.outcome == "agrees"):
         return
-    found = ", ".join(gpu.name for gpu in facts.gpus) or "no GPU"
+    found = ", ".join(gpu.name for gpu in facts.gpus) or "no GPU found"
     raise MachineError(
         f"the device {device} cannot be used on this machine",
         seen=f"one test step on {device} failed: {trial.detail}"

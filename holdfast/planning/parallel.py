@@ -26,8 +26,8 @@ def choose_processes(request: TrainRequest, machine: MachineFacts, device: str, 
     _require_support(machine, device, "nodes" if asked == 1 else "processes")
     if nodes > batch_size:
         raise RequestError(
-            f"{nodes} machines are more than the examples in one step",
-            seen=f"the batch size is {batch_size}, and each machine needs at least one example",
+            f"{nodes} machines cannot share a batch of {plural(batch_size, 'example')}",
+            seen="each machine needs at least one example per step",
             try_next=[set_to("nodes", batch_size), set_to("batch_size", nodes, note=_CHANGES_LEARNING)],
             setting="nodes",
         )
@@ -38,8 +38,8 @@ def choose_processes(request: TrainRequest, machine: MachineFacts, device: str, 
         larger = [set_to("batch_size", asked * nodes, note=_CHANGES_LEARNING)] if asked <= most else []
         of_machines = f" on each of {nodes} machines" if nodes > 1 else ""
         raise RequestError(
-            f"{asked} processes{of_machines} are more than the examples in one step",
-            seen=f"the batch size is {batch_size}, and each process needs at least one example",
+            f"{asked} processes{of_machines} cannot share a batch of {plural(batch_size, 'example')}",
+            seen="each process needs at least one example per step",
             try_next=[instead, *larger],
             setting="processes",
         )
@@ -47,7 +47,7 @@ def choose_processes(request: TrainRequest, machine: MachineFacts, device: str, 
         noun = "GPU" if device == "cuda" else "core"
         other = [set_to("device", "cpu")] if device == "cuda" and cores_of(machine) >= asked else []
         raise MachineError(
-            f"{asked} processes are more than this machine has {noun}s",
+            f"{asked} processes need {asked} {noun}s, and this machine has {most}",
             seen=f"{plural(most, noun)}; each process needs its own",
             try_next=[instead, *other],
             setting="processes",

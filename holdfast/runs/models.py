@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 
 from holdfast.core.errors import RequestError
+from holdfast.core.progress import Progress, no_progress
 from holdfast.core.text import closest, human_bytes, plural
-from holdfast.data.data_request import Progress, no_progress
 from holdfast.models.catalog import KNOWN, known_model
 from holdfast.models.from_hub import cached_names
 from holdfast.models.resolve import resolve

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,11 @@ from typing import Any
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import HoldfastError, MachineError, RequestError, install, read_error
 from holdfast.logs.exits import exit_status
+from holdfast.logs.progress import Progress, no_progress
 from holdfast.runs.cause_wording import observation_text
 from holdfast.runs.finished_model import FinishedModel
 
 Row = dict[str, Any]
-Progress = Callable[[str, int, int | None], None]
 
 _LOOK_EVERY_SECONDS = 0.1
 _SHOWN_LINES = 5
@@ -40,7 +40,7 @@ def predict(
     model: FinishedModel,
     rows: Iterable[Question],
     options: Mapping[str, Any],
-    on_progress: Progress = lambda what, done, whole: None,
+    on_progress: Progress = no_progress,
 ) -> Iterator[tuple[Row, Row]]:
     """Yield each row with the model's answer, in order. The child has ended before the first row comes."""
     job = Path(tempfile.mkdtemp(prefix="holdfast-predict-"))

@@ -35,6 +35,7 @@ from holdfast.core.events import (
 )
 from holdfast.core.facts import MachineFacts, ModelFacts
 from holdfast.core.plan import Choice
+from holdfast.core.progress import Progress, Unit, no_progress
 from holdfast.core.records import RunPlan, write_record
 from holdfast.core.request import TrainRequest
 from holdfast.core.runfolder import DOCTOR, checkpoints_folder
@@ -49,7 +50,7 @@ from holdfast.doctor.checkup import Finding, check
 from holdfast.machine.probe import ask_this_machine
 from holdfast.machine.probe_runner import ProbeRunner
 from holdfast.models.catalog import DEFAULT_FOR
-from holdfast.models.resolve import Progress, require_model, resolve
+from holdfast.models.resolve import require_model, resolve
 from holdfast.models.shape import read_shape
 from holdfast.models.store import ModelFolder
 from holdfast.planning.memory_model import checkpoint_bytes
@@ -75,7 +76,7 @@ def prepare_run(
     try:
         if request.model:
             report(StageStarted(stage="model", subject=request.model))
-            require_model(request.model, _shown_by(report, "bytes"), offline=request.offline)
+            require_model(request.model, _shown_by(report), offline=request.offline)
         report(StageStarted(stage="survey", subject=request.data))
         surveyed = _survey(run, request, report)
         model = _model(request, surveyed, report)
@@ -105,11 +106,11 @@ def prepare_run(
     return PreparedRun(plan=plan, machine=machine)
 
 
-def _shown_by(report: EventSink, unit: str = "") -> Callable[..., None]:
-    """Show how far something is; `unit` is what a caller counts that does not say so itself."""
+def _shown_by(report: EventSink) -> Progress:
+    """Report progress as events."""
 
-    def show(what: str, done: int, total: int | None, of: str = unit) -> None:
-        report(Working(what=what, done=done, total=total, unit="bytes" if of == "bytes" else ""))
+    def show(what: str, done: int, total: int | None, unit: Unit = "") -> None:
+        report(Working(what=what, done=done, total=total, unit=unit))
 
     return show
 
@@ -168,7 +169,7 @@ def _model(request: TrainRequest, surveyed: Survey, report: EventSink) -> ModelF
     if isinstance(surveyed, VectorSurvey) and not request.model:
         return ModelFacts(name="vectors", folder="", source="the vectors in the data")
     report(StageStarted(stage="model", subject=request.model or DEFAULT_FOR[task]))
-    folder = find_model(request, task, _shown_by(report, "bytes"), say=lambda text: report(Noted(text=text)))
+    folder = find_model(request, task, _shown_by(report), say=lambda text: report(Noted(text=text)))
     facts = read_shape(folder)
     report(ModelFound(name=facts.name, folder=facts.folder, source=facts.source, parameters=facts.parameters))
     return facts
@@ -177,7 +178,7 @@ def _model(request: TrainRequest, surveyed: Survey, report: EventSink) -> ModelF
 def find_model(
     request: TrainRequest,
     task: str,
-    on_progress: Progress = lambda what, done, whole: None,
+    on_progress: Progress = no_progress,
     say: Callable[[str], None] = lambda words: None,
 ) -> ModelFolder:
     """The folder of the model on this machine, fetched where it is not there yet."""

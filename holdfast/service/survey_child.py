@@ -20,7 +20,8 @@ from holdfast.core.errors import HoldfastError, RequestError, error_record
 from holdfast.core.text import human_bytes
 
 if TYPE_CHECKING:
-    from holdfast.data.data_request import DataRequest, Progress
+    from holdfast.core.progress import Progress
+from holdfast.data.data_request import DataRequest
 
 _PREVIEW_ROWS, _PREVIEW_COLUMNS, _CELL_CHARACTERS = 20, 50, 400
 _MOST_LABELS, _MOST_COLUMNS, _MOST_ENTRIES = 300, 500, 10_000
