@@ -17,8 +17,8 @@ from typing import Any
 
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import HoldfastError, MachineError, RequestError, install, read_error
+from holdfast.core.progress import Progress, no_progress
 from holdfast.logs.exits import exit_status
-from holdfast.logs.progress import Progress, no_progress
 from holdfast.runs.cause_wording import observation_text
 from holdfast.runs.finished_model import FinishedModel
 
