@@ -1,8 +1,8 @@
-"""Says which machine's part made an attempt of several machines fail. Pure: no clock, and none of theirs is compared.
+"""Decides which machine's part made an attempt of several machines fail. Pure: no clocks are compared.
 
-When one rank goes, all others fall within milliseconds, each with an error of its own, and two machines' clocks do not
-tell which came first. What they left does: a signal before an exception, an exception before a broken connection, a
-rank that is stopped before those that wait for it.
+When one rank fails, all others fail within milliseconds, each with its own error, and the clocks of two machines do not
+tell which came first. What they left does: a signal comes before an exception, an exception before a broken connection,
+a stopped rank before those that wait for it.
 """
 
 import re
@@ -17,7 +17,7 @@ from holdfast.core.records import Outcome
 from holdfast.hazards.diagnose import diagnose
 from holdfast.supervisor.attempt import NOTHING
 
-_ECHOES = {"nccl-timeout", "rank-stuck"}  # what ranks say that waited for another
+_ECHOES = {"nccl-timeout", "rank-stuck"}  # what ranks report that waited for another
 _ECHO = re.compile(
     r"Connection (?:closed|reset|refused)|Broken pipe|ChildFailedError|SignalException|Socket Timeout"
     r"|DistNetworkError|DistStoreError|RendezvousConnectionError|RendezvousTimeoutError|failed to recv"
@@ -34,10 +34,10 @@ class NodePart:
     """One machine's part of an attempt, as far as it is known."""
 
     node: str
-    outcome: Outcome | None = None  # None: nothing was heard of it any more
+    outcome: Outcome | None = None  # None: it has not reported any more
     evidence: Evidence = Evidence()
     silent_seconds: float = 0.0
-    is_anew: bool = False  # another supervisor speaks for it by now
+    is_anew: bool = False  # another supervisor reports for this machine by now
 
     @property
     def is_lost(self) -> bool:
@@ -51,7 +51,7 @@ class NodePart:
 
 
 def find_culprit(parts: Sequence[NodePart]) -> NodePart | None:
-    """The part that took the others along; None when none has failed."""
+    """The part that made the others fail; None when none has failed."""
     failed = [part for part in parts if part.has_failed]
     return min(failed, key=_rank, default=None)
 

@@ -1,7 +1,7 @@
 """Any training command as a run: its folder, its request, and how each attempt of it is started.
 
-The command is not touched. A folder of ours comes first on PYTHONPATH and arms beats, stacks and rungs in every Python
-process it starts; settings that are environment variables go into the environment. Leaves: request.json.
+The command is not changed. Holdfast's preload folder comes first on PYTHONPATH and adds heartbeats, stacks and
+fallbacks to every Python process the command starts; changed environment variables go into the environment.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ _OWN = re.compile(r"HOLDFAST_|PWD$|OLDPWD$|SHLVL$|_$|TMUX|STY$|WINDOWID$|TERM_SE
 def make_request(
     command: tuple[str, ...], *, nodes: int = 1, nodes_wait_seconds: float | None = None, **options: Any
 ) -> CommandRequest:
-    """Check a command and take down the place and environment it is asked from."""
+    """Check a command and record the folder and environment it is started from."""
     if not command:
         raise RequestError("there is no command to run", try_next=("holdfast run -- python train.py",))
     if nodes_wait_seconds is not None and nodes == 1:
@@ -45,33 +45,35 @@ def make_request(
         ("--nodes-wait", nodes_wait_seconds),
         ("--step-timeout", options.get("step_timeout_seconds")),
     ):
-        if seconds is not None and not 1 <= seconds <= _MOST_SECONDS:  # not a number is in no range
-            raise RequestError(f"{option} {seconds}: is out of range", seen=f"allowed: 1 to {_MOST_SECONDS:,}")
+        if seconds is not None and not 1 <= seconds <= _MOST_SECONDS:  # NaN is in no range
+            raise RequestError(f"{option} {seconds} is out of range", seen=f"allowed: 1 to {_MOST_SECONDS:,}")
     if shutil.which(command[0]) is None:
         raise RequestError(
-            f"there is no command named {command[0]!r}",
-            seen="it is not on PATH" if os.sep not in command[0] else "there is no such file that can be run",
+            f"command {command[0]!r} not found",
+            seen="not on PATH" if os.sep not in command[0] else "not an executable file",
             try_next=_instead(command),
         )
     script = _script_of(command)
     if script and not Path(script).exists():
-        raise RequestError(f"there is no file {script!r}", seen=f"looked in {Path.cwd()}")
+        raise RequestError(f"file {script!r} not found", seen=f"looked in {Path.cwd()}")
     kept = {name: value for name, value in os.environ.items() if not _OWN.match(name) and not is_secret(name, value)}
     options |= {"nodes": nodes, "nodes_wait_seconds": nodes_wait_seconds or DEFAULT_NODES_WAIT_SECONDS}
     return CommandRequest(command=command, cwd=str(Path.cwd()), environment=kept, **options)
 
 
 def make_folder(request: CommandRequest, folder: Path | None, name: str = "") -> Path:
-    """Make the run's folder with its request in it; refuse one that holds a run already."""
+    """Make the run folder with its request; refuse a folder that already holds a run."""
     if name and (name in (".", "..") or Path(name).name != name):
-        raise RequestError(f"{name!r} is no name for a folder under {RUNS}/", try_next=("--run FOLDER, for any place",))
+        raise RequestError(
+            f"{name!r} is not a valid folder name under {RUNS}/", try_next=("--run FOLDER, for any other place",)
+        )
     with new_folder(folder, name or _name_of(request.command), "--run") as made:
         write_request(made, request)
     return made.resolve()
 
 
 def command_spec(request: CommandRequest) -> RunSpec:
-    """Say how the command is started and what may be changed about it."""
+    """How the command is started, and what may be changed about it."""
 
     def make_launch(attempt: Path, changes: Changes, resume: bool) -> Launch:
         return _launch(request, attempt, changes, resume)
@@ -88,7 +90,7 @@ def command_spec(request: CommandRequest) -> RunSpec:
         step_timeout_seconds=request.step_timeout_seconds,
         clean_up=remove_own_checkpoints,
         memory=RunMemory.open(request.command) if request.remembers else None,
-        # What was allowed once must not come back where it was not allowed.
+        # Changes that were allowed once must not come back where they are not allowed.
         memory_key=key_of(
             "command", request.cwd, *request.command, *(("changes allowed",) if request.allow_changes else ())
         ),
@@ -96,16 +98,16 @@ def command_spec(request: CommandRequest) -> RunSpec:
 
 
 def remove_own_checkpoints(run: Path) -> None:
-    """Remove the checkpoints that were made beside the script's own: nothing goes on from them any more."""
+    """Remove the checkpoints that were made in addition to the script's own: nothing continues from them any more."""
     checkpoints = checkpoints_folder(run)
     for folder in (*checkpoints.glob("train-*"), *checkpoints.glob("fit-*")):
         shutil.rmtree(folder, ignore_errors=True)
-    with contextlib.suppress(OSError):  # absent, or somebody put something there
+    with contextlib.suppress(OSError):  # missing, or not empty
         checkpoints.rmdir()
 
 
 def has_accelerator() -> bool:
-    """Say whether this machine has anything but a CPU to train on, without asking a library."""
+    """Whether this machine has anything but a CPU to train on, without importing a library."""
     if sys.platform == "darwin":
         return os.uname().machine == "arm64"
     return any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg"))
@@ -122,7 +124,7 @@ def _launch(request: CommandRequest, attempt: Path, changes: Changes, resume: bo
     environment = {**os.environ, **request.environment, **variables}
     path = [str(PRELOAD), *filter(None, [environment.get("PYTHONPATH")])]
     environment["PYTHONPATH"] = os.pathsep.join(path)
-    environment.setdefault("PYTHONUNBUFFERED", "1")  # what was printed before a kill is on disk
+    environment.setdefault("PYTHONUNBUFFERED", "1")  # so that what was printed before a kill is on disk
     arguments = request.resume_args if resume else ()
     command = (*request.command, *arguments)
     return Launch(command, Path(request.cwd), environment, attempt, takes_interrupts=True)
@@ -135,7 +137,7 @@ def _name_of(command: tuple[str, ...]) -> str:
 
 
 def _script_of(command: tuple[str, ...]) -> str:
-    """The Python file that a command runs, when it is plainly `python FILE`."""
+    """The Python file that a command runs, if the command is `python FILE`."""
     if re.fullmatch(r"python[\d.]*", Path(command[0]).name) and len(command) > 1 and command[1].endswith(".py"):
         return command[1]
     return ""

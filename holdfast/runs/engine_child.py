@@ -1,8 +1,8 @@
-"""How our own engine is started: its environment, its settings, and the spare that may become its next attempt.
+"""Starts our own engine: its environment, its settings, and the spare process that may become its next attempt.
 
 Several processes are a torchrun job: `python -m torch.distributed.run ... -m holdfast.engine ATTEMPT`. On one machine
-they meet at a port that is free; of several machines each starts its own, and `runs.rendezvous` says where all of them
-meet. Nothing is started again by torchrun, which the supervisor does.
+they meet at a free port; of several machines each starts its own, and `runs.rendezvous` says where all of them meet.
+torchrun restarts nothing: the supervisor does.
 """
 
 import os
@@ -19,8 +19,8 @@ from holdfast.supervisor.child import Launch
 from holdfast.supervisor.spare import Spare
 
 ENGINE, TRIAL = "holdfast.engine", "holdfast.engine.trial"
-_TRAINED_SECONDS = 20.0  # of steps, after which a spare is worth its imports
-_MONITOR_SECONDS = "0.1"  # how often torchrun looks whether a process has ended
+_TRAINED_SECONDS = 20.0  # of training, after which a spare is worth its imports
+_MONITOR_SECONDS = "0.1"  # how often torchrun checks whether a process has ended
 _MEETING_SECONDS = 300  # for the launchers of several machines, which load torch first
 _OF_A_JOB = re.compile(
     r"RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_\w+|MASTER_(?:ADDR|PORT)|TORCHELASTIC_\w+"
@@ -32,7 +32,7 @@ _LEAST_FREE_BYTES, _LEAST_FREE_SHARE = 2 << 30, 0.25  # a spare holds about 0.3 
 
 
 class EngineChildren:
-    """Starts the engine's processes of one run, from a spare where one waits. Ends the spare when it is left."""
+    """Starts the engine's processes of one run, from a spare process if one is ready. Ends the spare on exit."""
 
     def __init__(self, run: Path, *, processes: int = 1):
         self._run, self._is_alone = run, processes == 1
@@ -48,12 +48,12 @@ class EngineChildren:
     def launch(
         self, attempt: Path, settings: EngineSettings, changes: Changes, module: str = ENGINE, nodes: int = 1
     ) -> Launch:
-        """Write the settings of an attempt, and say how it is started; of several machines this one's part of it."""
+        """Write the settings of an attempt and return how it is started; of several machines this machine's part."""
         changed = replace(settings, **{name: value for name, value in changes.items() if name in _SETTINGS})
         write_record(attempt, changed)
         is_alone = changed.processes * nodes == 1
         self._stepping_since, self._is_alone = None, is_alone
-        # Only what was measured: on a card or on Apple's GPU the device costs more than the imports.
+        # Measured: on a GPU the device costs more than the imports, so a spare gains nothing.
         takes_spare = is_alone and changed.device == "cpu"
         if not takes_spare:
             self._spare.close()
@@ -67,7 +67,7 @@ class EngineChildren:
         )
 
     def warm_up(self) -> None:
-        """Have a spare for the next process, where there is memory for it and one process is what comes next."""
+        """Prepare a spare for the next process, if there is memory for it and the next attempt has one process."""
         if sys.platform == "linux" and self._is_alone and _has_room():
             self._spare.make()
 
@@ -82,21 +82,21 @@ class EngineChildren:
 
 
 def torchrun_command(processes: int, nodes: int = 1) -> tuple[str, ...]:
-    """What stands before `-m MODULE`: torchrun for several processes, Python alone for one."""
+    """The command before `-m MODULE`: torchrun for several processes, Python alone for one."""
     if processes * nodes == 1:
         return (sys.executable,)
-    here = "127.0.0.1"  # a host's own name may lead anywhere, or nowhere
+    here = "127.0.0.1"  # the host name may resolve to an address that cannot be reached
     counts = ("--nnodes", str(nodes), "--nproc-per-node", str(processes))
     meeting: tuple[str, ...] = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{here}:0", "--local-addr", here)
     if nodes > 1:
-        # The machine that leads has the first ranks, which write and tell.
+        # The leader has the first ranks, which save and report.
         meeting = ("--rdzv-backend", "static", "--rdzv-conf", f"timeout={_MEETING_SECONDS}")
     manner = ("--max-restarts", "0", "--monitor-interval", _MONITOR_SECONDS)
     return (sys.executable, "-m", "torch.distributed.run", *counts, *meeting, *manner)
 
 
 def _together(settings: EngineSettings, changes: Changes, nodes: int) -> dict[str, str]:
-    """What the environment says to several processes."""
+    """Environment variables for several processes."""
     found = {"OMP_NUM_THREADS": str(settings.threads or 1)}
     if nodes == 1 and sys.platform in _LOOPBACK and "GLOO_SOCKET_IFNAME" not in os.environ:
         found["GLOO_SOCKET_IFNAME"] = _LOOPBACK[sys.platform]
@@ -105,7 +105,7 @@ def _together(settings: EngineSettings, changes: Changes, nodes: int) -> dict[st
 
 def _environment(changes: Changes) -> dict[str, str]:
     variables = {name: str(value) for name, value in changes.items() if name.isupper()}
-    # Started inside of a distributed job we are no part of it, and neither is what we start.
+    # If Holdfast itself was started inside a distributed job, neither it nor its children are part of that job.
     given = {name: value for name, value in os.environ.items() if not _OF_A_JOB.fullmatch(name)}
     return {**given, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true", **variables}
 

@@ -35,15 +35,15 @@ from holdfast.planning.memory_model import reading_bytes
 from holdfast.planning.proving import Work, answer_seconds, forecast_seconds
 from holdfast.planning.train_plan import proven_settings
 
-# As in engine.mining and engine.tasks.causal, which load torch; a test holds them together.
+# As in engine.mining and engine.tasks.causal, which import torch; a test compares them.
 MINED_FROM_EPOCH, MINED_EACH, ANSWERS = 1, 1, 3
 
 _FEWEST_STEPS = 8
-_FEWEST_FREE_STEPS = 4  # steps beside which nothing was saved
+_FEWEST_FREE_STEPS = 4  # steps during which nothing was saved
 _LEAST_SECONDS = 5.0
 _SHARE = 0.03  # of the steps, after which a forecast is made
 _ROOM = 1.03  # memory grows a little with the longest texts that are still to come
-_NEW_SHARE = 0.8  # of what an evaluation takes, that training had not taken before
+_NEW_SHARE = 0.8  # of what an evaluation needs and training did not
 _LOOK_SECONDS = 0.5
 
 
@@ -57,7 +57,7 @@ def work_of(settings: EngineSettings, amounts: Amounts) -> Work:
     first = int((mining or {}).get("from_epoch", MINED_FROM_EPOCH)) * per_epoch
     late = max(0, steps - first) if mining is not None else 0
     evaluations = -(-steps // every)
-    # What the last evaluation has read of the corpus still holds where no earlier one can have been better.
+    # What the only evaluation has read of the corpus is not read again: no earlier one can have been better.
     known_tokens = amounts.corpus_tokens if evaluations == 1 else 0
     return Work(
         steps=steps,
@@ -161,9 +161,9 @@ class Forecaster:
             self._look()
 
     def forecast_from_proof(self, *, is_waiting: bool = False) -> None:
-        """From the first steps, which the proof has timed: then there is a forecast before the run begins.
+        """Make a forecast from the first steps that the proof has timed, before the run begins.
 
-        A run that waits to be started keeps it without a time: what the forecast is measured against has not begun.
+        A run that waits to be started keeps the forecast without a time: its clock has not begun.
         """
         first = self._proof.first_steps if self._proof else None
         if first is None or first.state != "killed" or self._has_forecast:
@@ -186,7 +186,7 @@ class Forecaster:
             self._forecast_from_steps(self._steps)
 
     def _forecast_from_steps(self, steps: StepCosts) -> None:
-        """From the steps of this attempt, once there are enough of them and a save has taken its memory."""
+        """Make a forecast from the steps of this attempt, once there are enough of them."""
         count, seconds, done = len(steps.began), steps.step_seconds, max(steps.began) + 1
         is_enough = count > max(_FEWEST_STEPS, _SHARE * self._work.steps)
         if is_enough and seconds is not None and count * seconds >= _LEAST_SECONDS and done < self._work.steps:
@@ -239,12 +239,12 @@ class Forecaster:
         return int(_NEW_SHARE * reading_bytes(model, tokens, self._settings.precision))
 
     def _compare(self, done: dict[int, StepDone]) -> None:
-        """The steps that the killed process had done after its last save must come again, bit for bit."""
+        """Compare the steps that the killed process had done after its last save: they must repeat bit for bit."""
         wanted = self._to_repeat
         if not wanted.keys() <= done.keys() and max(done) <= max(wanted):
             return
         self._to_repeat = {}
-        if self._has_other_processes():  # sums in another order: the same within rounding, not bit for bit
+        if self._has_other_processes():  # they add up in another order, so they agree only within rounding
             return
         common = sorted(wanted.keys() & done.keys())
         if not common:
@@ -257,8 +257,8 @@ class Forecaster:
                 is_exact=False, steps=len(common), different_step=other[0] + 1, loss=loss, expected_loss=expected
             )
         _keep(self._run, check)
-        state = "done" if check.is_exact else "failed"
-        self._report(ProofReported(check="resume", state=state, facts=msgspec.to_builtins(check)))
+        facts = msgspec.to_builtins(check)
+        self._report(ProofReported(check="resume", state="done" if check.is_exact else "failed", facts=facts))
 
     def _has_other_processes(self) -> bool:
         proven = read_artifact(self._run / "proof" / "first-steps" / SETTINGS)
@@ -284,10 +284,10 @@ def cost_of(events: Iterable[Event]) -> StepCosts:
 
 
 def _to_repeat(run: Path, proof: Proof | None) -> dict[int, StepDone]:
-    """What the killed first steps gave after the last save, where no attempt was compared with it yet."""
+    """The killed first steps after their last save, if no attempt was compared with them yet."""
     first = proof.first_steps if proof else None
     has_begun = any((run / "attempts").glob("*"))
-    if first is None or first.state != "killed" or has_begun or read_record(run, ResumeCheck):
+    if first is None or first.state != "killed" or has_begun or read_record(run, ResumeCheck) is not None:
         return {}
     events = read_events(run / "proof" / "first-steps" / EVENTS)
     return {event.step: event for event in events if isinstance(event, StepDone) and event.step >= first.saved_step}

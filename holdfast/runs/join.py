@@ -70,13 +70,13 @@ def _join(request: Request, folder: Path, where: str, data_sha256: str = "") -> 
 
 
 def has_finished(run: Path) -> bool:
-    """Say whether a run that is to be joined is over already, as when a batch system starts its job once more."""
+    """Whether a run that is to be joined is already over, as when a batch system starts its job again."""
     result = read_record(run, Result)
     return result is not None and result.state == "finished"
 
 
 def _be_first(mine: Path, first: Path) -> None:
-    """Let this machine's request be the run's, unless another one's is: never half of it, never two."""
+    """Make this machine's request the run's, unless another machine was first; a link is all or nothing."""
     try:
         os.link(mine, first)
     except FileExistsError:
@@ -142,7 +142,7 @@ def _called(name: str, kind: str) -> str:
 
 
 def _sha256_of(request: TrainRequest) -> str:
-    """Of the contents of all data, and of the names inside of folders."""
+    """The SHA-256 of the contents of all data, and of the names inside folders."""
     whole = hashlib.sha256()
     for given in filter(None, (getattr(request, name) for name in _DATA)):
         files = sorted(path for path in Path(given).rglob("*") if path.is_file()) or [Path(given)]
@@ -157,7 +157,7 @@ def _sha256_of(request: TrainRequest) -> str:
 
 
 def _without_own_options(command: Sequence[str]) -> tuple[str, ...]:
-    """The words of a command that must be the same on every machine: those that say which one it is are left out."""
+    """The part of a command that must be the same on every machine, without options that say which machine it is."""
     words, kept = iter(command), []
     for word in words:
         if not (match := _OF_ONE_MACHINE.fullmatch(word)):

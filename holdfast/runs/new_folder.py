@@ -1,4 +1,4 @@
-"""Finds a new run a folder of its own, and takes the one that was asked for only where nothing else is in it."""
+"""Makes the folder of a new run: the requested one if it is empty, otherwise a free one under runs/."""
 
 import contextlib
 import os
@@ -15,9 +15,9 @@ RUNS = "runs"  # where run folders go when none is named
 
 @contextmanager
 def new_folder(asked: Path | None, name: str, option: str) -> Iterator[Path]:
-    """Make the folder of a new run: the one that was asked for, or one called NAME under runs/.
+    """Make the folder of a new run: the requested one, or one called NAME-1, NAME-2, ... under runs/.
 
-    Where it cannot be written, that is said in words, and no empty folder of ours stays behind.
+    If it cannot be written, the error explains it and no empty folder is left behind.
     """
     place = (asked or Path(RUNS)).absolute()
     made = [folder for folder in (place, *place.parents) if not os.path.exists(folder)]  # noqa: PTH110  (never raises)
@@ -35,7 +35,7 @@ def new_folder(asked: Path | None, name: str, option: str) -> Iterator[Path]:
 
 
 def make_free_folder(name: str) -> Path:
-    """Make the first folder NAME-1, NAME-2, ... that nobody has."""
+    """Make the first folder NAME-1, NAME-2, ... that does not exist yet."""
     for number in range(1, 100_000):
         folder = Path(RUNS).absolute() / f"{name}-{number}"
         try:
@@ -43,20 +43,22 @@ def make_free_folder(name: str) -> Path:
         except FileExistsError:
             continue
         return folder
-    raise RequestError(f"{RUNS}/ is full of runs named {name}", try_next=("name a folder for this one",))
+    raise RequestError(f"{RUNS}/ is full of runs named {name}", try_next=("choose a folder for this run",))
 
 
 def take_folder(folder: Path, option: str) -> Path:
-    """Make the folder that was asked for; refuse one that holds a run, or anything else, already."""
+    """Make the requested folder; refuse one that already holds a run or anything else."""
     around = next((place for place in (folder, *folder.absolute().parents) if place.exists()), folder)
     if around.exists() and not around.is_dir():
-        raise RequestError(f"{option} {folder}: {around} is a file", try_next=("name a folder that is not there yet",))
+        raise RequestError(
+            f"{option} {folder}: {around} is a file", try_next=("choose a folder that does not exist yet",)
+        )
     if folder.is_dir() and any(folder.iterdir()):
         known = (folder / REQUEST).is_file()
         raise RequestError(
             f"{option} {folder} is not empty",
             seen="a run is in it" if known else ", ".join(sorted(path.name for path in folder.iterdir())[:5]),
-            try_next=(f"holdfast resume {folder}" if known else "name a folder that is not there yet",),
+            try_next=(f"holdfast resume {folder}" if known else "choose a folder that does not exist yet",),
         )
     folder.mkdir(parents=True, exist_ok=True)
     return folder.absolute()

@@ -1,4 +1,4 @@
-"""The folder of a new training run: what was asked is filled from an earlier run, checked, and written down.
+"""Makes the folder of a new training run: completes the request from an earlier run, checks it and writes it down.
 
 Reads: the request. Leaves: request.json.
 """
@@ -24,7 +24,7 @@ from holdfast.runs.trackers import require_trackers
 
 
 def start_train(request: TrainRequest) -> Path:
-    """Make the folder of a new run, with the request in it; of several machines the later ones join the first."""
+    """Make the folder of a new run with the request in it; of several machines the later ones join the first."""
     request = with_preset(_from_earlier(request))
     _require_data(request)
     require_trackers(request.report_to)
@@ -32,18 +32,18 @@ def start_train(request: TrainRequest) -> Path:
 
 
 def discard(run: Path) -> None:
-    """Remove the folder of a run that was refused before it began; one in which anything was trained stays."""
+    """Remove the folder of a run that was refused before it began; a folder in which anything was trained is kept."""
     if any((run / name).exists() for name in ("attempts", "checkpoints", "model", "proof")):
         return
     if not (run / NODES).is_dir():
         shutil.rmtree(run, ignore_errors=True)
-    elif not read_leader(run):  # the other machines still read there how it ended; another request may begin anew
+    elif not read_leader(run):  # the other machines still read there how it ended; another request may use the folder
         for name in (REQUEST, PLAN, PROOF, FORECAST):
             (run / name).unlink(missing_ok=True)
 
 
 def make_run_folder(request: TrainRequest) -> Path:
-    """A folder of its own for the run, with the request in it."""
+    """Make a new folder for the run, with the request in it."""
     with new_folder(Path(request.out) if request.out else None, _name_of(request.data), "--out") as run:
         write_request(run, replace(request, out=str(run)))
     return run
@@ -54,19 +54,19 @@ def _name_of(data: str) -> str:
 
 
 def _require_data(request: TrainRequest) -> None:
-    """Refuse a path that leads nowhere before a folder is made for it."""
+    """Refuse a path that does not exist before a folder is made for the run."""
     for name in ("data", "validation", "test", "negatives"):
         path = getattr(request, name)
         if path and not os.path.lexists(path):
             raise RequestError(
-                f"there is no {path}",
+                f"{path} does not exist",
                 seen="" if name == "data" else f"given as --{name}",
                 try_next=did_you_mean(Path(path)),
             )
 
 
 def _from_earlier(request: TrainRequest) -> TrainRequest:
-    """Fill what was left open from the run that is gone on from: its model, and where none is given its data."""
+    """Complete a request that continues from an earlier run: with its model and, by default, its data."""
     if not request.from_run:
         return request
     earlier = Path(request.from_run)
@@ -80,7 +80,7 @@ def _from_earlier(request: TrainRequest) -> TrainRequest:
     plain = TrainRequest()
     taken = {name: value for name, value in theirs.items() if mine[name] == getattr(plain, name)}
     own = {"out", "from_run", "model", "preset", "nodes", "nodes_wait"}
-    if request.data:  # of other data the columns may be named otherwise
+    if request.data:  # other data may have other columns
         own |= {"validation", "test", "negatives", "text_column", "label_column", "group_column", "encoding"}
         own |= {"delimiter", "header", "multi_label", "min_score"}
     task = {"task": plan.task} if plan and request.task is None else {}

@@ -116,7 +116,7 @@ def _shown_by(report: EventSink) -> Progress:
 
 
 def data_request(request: TrainRequest) -> DataRequest:
-    """What is asked of the data."""
+    """The part of a request that is about the data."""
     task: Task | None = request.task  # type: ignore[assignment]  # one of the names that a request allows
     return DataRequest(
         path=Path(request.data),
@@ -151,7 +151,7 @@ def _survey(run: Path, request: TrainRequest, report: EventSink) -> Survey:
             splits=dict(facts.splits),
             labels=len(facts.labels),
             choices=msgspec.to_builtins(facts.choices),
-            warnings=list(facts.warnings),
+            warnings=facts.warnings,
             bad_row_count=facts.bad_row_count,
         )
     )

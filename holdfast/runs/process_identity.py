@@ -13,12 +13,12 @@ from holdfast.supervisor.members import Identity, boot_id, find_member, find_mem
 
 
 def describe_process(pid: int) -> dict[str, Any]:
-    """What a file must hold of a process to know it again."""
+    """What a file must hold to recognize a process later."""
     return {"pid": pid, "start_ticks": start_ticks_of(pid), "boot_id": boot_id(), "host": socket.gethostname()}
 
 
 def find_process(known: Mapping[str, Any]) -> Identity | None:
-    """The process that a file names, if it still lives on this machine."""
+    """The process that a file names, if it is still alive on this machine."""
     try:
         identity = Identity(int(known["pid"]), int(known["start_ticks"]))
     except (KeyError, TypeError, ValueError):
@@ -45,11 +45,11 @@ def end_process(identity: Identity, grace_seconds: float) -> None:
 
 
 def kill_run(run: Path, supervisor_pid: int) -> None:
-    """Kill a supervisor and all it started, on this machine only, without writing anything into the run's folder."""
+    """Kill a supervisor and all it started, on this machine only, without writing anything into the run folder."""
     ticks = start_ticks_of(supervisor_pid)
     supervisor = Identity(supervisor_pid, ticks) if ticks is not None else None
     if supervisor:
-        send(supervisor, signal.SIGSTOP)  # or it would take the death of its child for a failure and write of it
+        send(supervisor, signal.SIGSTOP)  # or it would report the death of its child as a failure
     for attempt in [child.parent for child in run.rglob(CHILD)]:
         for member in find_members(attempt, read_root(attempt)):
             send(member.identity, signal.SIGKILL)

@@ -132,7 +132,7 @@ def _kill_after(folder: Path, wanted: int, ended: threading.Event) -> None:
 
 
 def _kill(folder: Path) -> None:
-    """Kill every process at once, those that compute before the one that looks after them."""
+    """Kill every process at once: those that compute before the launcher that would notice it."""
     for member in reversed(find_members(folder, read_root(folder))):
         send(member.identity, signal.SIGKILL)
 

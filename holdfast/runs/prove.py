@@ -1,7 +1,7 @@
 """Proves a run before time is spent on it: the longest examples, candidates, first steps with a kill.
 
-    longest      the longest examples through a whole small run: step, evaluate, save, export; on a card or on Apple's
-                 GPU the CPU must agree. It is supervised like any run, so a plan that crashes takes a fallback here.
+    longest      the longest examples through a whole small run: step, evaluate, save, export; on a GPU the
+                 CPU must agree. It is supervised like any run, so a plan that crashes takes a fallback here.
     candidates   other ways to compute the same, timed; the fastest that agrees wins.
     first steps  the run's own first steps: speed and memory are measured, then the process is killed; the first attempt
                  continues from the checkpoint and must repeat the steps bit for bit.
@@ -76,7 +76,7 @@ from holdfast.supervisor.attempt import StopRequest, run_attempt
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.ending import end_tree
 
-_COMPARE_FROM_SECONDS = 30.0  # of proof, from which the folklore's settings are timed too
+_COMPARE_FROM_SECONDS = 30.0  # of proof, from which the usual advice is timed too, for comparison
 _SAVE_SECONDS = 3.0
 _CHEAP_SECONDS = 15.0
 
@@ -87,7 +87,7 @@ def prove(run: Path, request: TrainRequest, prepared: PreparedRun, report: Event
 
 
 class _Proving:
-    """The proof of one run. What it finds out goes into the settings of every later part, and into proof.json."""
+    """The proof of one run. What a part finds out goes into the settings of later parts, and into proof.json."""
 
     def __init__(
         self, run: Path, request: TrainRequest, prepared: PreparedRun, report: EventSink, children: EngineChildren
@@ -191,7 +191,7 @@ class _Proving:
 
     @property
     def _is_of_many_machines(self) -> bool:
-        """Whether others train, too: then only this one's part is proven, that the longest examples go through."""
+        """Whether other machines train too: then only the longest examples are proven, with this machine's part."""
         return nodes_of(self._request) > 1
 
     def _offered(self) -> tuple[Changes, ...]:
@@ -259,7 +259,7 @@ class _Proving:
         reference: EngineSettings,
         against: Literal["one process", "cpu"],
     ) -> None:
-        """The same small run done otherwise must give the same loss; otherwise that other way is taken."""
+        """The same small run computed in another way must give the same loss; if not, the run trains in that way."""
         here, there = found.loss, self._small_run(name, prepared, reference).loss
         if here is None or there is None:
             return
@@ -277,7 +277,7 @@ class _Proving:
             self._settings = reference
 
     def _enough_for_a_micro_batch(self) -> int:
-        """The two longest; where that is cheap, enough of them to fill the largest micro-batch of the run."""
+        """The two longest examples; if that is cheap, enough to fill the largest micro-batch of the run."""
         tokens = min(self._settings.micro_tokens, self._amounts.largest_step_tokens)
         least = max(2, self._processes)  # each process has one at least
         each = -(-tokens // max(1, self._amounts.longest_tokens)) + 1
@@ -287,7 +287,7 @@ class _Proving:
         return count if seconds < _CHEAP_SECONDS or self._request.prove == "always" else least
 
     def _small_run(self, name: str, prepared: Path, settings: EngineSettings) -> SmallRun:
-        """A whole run on few examples; another child follows in any case, so a spare is made meanwhile."""
+        """A whole run on few examples. Another child always follows, so a spare is prepared meanwhile."""
         show = self._shown_as(f"proving with the {name} examples")
 
         def hear(event: Event) -> None:
@@ -349,7 +349,7 @@ class _Proving:
         changes: Changes | None = None,
         total: int = 0,
     ) -> str:
-        """Run one child to its end and return how it ended; in any case nothing of it is left."""
+        """Run one child to its end and return how it ended; no process of it is left."""
         folder.mkdir(parents=True, exist_ok=True)
         launch = self._children.launch(folder, self._settings, {**self._variables, **(changes or {})}, module)
         budgets = Budgets(step_timeout_seconds=self._request.step_timeout)

@@ -1,8 +1,8 @@
 """Gives the ranks of each attempt their own rendezvous, so that a late rank of an earlier attempt finds nobody.
 
-`torchrun` takes every option it was not given from a variable PET_<OPTION>. An id on its command line wins over that,
-so there the attempt's number is added to it. A command says itself where its ranks meet; those of our own engine meet
-at an address and port of the machine that leads, which is the first of them.
+`torchrun` takes every option that is not on its command line from a variable PET_<OPTION>. A rendezvous id on the
+command line takes precedence, so the attempt is added to it there. A command defines itself where its ranks meet; the
+ranks of our own engine meet at an address and port of the leader, which is the first machine.
 """
 
 import re
@@ -18,19 +18,19 @@ VARIABLE = "PET_RDZV_ID"
 
 
 def with_rendezvous(launch: Launch, meeting: MeetingPlace, number: int) -> Launch:
-    """The same launch, whose ranks meet under this name only; `number` is this machine's, the one that leads has 0."""
+    """The same launch with ranks that meet only under this name; `number` is this machine's, the leader has 0."""
     environment = {**launch.environment, VARIABLE: meeting.name}
     if launch.is_of_ranks:
         place = {"MASTER_ADDR": meeting.host, "MASTER_PORT": meeting.port, "NODE_RANK": number}
         environment |= {f"PET_{name}": str(value) for name, value in place.items()}
-        # Otherwise gloo takes the network of the machine's own name, which may be the one that leads nowhere.
+        # Otherwise gloo takes the network of the host name, which the other machines may not reach.
         if network := network_towards(meeting.host):
             environment.setdefault("GLOO_SOCKET_IFNAME", network)
     return replace(launch, command=rename(launch.command, meeting.name), environment=environment)
 
 
 def rename(command: Sequence[str], meeting: str) -> tuple[str, ...]:
-    """The command with the attempt's name added to the rendezvous id it was given; unchanged where it has none."""
+    """The command with the attempt added to its rendezvous id; unchanged if it has none."""
     words = list(command)
     for at, word in enumerate(words):
         if not (match := _OPTION.fullmatch(word)):
@@ -39,5 +39,5 @@ def rename(command: Sequence[str], meeting: str) -> tuple[str, ...]:
             words[at] = f"{word}-{meeting}"
         elif at + 1 < len(words):
             words[at + 1] = f"{words[at + 1]}-{meeting}"
-        break  # what comes later may be the script's own
+        break  # a later one may be an option of the script
     return tuple(words)

@@ -54,7 +54,8 @@ class _Entries(Generic[R]):
     """The entries of one file, by key. A file that is missing or damaged has none: a memory is never a condition."""
 
     def __init__(self, file: Path, kind: type[R], most: int):
-        self._file, self._kind, self._most = file, kind, most
+        self._file, self._most = file, most
+        self._kind: type[R] = kind
 
     def read(self) -> dict[str, R]:
         """Everything that is remembered, the newest last."""

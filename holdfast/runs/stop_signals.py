@@ -1,4 +1,4 @@
-"""Takes signals as the wish to stop."""
+"""Turns signals into stop requests."""
 
 import signal
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(KeyboardInterrupt):
-    """Asked to stop while there is nothing to save yet, by whichever signal."""
+    """A stop was requested by a signal while there was nothing to save yet."""
 
     def __init__(self, number: int):
         super().__init__()
@@ -19,21 +19,21 @@ class Stopped(KeyboardInterrupt):
 
 
 class AtOnce(StopRequest):
-    """Ends what goes on with `Stopped`, wherever it is: the wish to stop while there is nothing to save yet."""
+    """A stop request that raises `Stopped` at once, for the time when there is nothing to save yet."""
 
     def ask(self, number: int = 0) -> NoReturn:
-        """Stop, without waiting for a good moment."""
+        """Stop without waiting for a good moment."""
         raise Stopped(number or signal.SIGINT)
 
 
 def exit_code_of(asked: KeyboardInterrupt) -> int:
-    """What a shell reports for a process that was ended by the signal; Python's own exception is of Ctrl-C."""
+    """What a shell reports for a process that the signal ended; Python's own KeyboardInterrupt is Ctrl-C."""
     return 128 + (asked.number if isinstance(asked, Stopped) else signal.SIGINT)
 
 
 @contextmanager
 def asked_by_signals(stop: StopRequest) -> Iterator[None]:
-    """Take Ctrl-C, a closed terminal and SIGTERM as the wish to stop."""
+    """Turn Ctrl-C, a closed terminal and SIGTERM into a stop request."""
     heard = [number for number in _STOPS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
     before = [(number, signal.signal(number, lambda asked, _: stop.ask(asked))) for number in heard]
     try:

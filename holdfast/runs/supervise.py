@@ -1,22 +1,22 @@
-"""Supervises a run to its end: attempt, name the cause, take the next rung, until it finishes or nothing is left.
+"""Supervises a run to its end: attempt, name the cause, take the next fallback, until it finishes or none is left.
 
-One loop for every kind of run. What differs is in a `RunSpec`: how an attempt is started and what its ladder is.
+One loop for every kind of run. What differs is in a `RunSpec`: how an attempt is started and what its fallbacks are.
 
     spec = RunSpec(kind="train", words="train reviews.csv", make_launch=launch, ladder=engine_ladder(settings))
     result = supervise(run, spec, print_event)
     raise SystemExit(result.exit_code)
 
-`make_launch(attempt, changes, resume)` gets the folder of the attempt, all changes that the ladder
-has made to the plan as requested (names as its ladder's `settle` wrote them; in capitals: environment variables),
-and whether earlier work may be resumed. It writes the attempt's settings.json and gives the `Launch`. It is called anew
-for every attempt. Exit code 0 of the child means that the run has finished.
+`make_launch(attempt, changes, resume)` gets the folder of the attempt, everything that the ladder has changed in the
+plan as requested (settings, and environment variables in capitals), and whether earlier work may be resumed. It writes
+the attempt's settings.json and returns the `Launch`; it is called for every attempt. Exit code 0 of the child means
+that the run has finished.
 
 Each listener hears every event that is also written to RUN/events.jsonl (`core.events`), and those that only show
 movement.
 
-Reads: request.json of the run, earlier attempts. Leaves: attempts/NN/, events.jsonl, supervisor.json, result.json last.
-A run that was stopped, killed with its supervisor, or failed, is supervised again by the same call: earlier attempts
-are read from the folder.
+Order of what is written: rung.json before the child starts, outcome.json once it has ended, decision.json before the
+next attempt, result.json last. A supervisor that is killed in between leaves a folder from which the same call
+continues: an attempt without an outcome was cut off, a decision without an attempt is carried out next.
 """
 
 import contextlib
@@ -73,7 +73,7 @@ class RunSpec:
     """What is supervised: how an attempt is started, and what may be changed when it fails."""
 
     kind: str  # "command" | "train"
-    words: str  # what a person would call it: "python train.py"
+    words: str  # what a person calls it: "python train.py"
     make_launch: Callable[[Path, Changes, bool], Launch]
     ladder: Ladder
     allow_changes: bool = False
@@ -105,12 +105,12 @@ def supervise(
 class _Supervision:
     """The loop over attempts."""
 
-    def __init__(self, run: Path, job: RunSpec, report: EventSink, stop: StopRequest, lease: Lease):
-        self._run, self._job, self._report, self._stop, self._lease = run, job, report, stop, lease
-        self._peers = Peers(run, job.nodes, lease, job.nodes_wait_seconds) if job.nodes > 1 else None
+    def __init__(self, run: Path, spec: RunSpec, report: EventSink, stop: StopRequest, lease: Lease):
+        self._run, self._spec, self._report, self._stop, self._lease = run, spec, report, stop, lease
+        self._peers = Peers(run, spec.nodes, lease, spec.nodes_wait_seconds) if spec.nodes > 1 else None
         self._begun, self._earlier_seconds = time.monotonic(), 0.0
-        self._memory = job.memory
-        self._known = job.memory.find(job.memory_key) if job.memory else None
+        self._memory = spec.memory
+        self._known = spec.memory.find(spec.memory_key) if spec.memory else None
         self._phases = self._known.phases if self._known else {}
         self._learnt: Mapping[str, float] = {}
         self._history: list[Outcome] = []
@@ -138,9 +138,9 @@ class _Supervision:
             decision = choose_rung(
                 diagnosis,
                 [tried_of(one) for one in history],
-                self._job.ladder,
-                allow_changes=self._job.allow_changes,
-                max_attempts=self._job.max_attempts,
+                self._spec.ladder,
+                allow_changes=self._spec.allow_changes,
+                max_attempts=self._spec.max_attempts,
             )
             _keep(attempt_folder(self._run, number), decision)
             self._report(Decided(action=decision.action, remedy=_title(decision), reason=decision.reason))
@@ -150,7 +150,7 @@ class _Supervision:
                 return self._failed(outcome, diagnosis, decision)
 
     def _gather(self, peers: Peers) -> bool:
-        """Wait for the other machines, which is no part of the time that the run takes."""
+        """Wait for the other machines; this does not count as time of the run."""
         begun = time.monotonic()
         try:
             return peers.gather(self._report, self._stop)
@@ -158,11 +158,11 @@ class _Supervision:
             self._begun += time.monotonic() - begun
 
     def _first(self, earlier: EarlierAttempts) -> Decision:
-        """The plan of the first attempt: as before, as remembered, or as asked."""
+        """The settings of the first attempt: as before, as remembered, or as requested."""
         if earlier.changes or earlier.counted or earlier.next_number > 1:
             action: Literal["rung", "again"] = "rung" if earlier.rung else "again"
             changes = {
-                name: value for name, value in earlier.changes.items() if name not in self._job.dropped_overrides
+                name: value for name, value in earlier.changes.items() if name not in self._spec.dropped_overrides
             }
             return Decision(action=action, reason=earlier.reason, rung=earlier.rung, changes=changes)
         known = self._known
@@ -194,10 +194,10 @@ class _Supervision:
                     resume=resume,
                 )
             )
-            launch = self._job.make_launch(attempt, decision.changes, resume)
+            launch = self._spec.make_launch(attempt, decision.changes, resume)
         except OSError as error:
             raise cannot_write(self._run, error) from error
-        budgets = Budgets(self._job.step_timeout_seconds, self._phases, step_floor_seconds(self._history))
+        budgets = Budgets(self._spec.step_timeout_seconds, self._phases, step_floor_seconds(self._history))
         outcome, diagnosis = self._run_attempt(number, decision, resume, launch, budgets)
         self._learnt = budgets.learnt()
         outcome = replace(
@@ -243,14 +243,14 @@ class _Supervision:
 
     def _finished(self, outcome: Outcome) -> Result:
         tries = f" in {plural(outcome.number, 'attempt')}" if outcome.number > 1 else ""
-        # A loop that does not tell its total counts from where it began this time.
+        # A loop that does not report its total counts from where it began this time.
         part = " in the last" if outcome.number > 1 and not outcome.steps else ""
         steps = f", {outcome.step_reached} steps{part}" if outcome.step_reached else ""
         if self._memory and not outcome.cause:
             changes = {name: value for name, value in outcome.changes.items() if name not in outcome.ineffective}
-            self._memory.remember(self._job.memory_key, self._job.words, changes, outcome.number, self._learnt)
-        if self._job.clean_up:
-            self._job.clean_up(self._run)
+            self._memory.remember(self._spec.memory_key, self._spec.words, changes, outcome.number, self._learnt)
+        if self._spec.clean_up:
+            self._spec.clean_up(self._run)
         but = f", but {text}" if (text := outcome_text(outcome)) else ""
         return self._end("finished", 0, f"finished{tries}{steps}{but}", outcome, slug=outcome.diagnosis or "")
 
@@ -265,7 +265,7 @@ class _Supervision:
         sentence = f"failed after {plural(outcome.number, 'attempt')}: {cause}; {reason_text(decision.reason)}"
         stacks = attempt_folder(self._run, outcome.number) / STACKS
         remedies = tuple(
-            f"look at the stacks in {stacks}" if "py-spy dump" in remedy.command and stacks.exists() else advice
+            f"read the stacks in {stacks}" if "py-spy dump" in remedy.command and stacks.exists() else advice
             for remedy in diagnosis.remedies
             if not remedy.change and (advice := remedy.command or remedy.title)
         )
@@ -291,8 +291,8 @@ class _Supervision:
             remedies=remedies,
             slug=slug,
         )
-        if self._job.describe_result:
-            result = self._job.describe_result(result)
+        if self._spec.describe_result:
+            result = self._spec.describe_result(result)
         self._report(_ENDED[state](exit_code=exit_code))
         self._lease.say(result=state, exit_code=exit_code, sentence=sentence)  # for the other machines
         _keep(self._run, result)
@@ -309,13 +309,13 @@ _ENDED = {"finished": RunFinished, "stopped": RunStopped, "failed": RunFailed}
 
 
 def _keep(folder: Path, record: object) -> None:
-    """Write a record of the run; what has happened has happened, also when the disk is full."""
+    """Write a record of the run; a full disk does not undo what has happened."""
     with contextlib.suppress(OSError):
         write_record(folder, record)
 
 
 def step_floor_seconds(history: Sequence[Outcome]) -> float:
-    """How long any step may take: longer after each busy one that was given up, which may only have been slow."""
+    """How long any step may take: longer after each busy step that was given up, which may only have been slow."""
     given_up = sum(one.outcome == "hung" and one.diagnosis == BUSY for one in history)
     return min(STEP_FLOOR_SECONDS * PATIENCE_FACTOR**given_up, MOST_PATIENCE_SECONDS)
 
@@ -326,7 +326,7 @@ def _title(decision: Decision) -> str:
 
 @contextmanager
 def kept_awake() -> Iterator[None]:
-    """Hold off idle sleep while the body runs; does nothing on other systems."""
+    """Keep a Mac from idle sleep while the body runs; do nothing on other systems."""
     if sys.platform != "darwin":
         yield
         return

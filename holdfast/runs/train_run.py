@@ -1,7 +1,7 @@
 """A training run from its request to its result: prepare, prove, then supervise the attempts.
 
 A new run and a resumed one take the same road: the run folder is the only truth, so everything is read from it and
-whatever is done already costs nothing.
+what is already done is not done again.
 """
 
 from collections.abc import Callable
@@ -217,7 +217,7 @@ def part_spec(run: Path, request: TrainRequest, children: EngineChildren) -> Run
 
 
 def memory_key(request: TrainRequest, plan: RunPlan) -> str:
-    """Under which it is remembered what made a run finish: the same data, model and wishes about how to compute."""
+    """The key under which it is remembered what made a run finish: data, model and settings of how to compute."""
     wishes = {name: getattr(request, name) for name in _WISHES}
     if (request.processes or 1) > 1:
         wishes["processes"] = request.processes

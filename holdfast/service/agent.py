@@ -289,7 +289,7 @@ class Agent:
         ending = result.state if result else ""
         if refused:
             self._refuse(refused)
-        elif job.goal == "plan" and code == 0 and read_record(self._run, Proof):
+        elif job.goal == "plan" and code == 0 and read_record(self._run, Proof) is not None:
             self._release("planned", **{**known, "sentence": ""})
         elif ending == "finished" or (ending == "failed" and result and code == result.exit_code):
             self._release(ending, **known)
