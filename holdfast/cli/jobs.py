@@ -253,7 +253,7 @@ def delete(number: int, yes: bool, url: str | None, token: str | None, as_json: 
     click.echo(to_json({"deleted": number}) if as_json else f"[ok] run {number} is deleted")
 
 
-@jobs.command(short_help="On the server's machine: queue again what was lost.")
+@jobs.command(short_help="On the server's machine: requeue lost runs.")
 @click.option("--home", type=click.Path(path_type=Path), metavar="FOLDER", help="Home of the service.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def cleanup(home: Path | None, as_json: bool) -> None:
@@ -304,8 +304,8 @@ def _on_this_machine(home: Path | None) -> None:
     kept = service_home()
     if not service_variable("DATABASE_URL") and not (kept / "service.sqlite3").exists():
         raise RequestError(
-            f"no job service is kept in {kept}",
-            try_next=("--home FOLDER, the one that holdfast serve was given", "holdfast serve, which makes one"),
+            f"there is no job service in {kept}",
+            try_next=("--home FOLDER, as given to holdfast serve", "holdfast serve, which creates one"),
         )
     from holdfast.service.child_process import set_up
 

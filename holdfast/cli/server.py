@@ -195,7 +195,7 @@ def _unreachable(error: Exception, url: str) -> HoldfastError:
     if isinstance(reason, ssl.SSLError):
         return RequestError(f"{url} does not speak TLS", seen=str(reason), try_next=("--server http://...",))
     words = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
-    return Unreachable(f"{url} does not answer", seen=str(words), try_next=("holdfast serve", "--server URL"))
+    return Unreachable(f"{url} does not respond", seen=str(words), try_next=("holdfast serve", "--server URL"))
 
 
 def _object(text: bytes, url: str) -> Json:
@@ -247,7 +247,7 @@ class _Form:
         if self._left_bytes:
             chunk = self._file.read(min(self._left_bytes, _CHUNK_BYTES))
             if not chunk:
-                raise OSError("the file became shorter while it was sent")
+                raise OSError("the file was truncated during the upload")
             self._left_bytes -= len(chunk)
             return chunk
         tail, self._tail = self._tail, b""

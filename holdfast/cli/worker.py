@@ -33,8 +33,8 @@ def worker(slots: int, queues: str, name: str, home: Path | None) -> None:
     require_packages()
     if not os.environ.get("HOLDFAST_BROKER_URL"):
         raise RequestError(
-            "HOLDFAST_BROKER_URL is not set: there is nowhere to take jobs from",
-            seen="on one machine `holdfast serve` takes them itself",
+            "HOLDFAST_BROKER_URL is not set, so there is no queue to take jobs from",
+            seen="on a single machine, `holdfast serve` runs jobs itself",
             try_next=("HOLDFAST_BROKER_URL=redis://HOST:6379/0 holdfast worker", "read docs/service.md"),
         )
     from holdfast.service.child_process import set_up

@@ -219,7 +219,7 @@ class Agent:
                 asked = leases.look(self._job_id, self._claim)
                 self._stop("lost" if asked is None else "stop" if asked else "")
         except DatabaseError as error:
-            log(f"the database did not answer: {error}")
+            log(f"the database did not respond: {error}")
             connections.close_all()
 
     def _renew(self, **copied: object) -> bool:
@@ -275,7 +275,7 @@ class Agent:
             try:
                 return self._renew()
             except DatabaseError as error:
-                log(f"the database did not answer: {error}")
+                log(f"the database did not respond: {error}")
                 connections.close_all()
                 time.sleep(1.0)
         self._stop("lost")

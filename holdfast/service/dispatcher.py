@@ -61,7 +61,7 @@ class Dispatcher:
         try:
             self.tick()
         except DatabaseError as error:
-            print(f"the database did not answer: {error}", flush=True)
+            print(f"the database did not respond: {error}", flush=True)
             connections.close_all()
         except Exception:
             with contextlib.suppress(OSError):  # the log may be on the full disk

@@ -99,5 +99,5 @@ def _explained(folder: Path) -> Iterator[None]:
         raise MachineError(
             f"the service cannot use {folder}",
             seen=error.strerror or str(error),
-            try_next=("--home FOLDER, with a folder that has room and that you can write to",),
+            try_next=("--home FOLDER, a writable folder with free space",),
         ) from error

@@ -28,8 +28,7 @@ def test_lost_jobs_are_requeued_held_ones_stay():
     for copy in copies:
         copy.mkdir()
     said = clean_up()
-    assert f"job {lost.pk}: its holder is gone; it waits again" in said
-    assert "job 987654: its folder was removed; its row is gone" in said
+    assert {line.partition(":")[0] for line in said} == {f"job {lost.pk}", "job 987654"}
     assert not stray.exists()
     assert all(copy.exists() for copy in copies)
     assert held.folder.exists()

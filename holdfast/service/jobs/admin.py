@@ -48,11 +48,11 @@ class PeopleAdmin(UserAdmin):  # type: ignore[type-arg]  # generic in the stubs 
     list_display = ("username", "email", "is_active", "is_superuser", "last_login")
     actions = ("let_in",)
 
-    @admin.action(description="Make a one-time link for the chosen people")
+    @admin.action(description="Create a one-time login link for the selected users")
     def let_in(self, request: HttpRequest, chosen: QuerySet[User]) -> None:
         """Show a link for each; older ones of theirs end."""
         if not getattr(request.user, "is_superuser", False):
-            self.message_user(request, "Only administrators may make links.", messages.ERROR)
+            self.message_user(request, "Only administrators may create links.", messages.ERROR)
             return
         for user in chosen.filter(is_active=True)[:20]:
             address = request.build_absolute_uri(make_link(user))

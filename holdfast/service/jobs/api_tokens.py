@@ -33,11 +33,11 @@ def make_token(
     if not 1 <= len(name) <= 100 or not name.isprintable():
         problems.append("the name needs 1 to 100 printable characters")
     if expires is not None and expires <= timezone.now():
-        problems.append("it would have expired already")
+        problems.append("the expiry date is in the past")
     if ApiToken.objects.filter(owner=owner).count() >= _MOST_TOKENS:
-        problems.append(f"{_MOST_TOKENS} tokens are there already")
+        problems.append(f"you already have {_MOST_TOKENS} tokens, the maximum")
     if problems:
-        raise RequestError("the token cannot be made", seen="; ".join(problems))
+        raise RequestError("the token cannot be created", seen="; ".join(problems))
     text = _START + "".join(secrets.choice(_ALPHABET) for _ in range(_RANDOM))
     token = ApiToken.objects.create(
         owner=owner, name=name, prefix=text[:_PREFIX], sha256=_hash(text), may_write=may_write, expires=expires
@@ -50,7 +50,7 @@ def make_token_for(user: str | None, name: str, *, may_write: bool, days: int | 
     people = User.objects.filter(is_active=True, **({"username": user} if user else {})).order_by("username")
     if len(people) != 1:
         known = ", ".join(User.objects.values_list("username", flat=True)[:20])
-        what = f"there is no user {user!r}" if user else "it is not clear whose the token is to be"
+        what = f"there is no user {user!r}" if user else "the owner of the token is unclear"
         raise RequestError(
             what, seen=f"users: {known or 'none yet'}", try_next=("--user NAME",) if known else ("holdfast serve",)
         )

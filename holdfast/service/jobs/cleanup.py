@@ -18,19 +18,19 @@ _SAVE_SECONDS = 60.0
 
 def clean_up() -> list[str]:
     """Put things right on this machine and in the table; say what was done, a line each."""
-    said = [f"job {job_id}: its holder is gone; it waits again" for job_id in leases.requeue_lost()]
+    said = [f"job {job_id}: its holder is gone; queued again" for job_id in leases.requeue_lost()]
     home = this_home()
     for job_id, folder in _numbered(home.runs.glob("[0-9]*")):
         if (found := holder(folder)) and not _is_held(job_id):
             end_process(found, _SAVE_SECONDS)
-            said.append(f"job {job_id}: supervisor {found.pid} was ended; nobody held its job")
+            said.append(f"job {job_id}: supervisor {found.pid} was ended; its job had no holder")
         if not _is_known(job_id):
             shutil.rmtree(folder, ignore_errors=True)
-            said.append(f"job {job_id}: its folder was removed; its row is gone")
+            said.append(f"job {job_id}: its row is gone; its folder was removed")
     for job_id, file in _numbered(home.agents.glob("[0-9]*.json")):
-        if (keeper := find_process(read_artifact(file))) and not _is_held(job_id):
-            end_process(keeper, _SAVE_SECONDS)
-            said.append(f"job {job_id}: keeper {keeper.pid} was ended; its claim is gone")
+        if (agent := find_process(read_artifact(file))) and not _is_held(job_id):
+            end_process(agent, _SAVE_SECONDS)
+            said.append(f"job {job_id}: agent {agent.pid} was ended; its claim is gone")
         if not _is_known(job_id):
             file.unlink(missing_ok=True)
             file.with_suffix(".log").unlink(missing_ok=True)

@@ -60,7 +60,7 @@ def clean_choices(given: Mapping[str, Any]) -> dict[str, Any]:
             except (ValueError, TypeError) as error:
                 problems.append(f"{name}: {error}")
     if problems:
-        raise RequestError("the choices cannot be used", seen="; ".join(problems))
+        raise RequestError("the choices are invalid", seen="; ".join(problems))
     return dict(sorted(kept.items()))
 
 
@@ -206,24 +206,24 @@ def _checked(kind: str, value: Any) -> Any:
         words = {"true": True, "yes": True, "false": False, "no": False}
         found = value if isinstance(value, bool) else words.get(str(value).lower())
         if found is None:
-            raise ValueError(f"yes or no is wanted, not {str(value)[:40]!r}")
+            raise ValueError(f"expected yes or no, not {str(value)[:40]!r}")
         return found
     if kind in ("number", "share"):
         low, high = (0.0, 1.0) if kind == "share" else (-1e9, 1e9)
         number = float(value)
         if not low <= number <= high:
-            raise ValueError(f"a number from {low:g} to {high:g} is wanted, not {str(value)[:40]}")
+            raise ValueError(f"expected a number from {low:g} to {high:g}, not {str(value)[:40]}")
         return number
     allowed = {"task": TASKS, "encoding": ENCODINGS, "delimiter": DELIMITERS}[kind]
     if value not in allowed:
         guess = closest(str(value)[:60], allowed)
         hint = f"; did you mean {guess}?" if guess else ""
-        raise ValueError(f"{str(value)[:40]!r} is none of {', '.join(allowed)}{hint}")
+        raise ValueError(f"{str(value)[:40]!r} is not one of {', '.join(allowed)}{hint}")
     return value
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= 300 or "\0" in value:
-        raise ValueError("the name of a column is wanted")
+        raise ValueError("expected the name of a column")
     value.encode("utf-8")
     return value

@@ -86,10 +86,10 @@ def delete(job: Job) -> bool:
         found = Job.objects.select_for_update().filter(pk=job.pk).exclude(state=JobState.RUNNING).first()
         if found is None:
             return False
-        folder, keepers = found.folder, this_home().agents
+        folder, agents = found.folder, this_home().agents
         transaction.on_commit(lambda: forget("runs", job.pk, job.created))
         found.delete()
-        transaction.on_commit(lambda: _remove(folder, keepers / f"{job.pk}.json", keepers / f"{job.pk}.log"))
+        transaction.on_commit(lambda: _remove(folder, agents / f"{job.pk}.json", agents / f"{job.pk}.log"))
     return True
 
 
@@ -172,7 +172,7 @@ def lose(job_id: int, claimed: uuid.UUID | None, *, only_late: bool = False) -> 
     one = _held(job_id, claimed)
     if only_late:  # a holder may have renewed since somebody looked
         one = one.filter(lease_until__lt=Now())
-    words = f"its worker was lost {MOST_CLAIMS} times; it may be what ends them"
+    words = f"its worker was lost {MOST_CLAIMS} times; it may be what kills them"
     failed = {"state": JobState.FAILED, "ended": Now(), "sentence": words}
     with transaction.atomic():
         if _change(one.filter(claims__gte=MOST_CLAIMS), **failed, eta_seconds=None, **_FREE):

@@ -78,7 +78,7 @@ def count_test(person: User) -> None:
     """Count a test of a hook; refuse it where this person has sent too many."""
     keys = ((_key("test", str(person.pk)), TESTS),)
     if _count(keys) is None:
-        what = f"{TESTS} tests of hooks were sent within {WINDOW_SECONDS // 60} minutes"
+        what = f"{TESTS} test messages were sent within {WINDOW_SECONDS // 60} minutes"
         raise TooMany(what, wait_seconds=max(1.0, _wait_seconds(keys)))
 
 

@@ -85,7 +85,7 @@ def remove(model: TrainedModel) -> None:
         raise RequestError(f"the run of {model} is {job.state}", try_next=("stop it first",))
     waiting = Job.objects.filter(request__from_run=job.pk, state__in=(JobState.QUEUED, JobState.RUNNING))
     if names := list(waiting.values_list("name", flat=True)[:3]):
-        raise RequestError(f"{model} is what another run goes on from", seen=", ".join(names))
+        raise RequestError(f"another run continues from {model}", seen=", ".join(names))
     try_it.forget(job.folder)
     model.delete()
     for folder in (model_folder(job.folder), checkpoints_folder(job.folder), job.folder / "search"):
@@ -96,7 +96,7 @@ def remove(model: TrainedModel) -> None:
 def predict(model: TrainedModel, texts: Sequence[str], **options: Any) -> list[dict[str, Any]]:
     """What the model says to each text."""
     if len(texts) > _MOST_TEXTS:
-        raise RequestError(f"at most {_MOST_TEXTS} texts can be asked at once", seen=f"{len(texts):,} texts")
+        raise RequestError(f"at most {_MOST_TEXTS} texts per request", seen=f"{len(texts):,} texts")
     fetch_run(model.job)
     return [try_it.ask(model.job.folder, text, **options) for text in texts]
 

@@ -1,4 +1,4 @@
-"""Secrets of people, such as a hub token: encrypted at rest, opened by the keeper of a run and by nobody else.
+"""Secrets of people, such as a hub token: encrypted at rest, decrypted only by the agent of a run.
 
 The key is derived from the service's own secret key. A sealed value names its owner and itself, so that a row that was
 copied to somebody else does not open there.
@@ -38,16 +38,16 @@ def keep_secret(owner: User, name: str, value: str) -> Secret:
         problems.append(f"the value needs 6 to {_LONGEST_VALUE:,} printable characters on one line")
     others = Secret.objects.filter(owner=owner).exclude(name=name)
     if others.count() >= _MOST_SECRETS:
-        problems.append(f"{_MOST_SECRETS} secrets are there already")
+        problems.append(f"you already have {_MOST_SECRETS} secrets, the maximum")
     if problems:
-        raise RequestError("the secret cannot be kept", seen="; ".join(problems))
+        raise RequestError("the secret cannot be stored", seen="; ".join(problems))
     plain = json.dumps({"owner": owner.pk, "name": name, "value": value}).encode()
     secret, _ = Secret.objects.update_or_create(owner=owner, name=name, defaults={"sealed": _box().encrypt(plain)})
     return secret
 
 
 def open_secrets(owner: User) -> dict[str, str]:
-    """A person's secrets as variables for a run. For the keeper only; one that does not open is left out."""
+    """A person's secrets as variables for a run. For the agent only; one that cannot be decrypted is skipped."""
     return {
         secret.name: value
         for secret in Secret.objects.filter(owner=owner)

@@ -17,7 +17,7 @@ from holdfast.service.jobs.secrets import without_secrets
 _LABELS = {
     "validation": "validation data",
     "test": "test data",
-    "negatives": "near misses of queries",
+    "negatives": "hard negatives of queries",
     "lr": "learning rate",
     "lr_scheduler_type": "learning rate schedule",
     "eval_steps": "steps between evaluations",

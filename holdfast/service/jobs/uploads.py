@@ -142,7 +142,7 @@ def receive(owner: User, file: "UploadedFile[Any]", name: str = "", team: Group 
         if not incoming.size_bytes:
             raise RequestError("the file is empty", seen="0 bytes", try_next=("choose a file with a header and rows",))
         if team is not None and not owner.is_superuser and not owner.groups.filter(pk=team.pk).exists():
-            raise RequestError("the dataset cannot be given to that team", seen="you are not in it")
+            raise RequestError("the dataset cannot be shared with that team", seen="you are not in it")
         file_name = safe_name(file.name or "")
         with transaction.atomic():
             dataset = Dataset.objects.create(
@@ -156,7 +156,7 @@ def receive(owner: User, file: "UploadedFile[Any]", name: str = "", team: Group 
             # Before the row can be seen: a row always has its file. A folder without a row is swept.
             incoming.move_to(dataset.path)
     except OSError as error:
-        raise MachineError("the upload cannot be kept", seen=error.strerror or str(error)) from error
+        raise MachineError("the upload cannot be stored", seen=error.strerror or str(error)) from error
     finally:
         incoming.discard()
     datasets.start_survey(dataset)
@@ -185,7 +185,7 @@ def title_of(given: str) -> str:
 def too_large() -> RequestError:
     """The refusal of a file above the limit."""
     return RequestError(
-        f"the file is larger than the {human_bytes(settings.UPLOAD_BYTES)} that an upload may have",
+        f"the file is larger than the limit of {human_bytes(settings.UPLOAD_BYTES)}",
         try_next=("send it gzipped", "or have an administrator raise HOLDFAST_UPLOAD_BYTES"),
     )
 
@@ -199,8 +199,8 @@ def check_room(expected_bytes: int) -> None:
     free = shutil.disk_usage(home.folder).free
     if free < expected_bytes + settings.FREE_BYTES:
         raise MachineError(
-            "there is not enough room on the server's disk",
-            seen=f"{human_bytes(free)} free; {human_bytes(expected_bytes)} to come, "
+            "there is not enough free space on the server's disk",
+            seen=f"{human_bytes(free)} free; {human_bytes(expected_bytes)} needed, "
             f"{human_bytes(settings.FREE_BYTES)} must stay free",
             try_next=("delete datasets or models that are no longer needed",),
         )

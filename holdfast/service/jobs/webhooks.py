@@ -47,15 +47,15 @@ def check_address(url: str) -> None:
         parts, port = urlsplit(""), None
     problem = ""
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or len(url) > 500:
-        problem = "an address such as https://example.org/holdfast is wanted, of 500 characters at the most"
+        problem = "expected an address such as https://example.org/holdfast, with at most 500 characters"
     elif not url.isascii() or not url.isprintable() or " " in url:
-        problem = "it holds characters that an address cannot have"
+        problem = "it contains characters that are not allowed in an address"
     elif parts.username or parts.password:
-        problem = "it holds a user name or a password; the signature shows who sends"
+        problem = "it contains a user name or password; the signature identifies the sender"
     elif _is_literal(parts.hostname) and not _may_reach(parts.hostname):
         problem = f"{parts.hostname} is an address of this machine or of a private network"
     if problem:
-        raise RequestError("the webhook's address cannot be used", seen=problem)
+        raise RequestError("the webhook's address is not allowed", seen=problem)
 
 
 def signature(key: str, at: int, body: bytes) -> str:
@@ -99,7 +99,7 @@ def _post(parts: SplitResult, address: str, body: bytes, headers: dict[str, str]
         connection.close()
     arrived = 200 <= answer.status < 300
     why = " (redirects are not followed)" if 300 <= answer.status < 400 else ""
-    return Delivery(arrived, f"it answered {answer.status}{why} {said if not arrived else ''}".strip())
+    return Delivery(arrived, f"it responded with {answer.status}{why} {said if not arrived else ''}".strip())
 
 
 def _connection(parts: SplitResult, address: str) -> http.client.HTTPConnection:
@@ -148,7 +148,7 @@ def _allowed_address(parts: SplitResult) -> str:
     refused = [address for address in addresses if not _may_reach(address)]
     if refused or not addresses:
         raise RequestError(
-            "the webhook's address cannot be used",
+            "the webhook's address is not allowed",
             seen=f"{parts.hostname} is {refused[0] if refused else 'nowhere'}, of this machine or a private network",
         )
     return addresses[0]

@@ -38,7 +38,7 @@ def register_patiently(slots: int, name: str = "", say: Callable[[str], None] = 
         try:
             return register(slots, name)
         except DatabaseError as error:
-            say(f"the database does not answer yet: {str(error).strip()}")
+            say(f"the database does not respond yet: {str(error).strip()}")
             connections.close_all()
             time.sleep(_AGAIN_SECONDS)
 
@@ -73,7 +73,7 @@ def _check_up(worker: Worker) -> None:
         )
         checkup = json.loads(asked.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        checkup = {"error": f"doctor did not answer: {error}"}
+        checkup = {"error": f"doctor did not finish: {error}"}
     devices = devices_of(checkup)
     try:
         Worker.objects.filter(pk=worker.pk).update(checkup=checkup, checked=Now(), devices=devices)

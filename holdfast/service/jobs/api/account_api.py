@@ -58,7 +58,7 @@ def new_token(request: HttpRequest, payload: TokenIn) -> Any:
     asking = token_of(request)
     expires = timezone.now() + timedelta(days=payload.days) if payload.days else None
     if asking and asking.expires and (expires is None or expires > asking.expires):
-        raise Forbidden("a token may not make one that outlives it", seen=f"it expires at {asking.expires.isoformat()}")
+        raise Forbidden("a token cannot create a longer-lived one", seen=f"it expires at {asking.expires.isoformat()}")
     token, text = make_token(person(request), payload.name, may_write=payload.may_write, expires=expires)
     return Status(201, {**_token(token), "token": text})
 
@@ -84,7 +84,7 @@ def set_secret(request: HttpRequest, payload: SecretIn) -> Any:
 @router.delete("/secrets/{name}", response={204: None, REFUSALS: Refusal})
 def delete_secret(request: HttpRequest, name: Text) -> Any:
     """Forget a secret."""
-    return _deleted(Secret.objects.filter(owner=person(request), name=name), "there is no such secret")
+    return _deleted(Secret.objects.filter(owner=person(request), name=name), "there is no secret with this name")
 
 
 @router.get("/hooks", response={200: HooksOut, REFUSALS: Refusal})

@@ -14,7 +14,7 @@ Id = Annotated[int, Field(ge=1, le=2**63 - 1)]
 
 def _storable(text: str) -> str:
     if not is_storable(text):
-        raise ValueError("it holds characters that no text has")
+        raise ValueError("it contains invalid characters")
     return text
 
 
@@ -22,7 +22,7 @@ Text = Annotated[str, AfterValidator(_storable), Field(max_length=200)]
 LongText = Annotated[str, AfterValidator(_storable), Field(max_length=20_000)]
 State = Literal["queued", "running", "planned", "finished", "failed", "stopped"]
 Goal = Literal["plan", "model"]
-Cursor = Annotated[int | None, Field(ge=1, le=2**63 - 1, description="`next` of the page before.")]
+Cursor = Annotated[int | None, Field(ge=1, le=2**63 - 1, description="`next` from the previous page.")]
 Limit = Annotated[int, Field(ge=1, le=200)]
 
 

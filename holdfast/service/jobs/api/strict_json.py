@@ -17,7 +17,7 @@ class StrictParser(Parser):
         """The body's value."""
         found = json.loads(request.body, parse_constant=_refuse)
         if not is_storable(found):
-            raise ValueError("it holds characters that no text has")
+            raise ValueError("it contains invalid characters")
         return found  # type: ignore[no-any-return]  # what it must be, each operation says
 
 
@@ -39,4 +39,4 @@ def is_storable(value: object) -> bool:
 
 
 def _refuse(word: str) -> None:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not valid JSON")

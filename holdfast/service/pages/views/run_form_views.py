@@ -33,7 +33,7 @@ _HELP = {
     "dataset": "Dataset to train on.",
     "validation": "A separate dataset for validation. Default: hold out a share of the rows.",
     "test": "A separate dataset for the final test. Default: hold out a share of the rows.",
-    "negatives": "A separate dataset with near misses of queries, for search.",
+    "negatives": "A separate dataset with hard negatives for queries, for search.",
 }
 
 
