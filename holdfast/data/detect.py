@@ -287,11 +287,7 @@ def _labeled(request: DataRequest, profiles: Profiles, text: Choice[Names], labe
 
 
 def _classify(
-    request: DataRequest,
-    profiles: Profiles,
-    text: Choice[Names],
-    form: LabelForm,
-    choices: Mapping[str, Choice[str]],
+    request: DataRequest, profiles: Profiles, text: Choice[Names], form: LabelForm, choices: Mapping[str, Choice[str]]
 ) -> ColumnLayout:
     roles: dict[str, Names] = {"text": text.value, "label": form.columns}
     if request.group_column:

@@ -66,10 +66,7 @@ def sniff_table(sample: str, *, is_whole: bool, delimiter: str | None = None, he
         because = "no delimiter splits the rows evenly, so there is one column"
     has_header = Choice(header, "as requested") if header is not None else has_header_row(found.table)
     return Dialect(
-        delimiter=Choice(found.delimiter, because),
-        quoting=found.quoting,
-        has_header=has_header,
-        hint_line=bool(hint),
+        delimiter=Choice(found.delimiter, because), quoting=found.quoting, has_header=has_header, hint_line=bool(hint)
     )
 
 

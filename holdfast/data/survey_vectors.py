@@ -294,9 +294,7 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
             yield archive
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:  # RuntimeError: encrypted
         raise RequestError(
-            f"{path.name} is damaged: it cannot be read as NPZ",
-            seen=str(error),
-            try_next=("copy or create it again",),
+            f"{path.name} is damaged: it cannot be read as NPZ", seen=str(error), try_next=("copy or create it again",)
         ) from error
 
 
