@@ -174,7 +174,7 @@ def test_detached_run_outlives_its_starter(tmp_path):
     assert known["state"] == "finished"
     assert known["step"] == 200
     agreed = {"state", "phase", "step", "steps", "loss", "metrics", "eta_seconds", "attempts"}
-    assert set(known) == agreed | {"processes", "nodes", "here"}
+    assert agreed | {"processes", "nodes", "here"} <= set(known)  # fields may be added
     assert set(known["attempts"][0]) == {"rung", "outcome", "diagnosis", "noticed_after_seconds", "step_reached"}
     assert (tmp_path / "out" / "final.pt").exists()
 
