@@ -73,8 +73,37 @@ _RULED_OUT: dict[RuledOut, str] = {
     "full_disk": "a full disk",
 }
 
+_PHASES = {  # what a run does; the first block are stages of the pipeline
+    "store": "fetching files from the store",
+    "survey": "reading the data",
+    "model": "getting the model",
+    "machine": "checking the machine",
+    "look": "checking the machine",
+    "plan": "planning",
+    "prepare": "tokenizing the data",
+    "prove": "testing the run in small",
+    "start": "starting",
+    "import": "importing libraries",
+    "load": "loading the model",
+    "resume": "resuming from a checkpoint",
+    "compile": "compiling the model",
+    "begin epoch": "beginning an epoch",
+    "first step": "first step",
+    "step": "training",
+    "evaluate": "evaluating",
+    "save": "saving a checkpoint",
+    "export": "writing the model",
+    "download": "downloading",
+    "tokenize": "tokenizing",
+    "end": "ending",
+}
 
 # Causes
+
+
+def phase_text(phase: str) -> str:
+    """What a run does in a phase or a stage: "loading the model"."""
+    return _PHASES.get(phase, phase)
 
 
 def outcome_text(outcome: Outcome) -> str:
@@ -83,15 +112,31 @@ def outcome_text(outcome: Outcome) -> str:
 
 
 def told_cause_text(cause: Any) -> str:
-    """The cause in an event: a value, the JSON of one that was read back, or a text of an earlier version."""
-    if isinstance(cause, str | None):
-        return cause or ""
-    if not isinstance(cause, Cause):
-        try:
-            cause = msgspec.convert(ob.known_only(cause, "passage"), Cause)
-        except msgspec.ValidationError:
-            return ""
-    return cause_sentence(cause)
+    """The cause in an event, in full: a value, the JSON of one, or a text of an earlier version."""
+    known = _as_cause(cause)
+    return cause_sentence(known) if known else str(cause or "") if isinstance(cause, str | None) else ""
+
+
+def short_cause_text(cause: Any) -> str:
+    """The same without its proof: the error of the program, or the hazard and where it struck."""
+    known = _as_cause(cause)
+    if known is None:
+        return str(cause or "") if isinstance(cause, str | None) else ""
+    node = f"on {known.node}: " if known.node else ""
+    if known.slug == "unknown":
+        return node + (_short(known.error) or f"{exit_text(known.exit)}{_where(known)}, cause unknown")
+    doubt = "" if known.confidence == "proven" else "probably "
+    own = known.proof if isinstance(known.proof, ob.OwnCode) else known.place
+    return f"{node}{doubt}{known.title}" + (f" ({own.place})" if own else "")
+
+
+def _as_cause(cause: Any) -> Cause | None:
+    if isinstance(cause, Cause) or not isinstance(cause, Mapping):
+        return cause if isinstance(cause, Cause) else None
+    try:
+        return msgspec.convert(ob.known_only(dict(cause), "passage"), Cause)
+    except msgspec.ValidationError:
+        return None
 
 
 def cause_sentence(cause: Cause) -> str:
@@ -139,10 +184,9 @@ def ruled_out_text(ruled_out: RuledOut, verdict: ob.TreeVerdict | None = None) -
 
 
 def _where(cause: Cause) -> str:
-    if not cause.phase:
-        return ""
     of = f" of {cause.steps}" if cause.steps else ""
-    return f" in phase {cause.phase}" + (f" at step {cause.step}{of}" if cause.step else "")
+    phase = f" while {phase_text(cause.phase)}" if cause.phase not in ("", "start", "step") else ""
+    return phase + (f" at step {cause.step}{of}" if cause.step else "")
 
 
 def _exit_crash(cause: Cause, last: ob.ProgramExit) -> str:

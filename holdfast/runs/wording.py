@@ -23,7 +23,14 @@ from holdfast.core.plan import Reason
 from holdfast.core.runfolder import REPORT, REQUEST
 from holdfast.core.scores import final_score, metric_name, metric_value, ordered_scores
 from holdfast.core.text import human_bytes, human_seconds, plural, processes_words
-from holdfast.runs.cause_wording import activity_text, nan_text, observation_text, told_cause_text
+from holdfast.runs.cause_wording import (
+    activity_text,
+    nan_text,
+    observation_text,
+    phase_text,
+    short_cause_text,
+    told_cause_text,
+)
 from holdfast.runs.proof_wording import proof_reported
 from holdfast.runs.state import AttemptState, RunState
 
@@ -37,30 +44,6 @@ _SHOWN_SCORES = 4
 _DISTURBED = 0.1  # share of the cores that other programs took or freed
 _COMMON_NAMES = {"train", "data", "dataset"}
 _SHORT_CHOICES = ("epochs", "batch_size", "lr", "max_length")
-_PHASES = {  # what a run does; the first block are stages of the pipeline
-    "store": "fetching files from the store",
-    "survey": "reading the data",
-    "model": "getting the model",
-    "machine": "checking the machine",
-    "look": "checking the machine",
-    "plan": "planning",
-    "prepare": "tokenizing the data",
-    "prove": "testing the run in small",
-    "start": "starting",
-    "import": "importing libraries",
-    "load": "loading the model",
-    "resume": "resuming from a checkpoint",
-    "compile": "compiling the model",
-    "begin epoch": "beginning an epoch",
-    "first step": "first step",
-    "step": "training",
-    "evaluate": "evaluating",
-    "save": "saving a checkpoint",
-    "export": "writing the model",
-    "download": "downloading",
-    "tokenize": "tokenizing",
-    "end": "ending",
-}
 _ENDED = {
     "running": "is running",
     "finished": "finished",
@@ -109,11 +92,6 @@ def changes_text(changes: Mapping[str, object]) -> str:
     """Changed settings: `loader_workers 0, OMP_NUM_THREADS=1`."""
     settings = [f"{name} {value}" for name, value in changes.items() if not name.isupper()]
     return ", ".join([*settings, *(f"{name}={value}" for name, value in changes.items() if name.isupper())])
-
-
-def phase_text(phase: str) -> str:
-    """What a run does in a phase or a stage: "loading the model"."""
-    return _PHASES.get(phase, phase)
 
 
 def scores_text(metrics: Mapping[str, object]) -> str:
@@ -276,7 +254,9 @@ def _failed(state: RunState, with_cause: bool) -> str:
     attempt = state.attempt
     if attempt is None:
         return sentence(str(state.records.result.get("sentence") or "failed before the first attempt"))
-    cause = f": {cause_text(attempt) or 'no cause was recorded'}" if with_cause else ""
+    cause = (
+        f": {short_cause_text(attempt.cause) or cause_text(attempt) or 'no cause was recorded'}" if with_cause else ""
+    )
     why = reason_text(attempt.decision.reason) if attempt.decision else ""
     return sentence(f"failed after {plural(len(state.attempts), 'attempt')}{cause}") + (
         f" {sentence(why)}" if why else ""
@@ -465,11 +445,12 @@ def _attempt_event(event: ev.Event) -> list[Line]:
             forget = "`holdfast memory --forget` undoes this"
             return [Line(f"starting with {what}, with which this run finished here before ({forget})", "..")]
         case ev.PhaseChanged():
-            return [Line(f"{phase_text(event.phase)}, step {event.step:,}", "..", is_detail=True)]
+            step = f", step {event.step:,}" if event.step else ""
+            return [Line(f"phase: {phase_text(event.phase) or 'starting'}{step}", "..", is_detail=True)]
         case ev.Quiet():
             return [Line(quiet_text(event), "..")]
         case ev.AttemptEnded():
-            return [_attempt_ended(event)]
+            return _attempt_ended(event)
         case ev.Decided(action="stop"):
             return []  # the result says so
         case ev.DiskFull():
@@ -603,12 +584,13 @@ def _attempt_started(event: ev.AttemptStarted) -> list[Line]:
     return [Line(f"attempt {event.number}", "..", is_detail=True)]
 
 
-def _attempt_ended(event: ev.AttemptEnded) -> Line:
+def _attempt_ended(event: ev.AttemptEnded) -> list[Line]:
     noticed = event.noticed_after_seconds
     seen = f", noticed after {human_seconds(noticed)}" if noticed else ""
     step = f" at step {event.step:,}" if event.step else ""
-    cause = clean(told_cause_text(event.cause)) if event.cause else _ENDED[event.outcome]
-    return Line(f"attempt {event.number} failed{step}{seen}: {cause}{_named(event.slug)}", "x")
+    cause = clean(short_cause_text(event.cause)) or _ENDED[event.outcome]
+    lines = [Line(f"attempt {event.number} failed{step}{seen}: {cause}{_named(event.slug)}", "x")]
+    return [*lines, Line(clean(told_cause_text(event.cause), 600), is_detail=True)] if event.cause else lines
 
 
 def _named(slug: str | None) -> str:
@@ -621,16 +603,16 @@ def _named(slug: str | None) -> str:
 def closing_lines(state: RunState, *, with_cause: bool = True) -> list[Line]:
     """The last lines on the screen: how it ended, how good the model is, what to do next."""
     run, result = typed_path(state.folder), state.records.result
+    slug = result.get("slug")
+    more = [Line(f"holdfast explain {slug}", name="more")] if slug and slug != "unknown" else []
     if state.state == "finished":
         check = forecast_check_text(result.get("forecast") or {})
         forecast = [Line(check, "ok", "forecast")] if check else []
-        return [*_scores(state), *forecast, Line(headline(state), "ok"), *_use(state)]
+        return [*_scores(state), *forecast, Line(headline(state), "ok"), *more, *_use(state)]
     lines = [Line(headline(state, with_cause=with_cause), "x" if state.state == "failed" else "--")]
     if state.state == "failed":
         lines += [Line(clean(remedy), name="try") for remedy in tuple(result.get("remedies") or ())[:3]]
-        slug = result.get("slug")
-        lines += [Line(f"holdfast explain {slug}", name="more")] if slug and slug != "unknown" else []
-        return [*lines, Line(run, name="files")]
+        return [*lines, *more, Line(run, name="files")]
     return [*lines, Line(f"holdfast resume {run}", name="next")]
 
 

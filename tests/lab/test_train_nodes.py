@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.artifacts import read_artifact
+from holdfast.core.records import Outcome, read_record
 from holdfast.core.runfolder import EVENTS, NODES, NOTICE, OUTCOME, SETTINGS, attempt_folder, part_folder
 from holdfast.models.store import keep
+from holdfast.runs.cause_wording import cause_sentence
 from holdfast.runs.lease import newest_lease
 from holdfast.supervisor.child_exits import read_ranks
 from tests.lab.trained import Process, finish, has_event, make_world, start, steps_done, train, wait_until, weights
@@ -89,7 +91,7 @@ def test_two_machines_match_two_processes_bitwise(pair, alone):
     said = {name: finish(process) for name, process in pair.machines.items()}
     assert "1 thread, 2 machines" in said["a"]
     assert "on this machine alone" in said["a"]  # the proof
-    assert "a leads; waiting for it to call the next attempt" in said["b"]
+    assert "a leads; waiting for its next attempt" in said["b"]
     assert weights(pair.run) == alone
     result = json.loads((pair.run / "result.json").read_text())
     assert (result["state"], result["attempts"], result["metrics"]["test"]["accuracy"]) == ("finished", 1, 1.0)
@@ -104,8 +106,9 @@ def test_remotely_killed_rank_is_named_and_weights_identical(pair, alone):
     os.kill(rank, signal.SIGKILL)
     said = {name: finish(process) for name, process in pair.machines.items()}
     assert "attempt 1 failed at step" in said["a"]
-    assert "on b: ended by signal SIGKILL" in said["a"]
-    assert f"SIGKILL of rank 1 on b (pid {rank})" in said["a"]
+    cause = read_record(attempt_folder(pair.run, 1), Outcome).cause
+    assert (cause.node, cause.exit.signal) == ("b", "SIGKILL")
+    assert f"rank 1 on b (pid {rank})" in cause_sentence(cause)
     assert "resumed from step" in said["b"]
     assert weights(pair.run) == alone
 
@@ -165,7 +168,7 @@ def test_lost_leader_is_replaced_with_its_own_model(pair, world, tmp_path, alone
     pair.train(*words, on=("a",))
     said = {name: finish(process) for name, process in pair.machines.items()}
     assert "this machine tries to lead" in said["b"]
-    assert "(led by b)" in said["a"]
+    assert "b leads" in said["a"]
     last = attempt_folder(pair.run, 2)
     models = [read_artifact(part / SETTINGS)["model"] for part in (last, part_folder(last, "a"))]
     assert [Path(model).is_relative_to(pair.caches[name]) for name, model in zip("ba", models, strict=True)] == [

@@ -57,14 +57,14 @@ HUNG = ExitStatus(is_hang=True)
 def test_a_kernel_kill_names_limit_count_memory_and_phase(cause):
     kill = OomKill(kills=1, cgroup="/sys/fs/cgroup/job", limit_bytes=4_000_000_000, peak_bytes=4_000_000_000)
     assert cause_sentence(cause(KILLED, kill, phase="evaluate", resident_bytes=3_900_000_000)) == (
-        "killed by the kernel for memory: cgroup limit 4.0 GB, 1 OOM kill counted, resident 3.9 GB in phase evaluate"
+        "killed by the kernel for memory: cgroup limit 4.0 GB, 1 OOM kill counted, resident 3.9 GB while evaluating"
     )
 
 
 def test_an_external_kill_is_not_called_memory(cause):
     found = cause(KILLED, QUIET, KilledExternally(signal="SIGKILL"), phase="step", step=40)
     assert (found.slug, found.proof, found.memory_kill) == ("process-killed", KilledExternally(signal="SIGKILL"), None)
-    assert cause_sentence(found).startswith("ended by signal SIGKILL in phase step at step 40: ")
+    assert cause_sentence(found).startswith("ended by signal SIGKILL at step 40: ")
 
 
 def test_a_hang_names_the_rank_that_holds_up_the_others(cause):
