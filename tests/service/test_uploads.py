@@ -100,7 +100,7 @@ def test_too_large_file_is_refused_without_leftovers(ada, settings):
 def test_full_disk_is_reported_before_writing(ada, monkeypatch):
     usage = shutil.disk_usage("/")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=5000))
-    with pytest.raises(HoldfastError, match="not enough room"):
+    with pytest.raises(HoldfastError, match="not enough free space"):
         send(ada, ROWS)
     assert left_over() == []
 

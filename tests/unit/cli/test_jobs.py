@@ -259,7 +259,7 @@ def test_the_command_line_loads_neither_django_nor_ninja():
 def test_service_commands_refuse_a_missing_service(words, tmp_path, monkeypatch):
     monkeypatch.delenv("HOLDFAST_DATABASE_URL", raising=False)
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
-    with pytest.raises(RequestError, match="no job service is kept in") as refused:
+    with pytest.raises(RequestError, match="no job service in") as refused:
         jobs.main([*words], standalone_mode=False)
     assert "--home FOLDER" in refused.value.try_next[0]
     assert not (tmp_path / "home").exists()
