@@ -310,12 +310,12 @@ def rank_verdict_text(one: ob.RankVerdict) -> str:
     """What one training process does."""
     if one.cpu_share is not None:
         return f"is busy ({one.cpu_share:.0%} of a processor)"
-    if one.wait is None:
-        return "nothing runs"
-    if one.verdict is Verdict.MOVING:
-        return "has begun to work"
     if one.verdict is Verdict.DEADLOCK:
         return _deadlock(one)
+    if one.wait is None:
+        return _VERDICTS[one.verdict]
+    if one.verdict is Verdict.MOVING:
+        return "has begun to work"
     if one.helper is None:
         return wait_text(one.wait)
     helper = one.helper

@@ -84,10 +84,10 @@ class TreeReader:
         self._known.update({pid: ticks for pid in new if (ticks := _start_ticks(pid))})
         return bool(new)
 
-    def sample(self, now: float | None = None, is_close: bool = True) -> TreeSample:
+    def sample(self, now: float | None = None, is_detailed: bool = True) -> TreeSample:
         """Take one sample; one without processes when the root is gone.
 
-        A look that is not close takes threads that had no turn since the last as they were then.
+        A sample that is not detailed keeps threads that had no turn since the last one as they were.
         """
         at_seconds = time.monotonic() if now is None else now
         if not sys.platform.startswith("linux"):
@@ -98,7 +98,7 @@ class TreeReader:
             pid = waiting.pop(0)
             if pid in found:
                 continue
-            process, children = _read_process(pid, self._seen, is_close)
+            process, children = _read_process(pid, self._seen, is_detailed)
             if process is None or self._known.setdefault(pid, process.start_ticks) != process.start_ticks:
                 self._known.pop(pid, None)  # gone, or its number belongs to another now
                 continue
@@ -128,7 +128,7 @@ def read_variable(pid: int, name: str) -> str | None:
 _Seen = dict[int, tuple[bytes, ThreadSample, list[int]]]  # by thread: its scheduling statistics, itself, its children
 
 
-def _read_process(pid: int, seen: _Seen, is_close: bool) -> tuple[ProcessSample | None, list[int]]:
+def _read_process(pid: int, seen: _Seen, is_detailed: bool) -> tuple[ProcessSample | None, list[int]]:
     folder = b"/proc/%d/" % pid
     stat = _read(folder + b"stat")
     name, fields = _split_stat(stat)
@@ -146,7 +146,7 @@ def _read_process(pid: int, seen: _Seen, is_close: bool) -> tuple[ProcessSample 
     for tid in tids:
         place = folder + b"task/%d/" % tid
         used = _read(place + b"schedstat")
-        if is_close or not used or tid not in seen or seen[tid][0] != used:
+        if is_detailed or not used or tid not in seen or seen[tid][0] != used:
             thread = _read_thread(tid, place, used)
             if thread is None:
                 continue

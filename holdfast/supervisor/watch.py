@@ -153,7 +153,7 @@ class Watch:
         if slept_seconds(self._clocks, clocks):
             self._wake(now)
         self._clocks = clocks
-        tree = self._reader.sample(now, is_close=self._is_detailed)
+        tree = self._reader.sample(now, is_detailed=self._is_detailed)
         self.exits.watch(tree.processes)
         self.exits.collect(now)
         self._keep(tree)
