@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from shlex import quote
 from typing import Any, Literal
 
+import msgspec
+
 from holdfast.core.text import option
 
 
@@ -166,28 +168,41 @@ def printed_error(error: HoldfastError) -> dict[str, object]:
 
 def error_record(error: HoldfastError) -> dict[str, Any]:
     """An error as files and other processes of ours keep it; `read_error` reads it back."""
-    return {
-        "what": error.what,
-        "seen": error.seen,
-        "try_next": [advice if isinstance(advice, str) else asdict(advice) for advice in error.try_next],
-        "slug": error.slug,
-        "setting": error.setting,
-        "problems": [asdict(problem) for problem in error.problems],
-        "exit_code": error.exit_code,
-    }
-
-
-def read_error(record: Mapping[str, Any]) -> HoldfastError:
-    """The error that `error_record` wrote."""
-    kinds = {kind.exit_code: kind for kind in (RequestError, MachineError, FallbacksFailed)}
-    return kinds.get(record.get("exit_code", 0), HoldfastError)(
-        str(record["what"]),
-        seen=str(record.get("seen") or ""),
-        try_next=[one if isinstance(one, str) else Action(**one) for one in record.get("try_next") or ()],
-        slug=str(record.get("slug") or ""),
-        setting=str(record.get("setting") or ""),
-        problems=[Problem(**one) for one in record.get("problems") or ()],
+    record = _ErrorRecord(
+        what=error.what,
+        seen=error.seen,
+        try_next=list(error.try_next),
+        slug=error.slug,
+        setting=error.setting,
+        problems=list(error.problems),
+        exit_code=error.exit_code,
     )
+    plain: dict[str, Any] = msgspec.to_builtins(record)
+    return plain
+
+
+def read_error(plain: Mapping[str, Any]) -> HoldfastError:
+    """The error that `error_record` wrote."""
+    record = msgspec.convert(plain, _ErrorRecord)
+    kinds = {kind.exit_code: kind for kind in (RequestError, MachineError, FallbacksFailed)}
+    return kinds.get(record.exit_code, HoldfastError)(
+        record.what,
+        seen=record.seen,
+        try_next=record.try_next,
+        slug=record.slug,
+        setting=record.setting,
+        problems=record.problems,
+    )
+
+
+class _ErrorRecord(msgspec.Struct, frozen=True, kw_only=True):
+    what: str
+    seen: str = ""
+    try_next: list[Advice] = []
+    slug: str = ""
+    setting: str = ""
+    problems: list[Problem] = []
+    exit_code: int = 0
 
 
 def _value_text(advice: Action) -> str:

@@ -64,16 +64,6 @@ class CommandRequest:
 _KINDS: Mapping[str, type[TrainRequest | CommandRequest]] = {"train": TrainRequest, "command": CommandRequest}
 
 
-class Refusal(Record, frozen=True, kw_only=True):
-    """Why nothing can come of a request: an error of ours, for the service."""
-
-    what: str
-    found: str = ""
-    try_next: tuple[str, ...] = ()
-    slug: str = ""
-    setting: str = ""
-
-
 # What was planned, proven and forecast
 
 
@@ -408,7 +398,6 @@ FILES: Mapping[type, str] = {
     Forecast: runfolder.FORECAST,
     Supervisor: runfolder.SUPERVISOR,
     Result: runfolder.RESULT,
-    Refusal: runfolder.REFUSED,
     EngineSettings: runfolder.SETTINGS,
     AttemptStart: runfolder.RUNG,
     ChildInfo: runfolder.CHILD,
