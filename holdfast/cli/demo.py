@@ -29,6 +29,7 @@ def demo(run: Path, port: int | None, device: str, top: int, corpus: Path | None
     Needs gradio: pip install 'holdfast[demo]'. Press Ctrl-C to stop.
     """
     from holdfast.cli.screen import Screen
+    from holdfast.core.records import PredictOptions
     from holdfast.runs.demo_server import free_port, require_gradio, serve_demo
     from holdfast.runs.finished_model import find_model
 
@@ -40,8 +41,9 @@ def demo(run: Path, port: int | None, device: str, top: int, corpus: Path | None
         screen.erase()
         click.echo(f"[ok] {address}   (press Ctrl-C to stop)")
 
-    options = {"device": device, "top": top, "max_new_tokens": max_new_tokens}
-    options |= {"corpus": str(corpus.resolve())} if corpus else {}
+    options = PredictOptions(
+        device=device, top=top, max_new_tokens=max_new_tokens, corpus=str(corpus.resolve()) if corpus else None
+    )
     code = serve_demo(model, free_port(port), options, ready, screen.working)
     screen.erase()
     if code:

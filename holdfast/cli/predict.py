@@ -66,6 +66,7 @@ def predict(
     screen.working("looking for the model", 0, None)
 
     try:
+        from holdfast.core.records import PredictOptions
         from holdfast.runs.answers_file import check_target, write_answers
         from holdfast.runs.finished_model import find_model
         from holdfast.runs.prediction import predict as ask
@@ -78,8 +79,8 @@ def predict(
             raise RequestError(f"there is no file {corpus}")
         asking = PredictionInputs(model, columns)
         rows = _rows(asking, what)
-        given = {**options, "corpus": str(corpus.resolve()) if corpus else None, **model.places()}
-        pairs = ask(model, rows, given, screen.working)
+        how = PredictOptions(**options, corpus=str(corpus.resolve()) if corpus else None)
+        pairs = ask(model, rows, how, screen.working)
         if out:
             count = write_answers(out, pairs, every_label=all_labels)
             answers = []

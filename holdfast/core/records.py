@@ -389,6 +389,61 @@ class Result(Record, frozen=True, kw_only=True, omit_defaults=True):
     next: tuple[str, ...] = ()  # commands for a person
 
 
+# A finished model and its use
+
+
+class ModelInfo(Record):
+    """What a finished model takes and returns, so that its folder alone is enough to use it."""
+
+    task: str
+    base_model: str = ""
+    labels: tuple[str, ...] = ()  # classify: in the order of their numbers
+    multi_label: bool = False
+    max_length: int = 0  # tokens; 0: unknown
+    overlong: str = ""  # classify: "truncate" | "window"
+    prefixes: Mapping[str, str] = {}  # two-tower: "query" and "passage"
+    chat_template: str = ""  # causal
+    form: str = ""  # two-tower: "text" | "vectors"
+
+
+class PredictOptions(Record):
+    """How to use a model; each task reads its own."""
+
+    device: str = "auto"
+    top: int = 5  # two-tower: passages per query
+    max_new_tokens: int = 256  # causal
+    temperature: float = 0.0  # causal; 0: always the most likely token
+    seed: int = 0
+    corpus: str | None = None  # two-tower: a file of passages
+    run: str | None = None  # folder of the run that made the model
+    prepared: str | None = None  # folder of that run's prepared data
+
+
+class PredictJob(Record):
+    """What a process that uses a model is to load; `info` is None for a model that Holdfast did not make."""
+
+    model: str  # folder
+    task: str
+    info: ModelInfo | None = None
+    options: PredictOptions = PredictOptions()
+
+
+class DemoJob(PredictJob, kw_only=True):
+    """What the demo page shows."""
+
+    title: str
+    port: int
+    is_chat: bool = False
+    prompts: tuple[str, ...] = ()  # examples for a language model
+
+
+class PredictProgress(Record):
+    """How far a prediction is."""
+
+    stage: Literal["loading", "rows"] = "loading"
+    done: int = 0
+
+
 FILES: Mapping[type, str] = {
     MachineFacts: runfolder.MACHINE,
     DatasetFacts: runfolder.DATASET,
@@ -405,6 +460,9 @@ FILES: Mapping[type, str] = {
     Diagnosis: runfolder.DIAGNOSIS,
     Decision: runfolder.DECISION,
     Outcome: runfolder.OUTCOME,
+    ModelInfo: runfolder.ABOUT_MODEL,
+    PredictJob: "job.json",
+    PredictProgress: "progress.json",
 }
 
 
@@ -416,6 +474,11 @@ def write_record(folder: Path, record: object) -> Path:
 def read_record(folder: Path, kind: type[T]) -> T | None:
     """The record of this type in a folder; None where its file is missing or damaged."""
     return to_record(read_artifact(folder / FILES[kind]), kind)
+
+
+def require_record(folder: Path, kind: type[T]) -> T:
+    """The record of this type in a folder; raises where its file is missing or damaged."""
+    return msgspec.json.decode((folder / FILES[kind]).read_bytes(), type=kind)
 
 
 _WITH_OBSERVATIONS = (CollectedEvidence, Diagnosis, MemberNotice, Outcome)

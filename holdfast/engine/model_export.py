@@ -8,12 +8,20 @@ from typing import Any
 
 from holdfast.core.artifacts import to_plain, write_artifact
 from holdfast.core.prepared import Manifest
-from holdfast.core.runfolder import ABOUT_MODEL, METRICS, MISJUDGED, model_folder
+from holdfast.core.records import ModelInfo, write_record
+from holdfast.core.runfolder import METRICS, MISJUDGED, model_folder
 from holdfast.data.shards import require_manifest
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.ranks import Ranks
 from holdfast.engine.sharding import unshard
 from holdfast.engine.tasks import Task
+
+_TAGS = {
+    "classify": ("text-classification", "text classifier"),
+    "causal": ("text-generation", "language model"),
+    "two-tower": ("sentence-similarity", "two-tower retriever"),
+}
+_SHOWN = ("batch_size", "epochs", "max_steps", "lr", "schedule", "warmup_ratio", "weight_decay", "seed", "precision")
 
 
 def export_finished(task: Task, settings: AttemptSettings, ranks: Ranks, steps: Mapping[str, int]) -> dict[str, object]:
@@ -29,25 +37,26 @@ def export_finished(task: Task, settings: AttemptSettings, ranks: Ranks, steps: 
     split = "test" if reports["test"] else "validation"
     write_artifact(run, MISJUDGED, {"split": split, "examples": task.mistakes(split)})
     task.export(model_folder(run))
-    write_about(model_folder(run), settings)
+    write_model_info(model_folder(run), settings)
     write_card(model_folder(run), settings, metrics)
     return metrics
 
 
-def write_about(folder: Path, settings: AttemptSettings) -> None:
-    """Write `holdfast.json`: what the model takes and gives, so that its folder alone is enough to use it."""
+def write_model_info(folder: Path, settings: AttemptSettings) -> None:
+    """Write `holdfast.json` into the model's folder."""
     manifest = require_manifest(settings.prepared_path)
-    kept = {name: value for name in _KEPT if (value := getattr(manifest, name))}
-    write_artifact(folder, ABOUT_MODEL, {"task": settings.task, "base_model": Path(settings.model).name, **kept})
-
-
-_TAGS = {
-    "classify": ("text-classification", "text classifier"),
-    "causal": ("text-generation", "language model"),
-    "two-tower": ("sentence-similarity", "two-tower retriever"),
-}
-_KEPT = ("labels", "multi_label", "max_length", "overlong", "prefixes", "chat_template", "form")  # of the manifest
-_SHOWN = ("batch_size", "epochs", "max_steps", "lr", "schedule", "warmup_ratio", "weight_decay", "seed", "precision")
+    info = ModelInfo(
+        task=settings.task,
+        base_model=Path(settings.model).name,
+        labels=manifest.labels,
+        multi_label=manifest.multi_label,
+        max_length=manifest.max_length,
+        overlong=manifest.overlong,
+        prefixes=manifest.prefixes,
+        chat_template=manifest.chat_template,
+        form=manifest.form,
+    )
+    write_record(folder, info)
 
 
 def write_card(folder: Path, settings: AttemptSettings, metrics: Mapping[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """Starts the page of a finished model in a child process, and supervises it until it is stopped."""
 
-import json
 import os
 import socket
 import subprocess
@@ -9,9 +8,11 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.records import DemoJob, PredictOptions
 from holdfast.runs.finished_model import FinishedModel
 from holdfast.runs.state import read_state
 from holdfast.runs.wording import run_title
@@ -48,29 +49,27 @@ def free_port(requested: int | None) -> int:
 def serve_demo(
     model: FinishedModel,
     port: int,
-    options: dict[str, Any],
+    options: PredictOptions,
     on_ready: Callable[[str], None],
     on_wait: Callable[[str, int, int | None], None],
 ) -> int:
     """Serve the page until the child ends; returns its exit code. `on_ready` gets the address."""
-    job = {
-        "task": model.task,
-        "about": dict(model.about),
-        "options": {**options, **model.places()},
-        "title": run_title(read_state(model.run)) if model.run else model.folder.name,
-        "is_chat": model.is_chat,
-        "prompts": _prompts(model),
-        "port": port,
-    }
+    job = DemoJob(
+        **msgspec.structs.asdict(model.job(options)),
+        title=run_title(read_state(model.run)) if model.run else model.folder.name,
+        is_chat=model.is_chat,
+        prompts=tuple(_prompts(model)),
+        port=port,
+    )
     child = subprocess.Popen(
-        [sys.executable, "-m", "holdfast.engine.predict.gradio_page", str(model.folder.resolve())],
+        [sys.executable, "-m", "holdfast.engine.predict.gradio_page"],
         stdin=subprocess.PIPE,
         text=True,
         env={**os.environ, "GRADIO_ANALYTICS_ENABLED": "False"},
     )
     assert child.stdin is not None
     try:
-        child.stdin.write(json.dumps(job))
+        child.stdin.write(msgspec.json.encode(job).decode())
         child.stdin.close()
         while child.poll() is None and not _answers(port):
             on_wait("loading the model", 0, None)

@@ -1,16 +1,16 @@
 """Finds the finished model of a run folder, or in a model folder."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.facts import DatasetFacts
-from holdfast.core.records import read_record
-from holdfast.core.runfolder import ABOUT_MODEL, REQUEST, model_folder
+from holdfast.core.records import EngineSettings, ModelInfo, PredictJob, PredictOptions, read_record
+from holdfast.core.runfolder import REQUEST, attempt_folders, model_folder
 from holdfast.runs.run_path import is_run, no_run
 
 _WANTED = "the folder of a run or of a model"
@@ -24,16 +24,20 @@ class FinishedModel:
     folder: Path
     task: str
     run: Path | None = None  # the run folder it is in
-    about: Mapping[str, Any] = field(default_factory=dict)  # its holdfast.json
+    info: ModelInfo | None = None  # None for a model that Holdfast did not make
 
-    def places(self) -> dict[str, str]:
-        """The folders of the run and its prepared data, for a search in its corpus."""
-        if self.run is None:
-            return {}
-        found = [read_artifact(path) for path in sorted((self.run / "attempts").glob("*/settings.json"))]
-        known = (Path(one["prepared"]) for one in reversed(found) if one.get("prepared"))
-        prepared = next(filter(Path.is_dir, known), self.run / "prepared")  # the folder may have come from elsewhere
-        return {"run": str(self.run.resolve()), "prepared": str(prepared)}
+    def job(self, options: PredictOptions) -> PredictJob:
+        """What a process loads to use this model; a search may use the corpus of the run that made it."""
+        if self.run:
+            options = msgspec.structs.replace(
+                options, run=str(self.run.resolve()), prepared=str(self._prepared(self.run))
+            )
+        return PredictJob(model=str(self.folder.resolve()), task=self.task, info=self.info, options=options)
+
+    def _prepared(self, run: Path) -> Path:
+        found = (read_record(attempt, EngineSettings) for attempt in reversed(attempt_folders(run)))
+        known = (Path(settings.prepared) for settings in found if settings)
+        return next(filter(Path.is_dir, known), run / "prepared")  # the run may come from another machine
 
     @property
     def is_chat(self) -> bool:
@@ -43,7 +47,7 @@ class FinishedModel:
         own = (self.folder / "chat_template.jinja").is_file() or "chat_template" in read_artifact(
             self.folder / "tokenizer_config.json"
         )
-        return bool(self.about.get("chat_template")) if self.about else own
+        return bool(self.info.chat_template) if self.info else own
 
     @property
     def dataset(self) -> DatasetFacts | None:
@@ -72,9 +76,9 @@ def find_model(path: Path) -> FinishedModel:
         )
     if not _has_weights(folder):
         raise _no_weights(folder)
-    about = read_artifact(folder / ABOUT_MODEL)
+    info = read_record(folder, ModelInfo)
     run = path if has_run else path.parent if path.name == "model" and (path.parent / "attempts").is_dir() else None
-    return FinishedModel(folder=folder, task=str(about.get("task") or _task_of(folder)), run=run, about=about)
+    return FinishedModel(folder=folder, task=info.task if info else _task_of(folder), run=run, info=info)
 
 
 def _task_of(folder: Path) -> str:

@@ -16,7 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
+
 from holdfast.core.errors import HoldfastError, MachineError, RequestError, install, read_error
+from holdfast.core.records import PredictOptions
 from holdfast.core.text import human_seconds
 from holdfast.logs.exits import exit_status
 from holdfast.runs.cause_wording import observation_text
@@ -31,7 +34,7 @@ _LONGEST_ANSWER_BYTES = 4_000_000
 class ModelServer:
     """One loaded model. Questions wait for each other."""
 
-    def __init__(self, model: FinishedModel, options: Mapping[str, Any]):
+    def __init__(self, model: FinishedModel, options: PredictOptions):
         self.is_chat = model.is_chat
         self._lock = threading.Lock()
         self._held = b""
@@ -43,12 +46,7 @@ class ModelServer:
             stderr=self._log,
             env={**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
         )
-        self._job = {
-            "model": str(model.folder.resolve()),
-            "task": model.task,
-            "about": dict(model.about),
-            "options": {**options, **model.places()},
-        }
+        self._job = msgspec.json.encode(model.job(options))
         self._is_ready = False
 
     @property
@@ -63,7 +61,7 @@ class ModelServer:
             if not self._is_ready:
                 self._answer(self._job, _LOAD_SECONDS, "the model was not loaded")
                 self._is_ready = True
-            return self._answer(row, limit_seconds, "the model gave no answer")
+            return self._answer(json.dumps(row).encode(), limit_seconds, "the model gave no answer")
 
     def close(self) -> None:
         """End the child."""
@@ -77,10 +75,10 @@ class ModelServer:
                 except OSError:  # what was not written yet has nowhere to go
                     continue
 
-    def _answer(self, question: Mapping[str, Any], limit_seconds: float, too_late: str) -> dict[str, Any]:
+    def _answer(self, question: bytes, limit_seconds: float, too_late: str) -> dict[str, Any]:
         try:
             assert self._child.stdin is not None
-            self._child.stdin.write(json.dumps(question).encode() + b"\n")
+            self._child.stdin.write(question + b"\n")
             self._child.stdin.flush()
             line = self._line(limit_seconds)
         except (BrokenPipeError, EOFError):
@@ -128,7 +126,7 @@ class ModelServer:
         return MachineError(f"the process that runs the model ended with {words}", seen=seen)
 
 
-def open_model_server(run: Path, options: Mapping[str, Any]) -> ModelServer:
+def open_model_server(run: Path, options: PredictOptions) -> ModelServer:
     """Start the child for the model of a run; it loads until the first question is answered."""
     return ModelServer(find_model(run), options)
 

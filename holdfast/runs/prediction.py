@@ -10,14 +10,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.artifacts import read_artifact, write_artifact
+from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import HoldfastError, MachineError, RequestError, install, read_error
 from holdfast.core.progress import Progress, no_progress
+from holdfast.core.records import PredictOptions, PredictProgress, read_record, write_record
 from holdfast.logs.exits import exit_status
 from holdfast.runs.cause_wording import observation_text
 from holdfast.runs.finished_model import FinishedModel
@@ -39,7 +40,7 @@ class Question:
 def predict(
     model: FinishedModel,
     rows: Iterable[Question],
-    options: Mapping[str, Any],
+    options: PredictOptions,
     on_progress: Progress = no_progress,
 ) -> Iterator[tuple[Row, Row]]:
     """Yield each row with the model's answer, in order. The child has ended before the first row comes."""
@@ -48,8 +49,7 @@ def predict(
         count = _write_inputs(job, rows)
         (job / "outputs.jsonl").touch()
         if count:
-            about = {"model": str(model.folder.resolve()), "task": model.task, "about": dict(model.about)}
-            write_artifact(job, "job.json", {**about, "options": dict(options)})
+            write_record(job, model.job(options))
             _run_child(job, count, on_progress)
         yield from _pairs(job)
     finally:
@@ -77,9 +77,11 @@ def _run_child(job: Path, count: int, on_progress: Progress) -> None:
         )
         try:
             while child.poll() is None:
-                said = read_artifact(job / "progress.json")
-                what = str(said.get("what") or "loading torch")
-                on_progress(what, int(said.get("done") or 0), count if what == "rows" else None)
+                progress = read_record(job, PredictProgress)
+                if progress and progress.stage == "rows":
+                    on_progress("rows", progress.done, count)
+                else:
+                    on_progress("loading the model" if progress else "loading torch", 0, None)
                 time.sleep(_LOOK_EVERY_SECONDS)
         finally:
             if child.poll() is None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
+from holdfast.core.records import PredictOptions
 from holdfast.core.runfolder import model_folder
 from holdfast.data.data_request import DataRequest
 from holdfast.data.prepare import PrepareOptions, prepare
@@ -19,6 +20,7 @@ from holdfast.data.prepare_classify import windows
 from holdfast.data.survey_dataset import survey
 from holdfast.data.tokenizer import ModelTokenizer
 from holdfast.engine.predict.predictor import load_predictor
+from holdfast.runs.finished_model import find_model
 from tests.tiny import tiny_attempt, tiny_bert, tiny_llama
 
 pytestmark = pytest.mark.lab
@@ -90,7 +92,7 @@ def test_file_prediction_keeps_row_order(one_label, tmp_path):
     ended = ask(one_label, tmp_path / "in.csv", "--out", tmp_path / "out.csv", "--all-labels")
     assert ended.returncode == 0, ended.stderr
     assert "49 rows answered" in ended.stdout
-    assert "1 rows without a text" in ended.stderr
+    assert ended.stderr.startswith("[!]  1 rows")
     rows = list(csv.DictReader((tmp_path / "out.csv").open()))
     assert [row["id"] for row in rows] == [str(at) for at in range(50)]
     assert rows[7]["predicted"] == ""
@@ -114,8 +116,8 @@ def test_long_texts_are_read_in_windows_as_in_training(tmp_path, bert):
     run = train(tmp_path / "run", bert, rows, PrepareOptions(max_length=16, overlong="window"))
     folder = model_folder(run)
     long = " ".join(["w5"] * 14 + ["w7"] * 40)
-    about = json.loads((folder / "holdfast.json").read_text())
-    scores = load_predictor(folder, "classify", about, {"device": "cpu"}).scores([long, "w5 w6"])
+    job = find_model(run).job(PredictOptions(device="cpu"))
+    scores = load_predictor(job).scores([long, "w5 w6"])
     model = AutoModelForSequenceClassification.from_pretrained(folder)
     tokens = ModelTokenizer(folder)
     pieces = list(windows(tokens.encode([long])[0], 16))
@@ -138,8 +140,10 @@ def test_several_labels_have_a_probability_each(tmp_path, bert):
 def test_the_asking_process_never_imports_torch(one_label):
     code = (
         "import sys; from pathlib import Path; from holdfast.runs.prediction_inputs import PredictionInputs;"
+        "from holdfast.core.records import PredictOptions;"
         "from holdfast.runs.finished_model import find_model; from holdfast.runs.prediction import predict;"
-        "model = find_model(Path(sys.argv[1])); print(list(predict(model, PredictionInputs(model).texts(['w3']), {})));"
+        "model = find_model(Path(sys.argv[1])); rows = PredictionInputs(model).texts(['w3']);"
+        "print(list(predict(model, rows, PredictOptions())));"
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, str(one_label)], check=True, capture_output=True, timeout=600)

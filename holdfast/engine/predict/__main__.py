@@ -14,6 +14,7 @@ from typing import Any
 
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import HoldfastError, error_record
+from holdfast.core.records import PredictJob, PredictProgress, require_record, write_record
 from holdfast.engine.process_setup import prepare_process
 
 
@@ -31,16 +32,15 @@ def main(job: Path) -> int:
 def _predict(job: Path) -> int:
     from holdfast.engine.predict.predictor import load_predictor  # after the stack dumps are armed
 
-    request = json.loads((job / "job.json").read_text(encoding="utf-8"))
-    write_artifact(job, "progress.json", {"what": "loading the model", "done": 0})
-    model = load_predictor(Path(request["model"]), request["task"], request["about"], request["options"])
+    write_record(job, PredictProgress())
+    model = load_predictor(require_record(job, PredictJob))
     done = 0
     with (job / "outputs.jsonl").open("w", encoding="utf-8") as file:
         for rows in _batches(job / "inputs.jsonl", model.rows_at_once):
             for answer in model.predict(rows):
                 file.write(json.dumps(answer, ensure_ascii=False) + "\n")
             done += len(rows)
-            write_artifact(job, "progress.json", {"what": "rows", "done": done})
+            write_record(job, PredictProgress(stage="rows", done=done))
     return 0
 
 

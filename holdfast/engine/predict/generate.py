@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from holdfast.core.errors import RequestError
+from holdfast.core.records import ModelInfo, PredictOptions
 from holdfast.data.chat import CannotRender, Chat
 from holdfast.data.tokenizer import ModelTokenizer
 from holdfast.engine.predict.predictor import Row
@@ -23,14 +24,14 @@ _MAX_PROMPTS = 16
 _MAX_TOKENS = 16_384  # of a batch, prompts and answers
 
 
-def load(folder: Path, about: Row, options: Row) -> "ChatPredictor":
+def load(folder: Path, info: ModelInfo | None, options: PredictOptions) -> "ChatPredictor":
     """Load a language model: ours, or any that transformers has saved."""
-    device = options["device"]
+    device = options.device
     stored_dtype = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("dtype")
     is_half = device.startswith("cuda") and stored_dtype == "bfloat16"
     dtype = torch.bfloat16 if is_half else torch.float32
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True).to(device)
-    return ChatPredictor(model.eval(), ModelTokenizer(folder), about.get("chat_template"), options)
+    return ChatPredictor(model.eval(), ModelTokenizer(folder), info.chat_template if info else "", options)
 
 
 class ChatPredictor:
@@ -38,11 +39,11 @@ class ChatPredictor:
 
     rows_at_once = 64
 
-    def __init__(self, model: Any, tokens: ModelTokenizer, template: str | None, options: Row):
+    def __init__(self, model: Any, tokens: ModelTokenizer, template: str, options: PredictOptions):
         self._model, self._tokens, self._template = model, tokens, template
         self._chat: Chat | None = None
-        self._new_tokens = int(options.get("max_new_tokens") or 256)
-        self._temperature, self._seed = float(options.get("temperature") or 0), int(options.get("seed") or 0)
+        self._new_tokens = options.max_new_tokens
+        self._temperature, self._seed = options.temperature, options.seed
         self._limit = getattr(model.config, "max_position_embeddings", None) or 10**6
         self._pad, self._ends = _marks(model, tokens)
 
@@ -59,7 +60,7 @@ class ChatPredictor:
     def _prompt(self, row: Row) -> list[int]:
         if "turns" not in row:
             return [*self._tokens.marks[0], *self._tokens.encode([str(row["text"])])[0]]
-        self._chat = self._chat or Chat(self._tokens, self._template)
+        self._chat = self._chat or Chat(self._tokens, self._template or None)
         try:
             text = self._chat.prompt([(str(role), str(content)) for role, content in row["turns"]])
         except CannotRender as error:

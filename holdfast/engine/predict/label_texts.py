@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.core.plan import USUAL_LENGTH
+from holdfast.core.records import ModelInfo, PredictOptions
 from holdfast.data.prepare_classify import windows
 from holdfast.data.tokenizer import ModelTokenizer
 from holdfast.engine.attempt_settings import AttemptSettings
@@ -19,21 +20,22 @@ from holdfast.engine.predict.predictor import Row, as_array
 _DIGITS = 4
 
 
-def load(folder: Path, about: Row, options: Row) -> "LabelPredictor":
+def load(folder: Path, info: ModelInfo | None, options: PredictOptions) -> "LabelPredictor":
     """Load a classifier: ours, or any that transformers has saved."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     by_number = config.get("id2label") or {}
-    labels = about.get("labels") or [by_number[key] for key in sorted(by_number, key=int)]
-    is_multi = about.get("multi_label", config.get("problem_type") == "multi_label_classification")
-    settings = AttemptSettings(task="classify", model=str(folder), prepared="", run="", device=options["device"])
+    info = info or ModelInfo(
+        task="classify",
+        labels=tuple(by_number[key] for key in sorted(by_number, key=int)),
+        multi_label=config.get("problem_type") == "multi_label_classification",
+    )
+    settings = AttemptSettings(task="classify", model=str(folder), prepared="", run="", device=options.device)
     tokens = ModelTokenizer(folder)
-    length = about.get("max_length") or min(tokens.limit or USUAL_LENGTH["classify"], USUAL_LENGTH["classify"])
+    length = info.max_length or min(tokens.limit or USUAL_LENGTH["classify"], USUAL_LENGTH["classify"])
     calibration = read_calibration(folder)
     temperature = calibration.temperature if calibration else 1.0
-    classifier = Classifier(settings, list(labels), bool(is_multi))
-    return LabelPredictor(
-        classifier, tokens, list(labels), bool(is_multi), int(length), about.get("overlong") == "window", temperature
-    )
+    classifier = Classifier(settings, list(info.labels), info.multi_label)
+    return LabelPredictor(classifier, tokens, info, length, temperature)
 
 
 class LabelPredictor:
@@ -45,14 +47,12 @@ class LabelPredictor:
         self,
         classifier: Classifier,
         tokens: ModelTokenizer,
-        names: list[str],
-        is_multi: bool,
+        info: ModelInfo,
         length: int,
-        has_windows: bool,
         temperature: float,
     ):
-        self._classifier, self._tokens, self._names, self._is_multi = classifier, tokens, names, is_multi
-        self._has_windows, self._temperature = has_windows, temperature
+        self._classifier, self._tokens, self._names, self._is_multi = classifier, tokens, info.labels, info.multi_label
+        self._has_windows, self._temperature = info.overlong == "window", temperature
         self._before, self._after = tokens.marks
         self._room = length - len(self._before) - len(self._after)
 

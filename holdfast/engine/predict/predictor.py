@@ -5,11 +5,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 import torch
 from safetensors import SafetensorError
 
 from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.records import PredictJob
 from holdfast.data.shards import TokenArray
 from holdfast.data.tokenizer import ModelTokenizer
 
@@ -26,34 +28,34 @@ class Predictor(Protocol):
         """The model's answer to each row."""
 
 
-def load_predictor(folder: Path, task: str, about: Row, options: Row) -> Predictor:
-    """Load the model of a folder."""
-    if task not in _MODULES:
-        raise RequestError(f"unknown task {task!r}", seen=f"tasks: {', '.join(_MODULES)}")
-    module = import_module(f"holdfast.engine.predict.{_MODULES[task]}")
-    device = choose_device(options.get("device"))
+def load_predictor(job: PredictJob) -> Predictor:
+    """Load the model of a job."""
+    if job.task not in _MODULES:
+        raise RequestError(f"unknown task {job.task!r}", seen=f"tasks: {', '.join(_MODULES)}")
+    module = import_module(f"holdfast.engine.predict.{_MODULES[job.task]}")
+    options = msgspec.structs.replace(job.options, device=choose_device(job.options.device))
     try:
-        predictor: Predictor = module.load(folder, about, {**options, "device": device})
+        predictor: Predictor = module.load(Path(job.model), job.info, options)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise RequestError(
-            f"the model in {folder} cannot be loaded",
+            f"the model in {job.model} cannot be loaded",
             seen=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
             try_next=("check that all its files are present and complete",),
         ) from error
     return predictor
 
 
-def choose_device(asked: str | None) -> str:
+def choose_device(asked: str) -> str:
     """The requested device; by default CUDA if available, otherwise the CPU."""
-    if asked in (None, "", "auto"):
+    if asked in ("", "auto"):
         return "cuda" if torch.cuda.is_available() else "cpu"
-    kind = str(asked).partition(":")[0]
+    kind = asked.partition(":")[0]
     has = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}.get(kind)
     if has is None:
         raise RequestError(f"unknown device {asked!r}", seen="allowed: auto, cpu, cuda, mps")
     if not has:
         raise MachineError(f"torch cannot use a {kind} device on this machine", try_next=("use --device cpu",))
-    return str(asked)
+    return asked
 
 
 def token_array(tokens: ModelTokenizer, texts: Sequence[str], length: int) -> TokenArray:

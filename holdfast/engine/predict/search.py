@@ -5,7 +5,7 @@ The embeddings of a run's corpus are cached in its folder, so that the second qu
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from holdfast.core.errors import RequestError
+from holdfast.core.records import ModelInfo, PredictOptions
 from holdfast.data import names
 from holdfast.data.badrows import BadRows
 from holdfast.data.data_request import DataRequest
@@ -31,22 +32,22 @@ _CACHE = "search"  # folder of cached embeddings, in the run folder
 _DIGITS = 4
 
 
-def load(folder: Path, about: Row, options: Row) -> "CorpusSearch":
+def load(folder: Path, info: ModelInfo | None, options: PredictOptions) -> "CorpusSearch":
     """Load the towers, and open the corpus."""
-    if about.get("form") == "vectors":
+    if info and info.form == "vectors":
         raise RequestError(
             "this model takes vectors, not texts", seen=str(folder), try_next=("load its towers in your own script",)
         )
-    settings = AttemptSettings(task="two-tower", model=str(folder), prepared="", run="", device=options["device"])
+    settings = AttemptSettings(task="two-tower", model=str(folder), prepared="", run="", device=options.device)
     towers = finished_text_towers(settings)
     tokens = ModelTokenizer(folder / "query" if (folder / "query").is_dir() else folder)
-    prefixes = about.get("prefixes") or _prompts(folder)
-    length = int(about.get("max_length") or min(tokens.limit or 256, 256))
-    model = CorpusSearch(towers, tokens, length, prefixes, settings, int(options.get("top") or 5))
-    if options.get("corpus"):
-        model.read_corpus(Path(options["corpus"]))
-    elif options.get("prepared") and Path(options["prepared"]).is_dir():
-        model.open_corpus(Path(options["prepared"]), Path(options["run"]) / _CACHE if options.get("run") else None)
+    prefixes = (info.prefixes if info else None) or _prompts(folder)
+    length = (info.max_length if info else 0) or min(tokens.limit or 256, 256)
+    model = CorpusSearch(towers, tokens, length, prefixes, settings, options.top)
+    if options.corpus:
+        model.read_corpus(Path(options.corpus))
+    elif options.prepared and Path(options.prepared).is_dir():
+        model.open_corpus(Path(options.prepared), Path(options.run) / _CACHE if options.run else None)
     else:
         raise RequestError("there is no corpus to search", try_next=("add --corpus FILE, with one passage per row",))
     return model
@@ -62,7 +63,7 @@ class CorpusSearch:
         towers: list[TextTower],
         tokens: ModelTokenizer,
         length: int,
-        prefixes: Row,
+        prefixes: Mapping[str, str],
         settings: AttemptSettings,
         top: int,
     ):

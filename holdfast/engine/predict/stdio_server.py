@@ -9,10 +9,12 @@ import faulthandler
 import json
 import os
 import sys
-from pathlib import Path
 from typing import IO, Any
 
+import msgspec
+
 from holdfast.core.errors import HoldfastError, error_record
+from holdfast.core.records import PredictJob
 from holdfast.engine.process_setup import prepare_process
 
 
@@ -29,9 +31,8 @@ def main() -> int:
 def _serve(questions: IO[str], answers: IO[str]) -> int:
     from holdfast.engine.predict.predictor import load_predictor  # after the stack dumps are armed
 
-    job = json.loads(questions.readline())
     try:
-        model = load_predictor(Path(job["model"]), job["task"], job["about"], job["options"])
+        model = load_predictor(msgspec.json.decode(questions.readline(), type=PredictJob))
     except HoldfastError as error:
         _send(answers, _words(error))
         return error.exit_code

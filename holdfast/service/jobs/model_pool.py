@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.errors import HoldfastError, RequestError
+from holdfast.core.records import PredictOptions
 from holdfast.runs.model_server import ModelServer, open_model_server
 
 AT_ONCE = 2
 IDLE_SECONDS = 240.0
 ANSWER_SECONDS = 60.0
 LONGEST_TEXT = 20_000
-_OPTIONS = {"device": "auto", "max_new_tokens": 200, "top": 5}
+_OPTIONS = PredictOptions(max_new_tokens=200)
 _LOOK_EVERY_SECONDS = 15.0
 
 

@@ -11,7 +11,8 @@ from django.db.models import Q
 from django.utils.safestring import SafeString, mark_safe
 
 from holdfast.core.artifacts import read_artifact
-from holdfast.core.runfolder import ABOUT_MODEL, METRICS, model_folder
+from holdfast.core.records import ModelInfo, read_record
+from holdfast.core.runfolder import METRICS, model_folder
 from holdfast.core.scores import final_score, metric_name, metric_value, ordered_scores
 from holdfast.runs.report.html import table
 from holdfast.runs.report.svg_charts import meter
@@ -116,7 +117,7 @@ def read_model(
 ) -> ModelPage:
     """Everything on the page of a model; tables by label come from the run folder."""
     run = model.job.folder
-    about = read_artifact(model_folder(run) / ABOUT_MODEL)
+    info = read_record(model_folder(run), ModelInfo)
     measured = read_artifact(run / METRICS)
     splits = {name: found for name in ("test", "validation") if isinstance(found := measured.get(name), dict)}
     splits = splits or {name: found for name, found in model.metrics.items() if isinstance(found, dict)}
@@ -142,9 +143,9 @@ def read_model(
         tiles=list(_tiles(splits)),
         metrics=_metrics(splits),
         classes=_classes(splits),
-        labels=[str(label) for label in (about.get("labels") or ())[:200]],
+        labels=list(info.labels[:200]) if info else [],
         has_files=model_folder(run).is_dir(),
-        has_text=about.get("form") != "vectors",
+        has_text=not info or info.form != "vectors",
         versions=versions,
         try_words=_TRY.get(model.task, _TRY["classify"]),
         answer=answer,

@@ -4,19 +4,20 @@ import csv
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.core.errors import RequestError
 from holdfast.core.facts import DatasetFacts
-from holdfast.core.records import write_record
+from holdfast.core.records import ModelInfo, write_record
 from holdfast.runs.answers_file import check_target, flat, joined, write_answers
 from holdfast.runs.finished_model import FinishedModel, find_model
 from holdfast.runs.prediction_inputs import PredictionInputs
 
 
-def model_of(task: str, run: Path | None = None, **about: object) -> FinishedModel:
-    return FinishedModel(folder=Path("model"), task=task, run=run, about=about)
+def model_of(task: str, run: Path | None = None, **info: Any) -> FinishedModel:
+    return FinishedModel(folder=Path("model"), task=task, run=run, info=ModelInfo(task=task, **info) if info else None)
 
 
 def write_model(folder: Path, architecture: str = "BertForSequenceClassification") -> Path:
