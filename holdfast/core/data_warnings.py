@@ -34,7 +34,8 @@ def data_warning(kind: str, action: Action | None = None, /, **values: Value) ->
     return DataWarning(kind=kind, values=values, action=action)
 
 
-# `{labels:q}` quotes every item of a list; `{rows:row}` counts: "1 row", "2,000 rows".
+# `{labels:q}` quotes the items of a list, `{reasons:;}` separates items that have commas themselves, and `{rows:row}`
+# counts: "1 row", "2,000 rows".
 SENTENCES = {
     # Files
     "unread-split": "{file} looks like the {split} split of this dataset but is not read",
@@ -49,7 +50,7 @@ SENTENCES = {
     "unread-title": "column {column!r} is not read",
     "related-rows": "rows with the same {column!r} may be put in different splits",
     # Rows
-    "bad-rows": "{rows:bad row} left out: {reasons}",
+    "bad-rows": "{rows:bad row} left out: {reasons:;}",
     "swallowed-rows": "{file}, row {row}: a quote opens here and closes on line {end}; {lines:line} between look like "
     "rows",
     "open-quote": "{file}, row {row}: a quote opens and never closes, so it is read as part of the text {found}",
@@ -80,12 +81,12 @@ SENTENCES = {
 
 
 class _List(tuple[str, ...]):
-    """A list as a sentence shows it: the first items, quoted with the format `q`."""
+    """A list as a sentence shows it: the first items, with the format `q` or `;`."""
 
     def __format__(self, spec: str) -> str:
         items = [repr(item) if spec == "q" else item for item in self[:_SHOWN]]
         more = f" and {len(self) - _SHOWN:,} more" if len(self) > _SHOWN else ""
-        return ", ".join(items) + more
+        return ("; " if spec == ";" else ", ").join(items) + more
 
 
 class _Number(int):

@@ -16,9 +16,9 @@ _SHOWN_DOUBTS = 3
 # Why a row cannot be used, by kind.
 REASONS: Mapping[str, str] = {
     # CSV
-    "cells": "{found} cells, but the table has {width} columns",
-    "more-cells": "{found} cells, but the table has {width} columns; is there an unquoted {delimiter} in a text?",
-    "repeated-header": "the header row again",
+    "cells": "only {found} of {width} cells",
+    "more-cells": "{found} cells instead of {width}; is there an unquoted {delimiter} in a text?",
+    "repeated-header": "a repeated header row",
     "nul-byte": "the text contains a NUL byte",
     "not-utf8": "byte 0x{byte:02X} is not UTF-8",
     "open-quote": "a quote opens and never closes",

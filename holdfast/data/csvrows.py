@@ -14,8 +14,8 @@ from holdfast.data.sniff import Dialect
 Row = tuple[int, dict[str, object]]  # its line or number, and its values
 
 _MANY_LINES = 4  # in one record, from which swallowed rows are suspected
-_ALIKE = 0.8
-_NEVER = re.compile("[\x00\udc80-\udcff]")
+_ALIKE = 0.8  # share of the lines inside a cell that look like rows, from which they probably are
+_NEVER = re.compile("[\x00\udc80-\udcff]")  # NUL, and the surrogates that stand for bytes that are not UTF-8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

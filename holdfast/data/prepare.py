@@ -79,7 +79,7 @@ def prepare(
         is_reused = False
         build_whole(home, lambda draft: _write(survey, tokens, options, length, fingerprint, draft, on_progress))
     if home != out:
-        os.utime(home)
+        os.utime(home)  # marks it as used just now, for `forget_oldest`
         build_whole(out, lambda draft: link_files(home, draft))
         forget_oldest(home.parent)
     manifest = _whole(out, fingerprint)
@@ -182,7 +182,7 @@ def _whole(folder: Path, fingerprint: str) -> Manifest | None:
     return manifest if manifest and manifest.fingerprint == fingerprint else None
 
 
-KEPT = 8  # preparations in the cache
+KEPT = 8  # preparations in the cache; runs have their own links, so they outlive what is removed here
 
 
 def build_whole(folder: Path, write: Callable[[Path], None]) -> None:
@@ -243,7 +243,7 @@ def _remove_prepared(folder: Path) -> None:
 
 def link_files(home: Path, draft: Path) -> None:
     """Link the files of the cache into a run's folder; copy them where links are not possible."""
-    for path in sorted(home.iterdir(), key=lambda path: path.name == MANIFEST):
+    for path in sorted(home.iterdir(), key=lambda path: path.name == MANIFEST):  # the manifest last: it says "complete"
         try:
             os.link(path, draft / path.name)
         except OSError as error:

@@ -14,7 +14,7 @@ from holdfast.data.data_request import SPLITS, DataRequest
 
 AS_GIVEN = Choice("as given", "the data says which rows are for which split")
 MOST_ROWS = 10_000  # of a split made here: more rows add little and cost time in every evaluation
-_TOLERANCE = 0.25
+_TOLERANCE = 0.25  # how far a class may be from its share before its rows are ranked instead
 _FEWEST_ROWS = 4  # at least this many, and one goes to validation
 # Where in [0, 1) validation and test begin: far apart, so that another share moves no row from one to the other.
 _STARTS = {1: 0.0, 2: 0.5}
@@ -26,8 +26,8 @@ def split_off(
 ) -> Choice[str]:
     """Split validation and test off the training rows where the data does not bring them; says what was done.
 
-    `splits` has the number of each row's split and is changed in place. A given validation split is enough: then no
-    test split is made, because it would only shrink the training rows.
+    `splits` has the number of each row's split and is changed in place. Where the data brings validation rows, its
+    owner has decided what is held out, so no test split is made either.
     """
     shares = {} if "validation" in given else {"validation": request.validation_share}
     if not {"validation", "test"} & set(given):
