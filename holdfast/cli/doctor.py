@@ -17,7 +17,8 @@ from holdfast.core.env import wants_color
 
 if TYPE_CHECKING:
     from holdfast.core.facts import MachineFacts
-    from holdfast.runs.machine_checkup import Section, Style
+    from holdfast.doctor.render import Style
+    from holdfast.doctor.sections import Section
 
 
 class Seconds(click.FloatRange):
@@ -71,14 +72,8 @@ def doctor(
     screen = DoctorOutput(quiet=as_json)
     screen.say(f"holdfast {__version__}, checking {f'the packages in {folder}' if folder else 'this machine'}")
 
-    from holdfast.runs.machine_checkup import (
-        Style,
-        check_folder,
-        check_machine,
-        render_close,
-        render_findings,
-        render_json,
-    )
+    from holdfast.doctor.machine_checkup import check_folder, check_machine
+    from holdfast.doctor.render import Style, render_close, render_findings, render_json
 
     style = Style(width=screen.width if screen.is_terminal else None, color=screen.has_color, verbose=verbose)
     if folder:
@@ -120,7 +115,7 @@ class DoctorOutput:
 
     def show_section(self, section: "Section", facts: "MachineFacts", style: "Style") -> None:
         """Print one section of the facts."""
-        from holdfast.runs.machine_checkup import render_section
+        from holdfast.doctor.render import render_section
 
         self.say(*render_section(section, facts, style))
 

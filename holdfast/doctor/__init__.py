@@ -2,5 +2,5 @@
 
 `checkup.py` asks every hazard whether this machine invites it and adds what the facts show themselves; it is the file
 to read first. `native_findings.py` explains clashes between native libraries, `sections.py` and `render.py` print.
-Nothing here touches the machine: the facts come from `machine`, and `runs.machine_checkup` brings both together.
+`machine_checkup.py` brings them together with the facts, which come from `machine`.
 """

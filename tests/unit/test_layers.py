@@ -15,13 +15,13 @@ MAY_IMPORT = {
     "data": {"core"},
     "models": {"core", "machine"},
     "planning": {"core", "hazards"},
-    "doctor": {"core", "hazards", "machine", "planning"},
+    "doctor": {"core", "logs", "hazards", "machine"},
     "supervisor": {"core", "logs", "hazards", "planning"},
     "engine": {"core", "data"},
     "preload": set(),
     "runs": {"core", "logs", "hazards", "machine", "data", "models", "planning", "doctor", "supervisor"},
     "integrations": {"core", "runs"},
-    "cli": {"core", "logs", "hazards", "data", "runs", "service"},
+    "cli": {"core", "logs", "doctor", "hazards", "data", "runs", "service"},
     "service": {"core", "logs", "hazards", "data", "runs"},
 }
 HEAVY = {

@@ -7,8 +7,8 @@ import pytest
 from holdfast.core.facts import DeviceTrial, MachineFacts, Variable
 from holdfast.core.plan import Plan, Remedy
 from holdfast.doctor.checkup import OWN_FINDINGS, Finding, check
+from holdfast.doctor.machine_checkup import name_failure
 from holdfast.hazards import Hazard, Invited, all_hazards
-from holdfast.runs.machine_checkup import name_failure
 
 
 def hazard(slug, invited_by, **changes):

@@ -8,9 +8,9 @@ from click.testing import CliRunner
 from holdfast.cli.doctor import doctor
 from holdfast.core.errors import RequestError
 from holdfast.core.facts import MachineFacts
+from holdfast.doctor import machine_checkup
 from holdfast.doctor.checkup import Checkup, Finding
 from holdfast.doctor.sections import SECTIONS
-from holdfast.runs import machine_checkup
 
 FACTS = MachineFacts(os="linux", os_version="Debian 12", sources={"os": "sys.platform"})
 BLOCKER = Finding(slug="some-thing", severity="blocker", seen="it cannot")

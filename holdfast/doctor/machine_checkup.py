@@ -1,4 +1,4 @@
-"""The doctor's front door: ask a machine or a folder, then every hazard."""
+"""Runs a checkup: asks this machine or a folder of packages, then every hazard, and names failed device tests."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,22 +7,9 @@ from pathlib import Path
 from holdfast.core.facts import DeviceTrial, MachineFacts
 from holdfast.doctor.checkup import Checkup, check
 from holdfast.doctor.native_findings import native_findings
-from holdfast.doctor.render import Style, render_close, render_findings, render_json, render_section
 from holdfast.doctor.sections import FOLDER_SECTIONS, SECTIONS, Section
 from holdfast.hazards import Hazard, find_hazard
 from holdfast.machine.probe import ask_this_machine, facts_of_folder
-
-__all__ = (
-    "Checkup",
-    "Section",
-    "Style",
-    "check_folder",
-    "check_machine",
-    "render_close",
-    "render_findings",
-    "render_json",
-    "render_section",
-)
 
 _MPS_FAILURES = {"crash": "mps-crash", "hang": "mps-hang", "differs": "mps-wrong-results"}
 
