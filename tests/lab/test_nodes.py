@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.core.records import Outcome
 from holdfast.core.runfolder import OUTPUT, part_folder
+from holdfast.runs.cause_wording import outcome_text
 from holdfast.runs.state import read_state
 from tests.lab.supervised import LIMIT_SECONDS
 from tests.lab.together import Together
@@ -56,7 +57,7 @@ def test_remote_kill_is_named_and_both_machines_restart(together, finished_row):
     first = done.outcomes[0]
     finished_row("process killed on another machine", together, first)
     assert first.diagnosis == "process-killed"
-    assert first.sentence.startswith("on b: ")
+    assert outcome_text(first).startswith("on b: ")
     assert [one.outcome for one in done.outcomes] == ["died", "finished"]
     assert together.has_learned_the_same
 
@@ -71,8 +72,8 @@ def test_rank_killed_on_another_machine_is_named(together, finished_row):
     first = done.outcomes[0]
     finished_row("rank killed on another machine", together, first, task="torchrun, two machines")
     assert first.diagnosis == "process-killed"
-    assert "on b" in first.sentence
-    assert "rank " in first.sentence
+    assert "on b" in outcome_text(first)
+    assert "rank " in outcome_text(first)
     assert together.has_learned_the_same
 
 
@@ -88,7 +89,7 @@ def test_a_rank_stopped_on_another_machine_is_noticed_there(together, finished_r
     finished_row("rank stopped on another machine", together, first, task="torchrun, two machines")
     assert first.outcome == "hung"
     assert first.diagnosis == "process-stopped"
-    assert first.sentence.startswith("on b: ")
+    assert outcome_text(first).startswith("on b: ")
     assert same
 
 
@@ -109,7 +110,7 @@ def test_killed_remote_supervisor_is_missed_and_may_return(together, finished_ro
     same = together.has_learned_the_same
     finished_row("supervisor killed on another machine", together)
     said = "nothing was heard of its supervisor" if waits else "its supervisor was gone and has been started again"
-    assert f"on b: {said}" in first.sentence
+    assert f"on b: {said}" in outcome_text(first)
     assert first.is_external
     assert same
 
@@ -154,7 +155,7 @@ def test_leaving_machine_saves_and_may_return(together):
     together.start("b")
     done = together.finish()
     assert done.exit_code == 0, done.output
-    assert "b was asked to leave" in done.outcomes[0].sentence
+    assert "b was asked to leave" in outcome_text(done.outcomes[0])
     assert together.has_learned_the_same
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.runs.cause_wording import outcome_text
 from tests.lab.supervised import SCRIPTS, supervise, weights
 
 pytestmark = pytest.mark.lab
@@ -55,7 +56,7 @@ def test_oom_kill_finishes_with_smaller_micro_batches(tmp_path, small_memory, la
     assert done.exit_code == 0, done.output
     assert first.diagnosis == "host-oom"
     assert first.confidence == "proven"
-    assert "OOM kill" in first.sentence
+    assert "OOM kill" in outcome_text(first)
     assert last.changes["micro_batch_factor"] > 1
     assert "'loss': '0." in done.log(len(done.outcomes))  # a mean still, not a sum over the parts
     assert (tmp_path / "out" / "final" / "model.safetensors").exists()
@@ -99,5 +100,5 @@ def test_a_rank_that_fails_is_named_and_the_job_finishes(tmp_path, lab_row, faul
         finished=True,
         identical=same,
     )
-    assert "rank 1" in first.sentence or "rank 1" in done.output
+    assert "rank 1" in outcome_text(first) or "rank 1" in done.output
     assert same

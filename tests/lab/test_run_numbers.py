@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from holdfast.runs.cause_wording import outcome_text
 from tests.lab.supervised import SCRIPTS, Supervised, finish, start, supervise
 
 pytestmark = pytest.mark.lab
@@ -54,7 +55,7 @@ def test_nan_weights_are_reported_without_ending_the_script(tmp_path, lab_row):
     assert known["state"] == "training", "it was told of only at the end"
     assert "the weights are NaN since about step" in known["attempts"][0]["diagnosis"]
     assert (done.exit_code, first.outcome, first.diagnosis) == (0, "finished", "nan-loss")
-    assert 151 <= int(first.sentence.partition("about step ")[2].split()[0]) <= 300
+    assert 151 <= int(outcome_text(first).partition("about step ")[2].split()[0]) <= 300
     for text in _said(done):
         assert "are NaN since about step" in text or "explain nan-loss" in text, text
 
@@ -63,7 +64,7 @@ def test_nan_weights_are_reported_without_ending_the_script(tmp_path, lab_row):
 def test_recovering_nan_loops_are_left_alone(tmp_path, kind):
     done = supervise(tmp_path / "run", *LOOP, tmp_path / "out.pt", kind)
     assert done.exit_code == 0, done.output
-    assert done.outcomes[0].sentence == ""
+    assert outcome_text(done.outcomes[0]) == ""
     assert "NaN" not in done.result["sentence"]
     if kind != "healed":
         assert "NaN" not in done.output

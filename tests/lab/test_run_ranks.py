@@ -13,6 +13,7 @@ from holdfast.core.artifacts import read_artifact
 from holdfast.core.records import EngineSettings, Outcome, read_record
 from holdfast.core.runfolder import DIAGNOSIS, EVIDENCE, REQUEST, SETTINGS, attempt_folder, model_folder
 from holdfast.planning.ladders import engine_ladder
+from holdfast.runs.cause_wording import outcome_text
 from holdfast.runs.engine_child import EngineChildren
 from holdfast.runs.supervise import RunSpec, supervise
 from holdfast.supervisor.child import Launch
@@ -92,17 +93,17 @@ def test_faulty_rank_is_named_and_weights_are_identical(tmp_path, parts, unbroke
     pid = next(pid for pid, found in read_ranks(attempt).items() if found == rank)
     seen = "\n".join(read_artifact(attempt / EVIDENCE)["lines"])
     if name in DEATHS:
-        assert first.diagnosis == DEATHS[name], first.sentence
+        assert first.diagnosis == DEATHS[name], outcome_text(first)
         assert f"rank {rank} (pid {pid}) ended by signal {name} (pidfd), before the other ranks" in seen
         return
-    assert first.diagnosis == HANGS[name] or (name, first.diagnosis) == ("deadlock", "rank-stuck"), first.sentence
-    assert f"rank {rank} (pid {pid}) holds the others up: it stands at " in first.sentence
+    assert first.diagnosis == HANGS[name] or (name, first.diagnosis) == ("deadlock", "rank-stuck"), outcome_text(first)
+    assert f"rank {rank} (pid {pid}) holds the others up: it stands at " in outcome_text(first)
     other = rf"rank {1 - rank} \(pid \d+\) "
     if phase == "load":  # on a busy machine it may not have come to the meeting yet
-        assert re.search(other + r"(waits for the others in \w+, at|stands at) holdfast/engine/", first.sentence)
+        assert re.search(other + r"(waits for the others in \w+, at|stands at) holdfast/engine/", outcome_text(first))
     else:
-        assert re.search(other + r"waits for the others in \w+, at holdfast/engine/", first.sentence)
-    assert name != "deadlock" or "calling strike" in first.sentence
+        assert re.search(other + r"waits for the others in \w+, at holdfast/engine/", outcome_text(first))
+    assert name != "deadlock" or "calling strike" in outcome_text(first)
 
 
 @pytest.mark.full
