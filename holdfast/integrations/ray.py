@@ -27,13 +27,13 @@ from holdfast.core.events import Event
 from holdfast.core.request import make_request as make_train_request
 from holdfast.core.runfolder import REQUEST, RESULT
 from holdfast.runs.command import command_spec, make_request
+from holdfast.runs.event_wording import event_lines
 from holdfast.runs.join import has_finished, join_folder
 from holdfast.runs.lease import AlreadyHeld
 from holdfast.runs.new_train import start_train
 from holdfast.runs.stop_signals import asked_by_signals
 from holdfast.runs.supervise import Result, StopRequest, supervise
 from holdfast.runs.train_run import Guard, resume_train
-from holdfast.runs.wording import event_lines
 
 MAX_RETRIES = 100  # machines and workers that may be lost; how often the run itself may fail is Holdfast's to count
 _LOOK_SECONDS = 5.0

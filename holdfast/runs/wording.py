@@ -1,8 +1,7 @@
-"""Every sentence about a run, an attempt, an event or a decision, for people.
+"""Every sentence about a run, an attempt or a decision, for people. Those about single events: `runs/event_wording.py`.
 
     headline(state)            "Training: step 44/93, loss 1.18, 8 s left."
     attempt_lines(attempt)     what it changed, how far it came, how it ended and why
-    event_lines(event)         what the log of a run shows of one event; nothing for most
     closing_lines(state)       the last lines on the screen: result, scores, what to do next
 
 Values come in, text goes out: nothing is decided here, and nobody reads the text back. The terminal, the pages, the
@@ -24,14 +23,12 @@ from holdfast.core.runfolder import REPORT, REQUEST
 from holdfast.core.scores import final_score, metric_name, metric_value, ordered_scores
 from holdfast.core.text import human_bytes, human_seconds, plural, processes_words
 from holdfast.runs.cause_wording import (
-    activity_text,
     nan_text,
     observation_text,
     phase_text,
     short_cause_text,
     told_cause_text,
 )
-from holdfast.runs.proof_wording import proof_reported
 from holdfast.runs.state import AttemptState, RunState
 
 Mark = Literal["", "ok", "..", "!", "x", "--"]  # nothing, done, going on, look at this, failed, stopped or skipped
@@ -43,8 +40,7 @@ _SHOWN_CHARACTERS = 300
 _SHOWN_SCORES = 4
 _DISTURBED = 0.1  # share of the cores that other programs took or freed
 _COMMON_NAMES = {"train", "data", "dataset"}
-_SHORT_CHOICES = ("epochs", "batch_size", "lr", "max_length")
-_ENDED = {
+ENDED = {
     "running": "is running",
     "finished": "finished",
     "died": "failed",
@@ -288,7 +284,7 @@ def attempt_text(attempt: AttemptState) -> str:
     if not attempt.step and attempt.phase not in ("", "start") and attempt.outcome != "finished":
         where = f" while {phase_text(attempt.phase)}"
     noticed = attempt.noticed_after_seconds
-    return f"{_ENDED[attempt.outcome]}{where}" + (f", noticed after {human_seconds(noticed)}" if noticed else "")
+    return f"{ENDED[attempt.outcome]}{where}" + (f", noticed after {human_seconds(noticed)}" if noticed else "")
 
 
 def attempt_lines(attempt: AttemptState, before: AttemptState | None = None) -> list[Line]:
@@ -298,7 +294,7 @@ def attempt_lines(attempt: AttemptState, before: AttemptState | None = None) -> 
     cause = cause_text(attempt)
     if cause and before and cause == cause_text(before):
         return [*lines, Line(f"the same cause as attempt {before.number}")]
-    return [*lines, Line(clean(cause, 600) + _named(attempt.slug))] if cause else lines
+    return [*lines, Line(clean(cause, 600) + named_text(attempt.slug))] if cause else lines
 
 
 def attempt_facts(attempt: AttemptState) -> Iterator[str]:
@@ -397,203 +393,8 @@ _REASONS = {
 }
 
 
-# Events
-
-
-def event_lines(event: ev.Event) -> list[Line]:
-    """What the log of a run shows of an event."""
-    match event:
-        case ev.Surveyed():
-            return _surveyed(event)
-        case ev.ModelFound():
-            weights = f", {event.parameters / 1e6:,.1f} million weights" if event.parameters else ""
-            return [Line(f"{event.name}{weights}, from {event.source}", "ok", "model")]
-        case ev.MachineProbed():
-            cores = plural(event.cpu_count, "core") if event.cpu_count else ""
-            memory = f"{human_bytes(event.memory_bytes)} of memory" if event.memory_bytes else ""
-            text = ", ".join(filter(None, (cores, memory, ", ".join(event.gpus) or "no GPU")))
-            return [Line(text, "ok", "machine", is_detail=True)]
-        case ev.FindingReported():
-            text = f"{event.title}: {event.seen} [{event.slug}]"
-            return [Line(text, "!", "machine", is_detail=event.severity != "blocker")]
-        case ev.DataPrepared():
-            return [_prepared(event)]
-        case ev.Planned():
-            return _planned(event)
-        case ev.ProofReported():
-            mark: Mark = "!" if event.state == "failed" else "--" if event.state == "skipped" else "ok"
-            return [Line(clean(proof_reported(event), 600), mark, "proof", is_detail=mark == "ok")]
-        case ev.ForecastMade():
-            return [Line(forecast_text(event), "ok", "forecast")]
-        case ev.Noted():
-            return [Line(clean(event.text), "..", "note")]
-        case ev.ReportFailed():
-            return [Line(f"the report could not be written: {event.error}", "!", "report")]
-        case ev.UnknownEvent():
-            text = clean(event.fields.get("words") or "")
-            return [Line(text, "..")] if text else []
-    return _attempt_event(event) or _script_event(event)
-
-
-def _attempt_event(event: ev.Event) -> list[Line]:
-    """What the supervisor told of an attempt."""
-    match event:
-        case ev.AttemptStarted():
-            return _attempt_started(event)
-        case ev.SettingsRemembered():
-            what = changes_text(event.changes)
-            forget = "`holdfast memory --forget` undoes this"
-            return [Line(f"starting with {what}, with which this run finished here before ({forget})", "..")]
-        case ev.PhaseChanged():
-            step = f", step {event.step:,}" if event.step else ""
-            return [Line(f"phase: {phase_text(event.phase) or 'starting'}{step}", "..", is_detail=True)]
-        case ev.Quiet():
-            return [Line(quiet_text(event), "..")]
-        case ev.AttemptEnded():
-            return _attempt_ended(event)
-        case ev.Decided(action="stop"):
-            return []  # the result says so
-        case ev.DiskFull():
-            return [Line("disk full: nothing can be saved; free some space", "!")]
-        case ev.ProcessesEnded():
-            why = (
-                "the command has finished; ended what it left running"
-                if event.has_finished
-                else "ended processes that an earlier supervisor left"
-            )
-            return [Line(f"{why}: {', '.join(event.processes)}", "..")]
-        case ev.ProcessesLeft():
-            return [Line(f"processes that could not be ended: {', '.join(event.processes)}", "!")]
-        case ev.StopStarted():
-            limit = human_seconds(event.seconds)
-            return [Line(f"stopping: saving first, for at most {limit}; Ctrl-C again ends the run at once", "..")]
-        case ev.MachinesAwaited() | ev.LeaderAwaited():
-            return [Line(machines_text(event), "..")]
-        case ev.LeaderLost():
-            silent = f" for {human_seconds(event.silent_seconds)}" if event.silent_seconds else ""
-            return [Line(f"{event.leader} has not reported{silent}; this machine tries to lead", "..")]
-        case ev.StorageTrouble():
-            return [Line(f"the shared folder cannot be written: {clean(event.error)}", "!")]
-    return []
-
-
-def _script_event(event: ev.Event) -> list[Line]:
-    """What the training process told."""
-    match event:
-        case ev.Resumed():
-            name = f"{Path(event.checkpoint).name}, " if event.checkpoint else ""
-            return [Line(f"resumed from {name}step {event.step:,}", "..")]
-        case ev.StartedOver():
-            return [Line("no checkpoint of this run was found; starting from the beginning", "..")]
-        case ev.Evaluated():
-            text = f"step {event.step:,}: validation {evaluation_text(event.metrics)}"
-            return [Line(text, "ok", "training")]
-        case ev.CheckpointRejected():
-            why = f": {clean(event.reason)}" if event.reason else ""
-            return [
-                Line(f"checkpoint {Path(event.path).name or '?'} is damaged or incomplete and was skipped{why}", "!")
-            ]
-        case ev.CheckpointSkipped():
-            return [Line(f"checkpoint {Path(event.path).name} was not saved: {clean(event.reason)}", "!")]
-        case ev.CheckpointFailed(is_full=False):
-            return [Line(f"checkpoint of step {event.step:,} could not be saved: {clean(event.reason)}", "!")]
-        case ev.BestCheckpointMissing():
-            return [Line(f"the best checkpoint (step {event.step:,}) is missing; keeping the last weights", "!")]
-        case ev.WeightsChecked(is_nan=True):
-            return [Line(f"{nan_text(event.step, event.last_finite_step)}; the script continues [nan-loss]", "!")]
-        case ev.WeightsChecked():
-            return [Line(f"the weights are finite again at step {event.step:,}", "..")]
-        case ev.ChangeApplied():
-            return [Line(f"applied {event.change} {event.value} ({clean(event.how)})", "..", is_detail=True)]
-    return []
-
-
-def quiet_text(event: ev.Quiet) -> str:
-    """That there is no progress, and what the process does meanwhile."""
-    step = f" (step {event.step:,})" if event.step else ""
-    activity = f": {clean(activity_text(event.activity))}" if event.activity else ""
-    phase = f" while {phase_text(event.phase)}" if event.phase not in ("", "start") else ""
-    return f"no progress for {human_seconds(event.seconds)}{phase}{step}{activity}"
-
-
-def full_disk_text(saved_step: int | None) -> str:
-    """What a full disk means for a run."""
-    last = f"last checkpoint: step {saved_step:,}" if saved_step else "nothing was saved yet"
-    return f"disk full; {last}. Free some space to continue saving"
-
-
-def forecast_text(event: ev.ForecastMade) -> str:
-    """How long it will take, how much memory it will need, and what that rests on."""
-    text = f"{human_seconds(event.seconds)} left"
-    text += f", up to {human_bytes(event.peak_bytes)} of memory" if event.peak_bytes else ""
-    text += f" and {human_bytes(event.card_peak_bytes)} of GPU memory" if event.card_peak_bytes else ""
-    if event.measured_steps and event.step_seconds:
-        text += f" (measured over {event.measured_steps} steps of {human_seconds(event.step_seconds)})"
-    return text
-
-
-def _surveyed(event: ev.Surveyed) -> list[Line]:
-    splits = ", ".join(f"{name} {rows:,}" for name, rows in event.splits.items())
-    labels = f", {event.labels:,} labels" if event.labels else ""
-    lines = [Line(f"{event.task}, {event.form}: {event.rows:,} rows ({splits}){labels}", "ok", "data")]
-    lines += [Line(_choice(name, choice), is_detail=True) for name, choice in event.choices.items()]
-    return [*lines, *(Line(clean(warning.line, 600), "!", "data") for warning in event.warnings)]
-
-
-def _prepared(event: ev.DataPrepared) -> Line:
-    splits = [about for about in event.splits.values() if isinstance(about, Mapping)]
-    tokens = sum(int(about.get("tokens") or 0) for about in splits)
-    how = "already prepared" if event.is_reused else f"prepared in {human_seconds(event.seconds)}"
-    return Line(f"{tokens:,} tokens, {how}" if tokens else how, "ok", "data", is_detail=True)
-
-
-def _planned(event: ev.Planned) -> list[Line]:
-    lines = [Line(plan_text(event.choices), "ok", "plan")]
-    return lines + [Line(_choice(name, choice), is_detail=True) for name, choice in event.choices.items()]
-
-
-def plan_text(choices: Mapping[str, Any]) -> str:
-    """The plan in one line: "3 epochs, batch 16, lr 5e-05, cpu fp32, 2 threads"."""
-    value = {name: choice["value"] for name, choice in choices.items()}
-    steps = value.get("max_steps")
-    parts = [plural(int(steps), "step") if steps else plural(int(value["epochs"]), "epoch")]
-    parts += [f"batch {value['batch_size']}", f"lr {value['lr']:g}"]
-    parts += ["LoRA"] if value.get("lora") else []
-    parts += [f"{value['device']} {value['precision']}"]
-    if count := processes_words(int(value.get("processes") or 1)):
-        parts.append(count)
-    if value["device"] == "cpu":
-        parts.append(plural(int(value["threads"] or 1), "thread"))
-    if nodes := value.get("nodes"):
-        parts.append(f"{nodes} machines")
-    return ", ".join(parts)
-
-
-def _choice(name: str, choice: Any) -> str:
-    value, because = (choice.get("value"), choice.get("because")) if isinstance(choice, Mapping) else (choice, "")
-    return f"{name} {value}" + (f" ({because})" if because else "")
-
-
-def _attempt_started(event: ev.AttemptStarted) -> list[Line]:
-    cost = f"; cost: {event.cost}" if event.cost else ""
-    why = reason_text(event.reason)
-    if event.remedy:
-        return [Line(f"attempt {event.number}: {event.remedy} ({why}{cost})", "..")]
-    if event.number > 1:
-        return [Line(f"attempt {event.number}, same settings: {why}", "..")]
-    return [Line(f"attempt {event.number}", "..", is_detail=True)]
-
-
-def _attempt_ended(event: ev.AttemptEnded) -> list[Line]:
-    noticed = event.noticed_after_seconds
-    seen = f", noticed after {human_seconds(noticed)}" if noticed else ""
-    step = f" at step {event.step:,}" if event.step else ""
-    cause = clean(short_cause_text(event.cause)) or _ENDED[event.outcome]
-    lines = [Line(f"attempt {event.number} failed{step}{seen}: {cause}{_named(event.slug)}", "x")]
-    return [*lines, Line(clean(told_cause_text(event.cause), 600), is_detail=True)] if event.cause else lines
-
-
-def _named(slug: str | None) -> str:
+def named_text(slug: str | None) -> str:
+    """The name of a known hazard after a sentence about it."""
     return f" [{slug}]" if slug and slug != "unknown" else ""
 
 

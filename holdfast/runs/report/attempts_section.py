@@ -4,6 +4,7 @@ import datetime
 from collections.abc import Iterator
 
 from holdfast.core.events import BestCheckpointMissing, CheckpointFailed, CheckpointRejected, CheckpointSkipped, Event
+from holdfast.runs.event_wording import event_lines
 from holdfast.runs.report.html import Content, Html, details, join, section, tag
 from holdfast.runs.report.learning_section import memory_chart
 from holdfast.runs.state import AttemptState, RunState
@@ -13,7 +14,6 @@ from holdfast.runs.wording import (
     cause_label,
     cause_text,
     decision_text,
-    event_lines,
     proof_lines,
     sentence,
 )

@@ -18,6 +18,7 @@ from holdfast.core.runfolder import REPORT, STACKS
 from holdfast.core.scores import final_score, metric_name, metric_value
 from holdfast.core.text import human_bytes, human_seconds, plural
 from holdfast.runs.cause_wording import activity_text
+from holdfast.runs.event_wording import event_lines
 from holdfast.runs.proof_wording import forecast_basis
 from holdfast.runs.report.html import Html, tag
 from holdfast.runs.report.learning_section import loss_chart, memory_chart, metric_chart, rate_chart
@@ -31,7 +32,6 @@ from holdfast.runs.wording import (
     cause_label,
     cause_text,
     decision_text,
-    event_lines,
     proof_lines,
     sentence,
 )

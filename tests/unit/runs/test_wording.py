@@ -9,13 +9,13 @@ from holdfast.core import events as ev
 from holdfast.core.evidence import Decision
 from holdfast.core.facts import DatasetFacts
 from holdfast.core.plan import Reason, Rung
+from holdfast.runs.event_wording import event_lines
 from holdfast.runs.state import AttemptState, Records, RunState, fold
 from holdfast.runs.wording import (
     attempt_lines,
     clean,
     closing_lines,
     decision_text,
-    event_lines,
     forecast_check_text,
     forecast_reasons,
     gives_no_label,
