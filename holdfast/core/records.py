@@ -251,6 +251,27 @@ class AttemptStart(Record, frozen=True, kw_only=True):
     started: float = 0.0  # time of day
 
 
+class Interruption(Record, frozen=True, kw_only=True):
+    """What ended an attempt, or one machine's part of it, when no process of the training was at fault."""
+
+    kind: Literal[
+        "supervisor_killed",  # and the attempt with it
+        "supervisor_restarted",  # on another machine, in the middle of the attempt
+        "not_heard_from",  # another machine has not reported for `seconds`
+        "asked_to_leave",  # a machine was stopped; the run continues when enough machines are here
+        "ended_early",  # on these machines, while the others still trained
+        "unreachable",  # the ranks could not connect to the leader, `message` is torch's
+        "not_started",  # `message` is the error
+    ]
+    nodes: tuple[str, ...] = ()
+    seconds: float = 0.0
+    phase: str = ""
+    step: int = 0
+    host: str = ""
+    port: int = 0
+    message: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """How one attempt went; written when it has ended. An attempt without it still runs, or lost its supervisor."""
@@ -263,8 +284,8 @@ class Outcome:
     exit_code: int | None = None  # of the child; negative for a signal; None when it was ended for a hang
     diagnosis: str | None = None  # slug
     confidence: str = ""
-    sentence: str = ""  # what ended it, when that was another machine or supervisor
     cause: Cause | None = None
+    interruption: Interruption | None = None  # what ended it, when that was outside its processes
     error: str = ""
     place: str = ""
     phase: str = ""

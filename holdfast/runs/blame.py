@@ -13,7 +13,7 @@ from msgspec import structs
 
 from holdfast.core.evidence import Diagnosis, Evidence
 from holdfast.core.observations import ProcessExit, TreeVerdict, Verdict
-from holdfast.core.records import Outcome
+from holdfast.core.records import Interruption, Outcome
 from holdfast.hazards.diagnose import diagnose
 from holdfast.supervisor.attempt import NOTHING
 
@@ -59,15 +59,17 @@ def find_culprit(parts: Sequence[NodePart]) -> NodePart | None:
 def told_by(part: NodePart, number: int) -> tuple[Outcome, Diagnosis]:
     """How the attempt ended, by the part that is to blame, which is named."""
     if part.outcome is None:
-        sentence = f"on {part.node}: its supervisor was gone and has been started again"
-        if not part.is_anew:
-            sentence = (
-                f"on {part.node}: nothing was heard of its supervisor for {part.silent_seconds:.0f} s; "
-                "it was killed, or the machine is off or cut off from the run's folder"
-            )
-        return Outcome(number=number, outcome="died", sentence=sentence, is_external=True, diagnosis="unknown"), NOTHING
+        lost = Interruption(
+            kind="supervisor_restarted" if part.is_anew else "not_heard_from",
+            nodes=(part.node,),
+            seconds=part.silent_seconds,
+        )
+        return Outcome(number=number, outcome="died", interruption=lost, is_external=True, diagnosis="unknown"), NOTHING
+    if part.outcome.interruption:
+        named = structs.replace(part.outcome.interruption, nodes=(part.node,))
+        return replace(part.outcome, interruption=named), diagnose(part.evidence)
     if part.outcome.cause is None:
-        return replace(part.outcome, sentence=f"on {part.node}: {part.outcome.sentence}"), diagnose(part.evidence)
+        return part.outcome, diagnose(part.evidence)
     cause = structs.replace(part.outcome.cause, node=part.node)
     return replace(part.outcome, cause=cause), diagnose(part.evidence)
 

@@ -17,7 +17,7 @@ from holdfast.core import observations as ob
 from holdfast.core.artifacts import to_plain
 from holdfast.core.evidence import Cause, Diagnosis, Passage, RuledOut, Seen
 from holdfast.core.observations import Verdict, WaitTarget
-from holdfast.core.records import Outcome
+from holdfast.core.records import Interruption, Outcome, to_record
 from holdfast.core.text import human_bytes, human_seconds, plural
 
 _MOST_CHARACTERS, _MOST_RANKS, _MOST_PIDS = 240, 3, 6
@@ -108,17 +108,23 @@ def phase_text(phase: str) -> str:
 
 def outcome_text(outcome: Outcome) -> str:
     """Why an attempt ended as it did; empty for one that simply finished."""
-    return cause_sentence(outcome.cause) if outcome.cause else outcome.sentence
+    if outcome.cause:
+        return cause_sentence(outcome.cause)
+    return interruption_text(outcome.interruption) if outcome.interruption else ""
 
 
 def told_cause_text(cause: Any) -> str:
     """The cause in an event, in full: a value, the JSON of one, or a text of an earlier version."""
+    if why := _as_interruption(cause):
+        return interruption_text(why)
     known = _as_cause(cause)
     return cause_sentence(known) if known else str(cause or "") if isinstance(cause, str | None) else ""
 
 
 def short_cause_text(cause: Any) -> str:
     """The same without its proof: the error of the program, or the hazard and where it struck."""
+    if why := _as_interruption(cause):
+        return interruption_text(why)
     known = _as_cause(cause)
     if known is None:
         return str(cause or "") if isinstance(cause, str | None) else ""
@@ -130,6 +136,10 @@ def short_cause_text(cause: Any) -> str:
     return f"{node}{doubt}{known.title}" + (f" ({own.place})" if own else "")
 
 
+def _as_interruption(cause: Any) -> Interruption | None:
+    return cause if isinstance(cause, Interruption) else to_record(cause, Interruption)
+
+
 def _as_cause(cause: Any) -> Cause | None:
     if isinstance(cause, Cause) or not isinstance(cause, Mapping):
         return cause if isinstance(cause, Cause) else None
@@ -137,6 +147,33 @@ def _as_cause(cause: Any) -> Cause | None:
         return msgspec.convert(ob.known_only(dict(cause), "passage"), Cause)
     except msgspec.ValidationError:
         return None
+
+
+def interruption_text(why: Interruption) -> str:
+    """What ended an attempt that was not at fault itself."""
+    nodes = ", ".join(why.nodes)
+    on_node = f"on {nodes}: " if nodes else ""
+    match why.kind:
+        case "supervisor_killed":
+            return f"its supervisor was killed at step {why.step}" + (f" in phase {why.phase}" if why.phase else "")
+        case "supervisor_restarted":
+            return f"{on_node}its supervisor was killed and has been started again"
+        case "not_heard_from":
+            return (
+                f"{on_node}its supervisor has not reported for {human_seconds(why.seconds)}: it was killed, or the "
+                "machine is off or cannot reach the run folder"
+            )
+        case "asked_to_leave":
+            return f"{nodes} was asked to leave; the run continues when enough machines are here"
+        case "ended_early":
+            return f"ended early on {nodes}"
+        case "unreachable":
+            return (
+                f"the other machines could not reach {nodes} at {why.host}, port {why.port} ({why.message}); if they "
+                f"reach it at another address, set HOLDFAST_NODE_ADDRESS=ADDRESS on {nodes}"
+            )
+        case "not_started":
+            return f"{on_node}cannot be started: {why.message}"
 
 
 def cause_sentence(cause: Cause) -> str:

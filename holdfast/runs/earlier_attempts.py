@@ -16,7 +16,7 @@ from holdfast.core.event_log import EventSink, read_last_events
 from holdfast.core.events import Event, ProcessesEnded
 from holdfast.core.evidence import Decision
 from holdfast.core.plan import Reason, Rung
-from holdfast.core.records import AttemptStart, Changes, Outcome, read_record, write_record
+from holdfast.core.records import AttemptStart, Changes, Interruption, Outcome, read_record, write_record
 from holdfast.core.runfolder import EVENTS, RUNG, SAMPLES, attempt_folder, attempt_folders
 from holdfast.supervisor.ending import end_tree
 from holdfast.supervisor.members import find_member, read_root
@@ -124,7 +124,7 @@ def _close_cut_off(attempt: Path, report: EventSink) -> Outcome:
         rung=start.rung,
         rung_change=start.rung_change,
         changes=start.changes,
-        sentence=f"its supervisor was killed at step {step}" + (f" in phase {phase}" if phase else ""),
+        interruption=Interruption(kind="supervisor_killed", step=step, phase=phase),
         phase=phase,
         step_reached=step,
         steps=steps,

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from holdfast.core.disk_space import writing
 from holdfast.core.env import lease_seconds, node_name
-from holdfast.core.errors import HoldfastError, RequestError
+from holdfast.core.errors import HoldfastError, MachineError, RequestError
 from holdfast.core.event_log import EventSink
 from holdfast.core.events import AttemptEnded, AttemptStarted, LeaderAwaited, LeaderLost, Ticked
 from holdfast.core.notice import Seen
 from holdfast.core.plan import Reason
-from holdfast.core.records import LeaseNotice, MemberNotice, Outcome, Result
+from holdfast.core.records import Interruption, LeaseNotice, MemberNotice, Outcome, Result
 from holdfast.core.runfolder import CHILD, NODES, NOTICE, OUTCOME, attempt_folder, attempt_folders, part_folder
 from holdfast.runs.lease import (
     AlreadyHeld,
@@ -173,12 +173,11 @@ class _Member:
             called_off = _CalledOff(self, number, part_stop)
             outcome, _ = run_attempt(launch, budgets, self._report, part_stop, called_off)
         except HoldfastError as error:
-            words = f"cannot be started: {error.what}" + (f" ({error.seen})" if error.seen else "")
-            outcome = Outcome(number=number, outcome="died", sentence=words, exit_code=error.exit_code)
+            message = error.what + (f" ({error.seen})" if error.seen else "")
+            outcome = _not_started(number, message, error.exit_code)
         except OSError as error:
-            words = f"cannot be started: {error}"
-            outcome = Outcome(number=number, outcome="died", sentence=words, exit_code=3)
-        if outcome.cause or outcome.sentence:
+            outcome = _not_started(number, str(error), MachineError.exit_code)
+        if outcome.cause or outcome.interruption:
             self._report(
                 AttemptEnded(
                     number=number,
@@ -187,7 +186,7 @@ class _Member:
                     step=outcome.step_reached,
                     phase=outcome.phase,
                     noticed_after_seconds=outcome.noticed_after_seconds,
-                    cause=outcome.cause or outcome.sentence,
+                    cause=outcome.cause or outcome.interruption,
                 )
             )
         self._notice.say(attempt=number, outcome=outcome)
@@ -256,6 +255,11 @@ class _CalledOff:
             return ""
         self._looked_at = now
         return self._member.called_off(self._number, self._part_stop)
+
+
+def _not_started(number: int, message: str, exit_code: int) -> Outcome:
+    why = Interruption(kind="not_started", message=message)
+    return Outcome(number=number, outcome="died", interruption=why, exit_code=exit_code)
 
 
 def _require_free(notice: Path, name: str) -> None:

@@ -25,7 +25,7 @@ from holdfast.core.event_log import EventSink
 from holdfast.core.events import Event, MachinesAwaited, Ticked
 from holdfast.core.evidence import Diagnosis
 from holdfast.core.notice import Seen
-from holdfast.core.records import DEFAULT_NODES_WAIT_SECONDS, MeetingPlace, MemberNotice, Outcome
+from holdfast.core.records import DEFAULT_NODES_WAIT_SECONDS, Interruption, MeetingPlace, MemberNotice, Outcome
 from holdfast.core.runfolder import DIAGNOSIS, EVIDENCE, NODES, NOTICE, attempt_folder, part_folder
 from holdfast.core.text import human_seconds, plural
 from holdfast.machine.network import free_port, own_address
@@ -177,14 +177,13 @@ class Peers:
         if not early or (outcome.outcome == "stopped" and (stop.is_asked or self._lease.is_lost)):
             return outcome, diagnosis
         if self._call.leaving and not stop.is_asked:
-            who = ", ".join(self._call.leaving)
-            words = f"{who} was asked to leave; the run continues when enough machines are here"
-            return _cut_off(outcome, words, step), diagnosis
+            left = Interruption(kind="asked_to_leave", nodes=tuple(self._call.leaving))
+            return _cut_off(outcome, left, step), diagnosis
         culprit = find_culprit([mine, *others])
         if culprit is None and stop.is_asked:
             return replace(outcome, outcome="stopped", step_reached=step), diagnosis
         if culprit is None:
-            return _cut_off(outcome, f"ended early on {', '.join(early)}", step), diagnosis
+            return _cut_off(outcome, Interruption(kind="ended_early", nodes=tuple(early)), step), diagnosis
         told, named = told_by(culprit, self._call.number)
         if culprit is mine:
             named = diagnosis
@@ -207,11 +206,10 @@ class Peers:
     def _did_not_meet(self, told: Outcome, said: str) -> Outcome:
         """The same outcome with advice; the second time in a row only a person can help, so the run stops."""
         meeting = self._call.meeting
-        sentence = (
-            f"the other machines could not reach {self._me} at {meeting.host}, port {meeting.port} ({said}); "
-            f"if they reach it at another address, set HOLDFAST_NODE_ADDRESS=ADDRESS on {self._me}"
+        unreachable = Interruption(
+            kind="unreachable", nodes=(self._me,), host=meeting.host, port=meeting.port, message=said
         )
-        told = replace(told, sentence=sentence, cause=None, diagnosis="unknown", confidence="unknown", error="")
+        told = replace(told, interruption=unreachable, cause=None, diagnosis="unknown", confidence="unknown", error="")
         told = replace(told, is_external=True)
         return replace(told, exit_code=MachineError.exit_code, is_external=False) if self._had_not_met else told
 
@@ -295,8 +293,8 @@ class _Call:
     signal: int = 0
 
 
-def _cut_off(outcome: Outcome, sentence: str, step: int) -> Outcome:
-    return replace(outcome, outcome="interrupted", sentence=sentence, cause=None, step_reached=step, is_external=True)
+def _cut_off(outcome: Outcome, why: Interruption, step: int) -> Outcome:
+    return replace(outcome, outcome="interrupted", interruption=why, cause=None, step_reached=step, is_external=True)
 
 
 def _keep_evidence(attempt: Path, me: str, culprit: NodePart) -> None:

@@ -350,7 +350,7 @@ class RunReader:
             outcome=outcome.outcome,
             remedy=outcome.rung or attempt.remedy,
             changes=outcome.changes or attempt.changes,
-            cause=outcome.cause or outcome.sentence or attempt.cause,
+            cause=outcome.cause or outcome.interruption or attempt.cause,
             slug=outcome.diagnosis,
             exit_code=outcome.exit_code,
             phase=outcome.phase or attempt.phase,

@@ -218,7 +218,7 @@ class _Supervision:
                     step=outcome.step_reached,
                     phase=outcome.phase,
                     noticed_after_seconds=outcome.noticed_after_seconds,
-                    cause=outcome.cause or outcome.sentence or None,
+                    cause=outcome.cause or outcome.interruption,
                 )
             )
         return outcome, in_own_words(diagnosis, launch.command)

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core.evidence import Cause, Evidence, Text
 from holdfast.core.observations import ExitStatus, Observation, ProcessExit, TreeVerdict, Verdict
-from holdfast.core.records import Outcome
+from holdfast.core.records import Interruption, Outcome
 from holdfast.runs.blame import NodePart, find_culprit, told_by
 
 
@@ -80,7 +80,7 @@ def test_no_one_is_blamed_without_a_failure():
 
 def test_rank_is_named_with_its_machine():
     outcome, _ = told_by(named(LOST, "node-2"), 3)
-    assert outcome.sentence.startswith("on node-2: nothing was heard of its supervisor for 61 s")
+    assert outcome.interruption == Interruption(kind="not_heard_from", nodes=("node-2",), seconds=61.0)
     assert (outcome.number, outcome.outcome, outcome.is_external) == (3, "died", True)
     outcome, _ = told_by(named(part("hung", cause=cause_of_a_hang()), "node-2"), 3)
     assert outcome.cause.node == "node-2"

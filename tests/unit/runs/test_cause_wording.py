@@ -1,5 +1,6 @@
 """The sentence about a failure: the snapshots of its wording, and what it is made of."""
 
+import msgspec
 import pytest
 
 from holdfast.core.artifacts import write_artifact
@@ -21,10 +22,10 @@ from holdfast.core.observations import (
     Wait,
     WaitTarget,
 )
-from holdfast.core.records import CollectedEvidence, Outcome, read_record, write_record
+from holdfast.core.records import CollectedEvidence, Interruption, Outcome, read_record, write_record
 from holdfast.core.runfolder import OUTPUT
 from holdfast.hazards.diagnose import diagnose
-from holdfast.runs.cause_wording import activity_text, cause_sentence, observation_text
+from holdfast.runs.cause_wording import activity_text, cause_sentence, observation_text, outcome_text, told_cause_text
 from holdfast.supervisor.cause import find_cause
 from holdfast.supervisor.collect import read_attempt_evidence, read_collected
 
@@ -190,3 +191,37 @@ def test_every_observation_has_a_sentence(kind):
     fields = [one for one in msgspec.structs.fields(kind) if one.required]
     values = {one.name: needed[one.name] if one.name in needed else samples[one.type] for one in fields}
     assert observation_text(kind(**values))
+
+
+@pytest.mark.parametrize(
+    ("why", "text"),
+    [
+        (
+            Interruption(kind="supervisor_killed", step=7, phase="step"),
+            "its supervisor was killed at step 7 in phase step",
+        ),
+        (
+            Interruption(kind="supervisor_restarted", nodes=("b",)),
+            "on b: its supervisor was killed and has been started again",
+        ),
+        (
+            Interruption(kind="not_heard_from", nodes=("b",), seconds=61.0),
+            "on b: its supervisor has not reported for 1 min 1 s: it was killed, or the machine is off or cannot reach "
+            "the run folder",
+        ),
+        (
+            Interruption(kind="asked_to_leave", nodes=("b", "c")),
+            "b, c was asked to leave; the run continues when enough machines are here",
+        ),
+        (Interruption(kind="ended_early", nodes=("b",)), "ended early on b"),
+        (
+            Interruption(kind="unreachable", nodes=("a",), host="10.9.8.7", port=29, message="timed out"),
+            "the other machines could not reach a at 10.9.8.7, port 29 (timed out); if they reach it at another "
+            "address, set HOLDFAST_NODE_ADDRESS=ADDRESS on a",
+        ),
+        (Interruption(kind="not_started", nodes=("b",), message="no python"), "on b: cannot be started: no python"),
+    ],
+)
+def test_interruption_is_worded(why, text):
+    assert outcome_text(Outcome(number=1, outcome="died", interruption=why)) == text
+    assert told_cause_text(msgspec.to_builtins(why)) == text

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from holdfast.core.errors import MachineError
 from holdfast.core.events import Event, MachinesAwaited, Working
 from holdfast.core.notice import NoticeWriter, read_notice
-from holdfast.core.records import LeaseNotice, MemberNotice, Outcome
+from holdfast.core.records import Interruption, LeaseNotice, MemberNotice, Outcome
 from holdfast.core.runfolder import LEASES, NODES, NOTICE, OUTPUT, attempt_folder
 from holdfast.runs import peers as peer_module
 from holdfast.runs.lease import describe_self, take_lease
@@ -67,7 +67,8 @@ def test_a_stop_is_heard_while_only_another_part_still_runs(tmp_path, other, her
     assert other.hears == "stop"
     assert outcome.outcome == (whole if ends_as == "stopped" else "finished")
     assert stop.is_asked == (whole == "stopped")
-    assert ("b was asked to leave" in outcome.sentence) == (outcome.outcome == "interrupted")
+    left = Interruption(kind="asked_to_leave", nodes=("b",))
+    assert outcome.interruption == (left if outcome.outcome == "interrupted" else None)
 
 
 def test_ctrl_c_elsewhere_is_heard_while_this_machine_plans(tmp_path, other):
@@ -136,7 +137,6 @@ def test_second_failed_rendezvous_mentions_the_address(tmp_path, other, monkeypa
         other.said = replace(other.said, attempt=number, outcome=Outcome(number=number, outcome="interrupted"))
         ends.append(peers.settle(died, NOTHING, other, StopRequest())[0])
     lease.close()
-    assert "10.9.8.7" in ends[0].sentence
-    assert "HOLDFAST_NODE_ADDRESS" in ends[0].sentence
+    assert (ends[0].interruption.kind, ends[0].interruption.host) == ("unreachable", "10.9.8.7")
     told = [(one.exit_code, one.is_external, one.diagnosis) for one in ends]
     assert (told[0], told[-1]) == ((1, True, "unknown"), last)  # the first time it was chance, perhaps

@@ -13,7 +13,7 @@ from holdfast.core.artifacts import write_artifact
 from holdfast.core.data_warnings import data_warning
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.event_log import EventLog
-from holdfast.core.evidence import Decision
+from holdfast.core.evidence import Cause, Decision
 from holdfast.core.facts import BadRow, DatasetFacts
 from holdfast.core.plan import Reason, Rung
 from holdfast.core.records import Outcome, write_record
@@ -79,7 +79,8 @@ def classify_run(run: Path) -> Path:
     remedy = Rung("smaller micro-batches", {"micro_batch": "halve"})
     decision = Decision(action="rung", reason=Reason(kind="next_fallback"), rung=remedy)
     write_artifact(attempt_folder(run, 1), DECISION, decision)
-    outcome = Outcome(number=1, outcome="died", diagnosis="killed-oom", sentence="killed for memory: " + EVIL)
+    cause = Cause(slug="killed-oom", confidence="proven", title="killed for memory: " + EVIL)
+    outcome = Outcome(number=1, outcome="died", diagnosis="killed-oom", cause=cause)
     write_artifact(attempt_folder(run, 1), OUTCOME, outcome)
     classes = [{"label": name, "precision": 0.9, "recall": 0.8, "f1": 0.85, "support": 10} for name in ("good", EVIL)]
     found = {"accuracy": 0.9, "macro_f1": 0.8, "loss": 0.3, "classes": classes, "confusion": [[9, 1], [2, 8]]}
