@@ -4,22 +4,18 @@ The text of each setting is its help. None or an empty value means that Holdfast
 """
 
 import dataclasses
-import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.artifacts import to_plain
 from holdfast.core.errors import Problem, RequestError, invalid_settings
 from holdfast.core.setting_values import read_value
 from holdfast.core.text import closest
 
-KIND = "train"
 GROUPS = {"data": "Data", "learning": "Training", "machine": "Machine", "run": "Run"}  # of settings, with their titles
 NEEDLESS_WAIT = "only for several machines; give their number too"
-DATA_SHA256 = "data_sha256"  # kept with the settings, where several machines must have the same data
 PRESET_TASKS = {"instruct": "causal", "retriever": "two-tower", "medical-literature": "classify"}
 
 
@@ -319,23 +315,6 @@ def read_toml(path: Path) -> dict[str, object]:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise RequestError(f"{path} is not TOML", seen=str(error)) from error
     return dict(_flat(found))
-
-
-def to_saved(request: TrainRequest) -> dict[str, object]:
-    """The request as `request.json` keeps it, complete."""
-    plain = to_plain(request)
-    assert isinstance(plain, dict)
-    return {"kind": KIND, **plain}
-
-
-def read_saved(path: Path) -> TrainRequest:
-    """Read back what `to_saved` gave."""
-    found = json.loads(path.read_text(encoding="utf-8"))
-    found.pop("kind", None)
-    found.pop(DATA_SHA256, None)
-    if (found.get("nodes") or 1) == 1:
-        found.pop("nodes_wait", None)  # saved with several machines, of which only one is left
-    return make_request({name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
 
 
 def nodes_of(request: TrainRequest) -> int:

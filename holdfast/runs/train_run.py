@@ -26,7 +26,7 @@ from holdfast.core.records import (
     read_request,
     write_request,
 )
-from holdfast.core.request import KIND, TrainRequest, nodes_of
+from holdfast.core.request import TrainRequest, nodes_of
 from holdfast.core.runfolder import NODES, PROOF, attempt_folders
 from holdfast.data.amounts import amounts_of
 from holdfast.data.shards import read_manifest
@@ -179,7 +179,7 @@ def train_spec(run: Path, request: TrainRequest, plan: RunPlan, children: Engine
         return children.launch(attempt, own, {**variables, **changes}, nodes=plan.nodes)
 
     return RunSpec(
-        kind=KIND,
+        kind="train",
         words=f"train {Path(request.data).name}",
         make_launch=launch,
         ladder=engine_ladder(settings),
@@ -207,7 +207,7 @@ def part_spec(run: Path, request: TrainRequest, children: EngineChildren) -> Run
         return train_spec(run, request, here, children).make_launch(attempt, changes, resume)
 
     return RunSpec(
-        kind=KIND,
+        kind="train",
         words=f"train {Path(request.data).name}",
         make_launch=launch,
         ladder=engine_ladder(None),

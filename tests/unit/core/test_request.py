@@ -2,9 +2,11 @@
 
 import pytest
 
-from holdfast.core.artifacts import write_artifact
+from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import Problem, RequestError
-from holdfast.core.request import FIELDS, make_request, read_saved, read_toml, to_saved
+from holdfast.core.records import read_request, write_request
+from holdfast.core.request import FIELDS, make_request, read_toml
+from holdfast.core.runfolder import REQUEST
 
 
 def problems(**given: object) -> dict[str, Problem]:
@@ -68,17 +70,9 @@ def test_saved_request_is_complete_and_reads_back(tmp_path):
     request = make_request(
         {"data": str(tmp_path / "x.csv"), "text_column": ("a", "b"), "lora": "yes", "task": "causal"}
     )
-    write_artifact(tmp_path, "request.json", to_saved(request))
-    assert read_saved(tmp_path / "request.json") == request
-    assert set(FIELDS) < set(to_saved(request))
-
-
-def test_saved_wait_for_machines_is_dropped_on_one_machine(tmp_path):
-    together = to_saved(make_request({"data": "x.csv", "out": "y", "nodes": 2, "nodes_wait": 60}))
-    write_artifact(tmp_path, "request.json", {**together, "nodes": 1})  # as `resume --nodes 1` leaves it
-    assert read_saved(tmp_path / "request.json").nodes == 1
-    write_artifact(tmp_path, "request.json", together)
-    assert read_saved(tmp_path / "request.json").nodes_wait == 60
+    write_request(tmp_path, request)
+    assert read_request(tmp_path) == request
+    assert set(FIELDS) < set(read_artifact(tmp_path / REQUEST))
 
 
 def test_toml_file_may_use_tables(tmp_path):
