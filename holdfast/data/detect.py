@@ -312,9 +312,10 @@ def _unread_title(profiles: Profiles, text: Choice[Names], form: LabelForm) -> I
 def _check_columns(request: DataRequest, profiles: Profiles) -> None:
     """Refuse a column that does not exist, with a guess."""
     requested = [("text_column", column) for column in request.text_columns]
-    requested += [("label_column", request.label_column or ""), ("group_column", request.group_column or "")]
+    others = (("label_column", request.label_column), ("group_column", request.group_column))
+    requested += [(setting, column) for setting, column in others if column]
     for setting, column in requested:
-        if column and column not in profiles:
+        if column not in profiles:
             raise RequestError(
                 f"there is no column {column!r}",
                 seen=f"columns: {', '.join(map(repr, profiles))}",

@@ -58,6 +58,7 @@ def test_token_needs_a_name_and_future_expiry(ada):
         make_token(ada, "  ", expires=timezone.now() - timedelta(days=1))
     assert "name" in caught.value.seen
     assert "expiry" in caught.value.seen
+    assert not ApiToken.objects.exists()
 
 
 def test_token_in_text_is_redacted_by_shape(ada):
@@ -68,7 +69,7 @@ def test_token_in_text_is_redacted_by_shape(ada):
 def test_local_token_is_made_for_the_only_user(ada, django_user_model):
     assert find_token(make_token_for(None, "laptop", may_write=False, days=3)).may_write is False
     django_user_model.objects.create_user("bob", password="a long enough one")
-    with pytest.raises(RequestError, match="owner"):
+    with pytest.raises(RequestError):
         make_token_for(None, "laptop", may_write=True, days=None)
     with pytest.raises(RequestError) as caught:
         make_token_for("eve", "laptop", may_write=True, days=None)
@@ -95,10 +96,11 @@ def test_manual_cleanup_requeues_lost_runs(ada):
     result = CliRunner().invoke(jobs, ["cleanup"])
     assert result.exit_code == 0, result.exception
     assert f"job {lost.pk}: " in result.output
+    assert Job.objects.get(pk=lost.pk).state == "queued"
     assert json.loads(CliRunner().invoke(jobs, ["cleanup", "--json"]).output) == {"done": []}
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\0b", "a\u202eb", "x" * 101])
 def test_a_name_that_cannot_be_kept_or_shown_is_refused(django_user_model, name):
-    with pytest.raises(RequestError, match="token"):
+    with pytest.raises(RequestError):
         make_token(django_user_model.objects.create_user("ada"), name)

@@ -214,8 +214,9 @@ def test_deleting_a_model_removes_its_files_and_keeps_the_record(world, as_perso
 
 def test_model_used_by_a_run_is_kept(world):
     Job.objects.create(owner=world.ada, name="more", state="queued", request={"from_run": world.job.pk})
-    with pytest.raises(RequestError, match="goes on from"):
+    with pytest.raises(RequestError):
         registry.remove(world.model)
+    assert TrainedModel.objects.filter(pk=world.model.pk).exists()
 
 
 def test_trying_a_model_shows_probabilities_answers_passages_or_words(world, as_person, monkeypatch):

@@ -35,7 +35,7 @@ def serve(site, *more):
     port = free_port()
     process = site.start("serve", "holdfast", "serve", "--no-browser", "--port", str(port), *more)
     log = site.home / "test-serve.log"
-    site.until(lambda: f"Holdfast serves at http://127.0.0.1:{port}" in log.read_text(), 150, log.read_text)
+    site.until(lambda: f"http://127.0.0.1:{port}\n" in log.read_text(), 150, log.read_text)
     return process, port
 
 
@@ -121,5 +121,5 @@ def test_runs_survive_a_killed_service_and_ctrl_c_requeues(site):
     process.wait(120)
     assert site.row(job_id)["state"] == "queued", site.told(job_id)
     assert not site.engines(job_id)
-    assert "runs save and wait" in (site.home / "test-serve.log").read_text()
+    assert "saving the runs" in (site.home / "test-serve.log").read_text()
     assert any((site.run_folder(job_id) / "checkpoints").iterdir())

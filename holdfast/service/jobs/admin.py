@@ -1,6 +1,6 @@
-"""People and teams, and what else an administrator may look after, in Django's own admin.
+"""Users, teams and records in Django's admin.
 
-What a secret, a token or a link is made of is never shown; how a job stands is changed by leases alone.
+Secrets, tokens and links are never shown; the state of a job is changed only by `leases.py`.
 """
 
 from typing import Any
@@ -15,14 +15,14 @@ from holdfast.service.first_login import LINK_HOURS, make_link
 from holdfast.service.jobs.models import ApiToken, Dataset, Hook, Job, Notice, Secret, TrainedModel, Worker
 
 admin.site.site_header = admin.site.site_title = "Holdfast"
-admin.site.index_title = "People, teams and records"
+admin.site.index_title = "Users, teams and records"
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # generic in the stubs alone
-    """Rows that are looked at here and changed elsewhere."""
+    """Rows that are only shown here."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Made by the service itself."""
+        """Created by the service itself."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -30,33 +30,33 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # generic in t
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Its files would stay behind: deleted on its own page."""
+        """Deleted on its own page, together with its files."""
         return False
 
 
 class RemovableAdmin(ReadOnlyAdmin):
-    """Rows that an administrator may only look at or take away."""
+    """Rows that an administrator may only view or delete."""
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """For administrators."""
+        """Administrators only."""
         return bool(getattr(request.user, "is_superuser", False))
 
 
 class PeopleAdmin(UserAdmin):  # type: ignore[type-arg]  # generic in the stubs alone
-    """Django's own page of people, with a link for who has forgotten the password."""
+    """Django's page of users, with login links for users who forgot their password."""
 
     list_display = ("username", "email", "is_active", "is_superuser", "last_login")
     actions = ("let_in",)
 
     @admin.action(description="Create a one-time login link for the selected users")
     def let_in(self, request: HttpRequest, chosen: QuerySet[User]) -> None:
-        """Show a link for each; older ones of theirs end."""
+        """Show a link for each user; their older links stop working."""
         if not getattr(request.user, "is_superuser", False):
             self.message_user(request, "Only administrators may create links.", messages.ERROR)
             return
         for user in chosen.filter(is_active=True)[:20]:
             address = request.build_absolute_uri(make_link(user))
-            self.message_user(request, f"{user.get_username()}: {address} (once, within {LINK_HOURS} hours)")
+            self.message_user(request, f"{user.get_username()}: {address} (works once, within {LINK_HOURS} hours)")
 
 
 admin.site.unregister(User)
@@ -95,7 +95,7 @@ class ModelAdmin(ReadOnlyAdmin):
 
 @admin.register(Worker)
 class WorkerAdmin(RemovableAdmin):
-    """Machines; one that is gone for good may be taken off the list."""
+    """Machines; one that is gone for good may be deleted."""
 
     list_display = ("name", "host", "slots", "version", "beat")
     exclude = ("checkup",)
@@ -103,7 +103,7 @@ class WorkerAdmin(RemovableAdmin):
 
 @admin.register(ApiToken)
 class TokenAdmin(RemovableAdmin):
-    """Keys to the API: who has which, and an end to them."""
+    """API tokens of all users, to view and revoke."""
 
     list_display = ("name", "owner", "prefix", "may_write", "created", "expires", "used")
     search_fields = ("name", "owner__username")
@@ -113,7 +113,7 @@ class TokenAdmin(RemovableAdmin):
 
 @admin.register(Secret)
 class SecretAdmin(RemovableAdmin):
-    """Names of secrets, never what they are."""
+    """Names of secrets, never their values."""
 
     list_display = ("name", "owner", "created")
     list_select_related = ("owner",)
@@ -122,7 +122,7 @@ class SecretAdmin(RemovableAdmin):
 
 @admin.register(Hook)
 class HookAdmin(RemovableAdmin):
-    """Where news goes."""
+    """Webhooks and email addresses."""
 
     list_display = ("target", "kind", "owner", "on_finish", "on_trouble")
     list_select_related = ("owner",)
@@ -131,7 +131,7 @@ class HookAdmin(RemovableAdmin):
 
 @admin.register(Notice)
 class NoticeAdmin(ReadOnlyAdmin):
-    """News, and how it got through."""
+    """Notifications and their delivery."""
 
     list_display = ("event", "job", "hook", "tries", "sent", "said")
     list_select_related = ("job", "hook")

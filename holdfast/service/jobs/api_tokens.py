@@ -1,7 +1,7 @@
-"""Keys to the API: made once, shown once, kept as a hash.
+"""API tokens: shown once, stored as a hash.
 
 A token is `hfk_` and 40 letters and digits. Its first twelve characters find the row; the hash of the whole is compared
-in a time that does not depend on where they differ.
+in constant time.
 """
 
 import hashlib
@@ -27,11 +27,11 @@ _USED_EVERY = timedelta(minutes=1)
 def make_token(
     owner: User, name: str, *, may_write: bool = True, expires: datetime | None = None
 ) -> tuple[ApiToken, str]:
-    """Make a token; the text is given here and never again."""
+    """Create a token; its text is returned here and never again."""
     name = " ".join(name.split())
     problems = []
     if not 1 <= len(name) <= 100 or not name.isprintable():
-        problems.append("the name needs 1 to 100 printable characters")
+        problems.append("the name must have 1 to 100 printable characters")
     if expires is not None and expires <= timezone.now():
         problems.append("the expiry date is in the past")
     if ApiToken.objects.filter(owner=owner).count() >= _MOST_TOKENS:
@@ -46,11 +46,11 @@ def make_token(
 
 
 def make_token_for(user: str | None, name: str, *, may_write: bool, days: int | None) -> str:
-    """Make a token for somebody by name, or for the only user there is; for whoever is at the server's own machine."""
+    """Create a token for a user by name, or for the only user; for someone on the server itself."""
     people = User.objects.filter(is_active=True, **({"username": user} if user else {})).order_by("username")
     if len(people) != 1:
         known = ", ".join(User.objects.values_list("username", flat=True)[:20])
-        what = f"there is no user {user!r}" if user else "the owner of the token is unclear"
+        what = f"there is no user {user!r}" if user else "there is more than one user"
         raise RequestError(
             what, seen=f"users: {known or 'none yet'}", try_next=("--user NAME",) if known else ("holdfast serve",)
         )
@@ -59,13 +59,13 @@ def make_token_for(user: str | None, name: str, *, may_write: bool, days: int | 
 
 
 def prefix_of(text: str) -> str:
-    """What finds the row of a token; empty where the text cannot be one."""
+    """The prefix that finds a token's row; empty if the text is not a token."""
     is_shaped = len(text) == len(_START) + _RANDOM and text.startswith(_START) and text.isascii()
     return text[:_PREFIX] if is_shaped else ""
 
 
 def find_token(text: str) -> ApiToken | None:
-    """The living token that this text is; None where it is wrong, has expired, or its owner may no longer log in."""
+    """The valid token with this text; None if it is wrong or expired, or its owner may not log in."""
     prefix = prefix_of(text)
     token = ApiToken.objects.select_related("owner").filter(prefix=prefix).first() if prefix else None
     is_right = hmac.compare_digest(_hash(text), token.sha256 if token else _hash(""))
@@ -74,7 +74,7 @@ def find_token(text: str) -> ApiToken | None:
     now = timezone.now()
     if token.expires is not None and token.expires <= now:
         return None
-    if token.used is None or token.used < now - _USED_EVERY:  # a write for every call would cost more than the call
+    if token.used is None or token.used < now - _USED_EVERY:  # a write per call would cost more than the call
         ApiToken.objects.filter(pk=token.pk).update(used=now)
     return token
 

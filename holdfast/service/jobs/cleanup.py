@@ -1,4 +1,4 @@
-"""Does by hand what the reapers do by themselves: puts back lost jobs, ends what runs and is held by nobody."""
+"""`holdfast jobs clean`: requeues lost jobs, and ends processes that work on a job without holding it."""
 
 import shutil
 from collections.abc import Iterable
@@ -17,20 +17,20 @@ _SAVE_SECONDS = 60.0
 
 
 def clean_up() -> list[str]:
-    """Put things right on this machine and in the table; say what was done, a line each."""
-    said = [f"job {job_id}: its holder is gone; queued again" for job_id in leases.requeue_lost()]
+    """Clean up this machine and the table; return what was done, one line each."""
+    said = [f"job {job_id}: lease expired; queued again" for job_id in leases.requeue_lost()]
     home = this_home()
     for job_id, folder in _numbered(home.runs.glob("[0-9]*")):
         if (found := holder(folder)) and not _is_held(job_id):
             end_process(found, _SAVE_SECONDS)
-            said.append(f"job {job_id}: supervisor {found.pid} was ended; its job had no holder")
+            said.append(f"job {job_id}: ended supervisor {found.pid}, whose job had no holder")
         if not _is_known(job_id):
             shutil.rmtree(folder, ignore_errors=True)
-            said.append(f"job {job_id}: its row is gone; its folder was removed")
+            said.append(f"job {job_id}: removed its folder; the job was deleted")
     for job_id, file in _numbered(home.agents.glob("[0-9]*.json")):
         if (agent := find_process(read_artifact(file))) and not _is_held(job_id):
             end_process(agent, _SAVE_SECONDS)
-            said.append(f"job {job_id}: agent {agent.pid} was ended; its claim is gone")
+            said.append(f"job {job_id}: ended agent {agent.pid}, whose claim was lost")
         if not _is_known(job_id):
             file.unlink(missing_ok=True)
             file.with_suffix(".log").unlink(missing_ok=True)
@@ -38,7 +38,7 @@ def clean_up() -> list[str]:
 
 
 def _numbered(found: Iterable[Path]) -> list[tuple[int, Path]]:
-    """Those that are named by a job's number alone; a copy that somebody put beside them is theirs."""
+    """Entries named only by a job's number; other files next to them are not ours."""
     return sorted((int(path.stem), path) for path in found if path.stem.isdecimal() and path.suffix in ("", ".json"))
 
 

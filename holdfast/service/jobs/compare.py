@@ -1,4 +1,4 @@
-"""Puts runs side by side: the settings in which they differ, and their figures."""
+"""Compares runs: the settings that differ, and all metrics."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -6,30 +6,30 @@ from typing import Any
 from holdfast.runs.plan_view import plan_view
 from holdfast.service.jobs.models import Job
 
-MOST_RUNS = 6  # at once; curves over each other can hardly be told apart beyond that
+MOST_RUNS = 6  # more curves in one chart can hardly be told apart
 _SPLITS = ("test", "validation")
-_WHERE = ("step", "steps")  # at which the weights were measured: no figure of how good they are
+_WHERE = ("step", "steps")  # at which the weights were measured: not a metric
 
 
 def compare_runs(jobs: Sequence[Job]) -> dict[str, dict[str, list[Any]]]:
-    """Settings that differ and all figures; each value stands at the place of its run, None where it has none."""
-    settings = _beside([_chosen(job) for job in jobs])
+    """Settings that differ and all metrics; one value per run, in the order of the runs, None if it has none."""
+    settings = _side_by_side([_chosen(job) for job in jobs])
     differing = {name: values for name, values in settings.items() if any(value != values[0] for value in values)}
-    return {"settings": differing, "metrics": _beside([dict(_figures(job.metrics)) for job in jobs])}
+    return {"settings": differing, "metrics": _side_by_side([dict(_metrics(job.metrics)) for job in jobs])}
 
 
-def _beside(found: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+def _side_by_side(found: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     names = dict.fromkeys(name for one in found for name in one)
     return {name: [one.get(name) for one in found] for name in names}
 
 
 def _chosen(job: Job) -> dict[str, Any]:
-    """What was asked, and what the plan chose where nothing was."""
+    """The requested settings, and those that the plan chose."""
     found = {name: choice["value"] for name, choice in plan_view(job.folder).get("choices", {}).items()}
     return {**found, **job.request, "dataset": job.dataset_id}
 
 
-def _figures(metrics: object) -> Iterator[tuple[str, float]]:
+def _metrics(metrics: object) -> Iterator[tuple[str, float]]:
     if not isinstance(metrics, dict):
         return
     for split in (*_SPLITS, *(name for name in metrics if name not in (*_SPLITS, *_WHERE))):

@@ -1,7 +1,7 @@
-"""What is done with an upload after it has come: surveyed by a process of its own, read by people, deleted when unused.
+"""Uploads after their arrival: surveyed in a separate process, shown to users, and deleted when unused.
 
-The survey leaves its result in the dataset's folder; whoever looks at the row next copies it there (`settle`). A survey
-whose process is gone without a result is begun again.
+The survey writes its result into the dataset's folder; the next reader of the row copies it there (`settle`). A survey
+whose process ended without a result is started again.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from django.db import transaction
 from django.db.models import ProtectedError, Q
 
 from holdfast.core.artifacts import read_artifact, write_artifact
-from holdfast.core.errors import RequestError, error_record
+from holdfast.core.errors import Problem, RequestError, error_record, invalid_settings
 from holdfast.core.records import to_record
 from holdfast.core.text import closest, plural
 from holdfast.service.jobs.models import Dataset, DatasetState, Job, Shared
@@ -42,30 +42,32 @@ CHOICES: Mapping[str, str] = {
     "max_bad_rows": "share",
 }  # fmt: skip
 _START_AGAIN_SECONDS = 5.0
-_begun: dict[str, float] = {}  # when this process last began a survey
+_begun: dict[str, float] = {}  # when this process last started a survey
 _children: list["subprocess.Popen[bytes]"] = []
 
 
 def clean_choices(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a person decided about the data, checked; empty means: find out. All problems are told at once."""
+    """A user's choices about the data, checked; empty means automatic. All problems are reported at once."""
     kept: dict[str, Any] = {}
-    problems: list[str] = []
+    problems: list[Problem] = []
     for name, value in given.items():
         if name not in CHOICES:
             guess = closest(name, CHOICES)
-            problems.append(f"there is no choice {name[:60]!r}" + (f"; did you mean {guess}?" if guess else ""))
+            problems.append(
+                Problem("", f"unknown choice {name[:60]!r}" + (f"; did you mean {guess}?" if guess else ""))
+            )
         elif value not in (None, "", [], ()):
             try:
                 kept[name] = _checked(CHOICES[name], value)
             except (ValueError, TypeError) as error:
-                problems.append(f"{name}: {error}")
+                problems.append(Problem(name, str(error), str(value)[:60]))
     if problems:
-        raise RequestError("the choices are invalid", seen="; ".join(problems))
+        raise invalid_settings(problems)
     return dict(sorted(kept.items()))
 
 
 def choose(dataset: Dataset, choices: Mapping[str, Any]) -> Dataset:
-    """Decide how the data is to be read, and survey it again; a survey of the same choices is not made twice."""
+    """Set how the data is read, and survey it again, unless there is a survey of the same choices."""
     kept = clean_choices(choices)
     Dataset.objects.filter(pk=dataset.pk).update(choices=kept, state=DatasetState.SURVEYING, problem={}, facts={})
     dataset.refresh_from_db()
@@ -74,14 +76,14 @@ def choose(dataset: Dataset, choices: Mapping[str, Any]) -> Dataset:
 
 
 def settle(dataset: Dataset) -> Dataset:
-    """Copy the result of a survey into its row once it is there; begin the survey again where it was lost."""
+    """Copy the result of a finished survey into its row; start a lost survey again."""
     if dataset.state != DatasetState.SURVEYING:
         return dataset
     found = to_record(read_artifact(_place(dataset) / f"{_key(dataset)}.json"), SurveyResult)
     if not found and not dataset.path.is_file():
         found = SurveyResult(state="refused", problem=error_record(RequestError("the file no longer exists")))
     if found:
-        # Only while these choices are asked for: a person may have made others meanwhile.
+        # Only if the choices are still the same: a user may have changed them meanwhile.
         held = Dataset.objects.filter(pk=dataset.pk, state=DatasetState.SURVEYING, choices=dataset.choices)
         held.update(
             state=DatasetState.READY if found.state == "ready" else DatasetState.REFUSED,
@@ -96,7 +98,7 @@ def settle(dataset: Dataset) -> Dataset:
 
 
 def settle_all() -> int:
-    """Settle every dataset that is being surveyed; gives how many there were."""
+    """Settle every dataset that is being surveyed; return how many there were."""
     waiting = list(Dataset.objects.filter(state=DatasetState.SURVEYING))
     for dataset in waiting:
         settle(dataset)
@@ -104,20 +106,20 @@ def settle_all() -> int:
 
 
 def start_survey(dataset: Dataset) -> None:
-    """Begin the survey in a process of its own, which outlives this one."""
+    """Start the survey in a separate process, which outlives this one."""
     place = _place(dataset)
     try:
         place.mkdir(mode=0o700, exist_ok=True)
         write_artifact(place, f"{_key(dataset)}.job.json", _job(dataset))
     except OSError:
-        return  # the folder is gone or cannot be written: settle says so, or tries again
+        return  # the folder is gone or cannot be written: settle reports it, or tries again
     _begun[_mark(dataset)] = time.monotonic()
     _children[:] = [child for child in _children if child.poll() is None]
     _children.append(begin(dataset.path.parent, _key(dataset)))
 
 
 def begin(folder: Path, key: str) -> "subprocess.Popen[bytes]":
-    """Start the process that watches over a survey."""
+    """Start the process that supervises a survey."""
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "holdfast.service.survey_watch", str(folder), key],
         stdin=subprocess.DEVNULL,
@@ -130,11 +132,11 @@ def begin(folder: Path, key: str) -> "subprocess.Popen[bytes]":
 
 def progress(dataset: Dataset) -> SurveyProgress:
     """How far the survey is."""
-    return progress_of(dataset.path.parent) or SurveyProgress(what="waiting to be read")
+    return progress_of(dataset.path.parent) or SurveyProgress(what="waiting for a free slot")
 
 
 def twins(dataset: Dataset, user: Person) -> list[Dataset]:
-    """The owner's other datasets with the same content, as far as this person may see them."""
+    """The owner's other datasets with the same content that this user may see."""
     same = Dataset.objects.visible_to(user).filter(owner=dataset.owner_id, sha256=dataset.sha256).exclude(sha256="")
     return list(same.exclude(pk=dataset.pk).only("pk", "name", "file_name")[:3])
 
@@ -152,7 +154,7 @@ def remove(dataset: Dataset, user: Person) -> None:
             dataset.delete()
             if folder.exists():
                 folder.rename(gone)
-    except ProtectedError as error:  # by a run that came this moment
+    except ProtectedError as error:  # by a run submitted just now
         raise _in_use(dataset, using, user) from error
     shutil.rmtree(gone, ignore_errors=True)
     forget("datasets", number, made)
@@ -162,7 +164,7 @@ def _in_use(dataset: Dataset, using: Shared, user: Person) -> RequestError:
     names = list(using.visible_to(user).order_by("-pk").values_list("name", flat=True)[:3])
     return RequestError(
         f"{dataset.name} is used by {plural(using.count(), 'run')}",
-        seen=", ".join(names) or "of other people",
+        seen=", ".join(names) or "by other people",
         try_next=("delete those runs first",),
     )
 
@@ -188,7 +190,7 @@ def _place(dataset: Dataset) -> Path:
 
 
 def _key(dataset: Dataset) -> str:
-    """A name for these choices, so that each set of them has a result of its own."""
+    """A name for these choices, so that each set of them has its own result."""
     return hashlib.sha256(json.dumps(dataset.choices, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -206,24 +208,31 @@ def _checked(kind: str, value: Any) -> Any:
         words = {"true": True, "yes": True, "false": False, "no": False}
         found = value if isinstance(value, bool) else words.get(str(value).lower())
         if found is None:
-            raise ValueError(f"expected yes or no, not {str(value)[:40]!r}")
+            raise ValueError("must be yes or no")
         return found
     if kind in ("number", "share"):
         low, high = (0.0, 1.0) if kind == "share" else (-1e9, 1e9)
-        number = float(value)
-        if not low <= number <= high:
-            raise ValueError(f"expected a number from {low:g} to {high:g}, not {str(value)[:40]}")
+        number = _number(value)
+        if number is None or not low <= number <= high:
+            raise ValueError(f"must be a number from {low:g} to {high:g}")
         return number
     allowed = {"task": TASKS, "encoding": ENCODINGS, "delimiter": DELIMITERS}[kind]
     if value not in allowed:
         guess = closest(str(value)[:60], allowed)
         hint = f"; did you mean {guess}?" if guess else ""
-        raise ValueError(f"{str(value)[:40]!r} is not one of {', '.join(allowed)}{hint}")
+        raise ValueError(f"must be one of {', '.join(allowed)}{hint}")
     return value
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= 300 or "\0" in value:
-        raise ValueError("expected the name of a column")
+        raise ValueError("must be the name of a column")
     value.encode("utf-8")
     return value

@@ -1,6 +1,6 @@
-"""A finished model as a zip that is made while it is sent: nothing is kept in memory or on the disk.
+"""A finished model as a zip file that is created while it is sent, not in memory or on disk.
 
-Weights do not get smaller by packing, so files are stored as they are; only plain files of the model's folder go in.
+Files are stored uncompressed, since weights do not compress; only plain files of the model's folder are included.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class NoModel(RequestError):
 
 
 def model_zip(job: Job) -> tuple[str, AsyncIterator[bytes]]:
-    """The file's name and its bytes, for a streaming answer; an error where there is no finished model."""
+    """The name and the bytes of the zip file, for a streaming response; an error without a finished model."""
     fetch_run(job)
     folder = model_folder(job.folder)
     files = _files(folder)
@@ -36,14 +36,14 @@ def model_zip(job: Job) -> tuple[str, AsyncIterator[bytes]]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Links are left out: they may lead anywhere."""
+    """The files of a model, without links: those may lead anywhere."""
     found = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     inside = folder.resolve()
     return sorted(path for path in found if path.resolve().is_relative_to(inside))
 
 
 async def _without_blocking(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """The same, read by a thread: a server that answers many must not wait for one disk."""
+    """The same chunks, read in a thread so that the server does not block on the disk."""
     while chunk := await asyncio.to_thread(next, chunks, b""):
         yield chunk
 
@@ -63,7 +63,7 @@ def _packed(folder: Path, files: list[Path]) -> Iterator[bytes]:
 
 
 class _Out:
-    """Takes what the zip writes and hands it on."""
+    """A file object that collects what the zip writes until it is sent."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []

@@ -1,4 +1,4 @@
-"""The files of an attempt that people may read as text, by name; any other name is as if it were absent."""
+"""The files of an attempt that users may read as text; any other name is treated as missing."""
 
 import re
 from pathlib import Path
@@ -21,12 +21,12 @@ _STACK_NAME = re.compile(r"[a-z]{1,20}-[0-9]{1,10}\.txt")
 _MOST_STACKS = 12
 _MOST_BYTES = 256 * 1024
 _MOST_ATTEMPTS = 9999
-# A report carries its style inside itself and shows data as text; should mark-up slip through, it may still do nothing.
+# A report contains its own style and shows data as text. If mark-up ever slips through, it still can do nothing.
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
 
 
 def evidence_names(run: Path, number: int) -> list[str]:
-    """What of an attempt can be read: its files, then its stacks, those of Python first."""
+    """The readable files of an attempt, then its stacks, Python stacks first."""
     folder = attempt_folder(run, number)
     try:
         found = [path for path in (folder / STACKS).iterdir() if _STACK_NAME.fullmatch(path.name)]
@@ -39,7 +39,7 @@ def evidence_names(run: Path, number: int) -> list[str]:
 
 
 def evidence_file(run: Path, number: int, name: str) -> Path | None:
-    """Where such a file lies; None for a name that is not among them, or one that leads out of the run."""
+    """The path of such a file; None for any other name, or one that leads out of the run folder."""
     is_stack = name.startswith(f"{STACKS}/") and _STACK_NAME.fullmatch(name.removeprefix(f"{STACKS}/"))
     if (name not in _FILES and not is_stack) or number > _MOST_ATTEMPTS:
         return None
@@ -48,7 +48,7 @@ def evidence_file(run: Path, number: int, name: str) -> Path | None:
 
 
 def read_end(path: Path) -> str:
-    """The end of a file that may be long, as text."""
+    """The end of a file as text."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
@@ -56,4 +56,4 @@ def read_end(path: Path) -> str:
             text = file.read(_MOST_BYTES).decode(errors="replace")
     except OSError:
         return ""
-    return text if size <= _MOST_BYTES else text.partition("\n")[2]  # the first line is cut
+    return text if size <= _MOST_BYTES else text.partition("\n")[2]  # the first line is incomplete

@@ -1,6 +1,6 @@
-"""Makes a job's run folder: the request as a person asked for it, with the paths that only the service knows.
+"""Creates the run folder of a job: the request of the user, with the paths that only the service knows.
 
-Reads: the row. Leaves: HOME/runs/ID/request.json.
+Reads the row; writes HOME/runs/ID/request.json.
 """
 
 import shutil
@@ -11,15 +11,15 @@ from holdfast.core.request import make_request
 from holdfast.core.runfolder import REQUEST
 from holdfast.service.jobs.models import Dataset, Job
 
-ROLES = ("validation", "test", "negatives")  # in a row: the number of another dataset
+ROLES = ("validation", "test", "negatives")  # in a request: the number of another dataset
 
 
 def make_folder(job: Job) -> Path:
-    """The run folder of a job; made at the first claim, found at every later one."""
+    """The run folder of a job, created at its first claim."""
     folder = job.folder
     if (folder / REQUEST).is_file():
         return folder
-    if folder.exists():  # cut off while it was made
+    if folder.exists():  # interrupted while it was created
         shutil.rmtree(folder)
     settings: dict[str, object] = dict(job.request)
     for name in ROLES:
@@ -29,7 +29,7 @@ def make_folder(job: Job) -> Path:
         settings["from_run"] = str(Job(pk=int(str(settings["from_run"]))).folder)
     if job.dataset:
         settings["data"] = str(job.dataset.path)
-    from holdfast.runs.new_train import start_train  # slow to import, and mostly the folder is there
+    from holdfast.runs.new_train import start_train  # slow to import, and usually the folder exists
 
     return start_train(make_request({**settings, "out": str(folder)}))
 
@@ -37,5 +37,5 @@ def make_folder(job: Job) -> Path:
 def _dataset(pk: object) -> Dataset:
     found: Dataset | None = Dataset.objects.filter(pk=int(str(pk))).first()
     if found is None:
-        raise RequestError(f"dataset {pk} is gone", try_next=("choose another one",))
+        raise RequestError(f"dataset {pk} was deleted", try_next=("choose another dataset",), setting="dataset")
     return found

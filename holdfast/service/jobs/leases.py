@@ -1,8 +1,8 @@
-"""Every change of a job's state, each one conditional UPDATE: whoever comes second changes nothing.
+"""Every change of a job's state, each a single conditional UPDATE: of two processes, the second changes nothing.
 
-A claim is a fresh UUID with a lease of LEASE_SECONDS by the database's own clock, so the clocks of workers do not
-matter. A holder renews it about every twelfth of that time, begins to stop its run when half of it has passed without
-a renewal, and has killed it at three quarters; only a lease that has run out whole is given to somebody else.
+A claim is a new UUID with a lease of LEASE_SECONDS. The lease is set and compared by the database's clock alone, so the
+clocks of workers do not matter. `agent.py` says when a holder renews, stops and kills; only a lease that has expired
+completely is given to another worker. Every write of a holder names its claim: after a takeover it matches no row.
 """
 
 import contextlib
@@ -25,12 +25,12 @@ from holdfast.service.jobs.notices import file_notices
 from holdfast.service.jobs.registry import register_model
 from holdfast.service.outbox import forget
 
-MOST_CLAIMS = 25  # lost so often, a job is what kills its holders
+MOST_CLAIMS = 25  # after that many lost holders, the job itself is what kills them
 ENDED = (JobState.PLANNED, JobState.FINISHED, JobState.FAILED, JobState.STOPPED)
-_TRIES = 20  # at claiming something: each failure means that somebody else got a job
+_TRIES = 20  # to claim a job: each failure means that another worker claimed one
 
 _FREE: dict[str, Any] = {"claim": None, "worker": None, "lease_until": None}
-_AT_REST: dict[str, Any] = {"phase": "", "eta_seconds": None}  # what an earlier holder copied is over
+_AT_REST: dict[str, Any] = {"phase": "", "eta_seconds": None}  # what an earlier holder copied no longer holds
 
 
 def submit(
@@ -45,7 +45,7 @@ def submit(
     priority: int = 0,
     parent: Job | None = None,
 ) -> Job:
-    """Put a job into the queue; the request was checked before and holds no paths."""
+    """Queue a job; the request was checked before and contains no paths."""
     with transaction.atomic():
         job = Job.objects.create(
             owner=owner,
@@ -64,24 +64,24 @@ def submit(
 
 
 def start(job: Job) -> bool:
-    """Go on from the plan to the model."""
+    """Queue the training of a planned job."""
     return _queue(job, (JobState.PLANNED,), goal=JobGoal.MODEL)
 
 
 def resume(job: Job) -> bool:
-    """Go on with a run that was stopped or has failed, from its newest checkpoint."""
+    """Queue a stopped or failed job again; it continues from its newest checkpoint."""
     return _queue(job, (JobState.STOPPED, JobState.FAILED))
 
 
 def ask_stop(job: Job) -> bool:
-    """End a job: at once while it waits, with a checkpoint while it runs."""
+    """Stop a job: at once while it is queued, after saving while it runs."""
     if _change(Job.objects.filter(pk=job.pk, state=JobState.QUEUED), state=JobState.STOPPED, ended=Now(), **_FREE):
         return True
     return _change(Job.objects.filter(pk=job.pk, state=JobState.RUNNING), stop_asked=True)
 
 
 def delete(job: Job) -> bool:
-    """Remove a job that nobody works on, with its folder; its model must have gone from the registry before."""
+    """Delete a job that is not running, with its folder; its model must be deleted first."""
     with transaction.atomic():
         found = Job.objects.select_for_update().filter(pk=job.pk).exclude(state=JobState.RUNNING).first()
         if found is None:
@@ -94,13 +94,13 @@ def delete(job: Job) -> bool:
 
 
 def claimable(worker: Worker) -> Shared:
-    """What this worker may take, the next one first."""
+    """The jobs that this worker may claim, the next one first."""
     found = Job.objects.filter(Q(device="") | Q(device__in=list(worker.devices)), state=JobState.QUEUED)
     return found.order_by("-priority", "queued", "pk")
 
 
 def claim_next(worker: Worker, waiting: Shared | None = None) -> tuple[int, uuid.UUID] | None:
-    """Take the next job, of all or of some that wait; its id and the claim."""
+    """Claim the next of all waiting jobs, or of these; its id and the claim."""
     for _ in range(_TRIES):
         job_id = (claimable(worker) if waiting is None else waiting.all()).values_list("pk", flat=True).first()
         if job_id is None:
@@ -111,7 +111,7 @@ def claim_next(worker: Worker, waiting: Shared | None = None) -> tuple[int, uuid
 
 
 def claim(job_id: int, worker: Worker) -> uuid.UUID | None:
-    """Take one job, if it still waits for a worker like this."""
+    """Claim one job, if it is still waiting for a worker like this."""
     fresh = uuid.uuid4()
     taken = _change(
         claimable(worker).order_by().filter(pk=job_id),
@@ -130,18 +130,18 @@ def claim(job_id: int, worker: Worker) -> uuid.UUID | None:
 
 
 def renew(job_id: int, claimed: uuid.UUID, **copied: object) -> bool:
-    """Hold on to a job for another lease, and copy what lists show; False when it is no longer ours."""
+    """Renew the lease of our job, and copy what lists show; False when it is no longer ours."""
     return _change(_held(job_id, claimed), lease_until=_lease_end(), **copied)
 
 
 def look(job_id: int, claimed: uuid.UUID) -> bool | None:
-    """Whether somebody wants our job to stop; None when it is no longer ours."""
+    """Whether a user has requested that our job stops; None when it is no longer ours."""
     found: bool | None = _held(job_id, claimed).values_list("stop_asked", flat=True).first()
     return found
 
 
 def release(job_id: int, claimed: uuid.UUID, state: str, **fields: object) -> bool:
-    """Write how our job ended; False when it is no longer ours, and then nothing is written."""
+    """Write how our job ended; False, and nothing is written, when it is no longer ours."""
     return _change(_held(job_id, claimed), **{**fields, **_FREE, "state": state, "ended": Now(), "eta_seconds": None})
 
 
@@ -159,7 +159,7 @@ def end_job(job_id: int, claimed: uuid.UUID, state: str, run: Path, fields: Mapp
 
 
 def hand_back(job_id: int, claimed: uuid.UUID) -> bool:
-    """Put our job back into the queue: nobody works on it any more, and it is not done."""
+    """Put our unfinished job back into the queue."""
     with transaction.atomic():
         done = _change(_held(job_id, claimed), state=JobState.QUEUED, claims=F("claims") - 1, **_AT_REST, **_FREE)
         if done:
@@ -168,11 +168,11 @@ def hand_back(job_id: int, claimed: uuid.UUID) -> bool:
 
 
 def lose(job_id: int, claimed: uuid.UUID | None, *, only_late: bool = False) -> bool:
-    """Put back a job whose holder is dead for certain, or late; one that was lost too often has failed."""
+    """Requeue a job whose holder is dead for certain, or late; after too many losses it fails."""
     one = _held(job_id, claimed)
-    if only_late:  # a holder may have renewed since somebody looked
+    if only_late:  # the holder may have renewed since the query
         one = one.filter(lease_until__lt=Now())
-    words = f"its worker was lost {MOST_CLAIMS} times; it may be what kills them"
+    words = f"Lost its worker {MOST_CLAIMS} times; the run itself may be what ends it."
     failed = {"state": JobState.FAILED, "ended": Now(), "sentence": words}
     with transaction.atomic():
         if _change(one.filter(claims__gte=MOST_CLAIMS), **failed, eta_seconds=None, **_FREE):
@@ -185,19 +185,19 @@ def lose(job_id: int, claimed: uuid.UUID | None, *, only_late: bool = False) -> 
 
 
 def requeue_lost() -> list[int]:
-    """Put back the jobs whose lease has run out; of two reapers that see the same one, one does it."""
+    """Requeue the jobs whose lease has expired; return their ids."""
     lost = Job.objects.filter(state=JobState.RUNNING, lease_until__lt=Now()).values_list("pk", "claim")
     return [job_id for job_id, claimed in lost if lose(job_id, claimed, only_late=True)]
 
 
 def running_on(worker: Worker) -> list[tuple[int, uuid.UUID]]:
-    """What this worker holds, also from before its restart."""
+    """The jobs that this worker holds, also from before a restart."""
     found = Job.objects.filter(state=JobState.RUNNING, worker=worker).order_by("pk")
     return [(job_id, claimed) for job_id, claimed in found.values_list("pk", "claim") if claimed]
 
 
 def _queue(job: Job, states: tuple[str, ...], **fields: object) -> bool:
-    times = {"queued": Now(), "started": None, "ended": None}  # what a person took to decide is not the run's time
+    times = {"queued": Now(), "started": None, "ended": None}  # the time a user took to decide is not the run's time
     fresh: dict[str, Any] = {**times, "stop_asked": False, "claims": 0, "sentence": "", "error": {}}
     with transaction.atomic():
         one = Job.objects.filter(pk=job.pk, state__in=states)
@@ -227,7 +227,7 @@ def _remove(folder: Path, *files: Path) -> None:
 
 
 def _announce(job_id: int) -> None:
-    """Tell the workers once the row is there for all to see; the row alone is enough where nobody listens."""
+    """Send the workers a hint once the row is committed; without a broker the row alone is enough."""
     if settings.BROKER_URL:
         from holdfast.service.broker import announce
 

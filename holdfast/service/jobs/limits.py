@@ -1,8 +1,8 @@
-"""Slows down whoever guesses: passwords by name and address, by name from everywhere, and by address; tokens by their
-beginning and address; and who sends many tests of hooks, which go to any address.
+"""Rate limits: for passwords by name and address, by name, and by address; for tokens by prefix and address; and for
+test messages of hooks, which may go to any address.
 
-A try is counted in the database before it is looked at, so that several web processes, or several tries at once, do not
-have more of them than one. What is right takes its own count away.
+An attempt is counted in the database before it is checked, so that several web processes, or several attempts at once,
+get no more attempts than one. A correct password removes its own count.
 """
 
 import hashlib
@@ -22,73 +22,73 @@ from holdfast.service.jobs.models import LoginFailure
 
 WINDOW_SECONDS = 900
 TRIES = 8  # for one name from one address
-TRIES_OF_NAME = 40  # for one name from all addresses; whom others keep out so, a one-time link lets in
+TRIES_OF_NAME = 40  # for one name from all addresses; a one-time link still works for someone locked out this way
 TRIES_OF_ADDRESS = 60  # for all names from one address
-TESTS = 5  # of hooks, for one person
+TESTS = 5  # test messages of hooks, for one user
 
-_Keys = tuple[tuple[str, int], ...]  # each with how many tries it has
+_Keys = tuple[tuple[str, int], ...]  # each with its number of attempts
 
 
 class TooMany(RequestError):
-    """Wait."""
+    """Too many attempts."""
 
     status = 429
 
     def __init__(self, what: str, *, wait_seconds: float):
-        super().__init__(what, seen=f"wait {wait_seconds:.0f} s")
+        super().__init__(what, seen=f"try again in {wait_seconds:.0f} s")
         self.wait_seconds = wait_seconds
 
 
 class LimitedBackend(ModelBackend):
-    """Django's own check of a password, for so many tries: on the login page, in the admin, wherever one is asked."""
+    """Django's password check with a limit of attempts, on the login page, in the admin and everywhere else."""
 
     def authenticate(
         self, request: HttpRequest | None, username: str | None = None, password: str | None = None, **more: Any
     ) -> User | None:
-        """The user whose name and password these are; nobody while there were too many wrong tries."""
+        """The user with this name and password; nobody after too many failed attempts."""
         if request is None or username is None or password is None:
             return super().authenticate(request, username, password, **more)
         keys = _login_keys(username, address_of(request))
         tries = _count(keys)
         if tries is None:
-            raise PermissionDenied  # the password is not even looked at
+            raise PermissionDenied  # the password is not even checked
         user = super().authenticate(request, username, password, **more)
         if user is not None:
-            # Other tries at this address, and at this name elsewhere, stay counted: they were not this person's.
+            # Other attempts from this address, and for this name elsewhere, stay counted: they were not this user's.
             LoginFailure.objects.filter(Q(key=keys[0][0]) | Q(pk__in=tries)).delete()
         return user
 
 
 def login_wait_seconds(name: str, address: str) -> float:
-    """How long this name has to wait at this address; 0 where it may try."""
+    """How long this name must wait at this address; 0 if it may try."""
     return _wait_seconds(_login_keys(name, address))
 
 
 def token_wait_seconds(prefix: str, address: str) -> float:
-    """How long tokens with this beginning have to wait at this address; 0 where one may be tried."""
+    """How long tokens with this prefix must wait at this address; 0 if one may be tried."""
     return _wait_seconds(_token_keys(prefix, address))
 
 
 def count_wrong_token(prefix: str, address: str) -> None:
-    """Remember a wrong token; an unknown beginning counts for all of them."""
+    """Count a wrong token; those with an unknown prefix are counted together."""
     _count(_token_keys(prefix, address))
 
 
 def count_test(person: User) -> None:
-    """Count a test of a hook; refuse it where this person has sent too many."""
+    """Count a test message; refuse it after too many by this user."""
     keys = ((_key("test", str(person.pk)), TESTS),)
     if _count(keys) is None:
-        what = f"{TESTS} test messages were sent within {WINDOW_SECONDS // 60} minutes"
+        what = f"too many test messages; the limit is {TESTS} in {WINDOW_SECONDS // 60} minutes"
         raise TooMany(what, wait_seconds=max(1.0, _wait_seconds(keys)))
 
 
 def forget_old() -> int:
-    """Remove what no longer slows anybody down."""
+    """Delete expired counts; return how many."""
     return LoginFailure.objects.filter(at__lt=_since()).delete()[0]
 
 
 def address_of(request: HttpRequest) -> str:
-    """Where a request comes from; of IPv6 the network, since one household has very many addresses."""
+    """The address of a request; for IPv6 the network, since one household has very many addresses."""
     given = str(request.META.get("REMOTE_ADDR") or "")
     try:
         found = ipaddress.ip_address(given.partition("%")[0])
@@ -115,7 +115,7 @@ def _token_keys(prefix: str, address: str) -> _Keys:
 
 
 def _count(keys: _Keys) -> list[int] | None:
-    """Count a try; None where there are too many, and then it is not kept, so that waiting helps."""
+    """Count an attempt; None if there are too many, and then it is not counted, so that waiting helps."""
     tries = [row.pk for row in LoginFailure.objects.bulk_create([LoginFailure(key=key) for key, _ in keys])]
     recent = LoginFailure.objects.filter(at__gte=_since())
     if any(recent.filter(key=key).count() > most for key, most in keys):

@@ -1,4 +1,4 @@
-"""Lets people try a model in the page: few models are loaded at a time, each in a child that ends when nobody asks.
+"""Loaded models for predictions: a few at a time, each in a child process that ends when it is idle.
 
 The children belong to this web process and end with it.
 """
@@ -18,12 +18,12 @@ IDLE_SECONDS = 240.0
 ANSWER_SECONDS = 60.0
 LONGEST_TEXT = 20_000
 _OPTIONS = PredictOptions(max_new_tokens=200)
-_LOOK_EVERY_SECONDS = 15.0
+_SWEEP_SECONDS = 15.0
 
 
 @dataclass(slots=True)
 class PooledModel:
-    """A model's child, how many are asking it, and when the last one was done."""
+    """A model's process, its number of open requests, and when the last one ended."""
 
     process: ModelServer
     asking: int = 0
@@ -36,13 +36,13 @@ _sweeper: threading.Thread | None = None
 
 
 def ask(run: Path, text: str, limit_seconds: float = ANSWER_SECONDS) -> dict[str, Any]:
-    """What the model of a run says to a text."""
+    """The answer of a run's model to a text."""
     text = text.strip()
     if not text:
-        raise RequestError("there is nothing to ask", seen="the text is empty", try_next=("write a text",))
+        raise RequestError("the text is empty", try_next=("enter a text",))
     if len(text) > LONGEST_TEXT:
         raise RequestError(
-            f"the text is longer than the {LONGEST_TEXT:,} characters that can be tried here",
+            f"the text is too long; the limit is {LONGEST_TEXT:,} characters",
             seen=f"{len(text):,} characters",
         )
     loaded = _take(run)
@@ -57,7 +57,7 @@ def ask(run: Path, text: str, limit_seconds: float = ANSWER_SECONDS) -> dict[str
 
 
 def forget(run: Path) -> None:
-    """End the child of a model, as before its files are deleted."""
+    """End the process of a model, as before its files are deleted."""
     with _lock:
         loaded = _loaded.pop(run, None)
     if loaded:
@@ -65,7 +65,7 @@ def forget(run: Path) -> None:
 
 
 def sweep(now: float | None = None) -> int:
-    """End the children that nobody asked for a while; gives how many are left."""
+    """End idle processes; return how many are left."""
     now = time.monotonic() if now is None else now
     with _lock:
         old = [run for run, one in _loaded.items() if not one.asking and now - one.used > IDLE_SECONDS]
@@ -88,7 +88,7 @@ def _take(run: Path) -> PooledModel:
 
 
 def _make_room(run: Path) -> None:
-    """Let the one that was idle longest go; refuse where all are busy. The lock is held."""
+    """End the process that has been idle longest; refuse if all are busy. The lock is held."""
     dead = _loaded.pop(run, None)
     if dead:
         dead.process.close()
@@ -96,9 +96,7 @@ def _make_room(run: Path) -> None:
         return
     idle = sorted((one.used, name) for name, one in _loaded.items() if not one.asking)
     if not idle:
-        raise RequestError(
-            f"{AT_ONCE} other models are being tried at the moment", try_next=("try again in a few seconds",)
-        )
+        raise RequestError(f"{AT_ONCE} other models are in use at the moment", try_next=("try again in a few seconds",))
     _loaded.pop(idle[0][1]).process.close()
 
 
@@ -116,11 +114,11 @@ def _give_back(run: Path, loaded: PooledModel) -> None:
 def _watch() -> None:
     global _sweeper
     if _sweeper is None or not _sweeper.is_alive():
-        _sweeper = threading.Thread(target=_sweep_for_ever, name="try-it", daemon=True)
+        _sweeper = threading.Thread(target=_sweep_forever, name="model-pool", daemon=True)
         _sweeper.start()
 
 
-def _sweep_for_ever() -> None:
+def _sweep_forever() -> None:
     while True:
-        time.sleep(_LOOK_EVERY_SECONDS)
+        time.sleep(_SWEEP_SECONDS)
         sweep()

@@ -1,6 +1,6 @@
-"""The rows. A job's row says who asked, who holds it and where its folder is; the folder is the truth about the run.
+"""The tables. A job's row says who submitted it, who holds it and where its folder is; the folder is the truth.
 
-A team is one of Django's groups. Whoever lists rows for a person begins with `visible_to`.
+A team is a Django group. Every query for a user starts with `visible_to`.
 """
 
 from datetime import datetime, timedelta
@@ -17,10 +17,10 @@ from holdfast.service.home import this_home
 
 
 class Shared(models.QuerySet[Any]):
-    """Rows that belong to a person, and may belong to a team."""
+    """Rows that belong to a user, and may be shared with a team."""
 
     def visible_to(self, user: AbstractBaseUser | AnonymousUser) -> "Shared":
-        """What this person may see: their own, their teams', and everything for an admin."""
+        """What this user may see: their own rows, those of their teams, and for an administrator everything."""
         if not user.is_authenticated:
             return self.none()
         if getattr(user, "is_superuser", False):
@@ -29,7 +29,7 @@ class Shared(models.QuerySet[Any]):
 
 
 class Worker(models.Model):
-    """A machine that takes jobs: its last beat and what doctor found there."""
+    """A machine that takes jobs: its last heartbeat and its checkup."""
 
     name = models.CharField(max_length=200, unique=True)
     host = models.CharField(max_length=200)
@@ -46,7 +46,7 @@ class Worker(models.Model):
 
 
 class DatasetState(models.TextChoices):
-    """How far it has come."""
+    """The state of an upload."""
 
     SURVEYING = "surveying"
     READY = "ready"
@@ -54,20 +54,20 @@ class DatasetState(models.TextChoices):
 
 
 class Dataset(models.Model):
-    """An upload, and what the survey said of it."""
+    """An upload and its survey."""
 
     objects = Shared.as_manager()
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="datasets")
     team = models.ForeignKey(Group, null=True, blank=True, on_delete=models.SET_NULL)
     name = models.CharField(max_length=200)
-    file_name = models.CharField(max_length=120)  # sanitised; the folder's name is the row's id
+    file_name = models.CharField(max_length=120)  # sanitized; the folder is named by the row's id
     size_bytes = models.BigIntegerField(default=0)
     sha256 = models.CharField(max_length=64, default="")
     state = models.CharField(max_length=20, choices=DatasetState.choices, default=DatasetState.SURVEYING, db_index=True)
-    choices = models.JSONField(default=dict)  # what a person decided about it: task, columns, encoding
+    choices = models.JSONField(default=dict)  # set by a user: task, columns, encoding
     facts = models.JSONField(default=dict)  # what `holdfast survey --json` printed
     preview = models.JSONField(default=dict)  # {"columns": [...], "rows": [[...], ...]}
-    problem = models.JSONField(default=dict)  # why it was refused: what, seen, try_next
+    problem = models.JSONField(default=dict)  # why it was refused, as `error_record` wrote it
     created = models.DateTimeField(default=timezone.now, db_index=True)
 
     def __str__(self) -> str:
@@ -75,30 +75,30 @@ class Dataset(models.Model):
 
     @property
     def path(self) -> Path:
-        """Where the upload lies."""
+        """The uploaded file."""
         return this_home().datasets / str(self.pk) / self.file_name
 
 
 class JobState(models.TextChoices):
-    """Where it stands. Only `queued` is claimed; only `running` is held."""
+    """The state of a job. Only `queued` jobs are claimed, and only `running` jobs are held."""
 
     QUEUED = "queued"
     RUNNING = "running"
-    PLANNED = "planned"  # plan and forecast are there; it waits for a person to say go
+    PLANNED = "planned"  # plan and forecast are ready; a user must start it
     FINISHED = "finished"
     FAILED = "failed"
     STOPPED = "stopped"
 
 
 class JobGoal(models.TextChoices):
-    """How far to go."""
+    """How far to run a job."""
 
     PLAN = "plan"
     MODEL = "model"
 
 
 class Job(models.Model):
-    """One training run as somebody asked for it."""
+    """One training run as it was requested."""
 
     objects = Shared.as_manager()
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="jobs")
@@ -106,9 +106,9 @@ class Job(models.Model):
     name = models.CharField(max_length=200)
     dataset = models.ForeignKey(Dataset, null=True, blank=True, on_delete=models.PROTECT, related_name="jobs")
     parent = models.ForeignKey("self", null=True, blank=True, on_delete=models.SET_NULL, related_name="retries")
-    request = models.JSONField(default=dict)  # settings of a TrainRequest; paths are put in when it is claimed
+    request = models.JSONField(default=dict)  # settings of a TrainRequest; paths are added when it is claimed
     goal = models.CharField(max_length=10, choices=JobGoal.choices, default=JobGoal.MODEL)
-    device = models.CharField(max_length=10, default="", blank=True)  # only a worker that has it may claim; empty: any
+    device = models.CharField(max_length=10, default="", blank=True)  # that a worker must have; empty: any
     priority = models.IntegerField(default=0)
 
     state = models.CharField(max_length=10, choices=JobState.choices, default=JobState.QUEUED)
@@ -118,13 +118,13 @@ class Job(models.Model):
     started = models.DateTimeField(null=True, blank=True)
     ended = models.DateTimeField(null=True, blank=True)
 
-    # Who holds it. `claim` is new with every claim: a holder that was given up can no longer write.
+    # Who holds it. `claim` is new at every claim, so that a holder that lost its lease can no longer write.
     worker = models.ForeignKey(Worker, null=True, blank=True, on_delete=models.SET_NULL, related_name="jobs")
     claim = models.UUIDField(null=True, blank=True)
     claims = models.PositiveIntegerField(default=0)
     lease_until = models.DateTimeField(null=True, blank=True)
 
-    # What lists show, copied from the folder at each renewal.
+    # What lists show, copied from the run folder at every renewal of the lease.
     task = models.CharField(max_length=20, default="", blank=True)
     phase = models.CharField(max_length=40, default="", blank=True)
     step = models.BigIntegerField(default=0)
@@ -133,8 +133,8 @@ class Job(models.Model):
     eta_seconds = models.FloatField(null=True, blank=True)
     attempts = models.PositiveIntegerField(default=0)
     metrics = models.JSONField(default=dict)
-    sentence = models.TextField(default="", blank=True)  # how it ended, or what went wrong last
-    error = models.JSONField(default=dict)  # what, seen, try_next, slug of a request that was refused
+    sentence = models.TextField(default="", blank=True)  # how it ended
+    error = models.JSONField(default=dict)  # why the request was refused, as `error_record` wrote it
 
     class Meta:
         indexes = (
@@ -154,7 +154,7 @@ class Job(models.Model):
 
     @property
     def silent_since(self) -> datetime | None:
-        """When its holder was last heard of, where that is too long ago; by the database's clock."""
+        """When the holder last renewed, if that is too long ago; by the database's clock."""
         if self.state != JobState.RUNNING or not self.lease_until:
             return None
         heard = self.lease_until - timedelta(seconds=settings.LEASE_SECONDS)
@@ -162,7 +162,7 @@ class Job(models.Model):
 
 
 class ModelStage(models.TextChoices):
-    """Whether people should use it."""
+    """Whether this is the version to use."""
 
     CANDIDATE = "candidate"
     PROMOTED = "promoted"
@@ -192,7 +192,7 @@ class TrainedModel(models.Model):
 
 
 class ApiToken(models.Model):
-    """A key to the API. Only its hash is kept."""
+    """An API token. Only its hash is stored."""
 
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="api_tokens")
     name = models.CharField(max_length=100)
@@ -208,7 +208,7 @@ class ApiToken(models.Model):
 
 
 class Secret(models.Model):
-    """Something a run needs and nobody may read, such as a hub token; encrypted at rest."""
+    """An environment variable that runs need and nobody may read, such as a hub token; encrypted at rest."""
 
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="secrets")
     name = models.CharField(max_length=60)  # of the environment variable
@@ -223,14 +223,14 @@ class Secret(models.Model):
 
 
 class HookKind(models.TextChoices):
-    """By which way."""
+    """The kind of a hook."""
 
     WEBHOOK = "webhook"
     EMAIL = "email"
 
 
 class Hook(models.Model):
-    """Where somebody wants to hear of a finish or of trouble: a web address or an e-mail address."""
+    """Where a user is notified of finished runs or of trouble: a web address or an email address."""
 
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="hooks")
     kind = models.CharField(max_length=10, choices=HookKind.choices)
@@ -245,7 +245,7 @@ class Hook(models.Model):
 
 
 class Notice(models.Model):
-    """One message to one hook, kept until it got through or was given up."""
+    """One message to one hook, kept until it is delivered or dropped."""
 
     hook = models.ForeignKey(Hook, on_delete=models.CASCADE, related_name="notices")
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="notices")
@@ -254,14 +254,14 @@ class Notice(models.Model):
     tries = models.PositiveIntegerField(default=0)
     next_try = models.DateTimeField(default=timezone.now, db_index=True)
     sent = models.DateTimeField(null=True, blank=True)
-    said = models.CharField(max_length=300, default="", blank=True)  # what the other side answered last
+    said = models.CharField(max_length=300, default="", blank=True)  # the last response of the receiver
 
     def __str__(self) -> str:
         return f"{self.event} of {self.job_id} to {self.hook_id}"
 
 
 class OneTimeLink(models.Model):
-    """A link that logs its owner in once: for the first user, and for a forgotten password."""
+    """A link that logs its owner in once: for the first user, or after a forgotten password."""
 
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
     sha256 = models.CharField(max_length=64, unique=True)
@@ -272,9 +272,9 @@ class OneTimeLink(models.Model):
 
 
 class LoginFailure(models.Model):
-    """A wrong password, remembered for as long as it slows the next try down."""
+    """A failed login, kept as long as it delays the next attempt."""
 
-    key = models.CharField(max_length=64, db_index=True)  # hash of name and address
+    key = models.CharField(max_length=64, db_index=True)  # hash of what is limited: a name, an address
     at = models.DateTimeField(default=timezone.now, db_index=True)
 
     def __str__(self) -> str:

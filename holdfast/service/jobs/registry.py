@@ -1,4 +1,4 @@
-"""The registry of finished models: which one people should use, what it is called, and how it goes away."""
+"""The registry of finished models: add, promote, rename, delete and predict."""
 
 import shutil
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import Max
 
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import Problem, RequestError, invalid_settings
 from holdfast.core.records import RunPlan, read_record
 from holdfast.core.runfolder import checkpoints_folder, model_folder
-from holdfast.service.jobs import model_pool as try_it
+from holdfast.service.jobs import model_pool
 from holdfast.service.jobs.models import Job, JobState, ModelStage, TrainedModel
 from holdfast.service.outbox import forget_model
 from holdfast.service.remote_runs import fetch_run
@@ -43,7 +43,7 @@ def register_model(job: Job, run: Path) -> None:
 
 
 def promote(model: TrainedModel) -> TrainedModel:
-    """Make this the one that people should use; the one before it of the same name steps back."""
+    """Promote a version; the promoted version of the same name becomes a candidate."""
     with transaction.atomic():
         _lock_owner(model)
         same = TrainedModel.objects.filter(owner=model.owner_id, name=model.name)
@@ -54,18 +54,18 @@ def promote(model: TrainedModel) -> TrainedModel:
 
 
 def demote(model: TrainedModel) -> TrainedModel:
-    """Make it a candidate again."""
+    """Make the version a candidate again."""
     TrainedModel.objects.filter(pk=model.pk).update(stage=ModelStage.CANDIDATE)
     model.refresh_from_db()
     return model
 
 
 def rename(model: TrainedModel, name: str) -> TrainedModel:
-    """Give it another name; under a name that is taken it becomes the next version there, as a candidate."""
+    """Rename the model; if the name is taken, it becomes the next version there, as a candidate."""
     shown = "".join(letter if letter.isprintable() else " " for letter in name)
     name = " ".join(shown.split())
     if not 1 <= len(name) <= 200:
-        raise RequestError("a model's name needs 1 to 200 characters", seen=f"{len(name)} characters")
+        raise invalid_settings([Problem("name", "must have 1 to 200 characters")])
     if name == model.name:
         return model
     with transaction.atomic():
@@ -79,14 +79,14 @@ def rename(model: TrainedModel, name: str) -> TrainedModel:
 
 
 def remove(model: TrainedModel) -> None:
-    """Delete a model: its files go, the record of its run stays."""
+    """Delete a model and its files; the record of its run stays."""
     job: Job = model.job
     if job.state in (JobState.QUEUED, JobState.RUNNING):
-        raise RequestError(f"the run of {model} is {job.state}", try_next=("stop it first",))
+        raise RequestError(f"the run of {model} is {job.state}", try_next=("stop the run first",))
     waiting = Job.objects.filter(request__from_run=job.pk, state__in=(JobState.QUEUED, JobState.RUNNING))
     if names := list(waiting.values_list("name", flat=True)[:3]):
         raise RequestError(f"another run continues from {model}", seen=", ".join(names))
-    try_it.forget(job.folder)
+    model_pool.forget(job.folder)
     model.delete()
     for folder in (model_folder(job.folder), checkpoints_folder(job.folder), job.folder / "search"):
         _remove_folder(folder)
@@ -94,20 +94,20 @@ def remove(model: TrainedModel) -> None:
 
 
 def predict(model: TrainedModel, texts: Sequence[str], **options: Any) -> list[dict[str, Any]]:
-    """What the model says to each text."""
+    """The model's answer to each text."""
     if len(texts) > _MOST_TEXTS:
-        raise RequestError(f"at most {_MOST_TEXTS} texts per request", seen=f"{len(texts):,} texts")
+        raise RequestError(f"too many texts; the limit is {_MOST_TEXTS}", seen=f"{len(texts):,} texts")
     fetch_run(model.job)
-    return [try_it.ask(model.job.folder, text, **options) for text in texts]
+    return [model_pool.ask(model.job.folder, text, **options) for text in texts]
 
 
 def _lock_owner(model: TrainedModel) -> None:
-    """Whoever changes the names and stages of one person's models does so one after the other."""
+    """Serialize changes to the names and stages of one user's models."""
     User.objects.select_for_update().get(pk=model.owner_id)
 
 
 def _remove_folder(folder: Path) -> None:
-    """Away in one rename first: nobody sees half a model."""
+    """Delete a folder; it is renamed first, so that nobody sees half a model."""
     gone = folder.with_name(f".gone-{uuid4().hex}")
     try:
         folder.rename(gone)

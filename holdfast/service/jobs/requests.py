@@ -22,10 +22,10 @@ OPEN_FIELDS = REMOTE_FIELDS
 _CLOSED = set(FIELDS) - set(OPEN_FIELDS)
 _NAMES = {other: name for name, field in FIELDS.items() for other in (name, *field.metadata["also"])}
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(?:/[A-Za-z0-9][\w.-]{0,95})?")
-_STAND_IN = "/dataset"  # where the data will be; only that there is some matters here
+_STAND_IN = "/dataset"  # in place of the data's path, which is not known yet
 _LONGEST_TEXT, _LONGEST_NAME = 2000, 200
 _COLUMNS = ("text_column", "label_column", "group_column")
-_READING = ("encoding", "delimiter", "header")  # which decide what the columns are called
+_READING = ("encoding", "delimiter", "header")  # which decide the names of the columns
 _MOST_COLUMNS = 500  # that a survey keeps
 
 
@@ -57,7 +57,7 @@ def submit_run(
     priority: int = 0,
     parent: Job | None = None,
 ) -> Job:
-    """Check what was asked as a whole and put it into the queue."""
+    """Check a request as a whole and queue it."""
     has_data = dataset is not None or from_model is not None
     decided = dataset.choices if dataset else {}
     given = {**{key: value for key, value in decided.items() if key in OPEN_FIELDS}, **settings}
@@ -89,11 +89,11 @@ def retry_run(
     job: Job,
     changes: Mapping[str, object],
     *,
-    others: Mapping[str, Dataset | None] | None = None,  # by their role; None goes without
+    others: Mapping[str, Dataset | None] | None = None,  # by their role; None removes it
     name: str = "",
     goal: str = "",
 ) -> Job:
-    """Ask for the same again in a folder of its own, with some settings changed; None takes one back."""
+    """Queue the same run again as a new one, with some settings changed; None removes a setting."""
     _check_ready(job.dataset)
     kept = {key: value for key, value in job.request.items() if key in OPEN_FIELDS}
     referred = {key: value for key, value in job.request.items() if key not in OPEN_FIELDS}
@@ -133,7 +133,7 @@ def _problem(name: str, value: object) -> Problem | None:
 
 
 def _is_model_name(value: object) -> bool:
-    """Whether it can be a name; a run begins where no folder could be meant by one."""
+    """Whether this can be the name of a model, and never a path."""
     return isinstance(value, str) and bool(_MODEL_NAME.fullmatch(value)) and ".." not in value
 
 
@@ -158,7 +158,7 @@ def _check_ready(dataset: Dataset | None) -> None:
 
 
 def _check_visible(owner: User, dataset_id: int | None, referred: Mapping[str, object]) -> None:
-    """A run may be shared with a team while its data is not: then the team sees it, and trains nothing else on that."""
+    """Refuse a retry on data or a model that this user may not see: a run may be shared while its data is not."""
     wanted = {"dataset": dataset_id, **{role: referred.get(role) for role in ROLES}}
     seen = set(
         Dataset.objects.visible_to(owner).filter(pk__in=filter(None, wanted.values())).values_list("pk", flat=True)

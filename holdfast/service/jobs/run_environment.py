@@ -1,7 +1,7 @@
-"""The variables of a training run: what a machine and its libraries need, and its owner's secrets. Nothing else passes.
+"""The environment of a training run: what libraries and drivers need, and the owner's secrets.
 
-The service's own process holds keys to the database, the broker, mail and storage, and whatever else its machine keeps
-in variables; none of them is a run's business, so each that passes is named here.
+The environment of the service has keys to the database, the broker, mail and storage, and whatever else is set on its
+machine. So the variables that a run gets are listed here.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ _BEGINNINGS = (
 
 
 def run_environment(owner: User, variables: Mapping[str, str]) -> dict[str, str]:
-    """What a run of this person gets of these variables, and the person's secrets."""
+    """The variables that a run of this user gets, with the user's secrets."""
     return {**{name: value for name, value in variables.items() if _passes(name)}, **open_secrets(owner)}
 
 

@@ -1,7 +1,7 @@
-"""Takes files that people send: streamed to the home's disk, bounded, hashed, and looked at by nobody but the survey.
+"""Receives uploads: streamed to the disk of the home folder, limited in size, hashed, and parsed only by the survey.
 
-What is on its way lies in HOME/incoming under a name of our own, locked by the process that receives it. It moves to
-its dataset's folder in one rename, or goes away with its request; what a killed server left is swept.
+An upload in progress is in HOME/incoming under a generated name, locked by the process that receives it. It moves to
+its dataset's folder in one rename, or is deleted with its request; leftovers of a killed server are swept.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from django.core.files.uploadedfile import UploadedFile
 from django.core.files.uploadhandler import FileUploadHandler, StopUpload
 from django.db import transaction
 
-from holdfast.core.errors import HoldfastError, MachineError, RequestError
+from holdfast.core.errors import HoldfastError, MachineError, Problem, RequestError, invalid_settings
 from holdfast.core.text import human_bytes
 from holdfast.service.home import this_home
 from holdfast.service.jobs import datasets
@@ -34,7 +34,7 @@ _OLD_SECONDS = 3600
 
 
 class Incoming:
-    """A file on its way in: locked while it comes, gone unless it is kept."""
+    """An upload in progress: locked while it arrives, and deleted unless it is moved."""
 
     def __init__(self, expected_bytes: int | None = None):
         sweep()
@@ -43,28 +43,28 @@ class Incoming:
         home.make()
         self.folder = Path(tempfile.mkdtemp(prefix="upload-", dir=home.incoming))
         self.file: IO[bytes] = (self.folder / "file").open("w+b")
-        fcntl.flock(self.file, fcntl.LOCK_EX)  # freed by the death of this process: then it may be swept
+        fcntl.flock(self.file, fcntl.LOCK_EX)  # released when this process dies: then it may be swept
         self.size_bytes = 0
         self._digest = hashlib.sha256()
 
     def write(self, chunk: bytes) -> None:
-        """Take the next piece; refuse the one that is too much."""
+        """Write the next chunk; refuse one beyond the limit."""
         self.size_bytes += len(chunk)
         if self.size_bytes > settings.UPLOAD_BYTES:
             raise too_large()
         try:
             self.file.write(chunk)
         except OSError as error:
-            raise MachineError("the upload cannot be written", seen=error.strerror or str(error)) from error
+            raise MachineError("the upload cannot be saved", seen=error.strerror or str(error)) from error
         self._digest.update(chunk)
 
     @property
     def sha256(self) -> str:
-        """Of what has come so far."""
+        """The hash of what has arrived so far."""
         return self._digest.hexdigest()
 
     def move_to(self, target: Path) -> None:
-        """Keep it, in a folder of its own; what lies there is of a row that never came to be."""
+        """Move it into its own folder; a folder already there belongs to a row that was never committed."""
         self.file.flush()
         os.fsync(self.file.fileno())
         shutil.rmtree(target.parent, ignore_errors=True)
@@ -73,13 +73,13 @@ class Incoming:
         self.discard()
 
     def discard(self) -> None:
-        """Leave nothing of it."""
+        """Delete it."""
         self.file.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Received(UploadedFile):  # type: ignore[type-arg]  # generic in the stubs alone
-    """What request.FILES holds: a file in HOME/incoming that goes when the request ends, unless it was kept."""
+    """A file of request.FILES in HOME/incoming; deleted when the request ends, unless it was moved."""
 
     def __init__(self, incoming: Incoming, **about: Any):
         super().__init__(incoming.file, size=incoming.size_bytes, **about)
@@ -91,17 +91,17 @@ class Received(UploadedFile):  # type: ignore[type-arg]  # generic in the stubs 
 
 
 class ToHome(FileUploadHandler):
-    """Django's upload handler that writes to the home; a refusal is kept at the request as `upload_refused`."""
+    """Django's upload handler that writes to the home folder; a refusal is stored as `request.upload_refused`."""
 
     incoming: Incoming | None = None
     _whole_bytes = 0
 
     def handle_raw_input(self, *given: Any, **named: Any) -> None:
-        """Remember how much is to come, for the look at the disk."""
+        """Remember the size of the request, to check the free space."""
         self._whole_bytes = int(given[2] or 0)
 
     def new_file(self, *args: Any, **more: Any) -> None:
-        """Begin a file; an earlier one of the same request that was never asked for goes with the request."""
+        """Start a file; an earlier, unexpected one of the same request is deleted with the request."""
         super().new_file(*args, **more)
         try:
             self.incoming = Incoming(self._whole_bytes)
@@ -109,7 +109,7 @@ class ToHome(FileUploadHandler):
             self._refuse(error)
 
     def receive_data_chunk(self, raw_data: bytes, start: int) -> None:
-        """Write a piece."""
+        """Write a chunk."""
         assert self.incoming is not None
         try:
             self.incoming.write(raw_data)
@@ -117,32 +117,32 @@ class ToHome(FileUploadHandler):
             self._refuse(error)
 
     def file_complete(self, file_size: int) -> Received:
-        """Hand the whole file over."""
+        """Return the complete file."""
         assert self.incoming is not None
         self.incoming.file.seek(0)
         about = {"name": self.file_name, "content_type": self.content_type, "charset": self.charset}
         return Received(self.incoming, **about)
 
     def upload_interrupted(self) -> None:
-        """The sender went away: nothing stays."""
+        """Delete the file: the sender has disconnected."""
         if self.incoming is not None:
             self.incoming.discard()
 
     def _refuse(self, error: HoldfastError) -> None:
         if self.incoming is not None:
             self.incoming.discard()
-        self.request.upload_refused = error  # type: ignore[union-attr]  # the request is there while it uploads
+        self.request.upload_refused = error  # type: ignore[union-attr]  # there is a request during an upload
         raise StopUpload(connection_reset=False)
 
 
 def receive(owner: User, file: "UploadedFile[Any]", name: str = "", team: Group | None = None) -> Dataset:
-    """Make a dataset of an upload and begin its survey."""
+    """Create a dataset from an upload and start its survey."""
     incoming = file.incoming if isinstance(file, Received) else _copied(file.chunks(), file.size)
     try:
         if not incoming.size_bytes:
             raise RequestError("the file is empty", seen="0 bytes", try_next=("choose a file with a header and rows",))
         if team is not None and not owner.is_superuser and not owner.groups.filter(pk=team.pk).exists():
-            raise RequestError("the dataset cannot be shared with that team", seen="you are not in it")
+            raise invalid_settings([Problem("team", "you are not a member of this team", team.name)])
         file_name = safe_name(file.name or "")
         with transaction.atomic():
             dataset = Dataset.objects.create(
@@ -153,10 +153,10 @@ def receive(owner: User, file: "UploadedFile[Any]", name: str = "", team: Group 
                 size_bytes=incoming.size_bytes,
                 sha256=incoming.sha256,
             )
-            # Before the row can be seen: a row always has its file. A folder without a row is swept.
+            # Before the row becomes visible, so that a row always has its file. A folder without a row is swept.
             incoming.move_to(dataset.path)
     except OSError as error:
-        raise MachineError("the upload cannot be stored", seen=error.strerror or str(error)) from error
+        raise MachineError("the upload cannot be saved", seen=error.strerror or str(error)) from error
     finally:
         incoming.discard()
     datasets.start_survey(dataset)
@@ -164,7 +164,7 @@ def receive(owner: User, file: "UploadedFile[Any]", name: str = "", team: Group 
 
 
 def safe_name(given: str) -> str:
-    """A file's name that is only a name: no folders, no marks that steer anything, not long, never hidden."""
+    """A safe file name: no folders, no special characters, not too long, and not hidden."""
     last = re.split(r"[/\\]", given)[-1]
     letters = (letter if letter.isalnum() or letter in "._-" else "_" for letter in unicodedata.normalize("NFC", last))
     name = re.sub(r"_{2,}", "_", "".join(letters)).strip("._-") or "upload"
@@ -177,45 +177,45 @@ def safe_name(given: str) -> str:
 
 
 def title_of(given: str) -> str:
-    """A name for people: one line of printable characters."""
+    """A display name: one line of printable characters."""
     shown = "".join(letter if letter.isprintable() else " " for letter in given)
     return " ".join(shown.split())[:200]
 
 
 def too_large() -> RequestError:
-    """The refusal of a file above the limit."""
+    """The error for a file beyond the limit."""
     return RequestError(
-        f"the file is larger than the limit of {human_bytes(settings.UPLOAD_BYTES)}",
-        try_next=("send it gzipped", "or have an administrator raise HOLDFAST_UPLOAD_BYTES"),
+        f"the file is larger than {human_bytes(settings.UPLOAD_BYTES)}, the limit for uploads",
+        try_next=("compress it with gzip", "or ask an administrator to raise HOLDFAST_UPLOAD_BYTES"),
     )
 
 
 def check_room(expected_bytes: int) -> None:
-    """Refuse before the first byte what would not fit, by size or on the disk."""
-    if expected_bytes > settings.UPLOAD_BYTES + 1_048_576:  # the form around the file counts too
+    """Refuse a file that is too large or would not fit on the disk, before its first byte."""
+    if expected_bytes > settings.UPLOAD_BYTES + 1_048_576:  # the form around the file counts, too
         raise too_large()
     home = this_home()
     home.make()
     free = shutil.disk_usage(home.folder).free
     if free < expected_bytes + settings.FREE_BYTES:
         raise MachineError(
-            "there is not enough free space on the server's disk",
-            seen=f"{human_bytes(free)} free; {human_bytes(expected_bytes)} needed, "
-            f"{human_bytes(settings.FREE_BYTES)} must stay free",
-            try_next=("delete datasets or models that are no longer needed",),
+            "not enough free space on the server's disk",
+            seen=f"{human_bytes(free)} free; the upload has {human_bytes(expected_bytes)}, "
+            f"and {human_bytes(settings.FREE_BYTES)} must stay free",
+            try_next=("delete datasets or models that you no longer need",),
         )
 
 
 def sweep(now: float | None = None) -> int:
-    """Remove what killed servers left: half uploads, and folders that have no row; gives how many."""
+    """Remove leftovers of killed servers: partial uploads and folders without a row; return how many."""
     home, removed = this_home(), 0
     for folder in home.incoming.glob("upload-*") if home.incoming.is_dir() else ():
         with contextlib.suppress(OSError), (folder / "file").open("rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                continue  # it is coming in right now
-        if _is_old(folder, now, 5):  # between the folder and the lock there is a moment
+                continue  # it is arriving right now
+        if _is_old(folder, now, 5):  # a folder exists for a moment before its lock
             shutil.rmtree(folder, ignore_errors=True)
             removed += 1
     aged = [folder for folder in _dataset_folders(home.datasets) if _is_old(folder, now, _OLD_SECONDS)]

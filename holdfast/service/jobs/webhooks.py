@@ -1,6 +1,6 @@
-"""Sends a notice to a web address: signed, once, without following redirects, to a public address only.
+"""Sends a notice to a webhook: signed, once, without following redirects, and only to public addresses.
 
-The name is resolved here and the connection goes to the address that was looked at, so that a name that answers
+The host name is resolved here, and the connection goes to the address that was checked, so that a name that resolves
 differently the second time gains nothing.
 """
 
@@ -21,25 +21,25 @@ from urllib.parse import SplitResult, urlsplit
 
 from holdfast import __version__
 from holdfast.core.env import service_variable
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import HoldfastError, Problem, RequestError, found_text, invalid_settings
 from holdfast.service.jobs.models import Hook
 
 _ANSWER_SECONDS = 10.0  # for each read and write
-_WHOLE_SECONDS = 20.0  # for all of it: a server that answers letter by letter holds nobody up
+_WHOLE_SECONDS = 20.0  # for all of it: a server that responds byte by byte must not block
 _SHOWN_BYTES = 200
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Whether it got through, and what the other side said."""
+    """Whether a message was delivered, and the response."""
 
     arrived: bool
     said: str
 
 
 def check_address(url: str) -> None:
-    """Refuse what cannot be the address of a webhook; names are looked up only when something is sent."""
+    """Refuse an invalid webhook address; host names are resolved only when something is sent."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -47,25 +47,25 @@ def check_address(url: str) -> None:
         parts, port = urlsplit(""), None
     problem = ""
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or len(url) > 500:
-        problem = "expected an address such as https://example.org/holdfast, with at most 500 characters"
+        problem = "must be an address such as https://example.org/holdfast, with at most 500 characters"
     elif not url.isascii() or not url.isprintable() or " " in url:
-        problem = "it contains characters that are not allowed in an address"
+        problem = "contains invalid characters"
     elif parts.username or parts.password:
-        problem = "it contains a user name or password; the signature identifies the sender"
+        problem = "must not contain a user name or password; messages are signed instead"
     elif _is_literal(parts.hostname) and not _may_reach(parts.hostname):
         problem = f"{parts.hostname} is an address of this machine or of a private network"
     if problem:
-        raise RequestError("the webhook's address is not allowed", seen=problem)
+        raise invalid_settings([Problem("target", problem)])
 
 
 def signature(key: str, at: int, body: bytes) -> str:
-    """What the header holds: HMAC-SHA256 over the time, a full stop and the body, with the hook's key."""
+    """The signature header: HMAC-SHA256 over the time, a full stop and the body, with the hook's key."""
     made = hmac.new(key.encode(), f"{at}.".encode() + body, hashlib.sha256).hexdigest()
     return f"t={at},v1={made}"
 
 
 def deliver(hook: Hook, event: str, number: int, about: Mapping[str, Any]) -> Delivery:
-    """Post one message to a hook's address; the number tells a second copy from a second message."""
+    """Post one message to a hook; the number tells a second copy from a second message."""
     parts = urlsplit(hook.target)
     body = json.dumps({"id": number, **about}, ensure_ascii=False).encode()
     headers = {
@@ -79,8 +79,8 @@ def deliver(hook: Hook, event: str, number: int, about: Mapping[str, Any]) -> De
         check_address(hook.target)
         address = _allowed_address(parts)
         return _post(parts, address, body, headers)
-    except RequestError as error:
-        return Delivery(False, f"{error.what}: {error.seen}")
+    except HoldfastError as error:
+        return Delivery(False, f"{error.what}: {found_text(error)}")
     except (OSError, http.client.HTTPException, ValueError) as error:
         return Delivery(False, f"{type(error).__name__}: {error}")
 
@@ -99,7 +99,7 @@ def _post(parts: SplitResult, address: str, body: bytes, headers: dict[str, str]
         connection.close()
     arrived = 200 <= answer.status < 300
     why = " (redirects are not followed)" if 300 <= answer.status < 400 else ""
-    return Delivery(arrived, f"it responded with {answer.status}{why} {said if not arrived else ''}".strip())
+    return Delivery(arrived, f"HTTP {answer.status}{why} {said if not arrived else ''}".strip())
 
 
 def _connection(parts: SplitResult, address: str) -> http.client.HTTPConnection:
@@ -110,7 +110,7 @@ def _connection(parts: SplitResult, address: str) -> http.client.HTTPConnection:
 
 
 class _Pinned(http.client.HTTPConnection):
-    """Says the host's name, and connects to an address that was looked at."""
+    """Sends the host's name, and connects to the address that was checked."""
 
     def __init__(self, host: str, port: int | None, address: str):
         super().__init__(host, port, timeout=_ANSWER_SECONDS)
@@ -121,7 +121,7 @@ class _Pinned(http.client.HTTPConnection):
 
 
 class _PinnedTls(http.client.HTTPSConnection):
-    """The same over TLS; the certificate must be the name's."""
+    """The same over TLS; the certificate must match the name."""
 
     def __init__(self, host: str, port: int | None, address: str):
         self._seal = ssl.create_default_context()
@@ -130,7 +130,7 @@ class _PinnedTls(http.client.HTTPSConnection):
 
     def connect(self) -> None:
         plain = socket.create_connection((self._address, self.port), _ANSWER_SECONDS)
-        # Known before the handshake, which can be as slow as the rest: `_end` must find it.
+        # Set before the handshake, which can be as slow as the rest: `_end` must find it.
         self.sock = sealed = self._seal.wrap_socket(plain, server_hostname=self.host, do_handshake_on_connect=False)
         sealed.do_handshake()
 
@@ -142,14 +142,16 @@ def _end(connection: http.client.HTTPConnection) -> None:
 
 
 def _allowed_address(parts: SplitResult) -> str:
-    """The first address of the name, if all of them may be reached; one private among them refuses the name."""
+    """The first address of a host name, if all its addresses are public."""
     port = parts.port or (443 if parts.scheme == "https" else 80)
     addresses = [str(entry[4][0]) for entry in _lookup(parts.hostname or "", port)]
     refused = [address for address in addresses if not _may_reach(address)]
     if refused or not addresses:
         raise RequestError(
             "the webhook's address is not allowed",
-            seen=f"{parts.hostname} is {refused[0] if refused else 'nowhere'}, of this machine or a private network",
+            seen=f"{parts.hostname} resolves to an address of this machine or a private network"
+            if refused
+            else f"{parts.hostname} does not resolve",
         )
     return addresses[0]
 
@@ -167,7 +169,7 @@ def _is_literal(host: str) -> bool:
 
 
 def _may_reach(address: str) -> bool:
-    """Whether an address is public; HOLDFAST_HOOKS_LOCAL=1 allows the machine's own and private ones."""
+    """Whether an address is public; HOLDFAST_HOOKS_LOCAL=1 also allows local and private ones."""
     if service_variable("HOOKS_LOCAL") == "1":
         return True
     found = ipaddress.ip_address(address.partition("%")[0])

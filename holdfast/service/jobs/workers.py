@@ -1,4 +1,4 @@
-"""This machine as a worker: its row, its beat, and what doctor finds here."""
+"""This machine as a worker: its row, its heartbeat and its checkup."""
 
 import json
 import socket
@@ -21,7 +21,7 @@ _DOCTOR_SECONDS, _AGAIN_SECONDS = 300.0, 2.0
 
 
 def register(slots: int, name: str = "") -> Worker:
-    """The row of this worker; devices are those of its last start until doctor has looked again."""
+    """The row of this worker; its devices are those of the last start until the new checkup."""
     host = socket.gethostname()
     known = {"host": host, "slots": slots, "version": holdfast.__version__, "started": Now(), "beat": Now()}
     worker, _ = Worker.objects.update_or_create(name=name or host, defaults=known, create_defaults=known)
@@ -33,30 +33,30 @@ def register(slots: int, name: str = "") -> Worker:
 
 
 def register_patiently(slots: int, name: str = "", say: Callable[[str], None] = print) -> Worker:
-    """The row of this worker, as soon as the database answers."""
+    """The row of this worker, as soon as the database responds."""
     while True:
         try:
             return register(slots, name)
         except DatabaseError as error:
-            say(f"the database does not respond yet: {str(error).strip()}")
+            say(f"waiting for the database: {str(error).strip()}")
             connections.close_all()
             time.sleep(_AGAIN_SECONDS)
 
 
 def beat(worker: Worker) -> None:
-    """Say that this worker lives."""
+    """Record a heartbeat of this worker."""
     Worker.objects.filter(pk=worker.pk).update(beat=Now())
 
 
 def check_up(worker: Worker) -> threading.Thread:
-    """Ask doctor about this machine in a child, beside everything else; its row gets the answer."""
+    """Check this machine in a child process and a thread; the row gets the result."""
     thread = threading.Thread(target=_check_up, args=(worker,), daemon=True)
     thread.start()
     return thread
 
 
 def devices_of(checkup: dict[str, Any]) -> list[str]:
-    """Where runs can be computed, from what doctor printed."""
+    """The devices that runs can use, from the output of doctor."""
     gpus = (checkup.get("facts") or {}).get("gpus") or []
     kinds = {"cuda" if gpu.get("kind") == "rocm" else str(gpu.get("kind")) for gpu in gpus if isinstance(gpu, dict)}
     return ["cpu", *sorted(kinds & {"cuda", "mps"})]
@@ -73,12 +73,12 @@ def _check_up(worker: Worker) -> None:
         )
         checkup = json.loads(asked.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        checkup = {"error": f"doctor did not finish: {error}"}
+        checkup = {"error": f"the checkup failed: {error}"}
     devices = devices_of(checkup)
     try:
         Worker.objects.filter(pk=worker.pk).update(checkup=checkup, checked=Now(), devices=devices)
         worker.devices = devices
     except DatabaseError as error:
-        print(f"doctor's answer could not be written: {error}", flush=True)
+        print(f"the checkup could not be saved: {error}", flush=True)
     finally:
         connections.close_all()
