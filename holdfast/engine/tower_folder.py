@@ -18,7 +18,7 @@ from torch import nn
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
 from holdfast.core.artifacts import write_artifact
-from holdfast.core.errors import RequestError
+from holdfast.core.errors import RequestError, set_to
 from holdfast.core.prepared import Manifest
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.fast.packing_check import proven_offset
@@ -55,7 +55,8 @@ def load_towers(
         raise RequestError(
             "the base model has separate towers, but a shared tower was requested",
             seen=f"{model / _ABOUT}",
-            try_next=('"towers": "separate"',),
+            try_next=(set_to("towers", "separate"),),
+            setting="towers",
         )
     folders = [model / side if base.is_separate else model for side in sides]
     if pairs.is_text:
@@ -66,7 +67,8 @@ def load_towers(
             raise RequestError(
                 "a shared tower cannot take vectors of two sizes",
                 seen=f"queries have size {sizes[0]}, passages {sizes[1]}",
-                try_next=('"towers": "separate"',),
+                try_next=(set_to("towers", "separate"),),
+                setting="towers",
             )
         size = options.vectors.size or min(sizes)
         towers = [_vector_tower(folder, given, size, options) for folder, given in zip(folders, sizes, strict=False)]
