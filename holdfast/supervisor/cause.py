@@ -111,6 +111,6 @@ def _crashed_in(evidence: Evidence) -> Frame | None:
 
 def _last_error(evidence: Evidence) -> str:
     """The last error in the output that is not the echo of another process's failure."""
-    errors = [passage.text for passage in evidence.errors]
+    errors = [passage.text for passage in evidence.errors if not passage.text.startswith(" ")]  # not continued lines
     own = [error for error in errors if not _ECHO.search(error)]
     return (own or errors or [""])[-1]

@@ -225,3 +225,8 @@ def test_every_observation_has_a_sentence(kind):
 def test_interruption_is_worded(why, text):
     assert outcome_text(Outcome(number=1, outcome="died", interruption=why)) == text
     assert told_cause_text(msgspec.to_builtins(why)) == text
+
+
+def test_advice_below_an_error_is_not_the_error(cause):
+    log = "error: a shared tower cannot take vectors of two sizes\n  seen   6 and 8\n  try    --towers separate\n"
+    assert cause(ExitStatus(code=2), log=log).error == log.splitlines()[0]
