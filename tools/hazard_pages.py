@@ -4,7 +4,7 @@ from pathlib import Path
 
 from holdfast.core.plan import Remedy
 from holdfast.hazards import Case, Hazard, all_hazards
-from holdfast.runs.cause_wording import observation_text
+from holdfast.runs.observation_wording import observation_text
 
 PAGES = Path(__file__).parents[1] / "docs" / "hazards"
 

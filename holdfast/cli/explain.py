@@ -34,7 +34,6 @@ def explain(what: str | None, exit_status: str, as_json: bool) -> None:
         click.echo(f"reading {what if len(what) <= 60 else what[:60] + '...'}", err=True)
 
     from holdfast.hazards import all_hazards
-    from holdfast.runs.cause_wording import diagnosis_fields
     from holdfast.runs.explanation import (
         explain_log,
         explain_run,
@@ -44,6 +43,7 @@ def explain(what: str | None, exit_status: str, as_json: bool) -> None:
         render_list,
         render_page,
     )
+    from holdfast.runs.observation_wording import diagnosis_fields
 
     if what is None:
         click.echo(to_json([hazard.page() for hazard in all_hazards()]) if as_json else render_list(all_hazards()))

@@ -30,8 +30,8 @@ from holdfast.core.event_log import EventTail
 from holdfast.core.old_events import as_old_line
 from holdfast.core.runfolder import EVENTS, OUTPUT, REQUEST, attempt_folder
 from holdfast.core.text import human_bytes, human_seconds
-from holdfast.runs.cause_wording import activity_text
 from holdfast.runs.event_wording import event_lines, full_disk_text
+from holdfast.runs.observation_wording import activity_text
 from holdfast.runs.state import OF_TRAINING, Records, RunState, apply, new_events
 from holdfast.runs.wording import (
     Line,

@@ -6,7 +6,8 @@ from typing import Any
 
 from holdfast.core import events as ev
 from holdfast.core.text import human_bytes, human_seconds, plural, processes_words
-from holdfast.runs.cause_wording import activity_text, nan_text, phase_text, short_cause_text, told_cause_text
+from holdfast.runs.cause_wording import short_cause_text, told_cause_text
+from holdfast.runs.observation_wording import activity_text, nan_text, phase_text
 from holdfast.runs.proof_wording import proof_reported
 from holdfast.runs.wording import (
     ENDED,

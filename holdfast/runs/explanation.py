@@ -23,7 +23,8 @@ from holdfast.hazards import Hazard, find_hazard
 from holdfast.hazards.diagnose import diagnose
 from holdfast.logs.log_file import read_log_file
 from holdfast.logs.raw_bytes import read_bytes
-from holdfast.runs.cause_wording import cause_sentence, seen_text
+from holdfast.runs.cause_wording import cause_sentence
+from holdfast.runs.observation_wording import seen_text
 
 _SHOWN_PASSAGES = 4
 _SHOWN_CHARACTERS = 240

@@ -22,8 +22,8 @@ from holdfast.core.errors import HoldfastError, MachineError, RequestError, inst
 from holdfast.core.records import PredictOptions
 from holdfast.core.text import human_seconds
 from holdfast.logs.exits import exit_status
-from holdfast.runs.cause_wording import observation_text
 from holdfast.runs.finished_model import FinishedModel, find_model
+from holdfast.runs.observation_wording import observation_text
 
 _LOAD_SECONDS = 300.0  # torch alone took 70 s on a machine with other work
 _SHOWN_CHARACTERS = 600

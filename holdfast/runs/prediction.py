@@ -20,8 +20,8 @@ from holdfast.core.errors import HoldfastError, MachineError, RequestError, inst
 from holdfast.core.progress import Progress, no_progress
 from holdfast.core.records import PredictOptions, PredictProgress, read_record, write_record
 from holdfast.logs.exits import exit_status
-from holdfast.runs.cause_wording import observation_text
 from holdfast.runs.finished_model import FinishedModel
+from holdfast.runs.observation_wording import observation_text
 
 Row = dict[str, Any]
 

@@ -22,13 +22,8 @@ from holdfast.core.plan import Reason
 from holdfast.core.runfolder import REPORT, REQUEST
 from holdfast.core.scores import final_score, metric_name, metric_value, ordered_scores
 from holdfast.core.text import human_bytes, human_seconds, plural, processes_words
-from holdfast.runs.cause_wording import (
-    nan_text,
-    observation_text,
-    phase_text,
-    short_cause_text,
-    told_cause_text,
-)
+from holdfast.runs.cause_wording import short_cause_text, told_cause_text
+from holdfast.runs.observation_wording import nan_text, observation_text, phase_text
 from holdfast.runs.state import AttemptState, RunState
 
 Mark = Literal["", "ok", "..", "!", "x", "--"]  # nothing, done, going on, look at this, failed, stopped or skipped

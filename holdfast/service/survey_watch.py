@@ -23,7 +23,7 @@ from holdfast.core.errors import RequestError, error_record
 from holdfast.core.records import to_record
 from holdfast.core.text import human_seconds
 from holdfast.logs.exits import exit_status
-from holdfast.runs.cause_wording import exit_text
+from holdfast.runs.observation_wording import exit_text
 from holdfast.service.survey_child import SurveyJob, SurveyLimits, SurveyProgress, SurveyResult, too_much
 
 PLACE = ".survey"  # in the upload's folder

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import holdfast
 from holdfast.core.observations import Verdict
-from holdfast.runs.cause_wording import verdict_text
+from holdfast.runs.observation_wording import verdict_text
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.child import Child, Launch, start_child
 from holdfast.supervisor.ending import end_tree

@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.core.artifacts import to_plain
 from holdfast.core.runfolder import attempt_folders
-from holdfast.runs.cause_wording import activity_text
+from holdfast.runs.observation_wording import activity_text
 from holdfast.runs.state import RunReader, RunState
 from holdfast.runs.wording import headline
 from holdfast.service.jobs.models import Job, JobState

@@ -17,8 +17,8 @@ from holdfast.core.records import Forecast, Proof, RunPlan, read_record
 from holdfast.core.runfolder import REPORT, STACKS
 from holdfast.core.scores import final_score, metric_name, metric_value
 from holdfast.core.text import human_bytes, human_seconds, plural
-from holdfast.runs.cause_wording import activity_text
 from holdfast.runs.event_wording import event_lines
+from holdfast.runs.observation_wording import activity_text
 from holdfast.runs.proof_wording import forecast_basis
 from holdfast.runs.report.html import Html, tag
 from holdfast.runs.report.learning_section import loss_chart, memory_chart, metric_chart, rate_chart

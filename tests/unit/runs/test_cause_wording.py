@@ -25,7 +25,8 @@ from holdfast.core.observations import (
 from holdfast.core.records import CollectedEvidence, Interruption, Outcome, read_record, write_record
 from holdfast.core.runfolder import OUTPUT
 from holdfast.hazards.diagnose import diagnose
-from holdfast.runs.cause_wording import activity_text, cause_sentence, observation_text, outcome_text, told_cause_text
+from holdfast.runs.cause_wording import cause_sentence, outcome_text, told_cause_text
+from holdfast.runs.observation_wording import activity_text, observation_text
 from holdfast.supervisor.cause import find_cause
 from holdfast.supervisor.collect import read_attempt_evidence, read_collected
 
