@@ -199,7 +199,7 @@ def test_every_observation_has_a_sentence(kind):
     [
         (
             Interruption(kind="supervisor_killed", step=7, phase="step"),
-            "its supervisor was killed at step 7 in phase step",
+            "its supervisor was killed at step 7",
         ),
         (
             Interruption(kind="supervisor_restarted", nodes=("b",)),
