@@ -1,7 +1,7 @@
 """How a run is done, each setting with its reason; and what may be changed when an attempt fails."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 T = TypeVar("T")
@@ -21,29 +21,19 @@ class Choice(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How a run will be done. `doctor` uses the defaults, which are what most scripts do."""
+    """The choices of a training run that hazards ask about. `doctor` uses the defaults, as most scripts do."""
 
     device: str = "auto"  # "auto" | "cpu" | "mps" | "cuda"
-    precision: str = "fp32"  # "fp32" | "bf16" | "fp16"
+    precision: str = "fp32"  # "fp32" | "bf16"
     threads: int | None = None  # None: the default of the libraries
-    start_method: str | None = None  # None: Python's default on this system
-    loader_workers: int = 0
-    prefetch_batches: int = 2
-    batch_bytes: int = 0
-    micro_batch: int | None = None  # examples per backward pass; the effective batch size stays
-    eval_micro_batch: int | None = None
-    gradient_checkpointing: bool = False
-    attention: str = "sdpa"  # "sdpa" | "eager" | "varlen"
     compile: bool = False
-    offline: bool = False  # use only the hub's cache
-    environment: Mapping[str, str] = field(default_factory=dict)  # set for the child process, never for this one
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """One way to deal with a hazard.
 
-    A `change` (names of `Plan` settings, or names of environment variables in capitals) can be applied without asking.
+    A `change` (names in `CHANGEABLE`, or names of environment variables in capitals) can be applied without asking.
     Its values are the new settings; "halve", "raise" and "lower" are relative to the old ones. A remedy with only a
     `command` is for a person. `keeps` is False if the model would learn something else, as from shorter texts.
     """
@@ -135,6 +125,9 @@ _IN_SCRIPTS = {
     "compile": {"False": "torch_compile=False, no torch.compile(model)"},
     "offline": {"True": "export HF_HUB_OFFLINE=1"},
 }
+
+
+CHANGEABLE = frozenset(_IN_SCRIPTS)  # the settings that a remedy or a fallback may change
 
 
 def in_script(change: Mapping[str, object] | None) -> list[str]:

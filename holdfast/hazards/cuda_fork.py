@@ -10,19 +10,10 @@ What we do: load in the main process; otherwise start workers with spawn and kee
 import re
 
 from holdfast.core.evidence import Evidence, Passage
-from holdfast.core.facts import MachineFacts
-from holdfast.core.plan import Plan, Remedy
-from holdfast.hazards import Hazard, Invited, judged, proves, seen, suggests
+from holdfast.core.plan import Remedy
+from holdfast.hazards import Hazard, judged, proves, seen, suggests
 
 _IN_A_CHILD = r"_worker_loop|multiprocessing/(?:process|popen_fork|pool)\.py|billiard/|ForkPoolWorker|DataLoader worker|Process \w*Process-\d+|num_workers"
-
-
-def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
-    """Say why this machine and plan invite the hazard; None when they do not."""
-    start = plan.start_method or facts.start_method
-    if plan.device == "cuda" and plan.loader_workers > 0 and start == "fork":
-        return Invited(f"{plan.loader_workers} loader workers would be forked from a process that uses CUDA", "note")
-    return None
 
 
 def _lazy_init_in_a_worker(evidence: Evidence) -> Passage | None:
@@ -40,7 +31,6 @@ HAZARD = Hazard(
     slug="cuda-fork",
     title="a forked process used CUDA after its parent did",
     kind="error",
-    invited_by=invited_by,
     signs=(
         proves(
             "log",

@@ -9,10 +9,9 @@ What we do: load data in the main process, or start workers with spawn so that t
 """
 
 from holdfast.core.evidence import Evidence, Passage, Seen
-from holdfast.core.facts import MachineFacts
 from holdfast.core.observations import MutexWait, RankVerdict, StuckProcess, TreeVerdict, Verdict
-from holdfast.core.plan import Plan, Remedy
-from holdfast.hazards import HUNG, Case, Hazard, Invited, fallout, judged, observed, proves, seen, suggests
+from holdfast.core.plan import Remedy
+from holdfast.hazards import HUNG, Case, Hazard, fallout, judged, observed, proves, seen, suggests
 
 _WORKER = "pt_data_worker"  # how torch names its loader's workers
 _STOPPED_BY_HAND = seen("log", r"KeyboardInterrupt|^\^C")
@@ -30,20 +29,6 @@ _QUEUE_WAIT = (
     r"^(?:wait|_poll|poll|select|get|_recv|_recv_bytes|recv_bytes) \(.*(?:connection|selectors|queues?)(?:\.py)?\b"
 )
 _MAP_WAIT = r"^(?:iflatmap_unordered|_map_single|map) \(.*(?:py_utils|arrow_dataset)"
-
-
-def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
-    """Say why this machine and plan invite the hazard; None when they do not."""
-    if not plan.loader_workers or (plan.start_method or facts.start_method) != "fork":
-        return None
-    threaded = [
-        name for name in ("opencv-python", "opencv-python-headless", "h5py", "faiss-cpu") if name in facts.distributions
-    ]
-    if threaded:
-        return Invited(
-            f"{plan.loader_workers} forked loader workers together with {', '.join(threaded)}, whose threads do not survive a fork"
-        )
-    return Invited(f"{plan.loader_workers} forked loader workers inherit every lock held at that moment", "note")
 
 
 def _waits_for_workers(evidence: Evidence) -> Passage | None:
@@ -73,7 +58,6 @@ HAZARD = Hazard(
     slug="dataloader-deadlock",
     title="the data loader's workers stopped responding and the main process waits forever",
     kind="hang",
-    invited_by=invited_by,
     signs=(
         proves("error", r"DataLoader timed out after \d"),
         proves(observed(MutexWait, lambda one: one.command == _WORKER and one.how == "orphaned_by_fork")),

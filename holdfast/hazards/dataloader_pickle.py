@@ -8,9 +8,8 @@ be pickled.
 What we do: load data in the main process, where nothing is pickled.
 """
 
-from holdfast.core.facts import MachineFacts
-from holdfast.core.plan import Plan, Remedy
-from holdfast.hazards import Hazard, Invited, proves, seen, suggests
+from holdfast.core.plan import Remedy
+from holdfast.hazards import Hazard, proves, seen, suggests
 
 _CANNOT_PICKLE = (
     r"(?i:\bcan.?t (?:pickle|serialize|get local object)|\bcannot (?:pickle|serialize)|can(?:'|no)t be pickled"
@@ -32,21 +31,10 @@ _OTHER_USES = (
 )
 
 
-def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
-    """Say why this machine and plan invite the hazard; None when they do not."""
-    method = plan.start_method or facts.start_method
-    if plan.loader_workers and method in ("spawn", "forkserver"):
-        return Invited(
-            f"{plan.loader_workers} loader workers started with {method}: the dataset must be picklable", "note"
-        )
-    return None
-
-
 HAZARD = Hazard(
     slug="dataloader-pickle",
     title="the dataset or collate function cannot be sent to worker processes",
     kind="error",
-    invited_by=invited_by,
     signs=(
         proves("error", _CANNOT_PICKLE, also=(_STARTS_A_PROCESS,), unless=_OTHER_USES),
         suggests("error", _CANNOT_PICKLE, unless=_OTHER_USES),

@@ -9,26 +9,14 @@ What we do: load data in the main process, where the dataset exists once and a c
 
 import re
 
-from holdfast.core.facts import MachineFacts
 from holdfast.core.observations import ExitStatus, KernelKill, OomKill, ProcessExit
-from holdfast.core.plan import Plan, Remedy
-from holdfast.core.text import human_bytes
-from holdfast.hazards import HUNG, Case, Hazard, Invited, observed, proves, seen, suggests
+from holdfast.core.plan import Remedy
+from holdfast.hazards import HUNG, Case, Hazard, observed, proves, seen, suggests
 
 _WORKER = r"DataLoader worker\s*\(?(?:pid)?(?:\(s\))?[^)\n]{0,80}\)?"
 _READS_FROM_WORKER = (
     seen("frame", r"_try_get_(?:data|batch)|rebuild_storage_(?:fd|filename)|_pin_memory_loop|do_one_step"),
 )
-
-
-def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
-    """Say why this machine and plan invite the hazard; None when they do not."""
-    need = plan.loader_workers * plan.prefetch_batches * plan.batch_bytes
-    if facts.memory_free_bytes is not None and need > facts.memory_free_bytes // 2:
-        return Invited(
-            f"{plan.loader_workers} loader workers hold about {human_bytes(need)} of batches; {human_bytes(facts.memory_free_bytes)} is free"
-        )
-    return None
 
 
 # The kernel killed it for memory, so the memory shortage is the cause.
@@ -47,7 +35,6 @@ HAZARD = Hazard(
     slug="dataloader-worker-killed",
     title="a data loader worker was killed or crashed",
     kind="crash",
-    invited_by=invited_by,
     signs=(
         proves("log", rf"{_WORKER} is killed by signal: (?!Bus error)\w"),
         proves("log", r"Unexpected (?:segmentation fault|floating-point exception) encountered in worker"),

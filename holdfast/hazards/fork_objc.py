@@ -21,14 +21,8 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     """Say why this machine and plan invite the hazard; None when they do not."""
     if facts.os != "macos":
         return None
-    if (plan.start_method or facts.start_method) == "fork":
+    if facts.start_method == "fork":
         return Invited("processes are started with fork, which Metal does not survive", remedies=(_SPAWN,))
-    forces_fork = facts.has_at_least("transformers", "5.0") and facts.has_below("transformers", "5.15")
-    if forces_fork and plan.loader_workers > 1:
-        version = facts.distributions["transformers"]
-        return Invited(
-            f"the Trainer of transformers {version} forks its loader workers on a Mac", remedies=(_NO_WORKERS,)
-        )
     if any(variable.name == "OBJC_DISABLE_INITIALIZE_FORK_SAFETY" for variable in facts.variables):
         return Invited(
             "OBJC_DISABLE_INITIALIZE_FORK_SAFETY hides one check; a forked child can still hang or crash",

@@ -20,9 +20,9 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     switches = [
         variable for variable in facts.variables if variable.name in _OFFLINE and variable.value not in ("", "0")
     ]
-    if not switches and not plan.offline:
+    if not switches:
         return None
-    because = " and ".join(f"{variable.name}={variable.value}" for variable in switches) or "the plan is offline"
+    because = " and ".join(f"{variable.name}={variable.value}" for variable in switches)
     if not any(model.complete for model in facts.models):
         return Invited(f"{because}, and the model cache has no complete model")
     return Invited(f"{because}: only cached models can be used", "note")

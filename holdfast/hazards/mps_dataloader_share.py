@@ -6,25 +6,14 @@ sent to a spawned worker. After torch.set_default_device('mps') every new tensor
 What we do: load data in the main process. Workers that use only CPU tensors are fine.
 """
 
-from holdfast.core.facts import MachineFacts
-from holdfast.core.plan import Plan, Remedy
-from holdfast.hazards import Hazard, Invited, proves, seen, suggests
-from holdfast.hazards.apple_gpu import ON_MPS, uses_mps
-
-
-def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
-    """Say why this machine and plan invite the hazard; None when they do not."""
-    method = plan.start_method or facts.start_method
-    if plan.loader_workers and method == "spawn" and uses_mps(facts, plan):
-        return Invited("loader workers are spawned on a Mac, so the dataset must not hold GPU tensors", "note")
-    return None
-
+from holdfast.core.plan import Remedy
+from holdfast.hazards import Hazard, proves, seen, suggests
+from holdfast.hazards.apple_gpu import ON_MPS
 
 HAZARD = Hazard(
     slug="mps-dataloader-share",
     title="tensors on the Apple GPU cannot be shared with worker processes",
     kind="error",
-    invited_by=invited_by,
     signs=(
         proves("log", r"_share_(?:filename|fd|memory)\w*: only available on CPU"),
         proves("error", r"cannot pin 'torch\.mps\.\w+' only dense CPU tensors"),

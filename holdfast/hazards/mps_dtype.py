@@ -24,8 +24,6 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
         return None
     if plan.precision == "bf16" and facts.has_below("torch", "2.6"):
         return Invited(f"bf16 training on the Apple GPU needs torch 2.6; this is {facts.distributions['torch']}")
-    if plan.precision == "fp16" and facts.has_below("torch", "2.8"):
-        return Invited(f"fp16 training on the Apple GPU needs torch 2.8; this is {facts.distributions['torch']}")
     return None
 
 

@@ -62,7 +62,7 @@ def _known_bugs(facts: MachineFacts, plan: Plan, torch: tuple[int, ...]) -> Iter
         yield "wrong fill and indexing values on macOS 14.4 and later", "blocker"
     if torch < (2, 4):
         yield "Adam-type optimizers do not update non-contiguous parameters", "warning"
-    if torch < (2, 13) and plan.precision in ("fp16", "bf16"):
+    if torch < (2, 13) and plan.precision == "bf16":
         yield "causal attention in half precision sees up to three later tokens", "warning"
     if (2, 7) <= torch < (2, 14) and re.search(r"\bM[12]\b", facts.chip):
         yield "products over more than 32768 terms are wrong on M1 and M2", "note"

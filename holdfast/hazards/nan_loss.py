@@ -11,10 +11,9 @@ decision.
 import re
 
 from holdfast.core.evidence import Evidence, Passage
-from holdfast.core.facts import MachineFacts
 from holdfast.core.observations import NonFiniteNumbers
-from holdfast.core.plan import Plan, Remedy
-from holdfast.hazards import Case, Hazard, Invited, judged, observed, proves, seen, suggests
+from holdfast.core.plan import Remedy
+from holdfast.hazards import Case, Hazard, judged, observed, proves, seen, suggests
 
 _NOT_FINITE = re.compile(r"\b(?:nan|NaN|NAN|[Ii]nf(?:inity)?)\b")
 _LOSS_VALUE = re.compile(
@@ -23,13 +22,6 @@ _LOSS_VALUE = re.compile(
 )
 _GRAD_NORM = re.compile(r"(?i)(?:grad_?norm|gnorm|grad norm)['\"]?\s*[:=|]?\s*(?:tensor\(|['\"])*(?P<value>[\w.+-]+)")
 _LOSS_COLUMNS = re.compile(r"(?i)^\s*(?:epoch|step|iter)\w*\b.*\b\w*loss\w*\b")
-
-
-def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
-    """Say why this machine and plan invite the hazard; None when they do not."""
-    if plan.precision == "fp16":
-        return Invited("float16 overflows above 65504; bf16 and float32 do not", "note")
-    return None
 
 
 def _loss_is_nan(evidence: Evidence) -> Passage | None:
@@ -77,7 +69,6 @@ HAZARD = Hazard(
     slug="nan-loss",
     title="the loss became NaN or infinite",
     kind="wrong-results",
-    invited_by=invited_by,
     signs=(
         proves(
             "log",

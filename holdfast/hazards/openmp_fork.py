@@ -40,17 +40,6 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     """Say why this machine and plan invite the hazard; None when they do not."""
     if facts.distributions.get("intel-openmp") == "2019.5":
         return Invited("intel-openmp 2019.5 aborts in forked children", remedies=(_NO_FORK_INIT,))
-    if (plan.start_method or facts.start_method) != "fork" or not plan.loader_workers:
-        return None
-    if "faiss-cpu" in facts.distributions:
-        # torch limits its own runtime to one thread in each worker; faiss imported before torch has a separate one.
-        return Invited(
-            "a faiss search in the main process and in forked workers hangs when faiss is imported before torch", "note"
-        )
-    if plan.threads is not None and plan.threads > 1:
-        return Invited(
-            f"{plan.loader_workers} workers are forked from a process that computes on {plan.threads} threads", "note"
-        )
     return None
 
 

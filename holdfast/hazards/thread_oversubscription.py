@@ -24,9 +24,6 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     cpus = facts.cpu_count
     if cpus is None:
         return None
-    if plan.loader_workers > cpus:
-        fewer = Remedy(f"use at most {cpus} loader workers", change={"loader_workers": cpus})
-        return Invited(f"{plan.loader_workers} loader workers on {cpus} processors", remedies=(fewer,))
     share = Remedy(f"use {cpus} threads", change={"threads": cpus, "OMP_NUM_THREADS": str(cpus)})
     if plan.threads is not None and plan.threads > cpus:
         return Invited(f"{plan.threads} threads on {cpus} processors", remedies=(share,))

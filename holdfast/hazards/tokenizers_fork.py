@@ -23,9 +23,8 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     """Say why this machine and plan invite the hazard; None when they do not."""
     for variable in facts.variables:
         if variable.name == "TOKENIZERS_PARALLELISM" and variable.value.lower() in ("true", "1", "yes", "on"):
-            forks = (plan.start_method or facts.start_method) == "fork" and plan.loader_workers > 0
             told = f"TOKENIZERS_PARALLELISM={variable.value} turns off the fork guard"
-            return Invited(told, "warning" if forks else "note", (_ONE_THREAD,), variables=(variable.name,))
+            return Invited(told, "note", (_ONE_THREAD,), variables=(variable.name,))
     return None
 
 

@@ -12,20 +12,13 @@ from holdfast.core.plan import Plan, Remedy
 from holdfast.hazards import Hazard, Invited, proves, suggests
 
 _MAC_DEFAULT = 256
-_LINUX_DEFAULT = 1024
 _RAISE_LIMIT = Remedy("raise the limit in the shell that starts the run", command="ulimit -n 65536", cost="none")
 
 
 def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     """Say why this machine and plan invite the hazard; None when they do not."""
     limit = facts.open_file_limit
-    if limit is None or limit > _LINUX_DEFAULT:
-        return None
-    if plan.loader_workers and limit <= _MAC_DEFAULT:
-        return Invited(
-            f"{limit} open files are allowed, and {plan.loader_workers} loader workers share tensors through files"
-        )
-    if plan.loader_workers or limit <= _MAC_DEFAULT:
+    if limit is not None and limit <= _MAC_DEFAULT:
         return Invited(f"only {limit} open files are allowed", "note", (_RAISE_LIMIT,))
     return None
 

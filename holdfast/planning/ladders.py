@@ -1,7 +1,7 @@
 """The two fallback ladders: for an unmodified command, and for our own engine.
 
-Both define how a change, in the names of `core.plan.Plan`, is written into the settings of an attempt. A change that
-means nothing there leaves the settings as they were, and the ladder continues with the next one.
+Both define how a change, in the names of `core.plan.CHANGEABLE`, is written into the settings of an attempt. A change
+that means nothing there leaves the settings as they were, and the ladder continues with the next one.
 """
 
 from collections.abc import Mapping

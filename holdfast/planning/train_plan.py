@@ -75,7 +75,6 @@ class TrainPlan:
             device=value["device"],
             precision=value["precision"],
             threads=value["threads"],
-            gradient_checkpointing=value["gradient_checkpointing"],
             compile=value["compile"],
         )
 

@@ -7,12 +7,10 @@ import pytest
 
 from holdfast.cli import COMMANDS
 from holdfast.core.evidence import Diagnosis
-from holdfast.core.plan import Plan
+from holdfast.core.plan import CHANGEABLE
 from holdfast.hazards import Case, all_hazards
 from holdfast.hazards.diagnose import diagnose
 from holdfast.logs.log_text import read_evidence
-
-PLAN_SETTINGS = {field.name for field in dataclasses.fields(Plan)} - {"environment"}
 
 
 def diagnosis_of(case: str | Case) -> Diagnosis:
@@ -40,7 +38,7 @@ class TestEveryHazard:
             for named in re.findall(r"\bholdfast (\w+)", remedy.command):
                 assert named in COMMANDS, remedy.command
             for setting in remedy.change or {}:
-                assert setting in PLAN_SETTINGS or setting.isupper(), setting
+                assert setting in CHANGEABLE or setting.isupper(), setting
 
     def test_has_a_complete_story_and_sources(self, hazard):
         for heading in ("What you see:", "Why:", "What we do:"):

@@ -138,11 +138,11 @@ def test_malware_blocks():
     assert invitation("package-malicious", distributions={"lightning": "2.6.6"}) is None
 
 
-def test_too_many_workers_suggests_a_fitting_number():
-    invited = invitation("thread-oversubscription", Plan(loader_workers=30), cpu_count=2)
+def test_too_many_threads_suggest_a_fitting_number():
+    invited = invitation("thread-oversubscription", Plan(threads=30), cpu_count=2)
     assert invited is not None
-    assert invited.remedies[0].change == {"loader_workers": 2}
-    assert invitation("thread-oversubscription", Plan(loader_workers=2), cpu_count=2, cpu_count_physical=2) is None
+    assert invited.remedies[0].change == {"threads": 2, "OMP_NUM_THREADS": "2"}
+    assert invitation("thread-oversubscription", Plan(threads=2), cpu_count=2, cpu_count_physical=2) is None
 
 
 def test_tokenizers_guard_is_off_only_if_variable_is_true():
@@ -154,11 +154,9 @@ def test_tokenizers_guard_is_off_only_if_variable_is_true():
 
 
 def test_forking_mac_is_warned_spawning_mac_is_not():
-    assert invitation("fork-objc", Plan(start_method="fork"), os="macos") is not None
+    assert invitation("fork-objc", os="macos", start_method="fork") is not None
     assert invitation("fork-objc", os="macos", start_method="spawn") is None
-    assert invitation("fork-objc", Plan(start_method="fork"), os="linux") is None
-    forced = {"transformers": "5.10.0"}
-    assert invitation("fork-objc", Plan(loader_workers=4), os="macos", distributions=forced) is not None
+    assert invitation("fork-objc", os="linux", start_method="fork") is None
 
 
 def test_rosetta_old_processors_little_memory_and_few_files_are_seen():

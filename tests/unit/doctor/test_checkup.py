@@ -177,6 +177,6 @@ def test_no_hazard_breaks_over_facts_that_could_not_be_established(known):
     empty = MachineFacts()
     named = MachineFacts(os="macos", arch="arm64", distributions={"torch": "", "numpy": "", "transformers": "x"})
     for facts in (empty, named):
-        for plan in (Plan(), Plan(device="cuda", loader_workers=4, batch_bytes=1 << 20, precision="fp16")):
+        for plan in (Plan(), Plan(device="cuda", precision="bf16", compile=True)):
             invited = known.invited_by(facts, plan)
             assert invited is None or dataclasses.is_dataclass(invited)

@@ -42,7 +42,7 @@ def test_irrelevant_bugs_are_not_reported(facts, plan):
 
 
 def test_half_precision_before_2_13_is_a_warning():
-    found = invited("mps-wrong-results", mac_with("2.12.1"), Plan(precision="fp16"))
+    found = invited("mps-wrong-results", mac_with("2.12.1"), Plan(precision="bf16"))
     assert found
     assert found.severity == "warning"
 
