@@ -12,6 +12,10 @@ from holdfast.data.layout import ColumnLayout
 from holdfast.data.names import ROLES
 from holdfast.data.profile import MOST_VALUES
 
+_ROLE_KEYS, _TEXT_KEYS = ("role", "from", "speaker", "author"), ("content", "value", "text", "message")
+_PASSAGE_KEYS = ("text", "contents", "content", "passage", "document")
+RowReader = Callable[[Mapping[str, object]], "Example | None"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
@@ -102,9 +106,6 @@ class LabeledRows:
         if not text:
             raise BadValue(" + ".join(self._columns), "", "empty", what="text")
         return text
-
-
-_ROLE_KEYS, _TEXT_KEYS = ("role", "from", "speaker", "author"), ("content", "value", "text", "message")
 
 
 class ConversationRows:
@@ -199,9 +200,6 @@ def _key(parts: list[tuple[str, str]]) -> str:
     return "\n".join(before) or parts[0][1]
 
 
-_PASSAGE_KEYS = ("text", "contents", "content", "passage", "document")
-
-
 class MatchRows:
     """Reads rows for two towers: pairs, triplets, lists of positives and negatives, or passages of articles."""
 
@@ -261,9 +259,6 @@ def _passage(item: object, column: str) -> str:
     text = next((plain_text(item[key], column) for key in _PASSAGE_KEYS if key in item), "")
     title = plain_text(item.get("title"), column)
     return f"{title} {text}".strip()
-
-
-RowReader = Callable[[Mapping[str, object]], Example | None]
 
 
 def reader_for(layout: ColumnLayout, min_score: float | None = None) -> RowReader:

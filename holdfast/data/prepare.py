@@ -34,6 +34,7 @@ from holdfast.data.survey_vectors import VectorSurvey
 from holdfast.data.tokenizer import ModelTokenizer
 
 _SHORTEST_LENGTH = 8
+KEPT = 8  # preparations in the cache; runs have their own links, so they outlive what is removed here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,9 +181,6 @@ def _fingerprint(survey: Survey, tokens: ModelTokenizer | None, options: Prepare
 def _whole(folder: Path, fingerprint: str) -> Manifest | None:
     manifest = read_manifest(folder)
     return manifest if manifest and manifest.fingerprint == fingerprint else None
-
-
-KEPT = 8  # preparations in the cache; runs have their own links, so they outlive what is removed here
 
 
 def build_whole(folder: Path, write: Callable[[Path], None]) -> None:

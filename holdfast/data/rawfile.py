@@ -26,6 +26,20 @@ HEAD_BYTES = 262_144
 LINE_CHARACTERS = 32_000_000  # a longer line is a file without line breaks, or a binary
 _CHUNK_BYTES = 1_048_576
 _GZIP = b"\x1f\x8b"
+_BOMS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_NOT_IN_CP1252 = b"\x81\x8d\x8f\x90\x9d"
+_HIGH = bytes(range(128, 256))
+_LETTERS = bytes(byte for byte in range(256) if byte > 127 or chr(byte).isalpha())
+# Of a hundred letters of Western European text a few are accented; of Cyrillic, Greek or Chinese bytes most are high.
+_WESTERN_SHARE = 0.3
+_DAMAGED = re.compile("[\udc80-\udcff]")
+_NOT_ASCII = re.compile("[^\x00-\x7f]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,22 +182,6 @@ def _is_gzip(path: Path) -> bool:
 def _missing(path: Path) -> RequestError:
     seen = "" if path.parent.is_dir() else f"the folder {path.parent} does not exist"
     return RequestError(f"file not found: {path}", seen=seen, try_next=did_you_mean(path))
-
-
-_BOMS = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
-_NOT_IN_CP1252 = b"\x81\x8d\x8f\x90\x9d"
-_HIGH = bytes(range(128, 256))
-_LETTERS = bytes(byte for byte in range(256) if byte > 127 or chr(byte).isalpha())
-# Of a hundred letters of Western European text a few are accented; of Cyrillic, Greek or Chinese bytes most are high.
-_WESTERN_SHARE = 0.3
-_DAMAGED = re.compile("[\udc80-\udcff]")
-_NOT_ASCII = re.compile("[^\x00-\x7f]")
 
 
 class EncodingCensus:

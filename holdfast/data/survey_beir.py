@@ -37,15 +37,9 @@ class IdIndex:
         self._places = array("Q", order)
         self._hashes = array("Q", (hashes[at] for at in order))
 
-    def __len__(self) -> int:
-        return len(self._hashes)
-
     def find(self, name: str) -> int | None:
         """The place of an id; None when it is missing."""
-        return self.find_hash(exact_hash(name))
-
-    def find_hash(self, wanted: int) -> int | None:
-        """The place of an id whose hash is known."""
+        wanted = exact_hash(name)
         at = bisect_left(self._hashes, wanted)
         if at < len(self._hashes) and self._hashes[at] == wanted:
             return self._places[at]
