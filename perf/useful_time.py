@@ -31,7 +31,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from holdfast.core.old_events import read_events
+from holdfast.core.event_log import read_events
+from holdfast.core.events import (
+    AttemptStarted,
+    CheckpointOverBudget,
+    CheckpointSaved,
+    ChildDied,
+    Event,
+    HangFound,
+    RunOpened,
+    StepDone,
+)
 from holdfast.core.runfolder import EVENTS, attempt_folders
 from holdfast.supervisor.members import read_root
 from perf.figures import Figure, write_figures
@@ -75,7 +85,7 @@ class Story:
     ended: float
     faults: list[Fault]
     steps: list[Step] = field(default_factory=list)
-    told: list[tuple[float, str]] = field(default_factory=list)  # events of the supervisor
+    supervised: list[Event] = field(default_factory=list)  # events of the supervisor
 
     @property
     def usual_seconds(self) -> float:
@@ -195,18 +205,17 @@ def read_story(run: Path, story: Story) -> None:
     for attempt in (run / "proof" / "first-steps", *attempt_folders(run)):
         if not (attempt / EVENTS).exists():
             continue
-        events = [event for event in read_events(attempt / EVENTS) if float(str(event["time"])) <= story.ended]
-        saved = {event["step"] for event in events if event["event"] == "saved"}
-        before: dict[str, object] = {}
+        events = [event for event in read_events(attempt / EVENTS) if event.time <= story.ended]
+        saved = {event.step for event in events if isinstance(event, CheckpointSaved)}
+        before: Event | None = None
         for event in events:
-            if event["event"] == "step":
-                is_plain = before.get("event") == "step" and event["step"] not in saved
-                end = float(str(event["time"]))
-                seconds = end - float(str(before["time"])) if is_plain else None
-                story.steps.append(Step(int(str(event["step"])), end, seconds, attempt.name))
-            if event["event"] not in ("saved", "saving is dear"):
+            if isinstance(event, StepDone):
+                is_plain = isinstance(before, StepDone) and event.step not in saved
+                seconds = event.time - before.time if before and is_plain else None
+                story.steps.append(Step(event.step, event.time, seconds, attempt.name))
+            if not isinstance(event, (CheckpointSaved, CheckpointOverBudget)):
                 before = event
-    story.told = [(float(str(event["time"])), str(event["event"])) for event in read_events(run / EVENTS)]
+    story.supervised = list(read_events(run / EVENTS))
 
 
 def show(story: Story, options: argparse.Namespace) -> list[Figure]:
@@ -241,11 +250,15 @@ def show(story: Story, options: argparse.Namespace) -> list[Figure]:
 
 def _cost(story: Story, fault: Fault) -> tuple[tuple[float, float, float, float], int]:
     """Seconds until detection, until diagnosis, and until steps continue, and the value of the repeated work."""
-    ever = [*story.told, (story.ended, "end")]
+    later_events = [event for event in story.supervised if event.time >= fault.at]
+
+    def first_of(*kinds: type[Event]) -> float:
+        return next((event.time for event in later_events if isinstance(event, kinds)), story.ended)
+
     if fault.attempt == "none":  # all of it is before the first step
-        return (min(at for at, _ in ever if at >= fault.at) - fault.at, 0.0, 0.0, 0.0), 0
-    noticed = next(at for at, name in ever if at >= fault.at and name in ("hang", "died", "attempt", "run", "end"))
-    begun = next(at for at, name in ever if at >= fault.at and name in ("attempt", "end"))
+        return (first_of(Event) - fault.at, 0.0, 0.0, 0.0), 0
+    noticed = first_of(HangFound, ChildDied, AttemptStarted, RunOpened)
+    begun = first_of(AttemptStarted)
     later = [step for step in story.steps if step.end > begun]
     first = min((step.end - story.usual_seconds for step in later), default=story.ended)
     reached = max((step.number for step in story.steps if step.end <= fault.at), default=-1)

@@ -12,6 +12,9 @@ import threading
 import time
 from pathlib import Path
 
+from holdfast.core.event_log import read_events
+from holdfast.core.events import StepDone, TrainingStarted
+
 HERE = Path(__file__).parents[1]
 DATA = HERE / "examples" / "bank_questions.csv"
 QUESTIONS = ("My card was stolen on the train!", "how many dollars do I get for a euro today?")
@@ -52,14 +55,11 @@ def _crash_half_way(run: Path) -> None:
 
 def _progress(events: Path) -> tuple[int, int]:
     step, steps = 0, 0
-    if events.exists():
-        for line in events.read_text(encoding="utf-8").splitlines():
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            step = event["step"] if event["event"] == "step" else step
-            steps = event["steps"] if event["event"] == "training" else steps
+    for event in read_events(events):
+        if isinstance(event, StepDone):
+            step = event.step
+        if isinstance(event, TrainingStarted):
+            steps = event.steps
     return step, steps
 
 

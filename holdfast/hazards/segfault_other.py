@@ -52,7 +52,7 @@ def _crash_without_an_exception(evidence: Evidence) -> Passage | None:
 
 HAZARD = Hazard(
     slug="segfault-other",
-    title="native code crashed, and the cause is not a known one",
+    title="native code crashed; the cause is unknown",
     kind="crash",
     invited_by=invited_by,
     signs=(
