@@ -36,9 +36,11 @@ from holdfast.runs.state import OF_TRAINING, Records, RunState, apply, new_event
 from holdfast.runs.wording import (
     Line,
     attempt_lines,
+    cause_text,
     clean,
     evaluation_text,
     headline,
+    machines_text,
     progress_text,
     run_title,
     scores_text,
@@ -282,6 +284,35 @@ def run_lines(state: RunState, columns: int, rows: int | None = None) -> list[st
     if rows and len(folded) > rows:
         folded = [*folded[: rows // 2], "...", *folded[-(rows - rows // 2 - 1) :]]
     return folded
+
+
+def status_fields(state: RunState) -> dict[str, object]:
+    """What `status --json` and `watch --json` print. Fields may be added, but none renamed: programs read them."""
+    attempts = [
+        {
+            "rung": attempt.remedy,
+            "outcome": attempt.outcome,
+            "diagnosis": cause_text(attempt) or None,
+            "noticed_after_seconds": attempt.noticed_after_seconds,
+            "step_reached": attempt.step,
+            "slug": attempt.slug,
+        }
+        for attempt in state.attempts
+    ]
+    return {
+        "state": state.state,
+        "phase": state.phase,
+        "step": state.step,
+        "steps": state.steps,
+        "loss": state.loss,
+        "metrics": state.metrics,
+        "eta_seconds": round(state.seconds_left, 1) if state.seconds_left is not None else None,
+        "attempts": attempts,
+        "processes": state.processes,
+        "nodes": state.nodes,
+        "here": machines_text(state.waiting) if state.waiting else "",
+        "sentence": headline(state),
+    }
 
 
 def wrapped(line: Line, columns: int) -> list[str]:

@@ -62,8 +62,7 @@ def _draw(run: Path) -> None:
 
 def _print_changes(run: Path, as_json: bool) -> None:
     """One line whenever something changed, for a file, a pipe or a terminal that cannot redraw."""
-    from holdfast.cli.screen import run_lines
-    from holdfast.cli.status import status_fields
+    from holdfast.cli.screen import run_lines, status_fields
     from holdfast.runs.state import watch as watch_run
     from holdfast.runs.wording import state_text
 
