@@ -8,12 +8,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import holdfast
+from holdfast.core.event_log import read_events
+from holdfast.core.events import Event
 from holdfast.core.heartbeat import Beat, read_beat
-from holdfast.core.old_events import read_events
 from holdfast.core.runfolder import EVENTS, SETTINGS, attempt_folder
 
+E = TypeVar("E", bound=Event)
 PRELOAD = Path(holdfast.__file__).parent / "preload"
 SCRIPTS = Path(__file__).parent / "scripts"
 PYTHON = os.environ.get("HOLDFAST_LAB_PYTHON", sys.executable)  # one with more libraries, to run their scripts too
@@ -69,9 +72,9 @@ class Preloaded:
         self.process.wait(timeout=60)
         return self
 
-    def events(self, name: str) -> list[dict[str, object]]:
+    def events(self, kind: type[E]) -> list[E]:
         """Every event of one kind."""
-        return [event for event in read_events(self.folder / EVENTS) if event["event"] == name]
+        return [event for event in read_events(self.folder / EVENTS) if isinstance(event, kind)]
 
     def beats(self) -> list[Beat]:
         """The last beat of every process that beat."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.core.events import BadNumbersFound, CheckpointRejected, HookFailed, Resumed, TrainingStopped
 from tests.lab.preloaded import SCRIPTS, Preloaded, at_step, has_library
 
 pytestmark = [
@@ -35,9 +36,9 @@ def test_killed_in_two_epochs_it_ends_with_the_same_weights(unbroken, tmp_path, 
         attempt = Preloaded(tmp_path, number, CLASSIFY, "out", f"workers={workers}", **settings)
         attempt.wait_until(at_step(step)).kill()
     last = Preloaded(tmp_path, 3, CLASSIFY, "out", f"workers={workers}", resume=True).finish()
-    (resumed,) = last.events("resumed")
-    assert resumed["step"] >= 31
-    assert not last.events("preload failed")
+    (resumed,) = last.events(Resumed)
+    assert resumed.step >= 31
+    assert not last.events(HookFailed)
     assert weights(tmp_path) == unbroken
 
 
@@ -45,13 +46,13 @@ def test_stop_saves_and_incomplete_checkpoint_is_skipped(unbroken, tmp_path):
     first = Preloaded(tmp_path, 1, CLASSIFY, "out", save_seconds=0).wait_until(at_step(24))
     first.process.send_signal(signal.SIGTERM)
     assert first.process.wait(timeout=60) == 143
-    (stopped,) = first.events("stopped")
+    (stopped,) = first.events(TrainingStopped)
     assert stopped["saved"]
     newest = tmp_path / f"checkpoints/fit-1/step-{stopped['step']}.ckpt"
     newest.write_bytes(newest.read_bytes()[:2000])
     second = Preloaded(tmp_path, 2, CLASSIFY, "out", resume=True).finish()
-    assert [event["path"] for event in second.events("skipped checkpoint")] == [str(newest)]
-    assert second.events("resumed")[0]["step"] < stopped["step"]
+    assert [event.path for event in second.events(CheckpointRejected)] == [str(newest)]
+    assert second.events(Resumed)[0].step < stopped.step
     assert weights(tmp_path) == unbroken
 
 
@@ -59,5 +60,5 @@ def test_nan_ends_the_run(tmp_path):
     script = tmp_path / "nan.py"
     script.write_text(CLASSIFY.read_text().replace("return loss", "return loss * float('nan')"))
     attempt = Preloaded(tmp_path, 1, script, "out", save_seconds=0).finish(code=1)
-    assert attempt.events("bad numbers")[0]["last_finite_step"] == 0
+    assert attempt.events(BadNumbersFound)[0].last_finite_step == 0
     assert "loss is not finite at step 1" in attempt.output.read_text()

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from holdfast.core.events import Orphaned, RankStarted
 from tests.lab.preloaded import PRELOAD, SCRIPTS, Preloaded, at_step
 
 pytestmark = pytest.mark.lab
@@ -95,7 +96,7 @@ def test_every_rank_of_torchrun_beats(tmp_path):
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
     attempt = Preloaded(tmp_path, 1, *launcher, SCRIPTS / "ddp_loop.py").finish()
     assert sorted(beat.step for beat in attempt.beats())[-2:] == [9, 9]
-    assert {event["rank"] for event in attempt.events("rank")} == {0, 1}
+    assert {event.rank for event in attempt.events(RankStarted)} == {0, 1}
 
 
 @pytest.mark.full
@@ -110,7 +111,7 @@ def test_a_script_ends_when_its_supervisor_is_gone(tmp_path):
         attempt.wait_until(at_step(5))
         supervisor.kill()
     assert attempt.process.wait(timeout=30) == -signal.SIGTERM
-    assert attempt.events("orphaned")
+    assert attempt.events(Orphaned)
 
 
 def test_a_stuck_script_shows_its_stack_when_asked(tmp_path):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.core.events import CheckpointRejected, Resumed, TrainingStopped
 from tests.lab.preloaded import SCRIPTS, Preloaded, at_step
 from tests.tiny import tiny_bert
 
@@ -24,8 +25,8 @@ def test_two_ranks_stop_together_and_end_with_the_same_weights(tmp_path):
     first = Preloaded(tmp_path / "b", 1, *words, save_seconds=0).wait_until(at_step(8))
     first.process.send_signal(signal.SIGTERM)
     assert first.process.wait(timeout=120)
-    assert len({event["step"] for event in first.events("stopped")}) == 1
+    assert len({event.step for event in first.events(TrainingStopped)}) == 1
     second = Preloaded(tmp_path / "b", 2, *words, resume=True).finish()
-    assert {event["step"] for event in second.events("resumed")} == {first.events("stopped")[0]["step"]}
-    assert not second.events("skipped checkpoint")
+    assert {event.step for event in second.events(Resumed)} == {first.events(TrainingStopped)[0].step}
+    assert not second.events(CheckpointRejected)
     assert weights(tmp_path / "a") == weights(tmp_path / "b")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.core.events import ChangeApplied, CheckpointSkipped, PartUsed
 from tests.lab.preloaded import PYTHON, SCRIPTS, Preloaded, has_library
 from tests.tiny import tiny_bert
 
@@ -25,7 +26,7 @@ def weights(path: Path) -> str:
 
 
 def applied(attempt: Preloaded) -> dict[object, object]:
-    return {event["change"]: event["value"] for event in attempt.events("applied")}
+    return {event.change: event.value for event in attempt.events(ChangeApplied)}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def model(tmp_path_factory) -> Path:
 def test_a_hand_written_loop_without_workers_cards_and_threads(tmp_path):
     plain = Preloaded(tmp_path / "a", 1, LOOP, "out.pt", "workers=2").finish()
     assert applied(plain) == {}
-    assert [event["workers"] for event in plain.events("uses")] == [2]
+    assert [event.workers for event in plain.events(PartUsed)] == [2]
     changes = {"loader_workers": 0, "device": "cpu", "threads": 1}
     changed = Preloaded(tmp_path / "b", 1, LOOP, "out.pt", "workers=2", changes=changes).finish()
     assert applied(changed) == changes
@@ -56,7 +57,7 @@ def test_compile_and_autocast_turned_off(tmp_path):
     changes = {"compile": False, "precision": "fp32"}
     attempt = Preloaded(tmp_path, 1, LOOP, "out.pt", "compile=true", "autocast=true", changes=changes).finish()
     assert applied(attempt) == changes
-    assert {"what": "compile"}.items() <= attempt.events("uses")[0].items()
+    assert attempt.events(PartUsed)[0].what == "compile"
 
 
 def test_phases_of_a_hand_written_loop_are_seen(tmp_path):
@@ -121,7 +122,7 @@ def test_full_disk_ends_a_trainer_unless_saves_are_skipped(model, tmp_path, rung
     code = attempt.process.wait(timeout=300)
     text = attempt.output.read_text()
     if rung:
-        assert attempt.events("save skipped")
+        assert attempt.events(CheckpointSkipped)
         assert attempt.step() == 24
     else:
         assert "unexpected pos" in text or "No space left" in text

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.core.events import ChangeApplied, ChangeRefused, Resumed
 from tests.lab.preloaded import SCRIPTS, Preloaded, at_step, has_library
 from tests.tiny import tiny_bert, tiny_llama
 
@@ -30,7 +31,7 @@ def test_kill_in_second_epoch_keeps_identical_weights(script, tmp_path):
     first = Preloaded(tmp_path / "b", 1, *script, "out", save_seconds=0)
     first.wait_until(at_step(10)).kill()
     second = Preloaded(tmp_path / "b", 2, *script, "out", resume=True).finish()
-    assert second.events("resumed")[0]["step"] >= 9
+    assert second.events(Resumed)[0].step >= 9
     assert second.step() == 16
     assert weights(tmp_path / "a") == weights(tmp_path / "b")
 
@@ -39,12 +40,12 @@ def test_a_smaller_micro_batch_keeps_the_meaning(script, tmp_path):
     path, model = script
     if path.name == "trl_sft.py":
         attempt = Preloaded(tmp_path, 1, path, model, "out", micro_batch_factor=2).finish()
-        assert [event["value"] for event in attempt.events("applied")] == [4]
+        assert [event.value for event in attempt.events(ChangeApplied)] == [4]
     else:
         attempt = Preloaded(tmp_path, 1, path, model, "out", micro_batch_factor=2).finish()
-        (refused,) = attempt.events("refused")
-        assert "MultipleNegativesRankingLoss" in refused["because"]
+        (refused,) = attempt.events(ChangeRefused)
+        assert "MultipleNegativesRankingLoss" in refused.because
         cached = 'loss="CachedMultipleNegativesRankingLoss"'
         attempt = Preloaded(tmp_path / "c", 1, path, model, "out", cached, micro_batch_factor=2).finish()
-        assert [event["value"] for event in attempt.events("applied")] == [4]
+        assert [event.value for event in attempt.events(ChangeApplied)] == [4]
     assert attempt.step() == 16

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.core.events import BadNumbersFound, CheckpointRejected, Resumed, TrainingStopped
 from tests.lab.preloaded import SCRIPTS, Preloaded, at_step
 from tests.tiny import tiny_bert
 
@@ -37,10 +38,10 @@ def test_killed_in_three_epochs_it_ends_with_the_same_weights(model, unbroken, t
         attempt = Preloaded(tmp_path, number, CLASSIFY, model, "out", resume=resume, save_seconds=0)
         attempt.wait_until(at_step(step)).kill()
         if resume:
-            assert attempt.events("resumed")
+            assert attempt.events(Resumed)
     last = Preloaded(tmp_path, 4, CLASSIFY, model, "out", resume=True).finish()
-    (resumed,) = last.events("resumed")
-    assert resumed["step"] >= 27
+    (resumed,) = last.events(Resumed)
+    assert resumed.step >= 27
     assert last.step() == 36
     assert weights(tmp_path) == unbroken
 
@@ -52,10 +53,10 @@ def test_a_broken_checkpoint_is_skipped_and_said_so(model, unbroken, tmp_path):
     (newest / "optimizer.pt").write_bytes((newest / "optimizer.pt").read_bytes()[:5000])
     (tmp_path / "out/checkpoint-16/trainer_state.json").unlink()
     second = Preloaded(tmp_path, 2, CLASSIFY, model, "out", "save_steps=8", resume=True).finish()
-    skipped = {Path(event["path"]).name: event["reason"] for event in second.events("skipped checkpoint")}
+    skipped = {Path(event.path).name: event.reason for event in second.events(CheckpointRejected)}
     assert "optimizer.pt" in skipped["checkpoint-24"]
     assert "not finished" in skipped["checkpoint-16"]
-    assert second.events("resumed")[0]["step"] == 8
+    assert second.events(Resumed)[0].step == 8
     assert weights(tmp_path) == unbroken
 
 
@@ -65,7 +66,7 @@ def test_checkpoints_of_another_run_are_left_alone(model, unbroken, tmp_path):
     first = Preloaded(tmp_path, 1, CLASSIFY, model, "out", save_seconds=0)
     first.wait_until(at_step(10)).kill()
     second = Preloaded(tmp_path, 2, CLASSIFY, model, "out", resume=True).finish()
-    assert 9 <= second.events("resumed")[0]["step"] <= 12
+    assert 9 <= second.events(Resumed)[0].step <= 12
     assert weights(tmp_path) == unbroken
 
 
@@ -79,7 +80,7 @@ def test_two_trainings_of_one_script_each_continue_their_own(model, tmp_path):
     first = Preloaded(tmp_path / "b", 1, script, model, "out", "max_steps=10", save_seconds=0)
     first.wait_until(at_step(15)).kill()
     second = Preloaded(tmp_path / "b", 2, script, model, "out", "max_steps=10", resume=True).finish()
-    assert [event["train"] for event in second.events("resumed")] == [1, 2]
+    assert [event.train for event in second.events(Resumed)] == [1, 2]
     assert second.step() == 20
     assert weights(tmp_path / "a") == weights(tmp_path / "b")
 
@@ -100,12 +101,12 @@ def test_nan_ends_the_attempt_and_next_starts_before_it(model, unbroken, tmp_pat
     script = tmp_path / "poisoned.py"
     script.write_text(CLASSIFY.read_text().replace("trainer.train()", POISON + "trainer.train()"))
     first = Preloaded(tmp_path, 1, script, model, "out", "save_steps=5", save_seconds=0).finish(code=1)
-    (bad,) = first.events("bad numbers")
-    assert 14 <= bad["step"] <= 16
-    assert bad["last_finite_step"] == 14
+    (bad,) = first.events(BadNumbersFound)
+    assert 14 <= bad.step <= 16
+    assert bad.last_finite_step == 14
     assert "RuntimeError: loss is not finite at step" in first.output.read_text()
     second = Preloaded(tmp_path, 2, CLASSIFY, model, "out", "save_steps=5", resume=True).finish()
-    assert second.events("resumed")[0]["step"] == 14
+    assert second.events(Resumed)[0].step == 14
     assert weights(tmp_path) == unbroken
 
 
@@ -120,10 +121,10 @@ def test_stop_saves_and_resume_has_identical_weights(model, unbroken, tmp_path, 
     code = first.process.wait(timeout=60)
     if code:  # a script of half a second may be done before the file is looked for
         assert code == 143
-        (stopped,) = first.events("stopped")
+        (stopped,) = first.events(TrainingStopped)
         assert stopped["saved"]
         second = Preloaded(tmp_path, 2, CLASSIFY, model, "out", resume=True).finish()
-        assert second.events("resumed")[0]["step"] == stopped["step"]
+        assert second.events(Resumed)[0].step == stopped.step
     assert weights(tmp_path) == unbroken
 
 
@@ -134,8 +135,8 @@ def test_scripts_own_checkpoint_is_respected_unless_broken(model, tmp_path):
     Preloaded(tmp_path, 1, CLASSIFY, model, "out", "save_steps=10").finish()
     (tmp_path / "out/checkpoint-36/trainer_state.json").unlink()
     attempt = Preloaded(tmp_path / "run", 1, script, model, tmp_path / "out", "save_steps=10").finish()
-    assert attempt.events("resumed")[0]["step"] == 30
-    assert attempt.events("skipped checkpoint")
+    assert attempt.events(Resumed)[0].step == 30
+    assert attempt.events(CheckpointRejected)
 
 
 @pytest.mark.full

@@ -29,10 +29,12 @@ def arm(attempt: str) -> None:
     script_settings.read(attempt)
     beat_page.open_in(attempt)
     if "RANK" in os.environ and "--multiprocessing-fork" not in getattr(sys, "orig_argv", ()):
-        event_writer.write("rank", rank=int(os.environ["RANK"]), world_size=int(os.environ.get("WORLD_SIZE", 0)))
+        event_writer.write(
+            "rank_started", rank=int(os.environ["RANK"]), world_size=int(os.environ.get("WORLD_SIZE", 0))
+        )
     # `exit_marks` first: exit handlers run in reverse order.
     for start in (exit_marks.arm, stack_dumps.arm, thread_names.arm, env_changes.apply, import_hook.arm, parent.arm):
         try:
             start()
         except Exception as error:
-            event_writer.write("preload failed", where=start.__module__, error=repr(error))
+            event_writer.write("hook_failed", where=start.__module__, error=repr(error))

@@ -42,12 +42,12 @@ def saved_by(train: int, events: list[Event]) -> list[Saved]:
     """Checkpoints of one training, the furthest first, without those written after its loss became NaN."""
     owners: dict[str, tuple[int, Saved]] = {}
     for event in events:
-        if event.get("event") == "saving":
+        if event.get("event") == "checkpoint_started":
             saved = Saved(int(event["step"]), str(event["path"]), float(event["time"]))
             owners[saved.path] = (int(event["train"]), saved)
     found = [saved for number, saved in owners.values() if number == train]
     for event in events:
-        if event.get("event") == "bad numbers" and event.get("train") == train:
+        if event.get("event") == "bad_numbers_found" and event.get("train") == train:
             good = int(event.get("last_finite_step") or 0)
             found = [saved for saved in found if saved.step <= good or saved.time > float(event["time"])]
     return sorted(found, key=lambda saved: (saved.step, saved.time), reverse=True)
@@ -66,7 +66,7 @@ def written_since_the_run_began(folder: str, attempt: str) -> list[Saved]:
 
 def report_skipped(path: str, reason: str) -> None:
     """Report that a checkpoint was skipped."""
-    event_writer.write("skipped checkpoint", path=path, reason=reason)
+    event_writer.write("checkpoint_rejected", path=path, reason=reason)
 
 
 def changed_at(path: str) -> float:

@@ -40,7 +40,9 @@ def apply_again() -> None:
     for name, value in variables().items():
         if os.environ.get(name) != value:
             os.environ[name] = value
-            event_writer.write_once("applied", change=name, value=value, how="set again after the script changed it")
+            event_writer.write_once(
+                "change_applied", change=name, value=value, how="set again: the script had changed it"
+            )
 
 
 def variables() -> dict[str, str]:

@@ -26,7 +26,8 @@ def write(event: str, **details: object) -> None:
     import json
 
     try:
-        line = json.dumps({"event": event, "time": round(time.time(), 3), "pid": os.getpid(), **details}, default=str)
+        content = {"event": event, "time": round(time.time(), 3), "pid": os.getpid(), **details}
+        line = json.dumps(content, default=str, separators=(",", ":"))
         file = os.open(_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             os.write(file, (line + "\n").encode())
@@ -46,9 +47,9 @@ def write_once(event: str, **details: object) -> None:
 
 def applied(change: str, value: object, how: str) -> None:
     """Report that a change of the plan was applied to the script."""
-    write_once("applied", change=change, value=value, how=how)
+    write_once("change_applied", change=change, value=value, how=how)
 
 
 def refused(change: str, value: object, because: str) -> None:
     """Report that a change of the plan is not possible in this script."""
-    write_once("refused", change=change, value=value, because=because)
+    write_once("change_refused", change=change, value=value, because=because)

@@ -43,7 +43,7 @@ def _mark_program_ended(pid: int) -> None:
         said = [str(status) for status in _statuses[-1:] if isinstance(status, (str, Exception))]
         message = "".join(said)[:_MOST_CHARACTERS]
         ended = {"is_clean": is_clean, "has_raised": has_raised, "message": message, "output_bytes": _output_bytes()}
-        event_writer.write("program ended", **ended)
+        event_writer.write("program_ended", **ended)
 
 
 def _output_bytes() -> int | None:
@@ -56,4 +56,4 @@ def _output_bytes() -> int | None:
 
 def _mark_handlers_ended(pid: int) -> None:
     if os.getpid() == pid:
-        event_writer.write("exit handlers ended")
+        event_writer.write("exit_handlers_ended")

@@ -101,7 +101,7 @@ def run_hook(name: str, module: ModuleType) -> None:
         hook: Callable[[ModuleType], None] = getattr(importlib.import_module(f"holdfast_preload.{file}"), function)
         hook(module)
     except Exception as error:  # an unknown version of the library: less is watched, nothing fails
-        event_writer.write("preload failed", where=name, error=repr(error))
+        event_writer.write("hook_failed", where=name, error=repr(error))
 
 
 def _add_hook(name: str, loader: Any) -> None:
@@ -129,4 +129,4 @@ def _add_hook(name: str, loader: Any) -> None:
     try:
         loader.exec_module = exec_module
     except AttributeError:  # a loader without room for it
-        event_writer.write_once("cannot watch", module=name, because=f"loader {type(loader).__name__}")
+        event_writer.write_once("not_observed", module=name, because=f"loader {type(loader).__name__}")

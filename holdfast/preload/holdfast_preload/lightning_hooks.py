@@ -56,7 +56,7 @@ class Fit:
             self.losses.last_finite_step = step
             event_writer.write("resumed", checkpoint=self.resumed_from, step=step, train=self.number)
         elif script_settings.get("resume") and self.number == 1:
-            event_writer.write("from the beginning", train=self.number)
+            event_writer.write("started_over", train=self.number)
 
     def after_batch(self, outputs: Any, batch_at: int) -> None:
         """Check the loss and the clock after a batch; save only between steps, and not at the end of an epoch."""
@@ -90,10 +90,10 @@ class Fit:
             except Exception as error:
                 if self.losses.has_ended:
                     raise
-                event_writer.write("save failed", step=step, error=repr(error), train=self.number)
+                event_writer.write("checkpoint_failed", step=step, reason=repr(error), train=self.number)
                 self.timer.last_end = time.monotonic()
         if self.timer.must_stop:
-            event_writer.write("stopped", step=step, train=self.number, saved=self.timer.last_step == step)
+            event_writer.write("training_stopped", step=step, train=self.number, saved=self.timer.last_step == step)
             exit_marks.leave(143)
 
     def interrupted(self) -> None:
@@ -102,7 +102,7 @@ class Fit:
         if not self.timer.must_stop:
             if not self.trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
                 self.save(step)
-            event_writer.write("stopped", step=step, train=self.number, saved=self.timer.last_step == step)
+            event_writer.write("training_stopped", step=step, train=self.number, saved=self.timer.last_step == step)
 
     def watched(self, save: Function, named: dict[str, Any]) -> Any:
         """Save as Lightning does, but never NaN, with an event before and after."""
@@ -111,14 +111,14 @@ class Fit:
         self.losses.check_weights(self.trainer.lightning_module, step)
         if is_reported:
             loader_state.write(self.order_file(path), [loader_state.where(loader) for loader in self.loaders()])
-            event_writer.write("saving", path=path, step=step, train=self.number)
+            event_writer.write("checkpoint_started", path=path, step=step, train=self.number)
         start = time.monotonic()
         result = in_phase("save")(save)(**named)
         seconds = time.monotonic() - start
         if not named.get("weights_only"):  # weights alone cannot be resumed
             self.timer.saved(step, seconds)
         if is_reported:
-            event_writer.write("saved", path=path, step=step, train=self.number, seconds=round(seconds, 3))
+            event_writer.write("checkpoint_saved", path=path, step=step, train=self.number, seconds=round(seconds, 3))
         return result
 
     def loaders(self) -> list[Any]:
@@ -182,7 +182,7 @@ def choose_checkpoint(asked: Any, number: int) -> Any:
     reason = why_broken_file(str(asked))
     if reason:
         earlier_saves.report_skipped(str(asked), reason)
-        event_writer.write("starting over", because="no intact checkpoint", folder=os.path.dirname(str(asked)))
+        event_writer.write("started_over", folder=os.path.dirname(str(asked)))
     return None if reason else asked
 
 
@@ -191,7 +191,7 @@ def _fitting(fit: Function) -> Function:
         try:
             named = _choose(self, given(fit, (self, *args), kwargs), fit)
         except Exception as error:
-            event_writer.write("preload failed", where="Trainer.fit", error=repr(error))
+            event_writer.write("hook_failed", where="Trainer.fit", error=repr(error))
             return fit(self, *args, **kwargs)
         try:
             result = fit(**named)
@@ -203,7 +203,7 @@ def _fitting(fit: Function) -> Function:
             graceful_stop.disarm()
         mine = _mine(self)
         if mine is not None:
-            event_writer.write("trained", train=mine.number, step=int(self.global_step))
+            event_writer.write("script_trained", train=mine.number, step=int(self.global_step))
             Fit.steps_before += int(self.global_step)
         return result
 
@@ -215,7 +215,7 @@ def _choose(trainer: Any, named: dict[str, Any], fit: Function) -> dict[str, Any
     asked = named.get("ckpt_path")
     chosen = choose_checkpoint(asked, mine.number)
     root = str(getattr(trainer, "default_root_dir", ""))
-    event_writer.write("uses", what="lightning", output_dir=root, train=mine.number, can_stop=True)
+    event_writer.write("part_used", what="lightning", output_dir=root, train=mine.number, can_stop=True)
     if int(script_settings.get("micro_batch_factor", 1)) > 1 or script_settings.change("micro_batch"):
         event_writer.refused(
             "micro_batch", script_settings.get("micro_batch_factor", 1), "the script makes its own batches"
@@ -249,7 +249,7 @@ def _with_callback(init: Function, callback: type) -> Function:
         try:
             _change_arguments(kwargs)
         except Exception as error:
-            event_writer.write("preload failed", where="Trainer", error=repr(error))
+            event_writer.write("hook_failed", where="Trainer", error=repr(error))
         init(self, *args, **kwargs)
         self.callbacks.append(callback())
 

@@ -31,7 +31,7 @@ def changed_loader(named: dict[str, Any]) -> dict[str, Any]:
     prefetch = script_settings.change("prefetch_batches")
     asked = int(named.get("num_workers") or 0)
     if asked:
-        event_writer.write_once("uses", what="loader", workers=asked)
+        event_writer.write_once("part_used", what="loader", workers=asked)
     if workers is not None and asked > int(workers):
         named["num_workers"] = int(workers)
         event_writer.applied("loader_workers", int(workers), f"DataLoader(num_workers={asked})")
@@ -51,7 +51,7 @@ def _changed(init: Function) -> Function:
         try:
             named = changed_loader(given(init, (self, *args), kwargs))
         except Exception as error:
-            event_writer.write_once("preload failed", where="DataLoader", error=repr(error))
+            event_writer.write_once("hook_failed", where="DataLoader", error=repr(error))
             init(self, *args, **kwargs)
         else:
             init(**named)

@@ -29,9 +29,8 @@ class LossCheck:
     def check_log(self, log: dict[str, Any], step: int, is_reported: bool = True) -> None:
         """Report a log to the supervisor; raise if its loss or gradient norm is NaN or infinite."""
         if is_reported:
-            event_writer.write(
-                "log", step=step, train=self.train, **{name: _plain(value) for name, value in log.items()}
-            )
+            values = {name: _plain(value) for name, value in log.items()}
+            event_writer.write("logged", step=step, train=self.train, values=values)
         if "loss" not in log and "grad_norm" not in log:
             return
         bad = not_finite(log)
@@ -53,7 +52,7 @@ class LossCheck:
         """End the run with a message that the supervisor knows."""
         self.has_ended = True
         event_writer.write(
-            "bad numbers", reason=reason, step=step, last_finite_step=self.last_finite_step, train=self.train
+            "bad_numbers_found", reason=reason, step=step, last_finite_step=self.last_finite_step, train=self.train
         )
         raise RuntimeError(
             f"loss is not finite at step {step} ({reason}), training stopped;"
@@ -61,7 +60,15 @@ class LossCheck:
         )
 
 
+def numbers_of(metrics: dict[str, Any]) -> dict[str, float | None]:
+    """The metrics that are numbers; None for NaN and infinity, which JSON does not have."""
+    found = {name: value.item() if hasattr(value, "item") else value for name, value in metrics.items()}
+    numbers = {name: value for name, value in found.items() if isinstance(value, (int, float))}
+    return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+
+
 def _plain(value: Any) -> Any:
+    """A logged value for JSON, which has no NaN and no infinity."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -81,5 +88,5 @@ def _are_finite(model: Any) -> bool:
             totals = [torch.stack([value for value in sums if value.device == device]).sum() for device in devices]
             return all(math.isfinite(float(total)) for total in totals)
     except Exception as error:
-        event_writer.write_once("preload failed", where="finite weights", error=repr(error))
+        event_writer.write_once("hook_failed", where="finite weights", error=repr(error))
         return True

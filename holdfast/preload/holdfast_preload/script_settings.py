@@ -41,7 +41,7 @@ def read(folder: str) -> None:
     except FileNotFoundError:
         pass
     except (OSError, ValueError) as error:
-        event_writer.write_once("preload failed", where="settings.json", error=repr(error))
+        event_writer.write_once("hook_failed", where="settings.json", error=repr(error))
 
 
 def get(name: str, default: Any = None) -> Any:

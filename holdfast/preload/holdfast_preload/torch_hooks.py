@@ -25,7 +25,7 @@ def after_optimizer(module: Any) -> None:
     """Count the steps of every optimizer, and check its weights."""
     register = getattr(module, "register_optimizer_step_post_hook", None)
     if register is None:
-        event_writer.write_once("cannot watch", module=module.__name__, name="register_optimizer_step_post_hook")
+        event_writer.write_once("not_observed", module=module.__name__, name="register_optimizer_step_post_hook")
         return
     register(BEAT.stepped)
     around(module.Optimizer, "__init__", lambda init: weight_check.watch(_then_first_step(init)))
@@ -67,7 +67,7 @@ def _then_evaluate(to_eval: Function) -> Function:
 
 def _reported(compile_: Function) -> Function:
     def compiled(*args: Any, **kwargs: Any) -> Any:
-        event_writer.write_once("uses", what="compile")
+        event_writer.write_once("part_used", what="compile")
         return compile_(*args, **kwargs)
 
     return compiled

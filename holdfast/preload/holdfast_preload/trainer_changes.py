@@ -166,7 +166,7 @@ def _remembering_loss(init: Function) -> Function:
         try:
             self._holdfast_loss = given(init, (self, *args), kwargs).get("loss")
         except Exception as error:
-            event_writer.write_once("preload failed", where="loss", error=repr(error))
+            event_writer.write_once("hook_failed", where="loss", error=repr(error))
         init(self, *args, **kwargs)
 
     return __init__
@@ -177,7 +177,7 @@ def _changed_arguments(post_init: Function) -> Function:
         try:
             _change_arguments(self)
         except Exception as error:
-            event_writer.write_once("preload failed", where="TrainingArguments", error=repr(error))
+            event_writer.write_once("hook_failed", where="TrainingArguments", error=repr(error))
         post_init(self)
 
     return __post_init__

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast_preload import earlier_saves, event_writer, graceful_stop, script_settings
 from holdfast_preload.beat_page import BEAT, FIRST_STEP, NUMBERS
 from holdfast_preload.checkpoint_files import numbered, read_state, why_broken
-from holdfast_preload.loss_check import LossCheck
+from holdfast_preload.loss_check import LossCheck, numbers_of
 from holdfast_preload.trainer_changes import change_batches, keep_mean
 from holdfast_preload.trainer_saves import Saves
 from holdfast_preload.wraps import Function, around, given, in_phase
@@ -49,7 +49,7 @@ class Training:
             self.losses.last_finite_step = int(state.global_step)
             event_writer.write("resumed", checkpoint=self.resumed_from, step=int(state.global_step), train=self.number)
         elif script_settings.get("resume") and self.number == 1:
-            event_writer.write("from the beginning", train=self.number)
+            event_writer.write("started_over", train=self.number)
         self.first_step = int(state.global_step)
         if self.resumed_from and is_complete(self.resumed_from) and hasattr(self.trainer, "_finalize_training"):
             raise AlreadyDone
@@ -59,7 +59,7 @@ class Training:
         state = self.trainer.state
         if self.resumed_from and int(state.global_step) == self.first_step and hasattr(self.trainer, "_load_rng_state"):
             self.trainer._load_rng_state(self.resumed_from)  # so that later code draws the same random numbers
-        event_writer.write("trained", train=self.number, step=int(state.global_step))
+        event_writer.write("script_trained", train=self.number, step=int(state.global_step))
         Training.steps_before += int(state.global_step)
 
 
@@ -80,7 +80,7 @@ def _training(train: Function) -> Function:
         try:
             named = _choose(self, given(train, (self, *args), kwargs))
         except Exception as error:
-            event_writer.write("preload failed", where="Trainer.train", error=repr(error))
+            event_writer.write("hook_failed", where="Trainer.train", error=repr(error))
             return train(self, *args, **kwargs)
         try:
             result = train(**named)
@@ -104,7 +104,7 @@ def _choose(trainer: Any, named: dict[str, Any]) -> dict[str, Any]:
     asked = named.get("resume_from_checkpoint")
     chosen = choose_checkpoint(asked, str(trainer.args.output_dir), mine.number)
     event_writer.write(
-        "uses", what=_kind(trainer), output_dir=str(trainer.args.output_dir), train=mine.number, can_stop=True
+        "part_used", what=_kind(trainer), output_dir=str(trainer.args.output_dir), train=mine.number, can_stop=True
     )
     if isinstance(chosen, str):
         mine.resumed_from = chosen
@@ -130,13 +130,13 @@ def _with_callback(init: Function, callback: type) -> Function:
             if named.get("args") is not None:
                 change_batches(self, named["args"], named.get("model"))
         except Exception as error:
-            event_writer.write("preload failed", where="Trainer", error=repr(error))
+            event_writer.write("hook_failed", where="Trainer", error=repr(error))
         init(self, *args, **kwargs)
         try:
             keep_mean(self)
             self.add_callback(callback(self))
         except Exception as error:
-            event_writer.write("preload failed", where="Trainer.add_callback", error=repr(error))
+            event_writer.write("hook_failed", where="Trainer.add_callback", error=repr(error))
 
     return __init__
 
@@ -162,7 +162,7 @@ def _callback(base: type) -> type:
 
         def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
             if state.is_world_process_zero:
-                event_writer.write("evaluated", step=int(state.global_step), metrics=dict(metrics or {}))
+                event_writer.write("evaluated", step=int(state.global_step), metrics=numbers_of(metrics or {}))
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
             mine = _mine(self._trainer)
@@ -227,7 +227,7 @@ def _of_a_path(asked: str, ours: str) -> str | None:
 def _newest_of_this_run(output_dir: str, train: int) -> str:
     told = earlier_saves.earlier_events(script_settings.attempt)
     found = earlier_saves.saved_by(train, told)
-    if not any(event.get("event") == "saving" for event in told):
+    if not any(event.get("event") == "checkpoint_started" for event in told):
         found = earlier_saves.written_since_the_run_began(output_dir, script_settings.attempt)
     for saved in found:
         if os.path.isdir(saved.path) and _may_continue(saved.path):
@@ -241,7 +241,7 @@ def _newest_intact(folder: str, otherwise: Any) -> Any:
         if _may_continue(path):
             return path
     if found:
-        event_writer.write("starting over", because="no intact checkpoint", folder=folder)
+        event_writer.write("started_over", folder=folder)
         return None
     return otherwise
 

@@ -39,7 +39,7 @@ class Saves:
         path = os.path.abspath(os.path.join(str(self.trainer.args.output_dir), f"checkpoint-{step}"))
         self.losses.check_weights(self.trainer.model, step)
         if is_reported:
-            event_writer.write("saving", path=path, step=step, train=self.train)
+            event_writer.write("checkpoint_started", path=path, step=step, train=self.train)
         start = time.monotonic()
         try:
             result = in_phase("save")(save)(self.trainer, *args, **kwargs)
@@ -47,7 +47,7 @@ class Saves:
             if script_settings.change("save_on_full_disk") != "skip" or not is_disk_full(error):
                 raise
             shutil.rmtree(path, ignore_errors=True)
-            event_writer.write("save skipped", path=path, reason=str(error)[:300], step=step)
+            event_writer.write("checkpoint_skipped", path=path, reason=str(error)[:300], step=step)
             event_writer.applied("save_on_full_disk", "skip", "Trainer._save_checkpoint")
             self.timer.last_end = time.monotonic()
             return None
@@ -55,7 +55,7 @@ class Saves:
         if not getattr(self.trainer.args, "save_only_model", False):  # weights alone cannot be resumed
             self.timer.saved(step, seconds)
         if is_reported:
-            event_writer.write("saved", path=path, step=step, train=self.train, seconds=round(seconds, 3))
+            event_writer.write("checkpoint_saved", path=path, step=step, train=self.train, seconds=round(seconds, 3))
         return result
 
     def is_due(self) -> bool:
@@ -74,11 +74,11 @@ class Saves:
             except Exception as error:
                 if self.losses.has_ended:
                     raise
-                event_writer.write("save failed", step=step, error=repr(error), train=self.train)
+                event_writer.write("checkpoint_failed", step=step, reason=repr(error), train=self.train)
                 shutil.rmtree(os.path.join(self.folder, f"checkpoint-{step}"), ignore_errors=True)
                 self.timer.last_end = time.monotonic()
         if self.timer.must_stop:
-            event_writer.write("stopped", step=step, train=self.train, saved=self.timer.last_step == step)
+            event_writer.write("training_stopped", step=step, train=self.train, saved=self.timer.last_step == step)
             exit_marks.leave(143)
 
     @contextmanager

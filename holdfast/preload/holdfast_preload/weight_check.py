@@ -68,7 +68,7 @@ class WeightCheck:
                 self._read(may_wait)
         except Exception as error:
             self._is_off = True
-            event_writer.write_once("preload failed", where="weights", error=repr(error))
+            event_writer.write_once("hook_failed", where="weights", error=repr(error))
 
     def _flags(self, torch: Any, only: tuple[str, ...]) -> list[Any]:
         """One flag per device, still on it: whether any of the chosen weights is NaN."""
@@ -108,7 +108,7 @@ class WeightCheck:
     def _report(self, step: int, is_nan: bool) -> None:
         if is_nan != self.is_nan:
             self.is_nan = is_nan
-            event_writer.write("weights", is_nan=is_nan, step=step, last_finite_step=self.last_finite_step)
+            event_writer.write("weights_checked", is_nan=is_nan, step=step, last_finite_step=self.last_finite_step)
         if not is_nan:
             self.last_finite_step = step
 

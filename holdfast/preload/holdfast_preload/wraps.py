@@ -16,7 +16,7 @@ def around(owner: Any, name: str, make: Callable[[Function], Function]) -> bool:
     """Replace `owner.name` by `make(original)`, keeping its kind; return whether it existed."""
     found = inspect.getattr_static(owner, name, None)
     if found is None:
-        event_writer.write_once("cannot watch", module=getattr(owner, "__module__", owner.__name__), name=name)
+        event_writer.write_once("not_observed", module=getattr(owner, "__module__", owner.__name__), name=name)
         return False
     if isinstance(found, (classmethod, staticmethod)):
         inner = found.__func__

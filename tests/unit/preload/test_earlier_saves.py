@@ -6,7 +6,7 @@ from holdfast_preload.earlier_saves import earlier_events, saved_by
 
 
 def saving(train, step, path, time):
-    return {"event": "saving", "train": train, "step": step, "path": path, "time": time}
+    return {"event": "checkpoint_started", "train": train, "step": step, "path": path, "time": time}
 
 
 def test_only_those_of_the_same_training_the_furthest_first():
@@ -21,7 +21,7 @@ def test_overwritten_folder_belongs_to_the_next_training():
 
 
 def test_none_from_after_the_numbers_went_bad():
-    bad = {"event": "bad numbers", "train": 1, "step": 30, "last_finite_step": 10, "time": 3.0}
+    bad = {"event": "bad_numbers_found", "train": 1, "step": 30, "last_finite_step": 10, "time": 3.0}
     told = [saving(1, 10, "a", 1.0), saving(1, 20, "b", 2.0), bad, saving(1, 25, "c", 4.0)]
     assert [saved.path for saved in saved_by(1, told)] == ["c", "a"]
 

@@ -6,7 +6,8 @@ import sys
 import pytest
 from holdfast_preload import import_hook, script_settings, torch_hooks
 
-from holdfast.core.old_events import read_events
+from holdfast.core.event_log import read_events
+from holdfast.core.events import HookFailed
 
 
 @pytest.fixture
@@ -32,8 +33,8 @@ def test_import_hook_runs_after_the_module(library, monkeypatch):
 def test_failing_hook_is_an_event_and_import_succeeds(library, attempt, monkeypatch):
     monkeypatch.setitem(import_hook.AFTER, library, "devices:not_there")
     assert importlib.import_module(library).VALUE == 1
-    (failed,) = [event for event in read_events(attempt / "events.jsonl") if event["event"] == "preload failed"]
-    assert failed["where"] == library
+    (failed,) = [event for event in read_events(attempt / "events.jsonl") if isinstance(event, HookFailed)]
+    assert failed.where == library
 
 
 def test_every_part_named_is_there():

@@ -11,7 +11,8 @@ from holdfast_preload.trainer_changes import change_batches, split_batch
 from holdfast_preload.trainer_saves import is_disk_full
 from holdfast_preload.wraps import around, given, in_phase
 
-from holdfast.core.old_events import read_events
+from holdfast.core.event_log import read_events
+from holdfast.core.events import BadNumbersFound, ChangeApplied, ChangeRefused, HookFailed, NotObserved
 from holdfast.hazards.diagnose import diagnose
 from holdfast.logs.log_text import read_evidence
 
@@ -21,8 +22,8 @@ def ask(attempt, **asked):
     script_settings.read(str(attempt))
 
 
-def told(attempt, event):
-    return [line for line in read_events(attempt / "events.jsonl") if line["event"] == event]
+def told(attempt, kind):
+    return [event for event in read_events(attempt / "events.jsonl") if isinstance(event, kind)]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_a_split_batch_is_accumulated(attempt):
     change_batches(trainer_of("transformers.trainer", "Trainer"), args, None)
     assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == (4, 4)
     assert (args.per_device_eval_batch_size, args.eval_accumulation_steps) == (2, 10)
-    assert [event["change"] for event in told(attempt, "applied")] == ["micro_batch", "eval_micro_batch"]
+    assert [event.change for event in told(attempt, ChangeApplied)] == ["micro_batch", "eval_micro_batch"]
 
 
 def test_a_batch_of_one_is_refused_and_said_so(attempt):
@@ -63,7 +64,7 @@ def test_a_batch_of_one_is_refused_and_said_so(attempt):
     args = arguments(batch=1)
     change_batches(trainer_of("transformers.trainer", "Trainer"), args, None)
     assert args.gradient_accumulation_steps == 2
-    assert "cannot be split" in told(attempt, "refused")[0]["because"]
+    assert "cannot be split" in told(attempt, ChangeRefused)[0].because
 
 
 def test_dropped_last_batches_are_not_split(attempt):
@@ -72,7 +73,7 @@ def test_dropped_last_batches_are_not_split(attempt):
     args.dataloader_drop_last = True
     change_batches(trainer_of("transformers.trainer", "Trainer"), args, None)
     assert args.per_device_train_batch_size == 8
-    assert "dropped" in told(attempt, "refused")[0]["because"]
+    assert "dropped" in told(attempt, ChangeRefused)[0].because
 
 
 def test_in_batch_negatives_are_never_split(attempt):
@@ -80,7 +81,7 @@ def test_in_batch_negatives_are_never_split(attempt):
     args, loss = arguments(), type("MultipleNegativesRankingLoss", (), {})()
     change_batches(trainer_of("sentence_transformers.base.trainer", "BaseTrainer", _holdfast_loss=loss), args, None)
     assert args.per_device_train_batch_size == 8
-    assert "MultipleNegativesRankingLoss" in told(attempt, "refused")[0]["because"]
+    assert "MultipleNegativesRankingLoss" in told(attempt, ChangeRefused)[0].because
 
 
 def test_a_cached_loss_takes_smaller_mini_batches_instead(attempt):
@@ -127,7 +128,7 @@ def test_broken_settings_mean_no_changes(attempt):
     (attempt / "settings.json").write_text('{"changes": {"dev')
     script_settings.read(str(attempt))
     assert script_settings.change("device") is None
-    assert told(attempt, "preload failed")
+    assert told(attempt, HookFailed)
 
 
 @pytest.mark.parametrize("log", [{"loss": float("nan")}, {"loss": 0.0, "grad_norm": float("inf")}])
@@ -136,7 +137,7 @@ def test_bad_numbers_end_the_run_with_a_known_error(attempt, log):
     numbers.check_log({"loss": 1.0, "grad_norm": 1.0}, 10)
     with pytest.raises(RuntimeError, match="loss is not finite") as raised:
         numbers.check_log(log, 20)
-    assert told(attempt, "bad numbers")[0]["last_finite_step"] == 10
+    assert told(attempt, BadNumbersFound)[0].last_finite_step == 10
     text = f'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\nRuntimeError: {raised.value}'
     assert diagnose(read_evidence(text, "1")).slug == "nan-loss"
 
@@ -145,12 +146,12 @@ def test_with_loss_scaling_one_overflow_is_healthy(attempt):
     numbers = LossCheck(1, is_scaled=True)
     for step, norm in enumerate((float("inf"), 1.0, float("inf"), float("inf"), 2.0)):
         numbers.check_log({"loss": 1.0, "grad_norm": norm}, step)
-    assert not told(attempt, "bad numbers")
+    assert not told(attempt, BadNumbersFound)
 
 
 def test_a_name_that_is_not_there_is_an_event(attempt):
     assert not around(SimpleNamespace(__name__="some.library"), "gone", in_phase("save"))
-    assert told(attempt, "cannot watch")[0]["name"] == "gone"
+    assert told(attempt, NotObserved)[0].name == "gone"
 
 
 def test_class_and_static_methods_stay_what_they_are(attempt):

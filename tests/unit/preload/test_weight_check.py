@@ -6,7 +6,8 @@ from holdfast_preload import weight_check
 from holdfast_preload.beat_page import BEAT
 from holdfast_preload.weight_check import WeightCheck
 
-from holdfast.core.old_events import read_events
+from holdfast.core.event_log import read_events
+from holdfast.core.events import HookFailed, WeightsChecked
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def watched(attempt, monkeypatch):
 
 
 def told(attempt):
-    return [event for event in read_events(attempt / "events.jsonl") if event["event"] == "weights"]
+    return [event for event in read_events(attempt / "events.jsonl") if isinstance(event, WeightsChecked)]
 
 
 def test_nan_is_reported_once_with_the_last_good_step(watched, monkeypatch):
@@ -33,7 +34,7 @@ def test_nan_is_reported_once_with_the_last_good_step(watched, monkeypatch):
         monkeypatch.setattr(BEAT, "step", step)
         seen.check_now()
     (event,) = told(attempt)
-    assert (event["is_nan"], event["step"], event["last_finite_step"]) == (True, 70, 1)
+    assert (event.is_nan, event.step, event.last_finite_step) == (True, 70, 1)
 
 
 def test_a_script_that_goes_back_to_good_weights_is_believed(watched, monkeypatch):
@@ -43,7 +44,7 @@ def test_a_script_that_goes_back_to_good_weights_is_believed(watched, monkeypatc
     model.bias.data.zero_()
     model.zero_grad()  # as a loop does: what was chosen is still looked at
     seen.check_now()
-    assert [event["is_nan"] for event in told(attempt)] == [True, False]
+    assert [event.is_nan for event in told(attempt)] == [True, False]
 
 
 def test_infinite_gradients_and_weights_without_one_are_nothing(watched):
@@ -70,5 +71,5 @@ def test_what_cannot_be_looked_at_is_left_alone(watched, monkeypatch):
     monkeypatch.setattr(torch, "isnan", lambda _: 1 / 0)
     seen.check_now()
     seen.check_now()
-    failed = [event for event in read_events(attempt / "events.jsonl") if event["event"] == "preload failed"]
+    failed = [event for event in read_events(attempt / "events.jsonl") if isinstance(event, HookFailed)]
     assert len(failed) == 1
