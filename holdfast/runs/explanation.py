@@ -12,18 +12,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.evidence import Diagnosis, Evidence, Passage, Seen
 from holdfast.core.plan import Remedy, in_script
-from holdfast.core.runfolder import CHILD, EVIDENCE, OUTCOME, REQUEST
+from holdfast.core.records import ChildInfo, Outcome, read_record
+from holdfast.core.runfolder import CHILD, EVIDENCE, REQUEST
 from holdfast.data.magic import name_of_binary
 from holdfast.doctor.checkup import OWN_FINDINGS
 from holdfast.hazards import Hazard, find_hazard
 from holdfast.hazards.diagnose import diagnose
 from holdfast.logs.log_file import read_log_file
 from holdfast.logs.raw_bytes import read_bytes
-from holdfast.runs.cause_wording import cause_sentence
+from holdfast.runs.cause_wording import cause_sentence, outcome_text
 from holdfast.runs.observation_wording import seen_text
 
 _SHOWN_PASSAGES = 4
@@ -89,19 +89,19 @@ def explain_run(folder: Path) -> tuple[Diagnosis, str]:
 
     attempt = find_attempt(folder)
     if attempt is None and (folder / REQUEST).is_file():
-        note = "The run has not begun to train; holdfast resume goes on."
+        note = "The run has not begun to train; `holdfast resume` continues it."
         return Diagnosis(slug="unknown", confidence="unknown", title="nothing failed", note=note), ""
     if attempt is None:
-        raise RequestError(f"{folder} holds no attempt of a run", try_next=("holdfast explain FOLDER/the.log",))
-    known = read_artifact(attempt / OUTCOME)
-    if words := _FINE.get(str(known.get("outcome", ""))):
-        if known.get("diagnosis"):  # it finished, with something to say
-            words = f"{words} But {known.get('sentence')}: holdfast explain {known['diagnosis']}."
+        raise RequestError(f"{folder} has no attempt of a run", try_next=("holdfast explain FOLDER/the.log",))
+    known = read_record(attempt, Outcome)
+    if known and (words := _FINE.get(known.outcome)):
+        if known.diagnosis:  # it finished, but with a problem
+            words = f"{words} But {outcome_text(known)}: holdfast explain {known.diagnosis}."
         return Diagnosis(slug="unknown", confidence="unknown", title="nothing failed", note=words), ""
     evidence = read_attempt_evidence(attempt)
     diagnosis = diagnose(evidence)
-    command = read_artifact(attempt / CHILD).get("command")
-    advised = in_own_words(diagnosis, [str(word) for word in command] if isinstance(command, list) else ())
+    child = read_record(attempt, ChildInfo)
+    advised = in_own_words(diagnosis, child.command if child else ())
     return (
         advised,
         f"attempt {attempt.name}: {cause_sentence(find_cause(evidence, diagnosis, read_collected(attempt)))}",

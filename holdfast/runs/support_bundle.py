@@ -30,15 +30,18 @@ from holdfast.core.runfolder import (
     DATASET,
     DOCTOR,
     EVENTS,
+    FORECAST,
     LEASES,
     MACHINE,
     METRICS,
     MISJUDGED,
     NODES,
     PLAN,
+    PROOF,
     REPORT,
     REQUEST,
     RESULT,
+    RESUME_CHECK,
     SUPERVISOR,
     SUPERVISOR_LOG,
 )
@@ -47,7 +50,10 @@ from holdfast.runs.run_path import require_run
 
 _ATTEMPTS = "attempts"
 _MOST_LOG_BYTES = 2 << 20  # of one file; longer ones keep their beginning and their end
-_OF_RUN = {REQUEST, PLAN, MACHINE, DOCTOR, METRICS, RESULT, SUPERVISOR, SUPERVISOR_LOG, EVENTS}
+_OF_RUN = {
+    *(REQUEST, PLAN, PROOF, FORECAST, RESUME_CHECK, MACHINE, DOCTOR, METRICS),
+    *(RESULT, SUPERVISOR, SUPERVISOR_LOG, EVENTS),
+}
 _OF_ATTEMPT = {".json", ".jsonl", ".log", ".txt", ".ips"}
 _WHY_LEFT_OUT = {
     "checkpoints": "weights",

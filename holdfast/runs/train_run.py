@@ -4,20 +4,26 @@ A new run and a resumed one take the same road: the run folder is the only truth
 what is already done is not done again.
 """
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
+from msgspec import structs
 
+from holdfast.core.artifacts import read_artifact
 from holdfast.core.disk_space import writing
 from holdfast.core.env import node_name
 from holdfast.core.errors import HoldfastError, RequestError
-from holdfast.core.event_log import EventSink
-from holdfast.core.events import ReportFailed, ReportWritten, RunOpened
+from holdfast.core.event_log import EventSink, read_events
+from holdfast.core.events import Event, ReportFailed, ReportWritten, RunOpened, StepDone, TrainingStarted
 from holdfast.core.records import (
     Changes,
+    Compared,
+    ComparedTime,
+    Forecast,
+    ForecastCheck,
     Proof,
     Result,
     RunPlan,
@@ -27,13 +33,14 @@ from holdfast.core.records import (
     write_request,
 )
 from holdfast.core.request import TrainRequest, nodes_of
-from holdfast.core.runfolder import NODES, PROOF, attempt_folders
+from holdfast.core.runfolder import EVENTS, METRICS, NODES, PROOF, attempt_folders, model_folder
 from holdfast.data.amounts import amounts_of
 from holdfast.data.shards import read_manifest
 from holdfast.planning.ladders import engine_ladder
 from holdfast.planning.train_plan import proven_settings
+from holdfast.runs.earlier_attempts import read_pauses
 from holdfast.runs.engine_child import EngineChildren
-from holdfast.runs.forecast import Forecaster, work_of, write_rough_forecast
+from holdfast.runs.forecast import Forecaster, cores_used, cost_of, work_of, write_rough_forecast
 from holdfast.runs.lease import hold
 from holdfast.runs.member import follow, lead_or_follow
 from holdfast.runs.peers import Peers
@@ -43,10 +50,10 @@ from holdfast.runs.report.page import write_report
 from holdfast.runs.run_events import RunEvents
 from holdfast.runs.run_memory import RunMemory, fingerprint_of, key_of
 from holdfast.runs.run_path import require_request
+from holdfast.runs.state import peak_bytes
 from holdfast.runs.stop_signals import AtOnce
 from holdfast.runs.supervise import RunSpec, supervise
 from holdfast.runs.trackers import tracking
-from holdfast.runs.train_result import describe_result
 from holdfast.supervisor.attempt import StopRequest
 from holdfast.supervisor.child import Launch
 
@@ -203,7 +210,7 @@ def part_spec(run: Path, request: TrainRequest, children: EngineChildren) -> Run
         if plan is None:
             raise RequestError(f"{run} is not planned yet", try_next=(f"holdfast resume {run}",))
         settings = replace(plan.settings, run=str(run), prepared=str(run / "prepared"))
-        here = msgspec.structs.replace(plan, settings=settings)
+        here = structs.replace(plan, settings=settings)
         return train_spec(run, request, here, children).make_launch(attempt, changes, resume)
 
     return RunSpec(
@@ -232,3 +239,79 @@ def _dropped_overrides(run: Path, plan: RunPlan) -> frozenset[str]:
     attempts = attempt_folders(run)
     is_new = attempts and plan.changed_after_attempt == int(attempts[-1].name)
     return frozenset(("processes", "threads", "shard")) if is_new else frozenset()
+
+
+Pauses = Sequence[tuple[float, float]]
+
+
+def describe_result(run: Path, plan: RunPlan, result: Result) -> Result:
+    """The result of a training run, with the model, its scores and how good the forecast was."""
+    result = structs.replace(result, kind="train", task=plan.task)
+    if result.state != "finished":
+        return structs.replace(result, next=(f"holdfast resume {run}",))
+    metrics = read_artifact(run / METRICS)
+    return structs.replace(
+        result,
+        model=str(model_folder(run)),
+        metrics={split: _numbers(metrics[split]) for split in ("validation", "test") if metrics.get(split)},
+        forecast=check_forecast(run, plan),
+        next=(f'holdfast predict {run} "..."', f"holdfast report {run}"),
+    )
+
+
+def check_forecast(run: Path, plan: RunPlan) -> ForecastCheck:
+    """What was forecast next to what happened, with the error as a share, and what the forecast could not know."""
+    forecast, pauses = read_record(run, Forecast) or Forecast(basis="model size"), read_pauses(run)
+    attempts = [list(read_events(attempt / EVENTS)) for attempt in attempt_folders(run)]
+    card = max((cost_of(events).card_bytes for events in attempts), default=0)
+    clock = ComparedTime(forecast=forecast.seconds)
+    if made_at := forecast.made_at:
+        clock = ComparedTime(
+            **structs.asdict(_compared(forecast.seconds, _between(made_at, time.time(), pauses))),
+            lost_seconds=round(lost_seconds(attempts, made_at, pauses), 1),
+            cores=_compared(forecast.cores, cores_used(cost_of(attempts[-1]).cpu, made_at) if attempts else None),
+        )
+    return ForecastCheck(
+        seconds=clock,
+        peak_bytes=_compared(forecast.peak_bytes, _peak(run, plan)),
+        card_peak_bytes=_compared(forecast.card_peak_bytes, card or None),
+    )
+
+
+def lost_seconds(attempts: Sequence[Sequence[Event]], since: float = 0.0, pauses: Pauses = ()) -> float:
+    """What ended attempts cost: for each, from the last step that was not done again to the first one after it."""
+    lost = 0.0
+    done: dict[int, float] = {}  # when each step was first reached
+    for events in attempts:
+        first = next((event for event in events if isinstance(event, TrainingStarted)), None)
+        steps = [event for event in events if isinstance(event, StepDone)]
+        if first and done and steps:
+            known = [at for step, at in done.items() if step < first.first_step]
+            begun = max([since, *known]) if known else max(since, min(done.values()))
+            lost += max(0.0, _between(begun, steps[0].time, pauses))
+        done |= {event.step: event.time for event in steps}
+    return lost
+
+
+def _between(begun: float, ended: float, pauses: Pauses) -> float:
+    """How long it was from one time of day to another, without the pauses."""
+    return ended - begun - sum(max(0.0, min(ended, end) - max(begun, start)) for start, end in pauses)
+
+
+def _compared(forecast: float | None, actual: float | None) -> Compared:
+    error = round(actual / forecast - 1, 4) if forecast and actual else None
+    return Compared(forecast=forecast, actual=actual, error=error)
+
+
+def _peak(run: Path, plan: RunPlan) -> int | None:
+    """The most memory that any attempt was seen to hold, since another number of processes was requested."""
+    attempts = (one for one in attempt_folders(run) if int(one.name) > plan.changed_after_attempt)
+    return max((peak_bytes(attempt) or 0 for attempt in attempts), default=0) or None
+
+
+def _numbers(found: object) -> dict[str, float]:
+    if not isinstance(found, dict):
+        return {}
+    return {
+        name: value for name, value in found.items() if isinstance(value, (int, float)) and not isinstance(value, bool)
+    }

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.core.artifacts import write_artifact
 from holdfast.core.env import ATTEMPT_VARIABLE
 from holdfast.core.errors import RequestError
-from holdfast.core.runfolder import CHILD, OUTPUT
+from holdfast.core.records import ChildInfo, write_record
+from holdfast.core.runfolder import OUTPUT
 from holdfast.supervisor import launch as launcher
 from holdfast.supervisor.members import Identity, boot_id, start_ticks_of
 from holdfast.supervisor.spare import Spare
@@ -65,8 +65,14 @@ def start_child(launch: Launch) -> Child:
     )
     process = process or _start(launch)
     child = Child(process)
-    described = {"pid": child.pid, "start_ticks": child.start_ticks, "boot_id": boot_id()}
-    write_artifact(launch.attempt, CHILD, {**described, "command": launch.command, "cwd": launch.cwd})
+    started = ChildInfo(
+        pid=child.pid,
+        start_ticks=child.start_ticks,
+        boot_id=boot_id(),
+        command=launch.command,
+        cwd=str(launch.cwd),
+    )
+    write_record(launch.attempt, started)
     return child
 
 

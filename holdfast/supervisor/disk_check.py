@@ -4,7 +4,6 @@ Checks the run's own folder, the folder the command ran in, those that its argum
 folder and shared memory. A disk that does not answer is skipped: asking it would take forever.
 """
 
-import json
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -14,7 +13,8 @@ from holdfast.core.disk_space import room_at
 from holdfast.core.event_log import read_events
 from holdfast.core.events import DiskFull, PartUsed
 from holdfast.core.observations import DiskSpace
-from holdfast.core.runfolder import CHILD, EVENTS
+from holdfast.core.records import ChildInfo, read_record
+from holdfast.core.runfolder import EVENTS
 
 _ASK_SECONDS = 2.0
 _LITTLE_BYTES = 1_000_000_000
@@ -86,14 +86,11 @@ def _folders(attempt: Path) -> Iterator[Path]:
     for event in read_events(attempt / EVENTS):
         if isinstance(event, PartUsed) and event.output_dir:
             yield from _nearest(Path(event.output_dir))
-    try:
-        child = json.loads((attempt / CHILD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        child = {}
-    cwd = Path(child.get("cwd") or ".")
+    child = read_record(attempt, ChildInfo)
+    cwd = Path(child.cwd if child else ".")
     yield cwd
-    for word in child.get("command") or ():
-        path = str(word).rpartition("=")[2]
+    for word in child.command if child else ():
+        path = word.rpartition("=")[2]
         if "/" in path or (cwd / path).is_dir():
             yield from _nearest(cwd / path)
     yield Path(tempfile.gettempdir())

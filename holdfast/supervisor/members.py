@@ -4,7 +4,6 @@ A process is named by its pid and its start time together: pids are used again. 
 session still carries the attempt's folder in its environment, and is found by it after everyone else is gone.
 """
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.env import ATTEMPT_VARIABLE
-from holdfast.core.runfolder import CHILD
+from holdfast.core.records import ChildInfo, read_record
 
 _PROC = Path("/proc")
 _attempts: "dict[Identity, str]" = {}
@@ -94,12 +93,8 @@ def attempt_of(pid: int) -> str:
 
 def read_root(attempt: Path) -> Identity | None:
     """The child that an attempt's folder names; None when there was none or the machine was started again since."""
-    try:
-        child = json.loads((attempt / CHILD).read_text(encoding="utf-8"))
-        root = Identity(int(child["pid"]), int(child["start_ticks"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return root if child.get("boot_id", "") == boot_id() else None
+    child = read_record(attempt, ChildInfo)
+    return Identity(child.pid, child.start_ticks) if child and child.boot_id == boot_id() else None
 
 
 def boot_id() -> str:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from holdfast.core.artifacts import read_artifact
 from holdfast.core.event_log import find_last, read_events
 from holdfast.core.events import (
     ChangeApplied,
@@ -21,8 +20,8 @@ from holdfast.core.evidence import Cause, Evidence, Seen
 from holdfast.core.heartbeat import read_beat
 from holdfast.core.observations import ExitStatus, NonFiniteNumbers, OwnCode, ProgramExit
 from holdfast.core.plan import Rung
-from holdfast.core.records import Outcome
-from holdfast.core.runfolder import BEAT, BEATS, CHILD, EVENTS
+from holdfast.core.records import ChildInfo, Outcome, read_record
+from holdfast.core.runfolder import BEAT, BEATS, EVENTS
 from holdfast.hazards import find_hazard
 from holdfast.planning.ladder import Tried
 from holdfast.supervisor.child_exits import signal_name
@@ -132,8 +131,8 @@ def ineffective_changes(attempt: Path, changes: Mapping[str, object], outcome: O
 
 def is_of_engine(attempt: Path) -> bool:
     """Whether our own engine trains in an attempt, alone or in several processes."""
-    command = read_artifact(attempt / CHILD).get("command")
-    return (attempt / BEAT).exists() or (isinstance(command, list) and "holdfast.engine" in command)
+    child = read_record(attempt, ChildInfo)
+    return (attempt / BEAT).exists() or (child is not None and "holdfast.engine" in child.command)
 
 
 def _not_used(uses: set[str]) -> set[str]:

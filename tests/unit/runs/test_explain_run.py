@@ -3,7 +3,8 @@
 import pytest
 
 from holdfast.core.artifacts import write_artifact
-from holdfast.core.runfolder import CHILD, OUTCOME, attempt_folder
+from holdfast.core.records import Outcome, write_record
+from holdfast.core.runfolder import CHILD, attempt_folder
 from holdfast.runs.explanation import explain_run
 
 
@@ -12,7 +13,7 @@ def test_nothing_failed(tmp_path, outcome, words):
     attempt = attempt_folder(tmp_path, 1)
     attempt.mkdir(parents=True)
     write_artifact(attempt, CHILD, {})
-    write_artifact(attempt, OUTCOME, {"outcome": outcome})
+    write_record(attempt, Outcome(number=1, outcome=outcome))
     diagnosis, sentence = explain_run(tmp_path)
     assert diagnosis.title == "nothing failed"
     assert words in diagnosis.note

@@ -9,7 +9,7 @@ from holdfast.core.events import Event, StepDone, TrainingStarted, TreeSampled
 from holdfast.core.facts import ModelFacts
 from holdfast.core.records import EngineSettings, Forecast, MemoryEstimate, Outcome, Result, RunPlan, write_record
 from holdfast.core.runfolder import EVENTS, SAMPLES, attempt_folder
-from holdfast.runs.train_result import describe_result, lost_seconds
+from holdfast.runs.train_run import describe_result, lost_seconds
 
 PLAN = RunPlan(
     task="classify",
