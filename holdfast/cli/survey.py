@@ -11,9 +11,9 @@ import click
 
 from holdfast.cli.screen import Screen
 from holdfast.core.artifacts import to_json
-from holdfast.core.facts import DatasetFacts
+from holdfast.core.facts import TASKS, DatasetFacts
 from holdfast.data.badrows import describe
-from holdfast.data.data_request import TASKS, DataRequest
+from holdfast.data.data_request import DataRequest
 from holdfast.data.survey_dataset import printed_facts
 from holdfast.data.survey_dataset import survey as survey_dataset
 from holdfast.data.tokenizer import ModelTokenizer

@@ -6,12 +6,15 @@ A fact that could not be determined is None or empty, and its probe is listed in
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar, get_args
 
 from holdfast.core.data_warnings import DataWarning
 from holdfast.core.plan import Choice
 
 T = TypeVar("T")
+Task = Literal["classify", "causal", "two-tower"]
+TASKS: tuple[Task, ...] = get_args(Task)
+SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +227,7 @@ class Lengths:
 class DatasetFacts:
     """Facts about a dataset, and how it will be read."""
 
-    task: Literal["classify", "causal", "two-tower"]
+    task: Task
     form: str  # "one label", "several labels", "instruction", "messages", "pairs", "beir", "vectors", ...
     rows: int  # usable rows of all splits
     columns: tuple[str, ...]

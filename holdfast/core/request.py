@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.errors import Problem, RequestError, invalid_settings
+from holdfast.core.facts import TASKS
 from holdfast.core.setting_values import read_value
 from holdfast.core.text import closest
 
@@ -79,9 +80,7 @@ class TrainRequest:
         0.1, "Fraction of rows for testing, unless a file is given.", kind="number", group="data", low=0, high=0.9
     )
 
-    task: str | None = setting(
-        None, "Kind of model to train.", group="learning", allowed=("classify", "causal", "two-tower"), basic=True
-    )
+    task: str | None = setting(None, "Kind of model to train.", group="learning", allowed=TASKS, basic=True)
     preset: str | None = setting(
         None,
         "Start from the defaults for this kind of project.",

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 
 from holdfast.core.data_warnings import DataWarning, data_warning
 from holdfast.core.errors import RequestError, set_to
-from holdfast.core.facts import Lengths
+from holdfast.core.facts import SPLITS, Lengths
 from holdfast.data import names
 from holdfast.data.badrows import BadRows, shortened
-from holdfast.data.data_request import SPLITS, DataRequest
+from holdfast.data.data_request import DataRequest
 from holdfast.data.files import Files
 from holdfast.data.label_forms import in_order
 from holdfast.data.layout import ColumnLayout

@@ -2,11 +2,8 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-Task = Literal["classify", "causal", "two-tower"]
-SPLITS = ("train", "validation", "test")
-TASKS: tuple[Task, ...] = ("classify", "causal", "two-tower")
+from holdfast.core.facts import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,11 @@ from shlex import quote
 
 from holdfast.core.data_warnings import DataWarning, data_warning
 from holdfast.core.errors import RequestError, set_to
+from holdfast.core.facts import Task
 from holdfast.core.plan import Choice
 from holdfast.core.text import closest
 from holdfast.data import names
-from holdfast.data.data_request import DataRequest, Task
+from holdfast.data.data_request import DataRequest
 from holdfast.data.label_forms import LabelForm, find_label_form, form_of_columns
 from holdfast.data.layout import ColumnLayout
 from holdfast.data.profile import ColumnProfile

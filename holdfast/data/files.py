@@ -7,7 +7,8 @@ from pathlib import Path
 
 from holdfast.core.data_warnings import DataWarning, data_warning
 from holdfast.core.errors import RequestError, set_to, type_command
-from holdfast.data.data_request import SPLITS, DataRequest
+from holdfast.core.facts import SPLITS
+from holdfast.data.data_request import DataRequest
 from holdfast.data.names import SPLIT_VALUES
 from holdfast.data.rawfile import check_is_file
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast.core.data_warnings import DataWarning
+from holdfast.core.facts import Task
 from holdfast.core.plan import Choice
-from holdfast.data.data_request import Task
 from holdfast.data.label_forms import LabelForm
 
 Roles = Mapping[str, tuple[str, ...]]

@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.core.errors import RequestError
+from holdfast.core.facts import SPLITS
 from holdfast.core.plan import Choice
 from holdfast.core.prepared import Manifest, SplitSize
 from holdfast.core.progress import Progress
 from holdfast.data import names
 from holdfast.data.badrows import BadRows, BadValue
-from holdfast.data.data_request import SPLITS, DataRequest
+from holdfast.data.data_request import DataRequest
 from holdfast.data.examples import content_hash, exact_hash, passages_in, plain_text
 from holdfast.data.read import open_source
 from holdfast.data.shards import ArrayWriter, TextWriter, TokenWriter, write_array

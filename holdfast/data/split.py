@@ -9,8 +9,9 @@ from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from holdfast.core.facts import SPLITS
 from holdfast.core.plan import Choice
-from holdfast.data.data_request import SPLITS, DataRequest
+from holdfast.data.data_request import DataRequest
 
 AS_GIVEN = Choice("as given", "the data says which rows are for which split")
 MOST_ROWS = 10_000  # of a split made here: more rows add little and cost time in every evaluation

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from holdfast.core.data_warnings import DataWarning, data_warning
 from holdfast.core.errors import RequestError, set_to
-from holdfast.core.facts import DatasetFacts
+from holdfast.core.facts import SPLITS, DatasetFacts
 from holdfast.core.plan import Choice
 from holdfast.core.progress import Progress, no_progress
 from holdfast.data import names
 from holdfast.data.badrows import BadRows, BadValue
-from holdfast.data.data_request import SPLITS, DataRequest
+from holdfast.data.data_request import DataRequest
 from holdfast.data.examples import content_hash, exact_hash, optional_text, text_of
 from holdfast.data.files import Files, beir_file
 from holdfast.data.read import Source, open_source

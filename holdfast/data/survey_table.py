@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from holdfast.core.data_warnings import data_warning
 from holdfast.core.errors import RequestError, set_to
-from holdfast.core.facts import DatasetFacts
+from holdfast.core.facts import SPLITS, DatasetFacts
 from holdfast.core.plan import Choice
 from holdfast.core.progress import Progress, no_progress
 from holdfast.data import names
 from holdfast.data.badrows import BadRows, BadValue, describe
 from holdfast.data.checks import check_is_corpus, check_is_table, check_trainable, warnings_of
 from holdfast.data.csvrows import Row
-from holdfast.data.data_request import SPLITS, DataRequest
+from holdfast.data.data_request import DataRequest
 from holdfast.data.detect import detect
 from holdfast.data.examples import Example, reader_for
 from holdfast.data.files import Files

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.data_warnings import DataWarning, data_warning
 from holdfast.core.errors import RequestError, install, set_to, type_command
-from holdfast.core.facts import DatasetFacts
+from holdfast.core.facts import SPLITS, DatasetFacts
 from holdfast.core.plan import Choice
 from holdfast.core.progress import Progress, no_progress
 from holdfast.data import names
 from holdfast.data.badrows import BadRows
-from holdfast.data.data_request import SPLITS, DataRequest
+from holdfast.data.data_request import DataRequest
 from holdfast.data.examples import content_hash
 from holdfast.data.files import Files
 from holdfast.data.rawfile import RawFile, fingerprint_of, look_at, reading

@@ -33,7 +33,7 @@ from holdfast.core.events import (
     Surveyed,
     Working,
 )
-from holdfast.core.facts import MachineFacts, ModelFacts
+from holdfast.core.facts import MachineFacts, ModelFacts, Task
 from holdfast.core.plan import Choice
 from holdfast.core.progress import Progress, Unit, no_progress
 from holdfast.core.records import RunPlan, write_record
@@ -41,7 +41,7 @@ from holdfast.core.request import TrainRequest
 from holdfast.core.runfolder import DOCTOR, checkpoints_folder
 from holdfast.core.text import human_bytes
 from holdfast.data.amounts import amounts_of
-from holdfast.data.data_request import DataRequest, Task
+from holdfast.data.data_request import DataRequest
 from holdfast.data.prepare import Prepared, PrepareOptions, prepare
 from holdfast.data.survey_dataset import Survey, survey
 from holdfast.data.survey_vectors import VectorSurvey

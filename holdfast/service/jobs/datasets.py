@@ -22,6 +22,7 @@ from django.db.models import ProtectedError, Q
 
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import Problem, RequestError, error_record, invalid_settings
+from holdfast.core.facts import TASKS
 from holdfast.core.records import to_record
 from holdfast.core.text import closest, plural
 from holdfast.service.jobs.models import Dataset, DatasetState, Job, Shared
@@ -30,7 +31,6 @@ from holdfast.service.survey_child import SurveyJob, SurveyLimits, SurveyProgres
 from holdfast.service.survey_watch import PLACE, is_watched, progress_of
 
 Person = AbstractBaseUser | AnonymousUser
-TASKS = ("classify", "causal", "two-tower")
 ENCODINGS = (
     "utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "cp1250", "cp1251", "cp1252", "latin-1", "iso-8859-2",
     "iso-8859-15", "mac-roman", "koi8-r", "shift_jis", "euc-jp", "euc-kr", "cp949", "gb18030", "big5",

@@ -11,6 +11,7 @@ from django.db.models import Count, Q
 from django.utils.safestring import SafeString, mark_safe
 
 from holdfast.core.data_warnings import DataWarning
+from holdfast.core.facts import SPLITS
 from holdfast.core.records import to_record
 from holdfast.core.request import FIELDS
 from holdfast.core.text import human_bytes
@@ -27,7 +28,6 @@ _SHOWN_LABELS = 20
 _YES_NO = (("yes", "yes"), ("no", "no"))
 _MANY_HELP = "Column with the text. Select several to join them."
 _MODELS = {"classify": "a text classifier", "causal": "a language model", "two-tower": "a search model (two-tower)"}
-_SPLITS = ("train", "validation", "test")
 _ROLES = ("text", "prompt", "answer", "query", "passage")
 _CHOICES = (
     *("task", "form", "text_column", "label_column", "labels", "splits", "format", "encoding", "delimiter", "header"),
@@ -190,7 +190,7 @@ def _tiles(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         return
     yield f"{facts.get('rows', 0):,}", "rows"
     splits = facts.get("splits", {})
-    for split in _in_order(splits, _SPLITS):
+    for split in _in_order(splits, SPLITS):
         yield f"{splits[split]:,}", "for training" if split == "train" else f"for {split}"
     if count := facts.get("label_count"):
         yield f"{count:,}", "labels"
