@@ -29,6 +29,10 @@ class Plan:
     compile: bool = False
 
 
+# How remedies name the user's program; views put the real command in its place.
+EXAMPLE_COMMAND, EXAMPLE_SCRIPT = "python train.py", "train.py"
+
+
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """One way to deal with a hazard.

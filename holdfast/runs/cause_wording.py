@@ -6,14 +6,18 @@
 Values come in, text goes out, as in `runs/wording.py`; nobody reads the text back.
 """
 
-from collections.abc import Iterator, Mapping
+import itertools
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from holdfast.core import observations as ob
-from holdfast.core.evidence import Cause, RuledOut
+from holdfast.core.evidence import Cause, Diagnosis, RuledOut
+from holdfast.core.plan import EXAMPLE_COMMAND, EXAMPLE_SCRIPT
 from holdfast.core.records import Interruption, Outcome, to_record
 from holdfast.core.text import human_bytes, human_seconds, plural
 from holdfast.runs.observation_wording import (
@@ -212,3 +216,39 @@ def _place(cause: Cause) -> str:
         return ""
     module = "/".join(Path(cause.crashed_in.module).parts[-3:]) if cause.crashed_in.module else ""
     return f"in {cause.crashed_in.function}" + (f", {module}" if module else "")
+
+
+# Remedies
+
+
+def with_own_command(diagnosis: Diagnosis, command: Sequence[str]) -> Diagnosis:
+    """The same diagnosis with remedies that name the user's own command instead of the example.
+
+    Nobody types the command of our own engine, so there the example stays.
+    """
+    if not command or "holdfast.engine" in command:
+        return diagnosis
+    remedies = (replace(remedy, command=_own_command(remedy.command, command)) for remedy in diagnosis.remedies)
+    return replace(diagnosis, remedies=tuple(remedies))
+
+
+def _own_command(advice: str, command: Sequence[str]) -> str:
+    script = _script(command)
+    if advice.startswith("grep ") and not script:
+        return ""  # a missing file cannot be searched; the remedy's title is advice enough
+    has_quotes = "'" in advice  # nothing with quotes may go inside of quotes
+    whole, script = (
+        own if own and not (has_quotes and "'" in own) else example
+        for own, example in ((shlex.join(command), EXAMPLE_COMMAND), (script, EXAMPLE_SCRIPT))
+    )
+    return whole.join(part.replace(EXAMPLE_SCRIPT, script) for part in advice.split(EXAMPLE_COMMAND))
+
+
+def _script(command: Sequence[str]) -> str:
+    """The first word that names a Python file: not a module, the value of an option, or a line for a shell."""
+    words = [
+        word
+        for before, word in itertools.pairwise(("", *command))
+        if before != "-m" and not (before.startswith("--") and "=" not in before)
+    ]
+    return next((shlex.quote(word) for word in words if word.endswith(".py") and " " not in word), "")

@@ -23,7 +23,7 @@ from holdfast.hazards import Hazard, find_hazard
 from holdfast.hazards.diagnose import diagnose
 from holdfast.logs.log_file import read_log_file
 from holdfast.logs.raw_bytes import read_bytes
-from holdfast.runs.cause_wording import cause_sentence, outcome_text
+from holdfast.runs.cause_wording import cause_sentence, outcome_text, with_own_command
 from holdfast.runs.observation_wording import seen_text
 
 _SHOWN_PASSAGES = 4
@@ -85,7 +85,6 @@ def explain_run(folder: Path) -> tuple[Diagnosis, str]:
     """Name the cause of a run's last failure from all that was collected, and say it in one sentence."""
     from holdfast.supervisor.cause import find_cause  # a log alone needs none of it
     from holdfast.supervisor.collect import read_attempt_evidence, read_collected
-    from holdfast.supervisor.own_words import in_own_words
 
     attempt = find_attempt(folder)
     if attempt is None and (folder / REQUEST).is_file():
@@ -93,19 +92,17 @@ def explain_run(folder: Path) -> tuple[Diagnosis, str]:
         return Diagnosis(slug="unknown", confidence="unknown", title="nothing failed", note=note), ""
     if attempt is None:
         raise RequestError(f"{folder} has no attempt of a run", try_next=("holdfast explain FOLDER/the.log",))
-    known = read_record(attempt, Outcome)
-    if known and (words := _FINE.get(known.outcome)):
-        if known.diagnosis:  # it finished, but with a problem
-            words = f"{words} But {outcome_text(known)}: holdfast explain {known.diagnosis}."
+    outcome = read_record(attempt, Outcome)
+    if words := _FINE.get(outcome.outcome if outcome else ""):
+        if outcome and outcome.cause:
+            words = f"{words} But {outcome_text(outcome)}: holdfast explain {outcome.cause.slug}."
         return Diagnosis(slug="unknown", confidence="unknown", title="nothing failed", note=words), ""
     evidence = read_attempt_evidence(attempt)
     diagnosis = diagnose(evidence)
     child = read_record(attempt, ChildInfo)
-    advised = in_own_words(diagnosis, child.command if child else ())
-    return (
-        advised,
-        f"attempt {attempt.name}: {cause_sentence(find_cause(evidence, diagnosis, read_collected(attempt)))}",
-    )
+    advised = with_own_command(diagnosis, child.command if child else ())
+    cause = find_cause(evidence, diagnosis, read_collected(attempt))
+    return advised, f"attempt {attempt.name}: {cause_sentence(cause)}"
 
 
 def render_diagnosis(diagnosis: Diagnosis, sentence: str = "") -> str:

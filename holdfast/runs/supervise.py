@@ -49,7 +49,7 @@ from holdfast.core.records import AttemptStart, Changes, Outcome, Result, RunEnd
 from holdfast.core.runfolder import RESULT, STACKS, attempt_folder
 from holdfast.core.text import plural
 from holdfast.planning.ladder import DEFAULT_MAX_ATTEMPTS, Ladder, choose_rung
-from holdfast.runs.cause_wording import outcome_text
+from holdfast.runs.cause_wording import outcome_text, with_own_command
 from holdfast.runs.earlier_attempts import EarlierAttempts, read_earlier, stopped_words
 from holdfast.runs.lease import Lease, hold
 from holdfast.runs.peers import Peers
@@ -60,7 +60,6 @@ from holdfast.supervisor.attempt import CallOff, StopRequest, run_attempt
 from holdfast.supervisor.budgets import STEP_FLOOR_SECONDS, Budgets
 from holdfast.supervisor.child import Launch
 from holdfast.supervisor.outcome import ineffective_changes, tried_of
-from holdfast.supervisor.own_words import in_own_words
 
 __all__ = ["Result", "RunSpec", "StopRequest", "supervise"]
 
@@ -221,7 +220,7 @@ class _Supervision:
                     cause=outcome.cause or outcome.interruption,
                 )
             )
-        return outcome, in_own_words(diagnosis, launch.command)
+        return outcome, with_own_command(diagnosis, launch.command)
 
     def _run_attempt(
         self, number: int, decision: Decision, resume: bool, launch: Launch, budgets: Budgets

@@ -1,16 +1,18 @@
-"""How long each phase may take before its silence counts: learnt from this run's steps and from earlier runs.
+"""How long each phase may be silent: learned from this run's steps and from earlier runs.
 
-Two limits to a phase. *Waiting*: nothing runs, something outside is waited for. *Moving*: the processors are busy and
-no progress comes; then stacks decide, see `supervisor.hang`. Both begin generous and grow with what the phase took.
+A phase has two limits. *Waiting*: nothing runs, the run waits for something outside. *Moving*: the processors are busy
+without progress; then stacks decide, see `supervisor.hang`. Both begin generous and grow with the time the phase took.
 """
 
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+# Steps of one run differ (a longer text, an evaluation in between, a busy machine), so only six times the slowest
+# recent one, and at least half a minute, counts as silence.
 STEP_FACTOR, STEP_FLOOR_SECONDS = 6.0, 30.0
 _RECENT_STEPS = 50
-_EVER_FACTOR = 1.5  # what took long once in this run may do so again
+_EVER_FACTOR = 1.5  # a step that took long once in this run may do so again
 _SLEEP_FACTOR = 3.0
 _STEP_PHASES = ("step",)
 
@@ -18,13 +20,13 @@ _STEP_PHASES = ("step",)
 @dataclass(frozen=True, slots=True)
 class _Limits:
     waiting_seconds: float
-    moving_seconds: float | None  # None: however long it takes
+    moving_seconds: float | None  # None: no limit
 
 
 _MINUTE = 60.0
 _DEFAULTS: Mapping[str, _Limits] = {
-    "unknown": _Limits(60 * _MINUTE, None),  # a command that tells nothing of itself, perhaps only a client
-    "start": _Limits(30 * _MINUTE, None),  # a script that does something of its own
+    "unknown": _Limits(60 * _MINUTE, None),  # a command without a heartbeat, perhaps only a client
+    "start": _Limits(30 * _MINUTE, None),  # a script that has not loaded a library we know
     "import": _Limits(2 * _MINUTE, 10 * _MINUTE),
     "load": _Limits(5 * _MINUTE, 60 * _MINUTE),
     "download": _Limits(5 * _MINUTE, 60 * _MINUTE),
@@ -45,7 +47,7 @@ _KERNEL_SECONDS = 5 * _MINUTE
 
 
 class Budgets:
-    """The limits of one attempt. Made afresh for each: what an earlier one learnt here must not judge the next."""
+    """The limits of one attempt. Each attempt gets new ones: what one attempt learned must not judge the next."""
 
     def __init__(
         self,
@@ -88,11 +90,11 @@ class Budgets:
         return max(_DEFAULTS[phase].waiting_seconds, STEP_FACTOR * self._taken(phase))
 
     def sleeping_seconds(self, phase: str) -> float:
-        """How long the main thread itself may sleep in a phase, as it does before trying again."""
+        """How long the main thread itself may sleep in a phase, as programs do before a retry."""
         return max(self.waiting_seconds(phase), _SLEEP_FACTOR * self._step_floor_seconds)
 
     def moving_seconds(self, phase: str) -> float | None:
-        """How long a phase may be busy without progress before its stacks are looked at; None for ever."""
+        """How long a phase may be busy without progress before its stacks are read; None: no limit."""
         if phase in _STEP_PHASES:
             return self.step_seconds
         limit = _DEFAULTS[phase].moving_seconds

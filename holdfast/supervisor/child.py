@@ -1,4 +1,4 @@
-"""Starts the child of an attempt: a session of its own, no input, output into one file, dead when its parent dies.
+"""Starts the child of an attempt: in its own session, without input, output into one file, dead when its parent dies.
 
 The parent-death signal of Linux follows the thread that started the child, so that thread must live as long as the run.
 Leaves: child.json, output.log.
@@ -34,7 +34,7 @@ class Launch:
     attempt: Path
     takes_interrupts: bool = False  # Ctrl-C reaches it as it would without us
     spare: Spare | None = None  # a process that may be waiting to become it
-    is_of_ranks: bool = False  # a launcher of our own engine's processes: their ends tell more than its own
+    is_of_ranks: bool = False  # a launcher of our engine's ranks, whose exits say more than its own
 
 
 class Child:
@@ -56,7 +56,7 @@ class Child:
 
 
 def start_child(launch: Launch) -> Child:
-    """Start the command of an attempt and write down who it is."""
+    """Start the command of an attempt and write down its identity."""
     _refuse_missing(launch)
     launch.attempt.mkdir(parents=True, exist_ok=True)
     keep_room(launch.attempt)
@@ -65,25 +65,25 @@ def start_child(launch: Launch) -> Child:
     )
     process = process or _start(launch)
     child = Child(process)
-    started = ChildInfo(
+    info = ChildInfo(
         pid=child.pid,
         start_ticks=child.start_ticks,
         boot_id=boot_id(),
         command=launch.command,
         cwd=str(launch.cwd),
     )
-    write_record(launch.attempt, started)
+    write_record(launch.attempt, info)
     return child
 
 
 def keep_room(attempt: Path) -> None:
-    """Set some room of the disk aside: what explains a full disk must still be written on it."""
+    """Reserve some disk space, so that the evidence of a full disk can still be written."""
     with contextlib.suppress(OSError):
         (attempt / _ROOM).write_bytes(bytes(_ROOM_BYTES))
 
 
 def free_room(attempt: Path) -> None:
-    """Give that room back."""
+    """Free the reserved disk space."""
     with contextlib.suppress(OSError):
         (attempt / _ROOM).unlink()
 
@@ -105,13 +105,13 @@ def _start(launch: Launch) -> "subprocess.Popen[bytes]":
 
 
 def _refuse_missing(launch: Launch) -> None:
-    """A command that does not exist is the request's fault, not a failed attempt."""
+    """Refuse a command that does not exist: that is an invalid request, not a failed attempt."""
     if not launch.command:
         raise RequestError("there is no command to run", try_next=("holdfast run -- python train.py",))
     if not launch.cwd.is_dir():
         raise RequestError("the folder to run in does not exist", seen=str(launch.cwd))
     name = launch.command[0]
-    here = str(launch.cwd / name) if os.sep in name else name  # a path is meant from where the command runs
+    here = str(launch.cwd / name) if os.sep in name else name  # a path is relative to the folder the command runs in
     if shutil.which(here, path=launch.environment.get("PATH", os.defpath)) is None:
         raise RequestError(
             f"there is no command named {name!r}",

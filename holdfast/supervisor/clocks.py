@@ -1,4 +1,4 @@
-"""The clocks that show whether the machine was asleep or the supervisor itself was held up."""
+"""The clocks that show whether the machine slept or the supervisor itself was delayed."""
 
 import time
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 class Clocks:
     """One reading of all clocks."""
 
-    monotonic_seconds: float  # stands still while the machine sleeps
-    boot_seconds: float  # goes on; where there is no such clock, the time of day
+    monotonic_seconds: float  # does not advance while the machine sleeps
+    boot_seconds: float  # advances then too; the time of day where there is no such clock
 
 
 def read_clocks() -> Clocks:

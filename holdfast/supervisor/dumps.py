@@ -1,9 +1,9 @@
-"""Writes down the stacks of every process of an attempt, within a time limit and without making anything worse.
+"""Writes the stacks of every process of an attempt, within a time limit and without making anything worse.
 
-1. `py-spy dump --nonblocking`: pauses nothing, needs nothing of the process, works on stopped and frozen ones too.
-2. `py-spy dump --native`, only for a process judged hung (it pauses it for a third of a second) and never where a
-   thread waits in the kernel or is stopped: it would wait with it. This one names OpenMP, rayon and mutexes.
-3. SIGUSR1, where 1 gave nothing, to a process that catches it and whose handler is ours: it kills all others.
+1. `py-spy dump --nonblocking`: pauses nothing, needs no help of the process, works on stopped and frozen ones too.
+2. `py-spy dump --native`, only for a hung process (it pauses it for a third of a second) and never where a thread waits
+   in the kernel or is stopped: it would wait with it. Only this one shows OpenMP, rayon and mutexes.
+3. SIGUSR1, where 1 gave nothing, to a process that catches it with our handler: it would kill any other process.
 On macOS `sample` takes the place of py-spy, which needs root there and shows no native frames.
 
 Leaves: stacks/spy-PID.txt, stacks/native-PID.txt. What faulthandler writes is in stacks/python-PID.txt.

@@ -1,9 +1,9 @@
-"""Ends every process of an attempt, and only those: asks, wakes, then kills.
+"""Ends every process of an attempt and no other: SIGTERM, SIGCONT for stopped ones, then SIGKILL.
 
-SIGTERM goes to the topmost processes alone: launchers and data loaders end their own children, and a loader whose
-workers are taken away fails in the middle of its last checkpoint. Whatever still lives after the grace gets SIGKILL,
-children born meanwhile included. Right before each signal the pid and its start time are looked at again, through a
-pidfd where the system has them, so that a pid used again is never hit.
+SIGTERM goes only to the topmost processes: launchers and data loaders end their own children, and a loader that loses
+its workers fails in the middle of its last checkpoint. Processes that still live after the grace period get SIGKILL,
+including children born meanwhile. Right before each signal the pid and its start time are checked again, through a
+pidfd where the system has them, so that a reused pid is never hit.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from holdfast.supervisor.members import Identity, Member, find_member, find_memb
 _SHM = Path("/dev/shm")
 _KILL_SECONDS = 3.0  # a killed process is gone in milliseconds unless the kernel holds it
 _LOOK_SECONDS = 0.05
-# What a killed process leaves in shared memory. Those with a pid in their name are known by it; Python's semaphores
+# What a killed process leaves in shared memory. Some have its pid in their name; Python's semaphores are recognized
 # only by being mapped in one of our processes.
 _LEFT_BEHIND = re.compile(r"(?:torch_|__KMP_REGISTERED_LIB_)(?P<pid>\d+)_|sem\.mp-")
 
@@ -33,7 +33,7 @@ class Ended:
 
     asked: tuple[int, ...]  # pids that got SIGTERM
     killed: tuple[int, ...]  # pids that needed SIGKILL
-    left: tuple[str, ...] = ()  # who still lives, each with the reason
+    left: tuple[str, ...] = ()  # processes that still live, each with the reason
     seconds: float = 0.0
 
 
@@ -52,7 +52,7 @@ def end_tree(attempt: Path, child: Child | None, grace_seconds: float = 10, know
             if member.parent_pid not in pids and member.pid not in asked and send(member.identity, signal.SIGTERM):
                 asked[member.pid] = member.identity
             if member.state == "T":
-                send(member.identity, signal.SIGCONT)  # a stopped process hears nothing else but SIGKILL
+                send(member.identity, signal.SIGCONT)  # a stopped process receives nothing but SIGKILL
         time.sleep(_LOOK_SECONDS)
     killed: dict[int, Identity] = {}
     kill_begun = time.monotonic()
@@ -110,7 +110,7 @@ class _Tree:
         self._mapped: set[int] = set()  # inodes
 
     def alive(self) -> list[Member]:
-        """Those that still run. What was once found stays known, though its parent may be gone by now."""
+        """The processes that still run. One that was once found stays known, even when its parent is gone."""
         if self._child:
             self._child.poll()  # reaps it
         found = [member for member in find_members(self._attempt, self._root, self._known) if not member.is_gone]
@@ -151,7 +151,7 @@ def _mapped_shm(maps: Path) -> Iterator[int]:
 
 
 def _why_alive(member: Member) -> str:
-    """Say why a process outlived SIGKILL."""
+    """Why a process outlived SIGKILL."""
     try:
         wchan = Path(f"/proc/{member.pid}/wchan").read_text()
         tracer = re.search(r"^TracerPid:\t([1-9]\d*)", Path(f"/proc/{member.pid}/status").read_text(), re.MULTILINE)
@@ -159,9 +159,9 @@ def _why_alive(member: Member) -> str:
         wchan, tracer = "", None
     who = f"pid {member.pid} ({member.name})"
     if group := frozen_group(member.pid):
-        return f"{who} is held by the frozen control group {group} and ends when it is thawed"
+        return f"{who} is in the frozen control group {group} and ends when it is thawed"
     if tracer:
-        return f"{who} is held by the debugger with pid {tracer[1]} and ends when it lets go"
+        return f"{who} is held by the debugger with pid {tracer[1]} and ends when that detaches"
     if member.state == "D":
-        return f"{who} waits in the kernel ({wchan or 'unknown place'}) and ends when that wait does"
-    return f"{who} could not be ended: it belongs to another user, or this one may not signal it"
+        return f"{who} waits in the kernel ({wchan or 'unknown function'}) and ends when that wait does"
+    return f"{who} could not be ended: it belongs to another user, or this user may not signal it"

@@ -1,7 +1,7 @@
 """Finds the processes of an attempt: by its session, by parentage, and by HOLDFAST_ATTEMPT in their environment.
 
-A process is named by its pid and its start time together: pids are used again. A daemon that left its parent and its
-session still carries the attempt's folder in its environment, and is found by it after everyone else is gone.
+A process is identified by its pid and start time together, because pids are reused. A daemon that left its parent and
+its session still carries the attempt's folder in its environment, and is found by that when all others are gone.
 """
 
 import os
@@ -43,7 +43,7 @@ class Member:
 
     @property
     def is_gone(self) -> bool:
-        """True for what is only an entry in the table any more."""
+        """True for a process that is only an entry in the table."""
         return self.state in "ZX"
 
 
@@ -92,13 +92,13 @@ def attempt_of(pid: int) -> str:
 
 
 def read_root(attempt: Path) -> Identity | None:
-    """The child that an attempt's folder names; None when there was none or the machine was started again since."""
+    """The child that an attempt's folder names; None when there was none, or the machine was restarted since."""
     child = read_record(attempt, ChildInfo)
     return Identity(child.pid, child.start_ticks) if child and child.boot_id == boot_id() else None
 
 
 def boot_id() -> str:
-    """Names this start of the machine; empty where the system does not tell."""
+    """Identifies this start of the machine; empty where the system does not say."""
     try:
         return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:

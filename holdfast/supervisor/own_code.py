@@ -16,11 +16,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from holdfast.core.artifacts import read_artifact
 from holdfast.core.event_log import find_last
 from holdfast.core.events import ExitHandlersEnded, ProgramEnded
 from holdfast.core.observations import CodePlace, OwnCode, ProgramExit, RankStack, RankVerdict, Verdict
-from holdfast.core.runfolder import CHILD, EVENTS, OUTPUT, STACKS
+from holdfast.core.records import ChildInfo, read_record
+from holdfast.core.runfolder import EVENTS, OUTPUT, STACKS
 from holdfast.logs.log_lines import clean_lines
 
 _SPIED = re.compile(r"^ +(?P<function>.+?) \((?P<file>[^()]+\.py):(?P<line>\d+)\)$", re.MULTILINE)
@@ -98,10 +98,9 @@ def python_frames(attempt: Path, pid: int) -> list[PythonCall]:
 
 def own_place(attempt: Path, frames: list[PythonCall]) -> CodePlace | None:
     """The innermost of some calls that is in the user's own code."""
-    child = read_artifact(attempt / CHILD)
-    cwd = Path(str(child.get("cwd") or "."))
-    command = child.get("command")
-    scripts = [cwd / str(word) for word in command if str(word).endswith(".py")] if isinstance(command, list) else []
+    child = read_record(attempt, ChildInfo)
+    cwd = Path(child.cwd if child else ".")
+    scripts = [cwd / word for word in child.command if word.endswith(".py")] if child else []
     folders = [cwd, *(script.parent for script in scripts)]
     for frame in frames:
         for folder in folders:

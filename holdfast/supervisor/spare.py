@@ -1,9 +1,9 @@
 """Keeps one child ready: an interpreter that has imported what the next attempt needs, and waits to become it.
 
-It is a process of its own and no copy by fork, so threads and locks of imported libraries do no harm, its exit status
-is known like any child's, and its environment is its own. It serves only an attempt that has exactly the environment
-and the folder it was started with; every other attempt gets a new interpreter. It ends with this process: by the
-kernel's signal where there is one, and because the pipe it waits on is closed.
+It is a separate process and not a fork, so threads and locks of imported libraries do no harm, its exit status is known
+like that of any child, and it has its own environment. It serves only an attempt with exactly the environment and the
+folder it was started with; every other attempt gets a new interpreter. It ends with this process: by the kernel's
+signal where there is one, and because the pipe it waits on is closed.
 """
 
 import contextlib
@@ -32,11 +32,11 @@ class Spare:
         self._process: subprocess.Popen[bytes] | None = None
 
     def make(self) -> None:
-        """Start one, unless one waits already. The thread that calls must live as long as what comes of it."""
+        """Start one, unless one waits already. The calling thread must live as long as the attempt it becomes."""
         if self._process and self._process.poll() is None:
             return
         self.close()
-        with contextlib.suppress(OSError):  # it is a convenience
+        with contextlib.suppress(OSError):  # it only saves time
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(Path(launcher.__file__)), str(os.getpid()), *self._command],
                 cwd=self._cwd,
@@ -57,12 +57,12 @@ class Spare:
     def take(
         self, command: tuple[str, ...], cwd: Path, environment: Mapping[str, str], attempt: Path
     ) -> "subprocess.Popen[bytes] | None":
-        """Let the one that waits become this attempt; None when there is none that may. None waits afterwards."""
+        """Let the waiting process become this attempt; None when none waits that fits. None waits afterwards."""
         fits = command[:2] == self._command[:2] and command[2] in self._modules and len(command) == 4
         is_same = cwd == self._cwd and dict(environment) == self._environment
         if not (fits and is_same and self.is_ready and len(os.fsencode(attempt)) < _ROOM):
             self.close()
-            self._environment = dict(environment)  # of the plan in force, as whoever comes next will have it
+            self._environment = dict(environment)  # of the current plan, which the next attempt will have too
             return None
         process, self._process = self._process, None
         if process and _hand_over(process, {"module": command[2], "attempt": str(attempt)}):
@@ -72,7 +72,7 @@ class Spare:
         return None
 
     def close(self) -> None:
-        """End the one that waits."""
+        """End the waiting process."""
         process, self._process = self._process, None
         if process:
             _end(process)
@@ -85,16 +85,16 @@ class Spare:
 
 
 def _hand_over(process: "subprocess.Popen[bytes]", asked: Mapping[str, str]) -> bool:
-    """Say what it is to become; False when it does not answer, as one that was killed or stopped meanwhile."""
-    told, heard = process.stdin, process.stdout
-    if told is None or heard is None:
+    """Tell the process what to become; False when it does not answer, because it was killed or stopped meanwhile."""
+    to_process, from_process = process.stdin, process.stdout
+    if to_process is None or from_process is None:
         return False
     try:
-        os.write(told.fileno(), json.dumps(asked).encode() + b"\n")
-        # READY lies in the pipe already; what comes after it is the answer.
+        os.write(to_process.fileno(), json.dumps(asked).encode() + b"\n")
+        # READY is in the pipe already; the answer comes after it.
         answer = b""
-        while not answer.endswith(READY + TAKEN) and select.select([heard], [], [], _ANSWER_SECONDS)[0]:
-            if not (more := os.read(heard.fileno(), 64)):
+        while not answer.endswith(READY + TAKEN) and select.select([from_process], [], [], _ANSWER_SECONDS)[0]:
+            if not (more := os.read(from_process.fileno(), 64)):
                 break
             answer += more
     except OSError:  # it has just ended

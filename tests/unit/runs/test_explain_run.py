@@ -2,9 +2,8 @@
 
 import pytest
 
-from holdfast.core.artifacts import write_artifact
-from holdfast.core.records import Outcome, write_record
-from holdfast.core.runfolder import CHILD, attempt_folder
+from holdfast.core.records import ChildInfo, Outcome, write_record
+from holdfast.core.runfolder import attempt_folder
 from holdfast.runs.explanation import explain_run
 
 
@@ -12,7 +11,7 @@ from holdfast.runs.explanation import explain_run
 def test_nothing_failed(tmp_path, outcome, words):
     attempt = attempt_folder(tmp_path, 1)
     attempt.mkdir(parents=True)
-    write_artifact(attempt, CHILD, {})
+    write_record(attempt, ChildInfo(pid=7, start_ticks=1))
     write_record(attempt, Outcome(number=1, outcome=outcome))
     diagnosis, sentence = explain_run(tmp_path)
     assert diagnosis.title == "nothing failed"

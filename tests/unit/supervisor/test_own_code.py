@@ -15,12 +15,16 @@ LOCK = "    0x7f3e96 (libc.so.6)\n    PyThread_acquire_lock_timed (libpython3.11
 SOURCE = "import os\n\n\nwith lock:\n    os.abort()\ny = x @ w\n"
 
 
+def child_info(cwd: Path, *command: str) -> dict[str, object]:
+    return {"pid": 41, "start_ticks": 7, "cwd": str(cwd), "command": command}
+
+
 @pytest.fixture
 def attempt(tmp_path) -> Path:
     folder = tmp_path / "run" / "attempts" / "01"
     (folder / STACKS).mkdir(parents=True)
     (tmp_path / "train.py").write_text(SOURCE)
-    (folder / CHILD).write_text(json.dumps({"pid": 41, "cwd": str(tmp_path), "command": ["python", "train.py"]}))
+    (folder / CHILD).write_text(json.dumps(child_info(tmp_path, "python", "train.py")))
     return folder
 
 
@@ -150,7 +154,7 @@ IN_LOOP = CodePlace(file="holdfast/engine/loop.py", line=153, function="Loop._re
 def torchrun(tmp_path) -> Path:
     """An attempt of a script under torchrun."""
     (tmp_path / STACKS).mkdir()
-    (tmp_path / CHILD).write_text(json.dumps({"cwd": str(tmp_path), "command": ["torchrun", "train.py"]}))
+    (tmp_path / CHILD).write_text(json.dumps(child_info(tmp_path, "torchrun", "train.py")))
     (tmp_path / "train.py").write_text("import torch\n" * 9)
     return tmp_path
 

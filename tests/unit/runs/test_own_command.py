@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core.evidence import Diagnosis
 from holdfast.core.plan import Remedy
-from holdfast.supervisor.own_words import in_own_words
+from holdfast.runs.cause_wording import with_own_command
 
 
 @pytest.mark.parametrize(
@@ -29,10 +29,10 @@ from holdfast.supervisor.own_words import in_own_words
 )
 def test_advice_names_the_command_that_was_run(advice, command, said):
     diagnosis = Diagnosis(slug="x", confidence="proven", title="x", remedies=(Remedy("look", command=advice),))
-    assert in_own_words(diagnosis, shlex.split(command)).remedies[0].command == said
+    assert with_own_command(diagnosis, shlex.split(command)).remedies[0].command == said
 
 
 def test_a_command_with_quotes_is_not_put_into_quotes():
     advice = "holdfast run -- sh -c 'python train.py < answers.txt'"
     diagnosis = Diagnosis(slug="x", confidence="proven", title="x", remedies=(Remedy("answer", command=advice),))
-    assert in_own_words(diagnosis, ("python", "-c", "input()")).remedies[0].command == advice
+    assert with_own_command(diagnosis, ("python", "-c", "input()")).remedies[0].command == advice
