@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.runfolder import CHILD, OUTPUT
+from holdfast.core.event_log import read_events
+from holdfast.core.events import ProcessesEnded
+from holdfast.core.runfolder import CHILD, EVENTS, OUTPUT
 from holdfast.runs.state import read_state
 from holdfast.supervisor.members import find_member
 from tests.lab.supervised import Supervised, start, supervise
@@ -115,8 +117,9 @@ def test_command_that_kills_itself_immediately_is_given_up(tmp_path):
 def test_leftover_processes_are_ended_and_reported(tmp_path):
     ended = supervise(tmp_path / "run", "bash", "-c", "sleep 987 & echo done")
     assert ended.exit_code == 0
-    assert "what it left running was ended: pid" in ended.output
-    assert "(sleep)" in ended.output
+    (event,) = (one for one in read_events(ended.run / EVENTS) if isinstance(one, ProcessesEnded))
+    assert event.has_finished
+    assert "(sleep)" in event.processes[0]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a child is left running only where it can ignore the signal")
