@@ -7,7 +7,7 @@ from django.test import Client
 
 from holdfast.core import events as ev
 from holdfast.core.artifacts import write_artifact
-from holdfast.core.evidence import Diagnosis, Passage
+from holdfast.core.evidence import Cause, Diagnosis, Passage
 from holdfast.core.plan import Remedy
 from holdfast.core.records import AttemptStart, Outcome, Result, write_record
 from holdfast.service.jobs.api_tokens import make_token
@@ -105,7 +105,9 @@ def attempt(run, number, outcome, reached, cause):
     remedy = "one thread" if number > 1 else ""
     slug = "openmp-duplicate" if outcome == "died" else None
     write_record(folder, AttemptStart(number=number, rung=remedy, started=1.7e9))
-    known = {"rung": remedy, "sentence": cause, "diagnosis": slug, "step_reached": reached}
+    known = {"rung": remedy, "diagnosis": slug, "step_reached": reached}
+    if cause:
+        known["cause"] = Cause(slug=slug or "unknown", confidence="proven", title=cause)
     write_record(folder, Outcome(number=number, outcome=outcome, started=1.7e9, seconds=1.5, **known))
     log(
         folder / "events.jsonl",
