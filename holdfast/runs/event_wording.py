@@ -21,6 +21,8 @@ from holdfast.runs.wording import (
     reason_text,
 )
 
+_SHOWN_CHECKS = ("remembered", "longest", "resume")  # without -v; the others only when they fail
+
 
 def event_lines(event: ev.Event) -> list[Line]:
     """What the log of a run shows of an event."""
@@ -44,7 +46,14 @@ def event_lines(event: ev.Event) -> list[Line]:
             return _planned(event)
         case ev.ProofReported():
             mark: Mark = "!" if event.state == "failed" else "--" if event.state == "skipped" else "ok"
-            return [Line(clean(proof_reported(event), 600), mark, "proof", is_detail=mark == "ok")]
+            return [
+                Line(
+                    clean(proof_reported(event), 600),
+                    mark,
+                    "proof",
+                    is_detail=event.check not in _SHOWN_CHECKS and mark == "ok",
+                )
+            ]
         case ev.ForecastMade():
             return [Line(forecast_text(event), "ok", "forecast")]
         case ev.Noted():
@@ -150,8 +159,12 @@ def forecast_text(event: ev.ForecastMade) -> str:
     text += f", up to {human_bytes(event.peak_bytes)} of memory" if event.peak_bytes else ""
     text += f" and {human_bytes(event.card_peak_bytes)} of GPU memory" if event.card_peak_bytes else ""
     if event.measured_steps and event.step_seconds:
-        text += f" (measured over {event.measured_steps} steps of {human_seconds(event.step_seconds)})"
+        text += f" (measured over {event.measured_steps} steps of {_short_time(event.step_seconds)})"
     return text
+
+
+def _short_time(seconds: float) -> str:
+    return f"{1000 * seconds:.0f} ms" if seconds < 1 else human_seconds(seconds)
 
 
 def _surveyed(event: ev.Surveyed) -> list[Line]:

@@ -1,4 +1,4 @@
-"""Explains a log, a run, or a hazard, in words. The same fields make the text and the JSON.
+"""Explains a log, a run, or a hazard. Text and JSON are made of the same values.
 
 Nothing from a log is executed or rendered as markup; it is printed as cleaned text, one line at a time.
 """
@@ -29,15 +29,15 @@ from holdfast.runs.observation_wording import seen_text
 _SHOWN_PASSAGES = 4
 _SHOWN_CHARACTERS = 240
 
-# What a user can do when the evidence says too little. The first arms the stacks that a bare signal hides.
+# What to do when the evidence is not enough. The first makes a bare signal print its stacks.
 _MORE_EVIDENCE = (
-    Remedy("let a crash say where it stood", command="python -X faulthandler train.py 2>&1 | tee train.log"),
-    Remedy("ask a process that hangs where it stands", command="py-spy dump --native --pid PID > stacks.txt"),
-    Remedy("say how it ended", command="holdfast explain train.log --exit SIGSEGV   # or a code, or hang"),
+    Remedy("let a crash print its stack", command="python -X faulthandler train.py 2>&1 | tee train.log"),
+    Remedy("dump the stacks of a process that hangs", command="py-spy dump --native --pid PID > stacks.txt"),
+    Remedy("pass how it ended", command="holdfast explain train.log --exit SIGSEGV   # or a code, or hang"),
 )
 _FINE = {
     "finished": "The run has finished.",
-    "stopped": "The run was stopped as somebody asked; holdfast resume goes on.",
+    "stopped": "The run was stopped on request; `holdfast resume` continues it.",
 }
 _UNPACK = {
     "bzip2-compressed data": "bzcat",
@@ -46,7 +46,7 @@ _UNPACK = {
     "a ZIP archive": "unzip -p",
 }
 _HEAD_BYTES = 65_536
-_JOINT = "\N{NO-BREAK SPACE}"  # in a name that stays whole, until lines are folded
+_JOINT = "\N{NO-BREAK SPACE}"  # keeps a name whole until lines are folded
 
 
 def explain_log(log: Path | IO[bytes], exit_status: str = "") -> Diagnosis:
@@ -82,13 +82,13 @@ def find_attempt(folder: Path) -> Path | None:
 
 
 def explain_run(folder: Path) -> tuple[Diagnosis, str]:
-    """Name the cause of a run's last failure from all that was collected, and say it in one sentence."""
+    """Name the cause of a run's last failure from all that was collected, with the cause in one sentence."""
     from holdfast.supervisor.cause import find_cause  # a log alone needs none of it
     from holdfast.supervisor.collect import read_attempt_evidence, read_collected
 
     attempt = find_attempt(folder)
     if attempt is None and (folder / REQUEST).is_file():
-        note = "The run has not begun to train; `holdfast resume` continues it."
+        note = "The run has not started training; `holdfast resume` continues it."
         return Diagnosis(slug="unknown", confidence="unknown", title="nothing failed", note=note), ""
     if attempt is None:
         raise RequestError(f"{folder} has no attempt of a run", try_next=("holdfast explain FOLDER/the.log",))
@@ -106,7 +106,7 @@ def explain_run(folder: Path) -> tuple[Diagnosis, str]:
 
 
 def render_diagnosis(diagnosis: Diagnosis, sentence: str = "") -> str:
-    """Write a diagnosis for a terminal: what happened, what was seen, what to try, where to read on."""
+    """Write a diagnosis for a terminal: what happened, what was seen, what to try, where to read more."""
     head = textwrap.wrap(sentence, _width(), break_long_words=False, break_on_hyphens=False) if sentence else []
     return "\n".join([*head, *_diagnosis_lines(diagnosis)])
 
@@ -118,7 +118,7 @@ def render_list(hazards: Iterable[Hazard]) -> str:
 
 
 def page_of(slug: str) -> dict[str, object] | None:
-    """All that is known of a hazard, or of a finding that is `doctor`'s own; None when nothing has that name."""
+    """All that is known about a hazard, or about a finding of `doctor` alone; None for an unknown name."""
     if hazard := find_hazard(slug):
         return hazard.page()
     return {"slug": slug, "kind": "finding", "story": OWN_FINDINGS[slug]} if slug in OWN_FINDINGS else None
@@ -132,7 +132,7 @@ def render_page(slug: str) -> str:
     lines = [f"{hazard.title}   [{hazard.slug}, {hazard.kind}]", "", *_filled(hazard.story), ""]
     lines += [line for remedy in hazard.remedies for line in _remedy_lines(remedy)]
     lines += _labelled("read", ", ".join(hazard.sources))
-    lines += _labelled("lab", hazard.reproduced_by or "reported, not reproduced by us")
+    lines += _labelled("lab", hazard.reproduced_by or "reported, not reproduced")
     return "\n".join(lines)
 
 
@@ -153,7 +153,7 @@ def _diagnosis_lines(diagnosis: Diagnosis) -> Iterator[str]:
     for note in diagnosis.harmless:
         yield from _labelled("note", note)
     if diagnosis.runner_up:
-        yield from _labelled("or", f"{diagnosis.runner_up}, the next best explanation")
+        yield from _labelled("or", f"{diagnosis.runner_up}, the next most likely cause")
     if diagnosis.slug != "unknown":
         yield from _labelled("more", f"holdfast explain {diagnosis.slug}")
 
@@ -165,20 +165,20 @@ def _quoted(seen: Seen) -> str:
 
 
 class _Remembering:
-    """Reads a stream that may be read once only, and keeps how it began."""
+    """Reads a stream that can be read only once, and keeps its beginning."""
 
     def __init__(self, stream: IO[bytes]):
         self._stream, self.head = stream, b""
 
     def read(self, size: int = -1, /) -> bytes:
-        """Read on."""
+        """Read more."""
         block = self._stream.read(size)
         self.head += block[: _HEAD_BYTES - len(self.head)]
         return block
 
 
 def _refuse_binary(name: str, head: bytes) -> None:
-    """Say of what is no text that it is none; a log with holes of NUL bytes or a bar drawn with backspaces is text."""
+    """Refuse a binary file. A log with holes of NUL bytes, or with backspaces of a progress bar, is text."""
     unpacked = next(read_bytes(io.BytesIO(head)), b"")
     kind = name_of_binary(unpacked.translate(None, b"\x00\x08"))
     if not kind:
@@ -190,14 +190,14 @@ def _refuse_binary(name: str, head: bytes) -> None:
         try_next=(
             f"{unpack} {name} | holdfast explain -"
             if unpack
-            else "give what the run printed: a log, a Python or native stack, a macOS crash report or sample",
+            else "pass what the run printed: a log, a Python or native stack, a macOS crash report or sample",
         ),
     )
 
 
 def _about_text(evidence: Evidence) -> str:
-    """What is wrong with the text itself, if anything."""
-    return "" if evidence.log.joined.strip() else "There is no text in it."
+    """What is wrong with the text itself; empty when nothing is."""
+    return "" if evidence.log.joined.strip() else "The log is empty."
 
 
 def _remedy_lines(remedy: Remedy) -> list[str]:
@@ -212,7 +212,7 @@ def _remedy_lines(remedy: Remedy) -> list[str]:
     if remedy.cost:
         lines += _wrapped(f"cost: {remedy.cost}", " " * 11, 11)
     if not remedy.keeps:
-        lines += _wrapped("changes what is learned", " " * 11, 11)
+        lines += _wrapped("changes what the model learns", " " * 11, 11)
     return lines
 
 
@@ -246,5 +246,5 @@ def _filled(story: str) -> list[str]:
 
 
 def _width() -> int:
-    """A comfortable line: the terminal's, but neither a ribbon nor a poster."""
+    """The width of the terminal, within 40 to 100 columns."""
     return max(40, min(100, shutil.get_terminal_size((100, 24)).columns - 1))

@@ -7,7 +7,7 @@ from holdfast.core.runfolder import attempt_folder
 from holdfast.runs.explanation import explain_run
 
 
-@pytest.mark.parametrize(("outcome", "words"), [("finished", "has finished"), ("stopped", "as somebody asked")])
+@pytest.mark.parametrize(("outcome", "words"), [("finished", "has finished"), ("stopped", "stopped on request")])
 def test_nothing_failed(tmp_path, outcome, words):
     attempt = attempt_folder(tmp_path, 1)
     attempt.mkdir(parents=True)
