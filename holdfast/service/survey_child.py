@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from holdfast.core.artifacts import read_artifact, to_plain, write_artifact
+from holdfast.core.data_warnings import DataWarning
 from holdfast.core.errors import HoldfastError, RequestError, error_record
+from holdfast.core.facts import BadRow, Lengths
+from holdfast.core.plan import Choice
 from holdfast.core.text import human_bytes
 
 if TYPE_CHECKING:
     from holdfast.core.progress import Progress
-from holdfast.data.data_request import DataRequest
+    from holdfast.data.data_request import DataRequest
 
 _PREVIEW_ROWS, _PREVIEW_COLUMNS, _CELL_CHARACTERS = 20, 50, 400
 _MOST_LABELS, _MOST_COLUMNS, _MOST_ENTRIES = 300, 500, 10_000
@@ -56,12 +59,41 @@ class SurveyProgress(msgspec.Struct, frozen=True, kw_only=True):
     unit: str = ""  # "bytes", or empty for rows
 
 
+class UploadFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the service keeps of the `DatasetFacts` of an upload, with bounds; read from the row by `read_facts`."""
+
+    task: str = ""
+    form: str = ""
+    rows: int = 0
+    columns: tuple[str, ...] = ()  # the first ones
+    text_column: str | None = None
+    label_column: str | None = None
+    labels: dict[str, int] = {}  # the most common ones
+    label_count: int = 0  # all of them
+    splits: dict[str, int] = {}
+    lengths: dict[str, Lengths] = {}
+    histograms: dict[str, list[tuple[int, int]]] = {}  # role -> shortest length of a bar, and its texts
+    warnings: tuple[str, ...] = ()
+    warning_details: tuple[DataWarning, ...] = ()
+    bad_rows: tuple[BadRow, ...] = ()
+    bad_row_count: int = 0
+    choices: dict[str, Choice[Any]] = {}
+
+
+class UploadPreview(msgspec.Struct, frozen=True, kw_only=True):
+    """The first rows of an upload, as texts."""
+
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    left_out_columns: int = 0
+
+
 class SurveyResult(msgspec.Struct, frozen=True, kw_only=True):
     """How a survey ended, in the form that the database keeps."""
 
     state: Literal["ready", "refused"]
-    facts: dict[str, Any] = {}  # as `survey --json` prints them, with bounds
-    preview: dict[str, Any] = {}  # the first rows
+    facts: dict[str, Any] = {}  # `UploadFacts`, and the rest of what `survey --json` prints
+    preview: dict[str, Any] = {}  # `UploadPreview`
     problem: dict[str, Any] = {}  # an error record
 
 

@@ -19,9 +19,14 @@ _LONG = "a text that goes on for a while and then some more of it, " * 5 + "w" *
 _FACTS = {
     **{"rows": 200, "task": "classify", "form": "one label", "splits": {"train": 160, "test": 40}, "label_count": 2},
     **{"labels": {"a rather long label of two words": 150, "b": 50}, "text_column": "text", "label_column": "label"},
-    **{"warnings": [_LONG], "bad_rows": [{"row": 7, "column": "text", "value": _LONG, "reason": _LONG}]},
-    **{"bad_row_count": 1, "choices": {"task": {"value": "classify", "because": "there is a column of labels"}}},
-    "lengths": {"text": {"median": 9, "p95": 20, "longest": 40, "unit": "words"}},
+    **{
+        "warnings": [_LONG],
+        "bad_rows": [{"file": "words.csv", "row": 7, "column": "text", "value": _LONG, "reason": _LONG}],
+    },
+    **{"choices": {"task": {"value": "classify", "because": "there is a column of labels"}}},
+    "lengths": {
+        "text": {"median": 9, "mean": 9, "p95": 20, "p99": 30, "longest": 40, "measured": 200, "unit": "words"}
+    },
     "histograms": {"text": [[1, 20], [11, 150], [21, 30]]},
 }
 _PREVIEW = {"columns": ["text", "label"], "rows": [[_LONG, "a rather long label of two words"], ["b", "b"]]}

@@ -7,10 +7,12 @@ import pytest
 from django.contrib.auth.models import User
 from django.db.models.functions import Now
 
+from holdfast.core.facts import Gpu, MachineFacts
 from holdfast.service import dispatcher as dispatchers
 from holdfast.service.dispatcher import Dispatcher
 from holdfast.service.jobs import leases, workers
 from holdfast.service.jobs.models import Job, Worker
+from holdfast.service.jobs.workers import WorkerCheckup
 
 pytestmark = pytest.mark.django_db
 
@@ -134,8 +136,8 @@ def test_who_leaves_takes_nothing_more(started, worker):
 
 @pytest.mark.parametrize(("kind", "devices"), [("cuda", ["cpu", "cuda"]), ("rocm", ["cpu", "cuda"]), ("xpu", ["cpu"])])
 def test_devices_are_those_that_doctor_found(kind, devices):
-    assert workers.devices_of({"facts": {"gpus": [{"name": "x", "kind": kind}]}}) == devices
-    assert workers.devices_of({"error": "doctor did not answer"}) == ["cpu"]
+    assert workers.devices_of(WorkerCheckup(facts=MachineFacts(gpus=(Gpu(name="x", kind=kind),)))) == devices
+    assert workers.devices_of(WorkerCheckup(error="doctor did not answer")) == ["cpu"]
 
 
 def test_failed_agent_start_keeps_job_and_dispatcher(worker, started, monkeypatch):

@@ -82,8 +82,8 @@ def write_run(run):
     write_artifact(run, "metrics.json", {"test": {"accuracy": 0.9}, "validation": {"accuracy": float("nan")}})
     write_record(run, Result(state="finished", exit_code=0, sentence="", attempts=2, seconds=3.0))
     log(run / "events.jsonl", ev.Noted(text=f"with {HUB_TOKEN}"))
-    attempt(run, 1, "died", 2, f"it died; the log said HF_TOKEN={HUB_TOKEN}")
-    attempt(run, 2, "finished", 4, "")
+    attempt(run, 1, "died", 2)
+    attempt(run, 2, "finished", 4)
     diagnosis = Diagnosis(
         slug="openmp-duplicate",
         title="two OpenMP runtimes",
@@ -99,16 +99,17 @@ def write_run(run):
     (run / "model" / "model.safetensors").write_bytes(bytes(range(256)) * 8000)
 
 
-def attempt(run, number, outcome, reached, cause):
+def attempt(run, number, outcome, reached):
     folder = run / "attempts" / f"{number:02d}"
     folder.mkdir(parents=True)
     remedy = "one thread" if number > 1 else ""
-    slug = "openmp-duplicate" if outcome == "died" else None
     write_record(folder, AttemptStart(number=number, rung=remedy, started=1.7e9))
-    known = {"rung": remedy, "diagnosis": slug, "step_reached": reached}
-    if cause:
-        known["cause"] = Cause(slug=slug or "unknown", confidence="proven", title=cause)
-    write_record(folder, Outcome(number=number, outcome=outcome, started=1.7e9, seconds=1.5, **known))
+    known = {"rung": remedy, "step_reached": reached, "started": 1.7e9, "seconds": 1.5}
+    if outcome == "died":
+        said = Passage("log", 2, f"HF_TOKEN={HUB_TOKEN}")
+        cause = Cause(slug="openmp-duplicate", confidence="proven", title="two OpenMP runtimes", proof=said)
+        known |= {"cause": cause, "diagnosis": "openmp-duplicate"}
+    write_record(folder, Outcome(number=number, outcome=outcome, **known))
     log(
         folder / "events.jsonl",
         *(ev.StepDone(time=2.0 + step, step=step, loss=1 / (step + 1)) for step in range(reached)),

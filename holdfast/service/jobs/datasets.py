@@ -27,7 +27,14 @@ from holdfast.core.records import to_record
 from holdfast.core.text import closest, plural
 from holdfast.service.jobs.models import Dataset, DatasetState, Job, Shared
 from holdfast.service.outbox import forget
-from holdfast.service.survey_child import SurveyJob, SurveyLimits, SurveyProgress, SurveyResult
+from holdfast.service.survey_child import (
+    SurveyJob,
+    SurveyLimits,
+    SurveyProgress,
+    SurveyResult,
+    UploadFacts,
+    UploadPreview,
+)
 from holdfast.service.survey_watch import PLACE, is_watched, progress_of
 
 Person = AbstractBaseUser | AnonymousUser
@@ -128,6 +135,16 @@ def begin(folder: Path, key: str) -> "subprocess.Popen[bytes]":
         start_new_session=True,
         cwd=folder.parent,
     )
+
+
+def read_facts(dataset: Dataset) -> UploadFacts:
+    """What the survey found; empty without a survey, or for one by a version that kept something else."""
+    return to_record(dataset.facts, UploadFacts) or UploadFacts()
+
+
+def read_preview(dataset: Dataset) -> UploadPreview:
+    """The first rows of an upload; empty without a survey."""
+    return to_record(dataset.preview, UploadPreview) or UploadPreview()
 
 
 def progress(dataset: Dataset) -> SurveyProgress:

@@ -15,6 +15,7 @@ from holdfast.core.errors import Problem, RequestError, invalid_settings, read_e
 from holdfast.core.request import FIELDS, REMOTE_FIELDS, make_request
 from holdfast.core.text import closest
 from holdfast.service.jobs import leases
+from holdfast.service.jobs.datasets import read_facts
 from holdfast.service.jobs.job_folder import ROLES
 from holdfast.service.jobs.models import Dataset, DatasetState, Job, JobGoal, TrainedModel
 
@@ -173,7 +174,7 @@ def _check_visible(owner: User, dataset_id: int | None, referred: Mapping[str, o
 
 def _column_problems(dataset: Dataset | None, given: Mapping[str, object]) -> list[Problem]:
     """Columns that the survey did not find; a file that is to be read in another way may have others."""
-    known = dataset.facts.get("columns") if dataset and isinstance(dataset.facts, dict) else None
+    known = read_facts(dataset).columns if dataset else ()
     if not dataset or not known or len(known) >= _MOST_COLUMNS:
         return []
     asked = {_NAMES.get(_plain_name(name), name): value for name, value in given.items()}

@@ -7,17 +7,40 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
+import msgspec
 from django.db import Error as DatabaseError
 from django.db import connections
 from django.db.models.functions import Now
 
 import holdfast
+from holdfast.core.facts import MachineFacts
+from holdfast.core.plan import Remedy
+from holdfast.core.records import to_record
 from holdfast.service.jobs.models import Worker
 
 BEAT_SECONDS = 5.0
 _DOCTOR_SECONDS, _AGAIN_SECONDS = 300.0, 2.0
+
+
+class WorkerFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """A finding of the checkup."""
+
+    slug: str
+    severity: str = "note"  # "blocker", "warning" or "note"
+    title: str = ""
+    seen: str = ""
+    why: str = ""
+    remedies: tuple[Remedy, ...] = ()
+
+
+class WorkerCheckup(msgspec.Struct, frozen=True, kw_only=True):
+    """What `holdfast doctor --json` printed on a worker, or why it printed nothing."""
+
+    facts: MachineFacts = MachineFacts()
+    findings: tuple[WorkerFinding, ...] = ()
+    unanswered: tuple[str, ...] = ()
+    error: str = ""
 
 
 def register(slots: int, name: str = "") -> Worker:
@@ -55,10 +78,14 @@ def check_up(worker: Worker) -> threading.Thread:
     return thread
 
 
-def devices_of(checkup: dict[str, Any]) -> list[str]:
-    """The devices that runs can use, from the output of doctor."""
-    gpus = (checkup.get("facts") or {}).get("gpus") or []
-    kinds = {"cuda" if gpu.get("kind") == "rocm" else str(gpu.get("kind")) for gpu in gpus if isinstance(gpu, dict)}
+def read_checkup(worker: Worker) -> WorkerCheckup:
+    """What doctor found on this worker; empty before the first checkup."""
+    return to_record(worker.checkup, WorkerCheckup) or WorkerCheckup()
+
+
+def devices_of(checkup: WorkerCheckup) -> list[str]:
+    """The devices that runs can use."""
+    kinds = {"cuda" if gpu.kind == "rocm" else gpu.kind for gpu in checkup.facts.gpus}
     return ["cpu", *sorted(kinds & {"cuda", "mps"})]
 
 
@@ -74,7 +101,7 @@ def _check_up(worker: Worker) -> None:
         checkup = json.loads(asked.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         checkup = {"error": f"the checkup failed: {error}"}
-    devices = devices_of(checkup)
+    devices = devices_of(to_record(checkup, WorkerCheckup) or WorkerCheckup())
     try:
         Worker.objects.filter(pk=worker.pk).update(checkup=checkup, checked=Now(), devices=devices)
         worker.devices = devices

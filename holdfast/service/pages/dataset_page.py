@@ -10,9 +10,7 @@ from django.core.paginator import Page, Paginator
 from django.db.models import Count, Q
 from django.utils.safestring import SafeString, mark_safe
 
-from holdfast.core.data_warnings import DataWarning
-from holdfast.core.facts import SPLITS
-from holdfast.core.records import to_record
+from holdfast.core.facts import SPLITS, BadRow, Lengths
 from holdfast.core.request import FIELDS
 from holdfast.core.text import human_bytes
 from holdfast.runs.report.html import Html, table, tag
@@ -20,11 +18,11 @@ from holdfast.runs.report.svg_charts import bar_chart, meter
 from holdfast.service.jobs import datasets
 from holdfast.service.jobs.models import Dataset, Job
 from holdfast.service.jobs.shown_errors import ShownError, kept_page_error, label_of, page_warning
-from holdfast.service.survey_child import SurveyProgress
+from holdfast.service.survey_child import SurveyProgress, UploadFacts
 
 _ON_A_PAGE = 25
 TASK_WORDS = {"classify": "classify texts", "causal": "language model", "two-tower": "search (two-tower)"}
-_SHOWN_LABELS = 20
+_SHOWN_LABELS, _SHOWN_BAD_ROWS = 20, 8
 _YES_NO = (("yes", "yes"), ("no", "no"))
 _MANY_HELP = "Column with the text. Select several to join them."
 _MODELS = {"classify": "a text classifier", "causal": "a language model", "two-tower": "a search model (two-tower)"}
@@ -92,7 +90,7 @@ class DatasetPage:
     tiles: Sequence[tuple[str, str]] = ()
     choices: Sequence[tuple[str, str, str]] = ()
     warnings: Sequence[str] = ()
-    bad_rows: Sequence[Mapping[str, Any]] = ()
+    bad_rows: Sequence[BadRow] = ()
     bad_row_count: int = 0
     problem: ShownError | None = None
     columns: Sequence[str] = ()
@@ -121,7 +119,7 @@ def read_list(user: User, text: str, number: str) -> DatasetList:
 def read_dataset(dataset: Dataset, user: datasets.Person) -> DatasetPage:
     """Everything that the page of a dataset shows this person; of runs that are not theirs to see, how many."""
     dataset = datasets.settle(dataset)
-    facts, preview = dataset.facts, dataset.preview
+    facts, preview = datasets.read_facts(dataset), datasets.read_preview(dataset)
     progress = datasets.progress(dataset) if dataset.state == "surveying" else None
     jobs = Job.objects.filter(dataset=dataset)
     seen = jobs.visible_to(user)
@@ -141,12 +139,12 @@ def read_dataset(dataset: Dataset, user: datasets.Person) -> DatasetPage:
         tiles=tuple(_tiles(facts)),
         choices=tuple(_chosen(facts)),
         warnings=tuple(_warnings(facts)),
-        bad_rows=facts.get("bad_rows", ())[:8],
-        bad_row_count=facts.get("bad_row_count", 0),
+        bad_rows=facts.bad_rows[:_SHOWN_BAD_ROWS],
+        bad_row_count=facts.bad_row_count,
         problem=kept_page_error(dataset.problem, datasets.CHOICES),
-        columns=preview.get("columns", ()),
-        rows=preview.get("rows", ()),
-        left_out_columns=preview.get("left_out_columns", 0),
+        columns=preview.columns,
+        rows=preview.rows,
+        left_out_columns=preview.left_out_columns,
         charts=_charts(facts),
         labels=_labels(facts),
         fields=tuple(choice_fields(dataset)),
@@ -158,61 +156,57 @@ def read_dataset(dataset: Dataset, user: datasets.Person) -> DatasetPage:
 
 
 def _row(dataset: Dataset, runs: int) -> DatasetRow:
-    facts = dataset.facts
-    about = TASK_WORDS.get(facts.get("task", ""), "") if facts else str(dataset.problem.get("what", ""))
+    facts, problem = datasets.read_facts(dataset), kept_page_error(dataset.problem)
+    about = problem.what if problem else TASK_WORDS.get(facts.task, "")
     return DatasetRow(
         pk=dataset.pk,
         name=dataset.name,
         file_name=dataset.file_name,
         state=dataset.state,
         about=about,
-        rows=facts.get("rows"),
+        rows=facts.rows if facts.task else None,
         size_bytes=dataset.size_bytes,
         created=dataset.created,
         owner=dataset.owner.get_username(),
         team=dataset.team.name if dataset.team else "",
         runs=runs,
-        warnings=len(facts.get("warnings", ())),
+        warnings=len(facts.warnings),
     )
 
 
-def _lead(facts: Mapping[str, Any]) -> str:
-    if not facts.get("task"):
+def _lead(facts: UploadFacts) -> str:
+    if not facts.task:
         return ""
-    said = [f"This dataset can train {_MODELS.get(facts['task'], facts['task'])} ({facts.get('form', '')})."]
-    columns = [(name, facts.get(f"{name}_column")) for name in ("text", "label")]
-    said += [f"The {name} is in the column “{column}”." for name, column in columns if column]
-    return " ".join(said)
+    text = f"This dataset can train {_MODELS.get(facts.task, facts.task)} ({facts.form})."
+    columns = (("text", facts.text_column), ("label", facts.label_column))
+    return " ".join([text, *(f"The {name} is in the column “{column}”." for name, column in columns if column)])
 
 
-def _tiles(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    if not facts:
+def _tiles(facts: UploadFacts) -> Iterator[tuple[str, str]]:
+    if not facts.task:
         return
-    yield f"{facts.get('rows', 0):,}", "rows"
-    splits = facts.get("splits", {})
-    for split in _in_order(splits, SPLITS):
-        yield f"{splits[split]:,}", "for training" if split == "train" else f"for {split}"
-    if count := facts.get("label_count"):
-        yield f"{count:,}", "labels"
-    lengths = facts.get("lengths", {})
-    for role in _in_order(lengths, _ROLES)[:2]:
-        found = lengths[role]
-        yield f"{found['median']:g}", f"{found['unit']} per {role} (median)"
-    if facts.get("bad_row_count"):
-        yield f"{facts['bad_row_count']:,}", "rows skipped"
+    yield f"{facts.rows:,}", "rows"
+    for split in _in_order(facts.splits, SPLITS):
+        yield f"{facts.splits[split]:,}", "for training" if split == "train" else f"for {split}"
+    if facts.label_count:
+        yield f"{facts.label_count:,}", "labels"
+    for role in _in_order(facts.lengths, _ROLES)[:2]:
+        found = facts.lengths[role]
+        yield f"{found.median:g}", f"{found.unit} per {role} (median)"
+    if facts.bad_row_count:
+        yield f"{facts.bad_row_count:,}", "rows skipped"
 
 
-def _chosen(facts: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    choices = facts.get("choices", {})
-    for name in _in_order(choices, _CHOICES):
-        choice = choices[name]
-        yield name.replace("_", " "), str(choice.get("value")), str(choice.get("because"))
+def _chosen(facts: UploadFacts) -> Iterator[tuple[str, str, str]]:
+    for name in _in_order(facts.choices, _CHOICES):
+        choice = facts.choices[name]
+        yield name.replace("_", " "), str(choice.value), choice.because
 
 
-def _charts(facts: Mapping[str, Any]) -> tuple[SafeString, ...]:
-    drawn, lengths = facts.get("histograms", {}), facts.get("lengths", {})
-    roles = [role for role in _in_order(drawn, _ROLES) if drawn[role] and role in lengths]
-    return tuple(mark_safe(_length_chart(role, drawn[role], lengths[role])) for role in roles)
+def _charts(facts: UploadFacts) -> tuple[SafeString, ...]:
+    drawn = facts.histograms
+    roles = [role for role in _in_order(drawn, _ROLES) if drawn[role] and role in facts.lengths]
+    return tuple(mark_safe(_length_chart(role, drawn[role], facts.lengths[role])) for role in roles)
 
 
 def _in_order(found: Mapping[str, Any], known: Sequence[str]) -> list[str]:
@@ -230,22 +224,22 @@ def _doing(progress: SurveyProgress) -> str:
     return f"{what}, {done:,}" + (f" of {whole:,} rows" if whole else " rows so far")
 
 
-def _warnings(facts: Mapping[str, Any]) -> Iterator[str]:
-    if details := to_record(facts.get("warning_details"), tuple[DataWarning, ...]):
-        return (page_warning(one, datasets.CHOICES) for one in details)
-    return (str(text) for text in facts.get("warnings", ()))  # surveyed by an earlier version
+def _warnings(facts: UploadFacts) -> Iterator[str]:
+    if facts.warning_details:
+        return (page_warning(one, datasets.CHOICES) for one in facts.warning_details)
+    return iter(facts.warnings)  # surveyed by an earlier version
 
 
-def _length_chart(role: str, bars: Sequence[tuple[int, int]], lengths: Mapping[str, Any]) -> Html:
+def _length_chart(role: str, bars: Sequence[tuple[int, int]], lengths: Lengths) -> Html:
     """How long the texts of a role are; from the shortest on, and in words where all are about the same."""
     width = bars[1][0] - bars[0][0] if len(bars) > 1 else 1
     first = next((at for at, (_, count) in enumerate(bars) if count), 0)
-    shown, title, unit = bars[first:], f"Length of each {role}", lengths["unit"]
-    has_more = lengths["longest"] >= bars[-1][0] + width
+    shown, title, unit = bars[first:], f"Length of each {role}", lengths.unit
+    has_more = lengths.longest >= bars[-1][0] + width
     if len(shown) == 1:
         return tag("p", f"Every {role} has {_range(shown[0][0], width, has_more)} {unit}.")
     named = [(_range(low, width, has_more and low == bars[-1][0]), float(count)) for low, count in shown]
-    about = f"Median {lengths['median']:g}, 95 of 100 within {lengths['p95']:,}, longest {lengths['longest']:,}."
+    about = f"Median {lengths.median:g}, 95 of 100 within {lengths.p95:,}, longest {lengths.longest:,}."
     return bar_chart(title, about, named, unit)
 
 
@@ -253,22 +247,22 @@ def _range(low: int, width: int, has_more: bool) -> str:
     return f"{low:,}+" if has_more else f"{low:,}" if width == 1 else f"{low:,}-{low + width - 1:,}"
 
 
-def _labels(facts: Mapping[str, Any]) -> SafeString:
-    labels = sorted(facts.get("labels", {}).items(), key=lambda item: -item[1])
+def _labels(facts: UploadFacts) -> SafeString:
+    labels = sorted(facts.labels.items(), key=lambda item: -item[1])
     if not labels:
         return mark_safe("")
-    highest, whole = labels[0][1] or 1, sum(facts["labels"].values()) or 1
+    highest, whole = labels[0][1] or 1, sum(facts.labels.values()) or 1
     rows: list[Sequence[object]] = [
         [name, meter(count / highest, f"{count / whole:.1%}"), f"{count:,}"] for name, count in labels[:_SHOWN_LABELS]
     ]
-    more = facts.get("label_count", len(labels)) - len(rows)
-    caption = f"The {_SHOWN_LABELS} commonest of {len(rows) + more:,}" if more > 0 else ""
+    more = (facts.label_count or len(labels)) - len(rows)
+    caption = f"The {_SHOWN_LABELS} most common of {len(rows) + more:,}" if more > 0 else ""
     return mark_safe(table(["label", "share", "rows"], rows, caption=caption, numbers=[2]))
 
 
 def choice_fields(dataset: Dataset) -> Iterator[ChoiceField]:
     """A control for every choice, with its present value; help and names are those of the settings of `train`."""
-    chosen, columns = dataset.choices, [(one, one) for one in dataset.preview.get("columns", ())]
+    chosen, columns = dataset.choices, [(one, one) for one in datasets.read_preview(dataset).columns]
     options: Mapping[str, Sequence[tuple[str, str]]] = {
         "task": list(TASK_WORDS.items()),
         "text_column": columns,

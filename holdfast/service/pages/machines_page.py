@@ -1,17 +1,18 @@
 """What the machines page shows: each worker, whether it is online, what it runs, and its checkup."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.contrib.auth.models import User
 from django.utils import timezone
 
+from holdfast.core.facts import MachineFacts
 from holdfast.core.text import human_bytes, plural
 from holdfast.hazards import find_hazard
 from holdfast.runs.wording import phase_text
 from holdfast.service.jobs.models import Job, JobState, Worker
+from holdfast.service.jobs.workers import WorkerFinding, read_checkup
 
 GONE_SECONDS = 60.0
 _ORDER = {"blocker": 0, "warning": 1, "note": 2}
@@ -19,16 +20,11 @@ _LOOKS = {"blocker": "bad", "warning": "warn", "note": "idle"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorFinding:
-    """A finding of the checkup."""
+class ShownFinding:
+    """A finding with how it looks."""
 
-    slug: str
-    severity: str
+    finding: WorkerFinding
     look: str
-    title: str
-    seen: str
-    why: str
-    remedies: Sequence[Mapping[str, Any]]
     is_known: bool  # it has a page
 
 
@@ -51,8 +47,8 @@ class Machine:
     checked: datetime | None
     verdict: str
     look: str
-    serious: Sequence[DoctorFinding]
-    notes: Sequence[DoctorFinding]
+    serious: Sequence[ShownFinding]
+    notes: Sequence[ShownFinding]
     unanswered: Sequence[str]
     problem: str
 
@@ -87,8 +83,8 @@ def read_machines(user: User) -> MachinesPage:
 
 
 def _machine(worker: Worker, jobs: Sequence[Job], visible: set[int], since: datetime) -> Machine:
-    checkup = worker.checkup if isinstance(worker.checkup, dict) else {}
-    findings = sorted(map(_found, checkup.get("findings") or ()), key=lambda one: _ORDER.get(one.severity, 3))
+    checkup = read_checkup(worker)
+    findings = sorted(checkup.findings, key=lambda one: _ORDER.get(one.severity, 3))
     blockers = sum(one.severity == "blocker" for one in findings)
     warnings = sum(one.severity == "warning" for one in findings)
     counts = [plural(count, word) for count, word in ((blockers, "blocker"), (warnings, "warning")) if count]
@@ -103,43 +99,31 @@ def _machine(worker: Worker, jobs: Sequence[Job], visible: set[int], since: date
         busy=len(jobs),
         devices=", ".join(map(str, worker.devices)) or "unknown",
         version=worker.version,
-        about=_about(checkup.get("facts") or {}),
+        about=_about(checkup.facts),
         jobs=[(job.pk, job.name, phase_text(job.phase) or "starting", job.step, job.steps) for job in shown],
         others=len(jobs) - len(shown),
         checked=worker.checked,
         verdict=", ".join(counts) or "no problems found",
         look="bad" if blockers else "warn" if warnings else "good",
-        serious=[one for one in findings if one.severity != "note"],
-        notes=[one for one in findings if one.severity == "note"],
-        unanswered=[str(line) for line in checkup.get("unanswered") or ()],
-        problem=str(checkup.get("error") or ""),
+        serious=[_shown(one) for one in findings if one.severity != "note"],
+        notes=[_shown(one) for one in findings if one.severity == "note"],
+        unanswered=checkup.unanswered,
+        problem=checkup.error,
     )
 
 
-def _found(said: Mapping[str, Any]) -> DoctorFinding:
-    slug, severity = str(said.get("slug", "")), str(said.get("severity", "note"))
-    return DoctorFinding(
-        slug=slug,
-        severity=severity,
-        look=_LOOKS.get(severity, "idle"),
-        title=str(said.get("title") or slug),
-        seen=str(said.get("seen", "")),
-        why=str(said.get("why", "")),
-        remedies=said.get("remedies") or (),
-        is_known=find_hazard(slug) is not None,
-    )
+def _shown(finding: WorkerFinding) -> ShownFinding:
+    look, is_known = _LOOKS.get(finding.severity, "idle"), find_hazard(finding.slug) is not None
+    return ShownFinding(finding=finding, look=look, is_known=is_known)
 
 
-def _about(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    torch = facts.get("torch") or {}
-    gpus = ", ".join(str(gpu.get("name")) for gpu in facts.get("gpus") or () if isinstance(gpu, dict))
-    memory = facts.get("memory_bytes")
-    said = (
-        ("System", str(facts.get("os_version") or facts.get("os") or "")),
-        ("Processor", f"{facts['chip']}, {facts.get('cpu_count')} usable" if facts.get("chip") else ""),
-        ("Memory", human_bytes(memory) if memory else ""),
-        ("GPU", gpus or ("none" if facts else "")),
-        ("Python", str(facts.get("python_version") or "")),
-        ("torch", str(torch.get("version") or "")),
+def _about(facts: MachineFacts) -> list[tuple[str, str]]:
+    known = (
+        ("System", facts.os_version or facts.os),
+        ("Processor", f"{facts.chip}, {facts.cpu_count} usable" if facts.chip else ""),
+        ("Memory", human_bytes(facts.memory_bytes) if facts.memory_bytes else ""),
+        ("GPU", ", ".join(gpu.name for gpu in facts.gpus) or ("none" if facts.os else "")),
+        ("Python", facts.python_version),
+        ("torch", facts.torch.version if facts.torch else ""),
     )
-    return [(name, value) for name, value in said if value]
+    return [(name, value) for name, value in known if value]

@@ -1,4 +1,4 @@
-"""What belongs to one person: tokens, secrets by name, hooks; and who is asking. Nobody else sees any of it."""
+"""The user's own tokens, secrets and hooks. Nobody else sees any of them."""
 
 from datetime import timedelta
 from typing import Any
@@ -35,7 +35,7 @@ router = Router(tags=["account"])
 
 @router.get("/me", response={200: MeOut, REFUSALS: Refusal})
 def who_am_i(request: HttpRequest) -> Any:
-    """Who asks, and with what."""
+    """The user and the token in use."""
     user, token = person(request), token_of(request)
     return {
         "name": user.get_username(),
@@ -54,7 +54,7 @@ def list_tokens(request: HttpRequest) -> Any:
 
 @router.post("/tokens", response={201: NewTokenOut, REFUSALS: Refusal})
 def new_token(request: HttpRequest, payload: TokenIn) -> Any:
-    """Make a token; its text is shown this once. One made by a token does not outlive it."""
+    """Create a token; its text is shown only once. A token cannot create one that outlives it."""
     asking = token_of(request)
     expires = timezone.now() + timedelta(days=payload.days) if payload.days else None
     if asking and asking.expires and (expires is None or expires > asking.expires):
@@ -65,37 +65,37 @@ def new_token(request: HttpRequest, payload: TokenIn) -> Any:
 
 @router.delete("/tokens/{token_id}", response={204: None, REFUSALS: Refusal})
 def delete_token(request: HttpRequest, token_id: Id) -> Any:
-    """Take a token back, at once."""
+    """Revoke a token."""
     return _deleted(ApiToken.objects.filter(owner=person(request), pk=token_id), f"there is no token {token_id}")
 
 
 @router.get("/secrets", response={200: SecretsOut, REFUSALS: Refusal})
 def list_secrets(request: HttpRequest) -> Any:
-    """The names of your secrets; their values are for your runs only."""
+    """The names of your secrets; their values are given only to your runs."""
     return {"items": [_secret(one) for one in Secret.objects.filter(owner=person(request)).order_by("name")]}
 
 
 @router.put("/secrets", response={200: SecretOut, REFUSALS: Refusal})
 def set_secret(request: HttpRequest, payload: SecretIn) -> Any:
-    """Keep a secret for your runs, encrypted; one of the same name is replaced."""
+    """Save a secret for your runs, encrypted; one with the same name is replaced."""
     return _secret(keep_secret(person(request), payload.name, payload.value))
 
 
 @router.delete("/secrets/{name}", response={204: None, REFUSALS: Refusal})
 def delete_secret(request: HttpRequest, name: Text) -> Any:
-    """Forget a secret."""
+    """Delete a secret."""
     return _deleted(Secret.objects.filter(owner=person(request), name=name), "there is no secret with this name")
 
 
 @router.get("/hooks", response={200: HooksOut, REFUSALS: Refusal})
 def list_hooks(request: HttpRequest) -> Any:
-    """Where you hear of your runs."""
+    """Your webhooks and email addresses for notifications."""
     return {"items": [_hook(one) for one in Hook.objects.filter(owner=person(request)).order_by("-pk")]}
 
 
 @router.post("/hooks", response={201: NewHookOut, REFUSALS: Refusal})
 def new_hook(request: HttpRequest, payload: HookIn) -> Any:
-    """Hear of a finish or of trouble, by a webhook or by e-mail. The key that signs is shown this once."""
+    """Add a webhook or an email address for notifications. The signing key is shown only once."""
     hook = make_hook(
         person(request), payload.kind, payload.target, on_finish=payload.on_finish, on_trouble=payload.on_trouble
     )
@@ -104,7 +104,7 @@ def new_hook(request: HttpRequest, payload: HookIn) -> Any:
 
 @router.post("/hooks/{hook_id}/test", response={200: HookTestOut, REFUSALS: Refusal})
 def test_hook(request: HttpRequest, hook_id: Id) -> Any:
-    """Send an example now."""
+    """Send a test message now."""
     hook = Hook.objects.filter(owner=person(request), pk=hook_id).first()
     if hook is None:
         raise NotFound(f"there is no hook {hook_id}")
@@ -114,7 +114,7 @@ def test_hook(request: HttpRequest, hook_id: Id) -> Any:
 
 @router.delete("/hooks/{hook_id}", response={204: None, REFUSALS: Refusal})
 def delete_hook(request: HttpRequest, hook_id: Id) -> Any:
-    """Hear no more there."""
+    """Delete a hook."""
     return _deleted(Hook.objects.filter(owner=person(request), pk=hook_id), f"there is no hook {hook_id}")
 
 

@@ -1,4 +1,4 @@
-"""Every refusal in one shape: what, seen, try_next and slug, in the words of the API, with a fitting status."""
+"""Every error of the API in one shape, with a fitting status."""
 
 from typing import Any, Literal
 
@@ -12,16 +12,16 @@ from holdfast.core.errors import HoldfastError, Problem, RequestError, invalid_s
 from holdfast.service.jobs.limits import TooMany
 from holdfast.service.jobs.shown_errors import api_error
 
-# What each operation may answer beside what it gives.
+# Statuses that every operation may return besides its own.
 REFUSALS = frozenset({400, 401, 403, 404, 409, 413, 422, 429})
 _WORDS = {
     400: "the request cannot be read",
-    401: "a token or a login is needed",
+    401: "a token or a login is required",
     403: "this is not allowed",
     404: "not found",
     405: "this address does not support that method",
     413: "the request is too large",
-    429: "too many tries",
+    429: "too many attempts",
     500: "this is a bug in Holdfast",
 }
 
@@ -64,19 +64,19 @@ class Refusal(Schema):
 
 
 class NotFound(RequestError):
-    """It is not there, or not for this person."""
+    """It does not exist, or this user may not see it."""
 
     status = 404
 
 
 class Conflict(RequestError):
-    """It stands otherwise than the request supposes."""
+    """The state of the resource does not allow this request."""
 
     status = 409
 
 
 class Forbidden(RequestError):
-    """This token may not."""
+    """This token is not allowed to do that."""
 
     status = 403
 
@@ -87,13 +87,13 @@ def problem_of(error: HoldfastError) -> dict[str, Any]:
 
 
 def plain_problem(status: int, seen: str = "") -> dict[str, Any]:
-    """An error that only has a status."""
+    """The body of an error that has only a status."""
     what = _WORDS.get(status, "the request was refused")
     return problem_of(HoldfastError(what, seen=seen))
 
 
 def answer_errors(api: NinjaAPI) -> None:
-    """Have every error of the API answered in the one shape."""
+    """Return every error of the API in the one shape."""
 
     def answer(request: HttpRequest, status: int, body: dict[str, Any]) -> HttpResponse:
         return api.create_response(request, body, status=status)
@@ -106,7 +106,7 @@ def answer_errors(api: NinjaAPI) -> None:
         return response
 
     def on_invalid(request: HttpRequest, error: Any) -> HttpResponse:
-        refused = getattr(request, "upload_refused", None)  # an upload that was too large never became a field
+        refused = getattr(request, "upload_refused", None)  # a refused upload never becomes a field
         if isinstance(refused, HoldfastError):
             return answer(request, 413, problem_of(refused))
         return answer(request, 422, problem_of(invalid_settings([_invalid(one) for one in error.errors[:20]])))

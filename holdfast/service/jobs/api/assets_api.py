@@ -44,10 +44,10 @@ datasets_router, models_router = Router(tags=["datasets"]), Router(tags=["models
 @datasets_router.post("", response={201: DatasetOut, REFUSALS: Refusal})
 def upload_dataset(
     request: HttpRequest,
-    file: Annotated[UploadedFile, File(description="A table or JSON lines, may be gzipped.")],
+    file: Annotated[UploadedFile, File(description="A table or JSON lines, optionally gzipped.")],
     about: Form[UploadIn],
 ) -> Any:
-    """Upload a file; it is surveyed at once."""
+    """Upload a file; its survey starts at once."""
     user = person(request)
     dataset = uploads.receive(user, file, about.name, find_team(user, about.team))
     return Status(201, dataset_answer(dataset))
@@ -62,7 +62,7 @@ def list_datasets(
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Any:
-    """The datasets that you may see, the newest first."""
+    """The datasets that you may see, newest first."""
     asked = {"state": state, "name__icontains": contains, "sha256": sha256}
     rows = datasets_of(person(request)).filter(**{name: value for name, value in asked.items() if value})
     items, following = page_of(rows, cursor, limit)
@@ -77,7 +77,7 @@ def get_dataset(request: HttpRequest, dataset_id: Id) -> Any:
 
 @datasets_router.get("/{dataset_id}/survey", response={200: SurveyOut, REFUSALS: Refusal})
 def get_survey(request: HttpRequest, dataset_id: Id) -> Any:
-    """What was found in it, and its first rows."""
+    """The survey of a dataset, and its first rows."""
     dataset = _settled(request, dataset_id)
     return {
         "state": dataset.state,
@@ -89,7 +89,7 @@ def get_survey(request: HttpRequest, dataset_id: Id) -> Any:
 
 @datasets_router.put("/{dataset_id}/choices", response={200: DatasetOut, REFUSALS: Refusal})
 def choose(request: HttpRequest, dataset_id: Id, payload: ChoicesIn) -> Any:
-    """Decide how it is read (task, columns, encoding); it is surveyed again."""
+    """Set how a dataset is read (task, columns, encoding); it is surveyed again."""
     return dataset_answer(datasets.choose(find_dataset(person(request), dataset_id), payload.choices))
 
 
@@ -118,7 +118,7 @@ def list_models(
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Any:
-    """The models that you may see, the newest first."""
+    """The models that you may see, newest first."""
     asked = {"stage": stage, "task": task, "name": name}
     rows = models_of(person(request)).filter(**{key: value for key, value in asked.items() if value})
     items, following = page_of(rows, cursor, limit)
@@ -133,25 +133,25 @@ def get_model(request: HttpRequest, model_id: Id) -> Any:
 
 @models_router.post("/{model_id}/promote", response={200: ModelOut, REFUSALS: Refusal})
 def promote_model(request: HttpRequest, model_id: Id) -> Any:
-    """Make it the one that people should use."""
+    """Promote a version; the promoted version of the same name becomes a candidate."""
     return model_answer(registry.promote(find_model(person(request), model_id)))
 
 
 @models_router.post("/{model_id}/demote", response={200: ModelOut, REFUSALS: Refusal})
 def demote_model(request: HttpRequest, model_id: Id) -> Any:
-    """Make it a candidate again."""
+    """Make a promoted version a candidate again."""
     return model_answer(registry.demote(find_model(person(request), model_id)))
 
 
 @models_router.put("/{model_id}/name", response={200: ModelOut, REFUSALS: Refusal})
 def rename_model(request: HttpRequest, model_id: Id, payload: NameIn) -> Any:
-    """Give it another name; under a name that is taken it becomes the next version."""
+    """Rename a model; if the name is taken, it becomes the next version there."""
     return model_answer(registry.rename(find_model(person(request), model_id), payload.name))
 
 
 @models_router.post("/{model_id}/predict", response={200: PredictOut, REFUSALS: Refusal})
 def predict(request: HttpRequest, model_id: Id, payload: TextsIn) -> Any:
-    """What the model says to each text: labels, an answer, or passages."""
+    """The model's answer to each text: labels, a text, or passages."""
     return {"items": registry.predict(find_model(person(request), model_id), payload.texts)}
 
 

@@ -1,4 +1,4 @@
-"""Who asks: a token in the header, or the session of a logged-in browser, which must show its CSRF token to change."""
+"""Authentication: a token in the header, or a browser session, which needs a CSRF token to change anything."""
 
 from typing import Any, cast
 
@@ -20,51 +20,51 @@ class TokenAuth(HttpBearer):
     """`Authorization: Bearer hfk_...`"""
 
     def authenticate(self, request: HttpRequest, token: str) -> ApiToken:
-        """The token's row; a wrong one is refused, also where the browser is logged in."""
+        """The row of the token; a wrong token is refused, even if the browser is logged in."""
         prefix, address = _known_prefix(token), limits.address_of(request)
         wait_seconds = limits.token_wait_seconds(prefix, address)
         if wait_seconds:
-            raise limits.TooMany("too many wrong tokens came from this address", wait_seconds=wait_seconds)
+            raise limits.TooMany("too many wrong tokens from this address", wait_seconds=wait_seconds)
         found = find_token(token)
         if found is None:
             limits.count_wrong_token(prefix, address)
             raise AuthenticationError
         if not found.may_write and request.method not in _READS:
-            raise Forbidden("this token may only read", seen=f"{found.name} ({found.prefix}…)")
+            raise Forbidden("this token is read only", seen=f"{found.name} ({found.prefix}…)")
         request.user = found.owner
         return found
 
 
 class SessionAuth(APIKeyCookie):
-    """The cookie of a login."""
+    """The session cookie of a login."""
 
     param_name = "sessionid"
 
     def __call__(self, request: HttpRequest) -> Any:
-        """The logged-in person; nobody without a valid CSRF token for what changes something."""
+        """The logged-in user; nobody without a valid CSRF token, unless the request only reads."""
         if not request.user.is_authenticated:
-            return None  # before the body is read: strangers send no files
+            return None  # before the body is read, so that strangers cannot send files
         if check_csrf(request):
             raise HttpError(403, "the CSRF token is missing or wrong")
         return request.user
 
     def authenticate(self, request: HttpRequest, key: str | None) -> Any:
-        """Not used: the session's middleware has looked the cookie up."""
+        """Not used: the session middleware has read the cookie."""
         return None
 
 
 def person(request: HttpRequest) -> User:
-    """Who asks, once that is known."""
+    """The user who sent the request."""
     return cast(User, request.user)
 
 
 def token_of(request: HttpRequest) -> ApiToken | None:
-    """The token that was shown; None for a browser."""
+    """The token of the request; None for a browser session."""
     found = getattr(request, "auth", None)
     return found if isinstance(found, ApiToken) else None
 
 
 def _known_prefix(token: str) -> str:
-    """The beginning of a token that exists; empty for one that does not, which counts against the address."""
+    """The prefix of an existing token; empty for an unknown one, which counts against the address."""
     prefix = prefix_of(token)
     return prefix if prefix and ApiToken.objects.filter(prefix=prefix).exists() else ""

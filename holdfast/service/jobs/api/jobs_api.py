@@ -3,6 +3,7 @@
 from datetime import timedelta
 from typing import Annotated, Any
 
+import msgspec
 from django.contrib.auth.models import User
 from django.db.models import Count, ProtectedError, Q
 from django.http import HttpRequest
@@ -42,6 +43,7 @@ from holdfast.service.jobs.job_folder import ROLES
 from holdfast.service.jobs.job_state import live_fields, read_job
 from holdfast.service.jobs.models import Dataset, Job, JobState, Worker
 from holdfast.service.jobs.requests import retry_run, submit_run
+from holdfast.service.jobs.workers import read_checkup
 
 router, workers_router = Router(tags=["jobs"]), Router(tags=["workers"])
 _ALIVE = timedelta(seconds=30)  # several heartbeats of a worker
@@ -49,7 +51,7 @@ _ALIVE = timedelta(seconds=30)  # several heartbeats of a worker
 
 @router.post("", response={201: JobOut, REFUSALS: Refusal})
 def submit_job(request: HttpRequest, payload: SubmitIn) -> Any:
-    """Ask for a run. With goal `plan` it waits for `start` once plan and forecast are there."""
+    """Submit a run. With the goal `plan` it waits for `start` once plan and forecast are ready."""
     user = person(request)
     others = {role: one for role, one in _others(user, payload).items() if one}
     job = submit_run(
@@ -79,7 +81,7 @@ def list_jobs(
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Any:
-    """The runs that you may see, the newest first."""
+    """The jobs that you may see, newest first."""
     asked = {
         "state__in": state,
         "task": task,
@@ -108,7 +110,7 @@ def compare_jobs(request: HttpRequest, ids: Text) -> Any:
 
 @router.get("/{job_id}", response={200: JobDetailsOut, REFUSALS: Refusal})
 def get_job(request: HttpRequest, job_id: Id) -> Any:
-    """One run, with what it does now."""
+    """One job, with what its run does now."""
     job = find_job(person(request), job_id)
     state = read_job(job) if job.state == JobState.RUNNING else None
     return {**job_answer(job), "live": live_fields(state) if state else None}
@@ -116,25 +118,25 @@ def get_job(request: HttpRequest, job_id: Id) -> Any:
 
 @router.post("/{job_id}/start", response={200: JobOut, REFUSALS: Refusal})
 def start_job(request: HttpRequest, job_id: Id) -> Any:
-    """Go on from the plan to the model."""
+    """Start the training of a planned job."""
     return _changed(request, find_job(person(request), job_id), leases.start, "started")
 
 
 @router.post("/{job_id}/stop", response={200: JobOut, REFUSALS: Refusal})
 def stop_job(request: HttpRequest, job_id: Id) -> Any:
-    """Save and end; `resume` goes on from there."""
+    """Stop a job; a run saves first, and `resume` continues from there."""
     return _changed(request, find_job(person(request), job_id), leases.ask_stop, "stopped")
 
 
 @router.post("/{job_id}/resume", response={200: JobOut, REFUSALS: Refusal})
 def resume_job(request: HttpRequest, job_id: Id) -> Any:
-    """Go on with a run that was stopped or has failed."""
+    """Resume a job that was stopped or has failed."""
     return _changed(request, find_job(person(request), job_id), leases.resume, "resumed")
 
 
 @router.post("/{job_id}/retry", response={201: JobOut, REFUSALS: Refusal})
 def retry_job(request: HttpRequest, job_id: Id, payload: RetryIn) -> Any:
-    """Ask for the same again as a new run, with some settings or data changed; null takes either back."""
+    """Submit the same run again as a new one, with some settings or data changed; null removes a value."""
     user = person(request)
     job, others = find_job(user, job_id), _others(user, payload)
     again = retry_run(user, job, payload.settings, others=others, name=payload.name, goal=payload.goal or "")
@@ -143,7 +145,7 @@ def retry_job(request: HttpRequest, job_id: Id, payload: RetryIn) -> Any:
 
 @router.delete("/{job_id}", response={204: None, REFUSALS: Refusal})
 def delete_job(request: HttpRequest, job_id: Id) -> Any:
-    """Delete a run that nobody works on, with its folder."""
+    """Delete a job that is not running, with its folder."""
     job = find_job(person(request), job_id)
     try:
         done = leases.delete(job)
@@ -157,7 +159,7 @@ def delete_job(request: HttpRequest, job_id: Id) -> Any:
 
 
 def _others(user: User, payload: SubmitIn | RetryIn) -> dict[str, Dataset | None]:
-    """The datasets that were named for a role; None where the role was named and is to be empty."""
+    """The datasets given for a role; None if the role is to be empty."""
     named = {role: getattr(payload, role) for role in ROLES if role in payload.model_fields_set}
     return {role: find_dataset(user, number) if number else None for role, number in named.items()}
 
@@ -171,7 +173,7 @@ def _changed(request: HttpRequest, job: Job, change: Any, word: str) -> dict[str
 
 @workers_router.get("", response={200: WorkersOut, REFUSALS: Refusal})
 def list_workers(request: HttpRequest) -> Any:
-    """Every worker that was ever here, the last heard of first."""
+    """Every worker, most recently active first."""
     running = Count("jobs", filter=Q(jobs__state=JobState.RUNNING))
     rows = Worker.objects.annotate(running=running).order_by("-beat", "name")[:200]
     return {"items": map(_worker, rows)}
@@ -179,9 +181,8 @@ def list_workers(request: HttpRequest) -> Any:
 
 def _worker(worker: Any) -> dict[str, Any]:
     same = ("name", "host", "slots", "devices", "version", "started", "beat", "running", "checked")
-    findings = worker.checkup.get("findings") if isinstance(worker.checkup, dict) else None
     return {
         **{name: getattr(worker, name) for name in same},
         "is_there": worker.beat > timezone.now() - _ALIVE,
-        "findings": [one for one in findings or [] if isinstance(one, dict)],
+        "findings": [msgspec.to_builtins(one) for one in read_checkup(worker).findings],
     }

@@ -27,20 +27,20 @@ Limit = Annotated[int, Field(ge=1, le=200)]
 
 
 class Payload(Schema):
-    """Something that is sent."""
+    """The body of a request. Unknown fields are refused, so that a typo is not ignored."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class UploadIn(Payload):
-    """What is said of an upload; its name otherwise comes from the file."""
+    """An upload; its name is that of the file by default."""
 
     name: Text = ""
     team: Text = ""
 
 
 class SubmitIn(Payload):
-    """A run to be made. `settings` are those of `holdfast train`, without paths."""
+    """A run to submit. `settings` are those of `holdfast train`, without paths."""
 
     dataset: Id | None = None
     from_model: Id | None = None
@@ -55,7 +55,7 @@ class SubmitIn(Payload):
 
 
 class RetryIn(Payload):
-    """The same run again; what is null is taken back, also in `settings`; what is left out stays."""
+    """Changes for a retry: null removes a value, also in `settings`; what is left out stays the same."""
 
     validation: Id | None = None
     test: Id | None = None
@@ -66,13 +66,13 @@ class RetryIn(Payload):
 
 
 class ChoicesIn(Payload):
-    """How a dataset is to be read; what is left out is found out."""
+    """How to read a dataset; what is left out is detected."""
 
     choices: Json
 
 
 class NameIn(Payload):
-    """Another name."""
+    """A new name."""
 
     name: Text
 
@@ -84,7 +84,7 @@ class TextsIn(Payload):
 
 
 class TokenIn(Payload):
-    """A token to be made."""
+    """A token to create."""
 
     name: Text
     may_write: bool = True
@@ -92,14 +92,14 @@ class TokenIn(Payload):
 
 
 class SecretIn(Payload):
-    """A secret to be kept."""
+    """A secret to save."""
 
     name: Text
     value: LongText
 
 
 class HookIn(Payload):
-    """Where somebody wants to hear of their runs."""
+    """A hook to add: a webhook or an email address."""
 
     kind: Literal["webhook", "email"]
     target: Annotated[str, AfterValidator(_storable), Field(max_length=500)]
@@ -108,7 +108,7 @@ class HookIn(Payload):
 
 
 class JobOut(Schema):
-    """A run as lists show it."""
+    """A job as lists show it."""
 
     id: int
     name: str
@@ -128,7 +128,7 @@ class JobOut(Schema):
     started: datetime | None
     ended: datetime | None
     worker: str | None
-    silent_since: datetime | None  # when its worker was last heard of, where that is too long ago
+    silent_since: datetime | None  # when its worker last reported, if that is too long ago
     task: str
     phase: str
     step: int
@@ -156,13 +156,13 @@ class LiveOut(Schema):
 
 
 class JobDetailsOut(JobOut):
-    """A run with what it does now."""
+    """A job with what its run does now."""
 
     live: LiveOut | None
 
 
 class JobsOut(Schema):
-    """Some runs, the newest first; `next` is the cursor of the page after."""
+    """One page of jobs, newest first; `next` is the cursor of the next page."""
 
     items: list[JobOut]
     next: int | None
@@ -196,21 +196,21 @@ class AttemptsOut(Schema):
 
 
 class LogOut(Schema):
-    """The end of what an attempt printed."""
+    """The end of the output of an attempt."""
 
     attempt: int
     text: str
 
 
 class EventsOut(Schema):
-    """Events in their order; ask again with `since` = `next`."""
+    """Events in order; for later ones set `since` to `next`."""
 
     items: list[Json]
     next: int
 
 
 class MetricsOut(Schema):
-    """The curves and the final figures."""
+    """The loss curve, each evaluation and the final metrics."""
 
     losses: list[list[float]]  # step and loss
     evaluations: dict[str, dict[str, float]]
@@ -218,7 +218,7 @@ class MetricsOut(Schema):
 
 
 class CompareOut(Schema):
-    """Runs side by side: settings that differ and figures, in the order of the runs."""
+    """Runs side by side: settings that differ and metrics, in the order of the runs."""
 
     items: list[JobOut]
     settings: dict[str, list[Any]]
@@ -242,14 +242,14 @@ class DatasetOut(Schema):
 
 
 class DatasetsOut(Schema):
-    """Some datasets, the newest first."""
+    """One page of datasets, newest first."""
 
     items: list[DatasetOut]
     next: int | None
 
 
 class SurveyOut(Schema):
-    """What was found in a dataset."""
+    """The survey of a dataset."""
 
     state: str
     facts: Json
@@ -275,20 +275,20 @@ class ModelOut(Schema):
 
 
 class ModelsOut(Schema):
-    """Some models, the newest first."""
+    """One page of models, newest first."""
 
     items: list[ModelOut]
     next: int | None
 
 
 class PredictOut(Schema):
-    """What the model says to each text, in order."""
+    """The answer to each text, in order."""
 
     items: list[Json]
 
 
 class WorkerOut(Schema):
-    """A machine that takes jobs, and what doctor found there."""
+    """A machine that takes jobs, and the findings of its checkup."""
 
     name: str
     host: str
@@ -322,26 +322,26 @@ class TokenOut(Schema):
 
 
 class NewTokenOut(TokenOut):
-    """A token with its text, which is shown this once."""
+    """A new token with its text, which is shown only once."""
 
     token: str
 
 
 class TokensOut(Schema):
-    """A person's tokens."""
+    """The user's tokens."""
 
     items: list[TokenOut]
 
 
 class SecretOut(Schema):
-    """That a secret is there; its value is never given."""
+    """A secret without its value, which is never shown."""
 
     name: str
     created: datetime
 
 
 class SecretsOut(Schema):
-    """A person's secrets by name."""
+    """The user's secrets by name."""
 
     items: list[SecretOut]
 
@@ -358,26 +358,26 @@ class HookOut(Schema):
 
 
 class NewHookOut(HookOut):
-    """A hook with the key that signs its messages, which is shown this once."""
+    """A new hook with the key that signs its messages, which is shown only once."""
 
     key: str
 
 
 class HooksOut(Schema):
-    """A person's hooks."""
+    """The user's hooks."""
 
     items: list[HookOut]
 
 
 class HookTestOut(Schema):
-    """Whether a test got through, and what the other side said."""
+    """Whether a test message was delivered, and the response."""
 
     arrived: bool
     said: str
 
 
 class MeOut(Schema):
-    """Who asks, and with what."""
+    """The user, and the token in use."""
 
     name: str
     is_admin: bool

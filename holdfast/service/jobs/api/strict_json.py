@@ -1,4 +1,4 @@
-"""How the API reads and writes JSON: what a database or a reader could not take is refused, or becomes null."""
+"""Strict JSON for the API: input that a database cannot store is refused; NaN and infinity in responses become null."""
 
 import json
 from typing import Any
@@ -11,26 +11,26 @@ from holdfast.core.artifacts import to_plain
 
 
 class StrictParser(Parser):
-    """JSON as its standard has it, and only text that can be kept."""
+    """Standard JSON, and only text that can be stored."""
 
     def parse_body(self, request: HttpRequest) -> dict[str, Any]:
-        """The body's value."""
+        """The parsed body."""
         found = json.loads(request.body, parse_constant=_refuse)
         if not is_storable(found):
             raise ValueError("it contains invalid characters")
-        return found  # type: ignore[no-any-return]  # what it must be, each operation says
+        return found  # type: ignore[no-any-return]  # each operation checks its type
 
 
 class PlainRenderer(JSONRenderer):
-    """JSON without NaN and infinity, which readers refuse."""
+    """JSON without NaN and infinity, which strict parsers refuse."""
 
     def render(self, request: HttpRequest, data: Any, *, response_status: int) -> Any:
-        """The answer's text."""
+        """The text of the response."""
         return json.dumps(to_plain(data), cls=self.encoder_class, ensure_ascii=False, allow_nan=False)
 
 
 def is_storable(value: object) -> bool:
-    """Whether every text in it can be written: PostgreSQL takes no NUL, and half a character is no text."""
+    """Whether every text in it can be stored: PostgreSQL refuses NUL, and lone surrogates are not valid text."""
     if isinstance(value, str):
         return "\0" not in value and not any("\ud800" <= letter <= "\udfff" for letter in value)
     if isinstance(value, dict):

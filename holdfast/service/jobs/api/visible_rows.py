@@ -1,4 +1,4 @@
-"""Finds rows that a person may see, and writes them as answers; also pages of them."""
+"""Finds the rows that a user may see, one or a page of them, and turns them into responses."""
 
 from typing import Any, TypeVar
 
@@ -15,39 +15,39 @@ Row = TypeVar("Row", bound=Model)
 
 
 def jobs_of(user: User) -> QuerySet[Job]:
-    """The runs a person may see, with what answers need."""
+    """The jobs that a user may see, with what responses need."""
     return Job.objects.visible_to(user).select_related("owner", "team", "worker", "trained_model")
 
 
 def find_job(user: User, number: int) -> Job:
-    """A run that this person may see."""
+    """A job that this user may see."""
     found: Job = _found(jobs_of(user).filter(pk=number).first(), f"there is no run {number}")
     fetch_record(found)
     return found
 
 
 def datasets_of(user: User) -> QuerySet[Dataset]:
-    """The datasets a person may see."""
+    """The datasets that a user may see."""
     return Dataset.objects.visible_to(user).select_related("owner", "team")
 
 
 def find_dataset(user: User, number: int) -> Dataset:
-    """A dataset that this person may see."""
+    """A dataset that this user may see."""
     return _found(datasets_of(user).filter(pk=number).first(), f"there is no dataset {number}")
 
 
 def models_of(user: User) -> QuerySet[TrainedModel]:
-    """The models a person may see."""
+    """The models that a user may see."""
     return TrainedModel.objects.visible_to(user).select_related("owner", "team")
 
 
 def find_model(user: User, number: int) -> TrainedModel:
-    """A model that this person may see."""
+    """A model that this user may see."""
     return _found(models_of(user).filter(pk=number).first(), f"there is no model {number}")
 
 
 def find_team(user: User, name: str | None) -> Group | None:
-    """A team by its name; one that this person is not in is as unknown as one that is not there."""
+    """A team by name; a team that the user is not in is treated as unknown."""
     if not name:
         return None
     teams = Group.objects.all() if user.is_superuser else user.groups.all()
@@ -66,7 +66,7 @@ def page_of(rows: "QuerySet[Row]", cursor: int | None, limit: int) -> tuple[list
 
 
 def job_answer(job: Job) -> dict[str, Any]:
-    """A run as it is answered."""
+    """A job as the API returns it."""
     model = getattr(job, "trained_model", None)
     same = ("goal", "device", "priority", "state", "stop_asked", "created", "queued", "started", "ended", "task")
     copied = ("phase", "step", "steps", "loss", "eta_seconds", "attempts", "metrics")
@@ -88,7 +88,7 @@ def job_answer(job: Job) -> dict[str, Any]:
 
 
 def dataset_answer(dataset: Dataset) -> dict[str, Any]:
-    """A dataset as it is answered."""
+    """A dataset as the API returns it."""
     same = ("name", "file_name", "size_bytes", "sha256", "state", "choices", "created")
     return {
         "id": dataset.pk,
@@ -100,7 +100,7 @@ def dataset_answer(dataset: Dataset) -> dict[str, Any]:
 
 
 def model_answer(model: TrainedModel) -> dict[str, Any]:
-    """A model as it is answered."""
+    """A model as the API returns it."""
     same = ("name", "version", "stage", "task", "base", "metrics", "size_bytes", "created")
     return {
         "id": model.pk,

@@ -12,6 +12,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
 from holdfast.core.errors import Problem, RequestError, invalid_settings
+from holdfast.service.jobs.datasets import read_facts
 from holdfast.service.jobs.job_folder import ROLES
 from holdfast.service.jobs.models import Dataset, DatasetState, Job, JobGoal, TrainedModel
 from holdfast.service.jobs.requests import submit_run
@@ -173,18 +174,14 @@ def _page(asked: RunForm, error: RequestError | None, *, is_refused: bool = Fals
 
 
 def _data_field(asked: RunForm, name: str, errors: Mapping[str, str], none: str) -> FormField:
-    options = {number: _dataset_words(one) for number, one in asked.datasets.items()}
+    options = {number: _dataset_label(one) for number, one in asked.datasets.items()}
     chosen = asked.values.get(name, "")
     return choice_field(name, label_of(name), _HELP[name], options, chosen, none, errors.get(name, ""))
 
 
-def _dataset_words(dataset: Dataset) -> str:
-    facts = dataset.facts if isinstance(dataset.facts, dict) else {}
-    rows = facts.get("rows")
-    said = ", ".join(
-        str(part) for part in (f"{rows:,} rows" if isinstance(rows, int) else "", facts.get("task")) if part
-    )
-    return f"{dataset.name} ({said})" if said else dataset.name
+def _dataset_label(dataset: Dataset) -> str:
+    facts = read_facts(dataset)
+    return f"{dataset.name} ({facts.rows:,} rows, {facts.task})" if facts.task else dataset.name
 
 
 def _visible(rows: QuerySet[Any], pk: str | None) -> Any:
