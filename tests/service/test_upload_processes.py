@@ -14,6 +14,7 @@ import pytest
 
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.errors import HoldfastError
+from holdfast.core.records import PredictOptions
 from holdfast.service import survey_watch
 from holdfast.service.survey_watch import PLACE
 from tests.service.surveyed import ROWS
@@ -191,7 +192,7 @@ def tiny_run(tmp_path):
 def test_a_model_is_asked_twice_dies_and_is_asked_again(tiny_run):
     from holdfast.runs.model_server import open_model_server
 
-    talk = open_model_server(tiny_run, {"device": "cpu", "max_new_tokens": 4})
+    talk = open_model_server(tiny_run, PredictOptions(device="cpu", max_new_tokens=4))
     try:
         first = talk.ask("w1 w2 w3", 60)
         assert "answer" in first
@@ -209,7 +210,7 @@ def test_unloadable_model_is_reported(tiny_run):
     from holdfast.runs.model_server import open_model_server
 
     (tiny_run / "model" / "model.safetensors").write_bytes(b"not a model")
-    talk = open_model_server(tiny_run, {"device": "cpu"})
+    talk = open_model_server(tiny_run, PredictOptions(device="cpu"))
     try:
         with pytest.raises(HoldfastError, match="cannot be loaded"):
             talk.ask("w1", 60)
