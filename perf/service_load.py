@@ -141,7 +141,7 @@ def touch(run: int) -> None:
     """The run writes another step."""
     files = sorted((Path(os.environ["HOLDFAST_HOME"]) / "runs" / str(run) / "attempts").glob("*/events.jsonl"))
     with files[-1].open("a") as file:
-        file.write(f'{{"event": "step", "time": {time.time():.3f}, "step": 41, "loss": 0.5}}\n')
+        file.write(f'{{"event": "step_done", "time": {time.time():.3f}, "step": 41, "loss": 0.5}}\n')
 
 
 def cpu_seconds(pid: int) -> float:

@@ -26,8 +26,7 @@ from holdfast.cli.output import put, put_bytes
 from holdfast.core import events as ev
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.env import wants_color
-from holdfast.core.event_log import EventTail
-from holdfast.core.old_events import as_old_line
+from holdfast.core.event_log import EventTail, encode
 from holdfast.core.runfolder import EVENTS, OUTPUT, REQUEST, attempt_folder
 from holdfast.core.text import human_bytes, human_seconds
 from holdfast.runs.event_wording import event_lines, full_disk_text
@@ -254,7 +253,7 @@ class EventLines:
     def __call__(self, event: ev.Event) -> None:
         """Print one event; those that come many times a second are left out."""
         if not isinstance(event, ev.Progressed | ev.Working | ev.Ticked):
-            put(as_old_line(event).decode() + "\n")
+            put(encode(event).decode() + "\n")
 
     def close(self) -> None:
         """Nothing moves."""

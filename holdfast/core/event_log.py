@@ -15,11 +15,11 @@ from typing import Any, TypeVar, Union
 import msgspec
 
 from holdfast.core.events import Event, UnknownEvent, all_events
-from holdfast.core.old_events import as_old_line, from_old
 
 E = TypeVar("E", bound=Event)
 EventSink = Callable[[Event], None]
 
+_encoder = msgspec.json.Encoder(enc_hook=str)  # paths
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(
     Union[all_events()]  # noqa: UP007  # built from the list
 )
@@ -38,7 +38,7 @@ class EventLog:
 
     def write(self, event: Event) -> None:
         """Append one event. A full disk does not end the run: the event is dropped, or printed."""
-        line = as_old_line(event)
+        line = encode(event)
         with contextlib.suppress(OSError):
             if not self._append(line) and self._is_logged:
                 print(line.decode(), file=sys.stderr, flush=True)
@@ -114,7 +114,8 @@ def read_last_events(path: Path, most_bytes: int = 1 << 19) -> list[Event]:
 
 def find_last(path: Path, kind: type[E]) -> E | None:
     """The newest event of one kind, however far back in the file."""
-    needles = [f'"event":"{kind.event_name()}"'.encode(), *_old_needles(kind)]
+    name = kind.event_name()
+    needles = (f'"event":"{name}"'.encode(), f'"event": "{name}"'.encode())  # the preload writes a space
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             at = max(content.rfind(needle) for needle in needles)
@@ -125,6 +126,13 @@ def find_last(path: Path, kind: type[E]) -> E | None:
             return found if isinstance(found, kind) else None
     except (OSError, ValueError):  # missing or empty
         return None
+
+
+def encode(event: Event) -> bytes:
+    """One line without its end. JSON has no NaN and no infinity: they become null."""
+    if isinstance(event, UnknownEvent):
+        return _encoder.encode({"event": event.was, "time": event.time, **event.fields})
+    return _encoder.encode(event)
 
 
 def decode(line: bytes) -> Event | None:
@@ -138,10 +146,4 @@ def decode(line: bytes) -> Event | None:
         name, at = str(found.pop("event")), float(found.pop("time", 0.0))
     except (msgspec.DecodeError, KeyError, TypeError, ValueError):
         return None
-    return from_old(name, {**found, "time": at}) or UnknownEvent(was=name, time=at, fields=found)
-
-
-def _old_needles(kind: type[Event]) -> list[bytes]:
-    from holdfast.core.old_events import OLD_NAMES
-
-    return [f'"event": "{old}"'.encode() for old, new in OLD_NAMES.items() if new is kind]
+    return UnknownEvent(was=name, time=at, fields=found)

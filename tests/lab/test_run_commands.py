@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from holdfast.core.old_events import read_events
+from holdfast.core.event_log import find_last
+from holdfast.core.events import TrainingStopped
 from holdfast.core.runfolder import EVENTS, OUTPUT
 from holdfast.supervisor.members import find_members
 from tests.lab.supervised import SCRIPTS, finish, resume, start, supervise, wait_for_step, weights
@@ -155,8 +156,9 @@ def test_ctrl_c_saves_a_trainer_and_resume_finishes(tmp_path):
     assert stopped.exit_code == 130
     assert "holdfast resume" in stopped.output
     assert not (tmp_path / "out" / "final").exists()
-    told = [event for event in read_events(run / "attempts" / "01" / EVENTS) if event["event"] == "stopped"]
-    assert told[0]["saved"] is True
+    stopped_at = find_last(run / "attempts" / "01" / EVENTS, TrainingStopped)
+    assert stopped_at is not None
+    assert stopped_at.saved
     done = resume(run)
     assert done.exit_code == 0, done.output
     assert weights(tmp_path / "out" / "final") == weights(tmp_path / "whole_out" / "final")

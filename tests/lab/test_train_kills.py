@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from holdfast.core.artifacts import read_artifact
+from holdfast.core.events import StageStarted, StepDone
 from holdfast.core.records import Proof, ResumeCheck, read_record
 from holdfast.core.runfolder import CHILD, EVENTS, attempt_folder
 from holdfast.runs.state import read_state
@@ -83,10 +84,10 @@ def is_in(run: Path, phase: str, after_step: int = 0) -> bool:
 
 
 PHASES = {
-    "survey": lambda run: has_event(run / EVENTS, "phase", phase="survey"),
-    "prepare": lambda run: has_event(run / EVENTS, "phase", phase="prepare"),
+    "survey": lambda run: has_event(run / EVENTS, StageStarted, stage="survey"),
+    "prepare": lambda run: has_event(run / EVENTS, StageStarted, stage="prepare"),
     "prove, longest": lambda run: (run / "proof" / "longest" / "attempts").exists(),
-    "prove, first steps": lambda run: has_event(run / "proof" / "first-steps" / EVENTS, "step", step=5),
+    "prove, first steps": lambda run: has_event(run / "proof" / "first-steps" / EVENTS, StepDone, step=5),
     "load": lambda run: (attempt_folder(run, 1) / CHILD).exists(),
     "train": lambda run: steps_done(run) >= 50,
     "evaluate": lambda run: is_in(run, "evaluate"),

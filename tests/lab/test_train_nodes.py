@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.artifacts import read_artifact
+from holdfast.core.events import StageStarted
 from holdfast.core.records import Outcome, read_record
 from holdfast.core.runfolder import EVENTS, NODES, NOTICE, OUTCOME, SETTINGS, attempt_folder, part_folder
 from holdfast.models.store import keep
@@ -180,7 +181,7 @@ def test_lost_leader_is_replaced_with_its_own_model(pair, world, tmp_path, alone
 def test_stop_during_the_leaders_proof_stops_both(pair, name, number):
     pair.train("--prove", "always")
     here = pair.run / NODES / "b" / NOTICE
-    wait_until(lambda: here.exists() and has_event(pair.run / EVENTS, "phase", phase="prove"), pair.machines["a"])
+    wait_until(lambda: here.exists() and has_event(pair.run / EVENTS, StageStarted, stage="prove"), pair.machines["a"])
     pair.machines[name].send_signal(number)
     for process in pair.machines.values():
         said, _ = process.communicate(timeout=300)

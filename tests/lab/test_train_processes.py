@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 from holdfast.core.artifacts import read_artifact
-from holdfast.core.old_events import read_events
+from holdfast.core.event_log import read_events
+from holdfast.core.events import StepDone, TrainingStopped
 from holdfast.core.records import Proof, ResumeCheck, read_record
 from holdfast.core.runfolder import CHILD, EVENTS, attempt_folder, attempt_folders
 from holdfast.runs.forecast import cores_used
@@ -48,7 +49,7 @@ def train_two(world: Path, run: Path, *more: str) -> Process:
 def losses(run: Path) -> dict[int, float]:
     """The loss of each step, as it was computed last."""
     events = [event for attempt in attempt_folders(run) for event in read_events(attempt / EVENTS)]
-    return {int(str(event["step"])): float(str(event["loss"])) for event in events if event["event"] == "step"}
+    return {event.step: event.loss or 0.0 for event in events if isinstance(event, StepDone)}
 
 
 def require_none_left(run: Path) -> None:
@@ -131,8 +132,8 @@ def test_asked_to_stop_they_save_together_and_leave_nothing(world, unbroken, tmp
     said, _ = process.communicate(timeout=300)
     assert process.returncode == (143 if how == "stop" else 130), said.decode()
     require_none_left(run)
-    stopped = [event["step"] for event in read_events(attempt_folder(run, 1) / EVENTS) if event["event"] == "stopped"]
-    assert stopped == [steps_done(run)]
+    events = read_events(attempt_folder(run, 1) / EVENTS)
+    assert [event.step for event in events if isinstance(event, TrainingStopped)] == [steps_done(run)]
     finish(start(world, "resume", str(run)))
     assert weights(run) == weights(unbroken)
 

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.core.old_events import read_events
+from holdfast.core.event_log import read_events
+from holdfast.core.events import Event, StepDone
 from holdfast.core.runfolder import EVENTS, attempt_folder
 from tests.tiny import tiny_bert
 
@@ -67,10 +68,10 @@ def wait_until(is_true: Callable[[], bool], process: Process) -> None:
         time.sleep(0.001)
 
 
-def has_event(path: Path, name: str, **wanted: object) -> bool:
+def has_event(path: Path, kind: type[Event], **fields: object) -> bool:
     """Whether such an event was written."""
     return any(
-        event["event"] == name and all(event.get(key) == value for key, value in wanted.items())
+        isinstance(event, kind) and all(getattr(event, name) == value for name, value in fields.items())
         for event in read_events(path)
     )
 
@@ -78,4 +79,4 @@ def has_event(path: Path, name: str, **wanted: object) -> bool:
 def steps_done(run: Path, number: int = 1) -> int:
     """How many steps were done when an attempt had made its last one."""
     events = read_events(attempt_folder(run, number) / EVENTS)
-    return max((int(str(event["step"])) + 1 for event in events if event["event"] == "step"), default=0)
+    return max((event.step + 1 for event in events if isinstance(event, StepDone)), default=0)

@@ -126,7 +126,7 @@ def verdict(site: Place, jobs: list[int], overlaps: Mapping[int, str]) -> dict[s
     for job_id in jobs:
         row = rows[job_id]
         try:
-            result, ends = site.result(job_id), len(site.events(job_id, "finished"))
+            result, ends = site.result(job_id), len(site.events(job_id, "run_finished"))
         except (OSError, ValueError) as error:
             result, ends = {"state": repr(error)}, 0
         is_whole = result["state"] == "finished" and ends == 1 and row["claim"] is None and row["lease_until"] is None

@@ -70,7 +70,9 @@ def write_folder(folder: Path, state: str, *, steps: int = 40) -> None:
         write_record(folder, failed)
     elif state == "corrupt":
         (folder / "result.json").write_text('{"state": "fini')
-        (folder / "attempts" / "01" / "events.jsonl").write_bytes(b'\xff\xfe{"event": "step"\n{"event": "step"}\n[]\n')
+        (folder / "attempts" / "01" / "events.jsonl").write_bytes(
+            b'\xff\xfe{"event": "step_done"\n{"event": "step_done"}\n[]\n'
+        )
         (folder / "attempts" / "notanumber").mkdir()
     elif state == "nonsense":
         for name in ("plan", "proof", "forecast", "metrics", "doctor", "dataset", "misjudged", "machine", "result"):

@@ -145,7 +145,7 @@ class Place:
 
         def trains() -> bool:
             files = self.run_folder(job_id).glob("attempts/*/events.jsonl")
-            return any(f'"step": {step}' in file.read_text() for file in files)
+            return any(f'"step":{step},' in file.read_text() for file in files)
 
         self.until(trains, seconds, lambda: self.told(job_id))
 
@@ -154,7 +154,7 @@ class Place:
         found = []
         for file in sorted(self.run_folder(job_id).glob("attempts/*/events.jsonl")):
             events = [json.loads(line) for line in file.read_text().splitlines()]
-            found += [int(event["first_step"]) for event in events if event["event"] == "training"]
+            found += [int(event["first_step"]) for event in events if event["event"] == "training_started"]
         return found
 
     def wait_for_resume(self, job_id: int, seconds: float = 400) -> None:

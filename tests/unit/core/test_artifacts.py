@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.artifacts import to_json, write_artifact
-from holdfast.core.old_events import Events, read_events
+from holdfast.core.event_log import EventLog, read_events
+from holdfast.core.events import StepDone
 
 
 def test_numbers_that_json_does_not_know_become_null(tmp_path):
@@ -16,8 +17,6 @@ def test_numbers_that_json_does_not_know_become_null(tmp_path):
     wanted = {"loss": None, "best": [None, None, 1.5]}
     assert json.loads(write_artifact(tmp_path, "metrics.json", value).read_text()) == wanted
     assert json.loads(to_json(value)) == wanted
-    Events(tmp_path / "events.jsonl").write("step", loss=float("nan"))
-    assert b"null" in (tmp_path / "events.jsonl").read_bytes()
 
 
 def test_two_writers_of_one_artifact_never_leave_half_of_it(tmp_path):
@@ -43,24 +42,24 @@ def test_failed_write_keeps_the_old_file(tmp_path):
 
 
 def test_a_full_disk_loses_events_and_nothing_else(tmp_path, monkeypatch, capsys):
-    events, plain = Events(tmp_path / "events.jsonl", is_logged=True), os.write
-    events.write("first")
+    events, plain = EventLog(tmp_path / "events.jsonl", is_logged=True), os.write
+    events.write(StepDone(step=1))
     monkeypatch.setattr(os, "write", lambda file, content: plain(file, content[:9]))  # so much still fits
-    events.write("second")
+    events.write(StepDone(step=2))
     monkeypatch.setattr(os, "write", _full)
-    events.write("third")
+    events.write(StepDone(step=3))
     monkeypatch.setattr(os, "write", plain)
-    events.write("fourth")
-    assert [event["event"] for event in read_events(tmp_path / "events.jsonl")] == ["first", "fourth"]
+    events.write(StepDone(step=4))
+    assert [event.step for event in read_events(tmp_path / "events.jsonl")] == [1, 4]
     told = capsys.readouterr().err
-    assert "second" in told
-    assert "third" in told
+    assert '"step":2' in told
+    assert '"step":3' in told
 
 
 def test_events_that_are_lost_do_not_fill_a_screen(tmp_path, monkeypatch, capsys):
-    events = Events(tmp_path / "events.jsonl")
+    events = EventLog(tmp_path / "events.jsonl")
     monkeypatch.setattr(os, "write", _full)
-    events.write("first")
+    events.write(StepDone(step=1))
     assert capsys.readouterr().err == ""
 
 
@@ -71,8 +70,8 @@ def _full(*args: object) -> int:
 def test_event_file_is_closed_with_its_writer(tmp_path):
     before = len(list(Path("/dev/fd").iterdir()))
     for _ in range(3):
-        Events(tmp_path / "events.jsonl").write("step", step=1)
+        EventLog(tmp_path / "events.jsonl").write(StepDone(step=1))
     assert len(list(Path("/dev/fd").iterdir())) == before
-    writer = Events(tmp_path / "events.jsonl")
+    writer = EventLog(tmp_path / "events.jsonl")
     writer.close()
     writer.close()

@@ -7,9 +7,10 @@ import pytest
 
 from holdfast.core.artifacts import to_plain, write_artifact
 from holdfast.core.errors import FallbacksFailed, MachineError, RequestError, render_error
+from holdfast.core.event_log import EventLog, read_events
+from holdfast.core.events import StepDone
 from holdfast.core.facts import MachineFacts, release
 from holdfast.core.heartbeat import BeatWriter, read_beat
-from holdfast.core.old_events import Events, read_events
 from holdfast.core.plan import Remedy
 from holdfast.core.text import closest, human_bytes, human_seconds, plural
 
@@ -76,14 +77,14 @@ def test_numbers_and_names_are_written_for_people():
 
 def test_events_of_killed_writer_end_with_a_complete_one(tmp_path):
     path = tmp_path / "events.jsonl"
-    events = Events(path)
-    events.write("step", step=1)
-    events.write("step", step=2)
+    events = EventLog(path)
+    events.write(StepDone(step=1))
+    events.write(StepDone(step=2))
     with path.open("ab") as file:
-        file.write(b'{"event": "st')
-    assert [event["step"] for event in read_events(path)] == [1, 2]
-    Events(path).write("step", step=3)
-    assert [event["step"] for event in read_events(path)] == [1, 2, 3]
+        file.write(b'{"event":"st')
+    assert [event.step for event in read_events(path)] == [1, 2]
+    EventLog(path).write(StepDone(step=3))
+    assert [event.step for event in read_events(path)] == [1, 2, 3]
 
 
 def test_another_process_reads_the_written_heartbeat(tmp_path):

@@ -22,7 +22,7 @@ def end_attempt(run, number: int, outcome: str, started: float, seconds: float):
 def cut_off(run, number: int, started: float, last_word: float):
     attempt = begin_attempt(run, number)
     write_record(attempt, AttemptStart(number=number, started=started))
-    (attempt / EVENTS).write_text(f'{{"event": "step", "step": 3, "time": {last_word}}}\n')
+    (attempt / EVENTS).write_text(f'{{"event": "step_done", "step": 3, "time": {last_word}}}\n')
     return attempt
 
 

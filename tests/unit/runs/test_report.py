@@ -149,7 +149,7 @@ def test_a_run_that_failed_early_still_has_a_page(tmp_path, kept):
     for path in run.glob("*.json"):
         if path.name not in kept:
             path.unlink()
-    (attempt_folder(run, 2) / EVENTS).write_text('{"event": "step", "step": 4, "lo')
+    (attempt_folder(run, 2) / EVENTS).write_text('{"event": "step_done", "step": 4, "lo')
     page = write_report(run).read_text()
     assert Whole(page).open == []
     assert "Not running." in page

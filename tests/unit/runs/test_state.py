@@ -154,17 +154,17 @@ def test_a_reader_takes_in_what_is_new(run):
     log.write(step(0, 1.0))
     assert len(reader.read(is_supervised=True).curves.steps) == 1
     with (attempt / EVENTS).open("a") as file:
-        file.write('{"event": "step", "step"')  # half a line
+        file.write('{"event": "step_done", "step"')  # half a line
     assert len(reader.read(is_supervised=True).curves.steps) == 1
 
 
 def test_of_a_long_attempt_only_the_end_is_read(run):
-    log = EventLog(begin_attempt(run, step=9000) / EVENTS)
-    for event in (TRAINING, ev.CheckpointSaved(step=7), *(step(at, float(at)) for at in range(9000))):
+    log = EventLog(begin_attempt(run, step=20_000) / EVENTS)
+    for event in (TRAINING, ev.CheckpointSaved(step=7), *(step(at, float(at)) for at in range(20_000))):
         log.write(event)
     state = read_state(run, is_supervised=True)
-    assert (state.step, state.steps, state.saved_step) == (9000, 100, 7)
-    assert min(state.curves.steps) > 1000
+    assert (state.step, state.steps, state.saved_step) == (20_000, 100, 7)
+    assert min(state.curves.steps) > 5000
 
 
 @pytest.mark.parametrize("name", ["nothing here", "."])

@@ -32,7 +32,8 @@ def run(tmp_path, monkeypatch) -> Path:
     (folder / "request.json").write_text(json.dumps(request))
     (folder / "supervisor.json").write_text(json.dumps({"pid": 7, "host": "gpu-box-17", "boot_id": "1-2-3"}))
     (folder / "events.jsonl").write_text(
-        '{"event": "attempt", "number": 1}\n{"event": "evaluated", "samples": ["patient has a cough"], "loss": 0.5}\n'
+        '{"event": "attempt_started", "number": 1}\n'
+        '{"event": "sampled", "step": 1, "samples": ["patient has a cough"]}\n'
     )
     (attempt / "output.log").write_text(
         f"login with {HF}\ncloning https://marlene:hunter22@git.example.org/x\nnode gpu-box-17 at 10.20.30.40\n"

@@ -52,17 +52,21 @@ def test_successful_helpers_are_not_reported():
 
 
 def test_ranks_are_read_from_process_events(tmp_path):
-    events = [{"event": "rank", "pid": 31, "rank": 0}, {"event": "log", "pid": 31}, {"event": "rank", "pid": "x"}]
+    events = [
+        {"event": "rank_started", "pid": 31, "rank": 0},
+        {"event": "logged", "pid": 31},
+        {"event": "rank_started", "pid": "x"},
+    ]
     (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, events)) + "\n")
     assert read_ranks(tmp_path) == {31: 0}
 
 
 def test_single_process_is_not_a_rank(tmp_path):
-    (tmp_path / "events.jsonl").write_text('{"event": "rank", "pid": 31, "rank": 0, "world_size": 1}\n')
+    (tmp_path / "events.jsonl").write_text('{"event": "rank_started", "pid": 31, "rank": 0, "world_size": 1}\n')
     assert read_ranks(tmp_path) == {}
 
 
 @pytest.mark.parametrize(("how", "code"), [({"number": signal.SIGKILL}, -9), ({"code": 143}, 143)])
 def test_rank_end_is_described_across_machines(tmp_path, how, code):
-    (tmp_path / "events.jsonl").write_text('{"event": "rank", "pid": 31, "rank": 1, "world_size": 2}\n')
+    (tmp_path / "events.jsonl").write_text('{"event": "rank_started", "pid": 31, "rank": 1, "world_size": 2}\n')
     assert rank_exit_code([end(31, 5.0, **how), end(30, 6.0, code=1)], tmp_path, 30) == code

@@ -145,7 +145,10 @@ def test_a_machine_without_counters_rules_nothing_out(tmp_path):
 
 
 def write_samples(folder: Path, sizes: list[int]) -> None:
-    rows = [{"event": "sample", "step": 10 * at, "resident_bytes": size} for at, size in enumerate(sizes)]
+    rows = [
+        {"event": "tree_sampled", "phase": "step", "step": 10 * at, "resident_bytes": size}
+        for at, size in enumerate(sizes)
+    ]
     (folder / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"half a li')
 
 

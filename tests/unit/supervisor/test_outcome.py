@@ -4,9 +4,10 @@ import signal
 
 import pytest
 
+from holdfast.core.event_log import EventLog
+from holdfast.core.events import ChangeApplied, ExitHandlersEnded, PartUsed, ProgramEnded, TrainingStopped
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.observations import ExitStatus, ProgramExit
-from holdfast.core.old_events import Events
 from holdfast.core.records import Outcome
 from holdfast.core.runfolder import BEAT, BEATS, EVENTS
 from holdfast.logs.log_text import read_evidence
@@ -50,9 +51,9 @@ def test_silence_before_detection_is_not_uptime():
 
 
 def test_unapplied_and_unused_changes_are_ineffective(tmp_path):
-    events = Events(tmp_path / EVENTS)
-    events.write("uses", what="hf-trainer")
-    events.write("applied", change="micro_batch", value=2, how="TrainingArguments")
+    events = EventLog(tmp_path / EVENTS)
+    events.write(PartUsed(what="hf-trainer"))
+    events.write(ChangeApplied(change="micro_batch", value=2, how="TrainingArguments"))
     changes = {"micro_batch_factor": 2, "loader_workers": 0, "TORCH_COMPILE_DISABLE": "1"}
     void = ineffective_changes(tmp_path, changes, Outcome(number=1, outcome="died", step_reached=10))
     assert "micro_batch_factor" not in void
@@ -85,13 +86,13 @@ def test_the_most_advanced_page_counts(tmp_path):
 
 
 def test_a_crash_after_the_last_line_counts_unless_the_program_was_asked_to_stop(tmp_path):
-    events = Events(tmp_path / EVENTS)
-    events.write("program ended", pid=7, is_clean=True)
+    events = EventLog(tmp_path / EVENTS)
+    events.write(ProgramEnded(pid=7, is_clean=True))
     crash = exit_crash(tmp_path, 7, -signal.SIGABRT)
     assert (crash.slug, crash.exit) == ("exit-crash", ExitStatus(signal="SIGABRT"))
     assert crash.proof == ProgramExit(crashed_after="exit_handler")
-    events.write("exit handlers ended", pid=7)
+    events.write(ExitHandlersEnded(pid=7))
     assert exit_crash(tmp_path, 7, -signal.SIGABRT).proof == ProgramExit(crashed_after="process")
     assert exit_crash(tmp_path, 8, -signal.SIGABRT) is exit_crash(tmp_path, 7, -signal.SIGKILL) is None
-    events.write("stopped", step=3)
+    events.write(TrainingStopped(step=3))
     assert exit_crash(tmp_path, 7, -signal.SIGABRT) is None

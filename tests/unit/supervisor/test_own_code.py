@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.core.event_log import EventLog
+from holdfast.core.events import ExitHandlersEnded, ProgramEnded
 from holdfast.core.observations import CodePlace, OwnCode, ProgramExit, RankStack, RankVerdict, Verdict
-from holdfast.core.old_events import Events
 from holdfast.core.runfolder import CHILD, EVENTS, OUTPUT, STACKS
 from holdfast.supervisor.own_code import find_own_code, find_program_exit, find_rank_stacks, sort_by_stacks
 
@@ -104,11 +105,11 @@ def test_nothing_is_reported_without_knowledge(attempt):
 def test_message_counts_only_without_an_error(tmp_path, told, found):
     printed = "step 1\n 10%\r 20%\nfound\n no rows\n\n"
     (tmp_path / OUTPUT).write_text(f"{printed}tracker: find logs at x\n")
-    events = Events(tmp_path / EVENTS)
+    events = EventLog(tmp_path / EVENTS)
     ended = {"pid": 7, "is_clean": False, "has_raised": False, "message": "", "output_bytes": len(printed)}
-    events.write("program ended", **{**ended, **told})
+    events.write(ProgramEnded(**{**ended, **told}))
     assert list(find_program_exit(tmp_path, 7)) == []  # an exit handler may have ended it
-    events.write("exit handlers ended", pid=7)
+    events.write(ExitHandlersEnded(pid=7))
     assert list(find_program_exit(tmp_path, 7)) == ([found] if found else [])
 
 
@@ -125,7 +126,7 @@ def test_message_counts_only_without_an_error(tmp_path, told, found):
 def test_later_crash_is_reported_with_the_message(tmp_path, told, found):
     (tmp_path / OUTPUT).write_text("no rows\n")
     ended = {"pid": 7, "is_clean": False, "has_raised": False, "message": "", "output_bytes": 8}
-    Events(tmp_path / EVENTS).write("program ended", **{**ended, **told})
+    EventLog(tmp_path / EVENTS).write(ProgramEnded(**{**ended, **told}))
     assert list(find_program_exit(tmp_path, 7, has_crashed=True)) == ([found] if found else [])
 
 
