@@ -23,7 +23,7 @@ _MOST_GAP_SECONDS = 5.0  # between two looks, after which the time in between sa
 
 
 @dataclass(frozen=True, slots=True)
-class Notice(Generic[T]):
+class NoticeReading(Generic[T]):
     """What a writer last wrote."""
 
     count: int
@@ -51,13 +51,13 @@ class NoticeWriter:
             os.close(file)
 
 
-def read_notice(path: Path, kind: type[T]) -> Notice[T] | None:
+def read_notice(path: Path, kind: type[T]) -> NoticeReading[T] | None:
     """The notice in a file; None when it is missing, or only half of it is there at this instant."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
         if len(lines) == 4 and lines[0] == lines[2]:
             said = to_record(json.loads(lines[1]), kind)
-            return Notice(int(lines[0]), said) if said is not None else None
+            return NoticeReading(int(lines[0]), said) if said is not None else None
     except (OSError, ValueError):
         pass
     return None
@@ -68,7 +68,7 @@ class Seen(Generic[T]):
 
     def __init__(self, path: Path, kind: type[T], clock: Callable[[], float] = time.monotonic):
         self.path, self._kind, self._clock = path, kind, clock
-        self.newest: Notice[T] | None = None
+        self.newest: NoticeReading[T] | None = None
         self.has_moved = False
         self._looked_at: float | None = None
         self._still_seconds = 0.0

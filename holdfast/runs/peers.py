@@ -7,9 +7,7 @@ lives and how its part went. Nobody waits forever: a machine that is silent for 
 Reads: nodes/*/notice. Writes: the leader's notice.
 """
 
-import contextlib
 import os
-import re
 import signal
 import time
 from collections.abc import Callable
@@ -18,31 +16,26 @@ from pathlib import Path
 
 from msgspec import structs
 
-from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.env import lease_seconds, node_name
 from holdfast.core.errors import MachineError, NotNow
 from holdfast.core.event_log import EventSink
 from holdfast.core.events import Event, MachinesAwaited, Ticked
 from holdfast.core.evidence import Diagnosis
 from holdfast.core.notice import Seen
-from holdfast.core.records import DEFAULT_NODES_WAIT_SECONDS, Interruption, MeetingPlace, MemberNotice, Outcome
-from holdfast.core.runfolder import DIAGNOSIS, EVIDENCE, NODES, NOTICE, attempt_folder, part_folder
+from holdfast.core.records import DEFAULT_NODES_WAIT_SECONDS, MeetingPlace, MemberNotice, Outcome
+from holdfast.core.runfolder import NODES, NOTICE, attempt_folder, part_folder
 from holdfast.core.text import human_seconds, plural
 from holdfast.machine.network import free_port, own_address
 from holdfast.planning.ladder import Changes
-from holdfast.runs.blame import NodePart, find_culprit, told_by
+from holdfast.runs.joint_outcome import JointAttempt, NodePart, judge
 from holdfast.runs.lease import Lease
 from holdfast.runs.rendezvous import with_rendezvous
-from holdfast.supervisor.attempt import NOTHING, CallOff, StopRequest
+from holdfast.supervisor.attempt import CallOff, StopRequest
 from holdfast.supervisor.child import Launch
 from holdfast.supervisor.collect import read_attempt_evidence
-from holdfast.supervisor.outcome import newest_beat
 
 _LOOK_SECONDS = 0.3
 _REPORT_SECONDS = 120.0  # for the parts of an attempt that was called off: evidence, a last checkpoint, an end
-_UNMET = re.compile(
-    r"client socket has (?:failed to connect|timed out)|Timed out after \d+ seconds waiting for clients"
-)
 _SAY_FIRST_SECONDS, _SAY_SECONDS = 2.0, 30.0
 
 
@@ -162,56 +155,24 @@ class Peers:
             for node, part in zip(self._call.nodes, parts, strict=True)
             if part is None
         ]
-        return self._judge(outcome, diagnosis, known, stop)
-
-    def _judge(
-        self, outcome: Outcome, diagnosis: Diagnosis, others: list[NodePart], stop: StopRequest
-    ) -> tuple[Outcome, Diagnosis]:
-        """How the attempt went as a whole: as the part that made it fail says."""
         attempt = attempt_folder(self._run, self._call.number)
-        # What was last looked at may have been a launcher whose ranks were gone already.
-        reached = [newest_beat(part)[1] for part in (attempt, *(part_folder(attempt, one.node) for one in others))]
-        step = max(outcome.step_reached, *reached)
         mine = NodePart(node=self._me, outcome=outcome, evidence=read_attempt_evidence(attempt))
-        early = [part.node for part in (mine, *others) if not part.outcome or part.outcome.outcome != "finished"]
-        if not early or (outcome.outcome == "stopped" and (stop.is_asked or self._lease.is_lost)):
-            return outcome, diagnosis
-        if self._call.leaving and not stop.is_asked:
-            left = Interruption(kind="asked_to_leave", nodes=tuple(self._call.leaving))
-            return _cut_off(outcome, left, step), diagnosis
-        culprit = find_culprit([mine, *others])
-        if culprit is None and stop.is_asked:
-            return replace(outcome, outcome="stopped", step_reached=step), diagnosis
-        if culprit is None:
-            return _cut_off(outcome, Interruption(kind="ended_early", nodes=tuple(early)), step), diagnosis
-        told, named = told_by(culprit, self._call.number)
-        if culprit is mine:
-            named = diagnosis
-        else:
-            _keep_evidence(attempt, self._me, culprit)
-        unmet = _UNMET.search(culprit.evidence.errors.joined) if self._call.meeting.host and not step else None
-        if unmet:
-            self._has_not_met = True
-            told, named = self._did_not_meet(told, unmet[0]), NOTHING
-        steps = max(told.steps, outcome.steps)
-        return replace(
-            told,
-            phase=told.phase or outcome.phase,
-            step_reached=step,
-            steps=steps,
-            started=outcome.started,
-            seconds=outcome.seconds,
-        ), named
-
-    def _did_not_meet(self, told: Outcome, said: str) -> Outcome:
-        """The same outcome with advice; the second time in a row only a person can help, so the run stops."""
-        meeting = self._call.meeting
-        unreachable = Interruption(
-            kind="unreachable", nodes=(self._me,), host=meeting.host, port=meeting.port, message=said
+        whole = JointAttempt(
+            attempt=attempt,
+            number=self._call.number,
+            mine=mine,
+            others=tuple(known),
+            leaving=tuple(self._call.leaving),
+            meeting=self._call.meeting,
+            is_stopped=stop.is_asked,
+            is_lost=self._lease.is_lost,
         )
-        told = replace(told, interruption=unreachable, cause=None, diagnosis="unknown", confidence="unknown", error="")
-        told = replace(told, is_external=True)
-        return replace(told, exit_code=MachineError.exit_code, is_external=False) if self._had_not_met else told
+        outcome, diagnosis = judge(whole, outcome, diagnosis)
+        if outcome.interruption and outcome.interruption.kind == "unreachable":
+            self._has_not_met = True
+            if self._had_not_met:  # a second time in a row only a person can help, so the run stops
+                outcome = replace(outcome, exit_code=MachineError.exit_code, is_external=False)
+        return outcome, diagnosis
 
     def _look(self, at_once: bool = False) -> None:
         """Read every notice, but not more often than a network file system likes."""
@@ -291,22 +252,3 @@ class _Call:
     meeting: MeetingPlace = MeetingPlace()
     stops: int = 0  # how often a stop was asked for, and by which signal
     signal: int = 0
-
-
-def _cut_off(outcome: Outcome, why: Interruption, step: int) -> Outcome:
-    return replace(outcome, outcome="interrupted", interruption=why, cause=None, step_reached=step, is_external=True)
-
-
-def _keep_evidence(attempt: Path, me: str, culprit: NodePart) -> None:
-    """Let the attempt's evidence lead to the part that failed; what this machine saw is kept next to it."""
-    own = part_folder(attempt, me)
-    with contextlib.suppress(OSError):
-        own.mkdir(parents=True, exist_ok=True)
-        for name in (EVIDENCE, DIAGNOSIS):
-            if (attempt / name).exists():
-                (attempt / name).replace(own / name)
-        there = part_folder(attempt, culprit.node)
-        seen = read_artifact(there / EVIDENCE)
-        write_artifact(attempt, EVIDENCE, {**seen, "part": f"{NODES}/{culprit.node}"})
-        if named := read_artifact(there / DIAGNOSIS):
-            write_artifact(attempt, DIAGNOSIS, named)

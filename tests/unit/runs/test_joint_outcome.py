@@ -7,7 +7,7 @@ import pytest
 from holdfast.core.evidence import Cause, Evidence, Text
 from holdfast.core.observations import ExitStatus, Observation, ProcessExit, TreeVerdict, Verdict
 from holdfast.core.records import Interruption, Outcome
-from holdfast.runs.blame import NodePart, find_culprit, told_by
+from holdfast.runs.joint_outcome import NodePart, find_culprit, told_by
 
 
 def part(how: str, *errors: str, seen: Observation | None = None, **outcome: object) -> NodePart:
