@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 from holdfast.core.errors import FallbacksFailed, HoldfastError, MachineError, RequestError
 from holdfast.core.event_log import EventSink, EventTail, read_events
-from holdfast.core.events import CheckpointSaved, Evaluated, Event, StepDone, TreeSampled
+from holdfast.core.events import CheckpointSaved, Evaluated, Event, StepDone
 from holdfast.core.records import Changes, EngineSettings, FirstSteps, Result
-from holdfast.core.runfolder import EVENTS, SAMPLES
+from holdfast.core.runfolder import EVENTS
 from holdfast.planning.ladders import engine_ladder
 from holdfast.runs.engine_child import EngineChildren
+from holdfast.runs.state import peak_bytes
 from holdfast.runs.supervise import RunSpec, supervise
 from holdfast.supervisor.child import Launch
 from holdfast.supervisor.ending import send
@@ -66,7 +67,7 @@ def run_small(
         raise _refused(run, result)
     events = (event for file in sorted((run / "attempts").glob(f"*/{EVENTS}")) for event in read_events(file))
     losses = [event.metrics.get("loss") for event in events if isinstance(event, Evaluated)]
-    return SmallRun(losses[-1] if losses else None, dict(result.changes), peak_of(run), result.seconds)
+    return SmallRun(losses[-1] if losses else None, dict(result.changes), peak_bytes(run), result.seconds)
 
 
 def steps_wanted(steps: int) -> int:
@@ -92,13 +93,7 @@ def describe_first_steps(folder: Path) -> FirstSteps:
     saved = [event.step for event in events if isinstance(event, CheckpointSaved)]
     if not steps or not saved:
         return FirstSteps(state="failed")
-    return FirstSteps(state="killed", steps=steps, saved_step=max(saved), peak_bytes=peak_of(folder))
-
-
-def peak_of(folder: Path) -> int | None:
-    """The most memory that any child below a folder was seen to hold."""
-    events = (event for file in folder.rglob(SAMPLES) for event in read_events(file))
-    return max((event.resident_bytes for event in events if isinstance(event, TreeSampled)), default=0) or None
+    return FirstSteps(state="killed", steps=steps, saved_step=max(saved), peak_bytes=peak_bytes(folder))
 
 
 class StepCount:

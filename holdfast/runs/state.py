@@ -82,7 +82,7 @@ def apply(state: RunState, event: ev.Event, number: int = 0) -> RunState:
         case ev.Working():
             return replace(state, working=event)
         case ev.StageStarted():
-            state = replace(state, stage=event.stage, stage_since=event.time, working=None, waiting=None)
+            state = replace(state, stage=event.stage, working=None, waiting=None)
         case ev.MachinesAwaited() | ev.LeaderAwaited():
             state = replace(state, waiting=event)
         case ev.AttemptStarted():
@@ -352,7 +352,6 @@ class RunReader:
             changes=outcome.changes or attempt.changes,
             cause=outcome.cause or outcome.interruption or attempt.cause,
             slug=outcome.diagnosis,
-            exit_code=outcome.exit_code,
             phase=outcome.phase or attempt.phase,
             step=outcome.step_reached,
             steps=outcome.steps or attempt.steps,
@@ -365,12 +364,10 @@ class RunReader:
         return attempt
 
 
-def peak_bytes(attempt: Path) -> int | None:
-    """The most memory that the processes of an attempt were seen to hold."""
-    seen = (
-        event.resident_bytes for event in new_events(EventTail(attempt / SAMPLES)) if isinstance(event, ev.TreeSampled)
-    )
-    return max(seen, default=0) or None
+def peak_bytes(folder: Path) -> int | None:
+    """The most memory that the processes of any attempt in a folder were seen to hold."""
+    events = (event for file in folder.rglob(SAMPLES) for event in new_events(EventTail(file)))
+    return max((event.resident_bytes for event in events if isinstance(event, ev.TreeSampled)), default=0) or None
 
 
 def read_request(run: Path) -> Mapping[str, Any]:

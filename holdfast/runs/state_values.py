@@ -133,7 +133,6 @@ class AttemptState(Struct, frozen=True, kw_only=True):
     slug: str | None = None
     diagnosis: Diagnosis | None = None
     decision: Decision | None = None  # what followed
-    exit_code: int | None = None
 
     @property
     def is_running(self) -> bool:
@@ -183,7 +182,6 @@ class RunState(Struct, frozen=True, kw_only=True):
     folder: Path
     attempts: tuple[AttemptState, ...] = ()
     stage: str = ""  # of the pipeline, before the first attempt
-    stage_since: float | None = None
     working: ev.Working | None = None  # how far that stage is
     waiting: ev.MachinesAwaited | ev.LeaderAwaited | None = None
     history: tuple[ev.Event, ...] = ()  # what happened, without what comes by the thousand

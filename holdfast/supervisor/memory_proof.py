@@ -7,7 +7,6 @@ believed only where no group could be asked, and less the kills of other process
 `root` is another place for /proc and /sys in tests.
 """
 
-import json
 import os
 import re
 import time
@@ -16,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.cgroups import group_folders, read_group_file
+from holdfast.core.event_log import read_events
+from holdfast.core.events import TreeSampled
 from holdfast.core.observations import (
     JetsamKill,
     KernelKill,
@@ -268,18 +269,8 @@ def last_resident_bytes(attempt: Path) -> int | None:
 
 def read_samples(attempt: Path) -> list[tuple[int, int]]:
     """Step and resident bytes of each sample, oldest first."""
-    try:
-        lines = (attempt / SAMPLES).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    found = []
-    for line in lines:
-        try:
-            sample = json.loads(line)
-            found.append((int(sample.get("step") or 0), int(sample.get("resident_bytes") or 0)))
-        except (ValueError, AttributeError, TypeError):  # the half line of a writer that was killed
-            continue
-    return found
+    samples = (event for event in read_events(attempt / SAMPLES) if isinstance(event, TreeSampled))
+    return [(sample.step, sample.resident_bytes) for sample in samples]
 
 
 def _growth_per_step(samples: list[tuple[int, int]]) -> float:
