@@ -122,7 +122,7 @@ def _own_up() -> None:
 
 
 def _is_output_lost() -> bool:
-    """Whether it is our output that cannot be written: a failed write does not say to which file, so try once more."""
+    """Whether it is our output that cannot be written: a failed write does not say to which file, so try again."""
     try:
         click.echo()
     except (OSError, ValueError):

@@ -104,7 +104,7 @@ class Checkpoints:
         held = sum(file.stat().st_size for file in self._folder.rglob("*.safetensors"))
         if free + held < 2 * size:
             raise MachineError(
-                "the disk has no room for two checkpoints",
+                "the disk has no space for two checkpoints",
                 seen=f"{human_bytes(free)} free at {self._folder}, {human_bytes(2 * size - held)} needed",
                 try_next=("free some disk space, or choose another run folder",),
                 slug="disk-full",

@@ -67,7 +67,7 @@ def event_lines(event: ev.Event) -> list[Line]:
 
 
 def _attempt_event(event: ev.Event) -> list[Line]:
-    """What the supervisor told of an attempt."""
+    """The supervisor's events about an attempt."""
     match event:
         case ev.AttemptStarted():
             return _attempt_started(event)

@@ -171,7 +171,7 @@ def _template(name: str) -> str:
 def _refuse_what_cannot_be(state: RunState) -> None:
     if state.is_command:
         raise RequestError(
-            "this run supervised a command of your own, so there is nothing to export",
+            "this run supervised your own command, so there is nothing to export",
             seen=" ".join(map(str, state.records.request.get("command") or ())),
         )
     if state.task not in _TEMPLATES or not state.settings.get("prepared"):
@@ -186,7 +186,7 @@ def _refuse_what_cannot_be(state: RunState) -> None:
             try_next=(f"holdfast resume {state.folder}",),
         )
     if state.task == "two-tower" and state.manifest and state.manifest.form == "vectors":
-        raise RequestError("a run over vectors cannot be exported yet", seen="the data holds vectors, not texts")
+        raise RequestError("a run over vectors cannot be exported yet", seen="the data contains vectors, not texts")
 
 
 def _take_data(state: RunState, target: Path) -> None:

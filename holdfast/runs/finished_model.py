@@ -64,7 +64,7 @@ def find_model(path: Path) -> FinishedModel:
     folder = inner if has_run else path
     if read_artifact(path / REQUEST).get("kind") == "command":
         raise RequestError(
-            f"the run {path} is a command of your own",
+            f"the run {path} supervised your own command",
             seen="its model is where the command saves it",
             try_next=("holdfast predict THAT_FOLDER ...", "holdfast train DATA --model THAT_FOLDER"),
         )
@@ -109,7 +109,7 @@ def _no_weights(folder: Path) -> RequestError:
     for name in _PICKLES:
         if (folder / name).exists():
             return RequestError(
-                f"the weights in {folder} are a pickle, which may run any code when it is loaded",
+                f"the weights in {folder} are a pickle, which can run arbitrary code when loaded",
                 seen=name,
                 try_next=("save the model as safetensors: model.save_pretrained(FOLDER)",),
             )

@@ -37,7 +37,9 @@ def join_folder(request: CommandRequest, folder: Path | None) -> Path:
     """Make the folder of a command's run on several machines, or join the one that another machine has begun there."""
     if folder is None:
         raise RequestError(
-            "--nodes needs --run FOLDER", seen="the machines meet there", try_next=("--run /shared/FOLDER --nodes 2",)
+            "--nodes needs --run FOLDER",
+            seen="the machines communicate there",
+            try_next=("--run /shared/FOLDER --nodes 2",),
         )
     return _join(request, folder, "--run")
 
@@ -123,7 +125,7 @@ def _require_same(request: Request, data_sha256: str, folder: Path, where: str) 
 
 def _differs(setting: str, called: str, there: object, here: object, advice: str) -> RequestError:
     return RequestError(
-        f"{called} differs from that of the machine that began this run",
+        f"{called} differs from that of the machine that started this run",
         seen=f"there: {_shown(there)}; here: {_shown(here)}",
         setting=setting,
         try_next=(advice, "use a folder that does not exist yet, for another run"),

@@ -1,14 +1,14 @@
 """Who leads a run: one supervisor at a time, by a lease that holds on this machine and on others.
 
-A lock of the file system is not enough: on many shared ones it reaches no further than one machine. So every supervisor
-that takes the run makes the next folder, leases/000001, 000002, ...: making a folder is all or nothing on every file
-system, and whoever made the newest one leads. It renews a notice there every few seconds.
+A file lock is not enough: on many shared file systems it only works within one machine. So every supervisor that takes
+the run creates the next folder, leases/000001, 000002, ...: creating a folder is atomic on every file system, and the
+supervisor that created the newest one leads. It renews a notice there every few seconds.
 
 Two rules keep two supervisors apart, with no clock compared between machines:
-- another machine may make the next folder only after the notice was given back, or was seen not to move for the length
-  of the lease;
-- a leader that could not write for half of the lease must first make the next folder itself. When another machine has
-  made it already, the run is lost to that machine, and nothing more is written.
+- another machine may create the next folder only after the lease was released, or after it saw no change of the notice
+  for the length of the lease;
+- a leader that could not write for half of the lease must first create the next folder itself. If another machine has
+  already created it, the run is lost to that machine, and nothing more is written.
 
 Leaves: leases/NNNNNN/notice, supervisor.json.
 """

@@ -30,7 +30,7 @@ def new_folder(asked: Path | None, name: str, option: str) -> Iterator[Path]:
             with contextlib.suppress(OSError):
                 folder.rmdir()
         raise cannot_write(
-            place, error, set_to(option.lstrip("-"), placeholder="FOLDER", note="with free space, where you may write")
+            place, error, set_to(option.lstrip("-"), placeholder="FOLDER", note="a writable folder with free space")
         ) from error
 
 

@@ -287,7 +287,7 @@ def require_room(run: Path, plan: TrainPlan) -> None:
     if room_at(run).free_bytes >= need or checkpoints_folder(run).exists():
         return
     raise MachineError(
-        f"the disk of {run} has no room for two checkpoints, so a full disk could end the run",
+        f"the disk of {run} has no space for two checkpoints, so a full disk could end the run",
         seen=f"{room_words(run)}; two checkpoints need {human_bytes(need)}",
         try_next=("make room there", "--out FOLDER, on another disk"),
         slug="disk-full",

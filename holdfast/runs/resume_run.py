@@ -53,7 +53,7 @@ def ask_for(run: Path, processes: str | None, nodes: str | None) -> None:
     now = require_request(run)  # another machine may have written it meanwhile
     if now != request and not _has(now, wanted):
         raise RequestError(
-            f"another machine has just asked for something other than {options}",
+            f"another machine has just requested something other than {options}",
             seen=" ".join(f"--{name} {getattr(now, name) or 1}" for name in wanted),
             try_next=(f"holdfast resume {run}, to join it",),
         )
@@ -80,11 +80,11 @@ def ask_to_stop(
         if is_left_running(run):
             say("its supervisor is gone; ending the processes it left running")
         if ended := end_leftovers(run):
-            return f"ended {plural(len(ended), 'process')} that an earlier supervisor had left"
+            return f"ended {plural(len(ended), 'process')} left by an earlier supervisor"
         state = "has ended" if (run / RESULT).exists() else "is not running"
         return f"nothing to stop: the run {state}"
     send(found, signal.SIGTERM)
-    say("asked to end at once" if at_once else "asked to save and end; that may take a minute")
+    say("asked to stop immediately" if at_once else "asked to save and stop; this may take a minute")
     if at_once:
         time.sleep(0.5)
         send(found, signal.SIGTERM)
@@ -95,6 +95,6 @@ def ask_to_stop(
         time.sleep(0.1)
     raise MachineError(
         "the run did not stop",
-        seen=f"supervisor {found.pid} still runs after {wait_seconds:.0f} s",
+        seen=f"supervisor {found.pid} is still running after {wait_seconds:.0f} s",
         try_next=(f"holdfast stop --now {run}",),
     )

@@ -1,4 +1,4 @@
-"""Where everything that happens to a run is reported: its event log first, then whoever listens."""
+"""Where everything that happens to a run is reported: to its event log first, then to all listeners."""
 
 from pathlib import Path
 

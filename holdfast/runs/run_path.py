@@ -26,8 +26,8 @@ def require_request(run: Path) -> TrainRequest | CommandRequest:
     if request is None:
         raise RequestError(
             f"{run / REQUEST} cannot be read",
-            seen="it is not the JSON object that a run begins with",
-            try_next=(f"holdfast report {run}, which shows what is left of the run",),
+            seen="it is not the JSON object that starts a run",
+            try_next=(f"holdfast report {run}, which shows the rest of the run",),
         )
     return request
 
@@ -40,7 +40,7 @@ def is_run(path: Path) -> bool:
 def no_run(path: Path, wanted: str = "the folder of a run") -> RequestError:
     """The error for a path of another kind: what it is, and what may have been meant."""
     whole = path.absolute()
-    named = f"the folder that `holdfast train` or `holdfast run` named, such as {RUNS}/NAME-1"
+    named = f"the folder that `holdfast train` or `holdfast run` printed, such as {RUNS}/NAME-1"
     if not os.path.exists(whole):  # noqa: PTH110  (never raises)
         there = Path(RUNS).absolute() / path.name
         known = (f"did you mean {there}?",) if is_run(there) else ()
@@ -66,4 +66,4 @@ def _described(path: Path) -> str:
     except OSError as error:
         return error.strerror or str(error)
     more = " ..." if len(names) > _SHOWN_NAMES else ""
-    return f"it holds {', '.join(names[:_SHOWN_NAMES])}{more}" if names else "it is empty"
+    return f"it contains {', '.join(names[:_SHOWN_NAMES])}{more}" if names else "it is empty"

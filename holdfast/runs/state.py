@@ -377,8 +377,8 @@ def read_request(run: Path) -> Mapping[str, Any]:
     if not request:
         raise RequestError(
             f"{run / REQUEST} cannot be read",
-            seen="it is not the JSON object that a run begins with",
-            try_next=(f"holdfast report {run}, which shows what is left of the run",),
+            seen="it is not the JSON object that starts a run",
+            try_next=(f"holdfast report {run}, which shows the rest of the run",),
         )
     return request
 

@@ -194,9 +194,9 @@ def test_lost_machine_is_reported_within_the_lease(together):
     os.kill(rank, signal.SIGKILL)
     assert together.machines["a"].wait(LIMIT_SECONDS) == 3, together.said("a")
     said = together.said("a")
-    assert "on b: nothing was heard of its supervisor" in said
-    assert "1 machine of 2 did not come within" in said
-    assert "b was here before and is silent now" in said
+    assert "on b: its supervisor has not reported" in said
+    assert "1 machine of 2 did not join within" in said
+    assert "b was here before" in said
 
 
 @pytest.mark.full

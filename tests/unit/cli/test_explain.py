@@ -128,5 +128,5 @@ def test_other_folders_are_refused_by_explain(tmp_path):
     (tmp_path / "bank-1" / "request.json").touch()
     refused = run(str(tmp_path)).exception
     assert isinstance(refused, RequestError)
-    assert (refused.what, refused.seen) == (f"{tmp_path} is not a log or the folder of a run", "it holds bank-1")
+    assert (refused.what, refused.seen) == (f"{tmp_path} is not a log or the folder of a run", "it contains bank-1")
     assert refused.try_next == (f"did you mean {tmp_path}/bank-1?", "holdfast explain FOLDER/the.log")

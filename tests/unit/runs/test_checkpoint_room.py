@@ -18,7 +18,7 @@ def plan(parameters: int, *, lora: bool = False) -> TrainPlan:
 
 
 def test_oversized_run_is_refused_with_available_and_needed(tmp_path):
-    with pytest.raises(MachineError, match="no room for two checkpoints") as refused:
+    with pytest.raises(MachineError, match="no space for two checkpoints") as refused:
         require_room(tmp_path, plan(10**15))
     assert str(tmp_path) in refused.value.what
     assert " free of " in refused.value.seen

@@ -63,7 +63,7 @@ def test_errors_say_what_a_folder_is(tmp_path):
     pickled = tmp_path / "pickled"
     pickled.mkdir()
     (pickled / "pytorch_model.bin").write_bytes(b"x")
-    with pytest.raises(RequestError, match="pickle, which may run any code"):
+    with pytest.raises(RequestError, match="pickle, which can run arbitrary code"):
         find_model(pickled)
     with pytest.raises(RequestError, match="is unknown"):
         find_model(write_model(tmp_path / "other", "ViTForImageClassification"))

@@ -44,14 +44,14 @@ def here(tmp_path: Path, monkeypatch) -> Path:
 @pytest.mark.parametrize(
     ("given", "what", "seen", "advice"),
     [
-        ("nowhere", "there is no folder {}", "", "the folder that `holdfast train` or `holdfast run` named"),
+        ("nowhere", "there is no folder {}", "", "the folder that `holdfast train` or `holdfast run` printed"),
         ("bank", "there is no folder {}", "", "did you mean {here}/runs/bank-1?"),  # not bank.csv
         ("bank-1", "there is no folder {}", "", "did you mean {here}/runs/bank-1?"),
         ("runs/bank-2", "there is no folder {}", "", "did you mean {here}/runs/bank-1?"),
         ("empty", "{} is not the folder of a run", "it is empty", "the folder that `holdfast train`"),
-        ("project", "{} is not the folder of a run", "it holds train.py", "the folder that `holdfast train`"),
+        ("project", "{} is not the folder of a run", "it contains train.py", "the folder that `holdfast train`"),
         ("bank.csv", "{} is not the folder of a run", "it is a file", "the folder that `holdfast train`"),
-        ("runs", "{} is not the folder of a run", "it holds bank-1", "did you mean {here}/runs/bank-1?"),
+        ("runs", "{} is not the folder of a run", "it contains bank-1", "did you mean {here}/runs/bank-1?"),
         ("runs/bank-1/model", "{} is not the folder of a run", "it is empty", "did you mean {here}/runs/bank-1?"),
     ],
 )
@@ -73,7 +73,7 @@ def test_a_request_that_is_damaged_is_named(here):
 @pytest.mark.parametrize("command", ["predict", "train --from"])
 def test_a_supervised_command_has_no_model(here, command):
     (here / "runs" / "bank-1" / "request.json").write_text(json.dumps({"kind": "command", "command": ["true"]}))
-    with pytest.raises(RequestError, match="is a command of your own") as refused:
+    with pytest.raises(RequestError, match="your own command") as refused:
         COMMANDS[command](here / "runs" / "bank-1")
     assert "holdfast train DATA --model THAT_FOLDER" in refused.value.try_next
 
