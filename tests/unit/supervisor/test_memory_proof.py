@@ -1,11 +1,12 @@
 """Out-of-memory kills, from counters laid out as real systems show them."""
 
-import json
 import os
 from pathlib import Path
 
 import pytest
 
+from holdfast.core.event_log import EventLog
+from holdfast.core.events import TreeSampled
 from holdfast.core.observations import KernelKill, NoOomKill, OomKill, OomKillerOff
 from holdfast.supervisor import memory_proof
 from holdfast.supervisor.memory_proof import MemoryMark, find_memory_use, last_resident_bytes
@@ -145,11 +146,11 @@ def test_a_machine_without_counters_rules_nothing_out(tmp_path):
 
 
 def write_samples(folder: Path, sizes: list[int]) -> None:
-    rows = [
-        {"event": "tree_sampled", "phase": "step", "step": 10 * at, "resident_bytes": size}
-        for at, size in enumerate(sizes)
-    ]
-    (folder / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"half a li')
+    log = EventLog(folder / "samples.jsonl")
+    for at, size in enumerate(sizes):
+        log.write(TreeSampled(phase="step", step=10 * at, resident_bytes=size))
+    with (folder / "samples.jsonl").open("a") as file:
+        file.write('{"half a li')
 
 
 def test_a_steady_run_has_no_growth(tmp_path):
