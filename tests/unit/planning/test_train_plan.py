@@ -76,7 +76,6 @@ def test_a_card_that_disagrees_with_the_cpu_is_not_used():
     trial = DeviceTrial(device="cuda:0", outcome="differs", detail="loss 3 in place of 2", seconds=1)
     made = plan(machine=MachineFacts(cpu_count=4, gpus=(gpu,), trials=(trial,)))
     assert made.choices["device"].value == "cpu"
-    assert "loss 3 in place of 2" in made.choices["device"].because
 
 
 def test_a_card_that_agrees_is_used_in_bf16():

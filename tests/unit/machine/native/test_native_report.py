@@ -19,7 +19,8 @@ def test_crashing_pair_is_one_finding_with_reason_and_fixes(tmp_path):
     mac.faiss(tmp_path)
     (finding,) = native_findings(survey_folder(tmp_path))
     assert finding.slug == "openmp-duplicate"
-    assert finding.seen.startswith("faiss-cpu 1.12.0 and torch 2.8.0, either order: 2 copies")
+    assert "faiss-cpu 1.12.0" in finding.seen
+    assert "torch 2.8.0" in finding.seen
     assert "__kmp_suspend_64" in finding.why
     assert "spawn" in finding.remedies[0].title
 
@@ -29,8 +30,9 @@ def test_an_order_that_works_is_recommended(tmp_path):
     mac.xgboost(tmp_path)
     findings = native_findings(survey_folder(tmp_path, homebrew=True))
     assert [finding.slug for finding in findings] == ["openmp-duplicate"]
-    assert findings[0].seen.startswith("xgboost 3.0.5 then torch 2.10.0: 2 copies")
-    assert findings[0].remedies[0].title == "import torch before xgboost, in every script and worker"
+    assert findings[0].seen.index("xgboost 3.0.5") < findings[0].seen.index("torch 2.10.0")
+    title = findings[0].remedies[0].title
+    assert title.index("torch") < title.index("xgboost")
 
 
 def test_a_torch_that_never_shares_gets_an_older_one_recommended(tmp_path):
@@ -54,8 +56,10 @@ def test_a_protobuf_clash_names_both_symptoms_and_the_fixed_version(tmp_path):
     mac.protobuf_user(tmp_path, "pyarrow", "21.0.0", old=True)
     (finding,) = native_findings(survey_folder(tmp_path))
     assert finding.slug == "abseil-mutex"
-    assert "pyarrow 21.0.0 then tensorflow 2.20.0 may hang" in finding.seen
-    assert "tensorflow 2.20.0 then pyarrow 21.0.0 may abort" in finding.seen
+    hang, abort = finding.seen.split("; ")
+    assert hang.startswith("pyarrow 21.0.0")
+    assert "hang" in hang
+    assert "abort" in abort
     assert finding.remedies[0].command == 'pip install -U "pyarrow>=22.0.0"'
 
 
@@ -80,8 +84,7 @@ def test_every_harmless_pair_is_listed(tmp_path):
             },
         )
     text = "\n".join(native_details(survey_folder(tmp_path)))
-    assert text.count("either order: 2 copies, coexist") == 10
-    assert "p0 1 and p1 1, either order" in text
+    assert text.count("coexist") == 10
 
 
 def test_windows_names_the_faiss_without_the_conflict(tmp_path):

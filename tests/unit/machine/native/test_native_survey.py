@@ -93,9 +93,7 @@ def test_unreadable_files_are_listed_and_stop_nothing(tmp_path):
     mac.faiss(tmp_path)
     (tmp_path / "faiss/broken.so").write_bytes(b"\xcf\xfa\xed\xfe")
     report = survey_folder(tmp_path)
-    assert [(one.path, one.reason) for one in report.unreadable] == [
-        ("faiss/broken.so", "20 bytes at 4 were promised, the file has 4")
-    ]
+    assert [one.path for one in report.unreadable] == ["faiss/broken.so"]
     assert orders(report)["torch", "faiss-cpu"] == (2, "crash")
 
 
