@@ -61,7 +61,7 @@ def dump_stacks(
 
 
 def find_spy() -> str | None:
-    """Where py-spy is: beside this interpreter, or on the path."""
+    """The path of py-spy: next to this interpreter, or on PATH."""
     beside = Path(sys.executable).parent / "py-spy"
     return str(beside) if beside.exists() else shutil.which("py-spy")
 
@@ -101,7 +101,7 @@ def _written(file: Path, command: list[str], deadline: float) -> Path | None:
 
 
 def _can_be_paused(member: Member) -> bool:
-    """False where a thread waits in the kernel or is stopped: an attaching tool would wait for it for ever."""
+    """False if a thread waits in the kernel or is stopped: an attaching tool would wait for it forever."""
     for stat in Path(f"/proc/{member.pid}/task").glob("*/stat"):
         try:
             state = stat.read_text(errors="replace").rpartition(")")[2].split()[0]

@@ -1,9 +1,9 @@
-"""Looks for work that processor time does not show: stacks that move, a GPU that computes, a disk that writes.
+"""Detects work that CPU time does not show: changing stacks, a computing GPU, a writing disk.
 
-A loop that will never end shows the same few frames for ever, takes no memory and moves no data. A long evaluation
-shows hundreds of different frames, and a long native call at least asks for memory. Stacks come from py-spy where it is
-installed (nothing is stopped, no signal sent), else from the child's own faulthandler, asked by SIGUSR1, and only where
-the process is known to catch that.
+An endless loop keeps showing the same few frames, allocates no memory and moves no data. A long evaluation shows
+hundreds of different frames, and a long native call at least allocates memory. Stacks come from py-spy if it is
+installed (nothing is stopped, no signal is sent), else from the child's faulthandler via SIGUSR1, and only if the
+process is known to handle that signal.
 
 A GPU is asked only about trees that have its driver open, and by a separate process: a driver that hangs must not hang
 the supervisor. A disk is alive while the kernel's unwritten data shrinks. The kernel does not say whose data that is,
@@ -224,7 +224,7 @@ class DiskActivity:
         self._unwritten = 0
 
     def is_alive(self, now: float) -> bool:
-        """True while something was written within the last minute; not for ever."""
+        """True if something was written within the last minute."""
         unwritten = unwritten_kilobytes()
         if self._first_at is None or now - self._alive_at > 2 * _DISK_SECONDS:
             self._first_at = now

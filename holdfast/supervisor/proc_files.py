@@ -1,7 +1,7 @@
 """Reads from /proc which files, memory and locks a process has.
 
-Names only: a file that a process holds is never opened or asked anything here. Its disk may be the one that does not
-answer, and then we would hang beside it.
+Names only: files of a process are never opened or inspected here. Their disk may be the one that does not respond, and
+then the supervisor would hang too.
 """
 
 import os

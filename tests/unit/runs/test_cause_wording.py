@@ -100,7 +100,7 @@ def test_of_several_machines_the_ranks_are_named_with_theirs(cause):
     assert "rank 1 on b (pid 32)" in text
 
 
-def test_an_unknown_end_names_the_error_and_what_was_ruled_out(cause):
+def test_unknown_cause_names_error_and_ruled_out_causes(cause):
     log = "Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\nKeyError: 'answer'"
     found = cause(ExitStatus(code=1), QUIET, log=log)
     assert (found.slug, found.error) == ("unknown", "KeyError: 'answer'")
@@ -108,7 +108,7 @@ def test_an_unknown_end_names_the_error_and_what_was_ruled_out(cause):
     assert "ruled out: a memory kill (none was counted), a crash" in cause_sentence(found)
 
 
-def test_a_full_disk_is_not_ruled_out_when_one_is_full(cause):
+def test_full_disk_is_not_ruled_out_if_one_is_full(cause):
     full = DiskSpace(folder="/runs", free_bytes=0, total_bytes=10_000_000)
     assert "full_disk" not in cause(ExitStatus(code=1), full, log="KeyError: 'x'").ruled_out
 

@@ -44,7 +44,7 @@ def end_attempt(run, number: int, outcome: str, action: str = "", **more):
         )
 
 
-def test_a_second_supervisor_is_refused(run):
+def test_resume_of_supervised_run_is_refused(run):
     with hold(run), pytest.raises(RequestError, match="already has a supervisor"), hold(run):
         pass
     assert holder(run) is None

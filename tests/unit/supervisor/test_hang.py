@@ -94,12 +94,12 @@ def test_busy_and_late_asks_for_stacks_first():
     assert not ruled(Verdict.MOVING, 3600.0, stacks=MOVES).is_hung
 
 
-def test_a_late_step_whose_stacks_cannot_be_read_is_given_twice_the_time():
+def test_late_step_without_stacks_gets_twice_the_time():
     assert not ruled(Verdict.MOVING, 59.0, stacks=UNSEEN).is_hung
     assert ruled(Verdict.MOVING, 61.0, stacks=UNSEEN).given_up.reason == "busy_stacks_unseen"
 
 
-def test_too_few_stacks_are_no_hang_however_crowded_the_machine_is():
+def test_too_few_stacks_are_not_a_hang():
     assert ruled(Verdict.MOVING, 3600.0) == Ruling(wants_stacks=True)
     assert ruled(Verdict.MOVING, 7300.0).given_up.reason == "busy_stacks_unseen"
 

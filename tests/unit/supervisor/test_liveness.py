@@ -14,7 +14,7 @@ def kernel_wait(function: str) -> TreeVerdict:
 
 
 @pytest.mark.parametrize("wchan", ["fuse_get_req", "request_wait_answer", "rpc_wait_bit_killable", "wait_for_response"])
-def test_a_mount_that_does_not_answer_is_not_excused_by_other_writes(wchan):
+def test_other_writes_do_not_excuse_a_dead_mount(wchan):
     assert waits_for_server(kernel_wait(wchan))
 
 
@@ -69,6 +69,6 @@ def test_working_main_thread_is_sampled():
     assert watched_thread(3_000_000_000, 3_900_000_000, main_turns=3) == (12, False)
 
 
-def test_a_main_thread_that_only_our_own_signals_woke_is_idle():
+def test_main_thread_woken_only_by_our_signals_is_idle():
     assert watched_thread(300_000, 200_000_000, main_turns=6, signals=6) == (12, True)
     assert watched_thread(300_000, 200_000_000, main_turns=7, signals=6) == (12, False)

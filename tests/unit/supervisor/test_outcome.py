@@ -85,7 +85,7 @@ def test_the_most_advanced_page_counts(tmp_path):
     assert newest_beat(tmp_path) == ("save", 9, 60)
 
 
-def test_a_crash_after_the_last_line_counts_unless_the_program_was_asked_to_stop(tmp_path):
+def test_crash_after_last_line_counts_unless_stop_was_requested(tmp_path):
     events = EventLog(tmp_path / EVENTS)
     events.write(ProgramEnded(pid=7, is_clean=True))
     crash = exit_crash(tmp_path, 7, -signal.SIGABRT)

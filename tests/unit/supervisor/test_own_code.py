@@ -199,7 +199,7 @@ def test_what_python_itself_wrote_counts_where_nothing_looked_from_outside(torch
     assert found.place.function == "evaluate"
 
 
-def test_of_two_that_wait_for_a_lock_the_one_outside_of_collectives_holds_up_the_other(torchrun):
+def test_rank_outside_collectives_holds_up_the_other(torchrun):
     write_stack(torchrun, 31, GATHER + ENGINE)
     write_stack(torchrun, 32, LOCKED)
     alike = [RankVerdict(pid=pid, verdict=Verdict.TIMED) for pid in RANKS]
