@@ -55,7 +55,7 @@ SENTENCES = {
     "rows",
     "open-quote": "{file}, row {row}: a quote opens and never closes, so it is read as part of the text {found}",
     "more-quotes": "{rows:more row} with such quotes",
-    "lost-letters": "{texts:text} with U+FFFD, which stands for letters lost in an earlier conversion",
+    "lost-letters": "{texts:text} with U+FFFD, which replaces letters lost in an earlier conversion",
     "low-scores": "{rows:pair} with a score below {min_score:g} left out",
     "few-rows": "only {rows:row}, so the results of an evaluation will mean little",
     "nothing-measured": "no rows for validation or test (all {rows} are for training), so nothing will be measured",

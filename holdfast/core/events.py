@@ -331,7 +331,7 @@ class StorageTrouble(Event, frozen=True, kw_only=True):
     error: str
 
 
-# Training, as the child tells it
+# Training, as the child reports it
 
 
 class RankStarted(Event, frozen=True, kw_only=True):
@@ -496,7 +496,7 @@ class WeightsChecked(Event, frozen=True, kw_only=True):
 
 
 class TrainingStopped(Event, frozen=True, kw_only=True):
-    """Training was asked to stop and ended."""
+    """Training ended on request."""
 
     step: int
     train: int = 1

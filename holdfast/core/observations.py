@@ -25,7 +25,7 @@ class Observation(
 
 
 class ExitStatus(Observation, frozen=True, kw_only=True):
-    """How a process ended: by a code of its own, by a signal, or not at all because it hung."""
+    """How a process ended: with an exit code, by a signal, or not at all because it hung."""
 
     code: int | None = None
     signal: str = ""  # "SIGKILL"
@@ -84,7 +84,7 @@ class WaitTarget(StrEnum):
     HIDDEN_CHILD = "hidden_child"  # another user's, perhaps
     PROCESS_END = "process_end"
     OPEN = "open"  # the path to open
-    OPEN_FIFO = "open_fifo"  # the path of a FIFO that nobody has opened at the other end
+    OPEN_FIFO = "open_fifo"  # the path of a FIFO that is not open at the other end
     FIFO = "fifo"  # its path
     PIPE = "pipe"  # the kernel's name of it
     FILE_LOCK = "file_lock"  # the path of the file
@@ -119,7 +119,7 @@ class WaitingThread(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StuckProcess(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A process whose main thread waits for a lock that nobody can release."""
+    """A process whose main thread waits for a lock that no process can release."""
 
     pid: int
     command: str  # the kernel's short name of it
@@ -132,7 +132,7 @@ class RankVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     verdict: Verdict
     rank: int | None = None
     wait: Wait | None = None  # of its main thread
-    helper: WaitingThread | None = None  # whoever would end that wait, when it waits itself
+    helper: WaitingThread | None = None  # the process that would end this wait, if it waits too
     stuck: StuckProcess | None = None  # in a deadlock; None when its processes wait for each other
     cpu_share: float | None = None  # of one processor, when it is busy
 
@@ -154,11 +154,11 @@ class TreeVerdict(Observation, frozen=True, kw_only=True):
     state: Literal["", "starting", "progressing", "ended"] = ""  # moving because of that
     pids: tuple[int, ...] = ()  # the processes that show it
     cpu_share: float | None = None  # of one processor, when it is busy
-    given_share: float = 1.0  # of the processor time that the tree wanted, how much it got
+    given_share: float = 1.0  # the share of the requested processor time that the tree got
     main: RankVerdict | None = None  # of the process that decides, when the tree is quiet
     failed_children: int = 0  # in a crash loop, within `window_seconds`
     window_seconds: float = 0.0
-    child_exit: ExitStatus | None = None  # of the last of them; None when nobody saw it
+    child_exit: ExitStatus | None = None  # of the last of them; None if it was not seen
     has_inner_debugger: bool = False  # one that works over the network and holds nothing
     has_left_tree: bool = False  # a process that left the tree may end the wait
     ranks: tuple[RankVerdict, ...] = ()  # one for each training process, the one that holds up the others first
@@ -271,7 +271,7 @@ class FailedExits(Observation, frozen=True, kw_only=True):
 
 
 class KilledExternally(Observation, frozen=True, kw_only=True):
-    """A signal that ended the attempt and that neither we, nor the program, nor the kernel for memory sent."""
+    """A signal that ended the attempt and came neither from Holdfast, nor the program, nor the OOM killer."""
 
     signal: str
     victim: Literal["root", "launcher", "rank", "worker"] = "root"
@@ -386,7 +386,7 @@ class DiskSpace(Observation, frozen=True, kw_only=True):
 
     @property
     def is_shared_memory(self) -> bool:
-        """True for the file system of shared memory, which is no disk."""
+        """True for the file system of shared memory, which is not a disk."""
         return self.folder == "/dev/shm"
 
     @property
@@ -460,7 +460,7 @@ def known_only(plain: object, *other_types: str) -> object:
 
 
 def to_observation(plain: object) -> Observation:
-    """Make an observation of what JSON gave of it; an unknown or damaged one is kept as it is."""
+    """Make an observation of what JSON gave of it; an unknown or damaged one is kept unchanged."""
     try:
         return msgspec.convert(known_only(plain), AnyObservation)
     except msgspec.ValidationError:

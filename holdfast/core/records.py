@@ -42,7 +42,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandRequest:
-    """What was asked of `holdfast run`."""
+    """A request of `holdfast run`."""
 
     command: tuple[str, ...]
     cwd: str
@@ -110,7 +110,7 @@ class MemoryEstimate(Record, frozen=True, kw_only=True):
     need_bytes: int
     libraries_bytes: int  # the part of it that torch does not count
     free_bytes: int | None = None
-    is_of_card: bool = False  # the card's memory, not the machine's
+    is_of_card: bool = False  # GPU memory, not the machine's
 
 
 class RunPlan(Record, frozen=True, kw_only=True):
@@ -214,14 +214,14 @@ class Forecast(Record, frozen=True, kw_only=True):
     made_at: float | None = None  # None: for a run that waits to be started
     steps: int = 0  # that were timed
     step_seconds: float | None = None
-    cores: float | None = None  # that the engine computed with meanwhile
+    cores: float | None = None  # that the engine computed with
 
 
 # What happened
 
 
 class Supervisor(Record, frozen=True, kw_only=True):
-    """The process that supervises a run, so that it is not mistaken for a later one with the same pid."""
+    """The process that supervises a run, told apart from a later process with the same pid."""
 
     pid: int
     start_ticks: int | None = None
@@ -299,14 +299,14 @@ class Outcome:
 
 
 class SupervisorNotice(Record, frozen=True, kw_only=True):
-    """What a supervisor says of itself in a notice, every few seconds, so that other machines know that it lives."""
+    """What a supervisor reports every few seconds, so that other machines know that it is alive."""
 
     pid: int = 0
     start_ticks: int | None = None
     host: str = ""
     node: str = ""  # the name of its machine in this run
     machine: str = ""  # names the machine and its start, see `runs.lease.machine_id`
-    hardware: str = ""  # names the machine over its restarts; empty where nothing does
+    hardware: str = ""  # identifies this start of the machine; empty if unknown
     lease_seconds: float = 0.0  # after which its silence means that it is gone
     state: Literal["held", "released", "here", "left"] = "here"
 
@@ -346,11 +346,11 @@ class LeaseNotice(SupervisorNotice, frozen=True, kw_only=True):
 
 
 class MemberNotice(SupervisorNotice, frozen=True, kw_only=True):
-    """What the supervisor of another machine says: how its part of an attempt went, and whether it wants to leave."""
+    """What a member's supervisor reports: how its part of an attempt went, and whether it stops."""
 
     attempt: int = 0
     outcome: Outcome | None = None  # of its part of that attempt
-    asks: int | None = None  # the signal by which it was asked to stop
+    asks: int | None = None  # the signal of the stop request
 
 
 class CollectedEvidence(Record, frozen=True, kw_only=True):
@@ -441,7 +441,7 @@ class PredictOptions(Record):
 
 
 class PredictJob(Record):
-    """What a process that uses a model is to load; `info` is None for a model that Holdfast did not make."""
+    """The model that a process loads; `info` is None for a model that Holdfast did not make."""
 
     model: str  # folder
     task: str
@@ -506,7 +506,7 @@ _WITH_OBSERVATIONS = (CollectedEvidence, Diagnosis, MemberNotice, Outcome)
 
 
 def to_record(plain: object, kind: type[T]) -> T | None:
-    """The record that a plain JSON object holds; None where it holds none."""
+    """The record in a plain JSON object; None if it does not fit."""
     if kind in _WITH_OBSERVATIONS:
         plain = known_only(plain, "passage")
     try:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-# Most telling first. A task's own deciding metric comes before everything else that the task reports.
+# Most important first. A task's own deciding metric comes before everything else that the task reports.
 ORDER = (
     *("accuracy", "micro_f1", "macro_f1", "exact_match"),
     *("ndcg@10", "recall@10", "mrr@10", "recall@1", "recall@5", "map@100"),
@@ -22,7 +22,7 @@ _NAMES = {
 
 
 def ordered_scores(metrics: Mapping[str, object]) -> dict[str, float]:
-    """The numbers among the metrics, the most telling first."""
+    """The numbers among the metrics, the most important first."""
     found = {
         name: float(value)
         for name, value in metrics.items()
@@ -32,12 +32,12 @@ def ordered_scores(metrics: Mapping[str, object]) -> dict[str, float]:
 
 
 def deciding_score(metrics: Mapping[str, object]) -> tuple[str, float] | None:
-    """The metric by which one model is better than another; None where no known one is there."""
+    """The metric by which models are compared; None if there is no known one."""
     return next(((name, value) for name, value in ordered_scores(metrics).items() if name in ORDER), None)
 
 
 def final_score(splits: Mapping[str, object]) -> tuple[str, str, float] | None:
-    """Split, metric and value that say how good a finished model is: on the test split where there is one."""
+    """Split, metric and value that rate a finished model, on the test split if there is one."""
     for split in ("test", "validation"):
         metrics = splits.get(split)
         if isinstance(metrics, Mapping) and (found := deciding_score(metrics)):
@@ -46,7 +46,7 @@ def final_score(splits: Mapping[str, object]) -> tuple[str, str, float] | None:
 
 
 def is_share(name: str) -> bool:
-    """Whether a metric lies between 0 and 1."""
+    """Whether a metric is between 0 and 1."""
     return name in _SHARES
 
 
@@ -56,7 +56,7 @@ def metric_name(name: str) -> str:
 
 
 def metric_value(name: str, value: float) -> str:
-    """A metric's value: a percentage where it is a share."""
+    """A metric's value as text: a percentage if it is a share."""
     if not is_share(name):
         return f"{value:.4g}"
     return "100%" if value == 1 else f"{value:.1%}"

@@ -18,7 +18,7 @@ BANNED = re.compile(
 WRITTEN_BY_OTHERS = {"matches", "near_misses"}
 
 
-EDITED = ("doctor", "hazards", "logs", "machine", "models", "planning")
+EDITED = ("core", "doctor", "hazards", "logs", "machine", "models", "planning")
 
 
 @pytest.mark.parametrize("folder", [*(f"holdfast/{name}" for name in EDITED), "tools", "docs", "deploy", "examples"])
