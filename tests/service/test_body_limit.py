@@ -52,7 +52,7 @@ def test_upload_without_space_is_refused_first(world, settings):
     settings.FREE_BYTES = 10**18
     start, body = sent_to(world, "/api/datasets", "token", [LONG], [])
     assert start["status"] == 413
-    assert b"not enough room" in body["body"]
+    assert b"space" in body["body"]
 
 
 def sent_to(world, path, shown, more, sizes):
