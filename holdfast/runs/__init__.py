@@ -1,7 +1,6 @@
-"""A run from outside: prepares it, supervises its attempts to the end, and shows where it is.
-
-Read first: `train_run.py`, the road of a training run from its request to its result, then `supervise.py`, the loop
-over attempts that every run shares.
+"""A run from outside: prepares it, supervises its attempts to the end, and shows its state. Read first: `train_run.py`,
+the road of a training run from its request to its result, then `supervise.py`, the loop over attempts that every run
+shares.
 
     prepare_run -> prove -> forecast     from a request to a run that can be trained; one file each
     command, train_run                   what is supervised: how an attempt is started, what may be changed

@@ -2,9 +2,9 @@
 
     python -m holdfast.runs.agent_child RUN plan|model AGENT_PID SAVE_SECONDS
 
-SIGTERM saves and stops the run, and so does the death of the agent. What has not ended SAVE_SECONDS after that death is
-killed: nobody renews the lease any more, and when it expires the run may start elsewhere. Imports neither torch nor
-Django. Reads request.json; writes what every run writes, and refused.json if the request cannot be met.
+SIGTERM saves and stops the run, and so does the death of the agent. Processes that have not ended SAVE_SECONDS after
+that death are killed: the lease is no longer renewed, and when it expires the run may start elsewhere. Imports neither
+torch nor Django. Reads request.json; writes what every run writes, and refused.json if the request cannot be met.
 """
 
 import contextlib

@@ -3,7 +3,7 @@
     cause_sentence(cause)       "hung at step 20 of 100: a deadlock between threads (...)": with its proof
     short_cause_text(cause)     "ValueError: bad batch": what a screen shows while the run continues
 
-Values come in, text goes out, as in `runs/wording.py`; nobody reads the text back.
+Values come in, text goes out, as in `runs/wording.py`; no code parses the text.
 """
 
 import itertools
@@ -198,7 +198,7 @@ def _given_up(cause: Cause) -> str:
 
 
 def _rank_verdicts(ranks: tuple[ob.RankVerdict, ...], node: str) -> Iterator[str]:
-    """What each rank does; the first is the one that holds up the others."""
+    """What each rank does; the first one holds up the others."""
     for number, one in enumerate(ranks):
         rank = f"rank {one.rank}{f' on {node}' if node else ''} (process {one.pid})"
         who = f"process {one.pid}" if one.rank is None else rank

@@ -23,7 +23,7 @@ _LOOK_EVERY_SECONDS = 0.2
 
 
 def require_gradio() -> None:
-    """Refuse at once if gradio is missing."""
+    """Refuse early if gradio is missing."""
     if find_spec("gradio") is None:
         raise RequestError(
             "the demo page needs gradio, which is not installed",

@@ -33,7 +33,7 @@ def detach_run(run: Path) -> int:
 
 
 def _takes_part(run: Path, pid: int) -> bool:
-    """Whether a supervisor takes part in a run that another machine leads."""
+    """Whether a supervisor is a member of a run that another machine leads."""
     notice = read_notice(run / NODES / node_name() / NOTICE, MemberNotice)
     return notice is not None and notice.said.pid == pid
 

@@ -25,7 +25,7 @@ from holdfast.supervisor.outcome import newest_beat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierAttempts:
-    """Where a run stands before it is supervised again."""
+    """The state of a run before it is supervised again."""
 
     next_number: int = 1
     counted: tuple[Outcome, ...] = ()  # attempts of the same question, which the ladder counts
@@ -36,7 +36,7 @@ class EarlierAttempts:
 
 
 def read_earlier(run: Path, report: EventSink) -> EarlierAttempts:
-    """What every earlier attempt gave; ends the processes of one that was cut off."""
+    """The outcome of every earlier attempt; ends the processes of an interrupted one."""
     folders = attempt_folders(run)
     if not folders:
         return EarlierAttempts()
@@ -71,7 +71,7 @@ def read_pauses(run: Path) -> list[tuple[float, float]]:
 
 
 def is_left_running(run: Path) -> bool:
-    """Say whether the newest attempt's process lives although it has no outcome, as when its supervisor was killed."""
+    """True if the newest attempt has no outcome but its process is alive, as after its supervisor was killed."""
     folders = attempt_folders(run)
     root = read_root(folders[-1]) if folders and not read_record(folders[-1], Outcome) else None
     found = find_member(root.pid) if root else None
@@ -148,7 +148,7 @@ def _since_reset(ended: list[tuple[Path, Outcome]]) -> tuple[Outcome, ...]:
 
 
 def _last_sign_at(attempt: Path) -> float:
-    """When the last event of an attempt was written that nobody saw end."""
+    """The time of the last event of an attempt whose end was not recorded."""
     last = [*read_last_events(attempt / EVENTS)[-1:], *read_last_events(attempt / SAMPLES)[-1:]]
     return max((event.time for event in last), default=0.0)
 

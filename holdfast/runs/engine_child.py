@@ -1,8 +1,8 @@
-"""Starts our own engine: its environment, its settings, and the spare process that may become its next attempt.
+"""Starts the engine: its environment, its settings, and the spare process that may become its next attempt.
 
 Several processes are a torchrun job: `python -m torch.distributed.run ... -m holdfast.engine ATTEMPT`. On one machine
-they meet at a free port; of several machines each starts its own, and `runs.rendezvous` says where all of them meet.
-torchrun restarts nothing: the supervisor does.
+they connect at a free port; with several machines each starts its own part, and `runs.rendezvous` says where all of
+them connect. torchrun restarts nothing: the supervisor does.
 """
 
 import os

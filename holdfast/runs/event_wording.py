@@ -109,7 +109,7 @@ def _attempt_event(event: ev.Event) -> list[Line]:
 
 
 def _script_event(event: ev.Event) -> list[Line]:
-    """What the training process told."""
+    """The training process's events."""
     match event:
         case ev.Resumed():
             name = f"{Path(event.checkpoint).name}, " if event.checkpoint else ""
@@ -140,7 +140,7 @@ def _script_event(event: ev.Event) -> list[Line]:
 
 
 def quiet_text(event: ev.Quiet) -> str:
-    """That there is no progress, and what the process does meanwhile."""
+    """No progress, and what the process is doing meanwhile."""
     step = f" (step {event.step:,})" if event.step else ""
     activity = f": {clean(activity_text(event.activity))}" if event.activity else ""
     phase = f" while {phase_text(event.phase)}" if event.phase not in ("", "start") else ""

@@ -201,7 +201,7 @@ def _about_text(evidence: Evidence) -> str:
 
 
 def _remedy_lines(remedy: Remedy) -> list[str]:
-    """A remedy's title, then what to type, then what it costs."""
+    """A remedy's title, command and cost."""
     changes = in_script(remedy.change)
     typed = [
         change for change in (remedy.command, *changes) if change.startswith("export ") or change == remedy.command

@@ -48,7 +48,7 @@ class NodePart:
 
     @property
     def has_failed(self) -> bool:
-        """True when it died, hung, or is gone; not when it only ended with the others."""
+        """True if it died, hung, or is gone; False if it only ended with the others."""
         return self.outcome is None or self.outcome.outcome in ("died", "hung")
 
 
@@ -101,7 +101,7 @@ def judge(joint: JointAttempt, outcome: Outcome, diagnosis: Diagnosis) -> tuple[
 
 
 def find_culprit(parts: Sequence[NodePart]) -> NodePart | None:
-    """The part that made the others fail; None when none has failed."""
+    """The part that made the others fail; None if no part failed."""
     failed = [part for part in parts if part.has_failed]
     return min(failed, key=_rank, default=None)
 

@@ -55,7 +55,7 @@ class LostLease(AlreadyHeld):
 
 
 class Heartbeat(Generic[N]):
-    """Writes the same notice every few seconds, in a thread of its own, until it is closed."""
+    """Writes the same notice every few seconds, in a separate thread, until it is closed."""
 
     def __init__(self, path: Path, notice: N, since: float | None = None):
         self._writer, self.notice = NoticeWriter(path), notice
@@ -166,7 +166,7 @@ def take_lease(
 
 
 def newest_lease(run: Path) -> int:
-    """The number of the newest lease; 0 when nobody has led the run yet."""
+    """The number of the newest lease; 0 if no machine has led the run yet."""
     try:
         return max((int(name) for name in os.listdir(run / LEASES) if name.isdigit()), default=0)  # noqa: PTH208  (names alone)
     except FileNotFoundError:
@@ -210,7 +210,7 @@ def is_here(notice: SupervisorNotice) -> bool:
 
 
 def is_here_and_gone(notice: SupervisorNotice) -> bool:
-    """True when the writer of a notice ran on this very machine and lives no more: no need to wait for it."""
+    """True if the writer of a notice ran on this machine and is dead, so there is no need to wait for it."""
     if _is_of_this_start(notice):
         return not is_here(notice)
     # The machine was started again since.
@@ -238,7 +238,7 @@ def _processes_id() -> int | None:
 
 
 def _wait_until_free(run: Path, seen: Seen[LeaseNotice], report: EventSink, is_stopped: Callable[[], bool]) -> None:
-    """Return when the run may be taken; refuse when its leader is seen to live."""
+    """Return when the run may be taken; refuse if its leader is alive."""
     begun, has_reported = time.monotonic(), False
     while True:
         notice = seen.look()
@@ -276,7 +276,7 @@ def _notice_of(folder: Path, number: int) -> Path:
 def hold(
     run: Path, *, report: EventSink = lambda event: None, is_stopped: Callable[[], bool] = lambda: False
 ) -> Iterator[Lease]:
-    """Be the run's only supervisor, or refuse; the last notice says to other machines why the run was given back."""
+    """Be the run's only supervisor, or refuse; the last notice tells other machines why the run was released."""
     last: dict[str, Any] = {}
     lease: Lease | None = None
     try:

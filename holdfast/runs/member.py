@@ -1,7 +1,7 @@
-"""Takes part in a run that another machine leads: runs its own part of every attempt, and reports how it went.
+"""The supervisor of a machine that does not lead: runs this machine's part of every attempt and reports how it went.
 
 A member starts the same command when the leader calls an attempt, watches its own ranks, collects evidence before it
-ends them, and ends them when the leader says so or is gone. When nobody leads the run any more, the member tries to.
+ends them, and ends them when the leader says so or is gone. If the leader is gone, the member tries to lead.
 
 Reads: the leader's notice. Leaves: attempts/NN/nodes/NAME/, nodes/NAME/notice, nodes/NAME/events.jsonl.
 """
@@ -42,7 +42,7 @@ _SAY_SECONDS = 60.0
 
 
 def lead_or_follow(lead: Callable[[], Result], join: Callable[[], Result | None], *, nodes: int) -> Result:
-    """Bring a run of several machines to its end: lead it where nobody does, follow where another machine does."""
+    """Bring a run of several machines to its end: lead it if no machine does, otherwise follow the leader."""
     while True:
         try:
             return lead()
@@ -63,7 +63,7 @@ def take_part(run: Path, spec: RunSpec, *listeners: EventSink, stop: StopRequest
 
 
 def follow(run: Path, spec: RunSpec, *listeners: EventSink, stop: StopRequest) -> Result | None:
-    """Take part until the run has ended, and return how; None when nobody leads it any more."""
+    """Follow until the run has ended, and return how; None if the leader is gone."""
     with writing(run):
         member = _Member(run, spec, listeners, stop)
         try:

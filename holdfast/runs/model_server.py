@@ -1,7 +1,7 @@
 """A finished model kept loaded in a child process, for questions one at a time; this process never imports torch.
 
-The two speak JSON lines over pipes. What the child prints besides goes to a file of its own, so that nothing has to be
-drained, and its last lines are in the error when it dies.
+The two speak JSON lines over pipes. The child's other output goes to a separate file, so no pipe must be drained; its
+last lines are in the error if it dies.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Who supervises a run and which machines take part in it, on whatever machine one asks.
+"""Who supervises a run and which machines belong to it; works on any of these machines.
 
-The system says whether a process of this machine is alive. About a process of another machine only its notice tells, by
-moving: a first look cannot know. `MachineWatch` never waits and believes a notice until it was seen to stand still;
+For a process on this machine the system says whether it is alive. For one on another machine only changes of its notice
+do, so a single look cannot know. `MachineWatch` never waits and believes a notice until it was seen to stand still;
 `read_leader` and `read_nodes` look again until they know, which may take a few seconds.
 
 Reads: leases/, nodes/*/notice, beats of the newest attempt.
@@ -23,7 +23,7 @@ _STILL_SECONDS = 6.0  # a notice is renewed every two seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """One machine of a run that several take part in."""
+    """One machine of a run on several machines."""
 
     name: str
     state: str  # "leads", "takes part", "silent", "left"
@@ -46,12 +46,12 @@ class MachineWatch:
         self.is_sure = True  # False when the last answer rests on a notice that has not been seen to move yet
 
     def leader(self) -> SupervisorNotice | None:
-        """What the supervisor that leads the run says of itself, wherever it is; None when there is none."""
+        """The notice of the supervisor that leads the run, on any machine; None if there is none."""
         self.is_sure = True
         return self._living(self._lease)
 
     def nodes(self) -> tuple[NodeStatus, ...]:
-        """The machines of a run that several take part in, the leading one first; empty for a run of one machine."""
+        """The machines of a run, leader first; empty for a run on one machine."""
         self.is_sure = True
         names = sorted(folder.name for folder in (self._run / NODES).glob("*"))
         if len(names) < 2:

@@ -1,8 +1,8 @@
-"""The machines of a run as the leader sees them: who is here, what each is to do, how each part ended.
+"""The machines of a run as the leader sees them: which have joined, what each must do, how each part ended.
 
-The machines talk through two kinds of notices on shared storage, each with one writer: the leader's lease says which
-attempt runs, on which machines, and when it is called off; `nodes/NAME/notice` of each other machine says that it
-lives and how its part went. Nobody waits forever: a machine that is silent for the length of the lease is given up.
+The machines communicate through two kinds of notices on shared storage, each with one writer: the leader's lease says
+which attempt runs, on which machines, and when it is called off; `nodes/NAME/notice` of each other machine says that it
+is alive and how its part went. Nobody waits forever: a machine that is silent for the length of the lease is given up.
 
 Reads: nodes/*/notice. Writes: the leader's notice.
 """
@@ -60,7 +60,7 @@ class Peers:
         return hear
 
     def gather(self, report: EventSink, stop: StopRequest) -> bool:
-        """Wait until enough machines are here; False when a stop was requested meanwhile."""
+        """Wait until enough machines have joined; False if a stop was requested meanwhile."""
         begun = time.monotonic()
         say_at, said = begun + _SAY_FIRST_SECONDS, ""
         while True:
@@ -105,7 +105,7 @@ class Peers:
         return with_rendezvous(launch, meeting, 0)
 
     def listen(self, stop: StopRequest, part_stop: StopRequest) -> Callable[[], CallOff]:
-        """What an attempt asks many times a second: whether the others still run. Passes stop requests on."""
+        """Checked many times a second during an attempt: whether the others still run. Passes stop requests on."""
 
         def called_off() -> CallOff:
             if self._lease.is_lost:
@@ -207,7 +207,7 @@ class Peers:
             stop.ask(signal.SIGINT)
 
     def _present(self) -> tuple[str, ...]:
-        """The machines that are alive and free to take part, by name."""
+        """The machines that are alive and free, by name."""
         return tuple(
             name
             for name, seen in sorted(self._seen.items())

@@ -11,7 +11,7 @@ from holdfast.runs.proof_wording import candidate_verdict, forecast_basis, proof
 
 
 def plan_view(run: Path) -> dict[str, Any]:
-    """Every setting with its reason, what was proven, timed and forecast; empty when there is no plan yet."""
+    """Every setting with its reason, the proof, the timings and the forecast; empty without a plan."""
     plan = read_record(run, RunPlan)
     if plan is None:
         return {}

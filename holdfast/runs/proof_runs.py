@@ -32,7 +32,7 @@ _LOOK_SECONDS = 0.05
 
 
 class SmallRun(NamedTuple):
-    """What a small run gave."""
+    """The result of a small run."""
 
     loss: float | None
     changes: Changes  # it needed to finish
@@ -127,7 +127,7 @@ def _kill_after(folder: Path, wanted: int, ended: threading.Event) -> None:
 
 
 def _kill(folder: Path) -> None:
-    """Kill every process at once: those that compute before the launcher that would notice it."""
+    """Kill every process: the computing ones before the launcher, which would notice."""
     for member in reversed(find_members(folder, read_root(folder))):
         send(member.identity, signal.SIGKILL)
 

@@ -24,7 +24,7 @@ def forecast_basis(forecast: Forecast) -> str:
 
 
 def proof_reason(proof: Proof) -> str:
-    """Why a proof, or a part of it, was left out; empty when nothing was."""
+    """Why a proof, or a part of it, was skipped; empty if nothing was."""
     if proof.state == "remembered" and proof.remembered_at is not None:
         return f"proven here {_ago(proof.remembered_at)}: {proof.remembered_words}"
     return _reason(proof.reason, proof.run_seconds, proof.budget_seconds)

@@ -287,7 +287,7 @@ class _Proving:
         return count if seconds < _CHEAP_SECONDS or self._request.prove == "always" else least
 
     def _small_run(self, name: str, prepared: Path, settings: EngineSettings) -> SmallRun:
-        """A whole run on few examples. Another child always follows, so a spare is prepared meanwhile."""
+        """A complete run on few examples. Another child always follows, so a spare is prepared meanwhile."""
         show = self._shown_as(f"proving with the {name} examples")
 
         def hear(event: Event) -> None:

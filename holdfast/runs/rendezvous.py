@@ -1,8 +1,8 @@
 """Gives the ranks of each attempt their own rendezvous, so that a late rank of an earlier attempt finds nobody.
 
 `torchrun` takes every option that is not on its command line from a variable PET_<OPTION>. A rendezvous id on the
-command line takes precedence, so the attempt is added to it there. A command defines itself where its ranks meet; the
-ranks of our own engine meet at an address and port of the leader, which is the first machine.
+command line takes precedence, so the attempt is added to it there. A command defines the rendezvous of its ranks
+itself; the ranks of the engine use an address and port of the leader, which is the first machine.
 """
 
 import re
@@ -18,7 +18,7 @@ VARIABLE = "PET_RDZV_ID"
 
 
 def with_rendezvous(launch: Launch, meeting: MeetingPlace, number: int) -> Launch:
-    """The same launch with ranks that meet only under this name; `number` is this machine's, the leader has 0."""
+    """The same launch with a rendezvous under this name; `number` is this machine's, the leader has 0."""
     environment = {**launch.environment, VARIABLE: meeting.name}
     if launch.is_of_ranks:
         place = {"MASTER_ADDR": meeting.host, "MASTER_PORT": meeting.port, "NODE_RANK": number}

@@ -32,7 +32,7 @@ def command_of(run: Path) -> RunSpec:
 
 
 def ask_for(run: Path, processes: str | None, nodes: str | None) -> None:
-    """Let a training run continue with other processes or machines: what it learns does not depend on them."""
+    """Change the number of processes or machines of a training run; what it learns does not depend on them."""
     given = {name: value for name, value in (("processes", processes), ("nodes", nodes)) if value is not None}
     options = " ".join(f"--{name} {value}" for name, value in given.items())
     request = require_request(run)

@@ -66,7 +66,7 @@ class _Entries(Generic[R]):
 
     @contextmanager
     def changed(self) -> Iterator[dict[str, R]]:
-        """Change the entries; the lock keeps what another process remembers meanwhile. Raises OSError."""
+        """Change the entries under a lock, so that no entry of another process is lost. Raises OSError."""
         folder, name = self._file.parent, self._file.name
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -38,7 +38,7 @@ def is_run(path: Path) -> bool:
 
 
 def no_run(path: Path, wanted: str = "the folder of a run") -> RequestError:
-    """The error for a path of another kind: what it is, and what may have been meant."""
+    """The error for a path that is not a run: what it is, and a suggestion."""
     whole = path.absolute()
     named = f"the folder that `holdfast train` or `holdfast run` printed, such as {RUNS}/NAME-1"
     if not os.path.exists(whole):  # noqa: PTH110  (never raises)

@@ -1,8 +1,8 @@
-"""The state of a run: folded from its events and its records, and the only thing that any view of a run shows.
+"""The state of a run: folded from its events and its records, and the only source of every view of a run.
 
-    state = read_state(run)                    # now, from the folder alone; refuses a folder that holds no run
+    state = read_state(run)                    # now, from the folder alone; refuses a folder without a run
     for state in watch(run): ...               # twice a second, until the run has ended
-    reader = RunReader(run); reader.read()     # again and again, at the cost of what is new: for pages
+    reader = RunReader(run); reader.read()     # repeatedly, at the cost of new events only: for pages
     state = apply(state, event)                # one event as it happens: for the process that supervises the run
 
 The command line, the pages, the API and the report take a `RunState` and words for it from `runs/wording.py`; nothing
@@ -69,7 +69,7 @@ _WATCH_SECONDS = 0.5
 
 
 def fold(events: Iterable[ev.Event], records: Records = Records(), folder: Path = Path()) -> RunState:  # noqa: B008
-    """The state of a run: what its supervisor and its training process told, in order, and what its files hold."""
+    """The state of a run, from the events of its supervisor and its training process, in order, and from its files."""
     state = RunState(folder=folder, records=records)
     for event in events:
         state = apply(state, event)
@@ -371,7 +371,7 @@ def peak_bytes(folder: Path) -> int | None:
 
 
 def read_request(run: Path) -> Mapping[str, Any]:
-    """What was requested; refuses a folder that holds no run."""
+    """What was requested; refuses a folder without a run."""
     require_run(run)
     request = read_artifact(run / REQUEST)
     if not request:
@@ -414,7 +414,7 @@ def _processes_of(attempt: Path) -> int:
 
 
 def _last_sign(attempt: AttemptState) -> float | None:
-    """When anything was last heard of an attempt that nobody saw end."""
+    """The time of the last sign of life of an attempt whose end was not recorded."""
     if attempt.is_running:
         return None
     times = [_written_at(attempt.folder / name) for name in (EVENTS, SAMPLES, OUTPUT)]

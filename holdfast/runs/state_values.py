@@ -150,7 +150,7 @@ class AttemptState(Struct, frozen=True, kw_only=True):
         return self.ended - self.started if self.started is not None and self.ended is not None else None
 
     def tail(self, lines: int = 30) -> str:
-        """The last lines of what it printed."""
+        """The last lines of its output."""
         try:
             with (self.folder / OUTPUT).open("rb") as file:
                 file.seek(0, 2)
@@ -200,7 +200,7 @@ class RunState(Struct, frozen=True, kw_only=True):
 
     @property
     def state(self) -> State:
-        """Where it is, in a word."""
+        """The current phase as one word."""
         if not self.is_supervised and not self.is_orphaned:
             known = self.records.result.get("state")
             return known if known in ENDED else "failed" if self.records.result else "stopped"
@@ -297,7 +297,7 @@ class RunState(Struct, frozen=True, kw_only=True):
 
     @property
     def manifest(self) -> Manifest | None:
-        """What the folder of prepared data holds; None where there is none."""
+        """The contents of the folder of prepared data; None if it is missing."""
         prepared = self.settings.get("prepared")
         return to_record(read_artifact(Path(prepared) / MANIFEST), Manifest) if prepared else None
 

@@ -19,7 +19,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class AtOnce(StopRequest):
-    """A stop request that raises `Stopped` at once, for the time when there is nothing to save yet."""
+    """A stop request that raises `Stopped` immediately, while there is nothing to save yet."""
 
     def ask(self, number: int = 0) -> NoReturn:
         """Stop without waiting for a good moment."""

@@ -90,7 +90,7 @@ class RunSpec:
 def supervise(
     run: Path, spec: RunSpec, *listeners: EventSink, stop: StopRequest | None = None, lease: Lease | None = None
 ) -> Result:
-    """Bring a run to its end and return how it ended; refuse when another supervisor has it.
+    """Run to the end and return how it ended; refuse if another supervisor has the run.
 
     A caller that has planned under a `lease` passes it on, so that nobody else takes the run in between.
     """

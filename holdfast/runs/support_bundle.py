@@ -1,8 +1,8 @@
 """Packs a run for a bug report: what explains the failure, without private data.
 
-Packed: requests, plans, machine facts, events, logs, stacks, evidence, diagnoses. Left out: weights, checkpoints,
-prepared data, whatever else is not known to be needed. Taken out of the rest: tokens, passwords, user names, home
-folders, host names, addresses. The packed text is looked through a second time before the file gets its name.
+Packed: requests, plans, machine facts, events, logs, stacks, evidence, diagnoses. Not packed: weights, checkpoints,
+prepared data, and anything else that is not known to be needed. Removed from the rest: tokens, passwords, user names,
+home folders, host names, addresses. The packed text is checked a second time before the file gets its name.
 """
 
 import contextlib
@@ -102,7 +102,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """What was packed, what was removed from it, and what was left out."""
+    """What was packed, what was removed from it, and what was omitted."""
 
     file: Path
     packed_bytes: int

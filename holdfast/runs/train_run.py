@@ -91,7 +91,7 @@ def resume_train(run: Path, *, on_event: EventSink, guard: Guard = lambda stop: 
 
 
 def own_request(run: Path) -> TrainRequest:
-    """The request of a run; of several machines each waits for the others as long as its own command line says."""
+    """The request of a run; each of several machines waits for the others as long as its own command line says."""
     request, own = _train_request(run), read_request(run / NODES / node_name())
     return replace(request, nodes_wait=own.nodes_wait) if isinstance(own, TrainRequest) else request
 
@@ -106,7 +106,7 @@ def _train_request(run: Path) -> TrainRequest:
 def _lead(
     run: Path, request: TrainRequest, children: EngineChildren, on_event: EventSink, guard: Guard, stop: StopRequest
 ) -> Result:
-    """Plan the run where that is not done yet, and bring it to its end; other machines wait meanwhile."""
+    """Plan the run unless that is done, and run it to the end; other machines wait meanwhile."""
     with ExitStack() as held:
         with guard(stop):
             lease = held.enter_context(hold(run, report=on_event, is_stopped=lambda: stop.is_asked))

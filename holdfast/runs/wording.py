@@ -4,7 +4,7 @@
     attempt_lines(attempt)     what it changed, how far it came, how it ended and why
     closing_lines(state)       the last lines on the screen: result, scores, what to do next
 
-Values come in, text goes out: nothing is decided here, and nobody reads the text back. The terminal, the pages, the
+Values come in, text goes out: nothing is decided here, and no code parses the text. The terminal, the pages, the
 report and the API all use these, so a run is described in the same words everywhere.
 """
 
@@ -48,7 +48,7 @@ _DOUBT = {"proven": "Cause, proven", "likely": "Probable cause"}
 
 
 class Line(Struct, frozen=True):
-    """One line about a run: for a terminal with a mark and a name in front, for a page with a look."""
+    """One line about a run: on a terminal with a mark and a name in front, on a page with a style."""
 
     text: str
     mark: Mark = ""
@@ -464,7 +464,7 @@ def forecast_check_text(check: Mapping[str, Any]) -> str:
 
 
 def forecast_reasons(clock: Mapping[str, Any]) -> list[str]:
-    """Why a forecast of the time was off: what it could not know, each with its part of the error."""
+    """Why a time forecast was off: what it could not know, each with its share of the error."""
     reasons = []
     lost = clock.get("lost_seconds") or 0.0
     if lost:

@@ -46,7 +46,7 @@ def metrics_table(state: RunState) -> Html:
 
 
 def mistakes_section(state: RunState) -> Html:
-    """Examples that it gets wrong; for a language model what it answers."""
+    """Examples that the model gets wrong; for a language model, its answers."""
     examples = [one for one in state.records.misjudged.get("examples") or () if isinstance(one, dict)]
     split = state.records.misjudged.get("split", "")
     samples = (state.records.metrics.get("validation") or {}).get("samples") if state.records.metrics else None
