@@ -86,7 +86,8 @@ class Reason:
         "remedy_again",
         "changes_learning",
         # Why no further attempt is made
-        "attempt_limit",
+        "no_progress_limit",  # this many attempts got no further than those before them
+        "attempt_limit",  # this many attempts in all
         "final_exit_code",
         "killed_at_start",
         "deliberate_exit",

@@ -413,7 +413,7 @@ class Result(Record, frozen=True, kw_only=True, omit_defaults=True):
 # A finished model and its use
 
 
-class ModelInfo(Record):
+class ModelInfo(Record, frozen=True, kw_only=True):
     """What a finished model takes and returns, so that its folder alone is enough to use it."""
 
     task: str
@@ -427,7 +427,7 @@ class ModelInfo(Record):
     form: str = ""  # two-tower: "text" | "vectors"
 
 
-class PredictOptions(Record):
+class PredictOptions(Record, frozen=True, kw_only=True):
     """How to use a model; each task reads its own."""
 
     device: str = "auto"
@@ -440,7 +440,7 @@ class PredictOptions(Record):
     prepared: str | None = None  # folder of that run's prepared data
 
 
-class PredictJob(Record):
+class PredictJob(Record, frozen=True, kw_only=True):
     """The model that a process loads; `info` is None for a model that Holdfast did not make."""
 
     model: str  # folder
@@ -449,7 +449,7 @@ class PredictJob(Record):
     options: PredictOptions = PredictOptions()
 
 
-class DemoJob(PredictJob, kw_only=True):
+class DemoJob(PredictJob, frozen=True, kw_only=True):
     """What the demo page shows."""
 
     title: str
@@ -458,7 +458,7 @@ class DemoJob(PredictJob, kw_only=True):
     prompts: tuple[str, ...] = ()  # examples for a language model
 
 
-class PredictProgress(Record):
+class PredictProgress(Record, frozen=True, kw_only=True):
     """How far a prediction is."""
 
     stage: Literal["loading", "rows"] = "loading"

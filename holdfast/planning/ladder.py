@@ -92,7 +92,9 @@ def choose_rung(
         return Decision(action="stop", reason=reason, changes=last.changes, exit_code=exit_code or code)
 
     # Limits come first, so that no rule below can keep a run going forever.
-    if _attempts_without_progress(tried) >= max_attempts or len(tried) >= _TOTAL_FACTOR * max_attempts:
+    if (stuck := _attempts_without_progress(tried)) >= max_attempts:
+        return stop(Reason(kind="no_progress_limit", attempts=stuck))
+    if len(tried) >= _TOTAL_FACTOR * max_attempts:
         return stop(Reason(kind="attempt_limit", attempts=len(tried)))
     # Our own engine has already said that the request or the machine is at fault.
     if last.ending == "code" and last.exit_code in ladder.final_codes:

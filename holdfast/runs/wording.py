@@ -373,6 +373,7 @@ _REASONS = {
     "next_fallback": "the next fallback",
     "remedy_again": "another try of the remedy for: {title}",
     "changes_learning": "remedy for: {title}; it changes what the model learns, which you allowed",
+    "no_progress_limit": "{attempts} got no further, the limit set by --max-attempts",
     "attempt_limit": "no further attempts are allowed after {attempts}",
     "final_exit_code": "other settings would not help",
     "killed_at_start": "the process was killed {times} times right after its start, whatever the settings",

@@ -59,7 +59,14 @@ def test_attempts_that_get_further_are_not_counted_against_it():
     tried = [replace(CRASHED, exit_code=-9, is_outside=True, step_reached=step) for step in range(10, 600, 20)]
     assert choose_rung(named("host-oom"), tried, LADDER).action == "again"
     stuck = [*tried, *[tried[-1]] * 12]
-    assert choose_rung(named("host-oom"), stuck, LADDER).action == "stop"
+    decision = choose_rung(named("host-oom"), stuck, LADDER)
+    assert (decision.action, decision.reason.kind, decision.reason.attempts) == ("stop", "no_progress_limit", 12)
+
+
+def test_endless_progress_ends_at_the_limit_of_all_attempts():
+    tried = [replace(CRASHED, exit_code=-9, is_outside=True, step_reached=step) for step in range(1, 31)]
+    reason = choose_rung(named("host-oom"), tried, LADDER, max_attempts=3).reason
+    assert (reason.kind, reason.attempts) == ("attempt_limit", 30)
 
 
 @pytest.mark.parametrize(
