@@ -1,7 +1,7 @@
 """Who supervises a run and which machines belong to it; works on any of these machines.
 
 For a process on this machine the system says whether it is alive. For one on another machine only changes of its notice
-do, so a single look cannot know. `MachineWatch` never waits and believes a notice until it was seen to stand still;
+do, so a single look cannot know. `MachineWatch` never waits and trusts a notice until it stops changing;
 `read_leader` and `read_nodes` look again until they know, which may take a few seconds.
 
 Reads: leases/, nodes/*/notice, beats of the newest attempt.

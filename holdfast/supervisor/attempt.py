@@ -85,14 +85,14 @@ _PASSED_ON: tuple[type[Event], ...] = (
 
 
 class StopRequest:
-    """Whether the run is to end: requested once it may save first, requested twice it ends at once."""
+    """A stop request: the first one lets the run save, the second ends it immediately."""
 
     def __init__(self) -> None:
         self.count = 0
         self.signal = 0  # the one that asked first
 
     def ask(self, number: int = 0) -> None:
-        """Ask the run to stop; the second time it ends at once."""
+        """Ask the run to stop; the second request ends it immediately."""
         self.signal = self.signal or number
         self.count += 1
 
@@ -275,7 +275,7 @@ class _Attempt:
         self._on_event(Progressed(**where, resident_bytes=sample.resident_bytes, activity=sample.activity))
 
     def _pass_on(self) -> None:
-        """Pass on what the child reports and what a person wants to hear while it happens."""
+        """Pass on the child's events that are shown live."""
         for event in self._events.read():
             self._can_stop = self._can_stop or bool(getattr(event, "can_stop", False))
             if isinstance(event, _PASSED_ON):
@@ -292,7 +292,7 @@ class _Attempt:
             self._on_event(ProcessesEnded(processes=processes, has_finished=True))
 
     def _ask_to_stop(self, child: Child) -> None:
-        """Ask the tree to save and end, in a thread of its own, so that a second request can still be seen."""
+        """Ask the tree to save and end, in a separate thread, so that a second request is still noticed."""
         attempt = self._launch.attempt
         if self._ender is None:
             self._on_event(StopStarted(seconds=_STOP_SECONDS))
@@ -302,7 +302,7 @@ class _Attempt:
             end_tree(attempt, child, 0)
 
     def _end_gently(self, child: Child) -> None:
-        """Let a training that understands the file save and end by itself; a signal for the others."""
+        """Let a training that supports the stop file save and end by itself; send the others a signal."""
         attempt, deadline = self._launch.attempt, time.monotonic() + _STOP_SECONDS
         if self._can_stop and _touch(attempt / STOP):
             _wait(child, deadline)
@@ -352,7 +352,7 @@ def _outcome(how: OutcomeKind, sample: AttemptSample, code: int | None) -> Outco
 
 
 def _is_external(sample: AttemptSample, code: int | None, exits: Sequence[ChildExit], mark: MemoryMark) -> bool:
-    """True when somebody else ended or stopped it: that is no fault of the plan."""
+    """True if it was ended or stopped externally, so the settings are not to blame."""
     if code is None:
         return sample.verdict.verdict is Verdict.STOPPED
     proof = mark.proof({child.pid for child in exits})

@@ -43,12 +43,12 @@ class ChildExit:
 
     @property
     def is_failure(self) -> bool:
-        """True for any end but code 0; ends that nobody saw and those its own parent asks for do not count."""
+        """True for any exit but code 0; unseen exits and those requested by the parent do not count."""
         return bool(self.code) or self.signal not in (None, signal.SIGTERM, signal.SIGPIPE)
 
     @property
     def status(self) -> ExitStatus | None:
-        """The exit status as it is kept; None when nobody saw it."""
+        """The exit status as stored; None if unknown."""
         if self.signal is not None:
             return ExitStatus(signal=signal_name(self.signal))
         return None if self.code is None else ExitStatus(code=self.code)
@@ -152,9 +152,8 @@ def read_positions(attempt: Path) -> dict[int, Beat]:
 
 
 def rank_exit_code(exits: Sequence[ChildExit], attempt: Path, root_pid: int) -> int | None:
-    """How the rank that left first ended: its code, or minus its signal; None when nobody saw it.
-
-    A launcher ends with 1, whatever happened to its processes.
+    """How the first rank to end ended: its exit code, or minus its signal; None if unknown. A launcher exits with 1,
+    whatever happened to its processes.
     """
     ranks = read_ranks(attempt)
     first = ExitOrder(exits, ranks, root_pid).first
@@ -209,7 +208,7 @@ class ExitOrder:
         )
 
     def _first_rank(self) -> ChildExit | None:
-        """The rank that left first; of several seen to end at once the one that did not only follow another."""
+        """The rank that ended first; of several seen at the same time, the one that did not only follow another."""
         ends = [end for end in self._exits if end.pid in self._ranks and end.status]
         if len(self._ranks) < 2 or not any(end.is_failure for end in ends):
             return None

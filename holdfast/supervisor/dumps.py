@@ -88,7 +88,7 @@ def _sample(member: Member, folder: Path, deadline: float) -> Path | None:
 
 
 def _written(file: Path, command: list[str], deadline: float) -> Path | None:
-    """Run a tool and keep what it says; a tool that does not answer in time is ended."""
+    """Run a tool and keep its output; a tool that does not finish in time is killed."""
     limit = min(_SPY_SECONDS if "--nonblocking" in command else 10.0, deadline - time.monotonic())
     if limit <= 0:
         return None

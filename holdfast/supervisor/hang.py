@@ -49,7 +49,7 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What the rule says: a hang and why, or what it must know first."""
+    """The rule's result: a hang and why, or what it must know first."""
 
     given_up: GivenUp | None = None  # None: not a hang, or not yet
     wants_stacks: bool = False
@@ -142,7 +142,7 @@ def _given_up(
 
 
 def _requested_limit(phase: str, budgets: Budgets) -> float | None:
-    """The user's own limit, where the wait is for steps or for whatever a silent command does."""
+    """The user's own limit, for waits in steps and for commands that report nothing."""
     return budgets.step_timeout_seconds if phase in ("step", "unknown") else None
 
 

@@ -66,7 +66,7 @@ class StackMotions:
         self._has_new_program, self._tries = False, 0
 
     def sample(self, first: TreeSample, last: TreeSample, training_pids: Sequence[int], since_seconds: float) -> None:
-        """Take one more stack of each; a program that was started since then is work that somebody asked for."""
+        """Take one more stack of each; a program that was started since then counts as work."""
         self._tries += 1
         by_pid = {process.pid: process for process in last.processes}
         trainer = next((by_pid[pid] for pid in training_pids if pid in by_pid), last.processes[0])
@@ -101,7 +101,7 @@ class _StackMotion:
         self._signaled_at: deque[float] = deque(maxlen=SAMPLES_TO_KNOW)
 
     def sample(self, process: ProcessSample, first: TreeSample, last: TreeSample) -> bool:
-        """Take one more stack of a process; False when there is none to be had."""
+        """Take one more stack of a process; False if none is available."""
         signals = sum(at >= first.at_seconds for at in self._signaled_at)
         tid, is_idle = working_thread(process, first, last.at_seconds - first.at_seconds, signals)
         if process.pid != self._pid:
@@ -167,7 +167,7 @@ class _StackMotion:
 def working_thread(process: ProcessSample, first: TreeSample, seconds: float, signals: int = 0) -> tuple[int, bool]:
     """The thread whose stack tells whether a process makes progress, and whether that thread is idle.
 
-    The main thread, unless another works hard while it waits. One that only ticks, such as a monitor, tells nothing.
+    The main thread, unless another works hard while it waits. One that only ticks, such as a monitor, is ignored.
     `signals` are those the supervisor sent to read the stack: each wakes the main thread once, which is no work of it.
     """
     before = {thread.tid: thread for known in first.processes for thread in known.threads}

@@ -65,7 +65,7 @@ def find_members(attempt: Path, root: Identity | None, known: Iterable[Identity]
 
 
 def find_member(pid: int) -> Member | None:
-    """One process of the table; None when there is no such process."""
+    """One process of the table; None if it does not exist."""
     if sys.platform != "linux":
         return next((member for member in _table() if member.pid == pid), None)
     return _read_stat(pid)

@@ -118,7 +118,7 @@ class MemoryMark:
         self.see(os.getpid())
 
     def see(self, pid: int) -> None:
-        """Remember which group a process is in; a wrapper may move the child to one of its own after the start."""
+        """Remember which group a process is in; a wrapper may move the child to another group after the start."""
         membership = read_group_file(self._root / "proc" / str(pid) / "cgroup")
         if membership and self._seen.get(pid, ("",))[0] != membership and not _is_leaving(self._root, pid):
             version, folder = _own_group(self._root, pid)
@@ -127,7 +127,7 @@ class MemoryMark:
                 self._kills[folder] = _group_kills(version, folder)
 
     def see_all(self, root_pid: int, pids: Iterable[int]) -> None:
-        """See the root again, and of the others those that are new: that is cheap enough for every sample."""
+        """Check the root again and all new processes, which is cheap enough for every sample."""
         self.see(root_pid)
         for pid in pids:
             if pid not in self._seen:
@@ -169,7 +169,7 @@ def _own_group(root: Path, pid: int) -> tuple[int, Path | None]:
 
 
 def _is_leaving(root: Path, pid: int) -> bool:
-    """True for a process that is about to end: the kernel has put it into the topmost group by then."""
+    """True for an exiting process, which the kernel has already moved to the topmost group."""
     fields = read_group_file(root / "proc" / str(pid) / "stat").rpartition(")")[2].split()
     return len(fields) > 6 and (fields[0] in "ZX" or bool(int(fields[6]) & _PF_EXITING))
 

@@ -75,7 +75,7 @@ def newest_beat(attempt: Path) -> tuple[str, int, int]:
 
 
 def is_at_end(attempt: Path, pid: int) -> bool:
-    """Whether a program had come to its last line without an error, whatever happened to its process after that."""
+    """Whether a program reached its last line without an error, regardless of its process's exit."""
     ended = find_last(attempt / EVENTS, ProgramEnded)
     return ended is not None and ended.pid == pid and ended.is_clean
 

@@ -64,7 +64,7 @@ def find_own_code(attempt: Path, root_pid: int, *, is_hung: bool) -> Iterator[Ow
 
 
 def find_program_exit(attempt: Path, root_pid: int, *, has_crashed: bool = False) -> Iterator[ProgramExit]:
-    """The last words of a program that ended itself with a code; nothing when it raised an error.
+    """The last message of a program that exited with a code; nothing if it raised an error.
 
     Python reports no SystemExit that was raised without `sys.exit`; then only the last line that was printed before the
     exit handlers is known, which mostly is its message. A message that Python has not printed belongs to an exit that
@@ -114,7 +114,7 @@ def own_place(attempt: Path, frames: list[PythonCall]) -> CodePlace | None:
 
 
 def sort_by_stacks(attempt: Path, ranks: Sequence[RankVerdict]) -> tuple[RankVerdict, ...]:
-    """The ranks in the order that their stacks tell: first those that wait for none of the others.
+    """The ranks ordered by their stacks: first those that do not wait for the others.
 
     Two ranks that wait for a lock look alike from outside; the stack of one of them says that it is in a collective.
     """

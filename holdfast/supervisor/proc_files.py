@@ -72,12 +72,12 @@ def selected_files(pid: int, arguments: tuple[int, ...]) -> list[int]:
 
 
 def watched_files(pid: int, epoll: int) -> list[int]:
-    """The files that an epoll object looks after."""
+    """The files that an epoll object watches."""
     return [int(line.split()[1]) for line in _about_file(pid, epoll) if line.startswith("tfd:")]
 
 
 def process_of_pidfd(pid: int, file: int) -> frozenset[int]:
-    """The process that a pidfd stands for; empty when it has ended."""
+    """The process of a pidfd; empty if it has ended."""
     numbers = [int(line.split()[1]) for line in _about_file(pid, file) if line.startswith("Pid:")]
     return frozenset(number for number in numbers if number > 0)
 

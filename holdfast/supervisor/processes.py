@@ -1,8 +1,8 @@
-"""Takes samples of a tree of processes: what every thread does, what it has used, where it waits.
+"""Samples a process tree: what every thread does, its CPU time, where it waits.
 
 On Linux from /proc, with plain system calls: three processes with thirteen threads take about half a millisecond.
-Elsewhere from psutil, which knows neither single threads' states nor what they wait for. Nothing is attached to,
-nothing is stopped, no privilege is needed for one's own processes.
+Elsewhere from psutil, which has neither thread states nor wait targets. It attaches to nothing, stops nothing, and
+needs no privileges for the user's own processes.
 """
 
 import os

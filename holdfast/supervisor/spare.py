@@ -32,7 +32,7 @@ class Spare:
         self._process: subprocess.Popen[bytes] | None = None
 
     def make(self) -> None:
-        """Start one, unless one waits already. The calling thread must live as long as the attempt it becomes."""
+        """Start one, unless one is waiting. The calling thread must live as long as the attempt it becomes."""
         if self._process and self._process.poll() is None:
             return
         self.close()
@@ -85,7 +85,7 @@ class Spare:
 
 
 def _hand_over(process: "subprocess.Popen[bytes]", asked: Mapping[str, str]) -> bool:
-    """Tell the process what to become; False when it does not answer, because it was killed or stopped meanwhile."""
+    """Tell the process what to become; False if it does not respond because it was killed or stopped."""
     to_process, from_process = process.stdin, process.stdout
     if to_process is None or from_process is None:
         return False

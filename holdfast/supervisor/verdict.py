@@ -146,7 +146,7 @@ def busiest(first: TreeSample, last: TreeSample) -> ProcessSample:
 
 
 def judge_ranks(first: TreeSample, last: TreeSample, training_pids: Iterable[int]) -> tuple[RankVerdict, ...]:
-    """What each training process does, also when some are busy; the one that holds up the others first."""
+    """What each training process does, the one that holds up the others first."""
     threads = {thread.tid: thread for process in first.processes for thread in process.threads}
     seconds = max(last.at_seconds - first.at_seconds, 1e-3)
     busy = {}
@@ -234,7 +234,7 @@ class _WaitGraph:
                         ahead.append((other, waker))
 
     def _is_service(self, process: ProcessSample, thread: ThreadSample) -> bool:
-        """True for threads that wake nobody: monitors, idle servers, those of a card's driver."""
+        """True for threads that wake no other thread: monitors, idle servers, driver threads."""
         kind, is_main = self._waits[thread.tid].kind, thread.tid == process.pid
         # A driver's threads have the name of whoever made them; one of torch that waits for the card has its own.
         is_drivers = thread.name == process.command or thread.name.startswith(("python", "pt_main"))
@@ -251,7 +251,7 @@ def _stuck_process(reached: Iterable[tuple[ProcessSample, ThreadSample, Wait]]) 
 def _was_stopped(pid: int, samples: Sequence[TreeSample], is_quiet: bool, training_pids: Sequence[int]) -> bool:
     """True when the main thread was stopped in every sample, by a signal and not by a debugger.
 
-    While others work, only a process that trains counts: a helper that somebody stopped holds nobody up.
+    While others work, only a training process counts: a stopped helper does not block the run.
     """
     if not is_quiet and pid not in training_pids:
         return False

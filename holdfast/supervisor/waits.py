@@ -1,7 +1,7 @@
-"""Finds out what the threads of a quiet tree wait for, and who could end each wait.
+"""Finds out what the threads of a quiet tree wait for, and what could end each wait.
 
-A wait ends from outside (a byte from the network, a timer, a disk) or only from inside: by another thread of the
-process, or by processes of the same tree. Where every wait is of the second kind nothing will ever move again;
+A wait ends externally (a byte from the network, a timer, a disk) or only internally: by another thread of the process,
+or by processes of the same tree. Where every wait is of the second kind nothing will ever move again;
 `supervisor.verdict` draws that conclusion.
 """
 

@@ -78,7 +78,7 @@ class BeatPosition:
 
     @property
     def budget_phase(self) -> str:
-        """The phase whose limits apply: after the last step no further one is due."""
+        """The phase whose limits apply; after the last step no further step is expected."""
         if not self.has_beats:
             return "unknown"
         return "end" if self.phase == "step" and 0 < self.steps <= self.step else self.phase
@@ -226,7 +226,7 @@ class Watch:
         return verdict
 
     def _has_others(self) -> bool:
-        """True when a process that left the tree is found: it could still end what looks like a deadlock."""
+        """True if a process that left the tree is found, which could still resolve an apparent deadlock."""
         return self._reader.also(member.pid for member in find_members(self._attempt, None) if not member.is_gone)
 
     def _rule(self, verdict: TreeVerdict, now: float) -> Ruling:
