@@ -26,8 +26,9 @@ from holdfast.core.env import service_home, service_variable
 from holdfast.core.errors import FallbacksFailed, RequestError
 from holdfast.core.request import REMOTE_FIELDS, read_toml
 from holdfast.core.text import human_bytes, human_seconds, plural
+from holdfast.runs.observation_wording import phase_text
 from holdfast.runs.state import AttemptState
-from holdfast.runs.wording import attempt_lines, clean, numbers_text, phase_text, scores_text
+from holdfast.runs.wording import attempt_lines, clean, numbers_text, scores_text
 
 _STATES = ("queued", "running", "planned", "finished", "failed", "stopped")
 _ENDED = ("planned", "finished", "failed", "stopped")

@@ -5,8 +5,9 @@ What the run itself does is worded by `runs/wording.py`, here as everywhere.
 
 from typing import Literal
 
+from holdfast.runs.observation_wording import phase_text
 from holdfast.runs.state import RunState
-from holdfast.runs.wording import attempt_text, cause_text, headline, phase_text, sentence, state_text
+from holdfast.runs.wording import attempt_text, cause_text, headline, sentence, state_text
 from holdfast.service.jobs.models import Job, JobGoal, JobState
 
 Look = Literal["", "good", "warn", "bad"]

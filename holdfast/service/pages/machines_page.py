@@ -10,7 +10,7 @@ from django.utils import timezone
 from holdfast.core.facts import MachineFacts
 from holdfast.core.text import human_bytes, plural
 from holdfast.hazards import find_hazard
-from holdfast.runs.wording import phase_text
+from holdfast.runs.observation_wording import phase_text
 from holdfast.service.jobs.models import Job, JobState, Worker
 from holdfast.service.jobs.workers import WorkerFinding, read_checkup
 
