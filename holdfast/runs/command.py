@@ -38,7 +38,7 @@ def make_request(
 ) -> CommandRequest:
     """Check a command and record the folder and environment it is started from."""
     if not command:
-        raise RequestError("there is no command to run", try_next=("holdfast run -- python train.py",))
+        raise RequestError("no command given", try_next=("holdfast run -- python train.py",))
     if nodes_wait_seconds is not None and nodes == 1:
         raise invalid_settings([Problem("nodes_wait", NEEDLESS_WAIT)])
     for option, seconds in (

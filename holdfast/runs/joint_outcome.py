@@ -44,7 +44,7 @@ class NodePart:
     outcome: Outcome | None = None  # None: it has not reported any more
     evidence: Evidence = Evidence()
     silent_seconds: float = 0.0
-    is_anew: bool = False  # another supervisor reports for this machine by now
+    is_restarted: bool = False  # another supervisor reports for this machine by now
 
     @property
     def has_failed(self) -> bool:
@@ -110,7 +110,7 @@ def told_by(part: NodePart, number: int) -> tuple[Outcome, Diagnosis]:
     """How the attempt ended, by the part that is to blame, which is named."""
     if part.outcome is None:
         lost = Interruption(
-            kind="supervisor_restarted" if part.is_anew else "not_heard_from",
+            kind="supervisor_restarted" if part.is_restarted else "not_heard_from",
             nodes=(part.node,),
             seconds=part.silent_seconds,
         )

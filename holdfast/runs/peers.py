@@ -215,10 +215,10 @@ class Peers:
         )
 
     def _is_silent(self, node: str) -> bool:
-        is_over = self._is_anew(node) or self._notice(node).state == "left"
+        is_over = self._is_restarted(node) or self._notice(node).state == "left"
         return is_over or self._seen[node].still_seconds > lease_seconds()
 
-    def _is_anew(self, node: str) -> bool:
+    def _is_restarted(self, node: str) -> bool:
         """True when another process speaks for a machine than at the call: it knows nothing of the attempt."""
         return self._notice(node).writer != self._call.writers[node]
 
@@ -236,7 +236,7 @@ class Peers:
             return NodePart(node=node, outcome=found, evidence=read_attempt_evidence(folder))
         if not self._is_silent(node):
             return None
-        return NodePart(node=node, silent_seconds=self._seen[node].still_seconds, is_anew=self._is_anew(node))
+        return NodePart(node=node, silent_seconds=self._seen[node].still_seconds, is_restarted=self._is_restarted(node))
 
     def _last_seen(self, here: tuple[str, ...]) -> str:
         gone = sorted(set(self._seen) - set(here))

@@ -40,7 +40,7 @@ def require_trackers(names: Sequence[str]) -> None:
         if name not in WRITERS:
             guess = closest(name, WRITERS)
             hint = (f"did you mean {guess}?",) if guess else ()
-            raise RequestError(f"there is no tracker {name!r}", seen=f"known: {', '.join(WRITERS)}", try_next=hint)
+            raise RequestError(f"unknown tracker {name!r}", seen=f"known: {', '.join(WRITERS)}", try_next=hint)
     missing = [name for name in names if find_spec(name) is None]
     if missing:
         raise RequestError(

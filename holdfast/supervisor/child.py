@@ -107,7 +107,7 @@ def _start(launch: Launch) -> "subprocess.Popen[bytes]":
 def _refuse_missing(launch: Launch) -> None:
     """Refuse a command that does not exist: that is an invalid request, not a failed attempt."""
     if not launch.command:
-        raise RequestError("there is no command to run", try_next=("holdfast run -- python train.py",))
+        raise RequestError("no command given", try_next=("holdfast run -- python train.py",))
     if not launch.cwd.is_dir():
         raise RequestError("the folder to run in does not exist", seen=str(launch.cwd))
     name = launch.command[0]
