@@ -120,7 +120,7 @@ def cost(run: Path, settings: dict[str, object], pairs: int) -> list[Figure]:
         rounds.append({kind: block(count, kind == "save") for kind in (*kinds[turn:], *kinds[:turn])})
         each = ", ".join(f"{kind} {one.seconds:.2f} s ({one.cpu_seconds:.2f})" for kind, one in rounds[-1].items())
         print(f"round {number + 1}, {count} steps: {each}", flush=True)
-    kept = loop._checkpoints
+    kept = loop._checkpoints.cost
     spent = SaveCost(
         stall_seconds=statistics.median(stalls), cpu_seconds=kept.cpu_seconds, write_seconds=kept.write_seconds
     )

@@ -15,7 +15,7 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from holdfast.core.runfolder import MANIFEST
 from holdfast.core.text import human_bytes
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.ranks import Ranks, full_tensor
+from holdfast.engine.save_schedule import SaveCost
 
 Tensors = dict[str, Tensor]
 
@@ -83,15 +84,13 @@ class LoadedCheckpoint:
 
 
 class Checkpoints:
-    """The checkpoints of one run and what the last save cost."""
+    """The checkpoints of one run, and the cost of the last save."""
 
     def __init__(self, folder: Path, events: EventLog):
         self._folder, self._events = folder, events
         self._writer: threading.Thread | None = None
         self._snapshot: dict[str, Tensors] = {}
-        self.stall_seconds = 0.0  # the loop waited
-        self.cpu_seconds = 0.0  # the writer thread computed
-        self.write_seconds = 0.0  # until it was on the disk
+        self.cost = SaveCost()  # of the last save; its thread adds to it when it has ended
         self.has_failed = False  # whether the last save failed
         folder.mkdir(parents=True, exist_ok=True)
         for draft in folder.glob(".d*-*"):  # left by a killed writer, or damaged and reported earlier
@@ -132,7 +131,7 @@ class Checkpoints:
             return
         begun = time.perf_counter()
         self._copy(parts)
-        self.stall_seconds = time.perf_counter() - begun
+        self.cost = replace(self.cost, stall_seconds=time.perf_counter() - begun)
         self._writer = threading.Thread(target=self._write, args=(target, step, state, best), name="checkpoint")
         self._writer.start()
 
@@ -188,8 +187,9 @@ class Checkpoints:
             self.has_failed = False
             if best:
                 self._mark_best(step)
-            self.write_seconds, self.cpu_seconds = time.perf_counter() - begun, time.thread_time()
-            self._events.write(CheckpointSaved(step=step, best=best, seconds=round(self.write_seconds, 3)))
+            seconds = time.perf_counter() - begun
+            self.cost = replace(self.cost, write_seconds=seconds, cpu_seconds=time.thread_time())
+            self._events.write(CheckpointSaved(step=step, best=best, seconds=round(seconds, 3)))
             self._drop_old()
         except (OSError, SafetensorError) as error:
             # A full disk must not end the run or touch an earlier checkpoint; a later save tries again.

@@ -56,7 +56,7 @@ from holdfast.engine.optim import (
     optimizer_tensors,
 )
 from holdfast.engine.ranks import ALONE, Ranks, StepAllReduce
-from holdfast.engine.save_schedule import SaveCost, failure_history, is_time_to_save, share_over_budget
+from holdfast.engine.save_schedule import failure_history, is_time_to_save, share_over_budget
 from holdfast.engine.sharding import own_shards
 from holdfast.engine.sigterm import STOPPED, Interrupted, StopSignal
 from holdfast.engine.tasks import Task
@@ -236,7 +236,7 @@ class Loop:
             metrics = self._task.evaluate("validation")
         self._evaluated_step = done
         cpu_seconds, card_bytes = self._cost()
-        self._events.write(Evaluated(step=done, metrics=metrics, cpu_seconds=cpu_seconds, card_bytes=card_bytes))
+        self._events.write(Evaluated(step=done, metrics={**metrics}, cpu_seconds=cpu_seconds, card_bytes=card_bytes))
         score = metrics.get(self._task.metric)
         if score is not None:
             score = self._ranks.broadcast_number(score)  # all must call the same step the best
@@ -264,10 +264,7 @@ class Loop:
     def _is_time_to_save(self) -> bool:
         if not self._ranks.is_first:
             return False
-        made, at_stake = self._checkpoints, self._settings.save_seconds
-        cost = SaveCost(
-            stall_seconds=made.stall_seconds, cpu_seconds=made.cpu_seconds, write_seconds=made.write_seconds
-        )
+        cost, at_stake = self._checkpoints.cost, self._settings.save_seconds
         share = share_over_budget(cost, at_stake)
         if share and not self._has_reported_save_cost:
             self._has_reported_save_cost = True

@@ -30,8 +30,8 @@ def load(folder: Path, info: ModelInfo | None, options: PredictOptions) -> "Chat
     stored_dtype = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("dtype")
     is_half = device.startswith("cuda") and stored_dtype == "bfloat16"
     dtype = torch.bfloat16 if is_half else torch.float32
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True).to(device)
-    return ChatPredictor(model.eval(), ModelTokenizer(folder), info.chat_template if info else "", options)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True)
+    return ChatPredictor(model.to(device).eval(), ModelTokenizer(folder), info.chat_template if info else "", options)
 
 
 class ChatPredictor:

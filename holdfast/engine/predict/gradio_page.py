@@ -121,7 +121,7 @@ def _search_page(model: Any, job: DemoJob, examples: list[str]) -> Any:
         return [[rank, f"{one['score']:.3f}", one["text"]] for rank, one in enumerate(found, start=1)]
 
     with gradio.Blocks(title=job.title) as page:
-        gradio.Markdown(f"# {job['title']}")
+        gradio.Markdown(f"# {job.title}")
         query = gradio.Textbox(label="Query", submit_btn=True)
         passages = gradio.Dataframe(
             headers=["rank", "score", "passage"], wrap=True, label="Passages", column_widths=[70, 80, 800]
