@@ -45,6 +45,7 @@ from holdfast.core.records import CollectedEvidence, Outcome, OutcomeKind, write
 from holdfast.core.runfolder import EVENTS, SAMPLES, STOP
 from holdfast.hazards import find_hazard
 from holdfast.hazards.diagnose import diagnose
+from holdfast.supervisor.attempt_watch import AttemptSample, Watch
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.cause import find_cause
 from holdfast.supervisor.child import Child, Launch, start_child
@@ -63,7 +64,6 @@ from holdfast.supervisor.outcome import (
     newest_beat,
     was_killed_externally,
 )
-from holdfast.supervisor.watch import AttemptSample, Watch
 
 # Continue; end, because it failed elsewhere; collect evidence first, because it hangs somewhere.
 CallOff = Literal["", "end", "look"]

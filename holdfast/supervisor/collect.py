@@ -51,8 +51,8 @@ from holdfast.supervisor.memory_proof import MemoryMark, find_memory_use, last_r
 from holdfast.supervisor.own_code import HELD, find_own_code, find_program_exit, find_rank_stacks, sort_by_stacks
 
 if TYPE_CHECKING:
+    from holdfast.supervisor.attempt_watch import AttemptSample
     from holdfast.supervisor.child_exits import ChildExit
-    from holdfast.supervisor.watch import AttemptSample
 
 _CRASH_REPORT = "crash.ips"
 _CRASH_REPORT_SECONDS = 3.0

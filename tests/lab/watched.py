@@ -9,10 +9,10 @@ from pathlib import Path
 import holdfast
 from holdfast.core.observations import Verdict
 from holdfast.runs.observation_wording import verdict_text
+from holdfast.supervisor.attempt_watch import AttemptSample, Watch
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.child import Child, Launch, start_child
 from holdfast.supervisor.ending import end_tree
-from holdfast.supervisor.watch import AttemptSample, Watch
 
 FAULTS = Path(__file__).parent / "faults"
 

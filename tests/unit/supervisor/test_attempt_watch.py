@@ -9,13 +9,13 @@ import pytest
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.observations import ExitStatus, Verdict
 from holdfast.core.runfolder import BEAT, BEATS
-from holdfast.supervisor import watch as watch_module
+from holdfast.supervisor import attempt_watch as watch_module
+from holdfast.supervisor.attempt_watch import BeatPages, Watch
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.child_exits import ChildExit, ChildExits
 from holdfast.supervisor.clocks import Clocks
 from holdfast.supervisor.processes import TreeSample, sample_tree
 from holdfast.supervisor.sockets import LISTENING, read_sockets
-from holdfast.supervisor.watch import BeatPages, Watch
 from tests.unit.supervisor.samples import process
 
 only_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
