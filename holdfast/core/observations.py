@@ -462,6 +462,7 @@ def known_only(plain: object, *other_types: str) -> object:
 def to_observation(plain: object) -> Observation:
     """Make an observation of what JSON gave of it; an unknown or damaged one is kept unchanged."""
     try:
-        return msgspec.convert(known_only(plain), AnyObservation)
+        found: Observation = msgspec.convert(known_only(plain), AnyObservation)
+        return found
     except msgspec.ValidationError:
         return UnknownObservation(fields=plain if isinstance(plain, dict) else {"value": plain})

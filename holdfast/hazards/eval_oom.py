@@ -9,7 +9,7 @@ What we do: evaluate in smaller batches and keep only reduced predictions. The t
 
 from bisect import bisect_left, bisect_right
 
-from holdfast.core.evidence import Evidence, Passage
+from holdfast.core.evidence import Evidence, Passage, Seen
 from holdfast.core.plan import Remedy
 from holdfast.hazards import Case, Hazard, ended_by, judged, seen, suggests
 from holdfast.hazards.cuda_oom import OUT_OF_MEMORY
@@ -57,7 +57,7 @@ def _after_an_evaluation_began(evidence: Evidence) -> Passage | None:
     return None
 
 
-def _killed_while_collecting(evidence: Evidence) -> Passage | None:
+def _killed_while_collecting(evidence: Evidence) -> Seen | None:
     """The process exit, if it was killed and the log stops during an evaluation."""
     killed = ended_by("SIGKILL").find(evidence)
     return killed if killed and _last_phase(evidence) == "evaluation" else None

@@ -37,7 +37,7 @@ def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
     return None
 
 
-def _crash_without_an_exception(evidence: Evidence) -> Passage | None:
+def _crash_without_an_exception(evidence: Evidence) -> Passage | ExitStatus | None:
     """A crash without an exception before it; after an exception, it is only how the process ended."""
     shown: list[Passage | ExitStatus] = [
         passage for pattern in _CRASHES if (passage := seen("log", pattern).find(evidence))
