@@ -56,7 +56,7 @@ def losses(attempt) -> list[float]:
 
 @pytest.mark.parametrize("shard", [False, True], ids=["whole", "dealt out"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_rank_on_a_card_learns_what_a_process_learns(tmp_path, case, shard):
+def test_rank_on_card_learns_like_one_process(tmp_path, case, shard):
     make_model, make_data, settings = CASES[case]
     parts = make_model(tmp_path / "model"), make_data(tmp_path / "prepared")
     given = {"epochs": 1, "device": "cuda:0", **settings}

@@ -48,7 +48,7 @@ def test_classifier_on_card_matches_cpu(parts, tmp_path):
     assert on_card == pytest.approx(on_cpu, rel=0.05)
 
 
-def test_in_whole_numbers_the_card_drops_what_the_cpu_drops(parts, tmp_path):
+def test_float32_dropout_on_card_matches_cpu(parts, tmp_path):
     on_cpu = train(tiny_attempt(tmp_path / "cpu", *parts))
     on_card = train(tiny_attempt(tmp_path / "card", *parts, device="cuda", precision="fp32"))
     assert on_card == pytest.approx(on_cpu, rel=2e-3)

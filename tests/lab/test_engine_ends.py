@@ -191,7 +191,7 @@ def test_engine_refuses_disk_without_space_for_two_checkpoints(parts, tmp_path, 
 
 
 @pytest.mark.parametrize("keep", ["best", "last"])
-def test_the_exported_weights_are_those_that_were_asked_for(parts, tmp_path, keep):
+def test_requested_weights_are_exported(parts, tmp_path, keep):
     attempt = tiny_attempt(tmp_path / "run", *parts, keep=keep, lr=2e-2, eval_steps=3, epochs=4, seed=3)
     code, errors = finish(attempt)
     assert code == 0, errors

@@ -128,7 +128,7 @@ def test_every_task_learns_the_same_with_two_ranks(learned, case):
 
 @full
 @pytest.mark.parametrize("case", ["classify", "causal, shards", "towers, mined"])
-def test_the_same_number_of_ranks_gives_the_same_bits(parts, learned, tmp_path, case):
+def test_same_number_of_ranks_gives_identical_bits(parts, learned, tmp_path, case):
     finish(attempt_for(parts, tmp_path / "again", epochs=2, **CASES[case]), 2)
     assert same(tmp_path / "again", learned[case][2])
 

@@ -62,7 +62,7 @@ def wait_for_step(attempt: Path, step: int) -> None:
     ],
     ids=["whole step at once", "accumulated", "two hands", "two hands, accumulated"],
 )
-def test_killed_at_random_steps_it_ends_with_the_same_weights(parts, tmp_path, micro_tokens, threads):
+def test_kills_at_random_steps_keep_identical_weights(parts, tmp_path, micro_tokens, threads):
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
     wanted = {"micro_tokens": micro_tokens, "threads": threads}
     finish(tiny_attempt(unbroken, *parts, **wanted))
@@ -80,7 +80,7 @@ def test_killed_at_random_steps_it_ends_with_the_same_weights(parts, tmp_path, m
 
 @pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.full), 2])
 @pytest.mark.parametrize("lora", [None, {"r": 4, "lora_alpha": 8, "lora_dropout": 0.1}], ids=["full", "LoRA"])
-def test_a_killed_language_model_ends_with_the_same_weights(tmp_path, lora, threads):
+def test_killed_language_model_has_identical_weights(tmp_path, lora, threads):
     parts = tiny_llama(tmp_path / "model"), tiny_instructions(tmp_path / "prepared")
     wanted = {"task": "causal", "options": {"lora": lora}, "micro_tokens": 100, "threads": threads}
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
@@ -153,7 +153,7 @@ def test_smaller_micro_batches_learn_the_same(parts, tmp_path):
     assert losses[0] == pytest.approx(losses[1], rel=2e-3)
 
 
-def test_nan_loss_ends_before_the_weights_change(parts, tmp_path):
+def test_nan_loss_ends_before_weights_change(parts, tmp_path):
     attempt = tiny_attempt(tmp_path / "run", *parts, lr=1e30, warmup_ratio=0.0, max_grad_norm=0.0)
     process = start(attempt)
     _, errors = process.communicate(timeout=600)

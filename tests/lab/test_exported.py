@@ -61,14 +61,14 @@ MINED = {"options": {"mining": {"from_epoch": 0}}, "micro_tokens": 200}
         pytest.param("two-tower", tiny_bert, tiny_questions, MINED, id="two-tower", marks=pytest.mark.full),
     ],
 )
-def test_the_script_trains_to_the_same_weights_to_rounding(tmp_path, task, make_model, make_data, settings):
+def test_exported_script_trains_to_the_same_weights(tmp_path, task, make_model, make_data, settings):
     run = trained(tmp_path / "run", make_model(tmp_path / "m"), make_data(tmp_path / "d"), task=task, **settings)
     made = run_script(export_run(run, "script", tmp_path / "out"))
     assert furthest(made, model_folder(run) / "model.safetensors") < TIGHT
 
 
 @pytest.mark.full
-def test_the_notebook_is_valid_and_runs_to_the_same_weights(tmp_path):
+def test_exported_notebook_trains_to_the_same_weights(tmp_path):
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     run = trained(tmp_path / "run", tiny_bert(tmp_path / "m"), tiny_prepared(tmp_path / "d"))
     folder = export_run(run, "notebook", tmp_path / "out")

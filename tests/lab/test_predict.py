@@ -68,7 +68,7 @@ def one_label(tmp_path_factory, bert) -> Path:
     return train(tmp_path_factory.mktemp("one") / "run", bert, rows, PrepareOptions(overlong="truncate"))
 
 
-def test_labels_and_calibrated_probabilities_are_those_of_transformers(one_label):
+def test_predicted_labels_match_transformers(one_label):
     asked = texts(20, seed=5)
     found = answers(one_label, *asked)
     folder = model_folder(one_label)
@@ -105,13 +105,13 @@ def test_file_prediction_keeps_row_order(one_label, tmp_path):
 
 
 @pytest.mark.full
-def test_standard_input_is_asked_line_by_line(one_label):
+def test_standard_input_is_predicted_line_by_line(one_label):
     found = answers(one_label, "-", given="w3 w4, w5\nw9 w8\n")
     assert [row["text"] for row in found] == ["w3 w4, w5", "w9 w8"]
 
 
 @pytest.mark.full
-def test_long_texts_are_read_in_windows_as_in_training(tmp_path, bert):
+def test_long_texts_are_predicted_in_windows(tmp_path, bert):
     rows = [{"text": text, "label": f"c{int(text.split()[0][1:]) % 2}"} for text in texts(60)]
     run = train(tmp_path / "run", bert, rows, PrepareOptions(max_length=16, overlong="window"))
     folder = model_folder(run)
@@ -128,7 +128,7 @@ def test_long_texts_are_read_in_windows_as_in_training(tmp_path, bert):
 
 
 @pytest.mark.full
-def test_several_labels_have_a_probability_each(tmp_path, bert):
+def test_each_label_has_its_own_probability(tmp_path, bert):
     rows = [{"text": text, "labels": [f"t{at}" for at in range(3) if f"w{at + 5}" in text]} for text in texts(150)]
     run = train(tmp_path / "run", bert, rows)
     (found,) = answers(run, "w5 w6 w7 w8")
@@ -137,7 +137,7 @@ def test_several_labels_have_a_probability_each(tmp_path, bert):
     assert found["predicted"] == [name for name, chance in found["probabilities"].items() if chance > 0.5]
 
 
-def test_the_asking_process_never_imports_torch(one_label):
+def test_predicting_process_never_imports_torch(one_label):
     code = (
         "import sys; from pathlib import Path; from holdfast.runs.prediction_inputs import PredictionInputs;"
         "from holdfast.core.records import PredictOptions;"
@@ -193,7 +193,7 @@ def test_language_model_answers_match_transformers(tmp_path):
         assert said["tokens"] == len(new)
 
 
-def test_a_search_finds_what_exact_search_over_all_embeddings_finds(tmp_path, bert):
+def test_search_matches_exact_search(tmp_path, bert):
     passages = texts(80, seed=3, longest=20)
     rows = [{"query": " ".join(text.split()[:4]), "positive": text} for text in passages]
     run = train(tmp_path / "run", bert, rows, task="two-tower")

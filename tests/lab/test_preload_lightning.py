@@ -30,7 +30,7 @@ def unbroken(tmp_path_factory) -> str:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_killed_in_two_epochs_it_ends_with_the_same_weights(unbroken, tmp_path, workers):
+def test_kills_in_two_epochs_keep_identical_weights(unbroken, tmp_path, workers):
     for number, step in enumerate((7, 33), start=1):
         settings = {"resume": number > 1, "save_seconds": 0}
         attempt = Preloaded(tmp_path, number, CLASSIFY, "out", f"workers={workers}", **settings)

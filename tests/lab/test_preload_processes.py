@@ -22,7 +22,7 @@ def run_python(*words: str, **variables: str) -> str:
     return done.stdout
 
 
-def test_without_an_attempt_nothing_is_armed():
+def test_preload_is_off_without_an_attempt():
     assert run_python("-c", "import sys; print('holdfast_preload' in sys.modules)") == "False\n"
 
 
@@ -37,7 +37,7 @@ def test_broken_settings_are_reported_and_script_runs(tmp_path):
     assert "settings.json" in (tmp_path / "events.jsonl").read_text()
 
 
-def test_the_sitecustomize_that_was_there_still_runs(tmp_path):
+def test_existing_sitecustomize_still_runs(tmp_path):
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     (theirs / "sitecustomize.py").write_text("print('theirs', __name__)\nMARK = 3\n")
@@ -47,7 +47,7 @@ def test_the_sitecustomize_that_was_there_still_runs(tmp_path):
     assert out == "theirs sitecustomize\n3 True\n"
 
 
-def test_in_a_virtual_environment_and_by_module_name(tmp_path):
+def test_preload_works_in_a_venv_and_with_m(tmp_path):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     (tmp_path / "pack").mkdir()
     (tmp_path / "pack" / "__main__.py").write_text("import sys; print('holdfast_preload' in sys.modules, sys.prefix)")
@@ -77,7 +77,7 @@ def test_children_have_their_own_heartbeats_and_stacks(tmp_path):
         assert (attempt.folder / f"beats/{pid}").stat().st_size == 4096
 
 
-def test_a_segfault_in_a_loaders_worker_shows_its_stack(tmp_path):
+def test_segfault_in_a_loader_worker_leaves_its_stack(tmp_path):
     attempt = Preloaded(tmp_path, 1, LOOP, "out.pt", "workers=1", "crash_at=20").finish(code=1)
     stacks = [path.read_text() for path in (attempt.folder / "stacks").glob("python-*.txt")]
     (shown,) = [text for text in stacks if "Segmentation fault" in text]
@@ -85,7 +85,7 @@ def test_a_segfault_in_a_loaders_worker_shows_its_stack(tmp_path):
     assert "Unexpected segmentation fault encountered in worker" in attempt.output.read_text(errors="replace")
 
 
-def test_workers_that_end_well_leave_no_files(tmp_path):
+def test_clean_workers_leave_no_files(tmp_path):
     attempt = Preloaded(tmp_path, 1, LOOP, "out.pt", "workers=2").finish()
     assert len(list((attempt.folder / "stacks").iterdir())) == 1
     assert len(attempt.beats()) == 1
@@ -100,7 +100,7 @@ def test_every_rank_of_torchrun_beats(tmp_path):
 
 
 @pytest.mark.full
-def test_under_accelerate_launch(tmp_path):
+def test_preload_works_under_accelerate_launch(tmp_path):
     attempt = Preloaded(tmp_path, 1, "-m", "accelerate.commands.launch", "--cpu", LOOP, "out.pt").finish()
     assert attempt.step() == 12
 
@@ -114,7 +114,7 @@ def test_a_script_ends_when_its_supervisor_is_gone(tmp_path):
     assert attempt.events(Orphaned)
 
 
-def test_a_stuck_script_shows_its_stack_when_asked(tmp_path):
+def test_stuck_script_dumps_its_stack_on_request(tmp_path):
     script = tmp_path / "stuck.py"
     script.write_text("import threading\nL = threading.Lock()\ndef stuck():\n    L.acquire(); L.acquire()\nstuck()\n")
     attempt = Preloaded(tmp_path, 1, script)

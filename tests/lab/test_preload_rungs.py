@@ -34,7 +34,7 @@ def model(tmp_path_factory) -> Path:
     return tiny_bert(tmp_path_factory.mktemp("model"))
 
 
-def test_a_hand_written_loop_without_workers_cards_and_threads(tmp_path):
+def test_changes_reach_a_hand_written_loop(tmp_path):
     plain = Preloaded(tmp_path / "a", 1, LOOP, "out.pt", "workers=2").finish()
     assert applied(plain) == {}
     assert [event.workers for event in plain.events(PartUsed)] == [2]
@@ -46,7 +46,7 @@ def test_a_hand_written_loop_without_workers_cards_and_threads(tmp_path):
     assert weights(tmp_path / "a/out.pt") == weights(tmp_path / "b/out.pt")
 
 
-def test_workers_spawned_where_the_script_forks(tmp_path):
+def test_workers_are_spawned_instead_of_forked(tmp_path):
     changes = {"start_method": "spawn", "prefetch_batches": 2}
     attempt = Preloaded(tmp_path, 1, LOOP, "out.pt", "workers=1", changes=changes).finish()
     assert applied(attempt) == changes
@@ -78,7 +78,7 @@ def test_phases_of_a_hand_written_loop_are_seen(tmp_path):
 
 
 @pytest.mark.full
-def test_a_trainer_in_halves_ends_close_to_the_whole(model, tmp_path):
+def test_split_batches_train_like_whole_ones(model, tmp_path):
     options = ("num_train_epochs=1", "per_device_train_batch_size=6", "logging_steps=100", "dataloader_num_workers=2")
     Preloaded(tmp_path / "a", 1, CLASSIFY, model, "out", *options).finish()
     changes = {"loader_workers": 0, "device": "cpu", "precision": "fp32"}
@@ -95,7 +95,7 @@ def test_a_trainer_in_halves_ends_close_to_the_whole(model, tmp_path):
 
 
 @pytest.mark.full
-def test_weights_stored_in_half_are_trained_whole(model, tmp_path):
+def test_half_precision_weights_are_trained_in_float32(model, tmp_path):
     from transformers import AutoModelForSequenceClassification
 
     AutoModelForSequenceClassification.from_pretrained(model, num_labels=3).half().save_pretrained(tmp_path / "half")
@@ -140,7 +140,7 @@ def test_mapping_rows_is_tokenizing(tmp_path):
     assert attempt.output.read_text().splitlines()[-1] == "tokenize"
 
 
-def test_a_failed_import_reads_as_without_us(tmp_path):
+def test_failed_import_has_a_clean_traceback(tmp_path):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("import gone_for_good\n")
     (tmp_path / "train.py").write_text("import torch\n")

@@ -36,7 +36,7 @@ def test_kill_in_second_epoch_keeps_identical_weights(script, tmp_path):
     assert weights(tmp_path / "a") == weights(tmp_path / "b")
 
 
-def test_a_smaller_micro_batch_keeps_the_meaning(script, tmp_path):
+def test_smaller_micro_batch_keeps_the_loss(script, tmp_path):
     path, model = script
     if path.name == "trl_sft.py":
         attempt = Preloaded(tmp_path, 1, path, model, "out", micro_batch_factor=2).finish()

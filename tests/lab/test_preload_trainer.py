@@ -32,7 +32,7 @@ def weights(run: Path) -> str:
 
 
 @pytest.mark.full
-def test_killed_in_three_epochs_it_ends_with_the_same_weights(model, unbroken, tmp_path):
+def test_kills_in_three_epochs_keep_identical_weights(model, unbroken, tmp_path):
     for number, step in enumerate((5, 15, 29), start=1):
         resume = number > 1
         attempt = Preloaded(tmp_path, number, CLASSIFY, model, "out", resume=resume, save_seconds=0)
@@ -46,7 +46,7 @@ def test_killed_in_three_epochs_it_ends_with_the_same_weights(model, unbroken, t
     assert weights(tmp_path) == unbroken
 
 
-def test_a_broken_checkpoint_is_skipped_and_said_so(model, unbroken, tmp_path):
+def test_broken_checkpoint_is_skipped_and_reported(model, unbroken, tmp_path):
     first = Preloaded(tmp_path, 1, CLASSIFY, model, "out", "save_steps=8", may_save=False)
     first.wait_until(at_step(26)).kill()
     newest = tmp_path / "out/checkpoint-24"
@@ -140,7 +140,7 @@ def test_scripts_own_checkpoint_is_respected_unless_broken(model, tmp_path):
 
 
 @pytest.mark.full
-def test_the_scripts_folder_looks_as_without_us(model, tmp_path):
+def test_output_folder_is_unchanged_by_the_preload(model, tmp_path):
     options = ("save_steps=9", "save_total_limit=2")
     Preloaded(tmp_path, 1, CLASSIFY, model, "out", *options, save_seconds=0).finish()
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"checkpoint-27", "checkpoint-36", "final"}

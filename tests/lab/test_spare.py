@@ -64,7 +64,7 @@ def is_gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def test_it_becomes_the_attempt_and_trains_the_same_model(parts, spare, tmp_path):
+def test_spare_process_trains_the_same_model(parts, spare, tmp_path):
     plain = tiny_attempt(tmp_path / "plain", *parts)
     assert finish(start_child(launch(plain, None, tmp_path))) == 0
     attempt = tiny_attempt(tmp_path / "spared", *parts, epochs=3)
@@ -80,7 +80,7 @@ def test_it_becomes_the_attempt_and_trains_the_same_model(parts, spare, tmp_path
     assert weights(model_folder(tmp_path / "spared")) == weights(model_folder(tmp_path / "plain"))
 
 
-def test_its_signal_is_known_and_the_tree_is_ended_whole(parts, spare, tmp_path):
+def test_spare_process_signal_is_known_and_tree_ends(parts, spare, tmp_path):
     attempt = tiny_attempt(tmp_path / "run", *parts, epochs=500)
     ready_pid(spare)
     child = start_child(launch(attempt, spare, tmp_path))
@@ -98,7 +98,7 @@ def test_its_signal_is_known_and_the_tree_is_ended_whole(parts, spare, tmp_path)
 
 
 @pytest.mark.parametrize("other", ["environment", "folder", "program"])
-def test_an_attempt_that_differs_gets_a_new_process(parts, spare, tmp_path, other):
+def test_different_attempt_gets_a_new_process(parts, spare, tmp_path, other):
     attempt = tiny_attempt(tmp_path / "run", *parts, epochs=1)
     waiting = ready_pid(spare)
     asked = launch(attempt, spare, tmp_path)
@@ -134,7 +134,7 @@ def test_dead_waiter_is_not_missed(parts, spare, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_it_ends_with_its_supervisor(tmp_path, number):
+def test_spare_process_ends_with_its_supervisor(tmp_path, number):
     code = (
         "import os, pathlib, sys, time\n"
         "from holdfast.supervisor.spare import Spare\n"

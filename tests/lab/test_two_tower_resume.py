@@ -70,7 +70,7 @@ MOMENTS = {
 
 @pytest.mark.lab
 @pytest.mark.parametrize("towers", ["shared", pytest.param("separate", marks=pytest.mark.full)])
-def test_killed_around_mining_it_ends_with_the_same_weights(parts, tmp_path, towers):
+def test_kills_around_mining_keep_identical_weights(parts, tmp_path, towers):
     options = {"towers": towers, "learn_temperature": True, "mining": MINING}
     wanted = {"task": "two-tower", "options": options, "micro_tokens": 200}
     unbroken = tmp_path / "unbroken"
@@ -105,7 +105,7 @@ def test_mined_negatives_survive_a_kill(parts, tmp_path):
 
 
 @pytest.mark.lab
-def test_towers_over_vectors_end_with_the_same_weights_too(tmp_path):
+def test_killed_vector_towers_have_identical_weights(tmp_path):
     parts = tmp_path / "none", tiny_vectors(tmp_path / "prepared")
     options = {"vectors": {"size": 8, "hidden": 16}, "mining": MINING}
     wanted = {"task": "two-tower", "options": options, "epochs": 20}

@@ -13,7 +13,7 @@ def too_sure(multi: bool) -> tuple[np.ndarray, np.ndarray]:
     return 3 * honest, np.array([draws.choice(4, p=row) for row in chances])
 
 
-def test_the_temperature_undoes_what_made_the_model_too_sure():
+def test_temperature_undoes_overconfidence():
     for multi in (False, True):
         logits, truth = too_sure(multi)
         found = fit(logits, truth, multi)
@@ -22,7 +22,7 @@ def test_the_temperature_undoes_what_made_the_model_too_sure():
         assert found.error_after < 0.02 < found.error_before
 
 
-def test_probabilities_of_one_label_among_all_add_up_to_one():
+def test_softmax_probabilities_sum_to_one():
     chances = probabilities(np.array([[1000.0, 0.0], [0.0, 0.0]]), is_multi=False)
     assert np.allclose(chances.sum(1), 1)
     assert np.allclose(chances[1], 0.5)

@@ -54,7 +54,7 @@ def test_other_model_family_matches_a_plain_loop(tmp_path, kind, is_packed):
     assert our_losses(settings) == pytest.approx(expected, rel=1e-4)
 
 
-def test_samples_are_what_the_model_itself_generates(parts, tmp_path):
+def test_samples_match_generate(parts, tmp_path):
     settings = settings_for("causal", *parts, tmp_path, options={"samples": 2})
     task = load_task(settings)
     task.model.train()
@@ -80,7 +80,7 @@ def test_plain_text_samples_continue_the_opening(parts, tmp_path):
     assert sample["wanted"]
 
 
-def test_after_sampling_the_same_is_learned(parts, tmp_path):
+def test_sampling_does_not_change_training(parts, tmp_path):
     task = load_task(settings_for("causal", *parts, tmp_path))
     examples = np.arange(8)
     before = float(task.forward_backward(0, examples))
@@ -98,7 +98,7 @@ def test_exported_tokenizer_has_the_training_chat_template(parts, tmp_path):
     assert tokenizer.apply_chat_template([{"role": "user", "content": "w3"}], tokenize=False) == "<user>w3"
 
 
-def test_the_card_shows_samples_so_that_no_markup_gets_out(parts, tmp_path):
+def test_model_card_escapes_samples(parts, tmp_path):
     settings = settings_for("causal", *parts, tmp_path)
     samples = [{"prompt": "say\n# hello", "answer": "", "wanted": "hello"}]
     write_card(tmp_path, settings, {"step": 3, "steps": 9, "validation": {"loss": 0.5, "samples": samples}})
@@ -108,7 +108,7 @@ def test_the_card_shows_samples_so_that_no_markup_gets_out(parts, tmp_path):
     assert "    (nothing)" in card
 
 
-def test_an_unknown_option_is_refused(parts, tmp_path):
+def test_unknown_option_is_refused(parts, tmp_path):
     with pytest.raises(RequestError, match="lara") as refused:
         load_task(settings_for("causal", *parts, tmp_path, options={"lara": {}}))
     assert refused.value.seen == "options: lora, samples"

@@ -27,7 +27,7 @@ def save(checkpoints: Checkpoints, step: int, best: bool = False) -> None:
     checkpoints.wait()
 
 
-def test_the_newest_two_and_the_best_are_kept(checkpoints, tmp_path):
+def test_newest_two_and_best_checkpoints_are_kept(checkpoints, tmp_path):
     for step in (1, 2, 3, 4, 5):
         save(checkpoints, step, best=step == 2)
     kept = sorted(path.name for path in (tmp_path / "checkpoints").glob("step-*"))
@@ -48,7 +48,7 @@ def test_epoch_data_is_saved_with_its_first_step(checkpoints, tmp_path):
     assert checkpoints.load_newest().step == 13
 
 
-def test_a_full_disk_where_the_best_is_marked_ends_nothing(checkpoints, tmp_path, monkeypatch):
+def test_full_disk_while_marking_the_best_is_survived(checkpoints, tmp_path, monkeypatch):
     save(checkpoints, 3)
 
     def full(*args: object) -> None:
@@ -60,7 +60,7 @@ def test_a_full_disk_where_the_best_is_marked_ends_nothing(checkpoints, tmp_path
     assert failed[0].is_full
 
 
-def test_a_step_that_is_saved_already_is_not_written_again(checkpoints, tmp_path):
+def test_saved_step_is_not_written_again(checkpoints, tmp_path):
     save(checkpoints, 3)
     manifest = tmp_path / "checkpoints" / "step-000000003" / "manifest.json"
     written = manifest.stat().st_mtime_ns
@@ -96,7 +96,7 @@ def test_two_checkpoints_must_fit_on_the_disk(checkpoints, monkeypatch):
     assert "1.2 kB" in caught.value.seen
 
 
-def test_other_settings_data_or_model_are_named(tmp_path):
+def test_changed_settings_data_or_model_are_named(tmp_path):
     model, prepared = tiny_bert(tmp_path / "model"), tiny_prepared(tmp_path / "prepared")
     given = {"task": "classify", "model": str(model), "prepared": str(prepared), "run": str(tmp_path)}
     then = json.loads(json.dumps(identity_of(AttemptSettings(**given))))

@@ -130,7 +130,7 @@ def test_model_with_custom_attention_is_padded(tmp_path):
     assert (tmp_path / "out" / "model.safetensors").exists()
 
 
-def test_computing_layers_again_in_the_backward_pass_changes_nothing(bert, tmp_path):
+def test_gradient_checkpointing_changes_nothing(bert, tmp_path):
     prepared = tiny_prepared(tmp_path / "prepared")
     gradients = []
     for checkpointing in (False, True):

@@ -16,7 +16,7 @@ def by_hand(scores, target, allowed, scale):
     return sum(losses) / len(losses)
 
 
-def test_the_loss_is_the_one_on_paper():
+def test_info_nce_matches_hand_calculation():
     torch.manual_seed(0)
     queries, passages = torch.randn(3, 4), torch.randn(5, 4)
     target = torch.tensor([0, 3, 0])

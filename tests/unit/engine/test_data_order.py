@@ -23,7 +23,7 @@ def test_each_epoch_sees_every_example_once():
             assert np.array_equal(np.sort(seen), np.arange(1000))
 
 
-def test_pooled_steps_hold_texts_of_like_length():
+def test_pooled_steps_have_texts_of_similar_length():
     plain, pooled = DataOrder(LENGTHS, 16, seed=7), DataOrder(LENGTHS, 16, seed=7, pool_batches=16)
     spread = [np.mean([np.ptp(LENGTHS[order.examples(step)]) for step in range(60)]) for order in (plain, pooled)]
     assert spread[1] < spread[0] / 3

@@ -25,7 +25,7 @@ def test_failure_history_excludes_time_between_attempts(tmp_path):
     assert failure_history(tmp_path) == FailureHistory(100 + 200, 2)
 
 
-def test_stopped_or_loading_attempt_did_not_die(tmp_path):
+def test_stopped_or_loading_attempt_is_no_failure(tmp_path):
     write_attempt(tmp_path, 1, 1_000.0, 1_500.0, is_stopped=True)
     write_attempt(tmp_path, 2)
     write_attempt(tmp_path, 3, 3_000.0, 3_100.0)
@@ -33,6 +33,6 @@ def test_stopped_or_loading_attempt_did_not_die(tmp_path):
     assert failure_history(tmp_path) == FailureHistory(500 + 100, 1)
 
 
-def test_what_this_attempt_has_trained_counts_too():
+def test_current_attempt_counts_towards_mtbf():
     assert FailureHistory(600, 0).mtbf_seconds(60) == math.inf
     assert FailureHistory(5, 1).mtbf_seconds(3_595) == 3_600

@@ -25,13 +25,13 @@ def head_for(folder, labels):
     return Classifier(settings, list(labels), False).model.classifier.weight.detach()
 
 
-def test_the_same_labels_keep_their_head(trained):
+def test_same_labels_keep_the_head(trained):
     folder, head = trained
     assert torch.equal(head_for(folder, "abc"), head)
 
 
 @pytest.mark.parametrize("labels", ["acb", "xyz", "abcd", "ab"])
-def test_other_labels_get_a_head_of_their_own(trained, labels):
+def test_other_labels_get_a_new_head(trained, labels):
     folder, head = trained
     found = head_for(folder, labels)
     assert len(found) == len(labels)

@@ -22,7 +22,7 @@ def mined(answer=0, hidden=(0,), seed=1, epoch=1, **how):
     return found[0].tolist()
 
 
-def test_only_ranks_of_the_window_are_taken():
+def test_negatives_come_from_the_window():
     assert sorted(mined(first_rank=2, last_rank=5, negatives=9)) == [-1] * 6 + [3, 4, 5]
     assert sorted(mined(first_rank=0, last_rank=3, negatives=3)) == [1, 2, 3]
 
@@ -32,11 +32,11 @@ def test_passages_too_close_to_the_answer_are_skipped():
     assert sorted(mined(answer=4, hidden=(4,), margin=1 / 3 - 1e-6, last_rank=10, negatives=4)) == [6, 7, 8, 9]
 
 
-def test_hidden_passages_are_never_taken_and_missing_ones_are_marked():
+def test_hidden_passages_are_never_mined():
     assert sorted(mined(hidden=range(8), last_rank=10, negatives=4)) == [-1, -1, 8, 9]
 
 
-def test_the_draw_depends_on_seed_and_epoch_alone():
+def test_mining_depends_only_on_seed_and_epoch():
     assert mined(last_rank=9, negatives=3) == mined(last_rank=9, negatives=3)
     draws = {tuple(mined(last_rank=9, negatives=3, seed=seed, epoch=epoch)) for seed in (1, 2) for epoch in (1, 2)}
     assert len(draws) > 1

@@ -14,7 +14,7 @@ def test_most_certain_mistakes_come_first():
     assert found[0][1]["probabilities"] == {"a": 0.8808, "b": 0.1192}
 
 
-def test_with_several_labels_a_missed_one_is_a_mistake_too():
+def test_missed_label_is_a_mistake():
     scores = np.array([[3.0, -3.0], [3.0, 3.0], [-1.0, -1.0]])
     truth = np.array([[1.0, 1.0], [1.0, 1.0], [0.0, 0.0]], dtype=np.float32)
     found = list(wrong_labels(scores, truth, ["a", "b"], is_multi=True))

@@ -80,7 +80,7 @@ def padded(texts, examples) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("micro_tokens", [10_000, 50])
-def test_classify_learns_as_a_plain_loop_does(tmp_path, micro_tokens):
+def test_classify_learns_like_a_plain_loop(tmp_path, micro_tokens):
     model, prepared = tiny_bert(tmp_path / "model"), tiny_prepared(tmp_path / "prepared")
     without_dropout(model)
     settings = settings_for("classify", model, prepared, tmp_path, micro_tokens=micro_tokens)
@@ -97,7 +97,7 @@ def test_classify_learns_as_a_plain_loop_does(tmp_path, micro_tokens):
 
 @pytest.mark.parametrize("micro_tokens", [10_000, 50])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_causal_learns_as_a_plain_loop_does(tmp_path, micro_tokens, checkpointing):
+def test_causal_learns_like_a_plain_loop(tmp_path, micro_tokens, checkpointing):
     model, prepared = tiny_llama(tmp_path / "model"), tiny_instructions(tmp_path / "prepared")
     settings = settings_for(
         "causal", model, prepared, tmp_path, micro_tokens=micro_tokens, gradient_checkpointing=checkpointing

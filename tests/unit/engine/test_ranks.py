@@ -73,7 +73,7 @@ def test_ranks_match_loss_and_gradient_of_one_process(parts, task, more, size):
             torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
 
 
-def test_a_rank_without_texts_takes_part_all_the_same(parts):
+def test_rank_without_texts_takes_part(parts):
     def few(ranks):
         found = load_task(settings_for(parts, "two-tower"), ranks)
         loss = float(found.forward_backward(0, np.arange(2)))  # two queries and their passages
@@ -145,7 +145,7 @@ def test_failed_part_drops_the_step_on_all_ranks():
     assert all(met.is_interrupted for met in together(2, agree))
 
 
-def test_a_weight_that_no_rank_reached_has_no_gradient():
+def test_weight_unused_by_all_ranks_has_no_gradient():
     def add(ranks):
         torch.manual_seed(0)
         model = nn.ModuleList([nn.Linear(2, 2, bias=False) for _ in range(3)])
@@ -160,14 +160,14 @@ def test_a_weight_that_no_rank_reached_has_no_gradient():
     assert together(2, add) == [[1.0, 3.0, None]] * 2
 
 
-def test_gradients_travel_in_buckets_of_one_kind():
+def test_gradient_buckets_have_one_dtype():
     weights = [torch.zeros(1 << 22), *(torch.zeros(3) for _ in range(2)), torch.zeros(3, dtype=torch.bfloat16)]
     weights += [torch.zeros(1 << 24)]
     assert [len(bucket) for bucket in _buckets(weights)] == [3, 1, 1]
     assert [weight for bucket in _buckets(weights) for weight in bucket] == weights
 
 
-def test_all_ranks_load_what_the_first_finds_whole(tmp_path):
+def test_all_ranks_load_the_first_ranks_checkpoint(tmp_path):
     folder, told = tmp_path / "checkpoints", tmp_path / "events.jsonl"
 
     def saved(value: float) -> dict:

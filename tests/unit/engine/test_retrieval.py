@@ -9,7 +9,7 @@ from holdfast.engine.retrieval import judgements_of, retrieval_metrics, search
 
 
 @pytest.mark.parametrize("blocks", [(1000, 1000), (7, 13), (1, 1)])
-def test_search_in_blocks_finds_what_a_full_sort_finds(monkeypatch, blocks):
+def test_search_in_blocks_equals_a_full_sort(monkeypatch, blocks):
     monkeypatch.setattr(retrieval, "_QUERIES_AT_ONCE", blocks[0])
     monkeypatch.setattr(retrieval, "_PASSAGES_AT_ONCE", blocks[1])
     torch.manual_seed(0)
@@ -24,14 +24,14 @@ def test_search_in_blocks_finds_what_a_full_sort_finds(monkeypatch, blocks):
     assert torch.equal(found_rows, expected.indices[:, :12])
 
 
-def test_a_small_corpus_is_found_whole():
+def test_small_corpus_is_returned_completely():
     scores, rows = search(torch.eye(3), torch.eye(3), 100)
     assert rows.shape == (3, 3)
     assert rows[1].tolist() == [1, 0, 2]  # equal scores in the order of the corpus
     assert scores[1].tolist() == [1.0, 0.0, 0.0]
 
 
-def test_the_metrics_are_those_on_paper():
+def test_retrieval_metrics_match_hand_calculation():
     found = np.array([[4, 7, 1, 9, 2], [3, 0, 5, 6, 8]])
     qrels = np.array([[0, 7, 1], [0, 2, 1], [0, 30, 1], [1, 3, 1]])
     metrics = retrieval_metrics(found, judgements_of(qrels))
@@ -58,5 +58,5 @@ def test_better_answers_count_more():
     assert second == pytest.approx((1 + 3 / math.log2(3)) / (3 + 1 / math.log2(3)))
 
 
-def test_nothing_judged_gives_no_metrics():
+def test_no_judgements_give_no_metrics():
     assert retrieval_metrics(np.zeros((2, 5), dtype=np.int64), {}) == {}

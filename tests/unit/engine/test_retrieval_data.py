@@ -19,7 +19,7 @@ def test_answers_and_their_copies_are_masked():
     assert judged().hidden(1).tolist() == [1]
 
 
-def test_passages_of_the_answers_article_are_hidden_where_asked():
+def test_passages_of_the_same_article_are_hidden_on_request():
     assert judged(GROUPS).hidden(1).tolist() == [1, 4]
     assert judged(GROUPS).hidden(3).tolist() == [1, 4, 5]  # and the query's own text
 
@@ -29,12 +29,12 @@ def test_missing_articles_are_not_equal():
     assert judged(groups).hidden(1).tolist() == [1]
 
 
-def test_a_passage_that_is_the_query_itself_is_known():
+def test_passage_equal_to_the_query_is_found():
     assert judged().itself(3).tolist() == [5]
     assert judged().itself(0).tolist() == []
 
 
-def test_what_may_be_negative_is_all_that_is_not_hidden():
+def test_all_passages_but_hidden_ones_may_be_negative():
     for groups in (None, GROUPS):
         allowed = judged(groups).may_be_negative(np.arange(4), np.arange(6))
         for query in range(4):

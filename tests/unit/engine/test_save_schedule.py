@@ -23,7 +23,7 @@ def test_long_step_is_saved_before_the_next():
     assert is_time_to_save(35.0, step_seconds=30.0, cost=CHEAP, at_stake_seconds=60)
 
 
-def test_saves_come_nearer_where_attempts_live_short():
+def test_saves_are_more_frequent_when_attempts_fail_soon():
     cost = SaveCost(cpu_seconds=0.4)  # 40 s keep it at one percent
     assert is_time_to_save(12.1, 0.3, cost, 60, mtbf_seconds=180)
     assert not is_time_to_save(11.9, 0.3, cost, 60, mtbf_seconds=180)

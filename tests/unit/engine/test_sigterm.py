@@ -6,7 +6,7 @@ import pytest
 from holdfast.engine.sigterm import Interrupted, StopSignal
 
 
-def test_the_question_interrupts_only_what_may_be_dropped():
+def test_sigterm_interrupts_only_interruptible_work():
     stopping = StopSignal(grace_seconds=1000)
     with stopping.watched():
         os.kill(os.getpid(), signal.SIGTERM)
@@ -15,7 +15,7 @@ def test_the_question_interrupts_only_what_may_be_dropped():
             raise AssertionError("must not be reached")
 
 
-def test_it_is_interrupted_in_the_middle():
+def test_sigterm_interrupts_a_running_computation():
     stopping, reached = StopSignal(grace_seconds=1000), []
 
     def step() -> None:
@@ -29,7 +29,7 @@ def test_it_is_interrupted_in_the_middle():
     assert reached == ["begun"]
 
 
-def test_the_handler_of_before_is_put_back():
+def test_previous_sigterm_handler_is_restored():
     before = signal.getsignal(signal.SIGTERM)
     with StopSignal().watched():
         assert signal.getsignal(signal.SIGTERM) != before

@@ -60,7 +60,7 @@ def train(task, settings, steps: int, first: int = 0) -> list[float]:
 
 
 @pytest.mark.parametrize("towers", ["shared", "separate"])
-def test_the_gradient_is_the_same_however_the_step_is_split(parts, towers):
+def test_gradient_does_not_depend_on_the_split(parts, towers):
     options = {"towers": towers, "symmetric": True, "learn_temperature": True}
     task = load_task(settings_for(parts, options=options))
     loss, whole = gradients(task, 10**6)
@@ -72,7 +72,7 @@ def test_the_gradient_is_the_same_however_the_step_is_split(parts, towers):
             torch.testing.assert_close(split[name], expected, rtol=1e-3, atol=2e-6)
 
 
-def test_models_that_do_not_pack_give_the_same_with_padding(calm_parts):
+def test_models_that_cannot_be_packed_match_with_padding(calm_parts):
     packed, padded = (load_task(settings_for(calm_parts, packing=packing)) for packing in (True, False))
     loss, whole = gradients(packed, 10**6)
     for micro_tokens in (10**6, 60):
@@ -82,7 +82,7 @@ def test_models_that_do_not_pack_give_the_same_with_padding(calm_parts):
             torch.testing.assert_close(split[name], expected, rtol=1e-3, atol=2e-6)
 
 
-def test_padded_dropout_depends_on_the_step_alone(parts):
+def test_padded_dropout_depends_only_on_the_step(parts):
     task = load_task(settings_for(parts, packing=False))
     first, _ = gradients(task, 60)
     torch.rand(3)
@@ -91,7 +91,7 @@ def test_padded_dropout_depends_on_the_step_alone(parts):
 
 
 @pytest.mark.parametrize("micro_tokens", [10**6, 100])
-def test_it_learns_as_a_plain_loop_does(calm_parts, tmp_path, micro_tokens):
+def test_two_tower_learns_like_a_plain_loop(calm_parts, tmp_path, micro_tokens):
     """The loop of the textbook: padded batches, mean pooling, cosine, cross-entropy over the batch's passages."""
     model, _ = calm_parts
     prepared = tiny_questions(tmp_path / "prepared", near_misses=False)
@@ -173,7 +173,7 @@ def test_mined_negatives_are_part_of_the_state(parts):
         assert not set(mined[example].tolist()) & set(hidden.hidden(example).tolist())
 
 
-def test_training_finds_more(parts):
+def test_training_improves_retrieval(parts):
     settings = settings_for(parts)
     task = load_task(settings)
     before = task.evaluate("validation")
@@ -185,7 +185,7 @@ def test_training_finds_more(parts):
 
 
 @pytest.mark.parametrize("towers", ["shared", "separate"])
-def test_a_finished_model_loads_in_transformers_and_starts_another_run(parts, tmp_path, towers):
+def test_finished_model_loads_in_transformers_and_starts_a_run(parts, tmp_path, towers):
     options = {"towers": towers, "learn_temperature": True}
     settings = settings_for(parts, options=options)
     task = load_task(settings)
@@ -208,7 +208,7 @@ def test_a_finished_model_loads_in_transformers_and_starts_another_run(parts, tm
     assert again.model.log_scale.item() == pytest.approx(task.model.log_scale.item())
 
 
-def test_the_first_token_is_used_where_the_model_says_so(calm_parts, tmp_path):
+def test_cls_pooling_of_the_model_is_used(calm_parts, tmp_path):
     model = tiny_bert(tmp_path / "model")
     (model / "1_Pooling").mkdir()
     (model / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "cls"}))
@@ -225,7 +225,7 @@ def test_the_first_token_is_used_where_the_model_says_so(calm_parts, tmp_path):
 
 
 @pytest.mark.parametrize("hidden", [0, 16])
-def test_light_towers_over_vectors_learn_and_start_again(tmp_path, hidden):
+def test_vector_towers_learn_and_start_another_run(tmp_path, hidden):
     prepared = tiny_vectors(tmp_path / "prepared")
     options = {"towers": "separate", "vectors": {"size": 8, "hidden": hidden}, "mining": MINING}
     settings = settings_for((tmp_path / "none", prepared), options=options, lr=1e-2)
@@ -263,7 +263,7 @@ def test_vector_towers_give_one_gradient_however_split(tmp_path):
         torch.testing.assert_close(split[name], expected)
 
 
-def test_wrong_options_are_refused_all_at_once(parts):
+def test_all_invalid_options_are_reported_at_once(parts):
     wrong = {"tower": "shared", "same_article": "kept", "mining": {"windows": 3, "first_rank": 9, "last_rank": 9}}
     with pytest.raises(RequestError) as refused:
         load_task(settings_for(parts, options=wrong))

@@ -7,11 +7,11 @@ from holdfast_preload.beat_page import FIRST_STEP, NUMBERS, PHASES, BeatPage
 from holdfast.core import heartbeat
 
 
-def test_phases_are_the_same():
+def test_phases_match_the_engines():
     assert PHASES == heartbeat.PHASES
 
 
-def test_a_beat_is_read_like_the_engines(tmp_path):
+def test_preload_beat_is_read_like_the_engines(tmp_path):
     beat = BeatPage(str(tmp_path))
     beat.steps = 40
     beat.stepped()
@@ -20,7 +20,7 @@ def test_a_beat_is_read_like_the_engines(tmp_path):
     assert (read.phase, read.step, read.steps, read.count) == ("step", 2, 40, 2)
 
 
-def test_a_phase_ends_where_it_began(tmp_path):
+def test_leaving_a_phase_restores_the_previous(tmp_path):
     beat = BeatPage(str(tmp_path))
     beat.phase = NUMBERS["step"]
     before = beat.enter(NUMBERS["save"])
@@ -31,7 +31,7 @@ def test_a_phase_ends_where_it_began(tmp_path):
     assert PHASES[beat.phase] == "step"
 
 
-def test_after_steps_the_first_step_does_not_come_back(tmp_path):
+def test_first_step_phase_does_not_return(tmp_path):
     beat = BeatPage(str(tmp_path))
     before = beat.enter(FIRST_STEP)
     inner = beat.enter(NUMBERS["compile"])
@@ -50,7 +50,7 @@ def test_forked_process_creates_its_own_heartbeat(tmp_path):
     assert heartbeat.read_beat(tmp_path / str(os.getpid())).step == 0
 
 
-def test_without_room_for_a_page_it_beats_into_the_void(tmp_path):
+def test_beat_without_disk_space_is_harmless(tmp_path):
     beat = BeatPage(str(tmp_path / "not there"))
     beat.stepped()
     assert beat.step == 1

@@ -25,11 +25,11 @@ def cut(path, keep):
     path.write_bytes(path.read_bytes()[:keep])
 
 
-def test_a_whole_one_is_whole(whole):
+def test_intact_checkpoint_is_accepted(whole):
     assert why_broken(str(whole)) == ""
 
 
-def test_without_the_file_written_last_it_is_broken(whole):
+def test_checkpoint_without_trainer_state_is_broken(whole):
     (whole / "trainer_state.json").unlink()
     assert "not finished" in why_broken(str(whole))
 
@@ -41,24 +41,24 @@ def test_without_the_file_written_last_it_is_broken(whole):
         *(("optimizer.pt", 150), ("optimizer.pt", 0), ("rng_state.pth", 100)),
     ],
 )
-def test_a_truncated_file_breaks_it_and_is_named(whole, name, keep):
+def test_truncated_file_is_named(whole, name, keep):
     cut(whole / name, keep)
     assert name in why_broken(str(whole))
 
 
-def test_a_missing_shard_breaks_it(whole):
+def test_missing_shard_is_named(whole):
     index = {"weight_map": {"a": "model-00001-of-00002.safetensors"}}
     (whole / "model.safetensors.index.json").write_text(json.dumps(index))
     assert "model-00001-of-00002.safetensors is missing" in why_broken(str(whole))
 
 
-def test_one_whose_last_log_is_nan_is_poisoned(whole):
+def test_checkpoint_with_nan_log_is_rejected(whole):
     state = {"global_step": 20, "log_history": [{"loss": 0.0, "grad_norm": float("nan")}, {"eval_loss": 1.0}]}
     (whole / "trainer_state.json").write_text(json.dumps(state))
     assert "grad_norm nan" in why_broken(str(whole))
 
 
-def test_torchs_old_format_is_not_judged(tmp_path):
+def test_old_torch_format_is_accepted(tmp_path):
     (tmp_path / "model.bin").write_bytes(b"\x80\x02legacy")
     assert why_broken_file(str(tmp_path / "model.bin")) == ""
 

@@ -37,7 +37,7 @@ def test_failing_hook_is_an_event_and_import_succeeds(library, attempt, monkeypa
     assert failed.where == library
 
 
-def test_every_part_named_is_there():
+def test_every_hook_exists():
     for name in import_hook.AFTER.values():
         file, _, function = name.partition(":")
         assert callable(getattr(importlib.import_module(f"holdfast_preload.{file}"), function))

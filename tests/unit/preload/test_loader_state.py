@@ -31,7 +31,7 @@ def loader():
     return DataLoader(list(range(20)), batch_size=3, shuffle=True)
 
 
-def test_in_the_middle_of_an_epoch(recorded, tmp_path):
+def test_loader_resumes_in_the_middle_of_an_epoch(recorded, tmp_path):
     torch.manual_seed(5)
     first = loader()
     iterator = loader_state.made(first, make)
@@ -51,7 +51,7 @@ def test_in_the_middle_of_an_epoch(recorded, tmp_path):
     assert sorted(row for batch in seen + rest for row in batch) == list(range(20))
 
 
-def test_after_the_last_batch_the_next_epoch_begins(recorded):
+def test_loader_resumes_after_the_last_batch(recorded):
     torch.manual_seed(5)
     first = loader()
     batches(loader_state.made(first, make))

@@ -21,7 +21,7 @@ def clock(monkeypatch):
     return made
 
 
-def test_cheap_ones_come_every_ten_seconds(attempt, clock):
+def test_cheap_saves_happen_every_ten_seconds(attempt, clock):
     rhythm = SaveTimer()
     clock.now += 14
     assert not rhythm.is_due(10)
@@ -43,7 +43,7 @@ def test_expensive_save_happens_rarely(attempt, clock):
     assert rhythm.is_due(3)
 
 
-def test_never_when_it_may_not(attempt, clock):
+def test_saving_can_be_turned_off(attempt, clock):
     (attempt / "settings.json").write_text(json.dumps({"may_save": False}))
     script_settings.read(str(attempt))
     rhythm = SaveTimer()
@@ -51,7 +51,7 @@ def test_never_when_it_may_not(attempt, clock):
     assert not rhythm.is_due(5)
 
 
-def test_a_wish_to_stop_is_seen_within_a_second(attempt, clock, monkeypatch):
+def test_stop_request_is_seen_within_a_second(attempt, clock, monkeypatch):
     rhythm = SaveTimer()
     (attempt / "stop").touch()
     clock.now += 1.1
@@ -63,7 +63,7 @@ def test_a_wish_to_stop_is_seen_within_a_second(attempt, clock, monkeypatch):
     assert rhythm.must_stop
 
 
-def test_what_the_first_process_says_holds_for_all(attempt, clock):
+def test_first_process_decides_for_all(attempt, clock):
     first, second = SaveTimer(), SaveTimer()
     said: list[list[int]] = []
     clock.now += 61

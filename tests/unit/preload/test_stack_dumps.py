@@ -24,9 +24,9 @@ def asked(attempt, tmp_path, monkeypatch):
     return ask
 
 
-def test_a_closed_system_is_opened_for_the_supervisor_alone(asked):
+def test_ptrace_is_allowed_only_for_the_supervisor(asked):
     assert asked("1\n") == [(0x59616D61, 4242, 0, 0, 0)]
 
 
-def test_an_open_system_is_left_as_it_is(asked):
+def test_permissive_ptrace_scope_is_left_alone(asked):
     assert asked("0\n") == []

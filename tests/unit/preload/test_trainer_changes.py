@@ -59,7 +59,7 @@ def test_a_split_batch_is_accumulated(attempt):
     assert [event.change for event in told(attempt, ChangeApplied)] == ["micro_batch", "eval_micro_batch"]
 
 
-def test_a_batch_of_one_is_refused_and_said_so(attempt):
+def test_splitting_a_batch_of_one_is_refused(attempt):
     ask(attempt, micro_batch_factor=2)
     args = arguments(batch=1)
     change_batches(trainer_of("transformers.trainer", "Trainer"), args, None)
@@ -84,7 +84,7 @@ def test_in_batch_negatives_are_never_split(attempt):
     assert "MultipleNegativesRankingLoss" in told(attempt, ChangeRefused)[0].because
 
 
-def test_a_cached_loss_takes_smaller_mini_batches_instead(attempt):
+def test_cached_loss_takes_smaller_mini_batches(attempt):
     ask(attempt, micro_batch_factor=2)
     args = arguments()
     plain = type("MultipleNegativesRankingLoss", (), {"forward": None})()
@@ -102,20 +102,20 @@ def test_trainers_that_generate_in_groups_are_never_split(attempt):
     assert args.per_device_train_batch_size == 8
 
 
-def test_without_workers_what_only_workers_use_goes_too(attempt):
+def test_worker_options_are_dropped_without_workers(attempt):
     ask(attempt, changes={"loader_workers": 0})
     named = {"dataset": [1], "num_workers": 4, "prefetch_factor": 2, "persistent_workers": True, "timeout": 5}
     assert changed_loader(named) == {"dataset": [1], "num_workers": 0}
 
 
-def test_workers_start_as_asked(attempt):
+def test_workers_use_the_requested_start_method(attempt):
     ask(attempt, changes={"start_method": "spawn", "prefetch_batches": 1})
     changed = changed_loader({"dataset": [1], "num_workers": 2})
     assert (changed["multiprocessing_context"], changed["prefetch_factor"]) == ("spawn", 1)
     assert changed_loader({"dataset": [1]}) == {"dataset": [1]}
 
 
-def test_changes_become_variables(attempt):
+def test_changes_become_environment_variables(attempt):
     ask(attempt, changes={"threads": 2, "offline": True, "device": "cpu", "TOKENIZERS_PARALLELISM": "false"})
     variables = env_changes.variables()
     assert variables["OMP_NUM_THREADS"] == "2"
@@ -149,12 +149,12 @@ def test_with_loss_scaling_one_overflow_is_healthy(attempt):
     assert not told(attempt, BadNumbersFound)
 
 
-def test_a_name_that_is_not_there_is_an_event(attempt):
+def test_missing_function_is_an_event(attempt):
     assert not around(SimpleNamespace(__name__="some.library"), "gone", in_phase("save"))
     assert told(attempt, NotObserved)[0].name == "gone"
 
 
-def test_class_and_static_methods_stay_what_they_are(attempt):
+def test_wrapping_keeps_class_and_static_methods(attempt):
     class Library:
         @classmethod
         def made(cls, value):
@@ -170,7 +170,7 @@ def test_class_and_static_methods_stay_what_they_are(attempt):
     assert Library.plain(2) == 2
 
 
-def test_arguments_are_known_by_name():
+def test_arguments_are_bound_by_name():
     def call(self, first, second=2, *, third=3, **rest):
         return None
 

@@ -10,7 +10,7 @@ from holdfast_preload.trainer_saves import Saves
 
 
 @pytest.mark.parametrize(("save_only_model", "last_step"), [(True, -1), (False, 7)])
-def test_weights_alone_do_not_put_off_a_checkpoint_of_ours(attempt, tmp_path, save_only_model, last_step):
+def test_weights_only_save_does_not_delay_ours(attempt, tmp_path, save_only_model, last_step):
     trainer = SimpleNamespace(
         args=SimpleNamespace(output_dir=str(tmp_path), save_only_model=save_only_model),
         state=SimpleNamespace(global_step=7),

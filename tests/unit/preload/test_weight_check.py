@@ -37,7 +37,7 @@ def test_nan_is_reported_once_with_the_last_good_step(watched, monkeypatch):
     assert (event.is_nan, event.step, event.last_finite_step) == (True, 70, 1)
 
 
-def test_a_script_that_goes_back_to_good_weights_is_believed(watched, monkeypatch):
+def test_restored_weights_are_reported_as_finite(watched, monkeypatch):
     model, seen, attempt = watched
     model.bias.data.fill_(float("nan"))
     seen.check_now()
@@ -47,7 +47,7 @@ def test_a_script_that_goes_back_to_good_weights_is_believed(watched, monkeypatc
     assert [event.is_nan for event in told(attempt)] == [True, False]
 
 
-def test_infinite_gradients_and_weights_without_one_are_nothing(watched):
+def test_infinite_gradients_and_untrained_weights_are_ignored(watched):
     model, seen, attempt = watched
     model.weight.grad.fill_(float("inf"))
     model.bias.grad = None
@@ -56,7 +56,7 @@ def test_infinite_gradients_and_weights_without_one_are_nothing(watched):
     assert told(attempt) == []
 
 
-def test_expensive_sample_is_taken_rarely(watched, monkeypatch):
+def test_expensive_check_is_rare(watched, monkeypatch):
     _, seen, _ = watched
     clock = iter([0.0, 1.0, 1.001])  # the first look loads kernels; the second, timed, takes a millisecond
     monkeypatch.setattr(weight_check, "perf_counter", lambda: next(clock))
@@ -66,7 +66,7 @@ def test_expensive_sample_is_taken_rarely(watched, monkeypatch):
     seen.check()  # asks no clock
 
 
-def test_what_cannot_be_looked_at_is_left_alone(watched, monkeypatch):
+def test_failing_check_is_reported_once(watched, monkeypatch):
     _, seen, attempt = watched
     monkeypatch.setattr(torch, "isnan", lambda _: 1 / 0)
     seen.check_now()

@@ -40,7 +40,7 @@ SIGHTS = {
 
 
 @pytest.mark.parametrize("sight", SIGHTS.values(), ids=SIGHTS)
-def test_blocks_give_what_each_text_gives_alone(sight):
+def test_blocks_match_each_text_alone(sight):
     torch.manual_seed(0)
     inputs = [rows(sum(LENGTHS)) for _ in range(3)]
     layout = PackedLayout(LENGTHS, HEADS, CPU)
@@ -52,7 +52,7 @@ def test_blocks_give_what_each_text_gives_alone(sight):
     )
 
 
-def test_first_tokens_see_what_they_see_among_all_tokens():
+def test_first_token_attention_matches_full_attention():
     torch.manual_seed(0)
     q, k, v = rows(len(LENGTHS)), rows(sum(LENGTHS)), rows(sum(LENGTHS))
     found = Attend.apply(q, k, v, PackedLayout(LENGTHS, HEADS, CPU, first_only=True), 0.7, AttentionSpan(), None, 1.0)
@@ -60,7 +60,7 @@ def test_first_tokens_see_what_they_see_among_all_tokens():
 
 
 @pytest.mark.parametrize("first_only", [False, True])
-def test_the_gradient_with_dropout_is_the_numerical_one(first_only):
+def test_attention_gradient_with_dropout_matches_numerical_one(first_only):
     torch.manual_seed(0)
     inputs = [rows(len(LENGTHS) if first_only else sum(LENGTHS)), rows(sum(LENGTHS)), rows(sum(LENGTHS))]
     layout = PackedLayout(LENGTHS, HEADS, CPU, first_only=first_only)

@@ -11,7 +11,7 @@ from tests.tiny import tiny_bert, tiny_questions
 from tests.unit.engine.test_parity import settings_for
 
 
-def test_texts_lie_in_a_row_with_positions_of_their_own():
+def test_step_row_has_texts_with_own_positions():
     arrays = step_row([np.array([7, 8, 9]), np.array([5])], offset=2, idle=2)
     assert len(arrays["ids"]) == len(arrays["positions"]) == 512
     assert arrays["ids"][:6].tolist() == [7, 8, 9, 5, 0, 0]
@@ -22,7 +22,7 @@ def test_texts_lie_in_a_row_with_positions_of_their_own():
     assert texts.longest == 512, "as long as the text that fills up may be"
 
 
-def test_means_by_one_product_are_the_means():
+def test_matrix_product_means_equal_segment_means():
     hidden = torch.randn(9, 4)
     bounds = torch.tensor([0, 3, 4, 9], dtype=torch.int32)
     found = _means(hidden, Pack(hidden, hidden, [], bounds[:2], bounds))

@@ -47,7 +47,7 @@ def test_handwritten_layers_match_the_librarys_gradients(kind, is_narrow):
         torch.testing.assert_close(gradient, wanted[1][name], rtol=1e-4, atol=1e-5)
 
 
-def test_with_dropout_the_gradient_is_the_numerical_one():
+def test_layer_gradient_with_dropout_matches_numerical_one():
     def moved(by: float):
         def change(model):
             model.base_model.encoder.layer[0].attention.self.key.weight.data[3, 5] += by
@@ -61,7 +61,7 @@ def test_with_dropout_the_gradient_is_the_numerical_one():
     torch.testing.assert_close(found, (steps[0] - steps[1]) / 0.04, rtol=0.02, atol=1e-6)
 
 
-def test_hidden_values_are_dropped_as_the_library_s_layers_would():
+def test_hidden_dropout_matches_the_library():
     """Attention draws its weights in another shape, so that is left out here."""
 
     def no_attention_dropout(model):
@@ -73,7 +73,7 @@ def test_hidden_values_are_dropped_as_the_library_s_layers_would():
     torch.testing.assert_close(found[0], wanted[0])
 
 
-def test_without_torchscript_the_result_is_the_same(monkeypatch):
+def test_result_is_the_same_without_torchscript(monkeypatch):
     wanted = loss_and_gradients("bert", written_out=True, dropout=0.3)
     monkeypatch.setattr(encoder_layer, "_forward", layer_forward)
     monkeypatch.setattr(encoder_layer, "_backward", layer_backward)
@@ -82,6 +82,6 @@ def test_without_torchscript_the_result_is_the_same(monkeypatch):
     assert all(torch.equal(found[1][name], wanted[1][name]) for name in wanted[1])
 
 
-def test_layers_of_another_kind_are_left_alone():
+def test_unknown_layers_are_left_alone():
     model = BertForSequenceClassification(BertConfig(**SMALL, hidden_act="relu"))
     assert not write_out_layers(model.base_model, is_narrow=True)

@@ -27,7 +27,7 @@ def loss_and_gradients(kind: str, is_narrow: bool, first_example: int = 0) -> tu
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_first_tokens_alone_give_the_same_logits_and_gradients(kind):
+def test_first_tokens_alone_give_equal_logits_and_gradients(kind):
     wide, narrow = loss_and_gradients(kind, is_narrow=False), loss_and_gradients(kind, is_narrow=True)
     torch.testing.assert_close(narrow[0], wide[0])
     assert narrow[1].keys() == wide[1].keys()

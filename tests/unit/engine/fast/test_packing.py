@@ -42,7 +42,7 @@ def packed_and_padded_logits(model, position_offset=0):
             return model(input_ids=row.ids_1N, position_ids=row.positions_1N).logits, padded
 
 
-def test_packed_bert_gives_the_logits_of_padded_bert(tmp_path):
+def test_packed_bert_matches_padded_bert(tmp_path):
     model = AutoModelForSequenceClassification.from_pretrained(tiny_bert(tmp_path))
     torch.testing.assert_close(*packed_and_padded_logits(model))
 

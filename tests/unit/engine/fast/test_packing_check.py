@@ -36,7 +36,7 @@ MARKS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id"
     ],
     ids=["BERT", "RoBERTa counts from 2", "MPNet ignores it", "ModernBERT sees a window"],
 )
-def test_packing_is_used_only_where_it_gives_the_same(make, offset):
+def test_packing_is_used_only_if_results_match(make, offset):
     torch.manual_seed(0)
     model = make()
     assert proven_offset(model) == offset

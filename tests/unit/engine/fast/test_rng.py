@@ -15,7 +15,7 @@ def test_dropout_of_a_row_ignores_other_rows():
     assert torch.equal(whole[20:30], part)
 
 
-def test_steps_sites_and_examples_draw_apart():
+def test_steps_sites_and_examples_have_different_dropout():
     draws = DropoutRng(seed=1)
     draws.at(step=5)
     first = draws.keep_rows(2, 10, 0, 64, 0.5)
@@ -37,7 +37,7 @@ def test_attention_dropout_ignores_other_texts():
     assert torch.equal(draws.keep_block(site=2, texts=[0], shape=(3, 8, 8), p=0.2), whole[6:])
 
 
-def test_dropout_keeps_its_rate_and_the_mean():
+def test_dropout_preserves_rate_and_mean():
     draws = DropoutRng(seed=1)
     dropout = StepDropout(0.1, 0, draws)
     draws.at(step=0)
@@ -67,7 +67,7 @@ def test_dropout_of_a_text_ignores_its_position():
     assert torch.equal(draws.keep_texts(4, [30, 40, 60], 0.2), torch.cat([attention[at] for at in some]))
 
 
-def test_each_thread_draws_for_itself():
+def test_each_thread_has_its_own_dropout():
     draws = DropoutRng(seed=1)
     draws.at(step=5)
     wanted = draws.keep_rows(2, 10, 0, 64, 0.5)

@@ -9,7 +9,7 @@ from holdfast.engine.batches import share, split_step
 from holdfast.engine.fast.thread_pool import GradientThreads
 
 
-def test_shares_are_about_equal_and_leave_nothing_out():
+def test_shares_are_about_equal_and_complete():
     draws = np.random.default_rng(0)
     for workers in (1, 2, 3, 4):
         lengths = np.sort(np.exp(draws.normal(3.5, 0.46, 16)).astype(int))
@@ -26,7 +26,7 @@ def test_shares_do_not_exceed_items():
     assert len(share(np.array([20, 20]), 4)) == 2
 
 
-def test_parts_say_where_their_texts_lie_in_the_step():
+def test_parts_hold_positions_in_the_step():
     lengths, examples = np.array([5, 3, 9, 4, 7, 6]), np.array([4, 0, 2, 5, 1, 3])
     for workers in (1, 2):
         seen = []

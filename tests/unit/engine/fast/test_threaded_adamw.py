@@ -26,7 +26,7 @@ def trained(workers: int | None, steps: int = 4) -> tuple[nn.Module, torch.optim
     return model, optimizer, norms
 
 
-def test_shared_weights_are_trained_and_clipped_as_torch_does():
+def test_threaded_adamw_matches_torch():
     wanted, _, norms = trained(None)
     found, _, found_norms = trained(2)
     assert max(norms) > 1 > min(norms)
@@ -40,7 +40,7 @@ def test_thread_assignment_does_not_change_results():
         assert torch.equal(one, other)
 
 
-def test_all_state_is_in_one_place():
+def test_optimizer_state_is_shared_by_workers():
     model, optimizer, _ = trained(2)
     assert set(optimizer.state) == set(model.parameters())
     assert all(float(state["step"]) == 4 for state in optimizer.state.values())

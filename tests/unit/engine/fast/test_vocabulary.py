@@ -46,7 +46,7 @@ def test_padding_row_has_no_gradient():
     assert model.get_input_embeddings().padding_idx == rows.new_ids[0]
 
 
-def test_a_table_that_the_output_shares_is_left_whole():
+def test_tied_embedding_table_stays_complete():
     config = LlamaConfig(
         vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
     )
