@@ -45,7 +45,7 @@ from holdfast.core.records import CollectedEvidence, Outcome, OutcomeKind, write
 from holdfast.core.runfolder import EVENTS, SAMPLES, STOP
 from holdfast.hazards import find_hazard
 from holdfast.hazards.diagnose import diagnose
-from holdfast.supervisor.attempt_watch import AttemptSample, Watch
+from holdfast.supervisor.attempt_watch import AttemptSample, AttemptWatch
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.cause import find_cause
 from holdfast.supervisor.child import Child, Launch, start_child
@@ -152,7 +152,7 @@ class _Attempt:
             raise
 
     def _follow(self, child: Child, mark: MemoryMark, begun: float) -> tuple[Outcome, Diagnosis]:
-        watch = Watch(self._launch.attempt, child.pid, self._budgets)
+        watch = AttemptWatch(self._launch.attempt, child.pid, self._budgets)
         sample = self._stay(child, watch, mark)
         code = child.poll()
         watch.close()
@@ -189,7 +189,7 @@ class _Attempt:
         cause = bad_weights(attempt) or exit_crash(attempt, pid, code)
         return replace(outcome, cause=cause, diagnosis=cause.slug, confidence="proven") if cause else outcome
 
-    def _stay(self, child: Child, watch: Watch, mark: MemoryMark) -> AttemptSample:
+    def _stay(self, child: Child, watch: AttemptWatch, mark: MemoryMark) -> AttemptSample:
         """Watch until the child has ended, hangs, or has been asked to stop and is gone."""
         sample, next_sample = watch.sample(), 0.0
         while child.poll() is None:
@@ -219,7 +219,7 @@ class _Attempt:
         return replace(last, phase=phase or sample.phase, step=max(step, sample.step), steps=max(steps, sample.steps))
 
     def _name(
-        self, child: Child, watch: Watch, mark: MemoryMark, sample: AttemptSample, code: int | None
+        self, child: Child, watch: AttemptWatch, mark: MemoryMark, sample: AttemptSample, code: int | None
     ) -> tuple[Outcome, Diagnosis]:
         """Collect the evidence of a failure, end what is left of the tree, and name the cause."""
         attempt, is_hung = self._launch.attempt, code is None
@@ -256,23 +256,24 @@ class _Attempt:
 
     def _report(self, sample: AttemptSample, now: float) -> None:
         """Report a new phase and silence; write a sample now and then, and whenever the verdict changes."""
-        where = {"phase": sample.phase, "step": sample.step, "steps": sample.steps}
-        if sample.phase != self._phase:
-            self._phase = sample.phase
-            self._on_event(PhaseChanged(**where))
+        phase, step, steps, activity = sample.phase, sample.step, sample.steps, sample.activity
+        if phase != self._phase:
+            self._phase = phase
+            self._on_event(PhaseChanged(phase=phase, step=step, steps=steps))
         is_working = sample.verdict.verdict in (Verdict.MOVING, Verdict.STARVED)
         is_quiet = sample.silent_seconds >= (_BUSY_SECONDS if is_working else _QUIET_SECONDS)
         if is_quiet and sample.silent_seconds >= self._report_again_seconds:
             self._report_again_seconds = max(2 * sample.silent_seconds, _AGAIN_SECONDS)
-            self._on_event(Quiet(**where, seconds=round(sample.silent_seconds, 1), activity=sample.activity))
+            silent = round(sample.silent_seconds, 1)
+            self._on_event(Quiet(phase=phase, step=step, steps=steps, seconds=silent, activity=activity))
         if not is_quiet:
             self._report_again_seconds = 0.0
-        verdict = sample.verdict.verdict
+        verdict, resident = sample.verdict.verdict, sample.resident_bytes
         if now - self._sampled_at >= _SAMPLE_SECONDS or verdict != self._verdict:
             self._sampled_at, self._verdict = now, verdict
-            resident = sample.resident_bytes
-            self._samples.write(TreeSampled(**where, resident_bytes=resident, activity=sample.activity))
-        self._on_event(Progressed(**where, resident_bytes=sample.resident_bytes, activity=sample.activity))
+            line = TreeSampled(phase=phase, step=step, steps=steps, resident_bytes=resident, activity=activity)
+            self._samples.write(line)
+        self._on_event(Progressed(phase=phase, step=step, steps=steps, resident_bytes=resident, activity=activity))
 
     def _pass_on(self) -> None:
         """Pass on the child's events that are shown live."""

@@ -1,7 +1,7 @@
 """Watches one attempt: takes samples, judges them, and says when it hangs.
 
-Reads: /proc and the attempt's heartbeat pages. Leaves nothing: the caller writes down what it wants. One `Watch` is for
-one attempt; nothing it has learned outlives it.
+Reads: /proc and the attempt's heartbeat pages. Leaves nothing: the caller writes down what it wants. One `AttemptWatch`
+is for one attempt; nothing it has learned outlives it.
 
 The engine keeps one page, `beat`; a command has one page for each of its Python processes in `beats/`. A launcher and
 data-loader workers have pages too, but never a step.
@@ -127,7 +127,7 @@ class BeatPages:
         return tuple(pid for pid in alive[1:] if self.rank_of(pid) is not None)
 
 
-class Watch:
+class AttemptWatch:
     """Watches one attempt."""
 
     def __init__(self, attempt: Path, root_pid: int, budgets: Budgets, clocks: Callable[[], Clocks] = read_clocks):

@@ -110,9 +110,9 @@ class _StackMotion:
         signature = thread_signature(text, tid)
         if not signature and tid == process.pid and self._answers(process):
             signature = thread_signature(self._last_dump(process.pid), tid)
-            send(
-                Identity(process.pid, process.start_ticks), signal.SIGUSR1
-            )  # what it writes is read at the next sample
+            # What it writes is read at the next sample.
+            if send(Identity(process.pid, process.start_ticks), signal.SIGUSR1):
+                self._signaled_at.append(last.at_seconds)
         if signature and (is_idle or process.cpu_seconds - self._cpu_seconds >= _TURN_CPU_SECONDS):
             self._cpu_seconds = process.cpu_seconds
             # What an idle thread's process does meanwhile is the work of others.

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -77,7 +78,9 @@ def find_program_exit(attempt: Path, root_pid: int, *, has_crashed: bool = False
         return
     if ended.is_clean if has_crashed else not is_handled:
         return
-    crashed_after = ("process" if is_handled else "exit_handler") if has_crashed else ""
+    crashed_after: Literal["", "exit_handler", "process"] = ""
+    if has_crashed:
+        crashed_after = "process" if is_handled else "exit_handler"
     lines = _last_lines(attempt / OUTPUT, ended.output_bytes)
     message = " ".join(ended.message.split())
     if message and message in " ".join(" ".join(lines).split()):

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.observations import Verdict, WaitTarget
+from holdfast.supervisor import liveness
 from holdfast.supervisor.budgets import Budgets
 from tests.lab.watched import Watched, start, watch_all
 
@@ -161,6 +162,13 @@ def test_endless_loop_with_unchanged_stack_is_a_hang(spinning, name):
     assert sample.is_hung, spinning[name].text
     assert sample.given_up.reason == "busy_stack_still"
     assert sample.verdict.verdict is Verdict.MOVING
+
+
+@pytest.mark.full
+def test_stuck_main_thread_is_found_without_py_spy(tmp_path, monkeypatch):
+    monkeypatch.setattr(liveness, "find_spy", lambda: None)  # the signal that asks for a stack wakes the main thread
+    script = watch_all([start(tmp_path / "attempt", "busy_monitor", budgets=Short())], seconds=LONG_SECONDS)
+    assert script["busy_monitor"].last.given_up.reason == "busy_stack_still", script["busy_monitor"].text
 
 
 def test_long_work_with_a_moving_stack_is_left_alone(spinning):

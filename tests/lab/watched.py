@@ -9,7 +9,7 @@ from pathlib import Path
 import holdfast
 from holdfast.core.observations import Verdict
 from holdfast.runs.observation_wording import verdict_text
-from holdfast.supervisor.attempt_watch import AttemptSample, Watch
+from holdfast.supervisor.attempt_watch import AttemptSample, AttemptWatch
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.child import Child, Launch, start_child
 from holdfast.supervisor.ending import end_tree
@@ -24,7 +24,7 @@ class Watched:
     name: str
     attempt: Path
     child: Child
-    watch: Watch
+    watch: AttemptWatch
     samples: list[AttemptSample] = field(default_factory=list)
     next_sample: float = 0.0
 
@@ -55,7 +55,7 @@ def start(
     line = (*(command or (sys.executable,)), str(FAULTS / f"{name}.py"), *map(str, arguments))
     attempt.mkdir(parents=True)
     child = start_child(Launch(line, attempt, environment, attempt))
-    return Watched(name, attempt, child, Watch(attempt, child.pid, budgets or Budgets()))
+    return Watched(name, attempt, child, AttemptWatch(attempt, child.pid, budgets or Budgets()))
 
 
 def watch_all(scripts: list[Watched], seconds: float) -> dict[str, Watched]:

@@ -9,8 +9,8 @@ import pytest
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.observations import ExitStatus, Verdict
 from holdfast.core.runfolder import BEAT, BEATS
-from holdfast.supervisor import attempt_watch as watch_module
-from holdfast.supervisor.attempt_watch import BeatPages, Watch
+from holdfast.supervisor import attempt_watch
+from holdfast.supervisor.attempt_watch import AttemptWatch, BeatPages
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.child_exits import ChildExit, ChildExits
 from holdfast.supervisor.clocks import Clocks
@@ -37,7 +37,7 @@ class FakeClocks:
 
 def test_a_machine_that_slept_is_not_silent(tmp_path):
     clocks = FakeClocks()
-    watch = Watch(tmp_path, os.getpid(), Budgets(step_floor_seconds=5.0), clocks)
+    watch = AttemptWatch(tmp_path, os.getpid(), Budgets(step_floor_seconds=5.0), clocks)
     BeatWriter(tmp_path / BEAT).enter("step", 3, 10)
     watch.sample()
     for _ in range(4):
@@ -53,7 +53,7 @@ def test_a_machine_that_slept_is_not_silent(tmp_path):
 
 def test_heartbeat_progress_updates_the_budget(tmp_path):
     clocks = FakeClocks()
-    watch = Watch(tmp_path, os.getpid(), Budgets(), clocks)
+    watch = AttemptWatch(tmp_path, os.getpid(), Budgets(), clocks)
     beat = BeatWriter(tmp_path / BEAT)
     for step in range(4):
         beat.enter("step", step, 10)
@@ -65,7 +65,7 @@ def test_heartbeat_progress_updates_the_budget(tmp_path):
 
 
 def test_the_pace_of_samples_is_within_its_limits(tmp_path):
-    watch = Watch(tmp_path, os.getpid(), Budgets(), FakeClocks())
+    watch = AttemptWatch(tmp_path, os.getpid(), Budgets(), FakeClocks())
     watch.sample()
     assert 0.5 <= watch.next_sample_seconds <= 5.0
     watch.close()
@@ -145,7 +145,7 @@ def test_no_process_has_ended_while_all_live():
 @only_linux
 def test_quiet_sample_of_this_process_is_not_a_hang(tmp_path):
     clocks = FakeClocks()
-    watch = Watch(tmp_path, os.getpid(), Budgets(), clocks)
+    watch = AttemptWatch(tmp_path, os.getpid(), Budgets(), clocks)
     samples = []
     for _ in range(8):
         samples.append(watch.sample())
@@ -161,8 +161,8 @@ def tree(*pids: int) -> TreeSample:
 
 @pytest.mark.parametrize(("root", "phase"), [("torchrun train.py", "step"), ("bash stages.sh", "start")])
 def test_a_launcher_whose_ranks_are_gone_is_where_they_were(tmp_path, monkeypatch, root, phase):
-    monkeypatch.setattr(watch_module, "read_command_line", lambda pid: root if pid == 30 else "python train.py")
-    monkeypatch.setattr(watch_module, "read_variable", lambda pid, name: None)
+    monkeypatch.setattr(attempt_watch, "read_command_line", lambda pid: root if pid == 30 else "python train.py")
+    monkeypatch.setattr(attempt_watch, "read_variable", lambda pid, name: None)
     (tmp_path / BEATS).mkdir()
     for pid in (31, 32):
         BeatWriter(tmp_path / BEATS / str(pid)).enter("step", 7, 9)
