@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 
 PARTS := postgresql redis-server rabbitmq-server chromium
 
-.PHONY: demo test check lab lab-all cluster service service-all parts chaos bench numbers docs corpus hazard hazards pages clean
+.PHONY: demo test smoke check lab lab-all cluster service service-all parts chaos bench numbers docs corpus hazard hazards pages clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 ...")'
@@ -21,14 +21,23 @@ demo: $(READY)
 
 test: check lab service
 
+smoke: $(READY)  # about three minutes: a train run killed in the middle, a command, a job of the service
+	$(BIN)/pytest -n 2 "tests/lab/test_run_engine.py::test_struck_in_any_phase_it_ends_with_the_same_weights" \
+	  "tests/lab/test_run_commands.py::test_ctrl_c_saves_a_trainer_and_resume_finishes" tests/lab/test_train_models.py \
+	  "tests/service/test_local_service.py::test_job_finishes_and_second_service_is_refused" -m "not full and not wheels"
+
 check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest tests/unit tests/hazards
 
-lab: $(READY)  # the quick half, three at a time because most of them wait; prints the table of faults
-	$(BIN)/pytest tests/lab -n 3 -m "not wheels and not full"
+# The tests of processes share the cores, three at a time because most of them wait. One that fails in that crowd is run
+# once more on its own; a real fault fails there too.
+ALONE := --last-failed --last-failed-no-failures none
+
+lab: $(READY)  # the quick half; prints the table of faults
+	$(BIN)/pytest tests/lab -n 3 -m "not wheels and not full" || $(BIN)/pytest tests/lab $(ALONE) -m "not wheels and not full"
 
 lab-all: $(READY)  # HOLDFAST_LAB_PYTHON names an interpreter with lightning, trl and sentence-transformers
 	HOLDFAST_LAB_TABLE=docs/lab.md $(BIN)/pytest tests/lab -n 3 -m "not wheels"
@@ -40,8 +49,8 @@ cluster: $(READY) parts  # runs as Ray tasks, and as a job of a real Slurm, whic
 	$(BIN)/pytest tests/lab/test_ray.py tests/lab/test_slurm.py -rs
 
 service: $(READY) parts  # the quick half: pages, API, leases, one run through each kind of queue
-	$(BIN)/pytest tests/service -m "not full and not wheels"
-	$(BIN)/pytest tests/browser -m "not full and not wheels"
+	$(BIN)/pytest tests/service -m "not full and not wheels" || $(BIN)/pytest tests/service $(ALONE) -m "not full and not wheels"
+	$(BIN)/pytest tests/browser -m "not full and not wheels" || $(BIN)/pytest tests/browser $(ALONE) -m "not full and not wheels"
 
 service-all: $(READY) parts
 	$(BIN)/pytest tests/service -m "not wheels"
