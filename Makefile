@@ -21,7 +21,7 @@ demo: $(READY)
 
 test: check lab service
 
-smoke: $(READY)  # about three minutes: a train run killed in the middle, a command, a job of the service
+smoke: $(READY)  # one or two minutes: a train run killed in the middle, a command, a job of the service
 	$(BIN)/pytest -n 2 "tests/lab/test_run_engine.py::test_struck_in_any_phase_it_ends_with_the_same_weights" \
 	  "tests/lab/test_run_commands.py::test_ctrl_c_saves_a_trainer_and_resume_finishes" tests/lab/test_train_models.py \
 	  "tests/service/test_local_service.py::test_job_finishes_and_second_service_is_refused" -m "not full and not wheels"
