@@ -30,7 +30,9 @@ def event_lines(event: ev.Event) -> list[Line]:
         case ev.Surveyed():
             return _surveyed(event)
         case ev.ModelFound():
-            weights = f", {event.parameters / 1e6:,.1f} million weights" if event.parameters else ""
+            count = event.parameters
+            size = f"{count / 1e6:,.1f} million" if count >= 1e6 else f"{count:,}"
+            weights = f", {size} weights" if count else ""
             return [Line(f"{event.name}{weights}, from {event.source}", "ok", "model")]
         case ev.MachineProbed():
             cores = plural(event.cpu_count, "core") if event.cpu_count else ""
@@ -98,7 +100,10 @@ def _attempt_event(event: ev.Event) -> list[Line]:
         case ev.StopStarted():
             limit = human_seconds(event.seconds)
             return [Line(f"stopping: saving first, for at most {limit}; Ctrl-C again ends the run at once", "..")]
-        case ev.MachinesAwaited() | ev.LeaderAwaited():
+        case ev.MachinesAwaited():
+            missing = f"waiting for {event.wanted - len(event.present)} more"
+            return [Line(f"{machines_text(event)}; {missing}, giving up in {human_seconds(event.seconds_left)}", "..")]
+        case ev.LeaderAwaited():
             return [Line(machines_text(event), "..")]
         case ev.LeaderLost():
             silent = f" for {human_seconds(event.silent_seconds)}" if event.silent_seconds else ""
