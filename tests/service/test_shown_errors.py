@@ -47,7 +47,12 @@ def test_actions_of_the_api_are_values():
 
 @pytest.mark.parametrize(
     "needless",
-    [set_to("out", placeholder="FOLDER"), set_to("chat_template"), type_command("holdfast resume /x/runs/3")],
+    [
+        set_to("out", placeholder="FOLDER"),
+        set_to("chat_template"),
+        set_to("model", placeholder="FOLDER"),
+        type_command("holdfast resume /x/runs/3"),
+    ],
 )
 def test_terminal_only_advice_is_omitted(needless):
     assert advice(needless) == advice(needless, show=api_error) == []

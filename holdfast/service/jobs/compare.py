@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from holdfast.core.scores import ordered_scores
 from holdfast.runs.plan_view import plan_view
 from holdfast.service.jobs.models import Job
 
@@ -35,7 +36,7 @@ def _metrics(metrics: object) -> Iterator[tuple[str, float]]:
     for split in (*_SPLITS, *(name for name in metrics if name not in (*_SPLITS, *_WHERE))):
         found = metrics.get(split)
         if isinstance(found, dict):
-            yield from ((f"{split} {name}", float(value)) for name, value in found.items() if _is_number(value))
+            yield from ((f"{split} {name}", value) for name, value in ordered_scores(found).items())
         elif _is_number(found):
             yield split, float(found)  # type: ignore[arg-type]  # filtered to numbers above
 

@@ -31,6 +31,7 @@ _LABELS = {
 }
 # A login on the machine would be every user's; a secret is its owner's alone.
 _INSTEAD = {"hf auth login": "keep your hub token as the secret HF_TOKEN on your account page"}
+_PATHS = ("FOLDER", "FILE")
 _SETTINGS = frozenset({*REMOTE_FIELDS, *ROLES, "dataset", "team"})  # that a form or a request can set
 
 
@@ -121,8 +122,9 @@ def _is_possible(advice: Advice, settings: Collection[str]) -> bool:
         return True
     if advice.kind == "run":
         words = advice.command.split()
-        return words[:1] != ["holdfast"] or words[1:2] in (["models"], ["doctor"])  # others need a terminal and a path
-    return advice.setting in settings
+        # Others need a terminal, and a path that a request cannot contain.
+        return words[:2] != ["hf", "download"] and (words[:1] != ["holdfast"] or words[1:2] in (["models"], ["doctor"]))
+    return advice.setting in settings and not (advice.value is None and advice.placeholder in _PATHS)
 
 
 def _advice_text(advice: Advice, *, by_label: bool) -> str:

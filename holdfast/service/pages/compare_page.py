@@ -97,7 +97,7 @@ def _metrics(jobs: Sequence[Job], found: Mapping[str, Sequence[float | None]]) -
         split, _, metric = name.partition(" ")
         known = [value for value in values if value is not None]
         is_twice = metric == "micro_f1" and f"{split} accuracy" in found  # equal if each text has one label
-        if metric == "negative_loss" or is_twice or not known:
+        if is_twice or not known:
             continue
         falls = any(word in name for word in ("loss", "perplexity", "error"))
         best = (min if falls else max)(known)

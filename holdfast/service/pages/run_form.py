@@ -108,6 +108,7 @@ def _field(name: str, field: "Field[Any]", values: Mapping[str, str], errors: Ma
     kind = about["kind"]
     default = _shown(field.default) if field.default not in (None, (), "") else ""
     hint = f"default: {default}" if default else "default: automatic"
+    hint += "; separate with commas" if kind == "texts" else ""
     choices: tuple[tuple[str, str], ...] = ()
     if about["allowed"]:
         choices = tuple((one, one) for one in about["allowed"])

@@ -53,7 +53,7 @@ _STATION_WORDS = {
     "todo": "to come",
     "skipped": "skipped",
 }
-_LOOKS: dict[str, Look] = {"ok": "good", "!": "warn", "x": "bad", "--": "warn"}
+_LOOKS: dict[str, Look] = {"ok": "good", "!": "warn", "x": "bad"}
 _LIVE = (JobState.QUEUED, JobState.RUNNING)
 _FOLDERLESS = (*_LIVE, JobState.STOPPED)  # a run in these states may not have a folder yet
 _LOG_LINES, _TAIL_LINES, _SHOWN_ATTEMPTS, _STACK_BYTES = 60, 40, 20, 12_000
