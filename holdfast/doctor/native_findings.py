@@ -157,7 +157,7 @@ def native_details(report: NativeReport, width: int | None = None) -> list[str]:
         *_notes(report),
     ]
     if not report.uses and not report.carried and report.native_files:
-        lines.insert(0, ("OpenMP", "no package carries or needs an OpenMP runtime"))
+        lines.insert(0, ("OpenMP", "no package contains or needs an OpenMP runtime"))
     subject_width = max((len(subject) for subject, _ in lines), default=0)
     indent = len("[ok] ") + subject_width + 2
     return [

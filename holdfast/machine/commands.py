@@ -32,7 +32,7 @@ def output_of(*command: str, limit_seconds: float = 5.0) -> str:
         kill_group(process)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=_GIVE_UP_SECONDS)
-        raise Unanswerable(f"{command[0]} did not answer within {limit_seconds:g} s") from None
+        raise Unanswerable(f"{command[0]} did not respond within {limit_seconds:g} s") from None
     if process.returncode != 0:
         said = (err or out).decode(errors="replace").strip().splitlines()
         raise Unanswerable(

@@ -111,14 +111,14 @@ def _faults(trial: dict[str, Any], reference: dict[str, Any]) -> list[str]:
     """Differences from the reference beyond rounding."""
     faults: list[str] = []
     if not _is_near(trial["loss"], reference["loss"], _LOSS_TOLERANCE):
-        faults.append(f"loss {trial['loss']:.4f} where the CPU gives {reference['loss']:.4f}")
+        faults.append(f"loss {trial['loss']:.4f}, but {reference['loss']:.4f} on the CPU")
     for name, expected in reference["gradients"].items():
         error = float((trial["gradients"][name] - expected).norm() / expected.norm())
         if not error < _GRADIENT_TOLERANCE:
             faults.append(f"the gradient of {name} is off by {error:.0%}")
     moved, expected_move = trial["after"] - trial["loss"], reference["after"] - reference["loss"]
     if not _is_near(moved, expected_move, 0.1):
-        faults.append(f"after AdamW the loss moved by {moved:+.4f} where the CPU's moves by {expected_move:+.4f}")
+        faults.append(f"after AdamW the loss moved by {moved:+.4f}, but by {expected_move:+.4f} on the CPU")
     return faults
 
 
@@ -168,7 +168,7 @@ def _devices_of(torch: Any, kind: str) -> tuple[list[str], str]:
             "",
             "-1",
         )  # by the user
-        return [], "torch was built for GPUs and finds none" if built and not hidden else ""
+        return [], "torch was built for GPUs but finds none" if built and not hidden else ""
     return [f"{kind}:{number}" for number in range(module.device_count())], ""
 
 

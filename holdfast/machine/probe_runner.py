@@ -63,7 +63,7 @@ class ProbeRunner:
                 still_open = [probe for probe in self.probes if probe.name in self._open & wanted]
                 for probe in still_open:
                     if waited > probe.limit_seconds:
-                        self._close(probe.name, f"no answer within {probe.limit_seconds:g} s")
+                        self._close(probe.name, f"no response within {probe.limit_seconds:g} s")
                 if not self._open & wanted:
                     return
                 self._changed.wait(_TICK_SECONDS)

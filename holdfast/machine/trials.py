@@ -170,7 +170,7 @@ def _failed(device: str, ending: TrialEnd, limit_seconds: float) -> DeviceTrial:
     if frame := innermost_frame(ending.errors):
         during += f", in {frame}"
     if ending.code is None or "Timeout (" in ending.errors:
-        detail = f"no answer within {limit_seconds:g} s {during}"
+        detail = f"no response within {limit_seconds:g} s {during}"
         return DeviceTrial(device=device, outcome="hang", detail=detail, seconds=ending.seconds)
     printed = [line.strip() for line in ending.errors.partition("Fatal Python error")[0].splitlines() if line.strip()]
     error = printed[-1][:200] if printed else ""

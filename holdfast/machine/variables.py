@@ -40,7 +40,7 @@ KNOWN = (
     EnvVar("KMP_DUPLICATE_LIB_OK", "keeps the check for a second OpenMP runtime on", "pytorch/pytorch#78490"),
     EnvVar(
         "PYTORCH_ENABLE_MPS_FALLBACK",
-        "has no effect: it does not switch MPS off",
+        "has no effect: it does not turn MPS off",
         "ATen/mps/MPSFallback.mm",
         when="0|",
         verdict="useless",
@@ -60,7 +60,7 @@ KNOWN = (
     ),
     EnvVar(
         "PYTORCH_MPS_HIGH_WATERMARK_RATIO",
-        "removes the limit on MPS memory, so the system kills the run where torch would raise an error",
+        "removes the limit on MPS memory, so the system kills the run before torch raises an error",
         "PyTorch documentation, MPS environment variables; gensyn-ai/rl-swarm#59",
         when=r"0+(?:\.0*)?",
         verdict="harmful",
@@ -138,8 +138,8 @@ KNOWN = (
     ),
     EnvVar("PYTORCH_CUDA_ALLOC_CONF", "changes how torch manages GPU memory", "PyTorch documentation, CUDA semantics"),
     EnvVar("PYTORCH_ALLOC_CONF", "changes how torch manages GPU memory", "PyTorch documentation, CUDA semantics"),
-    EnvVar("TORCHDYNAMO_DISABLE", "switches torch.compile off", "PyTorch documentation", when=_ON),
-    EnvVar("TORCH_COMPILE_DISABLE", "switches torch.compile off", "PyTorch documentation", when=_ON),
+    EnvVar("TORCHDYNAMO_DISABLE", "turns torch.compile off", "PyTorch documentation", when=_ON),
+    EnvVar("TORCH_COMPILE_DISABLE", "turns torch.compile off", "PyTorch documentation", when=_ON),
     EnvVar(
         "HF_HOME",
         "sets the folder of Hugging Face libraries for models, data and the token",

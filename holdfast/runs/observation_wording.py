@@ -46,9 +46,9 @@ _TARGETS = {
 }
 _NAMED_TARGETS = {
     WaitTarget.OPEN: "waits to open {}",
-    WaitTarget.OPEN_FIFO: "waits to open {}, a FIFO that nobody has opened at the other end",
+    WaitTarget.OPEN_FIFO: "waits to open {}, a FIFO whose other end is not open",
     WaitTarget.FIFO: "waits for FIFO {}",
-    WaitTarget.PIPE: "waits for a pipe from outside ({})",
+    WaitTarget.PIPE: "waits for an external pipe ({})",
     WaitTarget.TERMINAL: "waits for the terminal {}",
     WaitTarget.DEVICE: "waits for the device {}",
     WaitTarget.KERNEL_OBJECT: "waits for {}",
@@ -66,7 +66,7 @@ _PHASES = {  # what a run does; the first block are stages of the pipeline
     "look": "checking the machine",
     "plan": "planning",
     "prepare": "tokenizing the data",
-    "prove": "testing the run in small",
+    "prove": "testing a small run",
     "start": "starting",
     "import": "importing libraries",
     "load": "loading the model",
@@ -158,7 +158,7 @@ def rank_verdict_text(one: ob.RankVerdict) -> str:
     if one.wait is None:
         return _VERDICTS[one.verdict]
     if one.verdict is Verdict.MOVING:
-        return "has begun to work"
+        return "has started to work"
     if one.helper is None:
         return wait_text(one.wait)
     helper = one.helper
@@ -168,7 +168,7 @@ def rank_verdict_text(one: ob.RankVerdict) -> str:
 
 def _deadlock(one: ob.RankVerdict) -> str:
     if one.stuck is None:
-        return "its processes wait for each other; nothing outside can wake any of its threads"
+        return "its processes wait for each other; nothing external can wake any of its threads"
     waiting = f"; process {one.pid} waits for it" if one.stuck.pid != one.pid else ""
     return f"process {one.stuck.pid} ({one.stuck.command}) waits for a lock that nobody can release{waiting}"
 
@@ -260,7 +260,7 @@ def observation_text(seen: ob.Observation, *, node: str = "") -> str:
 def _resource_text(seen: ob.Observation) -> str:
     match seen:
         case ob.OomKill(cgroup=""):
-            return f"{plural(seen.kills, 'OOM kill')} counted in the whole system, and no cgroup says whose"
+            return f"{plural(seen.kills, 'OOM kill')} counted in the whole system, and no cgroup shows whose"
         case ob.OomKill():
             limits = _limits(seen.limit_bytes, seen.peak_bytes)
             return f"{plural(seen.kills, 'OOM kill')} counted in cgroup {seen.cgroup}{limits}"

@@ -69,7 +69,7 @@ def _reason(reason: str, run_seconds: float, budget_seconds: float) -> str:
     short = f"about {human_seconds(run_seconds)} of work allow {human_seconds(budget_seconds)} of proof"
     return {
         "as requested": "as requested",
-        "sharded weights": "the weights fit only into all machines together",
+        "sharded weights": "the weights fit only on all machines together",
         "run too short": f"the proof would take too long: {short}",
         "run too short for all": short,
     }.get(reason, "")
@@ -112,7 +112,7 @@ def _first_steps(facts: Mapping[str, Any], state: str) -> str:
 def _resume(facts: Mapping[str, Any], state: str) -> str:
     if state == "failed":
         found = f"{facts['loss']} instead of {facts['expected_loss']}"
-        return f"after a kill, step {facts['different_step']} gave another loss: {found}"
+        return f"after a kill, step {facts['different_step']} gave a different loss: {found}"
     return f"killed without warning and resumed: {facts['steps']} steps repeated bit for bit"
 
 

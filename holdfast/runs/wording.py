@@ -41,7 +41,7 @@ ENDED = {
     "died": "failed",
     "hung": "hung and was ended",
     "stopped": "was stopped",
-    "interrupted": "was cut off: its supervisor was killed",
+    "interrupted": "interrupted: its supervisor was killed",
 }
 _MARKS: Mapping[str, Mark] = {"running": "..", "finished": "ok", "stopped": "--", "interrupted": "--"}
 _DOUBT = {"proven": "Cause, proven", "likely": "Probable cause"}
@@ -469,7 +469,7 @@ def forecast_reasons(clock: Mapping[str, Any]) -> list[str]:
     reasons = []
     lost = clock.get("lost_seconds") or 0.0
     if lost:
-        reasons.append(f"{human_seconds(lost)} went into attempts that were cut short")
+        reasons.append(f"{human_seconds(lost)} went into interrupted attempts")
     cores = clock.get("cores") or {}
     before, after = cores.get("forecast"), cores.get("actual")
     if before and after and abs(after / before - 1) > _DISTURBED:

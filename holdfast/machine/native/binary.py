@@ -79,7 +79,7 @@ class Window:
             raise Corrupt(f"a name at {offset}, beyond the end at {self.size}")
         raw, end, _ = self.read(offset, min(limit, self.size - offset)).partition(b"\0")
         if not end:
-            raise Corrupt("a name without an end")
+            raise Corrupt("an unterminated name")
         return plain_text(raw)
 
     def chunks(self, offset: int, size: int, step: int = 1, overlap: int = 0) -> Iterator[tuple[int, bytes]]:
@@ -91,7 +91,7 @@ class Window:
 
     def _check(self, offset: int, size: int) -> None:
         if offset < 0 or size < 0 or offset + size > self.size:
-            raise Corrupt(f"{size} bytes at {offset} were promised, the file has {self.size}")
+            raise Corrupt(f"expected {size} bytes at {offset}, but the file has {self.size}")
 
 
 def is_file(path: str) -> bool:

@@ -118,13 +118,13 @@ def _judge(system: str, first: str, second: str, process: Process) -> NativeConf
 def _missing(reply: Reply) -> tuple[Outcome, str]:
     request = reply.request
     where = ", ".join(request.search) if request.search else "no folder to look in"
-    return "not-found", f"{request.owner} asks for {request.reference} and nothing provides it (looks in: {where})"
+    return "not-found", f"{request.owner} needs {request.reference}, which nothing provides (searched: {where})"
 
 
 def _why_shared(second: str, process: Process) -> str:
     copy = process.copies[0]
     how = next((reply.how for reply in process.replies if reply.request.owner == second), "")
-    return f"{copy.shown} answers {second} too: {how}"
+    return f"{copy.shown} also serves {second}: {how}"
 
 
 def _several(system: str, copies: Sequence[LibraryCopy], is_alone: bool) -> tuple[Outcome, str]:
@@ -132,11 +132,11 @@ def _several(system: str, copies: Sequence[LibraryCopy], is_alone: bool) -> tupl
     if len(kmp) < 2:
         kinds = sorted({copy.kind for copy in copies})
         who = " and ".join(kinds) if len(kinds) > 1 else f"copies of {kinds[0]}"
-        return "coexists", f"{who} do not disturb each other; more threads than cores"
+        return "coexists", f"{who} do not conflict; more threads than cores"
     if system == "macos":
         return _several_on_macos(kmp)
     if is_alone:
-        return "tolerated", "it is shipped like that and not reported to fail by itself"
+        return "tolerated", "it is shipped like this, and no failures are reported"
     names = ", ".join(copy.shown for copy in kmp)
     if system == "windows":
         return "crash", f"these see each other and stop the process with OMP: Error #15: {names}"

@@ -54,7 +54,7 @@ def test_a_probe_that_does_not_come_back_is_given_up():
         .all_facts(lambda waiting, seconds: waits.append(waiting))
     )
     gate.set()
-    assert facts.unanswered == ("disks: no answer within 0.05 s",)
+    assert facts.unanswered == ("disks: no response within 0.05 s",)
     assert (facts.os, facts.disks) == ("linux", ())
     assert waits[0] == ["reading disks"]
 

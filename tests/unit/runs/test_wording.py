@@ -141,7 +141,7 @@ def test_a_forecast_next_to_what_happened():
 def test_why_a_forecast_was_off():
     clock = {"forecast": 100.0, "actual": 220.0, "lost_seconds": 20.0}
     lost, busy = forecast_reasons({**clock, "cores": {"forecast": 2.0, "actual": 1.0}})
-    assert lost == "20 s went into attempts that were cut short"
+    assert lost == "20 s went into interrupted attempts"
     assert busy.startswith("other programs kept the processor busy: the run got 1.0 cores")
     assert busy.endswith("about 1 min 40 s, as forecast")
     assert forecast_reasons({**clock, "lost_seconds": 0.0, "cores": {"forecast": 2.0, "actual": 1.9}}) == []

@@ -140,8 +140,8 @@ def test_windows_library_name_imports_and_exports_are_read(tmp_path):
         (pe(magic=0x10B), "32-bit"),
         (b"\xca\xfe\xba\xbe\x00\x00\x00\x41" + bytes(64), "not a Mach-O file"),  # a Java class
         (b"MZ" + bytes(200), "DOS program"),
-        (WHOLE["macho"][:-40], "were promised"),
-        (WHOLE["elf"][:300], "were promised"),
+        (WHOLE["macho"][:-40], "but the file has"),
+        (WHOLE["elf"][:300], "but the file has"),
     ],
 )
 def test_what_cannot_be_read_says_why(tmp_path, content, reason):
