@@ -1,4 +1,4 @@
-"""A headless browser, and the whole service in processes of its own."""
+"""A headless browser, and the whole service in separate processes."""
 
 import os
 import re

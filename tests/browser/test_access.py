@@ -1,4 +1,4 @@
-"""Pages for everybody: no serious fault by axe, no wider than a phone, keys alone are enough, live parts keep calm."""
+"""Accessible pages: no serious axe fault, fit for a phone, usable by keyboard, calm live updates."""
 
 import json
 
@@ -64,7 +64,7 @@ def places(home):
 
 
 def open_page(browser, live_server, user, **how):
-    """A page in which somebody is logged in."""
+    """A page with a logged-in user."""
     client = Client()
     client.force_login(user)
     context = browser.new_context(bypass_csp=True, **how)

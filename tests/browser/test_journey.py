@@ -1,4 +1,4 @@
-"""From the first link to two compared models, with the mouse only, and a crash on the way."""
+"""From the first login to two compared models, with a crash on the way."""
 
 import re
 import time

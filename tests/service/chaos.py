@@ -1,4 +1,4 @@
-"""Kills everything at random while jobs run: `python -m tests.service.chaos --jobs 200 --workers 4`.
+"""Kill everything at random while jobs run: `python -m tests.service.chaos --jobs 200 --workers 4`.
 
 PostgreSQL, Redis or RabbitMQ, workers, a dispatcher and the web server are real processes. Every few seconds one of
 them, or an agent, a supervisor or an engine, gets SIGKILL; what a service manager would start again is started again

@@ -1,4 +1,4 @@
-"""What tests of the service share."""
+"""Shared fixtures of the service's tests."""
 
 import pytest
 from django.contrib.auth.models import User
@@ -60,7 +60,7 @@ def data(ada):
 
 @pytest.fixture
 def as_person(world):
-    """A browser in which somebody is logged in."""
+    """A browser with a logged-in user."""
 
     def enter(name):
         client = Client()

@@ -1,4 +1,4 @@
-"""What a page owes to whoever hears it or goes through it by keyboard; the browser tests ask axe the rest."""
+"""Accessibility checks on HTML: names of controls, ids, headings. The browser tests run axe for the rest."""
 
 import itertools
 from html.parser import HTMLParser

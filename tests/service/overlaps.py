@@ -1,4 +1,4 @@
-"""Sees two engines of one job at work at the same time: looks at the living processes again and again."""
+"""Detects two engines of one job at work at the same time, by watching the living processes."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""The service's settings with a home of its own, thrown away after the tests, and quick password hashes."""
+"""The service's settings with a temporary home folder and fast password hashes."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""Surveys in this process, so that quick tests need no other."""
+"""Runs surveys in this process, so that quick tests need no other."""
 
 import msgspec
 import pytest

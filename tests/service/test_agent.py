@@ -1,4 +1,4 @@
-"""What an agent makes of how its supervisors end; the supervisors are stand-ins that leave files."""
+"""How an agent handles the ends of its supervisors, which are stand-ins that leave files."""
 
 import os
 import signal
@@ -104,7 +104,7 @@ def test_stale_result_is_detected_without_clocks(stage, clock_seconds, code):
     stage.claim = leases.claim(stage.job.pk, stage.worker)
     stage.acts = [stage.ends("finished")]
     assert stage.run().state == "finished"
-    assert stage.played == 1, "what failed before somebody resumed it is no answer to that"
+    assert stage.played == 1, "a failure before the resume is not its result"
 
 
 def test_supervisor_starts_in_a_clean_folder_without_keys(stage, monkeypatch):

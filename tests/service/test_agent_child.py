@@ -1,4 +1,4 @@
-"""A supervisor whose agent has died has so long to save, and no longer: its run may soon begin elsewhere."""
+"""A supervisor whose agent has died gets limited time to save: its run may soon start elsewhere."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Who may do what through the API: each operation of the OpenAPI document is tried as everybody.
+"""Who may do what through the API: every operation of the OpenAPI document is tried by every kind of user.
 
 An operation that nobody described here fails the test, so that none is forgotten.
 """
@@ -34,7 +34,7 @@ BODIES = {
     "new_hook": lambda world: {"kind": "email", "target": "ada@example.org"},
 }
 QUERIES = {"compare_jobs": lambda world: f"?ids={world.job.pk}"}
-# Refused here whoever asks: the state of the world does not fit.
+# Refused here for every user: the state of the world does not fit.
 CONFLICTS = {"start_job", "stop_job", "resume_job", "delete_job", "delete_dataset"}
 
 

@@ -1,4 +1,4 @@
-"""What the API answers: pages, filters, the run folder, downloads, errors in one shape, and never a secret."""
+"""Responses of the API: pages, filters, run folders, downloads, errors in one shape, and never a secret."""
 
 import asyncio
 import io

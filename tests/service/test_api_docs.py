@@ -1,4 +1,4 @@
-"""The examples of docs/api.md are run as they stand there, and answer what stands there."""
+"""The examples of docs/api.md are run as written and return what the page shows."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""schemathesis over the OpenAPI document, through the ASGI application: whatever is sent, no answer is a 5xx.
+"""schemathesis over the OpenAPI document, through the ASGI application: no input causes a 5xx.
 
 A few examples of each operation in `make test`; HOLDFAST_FUZZ_EXAMPLES=500 tries more.
 """

@@ -1,4 +1,4 @@
-"""Keys to the API: shown once, kept as a hash, refused when they are over."""
+"""API tokens: shown once, stored as a hash, refused after they expire."""
 
 import json
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""What anybody can send is bounded before somebody reads it."""
+"""Request bodies are limited before they are read."""
 
 import asyncio
 

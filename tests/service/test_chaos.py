@@ -1,4 +1,4 @@
-"""A small chaos; `make chaos` is the large one. And that it would see two engines of one job."""
+"""A small chaos test (`make chaos` is the large one), and that it would detect two engines of one job."""
 
 import contextlib
 import os

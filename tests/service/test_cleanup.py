@@ -1,4 +1,4 @@
-"""`holdfast jobs cleanup`: lost jobs wait again, folders without a row go, everything else stays."""
+"""`holdfast jobs cleanup`: lost jobs are requeued, folders without a row are removed, everything else stays."""
 
 from datetime import timedelta
 

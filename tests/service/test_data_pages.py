@@ -1,4 +1,4 @@
-"""The pages about data, models, machines and accounts: who sees what, what is text stays text, how many queries."""
+"""The pages about data, models, machines and accounts: who sees what, escaping, and the number of queries."""
 
 import json
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""What deploy/ says is held against what it is said to: the compose schema, our settings, extras and commands."""
+"""The files in deploy/ fit the compose schema and our settings, extras and commands."""
 
 import json
 import re

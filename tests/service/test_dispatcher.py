@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db
 
 
 class Process:
-    """A agent that lives until it is told otherwise."""
+    """An agent that lives until told otherwise."""
 
     code = None
 

@@ -1,4 +1,4 @@
-"""The way in, and what belongs to an account: links, passwords, tokens, secrets, hooks, the admin."""
+"""Login and account: links, passwords, tokens, secrets, hooks, the admin."""
 
 import hashlib
 import re

@@ -1,4 +1,4 @@
-"""Every change of a job's state is one conditional update: whoever comes second changes nothing."""
+"""Every change of a job's state is one conditional update: of two processes, the second changes nothing."""
 
 import uuid
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Guessing is slowed down, for one name at one address, however many processes answer."""
+"""Rate limits of logins and tokens hold across processes."""
 
 from datetime import timedelta
 

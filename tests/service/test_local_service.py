@@ -1,4 +1,4 @@
-"""`holdfast serve` as people start it: real processes, SQLite, a real small training run."""
+"""`holdfast serve` as users start it: real processes, SQLite, a small real training run."""
 
 import re
 import signal

@@ -1,4 +1,4 @@
-"""Notices get through, signed, to where they may go; what does not get through is tried again, later and later."""
+"""Notices are delivered, signed, to allowed addresses only; failed deliveries are retried with growing delays."""
 
 import contextlib
 import hashlib

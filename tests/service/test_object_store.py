@@ -1,4 +1,4 @@
-"""The store: what is put there comes back whole or not at all, from a folder and from a real server that speaks S3."""
+"""The object store returns what was stored whole or not at all, from a folder and from a real S3 server."""
 
 import json
 import urllib.request

@@ -1,4 +1,4 @@
-"""What is not in the store yet is waited for and sent later, and what was deleted goes from it."""
+"""Data that is not in the store yet is sent later, and deleted data is removed from it."""
 
 import os
 

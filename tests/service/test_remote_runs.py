@@ -1,4 +1,4 @@
-"""What the page of a run on another machine shows of it, from the store."""
+"""The page of a run on another machine, shown from the store."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""A run's way to the store and to another machine, whatever was damaged on the way."""
+"""A run is copied to the store and to another machine, also when files are damaged."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""What people may ask of a run: every setting of `train` but paths, in the words of `train`."""
+"""What users may request: every setting of `train` except paths."""
 
 import math
 

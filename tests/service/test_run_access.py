@@ -1,4 +1,4 @@
-"""Who may see and change runs, and what of their data, logs and places never reaches a page."""
+"""Who may see and change runs, and which data, logs and paths never reach a page."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Lists of runs and what keeps pages live: few queries, filters, clean markup."""
+"""Lists of runs and live updates: few queries, filters, clean markup."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The page of a run: every state of row and folder, its plan, its attempts, its model, runs compared."""
+"""The page of a run in every state of row and folder: plan, attempts, model; and compared runs."""
 
 import html
 import re

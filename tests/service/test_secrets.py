@@ -1,4 +1,4 @@
-"""Kept secrets: nobody reads them back but the agent of a run of their owner."""
+"""Secrets: only the agent of a run of their owner can read them."""
 
 import pytest
 from django.test import override_settings

@@ -1,4 +1,4 @@
-"""Machines with disks of their own and one store: what one leaves behind, however it ends, the other goes on with."""
+"""Machines with separate disks and one store: another machine continues what one leaves behind."""
 
 import contextlib
 import hashlib

@@ -1,4 +1,4 @@
-"""What `serve` and its settings promise: faults are written down, the key is whole, no home gets a wrong database."""
+"""`serve` and its settings: errors are logged, the key is complete, no home gets the wrong database."""
 
 import io
 import logging

@@ -1,4 +1,4 @@
-"""A fuzz of what an upload goes through: whatever is sent ends as facts or as words, and both can be stored."""
+"""Fuzzing of uploads: any file ends as facts or as an error, and both can be stored."""
 
 import gzip
 import io

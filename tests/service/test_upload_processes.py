@@ -1,4 +1,4 @@
-"""Uploads with their real processes: the survey's child within its limits, a real server, a model that is asked."""
+"""Uploads with real processes: the survey within its limits, a real server, a loaded model."""
 
 import gzip
 import json

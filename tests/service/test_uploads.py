@@ -1,4 +1,4 @@
-"""Uploads: bounded, named by us, whole or not there; what is in them is surveyed and never run."""
+"""Uploads: limited, safely named, complete or absent; their content is surveyed and never executed."""
 
 import gzip
 import io

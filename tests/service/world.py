@@ -1,4 +1,4 @@
-"""A small world for tests of the API: four people, a team, and one of everything, with a run folder written by hand."""
+"""A small world for tests: four users, a team, and one of everything, with a run folder."""
 
 from dataclasses import dataclass, field
 
