@@ -99,7 +99,7 @@ def _attempt_event(event: ev.Event) -> list[Line]:
             return [Line(f"processes that could not be ended: {', '.join(event.processes)}", "!")]
         case ev.StopStarted():
             limit = human_seconds(event.seconds)
-            return [Line(f"stopping: saving first, for at most {limit}; Ctrl-C again ends the run at once", "..")]
+            return [Line(f"stopping: saving first, for at most {limit}; Ctrl-C again ends the run immediately", "..")]
         case ev.MachinesAwaited():
             missing = f"waiting for {event.wanted - len(event.present)} more"
             return [Line(f"{machines_text(event)}; {missing}, giving up in {human_seconds(event.seconds_left)}", "..")]
