@@ -427,6 +427,34 @@ class ModelInfo(Record, frozen=True, kw_only=True):
     form: str = ""  # two-tower: "text" | "vectors"
 
 
+class WrongLabels(Record, frozen=True, kw_only=True):
+    """A text that the model labels wrongly."""
+
+    text: str
+    expected: tuple[str, ...]
+    predicted: tuple[str, ...] = ()
+    probabilities: Mapping[str, float] = {}  # of the expected and the predicted labels
+    row: int | None = None  # in the file
+
+
+class MissedQuery(Record, frozen=True, kw_only=True):
+    """A query whose answer is not the first result."""
+
+    query: str
+    expected: str
+    found: str  # the first result
+    rank: int | None = None  # of the answer; None if it was not found
+    row: int | None = None
+
+
+class Mistakes(Record, frozen=True, kw_only=True):
+    """What a finished model gets wrong, the worst first."""
+
+    split: str
+    labels: tuple[WrongLabels, ...] = ()  # classify
+    queries: tuple[MissedQuery, ...] = ()  # two-tower
+
+
 class PredictOptions(Record, frozen=True, kw_only=True):
     """How to use a model; each task reads its own."""
 
@@ -481,6 +509,7 @@ FILES: Mapping[type, str] = {
     Diagnosis: runfolder.DIAGNOSIS,
     Decision: runfolder.DECISION,
     Outcome: runfolder.OUTCOME,
+    Mistakes: runfolder.MISJUDGED,
     ModelInfo: runfolder.ABOUT_MODEL,
     PredictJob: "job.json",
     PredictProgress: "progress.json",

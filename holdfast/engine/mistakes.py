@@ -1,6 +1,7 @@
 """Finds the examples that a finished model gets wrong, and shows them as text."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,37 +38,41 @@ class TextView:
         return str(self._tokenizer.decode(tokens.tolist(), skip_special_tokens=True)).strip()
 
 
-def where(prepared: Path, split: str, row: int) -> dict[str, object]:
+@dataclass(frozen=True, slots=True)
+class WrongRow:
+    """A row with wrong labels; labels are numbers here."""
+
+    row: int
+    expected: list[int]
+    predicted: list[int]
+    probabilities: dict[int, float]
+
+
+def row_in_file(prepared: Path, split: str, row: int) -> int | None:
     """The row of an example in its file, if the prepared data has it."""
     name = f"{split}.rows"
-    return {"row": int(open_array(prepared, name)[row])} if has_array(prepared, name) else {}
+    return int(open_array(prepared, name)[row]) if has_array(prepared, name) else None
 
 
-def wrong_labels(
-    scores: NDArray[np.float64], truth: NDArray[Any], names: Sequence[str], is_multi: bool
-) -> Iterator[tuple[int, dict[str, object]]]:
-    """Rows with wrong labels, the most confident mistakes first, with true and predicted labels."""
+def wrong_labels(scores: NDArray[np.float64], truth: NDArray[Any], is_multi: bool) -> Iterator[WrongRow]:
+    """Rows with wrong labels, the most confident mistakes first."""
     chances = probabilities(scores, is_multi)
     if is_multi:
         expected, predicted = truth > 0.5, scores > 0
         confidence = np.where(predicted != expected, np.abs(chances - expected), 0).max(1)
     else:
-        predicted = np.eye(len(names), dtype=bool)[scores.argmax(1)]
-        expected = np.eye(len(names), dtype=bool)[truth]
+        predicted = np.eye(scores.shape[1], dtype=bool)[scores.argmax(1)]
+        expected = np.eye(scores.shape[1], dtype=bool)[truth]
         confidence = np.where((predicted != expected).any(1), chances.max(1), 0)
     for row in np.argsort(-confidence, kind="stable")[:MAX_MISTAKES]:
         if confidence[row] == 0:
             return
-        yield (
-            int(row),
-            {
-                "wanted": [names[at] for at in np.flatnonzero(expected[row]).tolist()],
-                "guessed": [names[at] for at in np.flatnonzero(predicted[row]).tolist()],
-                "probabilities": {
-                    names[at]: round(float(chances[row, at]), 4)
-                    for at in np.flatnonzero(predicted[row] | expected[row]).tolist()
-                },
-            },
+        either = np.flatnonzero(predicted[row] | expected[row]).tolist()
+        yield WrongRow(
+            row=int(row),
+            expected=np.flatnonzero(expected[row]).tolist(),
+            predicted=np.flatnonzero(predicted[row]).tolist(),
+            probabilities={at: round(float(chances[row, at]), 4) for at in either},
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.core.artifacts import to_plain, write_artifact
 from holdfast.core.prepared import Manifest
 from holdfast.core.records import ModelInfo, write_record
-from holdfast.core.runfolder import METRICS, MISJUDGED, model_folder
+from holdfast.core.runfolder import METRICS, model_folder
 from holdfast.data.shards import require_manifest
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.ranks import Ranks
@@ -35,7 +35,7 @@ def export_finished(task: Task, settings: AttemptSettings, ranks: Ranks, steps: 
     metrics = {**steps, **{split: found for split, found in reports.items() if found}}
     write_artifact(run, METRICS, metrics)
     split = "test" if reports["test"] else "validation"
-    write_artifact(run, MISJUDGED, {"split": split, "examples": task.mistakes(split)})
+    write_record(run, task.mistakes(split))
     task.export(model_folder(run))
     write_model_info(model_folder(run), settings)
     write_card(model_folder(run), settings, metrics)

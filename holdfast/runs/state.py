@@ -25,13 +25,12 @@ from holdfast.core.errors import RequestError
 from holdfast.core.event_log import EventTail, find_last
 from holdfast.core.evidence import Decision, Diagnosis
 from holdfast.core.facts import DatasetFacts
-from holdfast.core.records import AttemptStart, Outcome, read_record
+from holdfast.core.records import AttemptStart, Mistakes, Outcome, read_record
 from holdfast.core.runfolder import (
     DOCTOR,
     EVENTS,
     MACHINE,
     METRICS,
-    MISJUDGED,
     OUTPUT,
     REQUEST,
     RESULT,
@@ -384,9 +383,11 @@ def read_request(run: Path) -> Mapping[str, Any]:
 
 
 def _read_records(run: Path) -> Records:
-    names = (REQUEST, MACHINE, DOCTOR, METRICS, MISJUDGED, RESULT)
+    names = (REQUEST, MACHINE, DOCTOR, METRICS, RESULT)
     plain = {name.removesuffix(".json"): read_artifact(run / name) for name in names}
-    return Records(plan=plan_view(run), dataset=read_record(run, DatasetFacts), **plain)
+    return Records(
+        plan=plan_view(run), dataset=read_record(run, DatasetFacts), mistakes=read_record(run, Mistakes), **plain
+    )
 
 
 def _attempt_folders(run: Path) -> list[Path]:

@@ -13,7 +13,7 @@ from holdfast.core.evidence import Decision, Diagnosis
 from holdfast.core.facts import DatasetFacts
 from holdfast.core.plan import Reason
 from holdfast.core.prepared import Manifest
-from holdfast.core.records import to_record
+from holdfast.core.records import Mistakes, to_record
 from holdfast.core.runfolder import (
     MANIFEST,
     OUTPUT,
@@ -172,7 +172,7 @@ class Records(Struct, frozen=True, kw_only=True):
     plan: Mapping[str, Any] = {}
     doctor: Mapping[str, Any] = {}
     metrics: Mapping[str, Any] = {}
-    misjudged: Mapping[str, Any] = {}
+    mistakes: Mistakes | None = None
     result: Mapping[str, Any] = {}
 
 

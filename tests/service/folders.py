@@ -16,10 +16,12 @@ from holdfast.core.records import (
     EngineSettings,
     Forecast,
     MemoryEstimate,
+    Mistakes,
     Outcome,
     Proof,
     Result,
     RunPlan,
+    WrongLabels,
     write_record,
 )
 from holdfast.service.jobs.models import Job
@@ -57,7 +59,7 @@ def write_folder(folder: Path, state: str, *, steps: int = 40) -> None:
     if state == "finished":
         metrics = {"accuracy": 0.9, "macro_f1": 0.88, "loss": 0.3}
         _json(folder / "metrics.json", {"validation": metrics, "test": metrics, "step": steps, "steps": steps})
-        _json(folder / "misjudged.json", {"split": "test", "examples": [{"text": EVIL, "wanted": ["a"], "row": 3}]})
+        write_record(folder, Mistakes(split="test", labels=(WrongLabels(text=EVIL, expected=("a",), row=3),)))
         write_record(folder, Result(state="finished", exit_code=0, sentence="", attempts=1, seconds=61.0))
         (folder / "report.html").write_text("<!doctype html><title>report</title><style>p{color:red}</style>")
         (folder / "model").mkdir()

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from holdfast.core.errors import RequestError
+from holdfast.core.records import Mistakes
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.data_order import Indices
 from holdfast.engine.ranks import ALONE, Ranks
@@ -47,7 +48,7 @@ class Task(Protocol):
     def report(self, split: str) -> dict[str, object]:
         """What to record about the finished model on a split: metrics, and tables or samples."""
 
-    def mistakes(self, split: str) -> list[dict[str, object]]:
+    def mistakes(self, split: str) -> Mistakes:
         """Examples of a split that the finished model gets wrong, as text, worst first."""
 
     def state(self) -> dict[str, Tensor]:

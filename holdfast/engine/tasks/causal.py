@@ -19,6 +19,7 @@ from transformers import AutoTokenizer
 
 from holdfast.core.errors import RequestError
 from holdfast.core.prepared import Manifest
+from holdfast.core.records import Mistakes
 from holdfast.data.shards import TokenArray, open_array, open_tokens, require_manifest
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.batches import BatchPart, first_example, micro_batches, split_step
@@ -162,9 +163,9 @@ class Causal:
         found: dict[str, object] = dict(self.evaluate(split))
         return found | {"samples": self.samples()} if found and split == "validation" else found
 
-    def mistakes(self, split: str) -> list[dict[str, object]]:
+    def mistakes(self, split: str) -> Mistakes:
         """Empty: an answer is not simply wrong. See `samples`."""
-        return []
+        return Mistakes(split=split)
 
     def state(self) -> dict[str, Tensor]:
         """The trained weights; with LoRA only the adapters."""

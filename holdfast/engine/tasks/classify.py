@@ -17,6 +17,7 @@ from torch.nn import functional
 from transformers import AutoTokenizer
 
 from holdfast.core.prepared import Manifest
+from holdfast.core.records import Mistakes, WrongLabels
 from holdfast.data.shards import TokenArray, open_array, open_tokens, require_manifest
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.batches import BatchPart, first_example, split_step
@@ -33,7 +34,7 @@ from holdfast.engine.metrics import (
     multi_label_metrics,
     single_label_metrics,
 )
-from holdfast.engine.mistakes import TextView, where, wrong_labels
+from holdfast.engine.mistakes import TextView, row_in_file, wrong_labels
 from holdfast.engine.ranks import ALONE, Ranks
 from holdfast.engine.sharding import make_gradient_threads
 
@@ -162,17 +163,24 @@ class Classify:
             found["calibrated_error"] = calibration_error(calibrated_BL, truth, self._is_multi)
         return found
 
-    def mistakes(self, split: str) -> list[dict[str, object]]:
+    def mistakes(self, split: str) -> Mistakes:
         """Texts that the finished model labels wrongly, the most confident mistakes first."""
         if split not in self._reported:
-            return []
+            return Mistakes(split=split)
         scores_BL = self._reported[split] / (self._calibration.temperature if self._calibration else 1.0)
         texts, starts = self._texts[split], self._windows(split) if self._has_windows else None
-        return [
-            {**found, "text": self._text_view.text(split, row, texts[row if starts is None else int(starts[row])])}
-            | where(self._settings.prepared_path, split, row)
-            for row, found in wrong_labels(scores_BL, self._truth(split), self._names, self._is_multi)
+        folder, names = self._settings.prepared_path, self._names
+        found = [
+            WrongLabels(
+                text=self._text_view.text(split, one.row, texts[one.row if starts is None else int(starts[one.row])]),
+                expected=tuple(names[at] for at in one.expected),
+                predicted=tuple(names[at] for at in one.predicted),
+                probabilities={names[at]: chance for at, chance in one.probabilities.items()},
+                row=row_in_file(folder, split, one.row),
+            )
+            for one in wrong_labels(scores_BL, self._truth(split), self._is_multi)
         ]
+        return Mistakes(split=split, labels=tuple(found))
 
     def predict(self, split: str) -> NDArray[np.float64]:
         """The model's scores for every row of a split; the scores of a long text's windows are averaged."""

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import RequestError
 from holdfast.core.prepared import Manifest
+from holdfast.core.records import MissedQuery, Mistakes
 from holdfast.data.shards import require_manifest
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.batches import BatchPart, first_example, split_step
@@ -27,7 +28,7 @@ from holdfast.engine.data_order import Indices, generator
 from holdfast.engine.fast.captured import row_pack, step_row
 from holdfast.engine.fast.rng import DropoutRng, replace_dropout
 from holdfast.engine.mining import Mining, mine, nothing_mined
-from holdfast.engine.mistakes import TextView, missed_queries, where
+from holdfast.engine.mistakes import TextView, missed_queries, row_in_file
 from holdfast.engine.ranks import ALONE, Ranks
 from holdfast.engine.retrieval import DEEPEST, retrieval_metrics, search
 from holdfast.engine.retrieval_data import RetrievalData, StepPassages
@@ -205,20 +206,22 @@ class TwoTower:
         """The metrics of the finished model."""
         return dict(self.evaluate(split))
 
-    def mistakes(self, split: str) -> list[dict[str, object]]:
+    def mistakes(self, split: str) -> Mistakes:
         """Queries whose answer is not the first result, the worst rank first."""
         if split not in self._found:
-            return []
+            return Mistakes(split=split)
         folder, pairs = self._settings.prepared_path, self._pairs
-        return [
-            {"rank": rank, "query": self._shown(split, pairs.queries[split], query)}
-            | {
-                "wanted": self._shown("corpus", pairs.corpus, answer),
-                "found": self._shown("corpus", pairs.corpus, first),
-            }
-            | where(folder, split, query)
+        found = [
+            MissedQuery(
+                query=self._shown(split, pairs.queries[split], query),
+                expected=self._shown("corpus", pairs.corpus, answer),
+                found=self._shown("corpus", pairs.corpus, first),
+                rank=rank,
+                row=row_in_file(folder, split, query),
+            )
             for query, answer, first, rank in missed_queries(self._found[split], pairs.judgements[split])
         ]
+        return Mistakes(split=split, queries=tuple(found))
 
     def state(self) -> dict[str, Tensor]:
         """All weights, and the hard negatives that the rest of the epoch needs."""

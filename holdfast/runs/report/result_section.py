@@ -1,9 +1,10 @@
 """How good the model is: metrics, scores by label, the confusion matrix, and examples it gets wrong."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.core.records import MissedQuery, WrongLabels
 from holdfast.core.scores import metric_name, ordered_scores
 from holdfast.runs.report.html import Content, Html, breakable, details, join, section, table, tag
 from holdfast.runs.report.svg_charts import meter
@@ -47,8 +48,7 @@ def metrics_table(state: RunState) -> Html:
 
 def mistakes_section(state: RunState) -> Html:
     """Examples that the model gets wrong; for a language model, its answers."""
-    examples = [one for one in state.records.misjudged.get("examples") or () if isinstance(one, dict)]
-    split = state.records.misjudged.get("split", "")
+    mistakes = state.records.mistakes
     samples = (state.records.metrics.get("validation") or {}).get("samples") if state.records.metrics else None
     if state.task == "causal" and isinstance(samples, list):
         return section(
@@ -56,13 +56,13 @@ def mistakes_section(state: RunState) -> Html:
             tag("ul", [_sample(one) for one in samples if isinstance(one, dict)], class_="cases"),
             id_="mistakes",
         )
-    if not examples:
+    if not mistakes or not (mistakes.labels or mistakes.queries):
         return Html("")
-    shown = [_query(one) if "query" in one else _text(one) for one in examples[: _SHOWN_CASES + _MORE_CASES]]
-    order = "those with the lowest-ranked answer first" if "query" in examples[0] else "the most confident ones first"
+    shown = [*map(_text, mistakes.labels), *map(_query, mistakes.queries)][: _SHOWN_CASES + _MORE_CASES]
+    order = "those with the lowest-ranked answer first" if mistakes.queries else "the most confident ones first"
     return section(
         "What it gets wrong",
-        tag("p", f"From the {split} split, {order}. Some labels may be wrong in the data.", class_="meta"),
+        tag("p", f"From the {mistakes.split} split, {order}. Some labels may be wrong in the data.", class_="meta"),
         tag("ul", shown[:_SHOWN_CASES], class_="cases"),
         details("More", tag("ul", more, class_="cases")) if (more := shown[_SHOWN_CASES:]) else None,
         id_="mistakes",
@@ -186,26 +186,19 @@ def _as_drawing(confusion: list[list[int]], names: list[str]) -> Html:
     return tag("figure", drawing, tag("figcaption", about), class_="matrix")
 
 
-def _text(one: Json) -> Html:
-    chances = one.get("probabilities") or {}
+def _text(one: WrongLabels) -> Html:
+    def labels(names: Sequence[str]) -> str:
+        return ", ".join(_with_chance(name, one.probabilities) for name in names) or "none"
 
-    def labels(names: object) -> str:
-        found = names if isinstance(names, list) else []
-        return ", ".join(_with_chance(str(name), chances) for name in found) or "none"
-
-    return _case(
-        one.get("text", ""),
-        [("label", labels(one.get("wanted"))), ("predicted", labels(one.get("guessed"))), _row(one)],
-    )
+    return _case(one.text, [("label", labels(one.expected)), ("predicted", labels(one.predicted)), _row(one)])
 
 
-def _query(one: Json) -> Html:
-    rank = one.get("rank")
-    facts = [("rank of the answer", str(rank) if rank else "below 100"), _row(one)]
+def _query(one: MissedQuery) -> Html:
+    facts = [("rank of the answer", str(one.rank) if one.rank else "below 100"), _row(one)]
     body = join(
-        tag("span", "query", class_="label"), tag("span", one.get("query", ""), class_="said"),
-        tag("span", "expected", class_="label"), tag("span", one.get("wanted", ""), class_="said"),
-        tag("span", "found first", class_="label"), tag("span", one.get("found", ""), class_="said"),
+        tag("span", "query", class_="label"), tag("span", one.query, class_="said"),
+        tag("span", "expected", class_="label"), tag("span", one.expected, class_="said"),
+        tag("span", "found first", class_="label"), tag("span", one.found, class_="said"),
     )  # fmt: skip
     return tag("li", body, _facts(facts))
 
@@ -228,10 +221,9 @@ def _facts(facts: list[tuple[str, str] | None]) -> Html:
     return tag("dl", [tag("div", tag("dt", name), tag("dd", value)) for name, value in filter(None, facts)])
 
 
-def _row(one: Json) -> tuple[str, str] | None:
-    return ("row", f"{one['row']:,}") if isinstance(one.get("row"), int) else None
+def _row(one: WrongLabels | MissedQuery) -> tuple[str, str] | None:
+    return ("row", f"{one.row:,}") if one.row is not None else None
 
 
-def _with_chance(name: str, chances: Json) -> str:
-    chance = chances.get(name)
-    return f"{name} ({chance:.0%})" if isinstance(chance, int | float) else name
+def _with_chance(name: str, probabilities: Mapping[str, float]) -> str:
+    return f"{name} ({probabilities[name]:.0%})" if name in probabilities else name

@@ -16,7 +16,7 @@ from holdfast.core.event_log import EventLog
 from holdfast.core.evidence import Cause, Decision
 from holdfast.core.facts import BadRow, DatasetFacts
 from holdfast.core.plan import Reason, Rung
-from holdfast.core.records import Outcome, write_record
+from holdfast.core.records import Mistakes, Outcome, WrongLabels, write_record
 from holdfast.core.runfolder import DECISION, EVENTS, OUTCOME, REQUEST, attempt_folder
 from holdfast.runs.lease import hold
 from holdfast.runs.report.data_section import histogram
@@ -85,8 +85,9 @@ def classify_run(run: Path) -> Path:
     classes = [{"label": name, "precision": 0.9, "recall": 0.8, "f1": 0.85, "support": 10} for name in ("good", EVIL)]
     found = {"accuracy": 0.9, "macro_f1": 0.8, "loss": 0.3, "classes": classes, "confusion": [[9, 1], [2, 8]]}
     write(run, "metrics.json", {"step": 20, "steps": 20, "validation": found, "test": found})
-    wrong = {"text": EVIL, "wanted": ["good"], "guessed": [EVIL], "probabilities": {"good": 0.2, EVIL: 0.8}, "row": 7}
-    write(run, "misjudged.json", {"split": "test", "examples": [wrong]})
+    chances = {"good": 0.2, EVIL: 0.8}
+    wrong = WrongLabels(text=EVIL, expected=("good",), predicted=(EVIL,), probabilities=chances, row=7)
+    write_record(run, Mistakes(split="test", labels=(wrong,)))
     dataset = DatasetFacts(
         task="classify",
         form="one label",
