@@ -25,10 +25,11 @@ from holdfast.service import agent as agents
 from holdfast.service.agent import ANSWERS, Agent, LeaseWatchdog
 from holdfast.service.jobs import leases
 from holdfast.service.jobs.job_state import live_fields, read_run, row_fields
-from holdfast.service.jobs.models import Job, TrainedModel, Worker
+from holdfast.service.jobs.models import Job, Notice, TrainedModel, Worker
+from holdfast.service.jobs.notices import make_hook
 from holdfast.service.object_store import StoreError
 from holdfast.service.replicator import FENCE
-from tests.service.folders import write_plan
+from tests.service.folders import write_folder, write_plan
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -361,3 +362,15 @@ def test_a_refusal_does_not_say_where_the_service_keeps_things(stage, tmp_path, 
     assert job.sentence == f"there is no {tmp_path.name}/data.csv"
     assert str(tmp_path.parent) + "/" not in str(job.error)
     assert job.error["try_next"] == [f"look at {tmp_path.name}/x"]
+
+
+def test_notice_of_a_failed_attempt_has_its_cause(stage):
+    hook = make_hook(stage.job.owner, "email", "ada@example.org")
+    write_folder(stage.folder / "run", "failed")
+    agent = Agent(stage.job.pk, stage.claim)
+    agent._notify_trouble(read_state(stage.folder / "run", is_supervised=True))
+    assert not Notice.objects.exists(), "the first attempt still counts"
+    (stage.folder / "run" / "attempts" / "02").mkdir()
+    agent._notify_trouble(read_state(stage.folder / "run", is_supervised=True))
+    body = Notice.objects.get(hook=hook, event="trouble").body
+    assert "main memory ran out" in body["run"]["sentence"]
