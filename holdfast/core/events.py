@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.core.data_warnings import DataWarning
+from holdfast.core.observations import LeftProcess
 from holdfast.core.plan import Reason
 
 Device = str  # "cpu", "mps", "cuda" or "cuda:1"
@@ -265,14 +266,14 @@ class DiskFull(Event, frozen=True, kw_only=True):
 class ProcessesEnded(Event, frozen=True, kw_only=True):
     """Processes that outlived their attempt were ended."""
 
-    processes: list[str]  # "pid 12 (name)"
+    processes: list[LeftProcess]
     has_finished: bool = False  # the command itself had finished
 
 
 class ProcessesLeft(Event, frozen=True, kw_only=True):
     """Processes of an attempt could not be ended."""
 
-    processes: list[str]
+    processes: list[LeftProcess]
 
 
 class StopStarted(Event, frozen=True, kw_only=True):

@@ -264,6 +264,15 @@ class ProcessExit(Observation, frozen=True, kw_only=True):
         return self.name == "pt_data_worker"
 
 
+class LeftProcess(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A process that outlived its attempt."""
+
+    pid: int
+    name: str = ""  # the kernel's short name of it
+    held_by: Literal["", "frozen_cgroup", "debugger", "kernel"] = ""  # why SIGKILL did not end it
+    holder: str = ""  # the cgroup, the debugger's pid, or the kernel function
+
+
 class FailedExits(Observation, frozen=True, kw_only=True):
     """How many processes ended in failure, when not all of them are listed."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from holdfast.core.event_log import EventSink, read_last_events
 from holdfast.core.events import Event, ProcessesEnded
 from holdfast.core.evidence import Decision
+from holdfast.core.observations import LeftProcess
 from holdfast.core.plan import Reason, Rung
 from holdfast.core.records import AttemptStart, Changes, Interruption, Outcome, read_record, write_record
 from holdfast.core.runfolder import EVENTS, RUNG, SAMPLES, attempt_folder, attempt_folders
@@ -78,9 +79,9 @@ def is_left_running(run: Path) -> bool:
     return found is not None and found.identity == root and not found.is_gone
 
 
-def end_leftovers(run: Path) -> tuple[str, ...]:
+def end_leftovers(run: Path) -> tuple[LeftProcess, ...]:
     """End the processes that a killed supervisor left running; return them."""
-    ended: list[str] = []
+    ended: list[LeftProcess] = []
 
     def collect(event: Event) -> None:
         if isinstance(event, ProcessesEnded):
@@ -114,7 +115,7 @@ def _close_cut_off(attempt: Path, report: EventSink) -> Outcome:
     """End what still runs of an attempt whose supervisor is gone, and write down that it was cut off."""
     ended = end_tree(attempt, None)
     if pids := sorted({*ended.asked, *ended.killed}):
-        report(ProcessesEnded(processes=[f"pid {pid}" for pid in pids]))
+        report(ProcessesEnded(processes=[LeftProcess(pid=pid) for pid in pids]))
     phase, step, steps = newest_beat(attempt)
     start = read_record(attempt, AttemptStart) or AttemptStart(number=int(attempt.name))
     started = start.started or _written_at(attempt / RUNG)

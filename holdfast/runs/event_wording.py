@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.core import events as ev
 from holdfast.core.text import human_bytes, human_seconds, plural, processes_words
 from holdfast.runs.cause_wording import short_cause_text, told_cause_text
-from holdfast.runs.observation_wording import activity_text, nan_text, phase_text
+from holdfast.runs.observation_wording import activity_text, nan_text, phase_text, process_text
 from holdfast.runs.proof_wording import proof_reported
 from holdfast.runs.wording import (
     ENDED,
@@ -94,9 +94,9 @@ def _attempt_event(event: ev.Event) -> list[Line]:
                 if event.has_finished
                 else "ended processes that an earlier supervisor left"
             )
-            return [Line(f"{why}: {', '.join(event.processes)}", "..")]
+            return [Line(f"{why}: {', '.join(map(process_text, event.processes))}", "..")]
         case ev.ProcessesLeft():
-            return [Line(f"processes that could not be ended: {', '.join(event.processes)}", "!")]
+            return [Line(f"processes that could not be ended: {', '.join(map(process_text, event.processes))}", "!")]
         case ev.StopStarted():
             limit = human_seconds(event.seconds)
             return [Line(f"stopping: saving first, for at most {limit}; Ctrl-C again ends the run immediately", "..")]

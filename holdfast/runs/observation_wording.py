@@ -420,6 +420,19 @@ def _limits(limit_bytes: int | None, peak_bytes: int | None) -> str:
     return limit + (f", peak {human_bytes(peak_bytes)}" if peak_bytes else "")
 
 
+def process_text(process: ob.LeftProcess) -> str:
+    """A process that outlived its attempt, and what holds it where it could not be ended."""
+    who = f"pid {process.pid}" + (f" ({process.name})" if process.name else "")
+    match process.held_by:
+        case "frozen_cgroup":
+            return f"{who}, in the frozen control group {process.holder}; it ends when that is thawed"
+        case "debugger":
+            return f"{who}, held by the debugger with pid {process.holder}; it ends when that detaches"
+        case "kernel":
+            return f"{who}, waiting in the kernel ({process.holder or 'unknown function'}); it ends when that wait does"
+    return who
+
+
 def short_text(text: str) -> str:
     """One line, not endless."""
     flat = " ".join(text.split())

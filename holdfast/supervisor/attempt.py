@@ -40,7 +40,7 @@ from holdfast.core.events import (
     TreeSampled,
 )
 from holdfast.core.evidence import Diagnosis, Evidence
-from holdfast.core.observations import Verdict
+from holdfast.core.observations import LeftProcess, Verdict
 from holdfast.core.records import CollectedEvidence, Outcome, OutcomeKind, write_record
 from holdfast.core.runfolder import EVENTS, SAMPLES, STOP
 from holdfast.hazards import find_hazard
@@ -289,7 +289,7 @@ class _Attempt:
             time.sleep(_TURN_SECONDS)
         end_tree(attempt, child, _HUNG_GRACE_SECONDS)
         if left:
-            processes = [f"pid {member.pid} ({member.name})" for member in left]
+            processes = [LeftProcess(pid=member.pid, name=member.name) for member in left]
             self._on_event(ProcessesEnded(processes=processes, has_finished=True))
 
     def _ask_to_stop(self, child: Child) -> None:

@@ -14,8 +14,10 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from holdfast.core.cgroups import frozen_group
+from holdfast.core.observations import LeftProcess
 from holdfast.supervisor.child import Child, free_room
 from holdfast.supervisor.members import Identity, Member, find_member, find_members, read_root
 
@@ -33,7 +35,7 @@ class Ended:
 
     asked: tuple[int, ...]  # pids that got SIGTERM
     killed: tuple[int, ...]  # pids that needed SIGKILL
-    left: tuple[str, ...] = ()  # processes that still live, each with the reason
+    left: tuple[LeftProcess, ...] = ()  # processes that still live
     seconds: float = 0.0
 
 
@@ -62,7 +64,7 @@ def end_tree(attempt: Path, child: Child | None, grace_seconds: float = 10, know
                 killed[member.pid] = member.identity
         time.sleep(_LOOK_SECONDS)
     free_room(attempt)
-    left = tuple(_why_alive(member) for member in alive)
+    left = tuple(_still_alive(member) for member in alive)
     if not left:
         tree.remove_left_behind()
     seconds = round(time.monotonic() - begun, 3)
@@ -150,18 +152,19 @@ def _mapped_shm(maps: Path) -> Iterator[int]:
     yield from map(int, re.findall(r"^\S+ \S+ \S+ \S+ (\d+) +/dev/shm/", text, re.MULTILINE))
 
 
-def _why_alive(member: Member) -> str:
-    """Why a process outlived SIGKILL."""
+def _still_alive(member: Member) -> LeftProcess:
+    """A process that outlived SIGKILL, and what holds it."""
     try:
         wchan = Path(f"/proc/{member.pid}/wchan").read_text()
         tracer = re.search(r"^TracerPid:\t([1-9]\d*)", Path(f"/proc/{member.pid}/status").read_text(), re.MULTILINE)
     except OSError:
         wchan, tracer = "", None
-    who = f"pid {member.pid} ({member.name})"
+    held_by: Literal["", "frozen_cgroup", "debugger", "kernel"] = ""
+    holder = ""
     if group := frozen_group(member.pid):
-        return f"{who} is in the frozen control group {group} and ends when it is thawed"
-    if tracer:
-        return f"{who} is held by the debugger with pid {tracer[1]} and ends when that detaches"
-    if member.state == "D":
-        return f"{who} waits in the kernel ({wchan or 'unknown function'}) and ends when that wait does"
-    return f"{who} could not be ended: it belongs to another user, or this user may not signal it"
+        held_by, holder = "frozen_cgroup", str(group)
+    elif tracer:
+        held_by, holder = "debugger", tracer[1]
+    elif member.state == "D":
+        held_by, holder = "kernel", wchan
+    return LeftProcess(pid=member.pid, name=member.name, held_by=held_by, holder=holder)

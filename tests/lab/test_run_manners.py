@@ -119,7 +119,7 @@ def test_leftover_processes_are_ended_and_reported(tmp_path):
     assert ended.exit_code == 0
     (event,) = (one for one in read_events(ended.run / EVENTS) if isinstance(one, ProcessesEnded))
     assert event.has_finished
-    assert "(sleep)" in event.processes[0]
+    assert event.processes[0].name == "sleep"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a child is left running only where it can ignore the signal")

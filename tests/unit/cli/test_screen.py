@@ -8,6 +8,7 @@ from holdfast.cli import screen
 from holdfast.cli.screen import RunView, Screen, run_lines, spark_line
 from holdfast.core import events as ev
 from holdfast.core.event_log import EventLog
+from holdfast.core.observations import LeftProcess
 from holdfast.core.runfolder import EVENTS, OUTPUT, attempt_folder
 from holdfast.runs.state import AttemptState, Records, RunState, fold
 
@@ -64,7 +65,7 @@ def test_losses_become_a_row_of_bars():
 
 def test_our_lines_start_on_a_line_of_their_own(view, tmp_path, capfdbinary):
     (attempt_folder(tmp_path, 1) / OUTPUT).write_bytes(b"half a line")
-    view(ev.ProcessesLeft(processes=["pid 7 (python)"]))
+    view(ev.ProcessesLeft(processes=[LeftProcess(pid=7, name="python")]))
     assert b"half a line\nholdfast: " in capfdbinary.readouterr().out
 
 
