@@ -42,13 +42,13 @@ from holdfast.logs.log_file import read_log_file
 from holdfast.logs.log_text import read_evidence
 from holdfast.supervisor.child import Child, free_room
 from holdfast.supervisor.child_exits import ExitOrder, read_positions, read_ranks, signal_name
-from holdfast.supervisor.closeup import view_processes
 from holdfast.supervisor.disk_check import find_disk_space
 from holdfast.supervisor.dumps import dump_stacks
 from holdfast.supervisor.mac_reports import find_crash_report
 from holdfast.supervisor.members import Identity, read_root
 from holdfast.supervisor.memory_proof import MemoryMark, find_memory_use, last_resident_bytes
 from holdfast.supervisor.own_code import HELD, find_own_code, find_program_exit, find_rank_stacks, sort_by_stacks
+from holdfast.supervisor.process_view import view_processes
 
 if TYPE_CHECKING:
     from holdfast.supervisor.attempt_watch import AttemptSample

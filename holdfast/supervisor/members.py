@@ -175,16 +175,16 @@ def _psutil_table() -> Iterator[Member]:
 
     states = {psutil.STATUS_ZOMBIE: "Z", psutil.STATUS_STOPPED: "T", psutil.STATUS_DISK_SLEEP: "D"}
     for process in psutil.process_iter(["pid", "ppid", "create_time", "status", "name"]):
-        told = process.info
+        info = process.info
         try:
             session = os.getsid(process.pid)
         except OSError:
             session = 0
         yield Member(
             pid=process.pid,
-            start_ticks=round((told["create_time"] or 0) * 100),
-            parent_pid=told["ppid"] or 0,
+            start_ticks=round((info["create_time"] or 0) * 100),
+            parent_pid=info["ppid"] or 0,
             session=session,
-            state=states.get(told["status"], "S"),
-            name=told["name"] or "",
+            state=states.get(info["status"], "S"),
+            name=info["name"] or "",
         )

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.observations import DiskSpace, ExitStatus
+from holdfast.core.records import CollectedEvidence, write_record
 from holdfast.runs import support_bundle as module
 from holdfast.runs.support_bundle import pack_run, render_bundle
 
@@ -41,7 +43,8 @@ def run(tmp_path, monkeypatch) -> Path:
         "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.\n"
     )
     (attempt / "stacks" / "native-7.txt").write_text("    poll (libc.so.6)\n    <module> (/home/marlene/train.py:3)\n")
-    (attempt / "evidence.json").write_text(json.dumps({"exit": "code 1", "lines": ["free space on /x: 0 bytes"]}))
+    full = DiskSpace(folder="/home/marlene/x", free_bytes=0, total_bytes=10)
+    write_record(attempt, CollectedEvidence(exit=ExitStatus(code=1), observations=(full,)))
     (attempt / "stacks" / "python-9.txt").symlink_to("/etc/hostname")
     return folder
 
@@ -73,7 +76,7 @@ def test_what_explains_the_failure_is_in_it(run, tmp_path):
     bundle = pack_run(run, tmp_path / "out.zip", VARIABLES)
     text = text_of(bundle.file)
     assert "DataLoader worker (pid 7) is killed by signal: Killed." in text
-    assert "free space on /x: 0 bytes" in text
+    assert "disk_space" in text
     assert '"OMP_NUM_THREADS": "4"' in text
     assert "poll (libc.so.6)" in text
     assert {"request.json", "attempts/01/output.log", "attempts/01/stacks/native-7.txt"} <= set(bundle.files)
