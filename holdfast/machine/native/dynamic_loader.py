@@ -144,16 +144,16 @@ def has_homebrew_libomp(arch: str) -> bool:
     return Path(_HOMEBREW.get(arch, _HOMEBREW["arm64"]), "libomp.dylib").is_file()
 
 
-def simulate(scan: Scan, shelf: LibraryFinder, requests: Iterable[OpenmpRequest]) -> Process:
+def simulate(scan: Scan, finder: LibraryFinder, requests: Iterable[OpenmpRequest]) -> Process:
     """Answer requests in order, as one process would, and keep what is loaded."""
     answer = _RULES[scan.os]
     process = Process()
     for request in requests:
-        process.replies.append(answer(request, process, shelf))
+        process.replies.append(answer(request, process, finder))
     return process
 
 
-def _dyld(request: OpenmpRequest, process: Process, shelf: LibraryFinder) -> Reply:
+def _dyld(request: OpenmpRequest, process: Process, finder: LibraryFinder) -> Reply:
     if request.reference.startswith("@rpath/"):
         loaded = process.named(request.reference)
         if loaded:
@@ -163,7 +163,7 @@ def _dyld(request: OpenmpRequest, process: Process, shelf: LibraryFinder) -> Rep
         if loaded:
             how = "it is already loaded" if loaded.path == candidate else f"its install name is {candidate}"
             return Reply(request, loaded, how)
-        found = shelf.at(candidate)
+        found = finder.at(candidate)
         if found:
             copy, was_loaded = process.take(found, candidate)
             return Reply(request, copy, "a link leads to the same file" if was_loaded else "loaded")
@@ -179,7 +179,7 @@ def _dyld_candidates(request: OpenmpRequest) -> Iterable[str]:
     return [os.path.normpath(reference)] if reference.startswith("/") else []
 
 
-def _ldso(request: OpenmpRequest, process: Process, shelf: LibraryFinder) -> Reply:
+def _ldso(request: OpenmpRequest, process: Process, finder: LibraryFinder) -> Reply:
     loaded = process.named(request.reference)
     if loaded:
         return Reply(request, loaded, f"it answers to the same soname, {request.reference}")
@@ -188,29 +188,29 @@ def _ldso(request: OpenmpRequest, process: Process, shelf: LibraryFinder) -> Rep
     else:
         candidates = [f"{folder}/{request.reference}" for folder in request.search]
     for candidate in candidates:
-        found = shelf.at(candidate)
+        found = finder.at(candidate)
         if found:
             copy, was_loaded = process.take(found, request.reference)
             return Reply(request, copy, "a link leads to the same file" if was_loaded else "loaded")
-    found = shelf.of_system(request.reference, request.kind)
+    found = finder.of_system(request.reference, request.kind)
     if found:
         copy, was_loaded = process.take(found, request.reference)
         return Reply(request, copy, "it is the system's copy" if was_loaded else "loaded")
     return Reply(request, None, f"nothing was found for {request.reference}")
 
 
-def _windows(request: OpenmpRequest, process: Process, shelf: LibraryFinder) -> Reply:
+def _windows(request: OpenmpRequest, process: Process, finder: LibraryFinder) -> Reply:
     leaf = request.reference.replace("\\", "/").rsplit("/", 1)[-1]
     loaded = process.named(leaf.lower())
     if loaded:
         return Reply(request, loaded, f"a module named {leaf} is already loaded")
-    beside = [f"{_folder(request.path)}/{leaf}", *shelf.beside(request.owner, leaf)]
+    beside = [f"{_folder(request.path)}/{leaf}", *finder.beside(request.owner, leaf)]
     for candidate in (request.reference, *beside) if request.reference == request.path else beside:
-        found = shelf.at(candidate)
+        found = finder.at(candidate)
         if found:
             copy, _ = process.take(found, leaf.lower())
             return Reply(request, copy, "loaded")
-    found = shelf.of_system(leaf, request.kind)
+    found = finder.of_system(leaf, request.kind)
     if found:
         copy, _ = process.take(found, leaf.lower())
         return Reply(request, copy, "loaded")

@@ -43,8 +43,8 @@ def judge_openmp(scan: Scan, homebrew: bool | None) -> tuple[NativeConflict, ...
 
 def loaded_alone(scan: Scan, homebrew: bool | None) -> Mapping[str, Process]:
     """What each distribution that uses OpenMP loads when it is imported alone."""
-    shelf = LibraryFinder(scan, homebrew)
-    return {owner: simulate(scan, shelf, requests) for owner, requests in _by_owner(scan).items()}
+    finder = LibraryFinder(scan, homebrew)
+    return {owner: simulate(scan, finder, requests) for owner, requests in _by_owner(scan).items()}
 
 
 def judge_protobuf(exports: Sequence[ProtobufExport]) -> tuple[NativeConflict, ...]:
@@ -79,14 +79,14 @@ def _by_owner(scan: Scan) -> dict[str, list[OpenmpRequest]]:
     return dict(sorted(owners.items()))
 
 
-def _pairs(scan: Scan, shelf: LibraryFinder) -> Iterator[NativeConflict]:
+def _pairs(scan: Scan, finder: LibraryFinder) -> Iterator[NativeConflict]:
     owners = _by_owner(scan)
     for owner, requests in owners.items():
-        process = simulate(scan, shelf, requests)
+        process = simulate(scan, finder, requests)
         if len(process.copies) > 1:
             yield _judge(scan.os, owner, owner, process)
     for first, second in permutations(owners, 2):
-        process = simulate(scan, shelf, [*owners[first], *owners[second]])
+        process = simulate(scan, finder, [*owners[first], *owners[second]])
         if _takes_part(process, first) and _takes_part(process, second):
             yield _judge(scan.os, first, second, process)
 
