@@ -144,6 +144,13 @@ class TimedCandidate(Record, frozen=True, kw_only=True):
     is_comparison: bool = False  # timed for comparison only
 
 
+class TrialRequest(Record, frozen=True, kw_only=True):
+    """The candidates that a trial process times."""
+
+    candidates: tuple[Changes, ...]
+    seconds_each: float
+
+
 class LongestExamples(Record, frozen=True, kw_only=True):
     """The longest examples went through a whole small run."""
 
@@ -509,6 +516,7 @@ FILES: Mapping[type, str] = {
     Diagnosis: runfolder.DIAGNOSIS,
     Decision: runfolder.DECISION,
     Outcome: runfolder.OUTCOME,
+    TrialRequest: "candidates.json",
     Mistakes: runfolder.MISJUDGED,
     ModelInfo: runfolder.ABOUT_MODEL,
     PredictJob: "job.json",

@@ -7,7 +7,6 @@ memory, and the loss and gradient norm of the same examples. Nothing is trained 
 import dataclasses
 import faulthandler
 import gc
-import json
 import os
 import resource
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 from holdfast.core.event_log import EventLog
 from holdfast.core.events import CandidateTimed
 from holdfast.core.heartbeat import BeatWriter
+from holdfast.core.records import TrialRequest, require_record
 from holdfast.core.runfolder import BEAT, EVENTS
 from holdfast.engine.process_setup import prepare_process
 
@@ -36,18 +36,18 @@ def main(folder: Path) -> int:
     from holdfast.engine.attempt_settings import read_attempt_settings
 
     settings = read_attempt_settings(folder)
-    asked = json.loads((folder / "candidates.json").read_text(encoding="utf-8"))
+    request = require_record(folder, TrialRequest)
     best = 0.0
-    for number, candidate in enumerate(asked["candidates"]):
-        beat.enter("load", number, len(asked["candidates"]))
+    for number, candidate in enumerate(request.candidates):
+        beat.enter("load", number, len(request.candidates))
         changed = dataclasses.replace(settings, **candidate)
         try:
-            result = _time(changed, float(asked["seconds_each"]), best, beat)
+            result = _time(changed, request.seconds_each, best, beat)
             best = max(best, float(str(result["tokens_per_second"])))
-            events.write(CandidateTimed(number=number, candidate=candidate, result=result))
+            events.write(CandidateTimed(number=number, candidate=dict(candidate), result=result))
         except Exception as error:  # the other candidates may still work
             failure = f"{type(error).__name__}: {error}"[:300]
-            events.write(CandidateTimed(number=number, candidate=candidate, error=failure))
+            events.write(CandidateTimed(number=number, candidate=dict(candidate), error=failure))
     beat.enter("end")
     return 0
 

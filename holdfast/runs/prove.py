@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.core.artifacts import write_artifact
 from holdfast.core.event_log import EventSink, read_events
 from holdfast.core.events import (
     AttemptEnded,
@@ -39,6 +38,7 @@ from holdfast.core.records import (
     LossParity,
     Proof,
     TimedCandidate,
+    TrialRequest,
     write_record,
 )
 from holdfast.core.request import TrainRequest, nodes_of
@@ -307,7 +307,7 @@ class _Proving:
         if scope.budget_seconds > _COMPARE_FROM_SECONDS and self._settings.device == "cpu":
             not_eligible.append(len(tried))
             tried.append(COMPARISON)
-        write_artifact(folder, "candidates.json", {"candidates": tried, "seconds_each": SECONDS_EACH})
+        write_record(folder, TrialRequest(candidates=tuple(tried), seconds_each=SECONDS_EACH))
         self._attempt(folder, TRIAL, f"timing {plural(len(tried), 'way')} to compute the same")
         timed = [event for event in read_events(folder / EVENTS) if isinstance(event, CandidateTimed)]
         self._candidates = judge(self._settings, timed, not_eligible)

@@ -34,15 +34,15 @@ def _serve(questions: IO[str], answers: IO[str]) -> int:
     try:
         model = load_predictor(msgspec.json.decode(questions.readline(), type=PredictJob))
     except HoldfastError as error:
-        _send(answers, _words(error))
+        _send(answers, _error_message(error))
         return error.exit_code
     _send(answers, {"ready": True})
     for line in questions:
         try:
-            said = model.predict([json.loads(line)])[0]
+            answer = model.predict([json.loads(line)])[0]
         except HoldfastError as error:
-            said = _words(error)
-        _send(answers, said)
+            answer = _error_message(error)
+        _send(answers, answer)
     return 0
 
 
@@ -51,7 +51,7 @@ def _send(answers: IO[str], message: dict[str, Any]) -> None:
     answers.flush()
 
 
-def _words(error: HoldfastError) -> dict[str, Any]:
+def _error_message(error: HoldfastError) -> dict[str, Any]:
     return {"error": error_record(error)}
 
 
