@@ -24,13 +24,15 @@ def resume(
 
     Processes that an earlier supervisor left are ended first. A run that already has a supervisor is refused.
     """
+    from holdfast.core.request import TrainRequest
     from holdfast.runs.resume_run import ask_for, command_of
-    from holdfast.runs.state import read_request, read_state
+    from holdfast.runs.run_path import require_request
+    from holdfast.runs.state import read_state
     from holdfast.runs.wording import typed_path
 
     run = folder.resolve()
     if read_state(run).state == "finished":
-        if read_request(run).get("kind") == "train" and not (run / REPORT).exists():
+        if isinstance(require_request(run), TrainRequest) and not (run / REPORT).exists():
             from holdfast.runs.report.page import write_report
 
             write_report(run)  # it was killed between its result and its report
@@ -40,7 +42,7 @@ def resume(
         return
     if processes is not None or nodes is not None:
         ask_for(run, processes, nodes)
-    is_train = read_request(run).get("kind") == "train"  # it may not be planned yet, so there is no job to ask for
+    is_train = isinstance(require_request(run), TrainRequest)  # it may not be planned yet
     job = None if is_train else command_of(run)
     if detach:
         from holdfast.runs.detach import detach_run

@@ -13,10 +13,11 @@ from holdfast.core.artifacts import to_json
 def status(folder: Path, as_json: bool) -> None:
     """Show the state of RUN: phase, step, loss, time left, and every attempt with its cause."""
     from holdfast.cli.screen import run_lines, status_fields, width
-    from holdfast.runs.state import read_request, read_state
+    from holdfast.runs.run_path import require_request
+    from holdfast.runs.state import read_state
 
     run = folder.resolve()
-    read_request(run)
+    require_request(run)
     state = read_state(run)
     if as_json:
         click.echo(to_json(status_fields(state)))

@@ -30,10 +30,10 @@ def watch(folder: Path, as_json: bool) -> None:
     Press q or Ctrl-C to quit; the run continues. Ends by itself when the run does.
     """
     from holdfast.core.env import wants_color
-    from holdfast.runs.state import read_request
+    from holdfast.runs.run_path import require_request
 
     run = folder.resolve()
-    read_request(run)
+    require_request(run)
     with contextlib.suppress(KeyboardInterrupt):
         if as_json or not sys.stdout.isatty() or not wants_color():
             _print_changes(run, as_json)

@@ -396,14 +396,14 @@ class ForecastCheck(Record, frozen=True, kw_only=True):
     card_peak_bytes: Compared = Compared()
 
 
-class Result(Record, frozen=True, kw_only=True, omit_defaults=True):
+class Result(Record, frozen=True, kw_only=True):
     """How a run ended; written last."""
 
     state: RunEnd
-    exit_code: int
-    sentence: str
-    attempts: int
-    seconds: float  # of all attempts, also under earlier supervisors; without the wait for machines
+    exit_code: int = 0
+    sentence: str = ""
+    attempts: int = 0
+    seconds: float = 0.0  # of all attempts, also under earlier supervisors; without the wait for machines
     child_exit_code: int | None = None
     changes: Changes = {}  # what the last attempt changed in the plan as requested
     remedies: tuple[str, ...] = ()  # what a person could do, when it failed

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.errors import MachineError, RequestError
+from holdfast.core.request import TrainRequest
 from holdfast.core.runfolder import MANIFEST
 from holdfast.runs.state import RunState, read_state
-from holdfast.runs.wording import base_model, headline
+from holdfast.runs.wording import base_model, headline, run_title
 
 KINDS = ("script", "notebook", "docker")
 # As in engine.attempt_settings, which loads torch; a test holds the two together.
@@ -160,7 +161,8 @@ def requirements(script: str) -> str:
 
 def _about(state: RunState) -> str:
     files = state.records.dataset.files if state.records.dataset else ()
-    data = Path(str(state.records.request.get("data") or next(iter(files), "data"))).name
+    request = state.records.request
+    data = Path((request.data if isinstance(request, TrainRequest) else "") or next(iter(files), "data")).name
     return f"Fine-tune {base_model(state)} on {data} ({state.task}), as Holdfast did. {headline(state)}"
 
 
@@ -172,7 +174,7 @@ def _refuse_what_cannot_be(state: RunState) -> None:
     if state.is_command:
         raise RequestError(
             "this run supervised your own command, so there is nothing to export",
-            seen=" ".join(map(str, state.records.request.get("command") or ())),
+            seen=run_title(state),
         )
     if state.task not in _TEMPLATES or not state.settings.get("prepared"):
         raise RequestError(
@@ -200,9 +202,9 @@ def _take_data(state: RunState, target: Path) -> None:
 
 def _take_model(state: RunState, target: Path) -> str:
     """What MODEL is in the script: a name on the hub, or the folder that is copied."""
-    planned = state.records.plan.get("model")
-    if isinstance(planned, dict) and planned.get("source") == "hub" and planned.get("name"):
-        return _literal(str(planned["name"]))
+    plan = state.records.plan
+    if plan and plan.model.source == "hub" and plan.model.name:
+        return _literal(plan.model.name)
     source = Path(str(state.settings["model"]))
     if not source.is_dir():
         return _literal(str(state.settings["model"]))

@@ -13,27 +13,32 @@ whether somebody works on the run, as `is_supervised`. A file that is missing, h
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
 from holdfast.core import events as ev
 from holdfast.core.artifacts import read_artifact
-from holdfast.core.errors import RequestError
 from holdfast.core.event_log import EventTail, find_last
 from holdfast.core.evidence import Decision, Diagnosis
-from holdfast.core.facts import DatasetFacts
-from holdfast.core.records import AttemptStart, Mistakes, Outcome, read_record
+from holdfast.core.facts import DatasetFacts, MachineFacts
+from holdfast.core.records import (
+    AttemptStart,
+    Forecast,
+    Mistakes,
+    Outcome,
+    Proof,
+    Result,
+    RunPlan,
+    read_record,
+    read_request,
+)
 from holdfast.core.runfolder import (
     DOCTOR,
     EVENTS,
-    MACHINE,
     METRICS,
     OUTPUT,
-    REQUEST,
-    RESULT,
     RUNG,
     SAMPLES,
     SETTINGS,
@@ -41,7 +46,6 @@ from holdfast.core.runfolder import (
 )
 from holdfast.runs.earlier_attempts import is_left_running
 from holdfast.runs.nodes import MachineWatch
-from holdfast.runs.plan_view import plan_view
 from holdfast.runs.run_path import require_run
 from holdfast.runs.state_values import AttemptEnd, AttemptState, Curves, Records, RunState
 from holdfast.supervisor.child_exits import read_ranks
@@ -56,7 +60,6 @@ __all__ = [
     "fold",
     "new_events",
     "peak_bytes",
-    "read_request",
     "read_state",
     "read_whole_state",
     "watch",
@@ -369,24 +372,18 @@ def peak_bytes(folder: Path) -> int | None:
     return max((event.resident_bytes for event in events if isinstance(event, ev.TreeSampled)), default=0) or None
 
 
-def read_request(run: Path) -> Mapping[str, Any]:
-    """What was requested; refuses a folder without a run."""
-    require_run(run)
-    request = read_artifact(run / REQUEST)
-    if not request:
-        raise RequestError(
-            f"{run / REQUEST} cannot be read",
-            seen="it is not the JSON object that starts a run",
-            try_next=(f"holdfast report {run}, which shows the rest of the run",),
-        )
-    return request
-
-
 def _read_records(run: Path) -> Records:
-    names = (REQUEST, MACHINE, DOCTOR, METRICS, RESULT)
-    plain = {name.removesuffix(".json"): read_artifact(run / name) for name in names}
     return Records(
-        plan=plan_view(run), dataset=read_record(run, DatasetFacts), mistakes=read_record(run, Mistakes), **plain
+        request=read_request(run),
+        machine=read_record(run, MachineFacts),
+        dataset=read_record(run, DatasetFacts),
+        plan=read_record(run, RunPlan),
+        proof=read_record(run, Proof),
+        forecast=read_record(run, Forecast),
+        doctor=read_artifact(run / DOCTOR),
+        metrics=read_artifact(run / METRICS),
+        mistakes=read_record(run, Mistakes),
+        result=read_record(run, Result),
     )
 
 

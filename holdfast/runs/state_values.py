@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
@@ -10,10 +11,11 @@ from msgspec import Struct, field
 from holdfast.core import events as ev
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.evidence import Decision, Diagnosis
-from holdfast.core.facts import DatasetFacts
+from holdfast.core.facts import DatasetFacts, MachineFacts
 from holdfast.core.plan import Reason
 from holdfast.core.prepared import Manifest
-from holdfast.core.records import Mistakes, to_record
+from holdfast.core.records import CommandRequest, Forecast, Mistakes, Proof, Result, RunPlan, to_record
+from holdfast.core.request import TrainRequest
 from holdfast.core.runfolder import (
     MANIFEST,
     OUTPUT,
@@ -21,6 +23,7 @@ from holdfast.core.runfolder import (
     model_folder,
 )
 from holdfast.logs.log_lines import clean_lines
+from holdfast.planning.train_plan import proven_settings
 from holdfast.runs.nodes import NodeStatus
 
 State = Literal["preparing", "proving", "waiting", "training", "finished", "failed", "stopped"]
@@ -164,16 +167,18 @@ class AttemptState(Struct, frozen=True, kw_only=True):
 
 
 class Records(Struct, frozen=True, kw_only=True):
-    """What the run's folder holds besides events: one value for each file, empty where it is missing."""
+    """What the run's folder holds besides events: one value for each file, none where it is missing."""
 
-    request: Mapping[str, Any] = {}
-    machine: Mapping[str, Any] = {}
+    request: TrainRequest | CommandRequest | None = None
+    machine: MachineFacts | None = None
     dataset: DatasetFacts | None = None
-    plan: Mapping[str, Any] = {}
+    plan: RunPlan | None = None
+    proof: Proof | None = None
+    forecast: Forecast | None = None
     doctor: Mapping[str, Any] = {}
     metrics: Mapping[str, Any] = {}
     mistakes: Mistakes | None = None
-    result: Mapping[str, Any] = {}
+    result: Result | None = None
 
 
 class RunState(Struct, frozen=True, kw_only=True):
@@ -202,8 +207,7 @@ class RunState(Struct, frozen=True, kw_only=True):
     def state(self) -> State:
         """The current phase as one word."""
         if not self.is_supervised and not self.is_orphaned:
-            known = self.records.result.get("state")
-            return known if known in ENDED else "failed" if self.records.result else "stopped"
+            return self.records.result.state if self.records.result else "stopped"
         if self.waiting:
             return "waiting"
         if self.attempts:
@@ -249,7 +253,7 @@ class RunState(Struct, frozen=True, kw_only=True):
     @property
     def processes(self) -> int:
         """How many processes share each step."""
-        return self.attempt.processes if self.attempt else int(self.records.request.get("processes") or 1)
+        return self.attempt.processes if self.attempt else (self.records.plan.processes if self.records.plan else 1)
 
     @property
     def is_training(self) -> bool:
@@ -275,24 +279,26 @@ class RunState(Struct, frozen=True, kw_only=True):
     @property
     def seconds(self) -> float:
         """How long all attempts took together."""
-        known = self.records.result.get("seconds")
-        return float(known) if _is_number(known) else sum(one.seconds or 0.0 for one in self.attempts)
+        result = self.records.result
+        return result.seconds if result else sum(one.seconds or 0.0 for one in self.attempts)
 
     @property
     def is_command(self) -> bool:
         """Whether someone else's command is supervised, not our own training."""
-        return self.records.request.get("kind") == "command" or bool(self.records.request.get("command"))
+        return isinstance(self.records.request, CommandRequest)
 
     @property
     def settings(self) -> Mapping[str, Any]:
         """The settings of the newest attempt that has any, or those of the plan."""
         found = (read_artifact(attempt.folder / SETTINGS) for attempt in reversed(self.attempts))
-        return next((one for one in found if one.get("task")), self.records.plan.get("settings") or {})
+        plan = self.records.plan
+        planned = asdict(proven_settings(plan, self.records.proof)) if plan else {}
+        return next((one for one in found if one.get("task")), planned)
 
     @property
     def task(self) -> str:
         """What is trained; empty for a command."""
-        known = self.records.dataset.task if self.records.dataset else self.records.result.get("task")
+        known = self.records.dataset.task if self.records.dataset else self.records.result and self.records.result.task
         return str(self.settings.get("task") or known or "")
 
     @property

@@ -19,6 +19,8 @@ from msgspec import Struct
 from holdfast.core import events as ev
 from holdfast.core.evidence import Decision, Passage
 from holdfast.core.plan import Reason
+from holdfast.core.records import CommandRequest, ComparedTime, ForecastCheck
+from holdfast.core.request import TrainRequest
 from holdfast.core.runfolder import REPORT, REQUEST
 from holdfast.core.scores import final_score, metric_name, metric_value, ordered_scores
 from holdfast.core.text import human_bytes, human_seconds, plural, processes_words
@@ -131,11 +133,11 @@ def machines_text(event: ev.MachinesAwaited | ev.LeaderAwaited | ev.UnknownEvent
 
 def run_title(state: RunState) -> str:
     """What a run is called: its command, or model and data."""
-    command = state.records.request.get("command")
-    if isinstance(command, list | tuple) and command:
-        return shlex.join([Path(str(command[0])).name, *map(str, command[1:])])
+    request = state.records.request
+    if isinstance(request, CommandRequest):
+        return shlex.join([Path(request.command[0]).name, *request.command[1:]])
     files = state.records.dataset.files if state.records.dataset else ()
-    data = Path(str(state.records.request.get("data") or next(iter(files), "")))
+    data = Path((request.data if request else "") or next(iter(files), ""))
     # Half of all datasets are called train.csv.
     name = f"{data.parent.name}/{data.name}" if data.stem in _COMMON_NAMES and data.parent.name else data.name
     return " on ".join(filter(None, (base_model(state), name))) or state.folder.name
@@ -143,10 +145,11 @@ def run_title(state: RunState) -> str:
 
 def base_model(state: RunState) -> str:
     """The name of the model that a run starts from."""
-    planned = state.records.plan.get("model")
-    if isinstance(planned, Mapping) and planned.get("name"):
-        return str(planned["name"])
-    return Path(str(state.settings.get("model") or state.records.request.get("model") or "")).name
+    plan, request = state.records.plan, state.records.request
+    if plan and plan.model.name:
+        return plan.model.name
+    requested = request.model if isinstance(request, TrainRequest) else ""
+    return Path(str(state.settings.get("model") or requested or "")).name
 
 
 def state_text(state: RunState) -> str:
@@ -244,7 +247,8 @@ def _failed(state: RunState, with_cause: bool) -> str:
     """The cause, and why nothing more is tried."""
     attempt = state.attempt
     if attempt is None:
-        return sentence(str(state.records.result.get("sentence") or "failed before the first attempt"))
+        result = state.records.result
+        return sentence((result.sentence if result else "") or "failed before the first attempt")
     cause = (
         f": {short_cause_text(attempt.cause) or cause_text(attempt) or 'no cause was recorded'}" if with_cause else ""
     )
@@ -400,15 +404,15 @@ def named_text(slug: str | None) -> str:
 def closing_lines(state: RunState, *, with_cause: bool = True) -> list[Line]:
     """The last lines on the screen: how it ended, how good the model is, what to do next."""
     run, result = typed_path(state.folder), state.records.result
-    slug = result.get("slug")
+    slug = result.slug if result else ""
     more = [Line(f"holdfast explain {slug}", name="more")] if slug and slug != "unknown" else []
     if state.state == "finished":
-        check = forecast_check_text(result.get("forecast") or {})
+        check = forecast_check_text(result.forecast) if result and result.forecast else ""
         forecast = [Line(check, "ok", "forecast")] if check else []
         return [*_scores(state), *forecast, Line(headline(state), "ok"), *more, *_use(state)]
     lines = [Line(headline(state, with_cause=with_cause), "x" if state.state == "failed" else "--")]
     if state.state == "failed":
-        lines += [Line(clean(remedy), name="try") for remedy in tuple(result.get("remedies") or ())[:3]]
+        lines += [Line(clean(remedy), name="try") for remedy in (result.remedies[:3] if result else ())]
         return [*lines, *more, Line(run, name="files")]
     return [*lines, Line(f"holdfast resume {run}", name="next")]
 
@@ -449,38 +453,36 @@ def _use(state: RunState) -> Iterator[Line]:
         yield Line(f"{run}/{REPORT}", name="report")
 
 
-def forecast_check_text(check: Mapping[str, Any]) -> str:
+def forecast_check_text(check: ForecastCheck) -> str:
     """The forecast next to what happened: "took 41 s, 2% longer than forecast (40 s)"; empty without a forecast."""
     parts = []
-    for name, what, write, more, less in (
-        ("seconds", "took {}", human_seconds, "longer", "shorter"),
-        ("peak_bytes", "{} of memory", human_bytes, "more", "less"),
-        ("card_peak_bytes", "{} of GPU memory", human_bytes, "more", "less"),
+    for one, what, write, more, less in (
+        (check.seconds, "took {}", human_seconds, "longer", "shorter"),
+        (check.peak_bytes, "{} of memory", human_bytes, "more", "less"),
+        (check.card_peak_bytes, "{} of GPU memory", human_bytes, "more", "less"),
     ):
-        one = check.get(name) or {}
-        if one.get("forecast") and one.get("actual"):
-            off = _off_by(one["actual"] / one["forecast"] - 1, more, less)
-            parts.append(f"{what.format(write(one['actual']))}, {off} ({write(one['forecast'])})")
+        if one.forecast and one.actual:
+            off = _off_by(one.actual / one.forecast - 1, more, less)
+            parts.append(f"{what.format(write(one.actual))}, {off} ({write(one.forecast)})")
     return "; ".join(parts)
 
 
-def forecast_reasons(clock: Mapping[str, Any]) -> list[str]:
+def forecast_reasons(clock: ComparedTime) -> list[str]:
     """Why a time forecast was off: what it could not know, each with its share of the error."""
     reasons = []
-    lost = clock.get("lost_seconds") or 0.0
+    lost = clock.lost_seconds
     if lost:
         reasons.append(f"{human_seconds(lost)} went into interrupted attempts")
-    cores = clock.get("cores") or {}
-    before, after = cores.get("forecast"), cores.get("actual")
-    if before and after and abs(after / before - 1) > _DISTURBED:
-        with_as_much = (clock["actual"] - lost) * after / before
+    before, after = clock.cores.forecast, clock.cores.actual
+    if before and after and clock.actual and clock.forecast and abs(after / before - 1) > _DISTURBED:
+        with_as_much = (clock.actual - lost) * after / before
         why = (
             "other programs kept the processor busy" if after < before else "other programs used less of the processor"
         )
         reasons.append(
             f"{why}: the run got {cores_text(after)}, and {cores_text(before)} when the forecast was made. With that "
             f"many cores it would have taken about {human_seconds(with_as_much)}, "
-            f"{_off_by(with_as_much / clock['forecast'] - 1, 'longer', 'shorter')}"
+            f"{_off_by(with_as_much / clock.forecast - 1, 'longer', 'shorter')}"
         )
     return reasons
 

@@ -1,41 +1,34 @@
 """The plan with its reasons, the timings it was chosen by, the forecast, and the machine."""
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeGuard
+from collections.abc import Iterator, Sequence
 
+from holdfast.core.facts import MachineFacts
+from holdfast.core.records import Forecast, ForecastCheck, Proof, TimedCandidate
 from holdfast.core.text import human_bytes, human_seconds
+from holdfast.planning.train_plan import proven_choices
+from holdfast.runs.proof_wording import candidate_verdict, forecast_basis, proof_reason
 from holdfast.runs.report.html import Html, details, join, section, table, tag
 from holdfast.runs.report.svg_charts import meter
 from holdfast.runs.state import RunState
 from holdfast.runs.wording import forecast_reasons, sentence
 
 _NOT_SHOWN = {"run", "prepared"}
-_FORECAST = (
-    ("seconds", "time", human_seconds),
-    ("peak_bytes", "peak memory", human_bytes),
-    ("card_peak_bytes", "peak GPU memory", human_bytes),
-)
 
 
 def plan_section(state: RunState) -> Html:
     """Every setting with its reason; without a plan, the settings alone."""
-    choices = state.records.plan.get("choices")
-    rows = []
-    if isinstance(choices, dict):
-        rows = [
-            [name, _plain(choice.get("value")), choice.get("because", "")]
-            for name, choice in choices.items()
-            if isinstance(choice, dict)
-        ]
+    plan, proof = state.records.plan, state.records.proof
+    choices = proven_choices(plan, proof) if plan else {}
+    rows = [[name, _plain(choice.value), choice.because] for name, choice in choices.items()]
     given = {name: value for name, value in state.settings.items() if name not in _NOT_SHOWN}
     plain = table(["setting", "value"], [[name, _plain(value)] for name, value in given.items()]) if given else None
     shown = table(["setting", "value", "because"], rows, class_="reasons") if rows else plain
     return section(
         "The plan",
         shown,
-        _timed(state.records.plan.get("measured")),
-        _proof(state.records.plan.get("proof")),
+        _timed(proof.candidates) if proof and proof.candidates else None,
+        _proof(proof) if proof else None,
         details("All settings of the last attempt" if state.attempts else "All settings", plain)
         if rows and plain
         else None,
@@ -45,26 +38,23 @@ def plan_section(state: RunState) -> Html:
 
 def forecast_section(state: RunState) -> Html:
     """The forecast next to what happened."""
-    compared = state.records.result.get("forecast")
+    forecast, result = state.records.forecast or Forecast(basis="model size"), state.records.result
+    check = (result.forecast if result else None) or ForecastCheck()
     rows: list[list[str]] = []
-    reasons: list[str] = []
-    for name, words, write in _FORECAST:
-        found = compared.get(name) if isinstance(compared, dict) else None
-        planned = (
-            (state.records.plan.get("forecast") or {}).get(name)
-            if isinstance(state.records.plan.get("forecast"), dict)
-            else None
-        )
-        if isinstance(found, dict) and _is_number(found.get("forecast")) and _is_number(found.get("actual")):
-            error = found["actual"] / found["forecast"] - 1 if found["forecast"] else 0.0
-            rows.append([words, write(found["forecast"]), write(found["actual"]), f"{error:+.0%}"])
-            reasons += forecast_reasons(found)
-        elif _is_number(planned):
+    for words, planned, found, write in (
+        ("time", forecast.seconds, check.seconds, human_seconds),
+        ("peak memory", forecast.peak_bytes, check.peak_bytes, human_bytes),
+        ("peak GPU memory", forecast.card_peak_bytes, check.card_peak_bytes, human_bytes),
+    ):
+        if found.forecast and found.actual is not None:
+            error = found.actual / found.forecast - 1
+            rows.append([words, write(found.forecast), write(found.actual), f"{error:+.0%}"])
+        elif planned is not None:
             rows.append([words, write(planned), "", ""])
     if not rows:
         return Html("")
-    said = (state.records.plan.get("forecast") or {}).get("because")
-    because = " ".join(sentence(text) for text in (str(said or ""), *reasons) if text)
+    basis = forecast_basis(state.records.forecast) if state.records.forecast else ""
+    because = " ".join(sentence(text) for text in (basis, *forecast_reasons(check.seconds)) if text)
     head = ["", "forecast", "actual", "off by"]
     return section(
         "Forecast and actual",
@@ -76,7 +66,10 @@ def forecast_section(state: RunState) -> Html:
 
 def machine_section(state: RunState) -> Html:
     """What the machine was."""
-    entries = [tag("div", tag("dt", name), tag("dd", value)) for name, value in _machine(state.records.machine)]
+    entries = [
+        tag("div", tag("dt", name), tag("dd", value))
+        for name, value in _machine(state.records.machine or MachineFacts())
+    ]
     findings = [
         tag(
             "li",
@@ -95,66 +88,48 @@ def machine_section(state: RunState) -> Html:
     )
 
 
-def _timed(measured: object) -> Html | None:
-    found = [one for one in measured if isinstance(one, dict)] if isinstance(measured, list) else []
-    if not found:
-        return None
-    unit = next(
-        (u for u in ("samples_per_second", "tokens_per_second") if any(_is_number(one.get(u)) for one in found)), ""
-    )
-    best = max((float(one[unit]) for one in found if _is_number(one.get(unit))), default=0.0)
+def _timed(candidates: Sequence[TimedCandidate]) -> Html:
+    best = max(one.samples_per_second for one in candidates)
     rows = []
-    for one in sorted(found, key=lambda one: -(one.get(unit) or 0)):
-        speed = one.get(unit)
-        said = [
-            "chosen" if one.get("is_chosen") else "",
-            "reference" if one.get("is_reference") else "",
-            "" if one.get("agrees", True) else "differs from the reference",
-            str(one.get("because") or ""),
-        ]
-        words = one.get("words") or _plain(one.get("candidate"))
+    for one in sorted(candidates, key=lambda one: -one.samples_per_second):
+        notes = ["reference" if one.is_reference else "", candidate_verdict(one)]
         rows.append(
             [
-                tag("b", words) if one.get("is_chosen") else words,
-                meter(speed / best, f"{speed:,.0f}") if _is_number(speed) and best else "",
-                human_bytes(one["peak_bytes"]) if _is_number(one.get("peak_bytes")) else "",
-                "; ".join(filter(None, said)),
+                tag("b", one.words) if one.is_chosen else one.words,
+                meter(one.samples_per_second / best, f"{one.samples_per_second:,.0f}") if best else "",
+                human_bytes(one.peak_bytes) if one.peak_bytes else "",
+                "; ".join(filter(None, notes)),
             ]
         )
-    head = ["candidate", unit.replace("_", " ") or "speed", "peak memory", ""]
+    head = ["candidate", "examples per second", "peak memory", ""]
     return join(tag("h3", "Timed on this machine, with this model and data"), table(head, rows))
 
 
-def _proof(proof: object) -> Html | None:
-    if not isinstance(proof, dict) or not proof.get("state"):
-        return None
-    because = f": {proof['because']}" if proof.get("because") else ""
-    return tag("p", f"Proof: {proof['state']}{because}.", class_="meta")
+def _proof(proof: Proof) -> Html:
+    because = f": {reason}" if (reason := proof_reason(proof)) else ""
+    return tag("p", f"Proof: {proof.state}{because}.", class_="meta")
 
 
-def _machine(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    if facts.get("os"):
-        yield "system", " ".join(filter(None, (str(facts["os"]), str(facts.get("os_version") or ""))))
-    if facts.get("chip"):
-        yield "processor", str(facts["chip"])
-    if facts.get("cpu_count"):
-        yield "usable cores", str(facts["cpu_count"])
-    if _is_number(facts.get("memory_bytes")):
-        yield "memory", human_bytes(facts["memory_bytes"])
-    for gpu in facts.get("gpus") or ():
-        if isinstance(gpu, dict):
-            size = f", {human_bytes(gpu['memory_bytes'])}" if _is_number(gpu.get("memory_bytes")) else ""
-            yield "GPU", f"{gpu.get('name', '')}{size}"
-    if facts.get("python_version"):
-        yield "Python", str(facts["python_version"])
-    versions = facts.get("distributions") or {}
+def _machine(facts: MachineFacts) -> Iterator[tuple[str, str]]:
+    if facts.os:
+        yield "system", " ".join(filter(None, (facts.os, facts.os_version)))
+    if facts.chip:
+        yield "processor", facts.chip
+    if facts.cpu_count:
+        yield "usable cores", str(facts.cpu_count)
+    if facts.memory_bytes:
+        yield "memory", human_bytes(facts.memory_bytes)
+    for gpu in facts.gpus:
+        yield "GPU", gpu.name + (f", {human_bytes(gpu.memory_bytes)}" if gpu.memory_bytes else "")
+    if facts.python_version:
+        yield "Python", facts.python_version
     for name in ("torch", "transformers", "tokenizers", "safetensors", "peft"):
-        if isinstance(versions, dict) and versions.get(name):
-            yield name, str(versions[name])
-    for disk in facts.get("disks") or ():
-        if isinstance(disk, dict) and disk.get("role") == "output" and _is_number(disk.get("free_bytes")):
-            yield "free disk", human_bytes(disk["free_bytes"])
-    if facts.get("in_container"):
+        if version := facts.distributions.get(name):
+            yield name, version
+    for disk in facts.disks:
+        if disk.role == "output":
+            yield "free disk", human_bytes(disk.free_bytes)
+    if facts.in_container:
         yield "container", "yes"
 
 
@@ -164,7 +139,3 @@ def _plain(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return str(value) if isinstance(value, str | int) else json.dumps(value, ensure_ascii=False)
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -9,6 +9,7 @@ from holdfast.cli.screen import RunView, Screen, run_lines, spark_line
 from holdfast.core import events as ev
 from holdfast.core.event_log import EventLog
 from holdfast.core.observations import LeftProcess
+from holdfast.core.records import CommandRequest
 from holdfast.core.runfolder import EVENTS, OUTPUT, attempt_folder
 from holdfast.runs.state import AttemptState, Records, RunState, fold
 
@@ -23,7 +24,7 @@ STATE = fold(
         ev.Progressed(phase="step", step=40, steps=60, resident_bytes=2_000_000_000, activity="computes"),
         ev.Quiet(seconds=9.0, phase="step", step=40, activity="computes"),
     ],
-    Records(request={"command": ["python", "train.py"]}, metrics={"validation": {"accuracy": 0.9}}),
+    Records(request=CommandRequest(command=("python", "train.py"), cwd="."), metrics={"validation": {"accuracy": 0.9}}),
 )
 
 

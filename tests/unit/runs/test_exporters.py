@@ -79,7 +79,7 @@ def test_export_refuses_a_folder_in_use(run, tmp_path):
 
 
 def test_export_refuses_what_it_cannot_write(run, tmp_path):
-    (run / "request.json").write_text('{"kind": "command", "command": ["python", "train.py"]}')
+    (run / "request.json").write_text('{"kind": "command", "command": ["python", "train.py"], "cwd": "/"}')
     with pytest.raises(RequestError, match="your own command"):
         export_run(run, "script")
     (run / "request.json").unlink()

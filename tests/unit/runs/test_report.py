@@ -196,7 +196,7 @@ def test_files_of_a_strange_shape_are_passed_over(tmp_path):
 
 def test_a_supervised_command_has_its_own_page(tmp_path):
     run = tmp_path / "run"
-    write(run, "request.json", {"kind": "command", "command": ["python", "train.py", EVIL]})
+    write(run, "request.json", {"kind": "command", "command": ["python", "train.py", EVIL], "cwd": "/"})
     write(run, "result.json", {"state": "failed", "exit_code": 4, "sentence": "Failed."})
     attempt = attempt_folder(run, 1)
     write(attempt, "settings.json", {"changes": {}})

@@ -12,7 +12,8 @@ from holdfast.runs.finished_model import find_model
 from holdfast.runs.new_train import start_train
 from holdfast.runs.report.page import write_report
 from holdfast.runs.resume_run import ask_to_stop, command_of
-from holdfast.runs.state import read_request, read_state
+from holdfast.runs.run_path import require_request
+from holdfast.runs.state import read_state
 from holdfast.runs.support_bundle import pack_run
 
 COMMANDS = {
@@ -65,7 +66,7 @@ def test_every_command_refuses_other_folders_alike(here, command, given, what, s
 
 def test_a_request_that_is_damaged_is_named(here):
     (here / "runs" / "bank-1" / "request.json").write_text("")
-    for command in (read_request, command_of):
+    for command in (require_request, command_of):
         with pytest.raises(RequestError, match=r"request\.json cannot be read"):
             command(here / "runs" / "bank-1")
 

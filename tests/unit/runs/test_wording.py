@@ -4,11 +4,14 @@ from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core import events as ev
 from holdfast.core.evidence import Decision
 from holdfast.core.facts import DatasetFacts
 from holdfast.core.plan import Reason, Rung
+from holdfast.core.records import Compared, ComparedTime, ForecastCheck, Result
+from holdfast.core.request import TrainRequest
 from holdfast.runs.event_wording import event_lines
 from holdfast.runs.state import AttemptState, Records, RunState, fold
 from holdfast.runs.wording import (
@@ -24,6 +27,7 @@ from holdfast.runs.wording import (
 )
 
 FOLDER = Path("runs/bank")
+TRAIN = TrainRequest(data="bank.csv")
 HUNG = AttemptState(
     number=1,
     folder=FOLDER / "attempts/01",
@@ -44,7 +48,7 @@ DONE = AttemptState(number=2, folder=FOLDER / "attempts/02", outcome="finished",
 
 
 def ended(state: str, *attempts: AttemptState, **more: object) -> RunState:
-    records = Records(request={"kind": "train"}, result={"state": state, "seconds": 72.0}, **more)
+    records = Records(request=TRAIN, result=Result(state=state, seconds=72.0), **more)
     return RunState(folder=FOLDER, attempts=attempts, records=records, is_supervised=False)
 
 
@@ -64,7 +68,7 @@ def test_runs_that_ended():
         "Remedy for: the loader's workers deadlock."
     )
     assert headline(ended("stopped", DONE)) == "Stopped at step 93 of 93."
-    left = RunState(folder=FOLDER, records=Records(request={"kind": "train"}), is_supervised=False)
+    left = RunState(folder=FOLDER, records=Records(request=TRAIN), is_supervised=False)
     assert headline(left) == "Not running. Continue with `holdfast resume runs/bank`."
 
 
@@ -131,19 +135,20 @@ def test_only_a_model_without_any_label_is_called_so(metrics: dict[str, float], 
 
 
 def test_a_forecast_next_to_what_happened():
-    clock = {"forecast": 220.0, "actual": 487.0, "cores": {"forecast": 0.2, "actual": 0.11}}
-    memory = {"forecast": 452e6, "actual": 394e6}
-    assert forecast_check_text({"seconds": clock, "peak_bytes": memory}) == (
+    clock = ComparedTime(forecast=220.0, actual=487.0, cores=Compared(forecast=0.2, actual=0.11))
+    memory = Compared(forecast=452e6, actual=394e6)
+    assert forecast_check_text(ForecastCheck(seconds=clock, peak_bytes=memory)) == (
         "took 8 min 7 s, 121% longer than forecast (3 min 40 s); 394.0 MB of memory, 13% less than forecast (452.0 MB)"
     )
 
 
 def test_why_a_forecast_was_off():
-    clock = {"forecast": 100.0, "actual": 220.0, "lost_seconds": 20.0}
-    lost, busy = forecast_reasons({**clock, "cores": {"forecast": 2.0, "actual": 1.0}})
+    clock = ComparedTime(forecast=100.0, actual=220.0, lost_seconds=20.0, cores=Compared(forecast=2.0, actual=1.0))
+    lost, busy = forecast_reasons(clock)
     assert lost == "20 s went into interrupted attempts"
     assert busy.startswith("other programs kept the processor busy: the run got 1.0 cores")
     assert busy.endswith("about 1 min 40 s, as forecast")
-    assert forecast_reasons({**clock, "lost_seconds": 0.0, "cores": {"forecast": 2.0, "actual": 1.9}}) == []
-    (freer,) = forecast_reasons({"forecast": 100.0, "actual": 80.0, "cores": {"forecast": 0.5, "actual": 0.58}})
+    assert forecast_reasons(replace(clock, lost_seconds=0.0, cores=Compared(forecast=2.0, actual=1.9))) == []
+    freer_clock = ComparedTime(forecast=100.0, actual=80.0, cores=Compared(forecast=0.5, actual=0.58))
+    (freer,) = forecast_reasons(freer_clock)
     assert freer.startswith("other programs used less of the processor: the run got 0.58 cores")
