@@ -22,7 +22,7 @@ COMMANDS = {
     "models": "List the models on this machine, or get one.",
     "predict": "Use a finished model: get labels, answers or passages for texts or a file.",
     "demo": "Try a finished model on a page in the browser.",
-    "export": "Write a run as a plain PyTorch script, a notebook or a container.",
+    "export": "Export a run as a plain PyTorch script, a notebook or a container.",
     "report": "Write an HTML report of a run.",
     "run": "Run any unmodified training command until it finishes.",
     "resume": "Continue a run where it was.",

@@ -257,7 +257,7 @@ class Decided(Event, frozen=True, kw_only=True):
 
 
 class DiskFull(Event, frozen=True, kw_only=True):
-    """A disk that the run writes to has no room."""
+    """A disk that the run writes to is full."""
 
     folder: str = ""
     free_bytes: int | None = None

@@ -144,7 +144,7 @@ def test_hook(request: HttpRequest, pk: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @login_required
 def change_password(request: HttpRequest) -> HttpResponse:
-    """Set or change the password. Users without one, or who came by a one-time link, need no old password."""
+    """Set or change the password. Users without one, or who logged in with a one-time link, need no old password."""
     user = _me(request)
     is_free = bool(request.session.get(CAME_BY_LINK)) or not user.has_usable_password()
     form_type = SetPasswordForm if is_free else PasswordChangeForm
