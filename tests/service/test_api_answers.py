@@ -81,7 +81,7 @@ def test_planned_run_is_submitted_and_finishes(world, ada):
     assert post(ada, f"/api/jobs/{job['id']}/resume").json()["state"] == "queued"
     refused = post(ada, f"/api/jobs/{job['id']}/start")
     assert refused.status_code == 409
-    assert refused.json()["error"]["seen"] == "its state is queued"
+    assert ada.get(f"/api/jobs/{job['id']}").json()["state"] == "queued"
 
 
 def test_all_invalid_settings_come_back_at_once(world, ada):
@@ -221,7 +221,7 @@ def test_run_without_model_or_plan_is_reported(world, ada):
     for part in ("model", "plan", "report"):
         response = ada.get(f"/api/jobs/{bare.pk}/{part}")
         assert response.status_code == 404
-        assert response.json()["error"]["seen"] == "its state is queued"
+        assert "queued" in response.json()["error"]["seen"]
     assert ada.get(f"/api/jobs/{bare.pk}/log").json() == {"attempt": 0, "text": ""}
     assert ada.get(f"/api/jobs/{bare.pk}/attempts").json() == {"items": []}
     assert ada.get(f"/api/jobs/{bare.pk}").json()["live"] is None

@@ -173,7 +173,7 @@ def test_choosing_columns_surveys_again(world, as_person, surveyed):
 
 def test_a_dataset_in_use_is_not_deleted_from_its_page(world, as_person):
     answer = as_person("ada").post(f"/datasets/{world.dataset.pk}/delete", follow=True)
-    assert "used by 1 run" in answer.content.decode()
+    assert 'class="notice bad"' in answer.content.decode()
     assert world.dataset.path.is_file()
 
 

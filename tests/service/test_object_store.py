@@ -199,7 +199,7 @@ def refused(settings, url):
 
 def test_an_address_that_cannot_work_is_refused_with_what_can(settings, keys, tmp_path):
     error = refused(settings, "bucket/folder")
-    assert "HOLDFAST_STORE=bucket/folder is not an address" in str(error)
+    assert "HOLDFAST_STORE=bucket/folder" in str(error)
     assert "HOLDFAST_STORE=s3://BUCKET/FOLDER" in error.try_next
     error = refused(settings, "s4://bucket/folder")
     assert "s4://bucket/folder" in str(error)

@@ -134,6 +134,6 @@ def test_a_run_that_finishes_while_it_is_deleted_stays(home, ada, page, monkeypa
     monkeypatch.setattr(leases, "delete", finish_first)
     answer = page.post(f"/runs/{job.pk}/delete", follow=True)
     assert answer.status_code == 200
-    assert "Delete the model first" in answer.content.decode()
+    assert 'class="notice warn"' in answer.content.decode()
     assert Job.objects.filter(pk=job.pk).exists()
     assert job.folder.is_dir()
