@@ -24,10 +24,10 @@ from msgspec.structs import replace
 
 from holdfast.cli.output import put, put_bytes
 from holdfast.core import events as ev
-from holdfast.core.artifacts import read_artifact
 from holdfast.core.env import wants_color
 from holdfast.core.event_log import EventTail, encode
-from holdfast.core.runfolder import EVENTS, OUTPUT, REQUEST, attempt_folder
+from holdfast.core.records import read_request
+from holdfast.core.runfolder import EVENTS, OUTPUT, attempt_folder
 from holdfast.core.text import human_bytes, human_seconds
 from holdfast.runs.event_wording import event_lines, full_disk_text
 from holdfast.runs.observation_wording import activity_text
@@ -148,8 +148,8 @@ class RunView:
         """Show one event."""
         with self._screen.lock:
             if isinstance(event, ev.RunOpened):
-                request = read_artifact(Path(event.folder) / REQUEST)
-                self.state = replace(self.state, folder=Path(event.folder), records=Records(request=request))
+                run = Path(event.folder)
+                self.state = replace(self.state, folder=run, records=Records(request=read_request(run)))
             self.pump()
             if not isinstance(event, OF_TRAINING):  # those are read from the attempt's own file
                 self._take(event)
