@@ -13,8 +13,10 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.core.data_warnings import DataWarning
-from holdfast.core.observations import LeftProcess
+from holdfast.core.evidence import Cause
+from holdfast.core.observations import Activity, LeftProcess
 from holdfast.core.plan import Reason
+from holdfast.core.records import Interruption
 
 Device = str  # "cpu", "mps", "cuda" or "cuda:1"
 Numbers = Mapping[str, float | None]
@@ -197,7 +199,7 @@ class Progressed(Event, frozen=True, kw_only=True):
     step: int = 0
     steps: int = 0
     resident_bytes: int = 0
-    activity: Any = None  # what the processes do, as the watcher saw it
+    activity: Activity | None = None  # what the processes do
 
 
 class Ticked(Event, frozen=True, kw_only=True):
@@ -211,7 +213,7 @@ class Quiet(Event, frozen=True, kw_only=True):
     phase: str
     step: int = 0
     steps: int = 0
-    activity: Any = None
+    activity: Activity | None = None
 
 
 class HangFound(Event, frozen=True, kw_only=True):
@@ -245,7 +247,7 @@ class AttemptEnded(Event, frozen=True, kw_only=True):
     step: int = 0
     phase: str = ""
     noticed_after_seconds: float | None = None
-    cause: Any = None
+    cause: Cause | Interruption | None = None
 
 
 class Decided(Event, frozen=True, kw_only=True):
@@ -603,7 +605,7 @@ class TreeSampled(Event, frozen=True, kw_only=True):
     step: int = 0
     steps: int = 0
     resident_bytes: int = 0
-    activity: Any = None
+    activity: Activity | None = None
 
 
 def all_events() -> tuple[type[Event], ...]:

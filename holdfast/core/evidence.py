@@ -217,7 +217,7 @@ class Diagnosis:
 RuledOut = Literal["memory_kill", "crash_of_another_process", "full_disk", "deadlock"]
 
 
-class Cause(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Cause(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="cause", tag_field="type"):
     """Why an attempt failed: the diagnosis with the facts that one sentence about it needs."""
 
     slug: str

@@ -258,7 +258,7 @@ class AttemptStart(Record, frozen=True, kw_only=True):
     started: float = 0.0  # time of day
 
 
-class Interruption(Record, frozen=True, kw_only=True):
+class Interruption(Record, frozen=True, kw_only=True, tag="interruption", tag_field="type"):
     """What ended an attempt, or one machine's part of it, when no process of the training was at fault."""
 
     kind: Literal[
@@ -545,7 +545,7 @@ _WITH_OBSERVATIONS = (CollectedEvidence, Diagnosis, MemberNotice, Outcome)
 def to_record(plain: object, kind: type[T]) -> T | None:
     """The record in a plain JSON object; None if it does not fit."""
     if kind in _WITH_OBSERVATIONS:
-        plain = known_only(plain, "passage")
+        plain = known_only(plain, "passage", "cause", "interruption")
     try:
         return msgspec.convert(plain, kind)
     except msgspec.ValidationError:

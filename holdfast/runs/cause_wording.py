@@ -8,17 +8,14 @@ Values come in, text goes out, as in `runs/wording.py`; no code parses the text.
 
 import itertools
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from holdfast.core import observations as ob
 from holdfast.core.evidence import Cause, Diagnosis, RuledOut
 from holdfast.core.plan import EXAMPLE_COMMAND, EXAMPLE_SCRIPT
-from holdfast.core.records import Interruption, Outcome, to_record
+from holdfast.core.records import Interruption, Outcome
 from holdfast.core.text import human_bytes, human_seconds, plural
 from holdfast.runs.observation_wording import (
     exit_text,
@@ -42,45 +39,26 @@ _RULED_OUT: dict[RuledOut, str] = {
 
 def outcome_text(outcome: Outcome) -> str:
     """Why an attempt ended as it did; empty for one that simply finished."""
-    if outcome.cause:
-        return cause_sentence(outcome.cause)
-    return interruption_text(outcome.interruption) if outcome.interruption else ""
+    return told_cause_text(outcome.cause or outcome.interruption)
 
 
-def told_cause_text(cause: Any) -> str:
-    """The cause in an event, in full: a value, the JSON of one, or a text of an earlier version."""
-    if why := _as_interruption(cause):
-        return interruption_text(why)
-    known = _as_cause(cause)
-    return cause_sentence(known) if known else str(cause or "") if isinstance(cause, str | None) else ""
+def told_cause_text(cause: Cause | Interruption | str | None) -> str:
+    """Why an attempt ended, in full; empty where nothing is known. A server has worded it already."""
+    if isinstance(cause, str | None):
+        return cause or ""
+    return interruption_text(cause) if isinstance(cause, Interruption) else cause_sentence(cause)
 
 
-def short_cause_text(cause: Any) -> str:
+def short_cause_text(cause: Cause | Interruption | str | None) -> str:
     """The same without its proof: the error of the program, or the hazard and where it struck."""
-    if why := _as_interruption(cause):
-        return interruption_text(why)
-    known = _as_cause(cause)
-    if known is None:
-        return str(cause or "") if isinstance(cause, str | None) else ""
-    node = f"on {known.node}: " if known.node else ""
-    if known.slug == "unknown":
-        return node + (short_text(known.error) or f"{exit_text(known.exit)}{_where(known)}, cause unknown")
-    doubt = "" if known.confidence == "proven" else "probably "
-    own = known.proof if isinstance(known.proof, ob.OwnCode) else known.place
-    return f"{node}{doubt}{known.title}" + (f" ({own.place})" if own else "")
-
-
-def _as_interruption(cause: Any) -> Interruption | None:
-    return cause if isinstance(cause, Interruption) else to_record(cause, Interruption)
-
-
-def _as_cause(cause: Any) -> Cause | None:
-    if isinstance(cause, Cause) or not isinstance(cause, Mapping):
-        return cause if isinstance(cause, Cause) else None
-    try:
-        return msgspec.convert(ob.known_only(dict(cause), "passage"), Cause)
-    except msgspec.ValidationError:
-        return None
+    if isinstance(cause, str | Interruption | None):
+        return told_cause_text(cause)
+    node = f"on {cause.node}: " if cause.node else ""
+    if cause.slug == "unknown":
+        return node + (short_text(cause.error) or f"{exit_text(cause.exit)}{_where(cause)}, cause unknown")
+    doubt = "" if cause.confidence == "proven" else "probably "
+    own = cause.proof if isinstance(cause.proof, ob.OwnCode) else cause.place
+    return f"{node}{doubt}{cause.title}" + (f" ({own.place})" if own else "")
 
 
 def interruption_text(why: Interruption) -> str:

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from holdfast.core import observations as ob
 from holdfast.core.artifacts import to_plain
 from holdfast.core.evidence import Diagnosis, Passage, Seen
@@ -107,16 +105,10 @@ def nan_text(step: int, last_finite_step: int | None) -> str:
 # Verdicts and waits
 
 
-def activity_text(activity: Any) -> str:
-    """What the processes of a running attempt do, and when a wait of theirs will be given up.
-
-    Takes the value of an event, or the JSON of one that was read back.
-    """
-    if not isinstance(activity, ob.Activity):
-        try:
-            activity = msgspec.convert(activity, ob.Activity)
-        except msgspec.ValidationError:  # of an earlier version: it was text
-            return activity if isinstance(activity, str) else ""
+def activity_text(activity: ob.Activity | None) -> str:
+    """What the processes of a running attempt do, and when a wait of theirs will be given up; empty when unknown."""
+    if activity is None:
+        return ""
     text = verdict_text(activity.verdict)
     if activity.limit_seconds is None:
         return text

@@ -10,11 +10,12 @@ from msgspec import Struct, field
 
 from holdfast.core import events as ev
 from holdfast.core.artifacts import read_artifact
-from holdfast.core.evidence import Decision, Diagnosis
+from holdfast.core.evidence import Cause, Decision, Diagnosis
 from holdfast.core.facts import DatasetFacts, MachineFacts
+from holdfast.core.observations import Activity
 from holdfast.core.plan import Reason
 from holdfast.core.prepared import Manifest
-from holdfast.core.records import CommandRequest, Forecast, Mistakes, Proof, Result, RunPlan, to_record
+from holdfast.core.records import CommandRequest, Forecast, Interruption, Mistakes, Proof, Result, RunPlan, to_record
 from holdfast.core.request import TrainRequest
 from holdfast.core.runfolder import (
     MANIFEST,
@@ -125,14 +126,14 @@ class AttemptState(Struct, frozen=True, kw_only=True):
     checkpoint_problems: tuple[ev.Event, ...] = ()
     weights: ev.WeightsChecked | None = None  # the newest check
     quiet: ev.Quiet | None = None  # no progress for a while
-    activity: Any = None  # what its processes do
+    activity: Activity | None = None  # what its processes do
     resident_bytes: int | None = None
     peak_bytes: int | None = None
     memory: tuple[tuple[float, int], ...] = ()  # time and resident bytes
     started: float | None = None
     ended: float | None = None
     noticed_after_seconds: float | None = None
-    cause: Any = None
+    cause: Cause | Interruption | str | None = None  # text from a server
     slug: str | None = None
     diagnosis: Diagnosis | None = None
     decision: Decision | None = None  # what followed

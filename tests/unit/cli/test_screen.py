@@ -8,21 +8,28 @@ from holdfast.cli import screen
 from holdfast.cli.screen import RunView, Screen, run_lines, spark_line
 from holdfast.core import events as ev
 from holdfast.core.event_log import EventLog
-from holdfast.core.observations import LeftProcess
+from holdfast.core.evidence import Cause
+from holdfast.core.observations import Activity, LeftProcess, TreeVerdict, Verdict
 from holdfast.core.records import CommandRequest
 from holdfast.core.runfolder import EVENTS, OUTPUT, attempt_folder
 from holdfast.runs.state import AttemptState, Records, RunState, fold
 
 HUNG = AttemptState(
-    number=1, folder=Path("a"), outcome="hung", step=40, noticed_after_seconds=5.8, cause="the loader waits forever"
+    number=1,
+    folder=Path("a"),
+    outcome="hung",
+    step=40,
+    noticed_after_seconds=5.8,
+    cause=Cause(slug="dataloader-deadlock", confidence="proven", title="the loader waits forever"),
 )
+WORKS = Activity(verdict=TreeVerdict(verdict=Verdict.MOVING, cpu_share=1.0))
 STATE = fold(
     [
         ev.AttemptStarted(number=2, remedy="load data in the main process"),
         ev.TrainingStarted(first_step=0, steps=60),
         *(ev.StepDone(step=at, loss=0.25, time=at * 3.75) for at in range(40)),
-        ev.Progressed(phase="step", step=40, steps=60, resident_bytes=2_000_000_000, activity="computes"),
-        ev.Quiet(seconds=9.0, phase="step", step=40, activity="computes"),
+        ev.Progressed(phase="step", step=40, steps=60, resident_bytes=2_000_000_000, activity=WORKS),
+        ev.Quiet(seconds=9.0, phase="step", step=40, activity=WORKS),
     ],
     Records(request=CommandRequest(command=("python", "train.py"), cwd="."), metrics={"validation": {"accuracy": 0.9}}),
 )
@@ -50,7 +57,7 @@ def test_a_state_fits_the_terminal_and_says_all_that_matters(columns):
     lines = run_lines(RunState(**_fields(STATE) | {"attempts": (HUNG, *STATE.attempts)}), columns)
     assert max(map(len, lines)) <= columns
     text = " ".join(lines)
-    for part in ("python train.py", "step 40/60", "1 min 15 s left", "loss 0.25", "now: computes", "[x]  attempt 1"):
+    for part in ("python train.py", "step 40/60", "1 min 15 s left", "loss 0.25", "now: works", "[x]  attempt 1"):
         assert part in text
 
 

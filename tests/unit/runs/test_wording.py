@@ -7,8 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core import events as ev
-from holdfast.core.evidence import Decision
+from holdfast.core.evidence import Cause, Decision
 from holdfast.core.facts import DatasetFacts
+from holdfast.core.observations import ExitStatus
 from holdfast.core.plan import Reason, Rung
 from holdfast.core.records import Compared, ComparedTime, ForecastCheck, Result
 from holdfast.core.request import TrainRequest
@@ -35,7 +36,12 @@ HUNG = AttemptState(
     step=40,
     noticed_after_seconds=5.8,
     slug="dataloader-deadlock",
-    cause="a data loader worker waits for a lock that nobody will release",
+    cause=Cause(
+        slug="dataloader-deadlock",
+        confidence="proven",
+        title="a data loader worker waits for a lock",
+        exit=ExitStatus(is_hang=True),
+    ),
     decision=Decision(
         action="rung",
         reason=Reason(kind="remedy", title="the loader's workers deadlock"),
@@ -64,8 +70,7 @@ def test_runs_that_ended():
         "Finished in 1 min 12 s after 1 failed attempt: 92.1% accuracy on the test split."
     )
     assert headline(ended("failed", HUNG)) == (
-        "Failed after 1 attempt: a data loader worker waits for a lock that nobody will release. "
-        "Remedy for: the loader's workers deadlock."
+        "Failed after 1 attempt: a data loader worker waits for a lock. Remedy for: the loader's workers deadlock."
     )
     assert headline(ended("stopped", DONE)) == "Stopped at step 93 of 93."
     left = RunState(folder=FOLDER, records=Records(request=TRAIN), is_supervised=False)
@@ -75,7 +80,7 @@ def test_runs_that_ended():
 def test_an_attempt_with_its_cause():
     assert [line.text for line in attempt_lines(HUNG)] == [
         "attempt 1 hung and was ended at step 40, noticed after 5.8 s",
-        "a data loader worker waits for a lock that nobody will release [dataloader-deadlock]",
+        "hung: a data loader worker waits for a lock [dataloader-deadlock]",
     ]
     assert decision_text(HUNG.decision) == (
         "load data in the main process [loader_workers 0]: remedy for: the loader's workers deadlock"
