@@ -599,12 +599,13 @@ class Orphaned(Event, frozen=True, kw_only=True):
 
 
 class TreeSampled(Event, frozen=True, kw_only=True):
-    """Where an attempt's processes are and what they use; in samples.jsonl."""
+    """Where an attempt's processes are and what they use; in samples.jsonl, which ends with the last one alive."""
 
     phase: str
     step: int = 0
     steps: int = 0
     resident_bytes: int = 0
+    peak_bytes: int = 0  # the most since the attempt started; most samples are not written
     activity: Activity | None = None
 
 

@@ -185,7 +185,7 @@ def _seen(attempt: AttemptState, event: ev.Progressed | ev.TreeSampled, curves: 
     """What the supervisor saw of it from outside."""
     curves.see_step(event.step, event.time)
     has_moved = event.step > attempt.step or event.phase != attempt.phase
-    memory = attempt.memory
+    memory, peak = attempt.memory, event.peak_bytes if isinstance(event, ev.TreeSampled) else 0
     if isinstance(event, ev.TreeSampled) and event.resident_bytes:
         memory = (*(memory if len(memory) < _MOST_POINTS else memory[::2]), (event.time, event.resident_bytes))
     return replace(
@@ -194,7 +194,7 @@ def _seen(attempt: AttemptState, event: ev.Progressed | ev.TreeSampled, curves: 
         step=max(attempt.step, event.step),
         steps=event.steps or attempt.steps,
         resident_bytes=event.resident_bytes or attempt.resident_bytes,
-        peak_bytes=max(attempt.peak_bytes or 0, event.resident_bytes) or None,
+        peak_bytes=max(attempt.peak_bytes or 0, event.resident_bytes, peak) or None,
         activity=event.activity,
         quiet=None if has_moved else attempt.quiet,
         memory=memory,
@@ -367,9 +367,12 @@ class RunReader:
 
 
 def peak_bytes(folder: Path) -> int | None:
-    """The most memory that the processes of any attempt in a folder were seen to hold."""
+    """The most memory that the processes of any attempt in a folder held; None where none was seen training."""
     events = (event for file in folder.rglob(SAMPLES) for event in new_events(EventTail(file)))
-    return max((event.resident_bytes for event in events if isinstance(event, ev.TreeSampled)), default=0) or None
+    samples = [event for event in events if isinstance(event, ev.TreeSampled)]
+    if not any(sample.step or sample.phase == "step" for sample in samples):
+        return None  # what a process holds while it starts says nothing about training
+    return max(max(sample.resident_bytes, sample.peak_bytes) for sample in samples) or None
 
 
 def _read_records(run: Path) -> Records:

@@ -133,6 +133,8 @@ class _Attempt:
         self._call_off: CallOff = ""
         self._samples, self._events = EventLog(launch.attempt / SAMPLES), EventTail(launch.attempt / EVENTS)
         self._sampled_at = float("-inf")
+        self._unwritten: AttemptSample | None = None  # the last sample of living processes, unless it was written
+        self._peak_bytes = 0
         self._verdict: Verdict | None = None
         self._full_disk = FullDisk(launch.attempt)
         self._phase, self._can_stop = "", False
@@ -154,6 +156,8 @@ class _Attempt:
     def _follow(self, child: Child, mark: MemoryMark, begun: float) -> tuple[Outcome, Diagnosis]:
         watch = AttemptWatch(self._launch.attempt, child.pid, self._budgets)
         sample = self._stay(child, watch, mark)
+        if self._unwritten:
+            self._write_sample(self._unwritten)  # the peak, and how far a short attempt was
         code = child.poll()
         watch.close()
         self._pass_on()
@@ -269,11 +273,26 @@ class _Attempt:
         if not is_quiet:
             self._report_again_seconds = 0.0
         verdict, resident = sample.verdict.verdict, sample.resident_bytes
+        self._peak_bytes = max(self._peak_bytes, resident)
+        if resident:
+            self._unwritten = sample
         if now - self._sampled_at >= _SAMPLE_SECONDS or verdict != self._verdict:
             self._sampled_at, self._verdict = now, verdict
-            line = TreeSampled(phase=phase, step=step, steps=steps, resident_bytes=resident, activity=activity)
-            self._samples.write(line)
+            self._write_sample(sample)
         self._on_event(Progressed(phase=phase, step=step, steps=steps, resident_bytes=resident, activity=activity))
+
+    def _write_sample(self, sample: AttemptSample) -> None:
+        self._unwritten = None
+        self._samples.write(
+            TreeSampled(
+                phase=sample.phase,
+                step=sample.step,
+                steps=sample.steps,
+                resident_bytes=sample.resident_bytes,
+                peak_bytes=self._peak_bytes,
+                activity=sample.activity,
+            )
+        )
 
     def _pass_on(self) -> None:
         """Pass on the child's events that are shown live."""

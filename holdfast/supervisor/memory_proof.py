@@ -245,16 +245,16 @@ def _kernel_kill(match: re.Match[str], text: str) -> KernelKill:
 
 def find_memory_use(attempt: Path) -> list[MemoryUse]:
     """How much memory the tree held in the last sample, and whether it grew step by step."""
-    samples = [sample for sample in read_samples(attempt) if sample[1] > 0]
+    samples = _living_samples(attempt)
     if not samples:
         return []
-    steps, sizes = [step for step, _ in samples], [size for _, size in samples]
-    middle, per_step = len(sizes) // 2, _growth_per_step(samples)
+    steps, sizes = [sample.step for sample in samples], [sample.resident_bytes for sample in samples]
+    middle, per_step = len(sizes) // 2, _growth_per_step(list(zip(steps, sizes, strict=True)))
     has_grown = per_step > 0 and sizes[-1] > _RISE * sizes[middle]
     return [
         MemoryUse(
             last_bytes=sizes[-1],
-            peak_bytes=max(sizes),
+            peak_bytes=max(*sizes, samples[-1].peak_bytes),
             growth_per_step=per_step if has_grown else 0.0,
             since_step=steps[middle] if has_grown else 0,
         )
@@ -263,14 +263,14 @@ def find_memory_use(attempt: Path) -> list[MemoryUse]:
 
 def last_resident_bytes(attempt: Path) -> int | None:
     """What the tree held in the last sample that saw it alive."""
-    sizes = [size for _, size in read_samples(attempt) if size > 0]
-    return sizes[-1] if sizes else None
+    samples = _living_samples(attempt)
+    return samples[-1].resident_bytes if samples else None
 
 
-def read_samples(attempt: Path) -> list[tuple[int, int]]:
-    """Step and resident bytes of each sample, oldest first."""
+def _living_samples(attempt: Path) -> list[TreeSampled]:
+    """The samples that saw processes alive, oldest first."""
     samples = (event for event in read_events(attempt / SAMPLES) if isinstance(event, TreeSampled))
-    return [(sample.step, sample.resident_bytes) for sample in samples]
+    return [sample for sample in samples if sample.resident_bytes]
 
 
 def _growth_per_step(samples: list[tuple[int, int]]) -> float:

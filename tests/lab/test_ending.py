@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.errors import RequestError
-from holdfast.core.event_log import EventLog
-from holdfast.core.events import CheckpointSaved, Event, Ticked, TrainingFinished
-from holdfast.core.runfolder import EVENTS
+from holdfast.core.event_log import EventLog, read_events
+from holdfast.core.events import CheckpointSaved, Event, Ticked, TrainingFinished, TreeSampled
+from holdfast.core.runfolder import EVENTS, SAMPLES
 from holdfast.supervisor.attempt import StopRequest, run_attempt
 from holdfast.supervisor.budgets import Budgets
 from holdfast.supervisor.child import Child, Launch, start_child
@@ -172,6 +172,15 @@ def test_a_process_that_dies_when_all_is_done_has_finished(tmp_path, event, outc
     launch = Launch(("sh", "-c", "kill -ABRT $$"), tmp_path, dict(os.environ), tmp_path)
     found, _ = run_attempt(launch, Budgets(), lambda event: None, StopRequest())
     assert found.outcome == outcome
+
+
+def test_short_attempt_is_recorded_with_its_peak_memory(tmp_path):
+    code = "import time; held = b'x' * 200_000_000; time.sleep(1.5); del held; time.sleep(1)"
+    launch = Launch((sys.executable, "-S", "-c", code), tmp_path, dict(os.environ), tmp_path)
+    run_attempt(launch, Budgets(), lambda event: None, StopRequest())
+    last = list(read_events(tmp_path / SAMPLES))[-1]
+    assert isinstance(last, TreeSampled)
+    assert last.peak_bytes > 200_000_000 > last.resident_bytes > 0
 
 
 def test_a_pid_that_was_used_again_is_left_alone(tmp_path):

@@ -53,6 +53,21 @@ def test_gpu_memory_is_compared_with_gpu_memory(tmp_path):
     assert (found.peak_bytes.error, found.card_peak_bytes.error) == (0.1, 0.1)
 
 
+def test_memory_seen_only_before_training_is_not_compared(tmp_path):
+    write_record(tmp_path, Forecast(basis="model size", peak_bytes=200))
+    write_events(attempt_folder(tmp_path, 1) / SAMPLES, TreeSampled(phase="start", resident_bytes=2, peak_bytes=2))
+    assert describe_result(tmp_path, PLAN, FINISHED).forecast.peak_bytes.actual is None
+
+
+def test_the_peak_counts_although_no_sample_was_written_at_it(tmp_path):
+    write_record(tmp_path, Forecast(basis="model size", peak_bytes=200))
+    samples = TreeSampled(phase="start", resident_bytes=2), TreeSampled(
+        phase="end", step=9, resident_bytes=90, peak_bytes=220
+    )
+    write_events(attempt_folder(tmp_path, 1) / SAMPLES, *samples)
+    assert describe_result(tmp_path, PLAN, FINISHED).forecast.peak_bytes.error == 0.1
+
+
 def test_failure_cost_counts_from_the_last_kept_step():
     died = steps(0, 10, begun=100.0)  # step 9 at 109; saved after step 5, at 104
     resumed = steps(5, 10, begun=130.0)
