@@ -61,8 +61,9 @@ def test_memory_seen_only_before_training_is_not_compared(tmp_path):
 
 def test_the_peak_counts_although_no_sample_was_written_at_it(tmp_path):
     write_record(tmp_path, Forecast(basis="model size", peak_bytes=200))
-    samples = TreeSampled(phase="start", resident_bytes=2), TreeSampled(
-        phase="end", step=9, resident_bytes=90, peak_bytes=220
+    samples = (
+        TreeSampled(phase="start", resident_bytes=2),
+        TreeSampled(phase="end", step=9, resident_bytes=90, peak_bytes=220),
     )
     write_events(attempt_folder(tmp_path, 1) / SAMPLES, *samples)
     assert describe_result(tmp_path, PLAN, FINISHED).forecast.peak_bytes.error == 0.1
