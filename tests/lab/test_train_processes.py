@@ -13,7 +13,7 @@ import pytest
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.event_log import read_events
 from holdfast.core.events import StepDone, TrainingStopped
-from holdfast.core.records import Proof, ResumeCheck, read_record
+from holdfast.core.records import Proof, ResumeCheck, RunPlan, read_record
 from holdfast.core.runfolder import CHILD, EVENTS, attempt_folder, attempt_folders
 from holdfast.runs.forecast import cores_used
 from holdfast.supervisor.child_exits import read_ranks
@@ -37,8 +37,9 @@ def world(tmp_path_factory) -> Path:
 def unbroken(world) -> Path:
     """A run in two processes that nothing happens to."""
     run = world / "unbroken"
-    said = finish(train_two(world, run))
-    assert "2 processes of 1 thread" in said
+    finish(train_two(world, run))
+    plan = read_record(run, RunPlan)
+    assert (plan.processes, plan.settings.threads) == (2, 1)
     return run
 
 
