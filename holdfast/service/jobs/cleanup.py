@@ -1,4 +1,4 @@
-"""`holdfast jobs clean`: requeues lost jobs, and ends processes that work on a job without holding it."""
+"""`holdfast jobs cleanup`: requeues lost jobs, and ends processes that work on a job without holding it."""
 
 import shutil
 from collections.abc import Iterable
