@@ -67,7 +67,7 @@ def test_the_same_message_five_times_runs_a_job_once(site):
     site.worker(slots=2)
     (job_id,) = site.submit()
     assert site.run_code(ANNOUNCE.format(job_id, 5)).strip() == str([True] * 5)
-    site.wait(job_id, "run_finished")
+    site.wait(job_id, "finished")
     time.sleep(1)
     assert_finished_once(site, job_id)
     assert site.row(job_id)["claims"] == 1
@@ -80,7 +80,7 @@ def test_redelivered_redis_message_is_harmless(tmp_path, model, urls):
         site.worker("two")
         jobs = site.submit(4, max_steps=40)
         for job_id in jobs:
-            site.wait(job_id, "run_finished")
+            site.wait(job_id, "finished")
         for job_id in jobs:
             assert_finished_once(site, job_id)
             assert site.row(job_id)["claims"] == 1
@@ -94,7 +94,7 @@ def test_rabbitmq_brings_jobs_too(tmp_path, model, database):
             site.wait_for_words("one", "listening to any, cpu")
             (job_id,) = site.submit(max_steps=2)
             assert site.run_code(ANNOUNCE.format(job_id, 3)).strip() == str([True] * 3)
-            site.wait(job_id, "run_finished")
+            site.wait(job_id, "finished")
             assert_finished_once(site, job_id)
             assert f"job {job_id}: claimed on the message for job {job_id}" in site.said("one")
             assert site.row(job_id)["claims"] == 1
@@ -107,12 +107,12 @@ def test_job_submitted_without_broker_is_taken(site, broker):
     try:
         (job_id,) = site.submit()
         assert site.run_code(ANNOUNCE.format(job_id, 1)).strip() == "[False]"  # given up, and no error for who submits
-        site.wait(job_id, "run_finished")
+        site.wait(job_id, "finished")
         assert_finished_once(site, job_id)
     finally:
         broker.start()
     (job_id,) = site.submit()  # and the worker listens again
-    site.wait(job_id, "run_finished")
+    site.wait(job_id, "finished")
 
 
 @pytest.mark.full
