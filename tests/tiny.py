@@ -14,7 +14,7 @@ WORDS = 120
 SPLITS = {"train": SplitSize(rows=0), "validation": SplitSize(rows=0)}  # nothing in these tests reads the rows
 
 
-def tiny_bert(folder: Path) -> Path:
+def tiny_bert(folder: Path, hidden_size: int = 32) -> Path:
     """A BERT of two layers with dropout, and a tokenizer of numbered words."""
     import torch
     from transformers import BertConfig, BertModel
@@ -22,7 +22,7 @@ def tiny_bert(folder: Path) -> Path:
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=WORDS,
-        hidden_size=32,
+        hidden_size=hidden_size,
         num_hidden_layers=2,
         num_attention_heads=4,
         intermediate_size=48,

@@ -20,7 +20,7 @@ LEASES, NODES, NOTICE = (
     "nodes",
     "notice",
 )  # of several machines: who leads, who takes part, their status
-REFUSED = "refused.json"  # why the request was refused: an error record
+REFUSED = "refused.json"  # why the request, or the settings of an attempt, were refused: an error record
 
 
 def attempt_folder(run: Path, number: int) -> Path:

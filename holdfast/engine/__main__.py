@@ -1,5 +1,6 @@
 """Runs one attempt: `python -m holdfast.engine ATTEMPT_FOLDER`."""
 
+import contextlib
 import faulthandler
 import os
 import signal
@@ -7,12 +8,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from holdfast.core.artifacts import write_artifact
 from holdfast.core.disk_space import FULL
-from holdfast.core.errors import HoldfastError, MachineError, render_error
+from holdfast.core.errors import HoldfastError, MachineError, error_record, render_error
 from holdfast.core.event_log import EventLog
 from holdfast.core.events import Event, RankEnded, RanksConnected, RankStarted
 from holdfast.core.heartbeat import BeatWriter
-from holdfast.core.runfolder import BEAT, BEATS, EVENTS, STACKS, STOP
+from holdfast.core.runfolder import BEAT, BEATS, EVENTS, REFUSED, STACKS, STOP
 from holdfast.engine.process_setup import end_with_parent, prepare_process
 from holdfast.engine.rank_info import RankInfo, read_rank_info
 
@@ -40,6 +42,8 @@ def main(attempt: Path) -> int:
         return _train(attempt, info, beat, _DroppedEvents() if info and info.rank else events)
     except HoldfastError as error:
         print(render_error(error), file=sys.stderr)
+        with contextlib.suppress(OSError):
+            write_artifact(attempt, REFUSED, error_record(error))  # the supervisor reads the value, not the text
         if info:
             # torchrun itself exits with 1 whatever its ranks exit with.
             ended = RankEnded(pid=os.getpid(), rank=info.rank, exit_code=error.exit_code, what=error.what)

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Literal
 
 from holdfast.core.disk_space import cannot_write, writing
+from holdfast.core.errors import advice_text
 from holdfast.core.event_log import EventSink
 from holdfast.core.events import (
     MOVING,
@@ -59,7 +60,7 @@ from holdfast.runs.wording import reason_text
 from holdfast.supervisor.attempt import CallOff, StopRequest, run_attempt
 from holdfast.supervisor.budgets import STEP_FLOOR_SECONDS, Budgets
 from holdfast.supervisor.child import Launch
-from holdfast.supervisor.outcome import ineffective_changes, tried_of
+from holdfast.supervisor.outcome import engine_error, ineffective_changes, tried_of
 
 __all__ = ["Result", "RunSpec", "StopRequest", "supervise"]
 
@@ -258,17 +259,19 @@ class _Supervision:
         return self._end("stopped", code, stopped_words(self._run, outcome), outcome)
 
     def _failed(self, outcome: Outcome, diagnosis: Diagnosis, decision: Decision) -> Result:
-        cause = outcome_text(outcome)
+        cause, attempt = outcome_text(outcome), attempt_folder(self._run, outcome.number)
         if diagnosis.slug == "unknown" and outcome.error:
-            cause = outcome.error.removeprefix("error: ") + (f" ({outcome.place})" if outcome.place else "")
+            cause = outcome.error + (f" ({outcome.place})" if outcome.place else "")
         sentence = f"failed after {plural(outcome.number, 'attempt')}: {cause}; {reason_text(decision.reason)}"
-        stacks = attempt_folder(self._run, outcome.number) / STACKS
+        stacks = attempt / STACKS
         remedies = tuple(
             f"read the stacks in {stacks}" if "py-spy dump" in remedy.command and stacks.exists() else advice
             for remedy in diagnosis.remedies
             if not remedy.change and (advice := remedy.command or remedy.title)
         )
-        return self._end("failed", decision.exit_code, sentence, outcome, remedies, diagnosis.slug)
+        refused = engine_error(attempt)
+        own = tuple(advice_text(advice) for advice in refused.try_next) if refused else ()
+        return self._end("failed", decision.exit_code, sentence, outcome, own + remedies, diagnosis.slug)
 
     def _end(
         self,

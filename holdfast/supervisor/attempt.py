@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from msgspec import structs
+
 from holdfast.core.disk_space import FULL
 from holdfast.core.event_log import EventLog, EventSink, EventTail, read_events
 from holdfast.core.events import (
@@ -58,6 +60,7 @@ from holdfast.supervisor.memory_proof import MemoryMark
 from holdfast.supervisor.outcome import (
     EXTERNAL,
     bad_weights,
+    engine_error,
     exit_crash,
     is_at_end,
     last_error,
@@ -245,11 +248,15 @@ class _Attempt:
             evidence, diagnosis, collected = Evidence(), _cannot_keep(trouble), CollectedEvidence(exit=ending.status)
         error, place = last_error(evidence)
         error = "" if is_hung else error
+        cause = find_cause(evidence, diagnosis, collected)
+        if refused := engine_error(attempt):
+            error = refused.what
+            cause = structs.replace(cause, error=error if cause.error else "")
         outcome = replace(
             _outcome("hung" if is_hung else "died", sample, code),
             diagnosis=diagnosis.slug,
             confidence=diagnosis.confidence,
-            cause=find_cause(evidence, diagnosis, collected),
+            cause=cause,
             error=error,
             place=place,
             noticed_after_seconds=round(sample.noticed_after_seconds or 0.0, 3) if is_hung else None,

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+from holdfast.core.artifacts import read_artifact
+from holdfast.core.errors import HoldfastError, read_error
 from holdfast.core.event_log import find_last, read_events
 from holdfast.core.events import (
     ChangeApplied,
@@ -21,7 +23,7 @@ from holdfast.core.heartbeat import read_beat
 from holdfast.core.observations import ExitStatus, NonFiniteNumbers, OwnCode, ProgramExit
 from holdfast.core.plan import Rung
 from holdfast.core.records import ChildInfo, Outcome, read_record
-from holdfast.core.runfolder import BEAT, BEATS, EVENTS
+from holdfast.core.runfolder import BEAT, BEATS, EVENTS, REFUSED
 from holdfast.hazards import find_hazard
 from holdfast.planning.ladder import Tried
 from holdfast.supervisor.child_exits import signal_name
@@ -114,6 +116,12 @@ def last_error(evidence: Evidence) -> tuple[str, str]:
     before = "\n".join(passage.text for passage in evidence.log if passage.line <= errors[-1].line)
     frames = list(_FRAME.finditer(before))
     return errors[-1].text, f"{frames[-1]['file']}:{frames[-1]['line']}" if frames else ""
+
+
+def engine_error(attempt: Path) -> HoldfastError | None:
+    """Why our own engine refused to train; None where it did not."""
+    record = read_artifact(attempt / REFUSED)
+    return read_error(record) if record else None
 
 
 def ineffective_changes(attempt: Path, changes: Mapping[str, object], outcome: Outcome) -> tuple[str, ...]:

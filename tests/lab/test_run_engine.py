@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.core.errors import RequestError
 from holdfast.core.records import EngineSettings, Outcome, read_record
 from holdfast.core.runfolder import REQUEST, SETTINGS, attempt_folder, model_folder
 from holdfast.planning.ladders import engine_ladder
 from holdfast.runs.supervise import RunSpec, supervise
 from holdfast.supervisor.child import Launch
+from holdfast.supervisor.outcome import engine_error
 from tests.lab.supervised import weights
 from tests.tiny import (
     tiny_bert,
@@ -129,3 +131,23 @@ def test_nan_loss_stops_after_all_remedies(tmp_path, unbroken):
     assert result.state == "failed"
     assert result.exit_code == 4
     assert result.slug == "nan-loss"
+
+
+def test_own_refusal_keeps_its_advice(tmp_path, unbroken):
+    run, other = tmp_path / "run", tmp_path / "other"
+    model, prepared = unbroken.parts("classify")
+    tiny_bert(other, hidden_size=48)
+    made = job(run, "classify", (model, prepared), "SIGKILL:step:20")
+
+    def launch(attempt: Path, changes, resume: bool) -> Launch:
+        started = made.make_launch(attempt, changes, resume)
+        if resume:  # the model's folder was replaced meanwhile
+            settings = json.loads((attempt / SETTINGS).read_text())
+            (attempt / SETTINGS).write_text(json.dumps({**settings, "model": str(other)}))
+        return started
+
+    result = supervise(run, RunSpec(kind="lab", words="engine", make_launch=launch, ladder=made.ladder))
+    refused = engine_error(attempt_folder(run, 2))
+    assert isinstance(refused, RequestError)
+    assert read_record(attempt_folder(run, 2), Outcome).error == refused.what
+    assert (result.state, result.remedies[0]) == ("failed", refused.try_next[0])

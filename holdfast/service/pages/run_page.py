@@ -16,7 +16,7 @@ from holdfast.core import events as ev
 from holdfast.core.records import Forecast, Proof, RunPlan, read_record
 from holdfast.core.runfolder import REPORT, STACKS
 from holdfast.core.scores import final_score, metric_name, metric_value
-from holdfast.core.text import human_bytes, human_seconds, plural
+from holdfast.core.text import human_bytes, human_seconds
 from holdfast.runs.event_wording import event_lines
 from holdfast.runs.observation_wording import activity_text
 from holdfast.runs.proof_wording import forecast_basis
@@ -223,7 +223,7 @@ def _figures(job: Job, state: RunState) -> Iterator[Figure]:
     if seconds := run_seconds(job, state):
         yield Figure("training time", human_seconds(seconds))
     if len(state.attempts) > 1:
-        yield Figure(plural(len(state.attempts), "attempt").partition(" ")[2], str(len(state.attempts)))
+        yield Figure("attempts", str(len(state.attempts)))
 
 
 def _forecast(run: Path) -> Iterator[Figure]:
