@@ -44,7 +44,7 @@ _PATH = click.Path(path_type=Path, readable=False)  # an unreadable file gets ou
     type=click.FloatRange(0, 1),
     default=0.01,
     show_default=True,
-    help="Maximum share of unusable rows.",
+    help="Maximum fraction of malformed rows. Incomplete rows may be 30%, or this if it is more.",
 )
 @click.option("--seed", type=int, default=42, show_default=True, help="Random seed for the splits.")
 @click.option(
@@ -98,10 +98,10 @@ def _lines(facts: DatasetFacts) -> Iterator[str]:
     for warning in facts.warnings:
         yield from _wrapped(warning.line, "[!]  ", 5)
     for bad in facts.bad_rows[:_SHOWN_BAD_ROWS]:
-        yield from _wrapped(describe(bad), "     bad: ", 10)
+        yield from _wrapped(describe(bad), "     left out: ", 10)
     if facts.bad_row_count > _SHOWN_BAD_ROWS:
         more = facts.bad_row_count - _SHOWN_BAD_ROWS
-        yield from _wrapped(f"and {more:,} more bad rows; --json lists the first {len(facts.bad_rows)}", " " * 5, 5)
+        yield from _wrapped(f"and {more:,} more rows; --json lists the first {len(facts.bad_rows)}", " " * 5, 5)
 
 
 def _labels(facts: DatasetFacts) -> str:

@@ -50,7 +50,8 @@ SENTENCES = {
     "unread-title": "column {column!r} is not read",
     "related-rows": "rows with the same {column!r} may be put in different splits",
     # Rows
-    "bad-rows": "{rows:bad row} left out: {reasons:;}",
+    "bad-rows": "{rows:malformed row} left out: {reasons:;}",
+    "incomplete-rows": "{rows:incomplete row} ({share:.1%}) left out: {reasons:;}; for example {examples:;}",
     "swallowed-rows": "{file}, row {row}: a quote opens here and closes on line {end}; {lines:line} between look like "
     "rows",
     "open-quote": "{file}, row {row}: a quote opens and never closes, so it is read as part of the text {found}",

@@ -241,6 +241,7 @@ class DatasetFacts:
     warnings: tuple[DataWarning, ...] = ()
     bad_rows: tuple[BadRow, ...] = ()  # the first ones
     bad_row_count: int = 0
+    incomplete_row_count: int = 0  # of them, rows that only lack a text, a label or an answer
     choices: Mapping[str, Choice[str]] = field(default_factory=dict)  # what was chosen, and why
     files: tuple[str, ...] = ()
     fingerprint: str = ""  # of the files' contents

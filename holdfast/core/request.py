@@ -71,7 +71,12 @@ class TrainRequest:
         None, "Treat pairs with at least this score as positives (two-tower).", kind="number", group="data"
     )
     max_bad_rows: float = setting(
-        0.01, "Maximum fraction of unusable rows.", kind="number", group="data", low=0, high=1
+        0.01,
+        "Maximum fraction of malformed rows. Incomplete rows may be 30%, or this if it is more.",
+        kind="number",
+        group="data",
+        low=0,
+        high=1,
     )
     validation_share: float = setting(
         0.1, "Fraction of rows for validation, unless a file is given.", kind="number", group="data", low=0, high=0.9

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+DROPPED = "dropped.csv"  # the rows of the data that are not used
 REQUEST, MACHINE, DATASET, PLAN, DOCTOR = "request.json", "machine.json", "dataset.json", "plan.json", "doctor.json"
 RESULT, METRICS, REPORT = "result.json", "metrics.json", "report.html"
 PROOF, FORECAST = "proof.json", "forecast.json"

@@ -1,5 +1,10 @@
-"""Rows that cannot be used: counted, listed, refused above a share. None is dropped silently."""
+"""Rows that cannot be used: counted, listed, refused above a share. None is dropped silently.
 
+Rows that lack a text, a label or an answer are ordinary, so many of them are allowed. Malformed rows are a sign that
+the file is read in the wrong way, so few are.
+"""
+
+import csv
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +14,9 @@ from holdfast.core.errors import RequestError, set_to
 from holdfast.core.facts import BadRow
 
 LISTED = 50
+MOST_INCOMPLETE = 0.3  # share of rows that may lack a text, a label or an answer
+_MOST_WRITTEN = 100_000  # rows in dropped.csv
+_EXAMPLES = 3
 _SHOWN_CHARACTERS = 80
 _SHOWN_ROWS = 5
 _SHOWN_DOUBTS = 3
@@ -54,11 +62,16 @@ REASONS: Mapping[str, str] = {
     "no-positive": "no passage answers the query",
     "no-article": "the passage belongs to no article",
     "not-score": "expected a number as score",
+    "no-score": "the score is missing",
     "duplicate-id": "duplicate id",
     "unknown-id": "the id is not in {where}.jsonl",
     "zero-vector": "the vector is all zeros",
     "not-finite": "the vector contains NaN or infinity",
 }
+# The kinds of rows that lack something; rows of all other kinds are malformed.
+INCOMPLETE = frozenset(
+    ("missing", "empty", "label-missing", "empty-answer", "no-answer", "no-positive", "no-article", "no-score")
+)
 
 
 class BadValue(Exception):
@@ -73,12 +86,21 @@ class BadRows:
     """Collects what is wrong with the rows of a dataset."""
 
     def __init__(self, max_share: float):
-        self.listed: list[BadRow] = []
         self.count = 0
+        self.incomplete = 0  # of them, rows that only lack something
+        self._whole = 0  # rows, the usable ones included
+        self._malformed_rows: list[BadRow] = []  # the first ones
+        self._incomplete_rows: list[BadRow] = []
+        self._dropped: list[tuple[str, int, str, str]] = []  # file, row, column and reason, in reading order
         self._doubts: list[DataWarning] = []  # about rows that are used but may not be what they seem
         self._doubt_count = 0
-        self._reasons: Counter[str] = Counter()
+        self._reasons: Counter[tuple[bool, str]] = Counter()  # (incomplete, reason)
         self._max_share = max_share
+
+    @property
+    def listed(self) -> list[BadRow]:
+        """The first bad rows, malformed ones before those that lack something."""
+        return [*self._malformed_rows, *self._incomplete_rows][:LISTED]
 
     def add(
         self,
@@ -93,11 +115,17 @@ class BadRows:
     ) -> None:
         """Note a bad row; `rows` is more than one where an unclosed quote swallowed others."""
         reason = REASONS[kind].format_map(details)
+        is_incomplete = kind in INCOMPLETE
         self.count += rows
-        self._reasons[reason] += rows
-        if len(self.listed) < LISTED:
-            bad = BadRow(file=file.name, row=row, column=column, value=shortened(value), kind=kind, reason=reason)
-            self.listed.append(bad)
+        self.incomplete += rows if is_incomplete else 0
+        self._reasons[is_incomplete, reason] += rows
+        if len(self._dropped) < _MOST_WRITTEN:
+            self._dropped.append((file.name, row, column, reason))
+        first = self._incomplete_rows if is_incomplete else self._malformed_rows
+        if len(first) < LISTED:
+            first.append(
+                BadRow(file=file.name, row=row, column=column, value=shortened(value), kind=kind, reason=reason)
+            )
 
     def add_value(self, file: Path, row: int, bad: BadValue) -> None:
         """Note a row that cannot be used because of one value."""
@@ -112,34 +140,58 @@ class BadRows:
     def warnings(self) -> list[DataWarning]:
         """What the owner of the data should know about its rows."""
         found = []
-        if self.count:
-            reasons = tuple(f"{reason} ({count:,})" for reason, count in self._reasons.most_common(3))
-            found.append(data_warning("bad-rows", rows=self.count, reasons=reasons))
+        if malformed := self.count - self.incomplete:
+            found.append(data_warning("bad-rows", rows=malformed, reasons=self._commonest(incomplete=False)))
+        if self.incomplete:
+            examples = tuple(f"{one.file}, row {one.row}: {one.reason}" for one in self._incomplete_rows[:_EXAMPLES])
+            share = self.incomplete / max(self._whole, self.count)
+            reasons = self._commonest(incomplete=True)
+            values = {"rows": self.incomplete, "share": share, "reasons": reasons, "examples": examples}
+            found.append(data_warning("incomplete-rows", **values))
         found += self._doubts
         if more := self._doubt_count - len(self._doubts):
             found.append(data_warning("more-quotes", rows=more))
         return found
 
     def refuse_many(self, good_rows: int) -> None:
-        """Raise when more than the allowed share of the rows is bad."""
-        whole = good_rows + self.count
-        if not self.count or self.count <= self._max_share * whole:
-            return
-        share = self.count / whole
-        seen = [describe(bad) for bad in self.listed[:_SHOWN_ROWS]]
-        if self.count > _SHOWN_ROWS:
-            seen.append(f"and {self.count - _SHOWN_ROWS:,} more")
+        """Raise when more than the allowed share of the rows is malformed, or lacks something."""
+        whole = self._whole = good_rows + self.count
+        malformed = self.count - self.incomplete
+        if malformed and malformed > self._max_share * whole:
+            raise self._too_many(malformed, whole, self._max_share, self._malformed_rows, "are malformed")
+        most = max(MOST_INCOMPLETE, self._max_share)
+        if self.incomplete and self.incomplete > most * whole:
+            raise self._too_many(self.incomplete, whole, most, self._incomplete_rows, "lack something")
+
+    def _too_many(self, rows: int, whole: int, most: float, first: list[BadRow], what: str) -> RequestError:
+        share = rows / whole
+        seen = [describe(bad) for bad in first[:_SHOWN_ROWS]]
+        if rows > _SHOWN_ROWS:
+            seen.append(f"and {rows - _SHOWN_ROWS:,} more")
         leave_out = set_to("max_bad_rows", min(1.0, int(share * 100 + 1) / 100), note="leaves these rows out")
-        raise RequestError(
-            f"{self.count:,} of {whole:,} rows ({share:.1%}) are unusable; the limit is {self._max_share:.1%}",
+        return RequestError(
+            f"{rows:,} of {whole:,} rows ({share:.1%}) {what}; the limit is {most:.1%}",
             seen="\n".join(seen),
-            try_next=("correct these rows", *((leave_out,) if good_rows else ())),
+            try_next=("correct these rows", *((leave_out,) if whole > self.count else ())),
             setting="max_bad_rows",
         )
 
     def most_common(self) -> str:
         """The commonest reason; empty where no row is bad."""
-        return self._reasons.most_common(1)[0][0] if self._reasons else ""
+        return self._reasons.most_common(1)[0][0][1] if self._reasons else ""
+
+    def write(self, path: Path) -> None:
+        """Write the dropped rows as a table of file, row, column and reason; without any, no file is written."""
+        if not self._dropped:
+            return
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(("file", "row", "column", "reason"))
+            writer.writerows(self._dropped)
+
+    def _commonest(self, *, incomplete: bool) -> tuple[str, ...]:
+        alike = [(reason, rows) for (kind, reason), rows in self._reasons.most_common() if kind is incomplete]
+        return tuple(f"{reason} ({rows:,})" for reason, rows in alike[:3])
 
 
 def describe(bad: BadRow) -> str:

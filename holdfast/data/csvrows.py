@@ -74,7 +74,7 @@ def csv_rows(raw: RawFile, dialect: Dialect, columns: tuple[str, ...], bad: BadR
 
 
 def _records(raw: RawFile, dialect: Dialect, bad: BadRows) -> Iterator[tuple[int, int, list[str]]]:
-    """Every record with its first and last line; empty lines are skipped."""
+    """Every record with its first and last line; blank lines are skipped."""
     csv.field_size_limit(max(csv.field_size_limit(), LINE_CHARACTERS))
     with open_text(raw) as file, reading(raw.path):
         lines = text_lines(raw.path, file)
@@ -97,7 +97,7 @@ def _records(raw: RawFile, dialect: Dialect, bad: BadRows) -> Iterator[tuple[int
             except csv.Error as error:
                 _note_broken(raw.path, start, reader.line_num + skipped, str(error), bad)
                 continue
-            if any(cells) and (len(cells) > 1 or cells[0].strip()):
+            if any(cells) and any(map(str.strip, cells)):
                 yield start, reader.line_num + skipped, cells
 
 

@@ -23,7 +23,7 @@ class DataRequest:
     header: bool | None = None
     multi_label: bool | None = None
     min_score: float | None = None  # pairs with at least this score are positives
-    max_bad_share: float = 0.01  # more bad rows than this are refused
+    max_bad_share: float = 0.01  # more malformed rows than this are refused
     validation_share: float = 0.1
     test_share: float = 0.1
     seed: int = 42

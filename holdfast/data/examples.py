@@ -14,6 +14,10 @@ from holdfast.data.profile import MOST_VALUES
 
 _ROLE_KEYS, _TEXT_KEYS = ("role", "from", "speaker", "author"), ("content", "value", "text", "message")
 _PASSAGE_KEYS = ("text", "contents", "content", "passage", "document")
+# What programs write for a missing value. "N/A" or "none" can be an answer, but is never a text to classify.
+_NO_VALUE = frozenset(("nan", "<na>", "#n/a"))
+_NO_TEXT = _NO_VALUE | {"n/a", "na", "none", "null"}
+_LONGEST_NO_VALUE = 4
 RowReader = Callable[[Mapping[str, object]], "Example | None"]
 
 
@@ -34,9 +38,16 @@ class Example:
 def text_of(row: Mapping[str, object], column: str, what: str = "text") -> str:
     """The text of one column; BadValue when it is empty or missing."""
     text = optional_text(row, column)
-    if not text:
-        raise BadValue(column, row.get(column) or "", "empty" if column in row else "missing", what=what)
+    if not text or is_placeholder(text, what):
+        value = row.get(column)
+        kind = "missing" if column not in row or value is None or value != value else "empty"
+        raise BadValue(column, text, kind, what=what)
     return text
+
+
+def is_placeholder(text: str, what: str = "text") -> bool:
+    """True for a text such as "NaN" that only says that there is none."""
+    return len(text) <= _LONGEST_NO_VALUE and text.lower() in (_NO_TEXT if what == "text" else _NO_VALUE)
 
 
 def optional_text(row: Mapping[str, object], column: str | None) -> str:
@@ -102,7 +113,8 @@ class LabeledRows:
     def _text(self, row: Mapping[str, object]) -> str:
         if len(self._columns) == 1:
             return text_of(row, self._columns[0])
-        text = "\n".join(filter(None, (optional_text(row, column) for column in self._columns)))
+        texts = (optional_text(row, column) for column in self._columns)
+        text = "\n".join(text for text in texts if text and not is_placeholder(text))
         if not text:
             raise BadValue(" + ".join(self._columns), "", "empty", what="text")
         return text
@@ -156,13 +168,15 @@ class ConversationRows:
 
 def read_messages(value: object, column: str) -> list[tuple[str, str]]:
     """The turns of a conversation as (role, text), from either common format."""
+    if value is None or value != value or value == [] or (isinstance(value, str) and not value.strip()):
+        raise BadValue(column, "", "missing", what="conversation")
     if isinstance(value, str):
         try:
             value = msgspec.json.decode(value)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             raise BadValue(column, value, "not-messages") from None
     if not isinstance(value, list) or not value:
-        raise BadValue(column, value if value is not None else "", "not-messages")
+        raise BadValue(column, value, "not-messages")
     return [_turn(message, column) for message in value]
 
 
@@ -222,7 +236,7 @@ class MatchRows:
         column = self._layout.roles["positive"][0]
         positives = passages_in(row.get(column), column)
         if not positives:
-            raise BadValue(column, row.get(column) or "", "no-positive")
+            raise BadValue(column, "", "no-positive")
         negatives = [
             text for column in self._layout.roles.get("negative", ()) for text in passages_in(row.get(column), column)
         ]
@@ -240,10 +254,13 @@ class MatchRows:
         column = self._layout.column("score")
         if not column or self._min_score is None:
             return True
+        value = row.get(column)
+        if value is None or value != value or not str(value).strip():
+            raise BadValue(column, "", "no-score")
         try:
-            return float(str(row.get(column))) >= self._min_score
+            return float(str(value)) >= self._min_score
         except ValueError:
-            raise BadValue(column, row.get(column), "not-score") from None
+            raise BadValue(column, value, "not-score") from None
 
 
 def passages_in(value: object, column: str) -> list[str]:

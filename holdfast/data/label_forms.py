@@ -1,7 +1,6 @@
 """How labels are written: one value, a list, names joined by a separator, or a column of 0 and 1 for each label."""
 
 import ast
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -16,6 +15,10 @@ from holdfast.data.profile import ColumnProfile
 
 _MARKS = ("|", ";", ",")
 _LIST = re.compile(r"\s*\[.*\]\s*", re.DOTALL)
+_NO_LABEL = frozenset(("", "nan", "null", "<na>", "#n/a"))  # as programs write a missing value
+_PLACEHOLDERS = frozenset(("n/a", "n.a.", "na", "none", "-", "--", "?"))  # as people write it; may be a class
+_RARE = 0.1  # share of the rows, from which "N/A" is a class among others: yes, no, N/A
+_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 _WHOLE = re.compile(r"-?\d+\.0+")
 _ON = frozenset((1, "1", "1.0", "true", "True", "TRUE"))
 _OFF = frozenset((0, "0", "0.0", "false", "False", "FALSE", "", None))
@@ -30,6 +33,7 @@ class LabelForm:
     is_multi: bool
     mark: str = ""  # between joined names
     whole_numbers: bool = False  # 1.0 is the label 1
+    missing: frozenset[str] = _NO_LABEL  # in lower case: values that mean that there is no label
 
     def read(self, row: Mapping[str, object]) -> tuple[str, ...]:
         """The labels of a row; BadValue when a label is missing or invalid."""
@@ -45,6 +49,8 @@ class LabelForm:
         return names
 
     def _names(self, column: str, value: object) -> tuple[str, ...]:
+        if value is None or value != value or (isinstance(value, str) and value.strip().lower() in self.missing):
+            return ()
         items: list[object] | None = [value]
         if self.kind == "list":
             items = as_list(value)
@@ -56,7 +62,7 @@ class LabelForm:
         return tuple(name for name in names if name)
 
     def _name(self, column: str, value: object) -> str:
-        if value is None or (isinstance(value, float) and math.isnan(value)):
+        if value is None or value != value:  # NaN differs from itself
             return ""
         if isinstance(value, bool):
             return str(value).lower()
@@ -73,6 +79,7 @@ class LabelForm:
         names = []
         for column in self.columns:
             value = row.get(column)
+            value = None if value != value else value
             if isinstance(value, (list, dict)) or (value not in _ON and value not in _OFF):
                 raise BadValue(column, value, "not-zero-one")
             if value in _ON:
@@ -85,27 +92,46 @@ class LabelForm:
 def find_label_form(profile: ColumnProfile, multi_label: bool | None) -> tuple[LabelForm, Choice[str]]:
     """Find out how the labels of one column are written."""
     name = profile.name
-    values = {value: count for value, count in profile.values.items() if value not in ("", None)}
+    missing = _missing(profile)
+    values = {value: count for value, count in profile.values.items() if str(value).strip().lower() not in missing}
     texts = Counter({value.strip(): count for value, count in values.items() if isinstance(value, str)})
     if "list" in profile.kinds or (texts and all(_LIST.fullmatch(text) for text in texts)):
         counts = {len(as_list(list(value) if isinstance(value, tuple) else value) or ()) for value in values}
         is_multi = multi_label if multi_label is not None else counts != {1}
         because = "the column has lists" + ("" if is_multi else " of one label each")
-        return LabelForm(kind="list", columns=(name,), is_multi=is_multi), Choice(_form(is_multi), because)
+        form = LabelForm(kind="list", columns=(name,), is_multi=is_multi, missing=missing)
+        return form, Choice(_form(is_multi), because)
     mark = _mark_between(texts, is_plural=name.lower().rstrip().endswith("s"), wanted=multi_label)
     if mark and multi_label is not False:
         joined = sum(count for text, count in texts.items() if mark in text)
         share = joined / max(1, sum(texts.values()))
         because = f"{share:.0%} of the values are several names joined by {mark!r}"
-        form = LabelForm(kind="joined", columns=(name,), is_multi=True, mark=mark)
+        form = LabelForm(kind="joined", columns=(name,), is_multi=True, mark=mark, missing=missing)
         return form, Choice(_form(True), because)
     whole = bool(texts) and all(_WHOLE.fullmatch(text) for text in texts)
     if multi_label:
-        form = LabelForm(kind="joined", columns=(name,), is_multi=True, mark=",", whole_numbers=whole)
+        form = LabelForm(kind="joined", columns=(name,), is_multi=True, mark=",", whole_numbers=whole, missing=missing)
         return form, Choice(_form(True), "as requested; names are separated by ','")
-    return LabelForm(kind="one", columns=(name,), is_multi=False, whole_numbers=whole), Choice(
-        _form(False), f"every row has one of {profile.distinct:,} values"
-    )
+    form = LabelForm(kind="one", columns=(name,), is_multi=False, whole_numbers=whole, missing=missing)
+    return form, Choice(_form(False), f"every row has one of {len(values):,} values")
+
+
+def _missing(profile: ColumnProfile) -> frozenset[str]:
+    """The values of a label column that mean that there is no label, in lower case.
+
+    "N/A" and the like are among them where every label is a number, and where they are rare among words. "None" and
+    "NA" among words are classes: "none, mild, severe", or the code of a country.
+    """
+    counts = Counter[str]()
+    for value, count in profile.values.items():
+        counts[str(value).strip().lower()] += count
+    labels = [name for name in counts if name not in _NO_LABEL | _PLACEHOLDERS]
+    if labels and all(_NUMBER.fullmatch(name) for name in labels):
+        return _NO_LABEL | _PLACEHOLDERS
+    if len(labels) < 2:
+        return _NO_LABEL
+    few = _RARE * counts.total()
+    return _NO_LABEL | {name for name in _PLACEHOLDERS - {"na", "none"} if counts[name] < few}
 
 
 def form_of_columns(columns: Iterable[ColumnProfile], multi_label: bool | None) -> tuple[LabelForm, Choice[str]]:

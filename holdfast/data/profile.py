@@ -12,6 +12,7 @@ MOST_VALUES = 5000  # more different values than this are not counted
 _LONG = 200  # a longer value is not a label
 _MEASURED_ROWS = 20_000
 
+_NO_VALUE = frozenset(("nan", "NaN", "<NA>", "#N/A"))  # as programs write a missing value
 _ZERO_ONE = frozenset(("0", "1", "0.0", "1.0", "true", "false", "True", "False", "", 0, 1, 0.0, 1.0))
 
 
@@ -75,6 +76,8 @@ class ColumnProfile:
     def add(self, value: object) -> None:
         """Count one value."""
         if value is None or value == "" or value != value:  # NaN differs from itself
+            return
+        if isinstance(value, str) and (value.isspace() or value in _NO_VALUE):
             return
         self.filled += 1
         if self._measured < _MEASURED_ROWS:

@@ -110,6 +110,7 @@ class BeirSurvey:
     passage_index: IdIndex
     judgments: Mapping[str, "array[int]"]  # split -> query, passage, query, passage, ...
     near_misses: Mapping[str, "array[int]"]  # the same, for what was judged not to answer
+    bad: BadRows  # the rows that are not used
 
 
 def survey_beir(
@@ -154,6 +155,7 @@ def survey_beir(
         warnings=tuple(_warnings(judgments, queries, passages, bad, files)),
         bad_rows=tuple(bad.listed),
         bad_row_count=bad.count,
+        incomplete_row_count=bad.incomplete,
         choices=_choices(folder, passages, splits),
         files=tuple(str(source.path) for source in sources),
         fingerprint=hashlib.sha256("".join(source.raw.sha256 for source in sources).encode()).hexdigest(),
@@ -167,6 +169,7 @@ def survey_beir(
         passage_index=passage_index,
         judgments=judgments,
         near_misses=near_misses,
+        bad=bad,
     )
 
 

@@ -51,6 +51,7 @@ class TableSurvey:
     sources: tuple[tuple[str, Source], ...]  # (split, file) in reading order
     tally: Tally  # with the split of every example
     labels: tuple[str, ...]  # in the order of their numbers
+    bad: BadRows  # the rows that are not used
 
     def examples(self) -> Iterator["PlacedExample"]:
         """Read the dataset again: every usable example, in the same order."""
@@ -117,12 +118,13 @@ def survey_table(
         warnings=tuple(warnings),
         bad_rows=tuple(bad.listed),
         bad_row_count=bad.count,
+        incomplete_row_count=bad.incomplete,
         choices=choices,
         files=tuple(str(source.path) for _, source in sources),
         fingerprint=fingerprint_of((split, source.raw) for split, source in sources),
     )
     return TableSurvey(
-        request=request, facts=facts, layout=layout, sources=sources, tally=tally, labels=tuple(facts.labels)
+        request=request, facts=facts, layout=layout, sources=sources, tally=tally, labels=tuple(facts.labels), bad=bad
     )
 
 

@@ -76,6 +76,7 @@ class VectorSurvey:
     groups: "array[int]"  # of each row, 0 for none; empty if no file has groups
     usable: bytearray  # 1 for usable rows
     splits: bytearray  # the split of each row
+    bad: BadRows  # the rows that are not used
 
     def queries(self) -> Iterator[tuple[int, "NDArray[Any]"]]:
         """The query vectors in slices: (number of the first row, vectors)."""
@@ -130,6 +131,7 @@ def survey_vectors(request: DataRequest, files: Files, on_progress: Progress = n
         warnings=(*files.warnings, *_warnings(contents, splits, bad, groups)),
         bad_rows=tuple(bad.listed),
         bad_row_count=bad.count,
+        incomplete_row_count=bad.incomplete,
         choices={
             "format": Choice("NumPy vectors (NPZ)", "its first bytes"),
             "task": Choice("two-tower", "pairs of vectors"),
@@ -140,7 +142,9 @@ def survey_vectors(request: DataRequest, files: Files, on_progress: Progress = n
         files=tuple(str(file.raw.path) for file in opened),
         fingerprint=fingerprint_of((file.split, file.raw) for file in opened),
     )
-    return VectorSurvey(request=request, facts=facts, files=opened, groups=groups, usable=usable, splits=splits)
+    return VectorSurvey(
+        request=request, facts=facts, files=opened, groups=groups, usable=usable, splits=splits, bad=bad
+    )
 
 
 def list_arrays(path: Path) -> list[VectorArray]:

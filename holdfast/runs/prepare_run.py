@@ -38,7 +38,7 @@ from holdfast.core.plan import Choice
 from holdfast.core.progress import Progress, Unit, no_progress
 from holdfast.core.records import RunPlan, write_record
 from holdfast.core.request import TrainRequest
-from holdfast.core.runfolder import DOCTOR, checkpoints_folder
+from holdfast.core.runfolder import DOCTOR, DROPPED, checkpoints_folder
 from holdfast.core.text import human_bytes
 from holdfast.data.amounts import amounts_of
 from holdfast.data.data_request import DataRequest
@@ -143,6 +143,7 @@ def _survey(run: Path, request: TrainRequest, report: EventSink) -> Survey:
     found = survey(data_request(request), None, _shown_by(report))
     facts = found.facts
     write_record(run, facts)
+    found.bad.write(run / DROPPED)
     report(
         Surveyed(
             task=facts.task,

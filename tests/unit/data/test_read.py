@@ -254,7 +254,7 @@ class TestBadRows:
         path = write("a.csv", "")
         bad = BadRows(0.01)
         for row in range(8):
-            bad.add(path, row, "empty", column="text", details={"what": "text"})
+            bad.add(path, row, "nul-byte", column="text")
         bad.refuse_many(800)
         with pytest.raises(RequestError, match=r"8 of 100 .*8\.0%.* 1\.0%") as caught:
             bad.refuse_many(92)

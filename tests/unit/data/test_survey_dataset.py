@@ -187,6 +187,92 @@ class TestWarnings:
         assert (found.kind, found.action.setting, found.action.value) == ("unread-split", "test", str(other))
 
 
+class TestIncompleteRows:
+    """Rows that lack a text, a label or an answer are dropped and reported."""
+
+    @pytest.mark.parametrize(
+        ("name", "row", "kind"),
+        [
+            ("a.csv", ("no label", ""), "label-missing"),
+            ("a.csv", ("no label", " "), "label-missing"),
+            ("a.csv", ("no label", "NaN"), "label-missing"),
+            ("a.csv", ("no label", "N/A"), "label-missing"),
+            ("a.csv", ("", "pos"), "empty"),
+            ("a.csv", ("None", "pos"), "empty"),
+            ("a.jsonl", {"text": None, "label": "pos"}, "missing"),
+            ("a.jsonl", {"text": float("nan"), "label": "pos"}, "missing"),
+            ("a.jsonl", {"label": "pos"}, "missing"),
+            ("a.jsonl", {"text": "no label", "label": None}, "label-missing"),
+            ("a.jsonl", {"text": "no label", "label": float("nan")}, "label-missing"),
+        ],
+    )
+    def test_survey_drops_and_reports(self, write, name, row, kind):
+        rows = labelled(90)
+        if name.endswith("jsonl"):
+            rows = [{"text": text, "label": label} for text, label in rows]
+            content = "".join(json.dumps(one) + "\n" for one in [*rows, *[row] * 8])
+        else:
+            content = csv_text([*rows, *[row] * 8])
+        found = survey_json(str(write(name, content)))
+        assert (found["rows"], found["bad_row_count"], found["incomplete_row_count"]) == (90, 8, 8)
+        assert {bad["kind"] for bad in found["bad_rows"]} == {kind}
+        (values,) = [one["values"] for one in found["warning_details"] if one["kind"] == "incomplete-rows"]
+        first = 92 if name == "a.csv" else 91
+        assert (values["rows"], values["share"], len(values["examples"])) == (8, 8 / 98, 3)
+        assert values["examples"][0].startswith(f"{name}, row {first}:")
+
+    def test_missing_numbers_and_lists(self, write):
+        numbers = [(text, "N/A" if at % 5 == 0 else at % 3) for at, text in enumerate(sentences(60))]
+        facts = facts_of(write("a.csv", numbers))
+        assert (facts.incomplete_row_count, list(facts.labels)) == (12, ["0", "1", "2"])
+
+    def test_a_frequent_placeholder_is_a_class(self, write):
+        rows = [(text, ("yes", "no", "N/A")[at % 3]) for at, text in enumerate(sentences(60))]
+        none = [(text, ("mild", "severe", "mild", "none")[at % 4]) for at, text in enumerate(sentences(60))]
+        assert set(facts_of(write("a.csv", rows)).labels) == {"yes", "no", "N/A"}
+        assert set(facts_of(write("b.csv", none)).labels) == {"mild", "severe", "none"}
+
+    @pytest.mark.parametrize("answer", ["", None, float("nan"), "  "])
+    def test_answers_of_instructions(self, write, answer):
+        rows = [{"instruction": f"say {text}", "output": text} for text in sentences(60)]
+        rows += [{"instruction": "say nothing", "output": answer}] * 5
+        facts = facts_of(write("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows)))
+        assert (facts.task, facts.rows, facts.incomplete_row_count) == ("causal", 60, 5)
+
+    def test_conversations_and_messages(self, write):
+        turns = [[{"role": "user", "content": text}, {"role": "assistant", "content": text}] for text in sentences(60)]
+        turns += [None, [], [{"role": "user", "content": "a"}], [*turns[0][:1], {"role": "assistant", "content": ""}]]
+        facts = facts_of(write("a.jsonl", [{"messages": one} for one in turns]))
+        assert (facts.rows, facts.bad_row_count, facts.incomplete_row_count) == (60, 4, 4)
+
+    def test_nulls_in_parquet(self, tmp_path):
+        polars = pytest.importorskip("polars")
+        texts, labels = zip(*labelled(90), strict=True)
+        table = {"text": [None, None, *texts[2:]], "label": [*labels[:-3], None, None, None]}
+        polars.DataFrame(table).write_parquet(tmp_path / "a.parquet")
+        facts = facts_of(tmp_path / "a.parquet")
+        assert (facts.rows, facts.incomplete_row_count) == (85, 5)
+
+    @pytest.mark.parametrize("blank", ["\n", "  \n", " , \n", ",\n", '""\n', '" "," "\n', "\r\n", "\t\n"])
+    def test_blank_lines_are_not_rows(self, write, blank):
+        lines = csv_text(ROWS).splitlines(keepends=True)
+        facts = facts_of(write("a.csv", "".join([*lines[:9], blank, *lines[9:], blank, blank])))
+        assert (facts.rows, facts.bad_row_count, facts.warnings) == (90, 0, ())
+
+    def test_malformed_rows_are_listed_first(self, write):
+        rows = [*labelled(300), *[("no label", "")] * 60]
+        facts = facts_of(write("a.csv", csv_text(rows) + "only one cell\n"))
+        assert (facts.bad_row_count, facts.incomplete_row_count) == (61, 60)
+        assert (facts.bad_rows[0].kind, len(facts.bad_rows)) == ("cells", 50)
+
+    def test_dropped_rows_are_written(self, write, tmp_path):
+        found = survey(DataRequest(path=write("a.csv", [*labelled(60), *[("no label", "")] * 9])))
+        found.bad.write(tmp_path / "dropped.csv")
+        lines = (tmp_path / "dropped.csv").read_text().splitlines()
+        assert lines[:2] == ["file,row,column,reason", "a.csv,62,label,the label is missing"]
+        assert len(lines) == 10
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("content", "what", "setting"),
@@ -195,8 +281,9 @@ class TestRefusals:
             (csv_text([(text, "pos") for text in sentences(30)]), "'pos'", "label_column"),
             (csv_text([(text, f"c{at}") for at, text in enumerate(sentences(30))]), "different label", "label_column"),
             (csv_text([(text, at / 7) for at, text in enumerate(sentences(60))]), "numbers", "label_column"),
-            (csv_text([*ROWS, *((text, "") for text in sentences(9, seed=3))]), "9 of 99", "max_bad_rows"),
-            (csv_text([*ROWS, *[("", "pos")] * 9]), "9 of 99", "max_bad_rows"),
+            (csv_text([*ROWS, *((text, "") for text in sentences(60, seed=3))]), "60 of 150", "max_bad_rows"),
+            (csv_text([*ROWS, *[("", "pos")] * 60]), "60 of 150", "max_bad_rows"),
+            (csv_text(ROWS) + "only one cell\n" * 3, "3 of 93", "max_bad_rows"),
             (csv_text([(text, text, label) for text, label in ROWS], "text,text,label"), "'text'", ""),
         ],
     )  # fmt: skip
@@ -207,15 +294,17 @@ class TestRefusals:
         assert (caught.value.setting, caught.value.exit_code) == (setting, 2)
 
     def test_a_bad_row_below_the_threshold_is_counted_and_listed(self, write):
-        facts = facts_of(write("a.csv", [*labelled(150), ("no label here", "")]))
-        assert (facts.rows, facts.bad_row_count) == (150, 1)
+        facts = facts_of(write("a.csv", csv_text(labelled(150)) + "only one cell\n"))
+        assert (facts.rows, facts.bad_row_count, facts.incomplete_row_count) == (150, 1, 0)
         (bad,) = facts.bad_rows
-        assert (bad.row, bad.column, bad.kind) == (152, "label", "label-missing")
+        assert (bad.row, bad.kind) == (152, "cells")
         assert warning(facts, "bad-rows")["rows"] == 1
 
     def test_more_bad_rows_are_allowed_on_request(self, write):
-        facts = facts_of(write("a.csv", [*labelled(20), ("no label here", "")]), max_bad_share=0.1)
+        facts = facts_of(write("a.csv", csv_text(labelled(20)) + "only one cell\n"), max_bad_share=0.1)
         assert facts.bad_row_count == 1
+        path = write("b.csv", [*labelled(20), *((text, "") for text in sentences(20, seed=3))])
+        assert facts_of(path, max_bad_share=0.5).incomplete_row_count == 20
 
     def test_a_validation_file_without_the_label_column(self, write):
         other = write("v.csv", csv_text([("some text",)], "text"))
