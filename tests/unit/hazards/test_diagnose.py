@@ -33,7 +33,8 @@ def test_harmless_line_is_marked():
     )
     diagnosis = diagnose(read_evidence(line, "0"))
     assert diagnosis.slug == "unknown"
-    assert diagnosis.harmless == ("line 1 is harmless: a new head is expected before fine-tuning",)
+    (note,) = diagnosis.harmless
+    assert note.startswith("line 1 ")
 
 
 def test_harmless_part_of_redrawn_line_keeps_the_cause():

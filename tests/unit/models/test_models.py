@@ -83,7 +83,7 @@ def test_folder_without_model_lists_missing_files(tmp_path):
 
 def test_pickled_weights_are_saved_again_before_use(tmp_path):
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    assert needs_saving_again(tmp_path) == "its weights are pickled"
+    assert "pickled" in needs_saving_again(tmp_path)
 
 
 def test_model_size_is_read_from_the_weights_header(tmp_path):

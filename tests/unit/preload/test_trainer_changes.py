@@ -64,7 +64,9 @@ def test_splitting_a_batch_of_one_is_refused(attempt):
     args = arguments(batch=1)
     change_batches(trainer_of("transformers.trainer", "Trainer"), args, None)
     assert args.gradient_accumulation_steps == 2
-    assert "cannot be split" in told(attempt, ChangeRefused)[0].because
+    (refused,) = told(attempt, ChangeRefused)
+    assert (refused.change, refused.value) == ("micro_batch", 2)
+    assert refused.because
 
 
 def test_dropped_last_batches_are_not_split(attempt):

@@ -22,8 +22,8 @@ def test_oversized_run_is_refused_with_available_and_needed(tmp_path):
         require_room(tmp_path, plan(10**15))
     assert str(tmp_path) in refused.value.what
     assert " free of " in refused.value.seen
-    assert "two checkpoints need 24000.0 TB" in refused.value.seen
-    assert refused.value.try_next == ("make room there", "--out FOLDER, on another disk")
+    assert "24000.0 TB" in refused.value.seen
+    assert any("--out" in advice for advice in refused.value.try_next)
 
 
 def test_small_or_fitting_saves_continue(tmp_path):

@@ -85,7 +85,7 @@ def test_an_unclear_column_error_lists_the_columns(tmp_path):
     file.write_text("one,two\na,b\n")
     with pytest.raises(RequestError) as error:
         asked(PredictionInputs(model_of("classify")), file)
-    assert error.value.seen == "columns: one, two"
+    assert error.value.seen.endswith("one, two")
     with pytest.raises(RequestError, match="no column 'three'"):
         asked(PredictionInputs(model_of("classify"), ("three",)), file)
 
@@ -96,7 +96,8 @@ def test_rows_without_text_are_skipped_but_kept(tmp_path):
     asking = PredictionInputs(model_of("classify"))
     assert asked(asking, file) == [{"text": "a"}, {}, {}]
     assert asking.empty_rows == 2
-    assert "new.jsonl, row 4" in asking.notes()[0]
+    assert [(bad.file, bad.row) for bad in asking.bad.listed] == [("new.jsonl", 4)]
+    assert len(asking.notes()) == 2
     assert asking.empty_rows == 2
 
 

@@ -85,12 +85,8 @@ def test_what_explains_the_failure_is_in_it(run, tmp_path):
 def test_weights_data_and_links_are_left_out(run, tmp_path):
     bundle = pack_run(run, tmp_path / "out.zip", VARIABLES)
     assert not any("weights" in name or "python-9" in name for name in bundle.files)
-    assert bundle.left_out == {
-        "checkpoints": "weights",
-        "dataset.json": "facts about your data",
-        "model": "weights",
-        "prepared": "data",
-    }
+    assert bundle.left_out.pop("dataset.json")
+    assert bundle.left_out == {"checkpoints": "weights", "model": "weights", "prepared": "data"}
     said = render_bundle(bundle)
     assert "removed" in said
     assert "secret" in said
@@ -103,7 +99,8 @@ def test_a_long_log_keeps_its_beginning_and_its_end(run, tmp_path, monkeypatch):
     text = text_of(pack_run(run, tmp_path / "out.zip", VARIABLES).file)
     assert "first line" in text
     assert "last line" in text
-    assert "left out by holdfast bundle" in text
+    assert "left out" in text
+    assert text.count("noise") < 100
 
 
 def test_path_that_is_not_a_run_is_refused(tmp_path):
