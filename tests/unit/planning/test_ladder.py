@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.core.evidence import Diagnosis
-from holdfast.core.plan import Reason, Remedy, Rung
+from holdfast.core.plan import Reason, Remedy
 from holdfast.core.records import EngineSettings
 from holdfast.hazards import find_hazard
 from holdfast.planning.ladder import Tried, choose_rung
