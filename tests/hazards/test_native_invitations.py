@@ -50,7 +50,8 @@ def test_an_unknown_machine_invites_nothing(slug):
 def test_two_openmp_copies_are_named_in_their_order():
     invited = invitation("openmp-duplicate", conflicts=(openmp("torch 2.8.0", "faiss-cpu 1.12.0"),))
     assert invited is not None
-    assert "torch 2.8.0 then faiss-cpu 1.12.0: 2 copies" in invited.seen
+    assert 0 <= invited.seen.find("torch 2.8.0") < invited.seen.find("faiss-cpu 1.12.0")
+    assert "2 copies" in invited.seen
     assert invited.severity == "warning"
 
 
@@ -66,7 +67,7 @@ def test_silencing_variable_is_reported():
     invited = invitation("openmp-duplicate", variables=(kmp("TRUE", "harmful"),))
     assert invited is not None
     assert invited.severity == "note"
-    assert "not the crash" in invited.seen
+    assert "KMP_DUPLICATE_LIB_OK=TRUE" in invited.seen
     assert [remedy.command for remedy in invited.remedies] == ["unset KMP_DUPLICATE_LIB_OK"]
     assert invitation("openmp-duplicate", variables=(kmp("FALSE", "works"),)) is None
 
@@ -112,7 +113,9 @@ def test_torch_with_mismatched_record_is_reported():
         torch = TorchBuild(version=version)
         return invitation("native-lib-missing", distributions={"torch": "2.8.0"}, torch=torch)
 
-    assert "two installs overlap" in mixed("2.13.0+cpu").seen
+    found = mixed("2.13.0+cpu").seen
+    assert "2.13.0" in found
+    assert "2.8.0" in found
     assert mixed("2.8.0+cpu") is None
 
 

@@ -36,4 +36,7 @@ def test_new_hazard_is_a_skeleton_with_a_unique_name(tmp_path):
     compile(made, "area_fault.py", "exec")
     assert 'slug="area-fault"' in made
     assert "already exists" in make("area-fault").stderr
-    assert "not a valid name" in make("Fault").stderr
+    refused = make("Fault")
+    assert refused.returncode != 0
+    assert "name" in refused.stderr
+    assert not (tmp_path / "holdfast" / "hazards" / "Fault.py").exists()

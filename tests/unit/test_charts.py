@@ -58,7 +58,8 @@ def test_growth_chart_shows_proportional_line():
     run = [line(name, f"{rows:,} rows", unit, times * cost) for rows, cost in costs for unit, times in figures]
     charts = growth_charts({name: run})
     assert set(charts) == {"growth_time", "growth_memory"}
-    assert "in proportion to the rows" in charts["growth_time"]
+    assert "proportion" in charts["growth_time"]
+    assert "proportion" not in charts["growth_memory"]
     assert growth_charts({}) == {}
 
 
@@ -69,7 +70,7 @@ def test_tile_without_figures_is_omitted():
     )
     made = tiles(runs, {})
     assert set(made) == {"short_finish"}
-    assert "46 faults, unattended; healthy runs killed: 0 of 220" in made["short_finish"]
+    assert re.search(r"\b46 .*\b0 of 220\b", made["short_finish"])
 
 
 def test_speeds_are_compared_in_one_unit():

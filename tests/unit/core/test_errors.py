@@ -57,9 +57,9 @@ def test_printed_error_has_texts_and_values() -> None:
 
 
 def test_every_line_of_what_was_found_is_indented() -> None:
-    error = invalid_settings([Problem("lr", "out of range", "5"), Problem("data", "missing")])
+    error = invalid_settings([Problem("lr", "large", "5"), Problem("data", "missing")])
     assert error.setting == "lr"
-    assert render_error(error).splitlines()[1:] == ["  seen   --lr 5: out of range", "         DATA: missing"]
+    assert render_error(error).splitlines()[1:] == ["  seen   --lr 5: large", "         DATA: missing"]
 
 
 def test_action_is_the_first_one_a_program_can_offer() -> None:

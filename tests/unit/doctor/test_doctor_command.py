@@ -42,7 +42,7 @@ def test_healthy_machine_exits_0_and_lists_checks(machine):
     machine()
     result = run()
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[0].endswith("checking this machine")
+    assert "checking" in result.stdout.splitlines()[0]
     assert "[ok] Debian 12" in result.stdout
     assert result.stderr == ""
 
@@ -51,7 +51,8 @@ def test_a_blocker_exits_3(machine):
     machine(BLOCKER)
     result = run()
     assert result.exit_code == 3
-    assert "[x]  it cannot   [some-thing]" in result.stdout
+    (line,) = [line for line in result.stdout.splitlines() if BLOCKER.slug in line and line.startswith("[x]")]
+    assert BLOCKER.seen in line
 
 
 def test_json_is_alone_on_stdout(machine):

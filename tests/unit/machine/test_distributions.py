@@ -41,10 +41,10 @@ def test_broken_records_are_reported_and_stop_nothing(tmp_path):
     (tmp_path / "garbage-1.0.dist-info" / "METADATA").write_bytes(b"\xff\xfe\x00Name\xff: \n")
     found = read_distributions([tmp_path])
     assert found.versions["garbage"] == "1.0"
-    assert found.oddities == [
-        "nothing.dist-info: no version is recorded",
-        "torch is recorded in several versions: 2.13.0, 2.8.0",
-    ]
+    nothing, torch = found.oddities
+    assert nothing.startswith("nothing.dist-info: ")
+    assert torch.startswith("torch ")
+    assert torch.endswith(": 2.13.0, 2.8.0")
 
 
 def test_uninstall_leftovers_matter_only_without_replacement(tmp_path):

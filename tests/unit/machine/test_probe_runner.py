@@ -25,16 +25,16 @@ def test_answers_become_facts_with_their_sources():
 
 def test_broken_probe_does_not_stop_the_others():
     probes = (
-        Probe("chip", raises(ValueError("no such line"))),
-        Probe("power", raises(Unanswerable("pmset is not on the PATH"))),
+        Probe("chip", raises(ValueError("no line"))),
+        Probe("power", raises(Unanswerable("no pmset"))),
         Probe("gpus", raises(KeyboardInterrupt())),
         Probe("os", lambda: Answer("linux", "here")),
     )
     facts = ProbeRunner(probes).start().all_facts()
     assert facts.os == "linux"
     assert facts.unanswered == (
-        "chip: ValueError: no such line",
-        "power: pmset is not on the PATH",
+        "chip: ValueError: no line",
+        "power: no pmset",
         "gpus: KeyboardInterrupt",
     )
 
@@ -54,7 +54,9 @@ def test_a_probe_that_does_not_come_back_is_given_up():
         .all_facts(lambda waiting, seconds: waits.append(waiting))
     )
     gate.set()
-    assert facts.unanswered == ("disks: no response within 0.05 s",)
+    (unanswered,) = facts.unanswered
+    assert unanswered.startswith("disks: ")
+    assert unanswered.endswith("0.05 s")
     assert (facts.os, facts.disks) == ("linux", ())
     assert waits[0] == ["reading disks"]
 

@@ -62,7 +62,8 @@ def test_containers_leave_marks(tmp_path):
     (tmp_path / "proc/1").mkdir(parents=True)
     (tmp_path / "proc/1/cgroup").write_text("0::/kubepods.slice/pod1\n")
     found = system.probe_in_container(tmp_path, {})
-    assert (found.value, found.source) == (True, "/proc/1/cgroup names kubepods")
+    assert found.value is True
+    assert {"/proc/1/cgroup", "kubepods"} <= set(found.source.split())
     (tmp_path / ".dockerenv").touch()
     assert system.probe_in_container(tmp_path, {}).source == "/.dockerenv exists"
 

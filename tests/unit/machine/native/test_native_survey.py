@@ -101,10 +101,11 @@ def test_blas_is_reported_per_package(tmp_path):
     mac.torch(tmp_path)
     install(tmp_path, "numpy", "2.0", {"numpy/.dylibs/libscipy_openblas64_.dylib": macho(name="/DLC/x")})
     install(tmp_path, "inside", "1", {"inside/core.so": macho(symbols={"mkl_serv_set_num_threads": "local"})})
-    assert {one.owner: one.library for one in survey_folder(tmp_path).blas} == {
-        "torch 2.8.0": "Accelerate",
-        "numpy 2.0": "OpenBLAS, its own copy numpy/.dylibs/libscipy_openblas64_.dylib",
-        "inside 1": "MKL, linked into inside/core.so",
+    found = {one.owner: one.library for one in survey_folder(tmp_path).blas}
+    assert {owner: (words.split(",")[0], words.split()[-1]) for owner, words in found.items()} == {
+        "torch 2.8.0": ("Accelerate", "Accelerate"),
+        "numpy 2.0": ("OpenBLAS", "numpy/.dylibs/libscipy_openblas64_.dylib"),
+        "inside 1": ("MKL", "inside/core.so"),
     }
 
 
