@@ -102,7 +102,7 @@ def submit(
 @click.option("--contains", metavar="TEXT", help="Only runs with this text in their name.")
 @click.option("--owner", metavar="NAME", help="Only runs of this user.")
 @click.option("--limit", type=click.IntRange(1, 200), default=30, show_default=True, help="Maximum number of runs.")
-@click.option("--cursor", type=int, metavar="NUMBER", help="Continue after the page that ended here.")
+@click.option("--cursor", type=int, metavar="NUMBER", help="Where to continue, as the page before printed it.")
 @_to_server
 def list_(
     state: tuple[str, ...], contains: str | None, owner: str | None, limit: int, cursor: int | None, url: str | None,

@@ -24,7 +24,7 @@ _SHOWN_CHARACTERS = 100
 @click.argument("run", metavar="RUN", type=_PATH)
 @click.argument("what", metavar="TEXT... | FILE | -", nargs=-1, required=True)
 @click.option("--out", metavar="FILE", type=_PATH, help="Write the answers here: .csv, .tsv or .jsonl.")
-@click.option("--text-column", "columns", multiple=True, help="Column with the text; several columns are joined.")
+@click.option("--text-column", "columns", multiple=True, help="Column with the text. May be repeated to join columns.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps.")
 @click.option("--all-labels", is_flag=True, help="In a table, add a column with the probability of each label.")
 @click.option("--top", type=click.IntRange(1, 1000), default=5, show_default=True, help="Number of passages to find.")

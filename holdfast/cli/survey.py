@@ -12,6 +12,7 @@ import click
 from holdfast.cli.screen import Screen
 from holdfast.core.artifacts import to_json
 from holdfast.core.facts import TASKS, DatasetFacts
+from holdfast.core.request import FIELDS
 from holdfast.data.badrows import describe
 from holdfast.data.data_request import DataRequest
 from holdfast.data.survey_dataset import printed_facts
@@ -21,37 +22,38 @@ from holdfast.data.tokenizer import ModelTokenizer
 _SHOWN_LABELS = 12
 _SHOWN_BAD_ROWS = 5
 _WIDTH, _NARROW = 110, 60
+_help = {name: field.metadata["text"] for name, field in FIELDS.items()}.__getitem__  # the same as in `train`
 _PATH = click.Path(path_type=Path, readable=False)  # an unreadable file gets our own error
 
 
 @click.command()
 @click.argument("data", type=_PATH)
-@click.option("--task", type=click.Choice(TASKS), help="What to train; default: detected.")
-@click.option("--validation", type=_PATH, help="File with the validation rows.")
-@click.option("--test", type=_PATH, help="File with the test rows.")
-@click.option("--negatives", type=_PATH, help="JSON lines with hard negatives of queries.")
-@click.option("--text-column", "text_columns", multiple=True, help="Column with the text; several columns are joined.")
-@click.option("--label-column", help="Column with the labels.")
-@click.option("--group-column", help="Keep rows with the same value in this column in one split.")
-@click.option("--multi-label/--single-label", "multi_label", default=None, help="Any number of labels per row, or one.")
-@click.option("--encoding", help="Text encoding, such as cp1252, latin-1 or gb18030; default: detected.")
-@click.option("--delimiter", help="Column separator, such as ; or 'tab'; default: detected.")
-@click.option("--header/--no-header", default=None, help="Whether the first row names the columns.")
-@click.option("--min-score", type=float, help="Treat pairs with at least this score as positives.")
+@click.option("--task", type=click.Choice(TASKS), help=_help("task"))
+@click.option("--validation", type=_PATH, help=_help("validation"))
+@click.option("--test", type=_PATH, help=_help("test"))
+@click.option("--negatives", type=_PATH, help=_help("negatives"))
+@click.option("--text-column", "text_columns", multiple=True, help=_help("text_column"))
+@click.option("--label-column", help=_help("label_column"))
+@click.option("--group-column", help=_help("group_column"))
+@click.option("--multi-label/--single-label", "multi_label", default=None, help=_help("multi_label"))
+@click.option("--encoding", help=_help("encoding"))
+@click.option("--delimiter", help=_help("delimiter"))
+@click.option("--header/--no-header", default=None, help=_help("header"))
+@click.option("--min-score", type=float, help=_help("min_score"))
 @click.option(
     "--max-bad-rows",
     "max_bad_share",
     type=click.FloatRange(0, 1),
     default=0.01,
     show_default=True,
-    help="Maximum fraction of malformed rows. Incomplete rows may be 30%, or this if it is more.",
+    help=_help("max_bad_rows"),
 )
-@click.option("--seed", type=int, default=42, show_default=True, help="Random seed for the splits.")
+@click.option("--seed", type=int, default=42, show_default=True, help=_help("seed"))
 @click.option(
     "--tokenizer",
     type=_PATH,
     metavar="FOLDER",
-    help="Folder of a model; count lengths in its tokens.",
+    help="Measure lengths in the tokens of the model in this folder.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def survey(data: Path, tokenizer: Path | None, as_json: bool, delimiter: str | None, **given: Any) -> None:

@@ -15,16 +15,21 @@ from holdfast.core.errors import RequestError
     "--slots", type=click.IntRange(1, 256), default=1, show_default=True, help="Maximum number of runs at a time."
 )
 @click.option(
-    "--queues", default="", metavar="NAMES", help="Any of: any, cpu, cuda, mps; default: what this machine supports."
+    "--queues",
+    default="",
+    metavar="NAMES",
+    help="Queues to take jobs from, comma-separated: any, cpu, cuda, mps; default: all that this machine supports.",
 )
 @click.option("--name", default="", metavar="NAME", help="Name on the page; default: the name of this machine.")
-@click.option("--home", type=click.Path(path_type=Path), metavar="FOLDER", help="The service's folder, as seen here.")
+@click.option(
+    "--home", type=click.Path(path_type=Path), metavar="FOLDER", help="Path of the service's folder on this machine."
+)
 def worker(slots: int, queues: str, name: str, home: Path | None) -> None:
     """Run jobs of the service on this machine until Ctrl-C.
 
-    HOLDFAST_DATABASE_URL and HOLDFAST_BROKER_URL say where they come from; HOLDFAST_HOME is the folder that all
-    machines share or, with HOLDFAST_STORE, one of this machine's own. Ctrl-C lets running runs save and gives them
-    back; another worker continues them.
+    Set HOLDFAST_DATABASE_URL and HOLDFAST_BROKER_URL to the service's database and queue. HOLDFAST_HOME is the folder
+    that all machines share; with HOLDFAST_STORE it is a local folder. On Ctrl-C, running runs save and return to the
+    queue, and another worker continues them.
     """
     click.echo("holdfast worker")
     sys.stdout.flush()

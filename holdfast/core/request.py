@@ -72,7 +72,7 @@ class TrainRequest:
     )
     max_bad_rows: float = setting(
         0.01,
-        "Maximum fraction of malformed rows. Incomplete rows may be 30%, or this if it is more.",
+        "Maximum fraction of malformed rows. For incomplete rows the limit is at least 30%.",
         kind="number",
         group="data",
         low=0,

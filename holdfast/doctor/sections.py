@@ -43,7 +43,7 @@ def _compute(facts: MachineFacts) -> list[str]:
     if facts.shm_bytes is not None:
         parts.append(f"{human_bytes(facts.shm_bytes)} shared memory")
     if facts.open_file_limit is not None:
-        parts.append(f"{facts.open_file_limit} open files at most")
+        parts.append(f"at most {facts.open_file_limit:,} open files")
     return [", ".join(parts)] if parts else []
 
 

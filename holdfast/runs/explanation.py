@@ -102,7 +102,7 @@ def explain_run(folder: Path) -> tuple[Diagnosis, str]:
     child = read_record(attempt, ChildInfo)
     advised = with_own_command(diagnosis, child.command if child else ())
     cause = find_cause(evidence, diagnosis, read_collected(attempt))
-    return advised, f"attempt {attempt.name}: {cause_sentence(cause)}"
+    return advised, f"attempt {int(attempt.name)}: {cause_sentence(cause)}"
 
 
 def render_diagnosis(diagnosis: Diagnosis, sentence: str = "") -> str:

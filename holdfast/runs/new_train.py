@@ -59,7 +59,7 @@ def _require_data(request: TrainRequest) -> None:
         path = getattr(request, name)
         if path and not os.path.lexists(path):
             raise RequestError(
-                f"{path} does not exist",
+                f"file not found: {path}",
                 seen="" if name == "data" else f"given as --{name}",
                 try_next=did_you_mean(Path(path)),
             )

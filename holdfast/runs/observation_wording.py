@@ -371,7 +371,7 @@ def _own_code(seen: ob.OwnCode) -> str:
     place = place_text(seen.place)
     match seen.how:
         case "waits_for_own_lock":
-            return f"waits for a lock of the program's own at {place}: {seen.place.source}"
+            return f"waits for one of the program's own locks at {place}: {seen.place.source}"
         case "ended_itself":
             return f"ended itself at {place}: {seen.call}"
         case "crashed":

@@ -7,6 +7,7 @@ from typing import Any
 from holdfast.core.events import ProofReported
 from holdfast.core.records import Forecast, Proof, TimedCandidate, to_record
 from holdfast.core.text import human_seconds, processes_words
+from holdfast.runs.wording import cores_text
 
 
 def proof_reported(event: ProofReported) -> str:
@@ -43,16 +44,6 @@ def candidate_verdict(one: TimedCandidate) -> str:
     return ""
 
 
-def cores_words(cores: float) -> str:
-    """A number of cores, small ones too: `1.8 cores`, `0.55 of a core`."""
-    return f"{cores:.1f} cores" if cores >= 1 else f"{cores:.2f} of a core"
-
-
-def failed_words(what: str, cause: str) -> str:
-    """Why a part of the proof failed."""
-    return f"{what}: {cause}"
-
-
 def _ago(at: float) -> str:
     days = (time.time() - at) / 86_400
     return "today" if days < 1 else f"{days:.0f} days ago"
@@ -61,16 +52,16 @@ def _ago(at: float) -> str:
 def _measured(steps: int, step_seconds: float | None, cores: float | None) -> str:
     condition = "if nothing fails"
     if cores:
-        condition += f" and other programs leave it {cores_words(cores)}, as now"
+        condition += f" and other programs leave it {cores_text(cores)}, as now"
     return f"measured over {steps} steps of {human_seconds(step_seconds or 0.0)}; {condition}"
 
 
 def _reason(reason: str, run_seconds: float, budget_seconds: float) -> str:
-    short = f"about {human_seconds(run_seconds)} of work allow {human_seconds(budget_seconds)} of proof"
+    short = f"about {human_seconds(run_seconds)} of training leaves {human_seconds(budget_seconds)} for the proof"
     return {
         "as requested": "as requested",
         "sharded weights": "the weights fit only on all machines together",
-        "run too short": f"the proof would take too long: {short}",
+        "run too short": f"the run is short: {short}",
         "run too short for all": short,
     }.get(reason, "")
 

@@ -70,7 +70,6 @@ from holdfast.runs.proof_runs import (
     run_small,
     steps_wanted,
 )
-from holdfast.runs.proof_wording import failed_words
 from holdfast.runs.run_memory import RememberedProof, fingerprint_of, recall_proof, remember_proof
 from holdfast.supervisor.attempt import StopRequest, run_attempt
 from holdfast.supervisor.budgets import Budgets
@@ -368,7 +367,7 @@ class _Proving:
                 what = f"{words}: {event.phase or 'start'}"
                 self._report(Working(what=what, done=min(event.step, steps), total=steps or None))
             elif isinstance(event, AttemptEnded):
-                self._report(Noted(text=failed_words(words, told_cause_text(event.cause) or event.outcome)))
+                self._report(Noted(text=f"{words}: {told_cause_text(event.cause) or event.outcome}"))
 
         return hear
 

@@ -40,12 +40,12 @@ def is_run(path: Path) -> bool:
 def no_run(path: Path, wanted: str = "the folder of a run") -> RequestError:
     """The error for a path that is not a run: what it is, and a suggestion."""
     whole = path.absolute()
-    named = f"the folder that `holdfast train` or `holdfast run` printed, such as {RUNS}/NAME-1"
+    named = f"use the folder that `holdfast train` or `holdfast run` printed, such as {RUNS}/NAME-1"
     if not os.path.exists(whole):  # noqa: PTH110  (never raises)
         there = Path(RUNS).absolute() / path.name
         known = (f"did you mean {there}?",) if is_run(there) else ()
         guess = known or did_you_mean(whole, is_run) or did_you_mean(there, is_run)
-        return RequestError(f"there is no folder {whole}", try_next=guess or (named,))
+        return RequestError(f"no such folder: {whole}", try_next=guess or (named,))
     meant = _newest_inside(whole) or next(filter(is_run, whole.parents), None)
     guess = (f"did you mean {meant}?",) if meant else ()
     return RequestError(f"{whole} is not {wanted}", seen=_described(whole), try_next=guess or (named,))

@@ -28,7 +28,7 @@ from holdfast.runs.cause_wording import short_cause_text, told_cause_text
 from holdfast.runs.observation_wording import nan_text, observation_text, phase_text
 from holdfast.runs.state import AttemptState, RunState
 
-Mark = Literal["", "ok", "..", "!", "x", "--"]  # nothing, done, going on, look at this, failed, stopped or skipped
+Mark = Literal["", "ok", "..", "!", "x", "--"]  # none, done, in progress, attention, failed, stopped or skipped
 
 NO_LABEL = "the model predicts no label at all: it has learned too little"
 
@@ -165,6 +165,8 @@ def state_text(state: RunState) -> str:
         return "running" if is_plain_script else phase_text(state.phase) or "training"
     if state.state in ("preparing", "proving"):
         return phase_text(state.stage) or state.state
+    if state.state == "training" and state.attempt:  # its last attempt has ended, and the run goes on
+        return "finishing" if state.attempt.outcome == "finished" else "between attempts"
     return state.state
 
 
@@ -364,29 +366,29 @@ _REASONS = {
     "after_stop": "continues after a stop",
     "after_finish": "the run had finished",
     "after_failure": "the run had failed; retrying with the settings that got furthest",
-    "supervisor_lost": "its supervisor was gone",
+    "supervisor_lost": "its supervisor had ended",
     "called": "called by {title}",
     "killed_externally": "the process was killed externally",
     "made_worse": "'{title}' made it worse, so it is reverted",
-    "rank_chance": "one of several processes failed, which may have been chance",
-    "hang_chance": "it hung after {seconds}, which may have been chance",
-    "own_failure_chance": "one retry, in case it was chance: no setting affects what the program itself does",
+    "rank_chance": "one of several processes failed, perhaps by chance",
+    "hang_chance": "it hung after {seconds}, perhaps by chance",
+    "own_failure_chance": "one retry, in case it happened by chance; no setting changes the program's own code",
     "progress": "it reached step {step}, further than before",
     "error_after_progress": "the error has no known cause; retrying from step {step} or earlier",
     "remedy": "remedy for: {title}",
     "next_fallback": "the next fallback",
-    "remedy_again": "another try of the remedy for: {title}",
+    "remedy_again": "retrying the remedy for: {title}",
     "changes_learning": "remedy for: {title}; it changes what the model learns, which you allowed",
-    "no_progress_limit": "{attempts} got no further, the limit set by --max-attempts",
+    "no_progress_limit": "{attempts} without progress, the limit set by --max-attempts",
     "attempt_limit": "no further attempts are allowed after {attempts}",
     "final_exit_code": "other settings would not help",
-    "killed_at_start": "the process was killed {times} times right after its start, whatever the settings",
+    "killed_at_start": "the process was killed {times} times right after it started",
     "deliberate_exit": "the program exited on purpose; retrying would not help",
     "same_exit_code": "it exited with the same code again, without an error",
     "program_missing": "other settings would not help",
-    "certain_bug": "this error returns however often it is retried",
-    "same_error": "the same error again{place}; no known fix applies",
-    "same_failure": "failed again in the same way{place}; no known fix applies",
+    "certain_bug": "retrying cannot fix this error",
+    "same_error": "the same error came back{place}; no known fix applies",
+    "same_failure": "the same failure came back{place}; no known fix applies",
     "unknown_error_again": "a second error without a known cause",
     "unknown_error": "an error without a known cause, and no setting to change",
     "nothing_left": "every fallback was tried",

@@ -76,7 +76,7 @@ def test_a_mac_in_a_few_lines():
         "[ok] macOS 15.1, Apple M2 Pro, arm64",
         "[ok] Python 3.12.4 (CPython, Homebrew, Clang 16.0.0, in a virtual environment), "
         "/Users/ann/project/.venv/bin/python",
-        "[ok] 12 CPUs, 34.4 GB memory (12.0 GB free), 256 open files at most",
+        "[ok] 12 CPUs, 34.4 GB memory (12.0 GB free), at most 256 open files",
         "[ok] disk: 90.0 GB free for output and temp (apfs), 5.0 GB free for cache",
         "[ok] torch 2.13.0, built for the CPU and the Apple GPU",
         "[ok] 2 distributions installed, among them transformers 5.22.2",

@@ -52,7 +52,7 @@ def test_a_foreign_model_folder_is_known_by_its_architecture(tmp_path, architect
 
 
 def test_errors_say_what_a_folder_is(tmp_path):
-    with pytest.raises(RequestError, match="there is no folder"):
+    with pytest.raises(RequestError, match="no such folder"):
         find_model(tmp_path / "none")
     (tmp_path / "project" / "model").mkdir(parents=True)
     with pytest.raises(RequestError, match="is not the folder of a run or of a model"):

@@ -224,7 +224,7 @@ def test_a_supervised_command_has_its_own_page(tmp_path):
 
 
 def test_something_else_than_a_run_folder_is_refused(tmp_path):
-    with pytest.raises(RequestError, match="there is no folder"):
+    with pytest.raises(RequestError, match="no such folder"):
         write_report(tmp_path / "none")
     (tmp_path / "other.txt").write_text("x")
     with pytest.raises(RequestError, match="is not the folder of a run"):

@@ -45,13 +45,13 @@ def here(tmp_path: Path, monkeypatch) -> Path:
 @pytest.mark.parametrize(
     ("given", "what", "seen", "advice"),
     [
-        ("nowhere", "there is no folder {}", "", "the folder that `holdfast train` or `holdfast run` printed"),
-        ("bank", "there is no folder {}", "", "did you mean {here}/runs/bank-1?"),  # not bank.csv
-        ("bank-1", "there is no folder {}", "", "did you mean {here}/runs/bank-1?"),
-        ("runs/bank-2", "there is no folder {}", "", "did you mean {here}/runs/bank-1?"),
-        ("empty", "{} is not the folder of a run", "it is empty", "the folder that `holdfast train`"),
-        ("project", "{} is not the folder of a run", "it contains train.py", "the folder that `holdfast train`"),
-        ("bank.csv", "{} is not the folder of a run", "it is a file", "the folder that `holdfast train`"),
+        ("nowhere", "no such folder: {}", "", "use the folder that `holdfast train` or `holdfast run` printed"),
+        ("bank", "no such folder: {}", "", "did you mean {here}/runs/bank-1?"),  # not bank.csv
+        ("bank-1", "no such folder: {}", "", "did you mean {here}/runs/bank-1?"),
+        ("runs/bank-2", "no such folder: {}", "", "did you mean {here}/runs/bank-1?"),
+        ("empty", "{} is not the folder of a run", "it is empty", "use the folder that `holdfast train`"),
+        ("project", "{} is not the folder of a run", "it contains train.py", "use the folder that `holdfast train`"),
+        ("bank.csv", "{} is not the folder of a run", "it is a file", "use the folder that `holdfast train`"),
         ("runs", "{} is not the folder of a run", "it contains bank-1", "did you mean {here}/runs/bank-1?"),
         ("runs/bank-1/model", "{} is not the folder of a run", "it is empty", "did you mean {here}/runs/bank-1?"),
     ],
