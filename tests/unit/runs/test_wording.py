@@ -115,7 +115,9 @@ def test_a_log_cannot_control_the_terminal():
 def test_every_reason_has_a_sentence():
     texts = [reason_text(Reason(kind=kind, title="t", place="p")) for kind in get_args(get_type_hints(Reason)["kind"])]
     assert all(texts)
-    assert reason_text(Reason(kind="same_error", place="train.py:9")).startswith("the same error came back at train.py:9")
+    assert reason_text(Reason(kind="same_error", place="train.py:9")).startswith(
+        "the same error came back at train.py:9"
+    )
 
 
 ONLY_TRAINING = DatasetFacts(task="classify", form="one label", rows=21, columns=(), splits={"train": 21})
