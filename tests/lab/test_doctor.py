@@ -69,7 +69,7 @@ def test_hanging_child_is_killed_at_the_limit(fault):
     assert time.monotonic() - started < 20
     assert done.returncode == 3
     assert "[x]" in done.stdout
-    assert "no response within 2 s" in done.stdout
+    assert "within 2 s" in done.stdout
     commands = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
     assert not [command for command in commands if "device_trial" in command and command.endswith(" 2.0")]
 
@@ -88,7 +88,7 @@ def test_a_child_that_hangs_while_torch_loads_says_where(fault):
     done = doctor("--json", "--device-timeout", "2", env=env)
     (trial,) = json.loads(done.stdout)["facts"]["trials"]
     assert trial["outcome"] == "hang"
-    assert "import torch, in find_spec (" in trial["detail"]
+    assert "in find_spec (" in trial["detail"]
 
 
 def test_a_torch_that_cannot_be_imported_is_an_answer(fault):
@@ -161,7 +161,8 @@ def test_python_without_torch_is_a_fact(tmp_path):
         [python, "-S", "-c", RUN, "doctor"], capture_output=True, text=True, env=env, timeout=300, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
-    assert "[ok] torch is not installed" in done.stdout
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("[ok] torch")]
+    assert "not installed" in line
 
 
 def test_the_first_line_does_not_wait_for_torch(fault):

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from holdfast.core.event_log import find_last
-from holdfast.core.events import TrainingStopped
+from holdfast.core.events import ProcessesEnded, TrainingStopped
 from holdfast.core.runfolder import EVENTS, OUTPUT
 from holdfast.supervisor.members import find_members
 from tests.lab.supervised import SCRIPTS, finish, resume, start, supervise, wait_for_step, weights
@@ -94,10 +94,13 @@ def test_resume_ends_a_child_that_outlived_its_supervisor(tmp_path):
         time.sleep(0.05)
     process.kill()
     process.wait()
-    assert find_members(run / "attempts" / "01", None)
+    left = {member.pid for member in find_members(run / "attempts" / "01", None)}
+    assert left
     done = resume(run)
     assert done.exit_code == 0, done.output
-    assert "an earlier supervisor" in done.output
+    ended = find_last(run / EVENTS, ProcessesEnded)
+    assert ended
+    assert left & {process.pid for process in ended.processes}
     assert not find_members(run / "attempts" / "01", None)
 
 
@@ -124,7 +127,7 @@ def test_sleep_before_first_step_is_shown_with_its_limit(tmp_path):
         time.sleep(0.5)
     process.send_signal(signal.SIGTERM)
     finish(process, run)
-    assert "; given up after 30 min" in seen
+    assert "30 min" in seen
 
 
 def test_ctrl_c_reaches_a_script_that_saves_on_it(tmp_path):

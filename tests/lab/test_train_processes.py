@@ -101,7 +101,7 @@ def test_killed_process_is_named_and_model_is_identical(world, unbroken, tmp_pat
     os.kill(pid, signal.SIGKILL)
     said = finish(process)
     who = "the launcher of the ranks" if victim == "launcher" else victim
-    assert f"killed from outside: SIGKILL of {who} (pid {pid})" in said
+    assert f"SIGKILL of {who} (pid {pid})" in said
     assert weights(run) == weights(unbroken)
     require_none_left(run)
 
