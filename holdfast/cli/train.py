@@ -30,6 +30,8 @@ class GroupedHelp(click.Command):
         """Write a section for each group."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
+            if isinstance(parameter, click.Argument):
+                continue  # the description is about it
             field = FIELDS.get(parameter.name or "")
             if record := self.help_record(parameter, field, ctx):
                 sections.setdefault(field.metadata["group"] if field else "run", []).append(record)

@@ -31,6 +31,7 @@ class Plan:
 
 # How remedies name the user's program; views put the real command in its place.
 EXAMPLE_COMMAND, EXAMPLE_SCRIPT = "python train.py", "train.py"
+DUMP_STACKS = "py-spy dump --native --pid PID"  # a failed run names the folder with its stacks instead
 
 
 @dataclass(frozen=True, slots=True)

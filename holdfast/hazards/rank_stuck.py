@@ -7,7 +7,7 @@ What we do: check what each rank is waiting for, name the one that waits for som
 """
 
 from holdfast.core.observations import GivenUp, RankVerdict, TreeVerdict, Verdict
-from holdfast.core.plan import Remedy
+from holdfast.core.plan import DUMP_STACKS, Remedy
 from holdfast.hazards import Case, Hazard, has_verdict, observed, proves
 
 _SEVERAL_RANKS = observed(TreeVerdict, lambda one: len(one.ranks) > 1 and one.ranks[0].rank is not None)
@@ -20,7 +20,7 @@ HAZARD = Hazard(
     over=("nccl-timeout",),
     signs=(proves(observed(GivenUp), also=(_SEVERAL_RANKS,), unless=_KNOWN),),
     remedies=(
-        Remedy("see where that rank is stuck", command="py-spy dump --native --pid PID"),
+        Remedy("see where that rank is stuck", command=DUMP_STACKS),
         Remedy(
             "let the other ranks time out sooner",
             command="torch.distributed.init_process_group(timeout=timedelta(minutes=5))",

@@ -17,7 +17,7 @@ from holdfast.core.observations import (
     Wait,
     WaitTarget,
 )
-from holdfast.core.plan import Remedy
+from holdfast.core.plan import DUMP_STACKS, Remedy
 from holdfast.hazards import Case, Hazard, has_verdict, observed, proves, suggests
 
 HAZARD = Hazard(
@@ -41,7 +41,7 @@ HAZARD = Hazard(
             change={"threads": 1, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
             cost="slower on the CPU",
         ),
-        Remedy("see which thread holds which lock", command="py-spy dump --native --pid PID"),
+        Remedy("see which thread holds which lock", command=DUMP_STACKS),
     ),
     sources=(
         "python/cpython#74580",

@@ -45,7 +45,7 @@ from holdfast.core.events import (
     SettingsRemembered,
 )
 from holdfast.core.evidence import Decision, Diagnosis
-from holdfast.core.plan import Reason
+from holdfast.core.plan import DUMP_STACKS, Reason
 from holdfast.core.records import AttemptStart, Changes, Outcome, Result, RunEnd, read_record, write_record
 from holdfast.core.runfolder import RESULT, STACKS, attempt_folder
 from holdfast.core.text import plural
@@ -265,7 +265,7 @@ class _Supervision:
         sentence = f"failed after {plural(outcome.number, 'attempt')}: {cause}; {reason_text(decision.reason)}"
         stacks = attempt / STACKS
         remedies = tuple(
-            f"read the stacks in {stacks}" if "py-spy dump" in remedy.command and stacks.exists() else advice
+            f"read the stacks in {stacks}" if remedy.command == DUMP_STACKS and stacks.exists() else advice
             for remedy in diagnosis.remedies
             if not remedy.change and (advice := remedy.command or remedy.title)
         )
