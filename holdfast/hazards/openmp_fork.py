@@ -33,7 +33,6 @@ _TORCH_OP = re.compile(
 )
 _SHORT_LOG_LINES = 20
 _FORKED = re.compile(r"popen_fork|billiard|concurrent/futures/process|gunicorn/arbiter|os\.fork")
-_RUNTIME_FILE = re.compile(r"lib(?:gomp|iomp5|omp)\b")
 
 
 def invited_by(facts: MachineFacts, plan: Plan) -> Invited | None:
@@ -81,7 +80,7 @@ def _forked_child_in_region(evidence: Evidence) -> Seen | None:
 def _waits_in_runtime(view: ProcessView) -> bool:
     """True for a forked child with one thread that waits without a timeout in a call of OpenMP's own runtime."""
     in_futex = view.system_call == "futex" and not view.has_timeout
-    return view.is_fork_in_lock and view.threads == 1 and in_futex and _RUNTIME_FILE.match(view.caller) is not None
+    return view.is_fork_in_lock and view.threads == 1 and in_futex and _IN_RUNTIME.match(view.caller) is not None
 
 
 def _first(stack: Stack, functions: re.Pattern[str], modules: re.Pattern[str] | None = None) -> Passage | None:

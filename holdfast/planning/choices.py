@@ -8,7 +8,7 @@ from holdfast.core.plan import Choice
 from holdfast.core.request import TrainRequest
 from holdfast.planning.parallel import cores_of
 
-_ASKED = "as requested"
+AS_REQUESTED = "as requested"
 _ENCODERS = (
     *("bert", "roberta", "distilbert", "electra", "albert", "mpnet", "deberta", "deberta-v2", "xlm-roberta"),
     *("camembert", "modernbert", "longformer", "nomic_bert", "convbert", "funnel"),
@@ -33,7 +33,7 @@ def choose_device(request: TrainRequest, facts: MachineFacts) -> Choice[str]:
     tried = {trial.device.partition(":")[0]: trial for trial in facts.trials}
     if request.device:
         _require_device(request.device, facts)
-        return Choice(request.device, _ASKED)
+        return Choice(request.device, AS_REQUESTED)
     for kind in ("cuda", "mps"):
         gpu = next((gpu for gpu in facts.gpus if gpu.kind in (kind, "rocm" if kind == "cuda" else kind)), None)
         trial = tried.get(kind)
@@ -65,7 +65,7 @@ def _require_device(device: str, facts: MachineFacts) -> None:
 def choose_precision(request: TrainRequest, facts: MachineFacts, device: str) -> Choice[str]:
     """bf16 on GPUs that support it, otherwise fp32; on a CPU the proof measures which is faster."""
     if request.precision:
-        return Choice(request.precision, _ASKED)
+        return Choice(request.precision, AS_REQUESTED)
     if device == "cuda":
         gpu = next((gpu for gpu in facts.gpus if gpu.kind in ("cuda", "rocm")), None)
         if gpu and gpu.has_bf16:
@@ -77,7 +77,7 @@ def choose_precision(request: TrainRequest, facts: MachineFacts, device: str) ->
 def choose_threads(request: TrainRequest, facts: MachineFacts, processes: int = 1) -> Choice[int]:
     """One thread per core that this process may use."""
     if request.threads:
-        return Choice(request.threads, _ASKED)
+        return Choice(request.threads, AS_REQUESTED)
     cores = cores_of(facts)
     if processes > 1:
         return Choice(max(1, cores // processes), f"{processes} processes share {cores} cores")
@@ -87,7 +87,7 @@ def choose_threads(request: TrainRequest, facts: MachineFacts, processes: int = 
 def choose_epochs(request: TrainRequest, facts: DatasetFacts, batch_size: int) -> Choice[int]:
     """More epochs for few rows, fewer for many."""
     if request.epochs:
-        return Choice(request.epochs, _ASKED)
+        return Choice(request.epochs, AS_REQUESTED)
     rows = facts.splits.get("train", facts.rows)
     if facts.task != "classify":
         epochs = 3 if rows < 20_000 else 2 if rows < 100_000 else 1
@@ -99,10 +99,10 @@ def choose_epochs(request: TrainRequest, facts: DatasetFacts, batch_size: int) -
     return Choice(epochs, f"usual for {rows:,} rows{more}")
 
 
-def choose_batch_size(request: TrainRequest, facts: DatasetFacts, device: str) -> Choice[int]:
+def choose_batch_size(request: TrainRequest, facts: DatasetFacts) -> Choice[int]:
     """A batch size with which the task usually learns well."""
     if request.batch_size:
-        return Choice(request.batch_size, _ASKED)
+        return Choice(request.batch_size, AS_REQUESTED)
     rows = facts.splits.get("train", facts.rows)
     if facts.task == "two-tower":
         return Choice(64, "larger batches provide more in-batch negatives")
@@ -116,7 +116,7 @@ def choose_batch_size(request: TrainRequest, facts: DatasetFacts, device: str) -
 def choose_lr(request: TrainRequest, task: str, model: ModelFacts, lora: bool) -> Choice[float]:
     """Higher for small models, and higher still for adapters."""
     if request.lr is not None:
-        return Choice(request.lr, _ASKED)
+        return Choice(request.lr, AS_REQUESTED)
     if lora:
         return Choice(2e-4, "usual for adapters")
     if task == "two-tower":
@@ -128,17 +128,17 @@ def choose_lr(request: TrainRequest, task: str, model: ModelFacts, lora: bool) -
     return Choice(3e-5 if model.hidden < 1024 else 2e-5, f"usual for an encoder of width {model.hidden}")
 
 
-def choose_schedule(request: TrainRequest, task: str) -> Choice[str]:
+def choose_schedule(request: TrainRequest) -> Choice[str]:
     """The learning-rate schedule."""
     if request.lr_scheduler_type:
-        return Choice(request.lr_scheduler_type, _ASKED)
+        return Choice(request.lr_scheduler_type, AS_REQUESTED)
     return Choice("linear", "the default of Hugging Face")
 
 
 def choose_lora(request: TrainRequest, task: str, model: ModelFacts, full_fits: bool) -> Choice[bool]:
     """Adapters for large language models, and if training all weights would not fit into memory."""
     if request.lora is not None:
-        return Choice(request.lora, _ASKED)
+        return Choice(request.lora, AS_REQUESTED)
     if task != "causal":
         return Choice(False, f"{task} trains all weights")
     if request.lora_r or request.lora_alpha or request.lora_dropout or request.lora_target_modules:

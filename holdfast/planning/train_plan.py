@@ -18,11 +18,11 @@ from holdfast.core.records import EngineSettings, MemoryEstimate, Proof, RunPlan
 from holdfast.core.request import TrainRequest, nodes_of
 from holdfast.core.text import human_bytes, plural
 from holdfast.planning import choices
+from holdfast.planning.choices import AS_REQUESTED
 from holdfast.planning.memory_model import MemoryNeed, fits, need_of, room_of
 from holdfast.planning.parallel import SHARED_SETTINGS, cards_of, choose_processes
 
 _FEWEST_MICRO_TOKENS = 256  # a plan starts with no fewer: smaller micro-batches leave most of a processor idle
-_ASKED = "as requested"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ def make_plan(
     choices.require_fitting(task, model)
     device = choices.choose_device(request, machine)
     precision = choices.choose_precision(request, machine, device.value)
-    batch_size = choices.choose_batch_size(request, dataset, device.value)
+    batch_size = choices.choose_batch_size(request, dataset)
     processes = choose_processes(request, machine, device.value, batch_size.value)
     free = free_memory(machine, device.value, processes.value)
     longest = longest_tokens or longest_text(request, dataset, model)
@@ -124,7 +124,7 @@ def make_plan(
         "epochs": choices.choose_epochs(request, dataset, batch_size.value),
         "batch_size": batch_size,
         "lr": choices.choose_lr(request, task, model, lora.value),
-        "schedule": choices.choose_schedule(request, task),
+        "schedule": choices.choose_schedule(request),
         "warmup_ratio": _given(request.warmup_ratio, 0.06, "a short warm-up stabilizes the first steps"),
         "weight_decay": _given(request.weight_decay, 0.01, "usual with AdamW"),
         "max_grad_norm": _given(request.max_grad_norm, 1.0, "the default of Hugging Face"),
@@ -139,12 +139,12 @@ def make_plan(
     if processes.value * nodes > 1:
         chosen |= {"processes": processes, "shard": shard}
     if nodes > 1:
-        chosen["nodes"] = Choice(nodes, f"{_ASKED}; {nodes * processes.value} processes in total share each step")
+        chosen["nodes"] = Choice(nodes, f"{AS_REQUESTED}; {nodes * processes.value} processes in total share each step")
     if task == "causal":
         chosen["lora"] = lora
     if request.max_steps:
         chosen["epochs"] = Choice(chosen["epochs"].value, "not used: the maximum number of steps decides")
-        chosen["max_steps"] = Choice(request.max_steps, _ASKED)
+        chosen["max_steps"] = Choice(request.max_steps, AS_REQUESTED)
     return TrainPlan(task=task, model=model, choices=chosen, options=options, need=need, free_bytes=free)
 
 
@@ -279,7 +279,7 @@ class _Fitting:
 
     def _micro(self, tokens: int, need: MemoryNeed) -> Choice[int]:
         if self._request.micro_tokens:
-            return Choice(tokens, _ASKED)
+            return Choice(tokens, AS_REQUESTED)
         free = f" of {human_bytes(self._free)} free" if self._free else ""
         because = f"needs about {human_bytes(need.bytes)}{free}"
         return Choice(
@@ -288,7 +288,7 @@ class _Fitting:
 
     def _checkpointing(self, value: bool) -> Choice[bool]:
         if self._request.gradient_checkpointing is not None:
-            return Choice(value, _ASKED)
+            return Choice(value, AS_REQUESTED)
         return Choice(value, "the activations would not fit without it" if value else "the activations fit")
 
     def _refusal(self, lora: bool) -> MachineError:
@@ -312,11 +312,11 @@ class _Fitting:
 
 
 def _given(asked: Any, usual: Any, because: str) -> Choice[Any]:
-    return Choice(usual, because) if asked is None else Choice(asked, _ASKED)
+    return Choice(usual, because) if asked is None else Choice(asked, AS_REQUESTED)
 
 
 def _model_reason(request: TrainRequest, model: ModelFacts, task: str) -> str:
     size = f"{model.parameters:,} weights, from {model.source}"
     if request.from_run:
         return f"the model of the earlier run; {size}"
-    return f"{_ASKED}; {size}" if request.model else f"small and good for {task}; {size}"
+    return f"{AS_REQUESTED}; {size}" if request.model else f"small and good for {task}; {size}"

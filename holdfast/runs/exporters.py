@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.errors import MachineError, RequestError
-from holdfast.core.request import TrainRequest
+from holdfast.core.records import EngineSettings, RunPlan
 from holdfast.core.runfolder import MANIFEST
 from holdfast.runs.state import RunState, read_state
-from holdfast.runs.wording import base_model, headline, run_title
+from holdfast.runs.wording import base_model, data_path, headline, run_title
 
-KINDS = ("script", "notebook", "docker")
 # As in engine.attempt_settings, which loads torch; a test holds the two together.
 DEFAULTS: Mapping[str, Any] = {
     "seed": 42,
@@ -95,7 +94,7 @@ _IGNORE = "model\n**/__pycache__\n"
 def export_run(run: Path, kind: str, out: Path | None = None) -> Path:
     """Write a run as a script, a notebook or a container; returns the folder."""
     state = read_state(run)
-    _refuse_what_cannot_be(state)
+    settings = _settings_to_export(state)
     folder = out or run / "export" / kind
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RequestError(
@@ -105,8 +104,8 @@ def export_run(run: Path, kind: str, out: Path | None = None) -> Path:
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _take_data(state, folder / "data")
-        model = _take_model(state, folder / "base")
+        _take_data(Path(settings.prepared), folder / "data")
+        model = _take_model(state.records.plan, settings, folder / "base")
         _writer(kind)(folder, script_of(state, model), _about(state))
     except OSError as error:
         raise MachineError(
@@ -117,7 +116,7 @@ def export_run(run: Path, kind: str, out: Path | None = None) -> Path:
 
 def script_of(state: RunState, model: str) -> str:
     """The whole script, with the run's own numbers in it."""
-    constants = {name: state.settings.get(name, default) for name, default in DEFAULTS.items()}
+    constants = {name: getattr(state.settings, name, default) for name, default in DEFAULTS.items()}
     lines = [f"{name.upper()} = {_literal(value)}" for name, value in constants.items()]
     here = 'HERE = Path(__file__).parent if "__file__" in globals() else Path.cwd()'
     places = [here, f"MODEL = {model}", 'DATA, OUT = HERE / "data", HERE / "model"']
@@ -160,9 +159,7 @@ def requirements(script: str) -> str:
 
 
 def _about(state: RunState) -> str:
-    files = state.records.dataset.files if state.records.dataset else ()
-    request = state.records.request
-    data = Path((request.data if isinstance(request, TrainRequest) else "") or next(iter(files), "data")).name
+    data = data_path(state).name or "data"
     return f"Fine-tune {base_model(state)} on {data} ({state.task}), as Holdfast did. {headline(state)}"
 
 
@@ -170,29 +167,31 @@ def _template(name: str) -> str:
     return files("holdfast.runs").joinpath("scripts", f"{name}.py.txt").read_text(encoding="utf-8")
 
 
-def _refuse_what_cannot_be(state: RunState) -> None:
+def _settings_to_export(state: RunState) -> EngineSettings:
+    """The settings of a run that can be exported; refuses every other run."""
     if state.is_command:
         raise RequestError(
             "this run supervised your own command, so there is nothing to export",
             seen=run_title(state),
         )
-    if state.task not in _TEMPLATES or not state.settings.get("prepared"):
+    settings = state.settings
+    if settings is None:
         raise RequestError(
             f"the run {state.folder} has no plan yet, so there is nothing to export",
             try_next=(f"holdfast resume {state.folder}",),
         )
-    if not (Path(str(state.settings.get("prepared"))) / MANIFEST).is_file():
+    if not (Path(settings.prepared) / MANIFEST).is_file():
         raise RequestError(
             "the prepared data of this run is gone",
-            seen=str(state.settings.get("prepared")),
+            seen=settings.prepared,
             try_next=(f"holdfast resume {state.folder}",),
         )
     if state.task == "two-tower" and state.manifest and state.manifest.form == "vectors":
         raise RequestError("a run over vectors cannot be exported yet", seen="the data contains vectors, not texts")
+    return settings
 
 
-def _take_data(state: RunState, target: Path) -> None:
-    source = Path(state.settings["prepared"])
+def _take_data(source: Path, target: Path) -> None:
     target.mkdir()
     shown = (".texts.npy", ".text_starts.npy")  # for people; training does not use them
     arrays = [path for path in sorted(source.glob("*.npy")) if not path.name.endswith(shown)]
@@ -200,14 +199,13 @@ def _take_data(state: RunState, target: Path) -> None:
         shutil.copyfile(path, target / path.name)
 
 
-def _take_model(state: RunState, target: Path) -> str:
+def _take_model(plan: RunPlan | None, settings: EngineSettings, target: Path) -> str:
     """What MODEL is in the script: a name on the hub, or the folder that is copied."""
-    plan = state.records.plan
-    if plan and plan.model.source == "hub" and plan.model.name:
+    if plan and plan.model.source == "hub":
         return _literal(plan.model.name)
-    source = Path(str(state.settings["model"]))
+    source = Path(settings.model)
     if not source.is_dir():
-        return _literal(str(state.settings["model"]))
+        return _literal(settings.model)
     for path in sorted(source.rglob("*")):
         if path.is_file() and path.suffix in _MODEL_FILES:
             place = target / path.relative_to(source)

@@ -2,7 +2,7 @@
 
 For a process on this machine the system says whether it is alive. For one on another machine only changes of its notice
 do, so a single look cannot know. `MachineWatch` never waits and trusts a notice until it stops changing;
-`read_leader` and `read_nodes` look again until they know, which may take a few seconds.
+`read_leader` looks again until it knows, which may take a few seconds.
 
 Reads: leases/, nodes/*/notice, beats of the newest attempt.
 """
@@ -99,16 +99,6 @@ def read_leader(run: Path) -> SupervisorNotice | None:
         leader = watch.leader()
         if watch.is_sure:
             return leader
-        time.sleep(_LOOK_SECONDS)
-
-
-def read_nodes(run: Path) -> tuple[NodeStatus, ...]:
-    """The machines of a run; takes up to six seconds to know about other machines."""
-    watch = MachineWatch(run)
-    while True:
-        nodes = watch.nodes()
-        if watch.is_sure:
-            return nodes
         time.sleep(_LOOK_SECONDS)
 
 

@@ -1,7 +1,5 @@
 """Every sentence about what the supervisor observed: activities, verdicts, waits, exits, and single observations."""
 
-from collections.abc import Mapping
-from typing import Any
 
 from holdfast.core import observations as ob
 from holdfast.core.artifacts import to_plain
@@ -197,13 +195,6 @@ def proof_fields(seen: Seen) -> dict[str, object]:
         return {"source": seen.source, "line": seen.line, "text": seen.text}
     source, line = ("exit", seen.line) if isinstance(seen, ob.ExitStatus) else ("sample", 0)
     return {"source": source, "line": line, "text": observation_text(seen)}
-
-
-def stored_proof_fields(plain: Mapping[str, Any]) -> dict[str, object]:
-    """The same for the proof in a diagnosis.json that was read as plain JSON."""
-    if "text" in plain and plain.get("type") in (None, "passage"):
-        return {name: plain.get(name) for name in ("source", "line", "text")}
-    return {"source": "sample", "line": 0, "text": observation_text(ob.to_observation(plain))}
 
 
 def diagnosis_fields(diagnosis: Diagnosis) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The plan of a run with its proof and forecast as one JSON object, for the API and the pages."""
+"""The plan of a run with its proof and forecast as one JSON object, for the API."""
 
 from pathlib import Path
 from typing import Any

@@ -25,6 +25,7 @@ from holdfast.core.evidence import Decision, Diagnosis
 from holdfast.core.facts import DatasetFacts, MachineFacts
 from holdfast.core.records import (
     AttemptStart,
+    EngineSettings,
     Forecast,
     Mistakes,
     Outcome,
@@ -35,13 +36,11 @@ from holdfast.core.records import (
     read_request,
 )
 from holdfast.core.runfolder import (
-    DOCTOR,
     EVENTS,
     METRICS,
     OUTPUT,
     RUNG,
     SAMPLES,
-    SETTINGS,
     attempt_folders,
 )
 from holdfast.runs.earlier_attempts import is_left_running
@@ -60,6 +59,7 @@ __all__ = [
     "fold",
     "new_events",
     "peak_bytes",
+    "read_records",
     "read_state",
     "read_whole_state",
     "watch",
@@ -323,7 +323,7 @@ class RunReader:
         return replace(
             state,
             attempts=tuple(attempts),
-            records=_read_records(run),
+            records=read_records(run),
             is_supervised=is_led,
             is_orphaned=is_orphaned,
             waiting=state.waiting if is_led else None,
@@ -375,7 +375,8 @@ def peak_bytes(folder: Path) -> int | None:
     return max(max(sample.resident_bytes, sample.peak_bytes) for sample in samples) or None
 
 
-def _read_records(run: Path) -> Records:
+def read_records(run: Path) -> Records:
+    """What the folder of a run holds besides events."""
     return Records(
         request=read_request(run),
         machine=read_record(run, MachineFacts),
@@ -383,7 +384,6 @@ def _read_records(run: Path) -> Records:
         plan=read_record(run, RunPlan),
         proof=read_record(run, Proof),
         forecast=read_record(run, Forecast),
-        doctor=read_artifact(run / DOCTOR),
         metrics=read_artifact(run / METRICS),
         mistakes=read_record(run, Mistakes),
         result=read_record(run, Result),
@@ -410,8 +410,8 @@ def _start_of(folder: Path, number: int) -> ev.AttemptStarted:
 
 def _processes_of(attempt: Path) -> int:
     """How many processes share each step: as the settings say, or as many ranks as a command has."""
-    known = read_artifact(attempt / SETTINGS).get("processes")
-    return known if isinstance(known, int) else len(read_ranks(attempt)) or 1
+    settings = read_record(attempt, EngineSettings)
+    return settings.processes if settings else len(read_ranks(attempt)) or 1
 
 
 def _last_sign(attempt: AttemptState) -> float | None:

@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
@@ -13,18 +12,28 @@ from holdfast.core.artifacts import read_artifact
 from holdfast.core.evidence import Cause, Decision, Diagnosis
 from holdfast.core.facts import DatasetFacts, MachineFacts
 from holdfast.core.observations import Activity
-from holdfast.core.plan import Reason
+from holdfast.core.plan import Choice, Reason
 from holdfast.core.prepared import Manifest
-from holdfast.core.records import CommandRequest, Forecast, Interruption, Mistakes, Proof, Result, RunPlan, to_record
+from holdfast.core.records import (
+    CommandRequest,
+    EngineSettings,
+    Forecast,
+    Interruption,
+    Mistakes,
+    Proof,
+    Result,
+    RunPlan,
+    read_record,
+    to_record,
+)
 from holdfast.core.request import TrainRequest
 from holdfast.core.runfolder import (
     MANIFEST,
     OUTPUT,
-    SETTINGS,
     model_folder,
 )
 from holdfast.logs.log_lines import clean_lines
-from holdfast.planning.train_plan import proven_settings
+from holdfast.planning.train_plan import proven_choices, proven_settings
 from holdfast.runs.nodes import NodeStatus
 
 State = Literal["preparing", "proving", "waiting", "training", "finished", "failed", "stopped"]
@@ -176,10 +185,19 @@ class Records(Struct, frozen=True, kw_only=True):
     plan: RunPlan | None = None
     proof: Proof | None = None
     forecast: Forecast | None = None
-    doctor: Mapping[str, Any] = {}
-    metrics: Mapping[str, Any] = {}
+    metrics: Mapping[str, Any] = {}  # split -> what its task measured
     mistakes: Mistakes | None = None
     result: Result | None = None
+
+    @property
+    def choices(self) -> Mapping[str, Choice[Any]]:
+        """Every planned setting with its reason, as the proof left it; empty without a plan."""
+        return proven_choices(self.plan, self.proof) if self.plan else {}
+
+    @property
+    def settings(self) -> EngineSettings | None:
+        """The planned settings, as the proof left them; None without a plan."""
+        return proven_settings(self.plan, self.proof) if self.plan else None
 
 
 class RunState(Struct, frozen=True, kw_only=True):
@@ -289,24 +307,22 @@ class RunState(Struct, frozen=True, kw_only=True):
         return isinstance(self.records.request, CommandRequest)
 
     @property
-    def settings(self) -> Mapping[str, Any]:
-        """The settings of the newest attempt that has any, or those of the plan."""
-        found = (read_artifact(attempt.folder / SETTINGS) for attempt in reversed(self.attempts))
-        plan = self.records.plan
-        planned = asdict(proven_settings(plan, self.records.proof)) if plan else {}
-        return next((one for one in found if one.get("task")), planned)
+    def settings(self) -> EngineSettings | None:
+        """The settings of the newest attempt that has any, or those of the plan; None before that."""
+        found = (read_record(attempt.folder, EngineSettings) for attempt in reversed(self.attempts))
+        return next(filter(None, found), self.records.settings)
 
     @property
     def task(self) -> str:
         """What is trained; empty for a command."""
-        known = self.records.dataset.task if self.records.dataset else self.records.result and self.records.result.task
-        return str(self.settings.get("task") or known or "")
+        known = self.settings or self.records.dataset or self.records.result
+        return known.task if known else ""
 
     @property
     def manifest(self) -> Manifest | None:
         """The contents of the folder of prepared data; None if it is missing."""
-        prepared = self.settings.get("prepared")
-        return to_record(read_artifact(Path(prepared) / MANIFEST), Manifest) if prepared else None
+        settings = self.settings
+        return to_record(read_artifact(Path(settings.prepared) / MANIFEST), Manifest) if settings else None
 
     @property
     def has_model(self) -> bool:

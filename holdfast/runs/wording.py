@@ -136,11 +136,17 @@ def run_title(state: RunState) -> str:
     request = state.records.request
     if isinstance(request, CommandRequest):
         return shlex.join([Path(request.command[0]).name, *request.command[1:]])
-    files = state.records.dataset.files if state.records.dataset else ()
-    data = Path((request.data if request else "") or next(iter(files), ""))
+    data = data_path(state)
     # Half of all datasets are called train.csv.
     name = f"{data.parent.name}/{data.name}" if data.stem in _COMMON_NAMES and data.parent.name else data.name
     return " on ".join(filter(None, (base_model(state), name))) or state.folder.name
+
+
+def data_path(state: RunState) -> Path:
+    """The dataset of a training run, as it was requested."""
+    request, dataset = state.records.request, state.records.dataset
+    known = request.data if isinstance(request, TrainRequest) else ""
+    return Path(known or next(iter(dataset.files if dataset else ()), ""))
 
 
 def base_model(state: RunState) -> str:
@@ -148,8 +154,8 @@ def base_model(state: RunState) -> str:
     plan, request = state.records.plan, state.records.request
     if plan and plan.model.name:
         return plan.model.name
-    requested = request.model if isinstance(request, TrainRequest) else ""
-    return Path(str(state.settings.get("model") or requested or "")).name
+    requested = request.model if isinstance(request, TrainRequest) else None
+    return Path(state.settings.model if state.settings else requested or "").name
 
 
 def state_text(state: RunState) -> str:

@@ -106,14 +106,13 @@ def _lengths(state: RunState) -> Html | None:
 
 def _token_lengths(state: RunState) -> list[int]:
     """Tokens of each text, from the prepared arrays; none where the arrays or numpy are missing."""
-    prepared = state.settings.get("prepared")
-    if not prepared:
+    if state.settings is None:
         return []
     try:
         from holdfast.data.shards import open_tokens
 
         name = "corpus" if state.task == "two-tower" else "train"
-        return [int(length) for length in open_tokens(Path(prepared), name).lengths]
+        return [int(length) for length in open_tokens(Path(state.settings.prepared), name).lengths]
     except (ImportError, OSError, ValueError):
         return []
 

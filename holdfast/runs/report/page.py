@@ -156,8 +156,8 @@ def _figures(state: RunState) -> Iterator[tuple[str, str]]:
         yield f"of training{count}", human_seconds(seconds)
     if state.records.dataset:
         yield "rows of data", f"{state.records.dataset.rows:,}"
-    if device := state.settings.get("device"):
-        yield f"device, {state.settings.get('precision', 'fp32')}", str(device)
+    if settings := state.settings:
+        yield f"device, {settings.precision}", settings.device
 
 
 # Attempts

@@ -1,12 +1,13 @@
 """The plan with its reasons, the timings it was chosen by, the forecast, and the machine."""
 
+import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 
+from holdfast.core.events import FindingReported
 from holdfast.core.facts import MachineFacts
 from holdfast.core.records import Forecast, ForecastCheck, Proof, TimedCandidate
 from holdfast.core.text import human_bytes, human_seconds
-from holdfast.planning.train_plan import proven_choices
 from holdfast.runs.proof_wording import candidate_verdict, forecast_basis, proof_reason
 from holdfast.runs.report.html import Html, details, join, section, table, tag
 from holdfast.runs.report.svg_charts import meter
@@ -18,11 +19,11 @@ _NOT_SHOWN = {"run", "prepared"}
 
 def plan_section(state: RunState) -> Html:
     """Every setting with its reason; without a plan, the settings alone."""
-    plan, proof = state.records.plan, state.records.proof
-    choices = proven_choices(plan, proof) if plan else {}
-    rows = [[name, _plain(choice.value), choice.because] for name, choice in choices.items()]
-    given = {name: value for name, value in state.settings.items() if name not in _NOT_SHOWN}
-    plain = table(["setting", "value"], [[name, _plain(value)] for name, value in given.items()]) if given else None
+    proof = state.records.proof
+    rows = [[name, _plain(choice.value), choice.because] for name, choice in state.records.choices.items()]
+    settings = dataclasses.asdict(state.settings) if state.settings else {}
+    given = [[name, _plain(value)] for name, value in settings.items() if name not in _NOT_SHOWN]
+    plain = table(["setting", "value"], given) if given else None
     shown = table(["setting", "value", "because"], rows, class_="reasons") if rows else plain
     return section(
         "The plan",
@@ -70,15 +71,10 @@ def machine_section(state: RunState) -> Html:
         tag("div", tag("dt", name), tag("dd", value))
         for name, value in _machine(state.records.machine or MachineFacts())
     ]
+    reported = {one.slug: one for one in state.history if isinstance(one, FindingReported)}  # again when it is resumed
     findings = [
-        tag(
-            "li",
-            tag("b", f"{one.get('severity', '')}: "),
-            one.get("title") or one.get("slug", ""),
-            f" ({one['seen']})" if one.get("seen") else "",
-        )
-        for one in state.records.doctor.get("findings") or ()
-        if isinstance(one, dict) and one.get("severity") in ("blocker", "warning")
+        tag("li", tag("b", f"{one.severity}: "), one.title or one.slug, f" ({one.seen})" if one.seen else "")
+        for one in reported.values()
     ]
     return section(
         "The machine",

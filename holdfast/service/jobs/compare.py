@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast.core.scores import ordered_scores
-from holdfast.runs.plan_view import plan_view
+from holdfast.runs.state import read_records
 from holdfast.service.jobs.models import Job
 
 MOST_RUNS = 6  # more curves in one chart can hardly be told apart
@@ -26,7 +26,7 @@ def _side_by_side(found: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
 
 def _chosen(job: Job) -> dict[str, Any]:
     """The requested settings, and those that the plan chose."""
-    found = {name: choice["value"] for name, choice in plan_view(job.folder).get("choices", {}).items()}
+    found = {name: choice.value for name, choice in read_records(job.folder).choices.items()}
     return {**found, **job.request, "dataset": job.dataset_id}
 
 

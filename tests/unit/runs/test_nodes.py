@@ -30,7 +30,7 @@ from holdfast.core.runfolder import (
 )
 from holdfast.runs import nodes, resume_run
 from holdfast.runs.lease import describe_self, hold
-from holdfast.runs.nodes import read_leader, read_nodes
+from holdfast.runs.nodes import read_leader
 from holdfast.runs.resume_run import ask_for, ask_to_stop
 from holdfast.runs.state import RunReader, read_state
 
@@ -55,7 +55,7 @@ def say(run, path: str, **said: object) -> None:
 
 
 def states(run) -> dict[str, str]:
-    return {node.name: node.state for node in read_nodes(run)}
+    return {node.name: node.state for node in read_state(run).nodes}
 
 
 def test_both_machines_are_shown_with_their_steps(run):
