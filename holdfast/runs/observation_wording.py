@@ -1,6 +1,5 @@
 """Every sentence about what the supervisor observed: activities, verdicts, waits, exits, and single observations."""
 
-
 from holdfast.core import observations as ob
 from holdfast.core.artifacts import to_plain
 from holdfast.core.evidence import Diagnosis, Passage, Seen
