@@ -12,6 +12,7 @@ import click
 from holdfast.cli.screen import Screen
 from holdfast.core.artifacts import to_json
 from holdfast.core.facts import TASKS, DatasetFacts
+from holdfast.core.path_guess import URL_ADVICE, is_url
 from holdfast.core.request import FIELDS
 from holdfast.data.badrows import describe
 from holdfast.data.data_request import DataRequest
@@ -23,7 +24,19 @@ _SHOWN_LABELS = 12
 _SHOWN_BAD_ROWS = 5
 _WIDTH, _NARROW = 110, 60
 _help = {name: field.metadata["text"] for name, field in FIELDS.items()}.__getitem__  # the same as in `train`
-_PATH = click.Path(path_type=Path, readable=False)  # an unreadable file gets our own error
+
+
+class _DataPath(click.Path):
+    """A path; a URL is refused as it was given."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Check one argument."""
+        if isinstance(value, str) and is_url(value):
+            self.fail(f"{value} {URL_ADVICE}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+_PATH = _DataPath(path_type=Path, readable=False)  # an unreadable file gets our own error
 
 
 @click.command()

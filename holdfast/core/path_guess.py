@@ -1,4 +1,4 @@
-"""Suggests an existing path for a misspelled one."""
+"""Suggests an existing path for a misspelled one, and tells a URL from a path."""
 
 import re
 from collections.abc import Callable
@@ -7,6 +7,13 @@ from pathlib import Path
 
 _CLOSE = 0.8  # `trian` and `train` pass; `cats` and `data` are far below
 _MOST_NAMES = 1000
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+URL_ADVICE = "is a URL; download it first and give the path of the file"
+
+
+def is_url(text: str) -> bool:
+    """True for an address such as https://example.org/train.csv."""
+    return _URL.match(text) is not None
 
 
 def did_you_mean(path: Path, is_wanted: Callable[[Path], bool] = lambda path: True) -> tuple[str, ...]:

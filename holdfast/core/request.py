@@ -304,7 +304,8 @@ def make_request(given: Mapping[str, object]) -> TrainRequest:
                 values[field.name] = read_value(field, value)
             except ValueError as error:
                 problems.append(Problem(field.name, str(error), _shown(value)))
-    problems += _together(values)
+    invalid = {problem.setting for problem in problems}
+    problems += (problem for problem in _together(values) if problem.setting not in invalid)
     if problems:
         raise invalid_settings(problems)
     return TrainRequest(**values)

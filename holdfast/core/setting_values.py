@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from holdfast.core.path_guess import URL_ADVICE, is_url
 from holdfast.core.text import closest
 
 TRACKERS = ("tensorboard", "mlflow", "wandb", "trackio")
@@ -47,6 +48,8 @@ def read_value(field: "dataclasses.Field[Any]", value: object) -> object:
     if about["allowed"] and text not in about["allowed"]:
         guess = closest(text, about["allowed"]) if len(text) > 3 else None  # "gpu" is not a misspelled "cpu"
         raise ValueError(f"allowed: {allowed_words(field)}" + (f"; did you mean {guess}?" if guess else ""))
+    if kind == "path" and is_url(text):
+        raise ValueError(URL_ADVICE)
     if kind == "path" and text:
         return str(Path(text).expanduser().absolute())
     if field.name == "delimiter" and text in ("tab", "\\t"):

@@ -146,8 +146,9 @@ class BadRows:
             examples = tuple(f"{one.file}, row {one.row}: {one.reason}" for one in self._incomplete_rows[:_EXAMPLES])
             share = self.incomplete / max(self._whole, self.count)
             reasons = self._commonest(incomplete=True)
-            values = {"rows": self.incomplete, "share": share, "reasons": reasons, "examples": examples}
-            found.append(data_warning("incomplete-rows", **values))
+            found.append(
+                data_warning("incomplete-rows", rows=self.incomplete, share=share, reasons=reasons, examples=examples)
+            )
         found += self._doubts
         if more := self._doubt_count - len(self._doubts):
             found.append(data_warning("more-quotes", rows=more))

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from holdfast.core.facts import Task
 
+DEFAULT_SHARE = 0.1  # of the rows, for validation and for testing
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataRequest:
@@ -24,6 +26,6 @@ class DataRequest:
     multi_label: bool | None = None
     min_score: float | None = None  # pairs with at least this score are positives
     max_bad_share: float = 0.01  # more malformed rows than this are refused
-    validation_share: float = 0.1
-    test_share: float = 0.1
+    validation_share: float = DEFAULT_SHARE
+    test_share: float = DEFAULT_SHARE
     seed: int = 42

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.core.data_warnings import DataWarning, data_warning
-from holdfast.core.errors import RequestError, set_to, type_command
+from holdfast.core.errors import RequestError, type_command
 from holdfast.core.facts import SPLITS
-from holdfast.data.data_request import DataRequest
+from holdfast.data.data_request import DEFAULT_SHARE, DataRequest
 from holdfast.data.names import SPLIT_VALUES
 from holdfast.data.rawfile import check_is_file
 
@@ -25,6 +25,7 @@ class Files:
 
     splits: Mapping[str, tuple[Path, ...]]  # "train" and, where given, "validation" and "test"
     beir: Path | None = None
+    neighbors: tuple[str, ...] = ()  # splits that were not requested but found next to the training file
     warnings: tuple[DataWarning, ...] = ()
 
 
@@ -33,7 +34,8 @@ def find_files(request: DataRequest) -> Files:
     path = request.path
     if not path.is_dir():
         check_is_file(path)
-        found = Files(splits={"train": (path,)}, warnings=_unread_neighbors(request))
+        neighbors = _neighbors(request)
+        found = Files(splits={"train": (path,), **neighbors}, neighbors=tuple(neighbors))
     elif beir_file(path, "corpus") and beir_file(path, "queries"):
         found = Files(splits={}, beir=path)
     else:
@@ -106,21 +108,27 @@ def _data_files(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _unread_neighbors(request: DataRequest) -> tuple[DataWarning, ...]:
-    """Name the files next to the given one that look like its other splits."""
+def _neighbors(request: DataRequest) -> dict[str, tuple[Path, ...]]:
+    """The validation and test files next to train.csv; none where the request says anything about splits."""
     split, rest = split_in_name(request.path)
-    if split != "train" or request.validation or request.test:
-        return ()
+    shares = (request.validation_share, request.test_share)
+    if split != "train" or request.validation or request.test or shares != (DEFAULT_SHARE, DEFAULT_SHARE):
+        return {}
     try:
         siblings = sorted(_data_files(request.path.parent))
     except OSError:
-        return ()
-    others = [(split_in_name(path), path) for path in siblings]
-    return tuple(
-        data_warning("unread-split", set_to(other, str(path)), file=path.name, split=other)
-        for (other, its_rest), path in others
-        if other in ("validation", "test") and its_rest == rest
-    )
+        return {}
+    found: dict[str, tuple[Path, ...]] = {}
+    for path in siblings:
+        other, its_rest = split_in_name(path)
+        is_alike = its_rest == rest and _ending(path) == _ending(request.path)
+        if is_alike and other in ("validation", "test") and path.parent == request.path.parent:
+            found[other] = (*found.get(other, ()), path)
+    return {name: found[name] for name in SPLITS if name in found}
+
+
+def _ending(path: Path) -> str:
+    return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def _stem(path: Path) -> str:

@@ -6,7 +6,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.core.data_warnings import data_warning
+from holdfast.core.data_warnings import DataWarning, data_warning
 from holdfast.core.errors import RequestError, set_to
 from holdfast.core.facts import SPLITS, DatasetFacts
 from holdfast.core.plan import Choice
@@ -66,11 +66,12 @@ def survey_table(
     request: DataRequest, files: Files, tokens: ModelTokenizer | None = None, on_progress: Progress = no_progress
 ) -> TableSurvey:
     """Survey files of rows."""
-    opened = ((split, path) for split, paths in files.splits.items() for path in paths)
-    sources = tuple((split, open_source(path, request, on_progress)) for split, path in opened)
+    sources, unread = _open_all(request, files, on_progress)
     first = sources[0][1]
     profiles, whole = _profile(request, sources, on_progress)
     layout = _with_split_column(detect(request, profiles, first.repeated), profiles, files)
+    sources, lacking = _fitting_neighbors(layout, files, sources)
+    files = replace(files, warnings=(*files.warnings, *unread, *lacking))
     _check_columns(layout, sources)
     check_is_table(request, layout, first)
     _check_scores(request, layout, profiles)
@@ -89,7 +90,7 @@ def survey_table(
     chosen = split_off(tally.splits, tally.keys, tally.classes(), given, request)
     is_cut = chosen is not AS_GIVEN and "split" not in layout.roles
     choices = {**first.choices, **layout.choices}
-    choices.setdefault("splits", chosen)
+    choices.setdefault("splits", _with_neighbors(chosen, files, sources))
     lengths = {
         role: one.in_tokens(tokens.count, tokens.limit) if tokens else one.summary()
         for role, one in tally.lengths.items()
@@ -187,6 +188,47 @@ def _with_split_column(layout: ColumnLayout, profiles: Mapping[str, ColumnProfil
     choice = Choice(f"column {column}", f"its values are {', '.join(sorted(values))}")
     roles, choices = {**layout.roles, "split": (column,)}, {**layout.choices, "splits": choice}
     return replace(layout, roles=roles, choices=choices)
+
+
+def _open_all(
+    request: DataRequest, files: Files, on_progress: Progress
+) -> tuple[tuple[tuple[str, Source], ...], list[DataWarning]]:
+    """Every file with its split; a neighbor of the training file that cannot be read is left out with a warning."""
+    sources: list[tuple[str, Source]] = []
+    unread: list[DataWarning] = []
+    for split, path in ((split, path) for split, paths in files.splits.items() for path in paths):
+        try:
+            sources.append((split, open_source(path, request, on_progress)))
+        except RequestError:
+            if split not in files.neighbors:
+                raise
+            unread.append(_unread(split, path))
+    return tuple(sources), unread
+
+
+def _fitting_neighbors(
+    layout: ColumnLayout, files: Files, sources: tuple[tuple[str, Source], ...]
+) -> tuple[tuple[tuple[str, Source], ...], list[DataWarning]]:
+    """The files without those found next to the training file that lack a column, as a test file without labels."""
+    needed = {column for role in _REQUIRED for column in layout.roles.get(role, ())}
+    fits = [split not in files.neighbors or needed <= {*source.columns} for split, source in sources]
+    kept = tuple(one for one, is_kept in zip(sources, fits, strict=True) if is_kept)
+    return kept, [_unread(split, one.path) for (split, one), is_kept in zip(sources, fits, strict=True) if not is_kept]
+
+
+def _unread(split: str, path: Path) -> DataWarning:
+    return data_warning("unread-split", set_to(split, str(path)), file=path.name, split=split)
+
+
+def _with_neighbors(chosen: Choice[str], files: Files, sources: tuple[tuple[str, Source], ...]) -> Choice[str]:
+    """What was chosen as splits, with the files found next to the training file."""
+    found = [f"{split} from {source.path.name}" for split, source in sources if split in files.neighbors]
+    if not found:
+        return chosen
+    because = f"next to {sources[0][1].path.name}, named after their splits"
+    if chosen is AS_GIVEN:
+        return Choice(", ".join(found), because)
+    return Choice(", ".join((*found, chosen.value)), f"{because}; the rest is {chosen.because}")
 
 
 def _check_columns(layout: ColumnLayout, sources: tuple[tuple[str, Source], ...]) -> None:

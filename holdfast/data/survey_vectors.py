@@ -137,7 +137,11 @@ def survey_vectors(request: DataRequest, files: Files, on_progress: Progress = n
             "task": Choice("two-tower", "pairs of vectors"),
             "query": Choice(f"{first.queries.name}, {first.queries.shape[1]} numbers each", first.because),
             "passage": Choice(f"{first.passages.name}, {first.passages.shape[1]} numbers each", first.because),
-            "splits": chosen,
+            "splits": chosen
+            if not files.neighbors
+            else Choice(
+                ", ".join(files.neighbors), f"from the files next to {request.path.name}, named after their splits"
+            ),
         },
         files=tuple(str(file.raw.path) for file in opened),
         fingerprint=fingerprint_of((file.split, file.raw) for file in opened),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from holdfast.cli import cli
 from holdfast.cli.survey import render_facts
 from holdfast.cli.survey import survey as survey_command
 from holdfast.core.artifacts import to_json
@@ -76,6 +77,27 @@ class TestFacts:
         others = {"validation": write("b.csv", labelled(9, seed=1)), "test": write("c.csv", labelled(7, seed=2))}
         facts = facts_of(write("a.csv", labelled(60)), **others)
         assert facts.splits == {"train": 60, "validation": 9, "test": 7}
+
+    @pytest.mark.parametrize("name", ["val", "valid", "validation", "dev"])
+    def test_splits_next_to_the_training_file(self, write, name):
+        other = write(f"{name}.csv", labelled(9, seed=1))
+        test = write("test.csv", labelled(7, seed=2))
+        train = write("train.csv", labelled(60))
+        found = survey_json(str(train))
+        assert found["splits"] == {"train": 60, "validation": 9, "test": 7}
+        assert found["files"] == [str(train), str(other), str(test)]
+        assert found["choices"]["splits"]["value"] == f"validation from {name}.csv, test from test.csv"
+        assert facts_of(train, test=test).splits.keys() == {"train", "validation", "test"}
+        assert facts_of(train, test=test).splits["validation"] != 9
+        assert facts_of(train, test_share=0.2).files == (str(train),)
+        write("test.jsonl", "{}")
+        assert facts_of(write("reviews_train.csv", labelled(60))).splits["test"] != 7
+
+    def test_only_a_test_file_next_to_the_training_file(self, write):
+        write("test.csv", labelled(7, seed=2))
+        facts = facts_of(write("train.csv", labelled(60)))
+        assert (facts.splits["test"], facts.rows) == (7, 67)
+        assert facts.splits["validation"] > 0
 
     def test_a_column_that_says_the_split(self, write):
         rows = [(text, label, ("train", "train", "test")[at % 3]) for at, (text, label) in enumerate(labelled(60))]
@@ -181,10 +203,17 @@ class TestWarnings:
         rows = [(f"caf\ufffd {text}" if at < 3 else text, label) for at, (text, label) in enumerate(labelled(60))]
         assert warning(facts_of(write("a.csv", rows)), "lost-letters") == {"texts": 3}
 
-    def test_other_splits_next_to_the_file(self, write):
-        other = write("test.csv", labelled(10))
-        (found,) = facts_of(write("train.csv", labelled(60))).warnings
+    def test_unlabeled_test_file_next_to_the_training_file(self, write):
+        other = write("test.csv", csv_text([(text,) for text in sentences(10)], "text"))
+        facts = facts_of(write("train.csv", labelled(60)))
+        (found,) = facts.warnings
         assert (found.kind, found.action.setting, found.action.value) == ("unread-split", "test", str(other))
+        assert facts.splits.keys() == {"train", "validation", "test"}
+
+    def test_unreadable_neighbor_is_not_used(self, write):
+        write("test.csv", "")
+        facts = facts_of(write("train.csv", labelled(60)))
+        assert [one.kind for one in facts.warnings] == ["unread-split"]
 
 
 class TestIncompleteRows:
@@ -305,6 +334,16 @@ class TestRefusals:
         assert facts.bad_row_count == 1
         path = write("b.csv", [*labelled(20), *((text, "") for text in sentences(20, seed=3))])
         assert facts_of(path, max_bad_share=0.5).incomplete_row_count == 20
+
+    def test_url_is_repeated_as_given(self, tmp_path):
+        address = "https://example.org/a//train.csv"
+        surveyed = CliRunner().invoke(cli, ["survey", address])
+        assert (surveyed.exit_code, address in surveyed.output) == (2, True)
+        with pytest.raises(RequestError) as caught:
+            CliRunner().invoke(cli, ["train", address, "--out", str(tmp_path / "run")], catch_exceptions=False)
+        (problem,) = caught.value.problems
+        assert (problem.setting, problem.value) == ("data", address)
+        assert not (tmp_path / "run").exists()
 
     def test_a_validation_file_without_the_label_column(self, write):
         other = write("v.csv", csv_text([("some text",)], "text"))
