@@ -180,7 +180,7 @@ def test_choices_are_checked_together(ada):
         datasets.clean_choices({"task": "clasify", "encoding": "rot13", "header": "perhaps", "path": "/etc/passwd"})
     problems = {one.setting: one.text for one in caught.value.problems}
     assert set(problems) == {"task", "encoding", "header", ""}
-    assert "did you mean classify" in problems["task"]
+    assert "classify" in problems["task"].split()[-1]
     assert "'path'" in problems[""]
 
 
