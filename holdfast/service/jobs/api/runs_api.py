@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Annotated, Any
 
 import msgspec
@@ -11,10 +11,11 @@ from ninja import Router
 from pydantic import Field
 
 from holdfast.core.event_log import EventTail
+from holdfast.core.records import ResumeCheck, RunPlan, read_record
 from holdfast.core.runfolder import EVENTS, attempt_folder
-from holdfast.runs.plan_view import plan_view
+from holdfast.runs.proof_wording import candidate_verdict, forecast_basis, proof_reason
 from holdfast.runs.report.page import render_report
-from holdfast.runs.state import AttemptState
+from holdfast.runs.state import AttemptState, Records, read_records
 from holdfast.runs.wording import attempt_text, cause_text, reason_text
 from holdfast.service.jobs.api.api_errors import REFUSALS, NotFound, Refusal
 from holdfast.service.jobs.api.auth import person
@@ -36,10 +37,10 @@ _PATH = re.compile(r"(?:[A-Z]:)?(?:[/\\][^/\\\n]+){2,}[/\\]?")
 def get_plan(request: HttpRequest, job_id: Id) -> Any:
     """The plan: every setting with its reason, the proof, the forecast."""
     job = find_job(person(request), job_id)
-    plan = plan_view(job.folder)
-    if not plan:
+    records = read_records(job.folder)
+    if records.plan is None:
         raise NotFound(f"run {job.pk} has no plan yet", seen=f"its state is {job.state}")
-    return _each(plan, lambda text: _bare(without_secrets(text)))
+    return _each(_whole_plan(job.folder, records.plan, records), lambda text: _bare(without_secrets(text)))
 
 
 @router.get("/{job_id}/attempts", response={200: AttemptsOut, REFUSALS: Refusal})
@@ -171,3 +172,20 @@ def _each(value: Any, change: Callable[[str], str]) -> Any:
 def _bare(text: str) -> str:
     """Only the name of a path, so that the server's folders are not shown; any other text unchanged."""
     return PurePath(text).name if _PATH.fullmatch(text) else text
+
+
+def _whole_plan(run: Path, plan: RunPlan, records: Records) -> Any:
+    """Every setting with its reason, the proof, the timings and the forecast as one JSON object."""
+    proof, forecast, check = records.proof, records.forecast, read_record(run, ResumeCheck)
+    candidates = proof.candidates if proof else ()
+    plain = {
+        "task": plan.task,
+        "model": plan.model,
+        "choices": records.choices,
+        "settings": records.settings,
+        "memory": plan.memory,
+        "measured": [{**msgspec.to_builtins(one), "because": candidate_verdict(one)} for one in candidates],
+        "forecast": {**msgspec.to_builtins(forecast), "because": forecast_basis(forecast)} if forecast else {},
+        "proof": {**msgspec.to_builtins(proof), "because": proof_reason(proof), "resume": check} if proof else {},
+    }
+    return msgspec.to_builtins(plain)
