@@ -48,6 +48,7 @@ class Remedy:
     command: str = ""
     cost: str = ""
     keeps: bool = True
+    needs_script: bool = False  # the command is no help to a run that has no Python file
 
 
 @dataclass(frozen=True, slots=True)

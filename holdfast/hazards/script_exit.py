@@ -38,6 +38,7 @@ HAZARD = Hazard(
         Remedy(
             "follow its message, or find where it exits: after its last output, or at a sys.exit",
             command="grep -n -e sys.exit -e SystemExit -e argparse -e click train.py",
+            needs_script=True,
         ),
     ),
     sources=("https://docs.python.org/3/library/sys.html#sys.exit",),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from holdfast.core import observations as ob
 from holdfast.core.evidence import Cause, Diagnosis, RuledOut
-from holdfast.core.plan import EXAMPLE_COMMAND, EXAMPLE_SCRIPT
+from holdfast.core.plan import EXAMPLE_COMMAND, EXAMPLE_SCRIPT, Remedy
 from holdfast.core.records import Interruption, Outcome
 from holdfast.core.text import human_bytes, human_seconds, plural
 from holdfast.runs.observation_wording import (
@@ -206,13 +206,13 @@ def with_own_command(diagnosis: Diagnosis, command: Sequence[str]) -> Diagnosis:
     """
     if not command or "holdfast.engine" in command:
         return diagnosis
-    remedies = (replace(remedy, command=_own_command(remedy.command, command)) for remedy in diagnosis.remedies)
+    remedies = (replace(remedy, command=_own_command(remedy, command)) for remedy in diagnosis.remedies)
     return replace(diagnosis, remedies=tuple(remedies))
 
 
-def _own_command(advice: str, command: Sequence[str]) -> str:
-    script = _script(command)
-    if advice.startswith("grep ") and not script:
+def _own_command(remedy: Remedy, command: Sequence[str]) -> str:
+    advice, script = remedy.command, _script(command)
+    if remedy.needs_script and not script:
         return ""  # a missing file cannot be searched; the remedy's title is advice enough
     has_quotes = "'" in advice  # nothing with quotes may go inside of quotes
     whole, script = (

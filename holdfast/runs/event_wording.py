@@ -62,9 +62,6 @@ def event_lines(event: ev.Event) -> list[Line]:
             return [Line(clean(event.text), "..", "note")]
         case ev.ReportFailed():
             return [Line(f"the report could not be written: {event.error}", "!", "report")]
-        case ev.UnknownEvent():
-            text = clean(event.fields.get("words") or "")
-            return [Line(text, "..")] if text else []
     return _attempt_event(event) or _script_event(event)
 
 

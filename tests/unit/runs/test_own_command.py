@@ -19,9 +19,6 @@ from holdfast.runs.cause_wording import with_own_command
         ("torchrun train.py", "./fit.sh", "torchrun train.py"),
         ("torchrun train.py", "torchrun --nproc-per-node=2 fit.py", "torchrun fit.py"),
         ("torchrun train.py", "bash -c 'cd x && python fit.py'", "torchrun train.py"),
-        ("grep exit train.py", "python -m pkg.fit --config conf.py", ""),
-        ("grep exit train.py", "bash -c 'python fit.py'", ""),
-        ("grep exit train.py", "python -c 'import fit'", ""),
         ("grep exit train.py", "python -m my.py fit.py", "grep exit fit.py"),
         ("grep 'a|b' train.py", "python fit.py --note 'a b'", "grep 'a|b' fit.py"),
         ("gdb --args python train.py", "python -m holdfast.engine 01", "gdb --args python train.py"),
@@ -29,6 +26,21 @@ from holdfast.runs.cause_wording import with_own_command
 )
 def test_advice_names_the_command_that_was_run(advice, command, said):
     diagnosis = Diagnosis(slug="x", confidence="proven", title="x", remedies=(Remedy("look", command=advice),))
+    assert with_own_command(diagnosis, shlex.split(command)).remedies[0].command == said
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("python -m pkg.fit --config conf.py", ""),
+        ("bash -c 'python fit.py'", ""),
+        ("python -c 'import fit'", ""),
+        ("python fit.py", "grep exit fit.py"),
+    ],
+)
+def test_advice_about_a_script_needs_one(command, said):
+    remedy = Remedy("look", command="grep exit train.py", needs_script=True)
+    diagnosis = Diagnosis(slug="x", confidence="proven", title="x", remedies=(remedy,))
     assert with_own_command(diagnosis, shlex.split(command)).remedies[0].command == said
 
 
