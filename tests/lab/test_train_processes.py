@@ -13,7 +13,8 @@ import pytest
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.event_log import read_events
 from holdfast.core.events import StepDone, TrainingStopped
-from holdfast.core.records import Proof, ResumeCheck, RunPlan, read_record
+from holdfast.core.observations import KilledExternally
+from holdfast.core.records import Outcome, Proof, ResumeCheck, RunPlan, read_record
 from holdfast.core.runfolder import CHILD, EVENTS, attempt_folder, attempt_folders
 from holdfast.runs.forecast import cores_used
 from holdfast.supervisor.child_exits import read_ranks
@@ -99,9 +100,11 @@ def test_killed_process_is_named_and_model_is_identical(world, unbroken, tmp_pat
     launcher = int(read_artifact(attempt_folder(run, 1) / CHILD)["pid"])
     pid = launcher if victim == "launcher" else rank_pid(run, int(victim[-1]))
     os.kill(pid, signal.SIGKILL)
-    said = finish(process)
-    who = "the launcher of the ranks" if victim == "launcher" else victim
-    assert f"SIGKILL of {who} (pid {pid})" in said
+    finish(process)
+    proof = read_record(attempt_folder(run, 1), Outcome).cause.proof
+    assert isinstance(proof, KilledExternally)
+    assert (proof.signal, proof.pid) == ("SIGKILL", pid)
+    assert (proof.victim, proof.rank) == (("launcher", None) if victim == "launcher" else ("rank", int(victim[-1])))
     assert weights(run) == weights(unbroken)
     require_none_left(run)
 
