@@ -32,7 +32,8 @@ def main() -> int:
     if code:
         return code
     attempts = sorted((run / "attempts").iterdir())
-    _say(f"the run took {time.monotonic() - begun:.0f} s and {len(attempts)} attempts; no completed work was lost")
+    taken = f"{time.monotonic() - begun:.0f} s and {len(attempts)} attempts"
+    _say(f"the run took {taken}; only the steps after the last checkpoint were repeated")
     for command in (["report", str(run)], *(["predict", str(run), question] for question in QUESTIONS)):
         shown = " ".join(f'"{part}"' if " " in part else part for part in command).replace(str(HERE) + "/", "")
         _say(f"holdfast {shown}")

@@ -21,6 +21,7 @@ from holdfast.runs.wording import (
     reason_text,
 )
 
+_COLUMNS = ("text column", "label column")
 _SHOWN_CHECKS = ("remembered", "longest", "resume")  # without -v; the others only when they fail
 
 
@@ -43,7 +44,7 @@ def event_lines(event: ev.Event) -> list[Line]:
             text = f"{event.title}: {event.seen} [{event.slug}]"
             return [Line(text, "!", "machine", is_detail=event.severity != "blocker")]
         case ev.DataPrepared():
-            return [_prepared(event)]
+            return _prepared(event)
         case ev.Planned():
             return _planned(event)
         case ev.ProofReported():
@@ -172,16 +173,23 @@ def _short_time(seconds: float) -> str:
 def _surveyed(event: ev.Surveyed) -> list[Line]:
     splits = ", ".join(f"{name} {rows:,}" for name, rows in event.splits.items())
     labels = f", {event.labels:,} labels" if event.labels else ""
-    lines = [Line(f"{event.task}, {event.form}: {event.rows:,} rows ({splits}){labels}", "ok", "data")]
+    # A wrong guess of the columns trains the wrong model, so they are always shown.
+    columns = [str(choice["value"]) for name, choice in event.choices.items() if name in _COLUMNS]
+    used = f", from {' and '.join(map(repr, columns))}" if columns else ""
+    lines = [Line(f"{event.task}, {event.form}: {event.rows:,} rows ({splits}){labels}{used}", "ok", "data")]
     lines += [Line(_choice(name, choice), is_detail=True) for name, choice in event.choices.items()]
     return [*lines, *(Line(clean(warning.line, 600), "!", "data") for warning in event.warnings)]
 
 
-def _prepared(event: ev.DataPrepared) -> Line:
+def _prepared(event: ev.DataPrepared) -> list[Line]:
     splits = [about for about in event.splits.values() if isinstance(about, Mapping)]
     tokens = sum(int(about.get("tokens") or 0) for about in splits)
     how = "already prepared" if event.is_reused else f"prepared in {human_seconds(event.seconds)}"
-    return Line(f"{tokens:,} tokens, {how}" if tokens else how, "ok", "data", is_detail=True)
+    lines = [Line(f"{tokens:,} tokens, {how}" if tokens else how, "ok", "data", is_detail=True)]
+    if event.bad_row_count:
+        rows = plural(event.bad_row_count, "row")
+        lines.append(Line(f"{rows} left out: no answer to learn within the maximum length", "!", "data"))
+    return lines
 
 
 def _planned(event: ev.Planned) -> list[Line]:
