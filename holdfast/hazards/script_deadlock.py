@@ -1,4 +1,4 @@
-"""The program waits for one of its own locks, which nothing can release.
+"""The program waits for itself: for a lock, queue or thread of its own that will never respond.
 
 What you see: no error, no progress, no CPU use. The stack of the main thread ends in your own code, at a line such as
 `with lock:`, `lock.acquire()`, `queue.get()` or `thread.join()`.
@@ -13,7 +13,7 @@ from holdfast.hazards import Case, Hazard, has_verdict, observed, proves
 
 HAZARD = Hazard(
     slug="script-deadlock",
-    title="the program waits for one of its own locks, which is never released",
+    title="the program waits for a lock, queue or thread of its own that never responds",
     kind="hang",
     signs=(
         proves(
@@ -23,8 +23,14 @@ HAZARD = Hazard(
     ),
     over=("thread-deadlock",),
     remedies=(
-        Remedy("use a reentrant lock", command="threading.RLock()   # in place of threading.Lock()"),
-        Remedy("wait with a timeout, so that it fails with a stack", command="lock.acquire(timeout=60)"),
+        Remedy(
+            "wait with a timeout at that line, so that it fails with a stack instead of hanging",
+            command="lock.acquire(timeout=60)   # or queue.get(timeout=60)",
+        ),
+        Remedy(
+            "use a reentrant lock, if one thread acquires it twice",
+            command="threading.RLock()   # in place of threading.Lock()",
+        ),
     ),
     sources=("https://docs.python.org/3/library/threading.html#lock-objects",),
     matches=(

@@ -379,7 +379,7 @@ _REASONS = {
     "rank_chance": "one of several processes failed, perhaps by chance",
     "hang_chance": "it hung after {seconds}, perhaps by chance",
     "own_failure_chance": "one retry, in case it happened by chance; no setting changes the program's own code",
-    "progress": "it reached step {step}, further than before",
+    "progress": "it made progress, up to step {step}",
     "error_after_progress": "the error has no known cause; retrying from step {step} or earlier",
     "remedy": "remedy for: {title}",
     "next_fallback": "the next fallback",
