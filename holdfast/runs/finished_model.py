@@ -10,7 +10,7 @@ from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.facts import DatasetFacts
 from holdfast.core.records import EngineSettings, ModelInfo, PredictJob, PredictOptions, read_record
-from holdfast.core.runfolder import REQUEST, attempt_folders, model_folder
+from holdfast.core.runfolder import REQUEST, RESULT, attempt_folders, model_folder
 from holdfast.runs.run_path import is_run, no_run
 
 _WANTED = "the folder of a run or of a model"
@@ -67,6 +67,12 @@ def find_model(path: Path) -> FinishedModel:
             f"the run {path} supervised your own command",
             seen="its model is where the command saves it",
             try_next=("holdfast predict THAT_FOLDER ...", "holdfast train DATA --model THAT_FOLDER"),
+        )
+    if has_run and not _has_weights(folder) and read_artifact(path / RESULT).get("state") == "finished":
+        raise RequestError(
+            f"the run {path} finished, but its model is missing",
+            seen=f"no weights in {inner}",
+            try_next=(f"restore {inner}", "holdfast train DATA --out NEW_FOLDER, to train it again"),
         )
     if has_run and not _has_weights(folder):
         raise RequestError(

@@ -318,7 +318,9 @@ class RunReader:
         self.is_sure = is_sure and self._machines.is_sure
         is_orphaned = not is_led and is_left_running(run)
         attempts = [self._attempt_with_files(one, is_newest=one is state.attempts[-1]) for one in state.attempts]
-        if attempts and attempts[-1].is_running and not (is_led or is_orphaned):
+        # The engine saves and stops by itself when its supervisor is killed: only a supervisor writes an outcome.
+        has_outcome = bool(attempts) and attempts[-1].number in self._ended
+        if attempts and not (has_outcome or is_led or is_orphaned) and attempts[-1].outcome in ("running", "stopped"):
             attempts[-1] = replace(attempts[-1], outcome="interrupted")
         return replace(
             state,

@@ -60,6 +60,10 @@ def test_errors_say_what_a_folder_is(tmp_path):
     (tmp_path / "run" / "attempts").mkdir(parents=True)
     with pytest.raises(RequestError, match="has no finished model yet"):
         find_model(tmp_path / "run")
+    (tmp_path / "run" / "result.json").write_text('{"state": "finished"}')
+    with pytest.raises(RequestError) as missing:
+        find_model(tmp_path / "run")
+    assert not any("resume" in str(advice) for advice in missing.value.try_next)  # it would only say: finished
     pickled = tmp_path / "pickled"
     pickled.mkdir()
     (pickled / "pytorch_model.bin").write_bytes(b"x")

@@ -111,6 +111,13 @@ def test_the_pipeline_prepares_then_proves_then_trains():
     assert fold([waiting, STARTED]).state == "training"
 
 
+def test_engine_that_saved_when_its_supervisor_was_killed_was_interrupted(run):
+    EventLog(begin_attempt(run) / EVENTS).write(ev.TrainingStopped(step=12))
+    assert read_state(run, is_supervised=False).attempt.outcome == "interrupted"
+    write_artifact(attempt_folder(run, 1), OUTCOME, Outcome(number=1, outcome="stopped", step_reached=12))
+    assert read_state(run, is_supervised=False).attempt.outcome == "stopped"
+
+
 def test_run_without_supervisor_is_stopped_and_interrupted(run):
     begin_attempt(run)
     state = read_state(run)
