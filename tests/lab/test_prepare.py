@@ -3,6 +3,7 @@
 import hashlib
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -71,14 +72,20 @@ class TestKilled:
         _, errors = whole.communicate(timeout=300)
         took = time.monotonic() - began
         assert whole.returncode == 0, errors.decode()
-        draws = random.Random(7)
+        draws, killed = random.Random(7), 0
         for _ in range(4):
             process = self.start(data, bert, tmp_path / "out", tmp_path / "cache2")
             assert process.stdout.readline() == b"surveyed\n"
             time.sleep(draws.random() * took * 0.8)
             process.send_signal(signal.SIGKILL)
             process.communicate()
+            if process.returncode == 0:  # faster than the first one, on a machine with other work
+                shutil.rmtree(tmp_path / "out")
+                shutil.rmtree(tmp_path / "cache2")
+                continue
+            killed += 1
             assert read_manifest(tmp_path / "out") is None
+        assert killed
         last = self.start(data, bert, tmp_path / "out", tmp_path / "cache2")
         assert last.communicate(timeout=300)[1] == b""
         assert sums(tmp_path / "out") == sums(tmp_path / "whole")
