@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from holdfast.core.artifacts import to_json
+from holdfast.core.request import DEFAULT_MAX_ATTEMPTS
 
 if TYPE_CHECKING:
     from holdfast.runs.supervise import RunSpec
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--max-attempts",
-    default=12,
+    default=DEFAULT_MAX_ATTEMPTS,
     show_default=True,
     type=click.IntRange(1, 1000),
     help="Give up after this many attempts without progress.",

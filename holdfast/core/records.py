@@ -21,7 +21,7 @@ from holdfast.core.evidence import Cause, Decision, Diagnosis
 from holdfast.core.facts import DatasetFacts, MachineFacts, ModelFacts
 from holdfast.core.observations import AnyObservation, ExitStatus, known_only
 from holdfast.core.plan import DEFAULT_MICRO_TOKENS, Choice, Reason
-from holdfast.core.request import TrainRequest
+from holdfast.core.request import DEFAULT_MAX_ATTEMPTS, TrainRequest
 
 T = TypeVar("T")
 Changes = Mapping[str, Any]  # setting or, in capitals, environment variable -> its new value
@@ -29,7 +29,6 @@ OutcomeKind = Literal["finished", "died", "hung", "stopped", "interrupted"]
 ProofReason = Literal["", "as requested", "run too short", "run too short for all", "sharded weights"]
 RunEnd = Literal["finished", "stopped", "failed"]
 
-DEFAULT_MAX_ATTEMPTS = 12
 DEFAULT_NODES_WAIT_SECONDS = 900.0
 
 

@@ -15,6 +15,7 @@ from holdfast.core.facts import TASKS
 from holdfast.core.setting_values import read_value
 from holdfast.core.text import closest
 
+DEFAULT_MAX_ATTEMPTS = 12  # in a row, without progress
 GROUPS = {"data": "Data", "learning": "Training", "machine": "Machine", "run": "Run"}  # of settings, with their titles
 NEEDLESS_WAIT = "only for several machines; give their number too"
 PRESET_TASKS = {"instruct": "causal", "retriever": "two-tower", "medical-literature": "classify"}
@@ -259,7 +260,11 @@ class TrainRequest:
         False, "As a last resort, allow remedies that change what the model learns, such as shorter texts.", kind="flag"
     )
     max_attempts: int = setting(
-        12, "Give up after this many attempts without progress.", kind="whole", low=1, high=1000
+        DEFAULT_MAX_ATTEMPTS,
+        "Give up after this many attempts without progress.",
+        kind="whole",
+        low=1,
+        high=1000,
     )
     step_timeout: float | None = setting(
         None,

@@ -56,7 +56,7 @@ HAZARD = Hazard(
     remedies=(
         Remedy("keep transformers 4 from loading TensorFlow", change={"USE_TF": "0"}),
         Remedy(
-            "install versions that no longer share the symbol",
+            "install pyarrow and sentencepiece releases without the shared symbol",
             command='pip install -U "pyarrow>=22" "sentencepiece>=0.2.2"',
         ),
         Remedy("remove TensorFlow from the PyTorch environment", command="pip uninstall tensorflow"),

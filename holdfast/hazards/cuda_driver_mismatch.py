@@ -30,7 +30,7 @@ _TENSORFLOW = seen("log", r"cuda_driver\.cc|stream_executor|cuda_diagnostics")
 
 HAZARD = Hazard(
     slug="cuda-driver-mismatch",
-    title="the NVIDIA driver does not fit this CUDA build",
+    title="the NVIDIA driver is not compatible with this CUDA build",
     kind="error",
     invited_by=invited_by,
     signs=(

@@ -44,7 +44,7 @@ HAZARD = Hazard(
         ),
         Remedy("use plain attention", change={"attention": "eager"}, cost="slower, more memory for long texts"),
         Remedy(
-            "halve the micro-batch", change={"micro_batch": "halve"}, cost="a little slower, the same effective batch"
+            "halve the micro-batch", change={"micro_batch": "halve"}, cost="slightly slower; same effective batch size"
         ),
         Remedy("train on the CPU", change={"device": "cpu"}, cost="much slower"),
         Remedy(

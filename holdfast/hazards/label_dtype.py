@@ -75,7 +75,7 @@ HAZARD = Hazard(
     ),
     remedies=(
         Remedy(
-            "use 64-bit integers for class losses",
+            "use 64-bit integer labels with classification losses",
             command="labels = labels.long()",
             cost="none",
         ),

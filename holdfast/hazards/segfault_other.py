@@ -68,7 +68,7 @@ HAZARD = Hazard(
         Remedy("train on the CPU", change={"device": "cpu"}, cost="much slower"),
         Remedy("see the native frames of the crash", command="gdb -batch -ex run -ex bt --args python train.py"),
         Remedy(
-            "reinstall the library in the innermost frame in a clean environment",
+            "in a clean environment, reinstall the library that owns the innermost frame",
             command="python -m venv fresh && fresh/bin/pip install ...",
         ),
     ),

@@ -52,7 +52,7 @@ HAZARD = Hazard(
             command="torch.serialization.add_safe_globals([numpy._core.multiarray._reconstruct, numpy.ndarray, numpy.dtype])",
         ),
         Remedy(
-            "allow it in a single call",
+            "turn off weights_only for this one call",
             command="torch.load(path, weights_only=False)",
             cost="a pickle can run code: only for files this machine wrote",
         ),

@@ -12,12 +12,12 @@ from typing import Literal
 from holdfast.core.errors import FallbacksFailed, MachineError
 from holdfast.core.evidence import Decision, Diagnosis
 from holdfast.core.plan import Reason, Remedy, Rung
+from holdfast.core.request import DEFAULT_MAX_ATTEMPTS
 from holdfast.hazards import find_hazard
 
 Changes = Mapping[str, object]
 Apply = Callable[[Changes, Mapping[str, object]], Changes]
 
-DEFAULT_MAX_ATTEMPTS = 12
 # Attempts that make progress do not count against the limit, but a run that crawls must end too: this many times the
 # limit is the most in all.
 _TOTAL_FACTOR = 10

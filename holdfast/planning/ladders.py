@@ -19,7 +19,7 @@ _ALREADY_DONE = {"PYTHONFAULTHANDLER", "PYTHONUNBUFFERED"}
 _FEWEST_MICRO_TOKENS = 64  # fewer than any plan starts with: after a failure, slow is better than not at all
 
 _LOAD_HERE = Rung("load data in the main process", {"loader_workers": 0}, "slower input")
-_SPAWN = Rung("start worker processes by spawn", {"start_method": "spawn"}, "workers start slower")
+_SPAWN = Rung("start worker processes with spawn", {"start_method": "spawn"}, "workers start slower")
 _ONE_THREAD = Rung("compute on one thread", {"threads": 1, "OMP_NUM_THREADS": "1"}, "slower on the CPU")
 _NO_COMPILE = Rung("do not compile the model", {"compile": False, "TORCH_COMPILE_DISABLE": "1"}, "slower steps")
 _FEWER_SAVES = Rung(

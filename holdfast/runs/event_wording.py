@@ -105,7 +105,7 @@ def _attempt_event(event: ev.Event) -> list[Line]:
             return [Line(machines_text(event), "..")]
         case ev.LeaderLost():
             silent = f" for {human_seconds(event.silent_seconds)}" if event.silent_seconds else ""
-            return [Line(f"{event.leader} has not reported{silent}; this machine tries to lead", "..")]
+            return [Line(f"{event.leader} has not reported{silent}; this machine is trying to take over", "..")]
         case ev.StorageTrouble():
             return [Line(f"the shared folder cannot be written: {clean(event.error)}", "!")]
     return []

@@ -47,9 +47,10 @@ from holdfast.core.events import (
 from holdfast.core.evidence import Decision, Diagnosis
 from holdfast.core.plan import DUMP_STACKS, Reason
 from holdfast.core.records import AttemptStart, Changes, Outcome, Result, RunEnd, read_record, write_record
+from holdfast.core.request import DEFAULT_MAX_ATTEMPTS
 from holdfast.core.runfolder import RESULT, STACKS, attempt_folder
 from holdfast.core.text import plural
-from holdfast.planning.ladder import DEFAULT_MAX_ATTEMPTS, Ladder, choose_rung
+from holdfast.planning.ladder import Ladder, choose_rung
 from holdfast.runs.cause_wording import outcome_text, with_own_command
 from holdfast.runs.earlier_attempts import EarlierAttempts, read_earlier, stopped_words
 from holdfast.runs.lease import Lease, hold

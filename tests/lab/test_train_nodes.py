@@ -167,7 +167,7 @@ def test_lost_leader_is_replaced_with_its_own_model(pair, world, tmp_path, alone
     fetch("a", "cache-of-the-next-a")
     pair.train(*words, on=("a",))
     said = {name: finish(process) for name, process in pair.machines.items()}
-    assert "this machine tries to lead" in said["b"]
+    assert "trying to take over" in said["b"]
     assert "b leads" in said["a"]
     last = attempt_folder(pair.run, 2)
     models = [read_artifact(part / SETTINGS)["model"] for part in (last, part_folder(last, "a"))]

@@ -41,6 +41,8 @@ def test_a_page_does_not_say_where_the_server_keeps_things(home, ada, page):
         "task": "classify",
         "model": str(cache_folder() / "models" / "minilm"),
         "data": f"{home}/datasets/3/a",
+        "prepared": str(job.folder / "prepared"),
+        "run": str(job.folder),
     }
     (job.folder / "attempts" / "01" / "settings.json").write_text(json.dumps(settings))
     shown = page.get(f"/runs/{job.pk}").content.decode()

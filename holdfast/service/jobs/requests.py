@@ -122,7 +122,10 @@ def _problem(name: str, value: object) -> Problem | None:
     """Why users may not set this, or why it cannot be kept; None when it may be right."""
     field = _NAMES.get(_plain_name(name))
     if field in _CLOSED:
-        return Problem(field, "cannot be set here; data comes from a dataset, and the service chooses folders")
+        return Problem(
+            field,
+            "cannot be set here: the service takes its data from the dataset you select and chooses the folders itself",
+        )
     texts = [str(item) for item in value] if isinstance(value, (list, tuple)) else [str(value)]
     if any(len(text) > _LONGEST_TEXT for text in texts):
         return Problem(field or name[:60], f"longer than {_LONGEST_TEXT:,} characters")
