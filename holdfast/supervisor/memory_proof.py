@@ -46,7 +46,7 @@ class GroupKills:
     kills: int
     limit_bytes: int | None
     peak_bytes: int | None
-    is_paused: bool  # out of memory with its killer switched off: whoever allocates waits
+    is_paused: bool  # out of memory with its killer switched off: any allocation waits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

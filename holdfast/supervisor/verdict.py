@@ -236,7 +236,7 @@ class _WaitGraph:
     def _is_service(self, process: ProcessSample, thread: ThreadSample) -> bool:
         """True for threads that wake no other thread: monitors, idle servers, driver threads."""
         kind, is_main = self._waits[thread.tid].kind, thread.tid == process.pid
-        # A driver's threads have the name of whoever made them; one of torch that waits for the card has its own.
+        # A driver thread is named after its creator; the torch thread that waits for the card has its own name.
         is_drivers = thread.name == process.command or thread.name.startswith(("python", "pt_main"))
         is_idle = kind == "listen" or (kind == "device" and is_drivers)
         return (is_idle and not is_main) or thread.name.startswith(SERVICE_THREADS)
