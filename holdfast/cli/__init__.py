@@ -137,7 +137,7 @@ def _full(error: OSError, is_of_output: bool) -> MachineError:
     what = "the output" if is_of_output else "a file"
     return MachineError(
         f"{what} could not be written" + (f": {place}" if is_known else ""),
-        seen=why_not(error, place) if is_known else error.strerror or str(error),
+        found=why_not(error, place) if is_known else error.strerror or str(error),
         try_next=("free some space, or redirect the output" if is_of_output else "free some space",),
         slug=slug_of(error),
     )

@@ -47,4 +47,4 @@ def demo(run: Path, port: int | None, device: str, top: int, corpus: Path | None
     code = serve_demo(model, free_port(port), options, ready, screen.working)
     screen.erase()
     if code:
-        raise MachineError(f"the page ended with code {code}", seen="its last lines are above")
+        raise MachineError(f"the page ended with code {code}", found="its last lines are above")

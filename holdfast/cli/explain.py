@@ -94,7 +94,7 @@ def _no_such(what: str, error: OSError) -> RequestError:
     guess = closest(what, [hazard.slug for hazard in all_hazards()])
     return RequestError(
         f"there is no file and no hazard named {shown!r}",
-        seen=f"{len(all_hazards())} hazards are known",
+        found=f"{len(all_hazards())} hazards are known",
         try_next=(f"holdfast explain {guess}",)
         if guess
         else ("holdfast explain LOG", "holdfast explain, to list all hazards"),

@@ -398,8 +398,8 @@ def _closing(job: Json) -> Iterator[str]:
     number = job["id"]
     if job["error"]:
         yield f"error: {clean(job['error'].get('what', ''), 600)}"
-        if job["error"].get("seen"):
-            yield f"  seen   {clean(job['error']['seen'], 600)}"
+        if job["error"].get("found"):
+            yield f"  found  {clean(job['error']['found'], 600)}"
     elif job["sentence"]:
         yield clean(job["sentence"], 2000)
     if metrics := _metrics(job):

@@ -63,7 +63,7 @@ def require_packages() -> None:
     if missing:
         raise MachineError(
             "the packages of the job service are not installed",
-            seen=f"missing: {', '.join(missing)}",
+            found=f"missing: {', '.join(missing)}",
             try_next=("pip install 'holdfast[serve]'",),
         )
 

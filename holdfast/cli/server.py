@@ -75,7 +75,7 @@ class Server:
         try:
             return bytes(answer.read(_CHUNK_BYTES))
         except (OSError, http.client.HTTPException) as error:
-            raise Unreachable("the download was interrupted", seen=str(error) or type(error).__name__) from error
+            raise Unreachable("the download was interrupted", found=str(error) or type(error).__name__) from error
 
     def _json(self, method: str, path: str, body: bytes | None = None) -> Json:
         headers = {"Content-Type": "application/json"} if body is not None else {}
@@ -106,7 +106,7 @@ def find_server(url: str | None, token: str | None) -> Server:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
         raise RequestError(
             "the server's address is not valid",
-            seen=f"{address!r}",
+            found=f"{address!r}",
             try_next=("--server https://holdfast.example.org", "or HOLDFAST_SERVER=..."),
         )
     key = (token or service_variable("TOKEN")).strip()
@@ -132,7 +132,7 @@ def patiently(ask: Any, tell: Any, wait_seconds: float = 2.0) -> Any:
             answer = ask()
         except Unreachable as error:
             if not is_reported:
-                tell(f"{error.what} ({error.seen}); the run continues, retrying")
+                tell(f"{error.what} ({error.found}); the run continues, retrying")
                 is_reported = True
             time.sleep(wait_seconds)
         else:
@@ -164,24 +164,24 @@ def _refusal(error: urllib.error.HTTPError, url: str) -> HoldfastError:
         target = error.headers.get("Location", "")
         raise RequestError(
             f"{url} redirects to another address",
-            seen=f"to {target}",
+            found=f"to {target}",
             try_next=(f"--server {target.partition('/api/')[0]}",),
         )
     try:
         said = json.loads(error.read(100_000))["error"]
-        what, seen = str(said["what"]), str(said["seen"])
+        what, found = str(said["what"]), str(said["found"])
         advice, slug = tuple(map(str, said["try_next"])), str(said["slug"])
     except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
-        return RequestError(f"{url} is not a Holdfast server", seen=f"it answered {error.code} {error.reason}")
+        return RequestError(f"{url} is not a Holdfast server", found=f"it answered {error.code} {error.reason}")
     if error.code == 401:
         return RequestError(
             "the token was refused",
-            seen=f"by {url}; it may be mistyped, expired or revoked",
+            found=f"by {url}; it may be mistyped, expired or revoked",
             try_next=(_MAKE_TOKEN,),
         )
     if error.code >= 500:
-        return Unreachable(f"{url} has a problem", seen=f"it answered {error.code}: {what}")
-    return RequestError(what, seen=seen, try_next=advice, slug=slug)
+        return Unreachable(f"{url} has a problem", found=f"it answered {error.code}: {what}")
+    return RequestError(what, found=found, try_next=advice, slug=slug)
 
 
 def _unreachable(error: Exception, url: str) -> HoldfastError:
@@ -189,13 +189,13 @@ def _unreachable(error: Exception, url: str) -> HoldfastError:
     if isinstance(reason, ssl.SSLCertVerificationError):
         return RequestError(
             f"the certificate of {url} is not trusted",
-            seen=reason.verify_message,
+            found=reason.verify_message,
             try_next=("SSL_CERT_FILE=FILE, with the certificate of the authority that signed it",),
         )
     if isinstance(reason, ssl.SSLError):
-        return RequestError(f"{url} does not speak TLS", seen=str(reason), try_next=("--server http://...",))
+        return RequestError(f"{url} does not speak TLS", found=str(reason), try_next=("--server http://...",))
     words = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
-    return Unreachable(f"{url} does not respond", seen=str(words), try_next=("holdfast serve", "--server URL"))
+    return Unreachable(f"{url} does not respond", found=str(words), try_next=("holdfast serve", "--server URL"))
 
 
 def _object(text: bytes, url: str) -> Json:
@@ -206,7 +206,7 @@ def _object(text: bytes, url: str) -> Json:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise RequestError(f"{url} is not a Holdfast server", seen=f"it answered {text[:60]!r}")
+        raise RequestError(f"{url} is not a Holdfast server", found=f"it answered {text[:60]!r}")
     return found
 
 
@@ -261,7 +261,7 @@ def find_dataset(server: Server, data: str, *, as_json: bool) -> Json:
         return _uploaded(server, path, as_json=as_json)
     if path.is_dir():
         raise RequestError(
-            f"{data} is a folder", seen="one file can be uploaded", try_next=(f"zip -r {path.name}.zip {data}",)
+            f"{data} is a folder", found="one file can be uploaded", try_next=(f"zip -r {path.name}.zip {data}",)
         )
     if data.isascii() and data.isdecimal():
         return server.get(f"/api/datasets/{data}")
@@ -295,7 +295,7 @@ def _uploaded(server: Server, path: Path, *, as_json: bool) -> Json:
         why = dataset["problem"] or {}
         raise RequestError(
             str(why.get("what") or f"{path.name} was refused"),
-            seen=str(why.get("seen") or ""),
+            found=str(why.get("found") or ""),
             try_next=tuple(map(str, why.get("try_next") or ())),
         )
     say(f"[ok] dataset {dataset['id']}, {dataset['name']}: surveyed")
@@ -313,7 +313,7 @@ def save_download(server: Server, path: str, target: Path) -> int:
                 count += file.write(chunk)
         draft.replace(target)
     except OSError as error:
-        raise RequestError(f"{target} cannot be written", seen=error.strerror or str(error)) from error
+        raise RequestError(f"{target} cannot be written", found=error.strerror or str(error)) from error
     finally:
         draft.unlink(missing_ok=True)
     return count
@@ -327,6 +327,6 @@ def unpack_model(zipped: Path, folder: Path) -> None:
             packed.extractall(draft)
         draft.replace(folder)
     except zipfile.BadZipFile as error:
-        raise RequestError("the download is incomplete", seen=str(error), try_next=("repeat the command",)) from error
+        raise RequestError("the download is incomplete", found=str(error), try_next=("repeat the command",)) from error
     finally:
         zipped.unlink(missing_ok=True)

@@ -39,7 +39,7 @@ def worker(slots: int, queues: str, name: str, home: Path | None) -> None:
     if not os.environ.get("HOLDFAST_BROKER_URL"):
         raise RequestError(
             "HOLDFAST_BROKER_URL is not set, so there is no queue to take jobs from",
-            seen="on a single machine, `holdfast serve` runs jobs itself",
+            found="on a single machine, `holdfast serve` runs jobs itself",
             try_next=("HOLDFAST_BROKER_URL=redis://HOST:6379/0 holdfast worker", "read docs/service.md"),
         )
     from holdfast.service.child_process import set_up

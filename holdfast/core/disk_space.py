@@ -47,7 +47,7 @@ def cannot_write(run: Path, error: OSError, elsewhere: Advice = "") -> MachineEr
         ways.append(type_command(f"holdfast resume {quote(str(folder))}", note="after that"))
     return (NotNow if is_begun else MachineError)(
         f"cannot write to {f'the run folder {folder}' if is_own else place}",
-        seen=why_not(error, place),
+        found=why_not(error, place),
         try_next=[*ways, elsewhere] if elsewhere and is_own else ways,
         slug=slug_of(error),
     )
@@ -57,7 +57,7 @@ def cannot_put(what: str, target: Path, error: OSError, option: str) -> MachineE
     """The error for a file that a person requested, such as a report; the option sets another path for it."""
     return MachineError(
         f"cannot write the {what} {target.absolute()}",
-        seen=why_not(error, target),
+        found=why_not(error, target),
         try_next=[f"{option} FILE  (a path with free space that you may write to)"],
         slug=slug_of(error),
     )

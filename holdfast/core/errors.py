@@ -71,7 +71,7 @@ class HoldfastError(Exception):
         self,
         what: str,
         *,
-        seen: str = "",
+        found: str = "",
         try_next: Sequence[Advice] = (),
         slug: str = "",
         setting: str = "",
@@ -79,7 +79,7 @@ class HoldfastError(Exception):
     ):
         """`setting` is the one at fault, if any; `problems` are all invalid settings of a request."""
         super().__init__(what)
-        self.what, self.seen, self.try_next, self.slug = what, seen, tuple(try_next), slug
+        self.what, self.found, self.try_next, self.slug = what, found, tuple(try_next), slug
         self.problems = tuple(problems)
         self.setting = setting or (problems[0].setting if problems else "")
 
@@ -140,14 +140,14 @@ def problem_text(problem: Problem) -> str:
 
 def found_text(error: HoldfastError) -> str:
     """What was found, one fact a line, as the command line writes it."""
-    return "\n".join([*filter(None, [error.seen]), *map(problem_text, error.problems)])
+    return "\n".join([*filter(None, [error.found]), *map(problem_text, error.problems)])
 
 
 def render_error(error: HoldfastError) -> str:
     """An error as every command shows it: the fact first, the advice after."""
     lines = [f"error: {error.what}" + (f"   [{error.slug}]" if error.slug else "")]
     if found := found_text(error):
-        lines.append("  seen   " + found.replace("\n", "\n         "))
+        lines.append("  found  " + found.replace("\n", "\n         "))
     lines += [f"  try    {advice_text(advice)}" for advice in error.try_next]
     if error.slug:
         lines.append(f"  more   holdfast explain {error.slug}")
@@ -158,7 +158,7 @@ def printed_error(error: HoldfastError) -> dict[str, object]:
     """An error as `--json` prints it: the texts of the command line, and the values behind them."""
     return {
         "what": error.what,
-        "seen": found_text(error),
+        "found": found_text(error),
         "try_next": [advice_text(advice) for advice in error.try_next],
         "slug": error.slug,
         "setting": error.setting,
@@ -170,7 +170,7 @@ def error_record(error: HoldfastError) -> dict[str, Any]:
     """An error as files and other processes of ours keep it; `read_error` reads it back."""
     record = _ErrorRecord(
         what=error.what,
-        seen=error.seen,
+        found=error.found,
         try_next=list(error.try_next),
         slug=error.slug,
         setting=error.setting,
@@ -187,7 +187,7 @@ def read_error(plain: Mapping[str, Any]) -> HoldfastError:
     kinds = {kind.exit_code: kind for kind in (RequestError, MachineError, FallbacksFailed)}
     return kinds.get(record.exit_code, HoldfastError)(
         record.what,
-        seen=record.seen,
+        found=record.found,
         try_next=record.try_next,
         slug=record.slug,
         setting=record.setting,
@@ -197,7 +197,7 @@ def read_error(plain: Mapping[str, Any]) -> HoldfastError:
 
 class _ErrorRecord(msgspec.Struct, frozen=True, kw_only=True):
     what: str
-    seen: str = ""
+    found: str = ""
     try_next: list[Advice] = []
     slug: str = ""
     setting: str = ""

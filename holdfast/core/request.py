@@ -321,9 +321,9 @@ def read_toml(path: Path) -> dict[str, object]:
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise RequestError(f"{path} cannot be read", seen=error.strerror or str(error)) from error
+        raise RequestError(f"{path} cannot be read", found=error.strerror or str(error)) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise RequestError(f"{path} is not TOML", seen=str(error)) from error
+        raise RequestError(f"{path} is not TOML", found=str(error)) from error
     return dict(_flat(found))
 
 

@@ -172,7 +172,7 @@ class BadRows:
         leave_out = set_to("max_bad_rows", min(1.0, int(share * 100 + 1) / 100), note="leaves these rows out")
         return RequestError(
             f"{rows:,} of {whole:,} rows ({share:.1%}) {what}; the limit is {most:.1%}",
-            seen="\n".join(seen),
+            found="\n".join(seen),
             try_next=("correct these rows", *((leave_out,) if whole > self.count else ())),
             setting="max_bad_rows",
         )

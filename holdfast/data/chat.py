@@ -91,7 +91,7 @@ def _compile(source: str) -> Any:
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError as error:
         raise RequestError(
-            "chat templates need an extra that is not installed", seen=str(error), try_next=(install("train"),)
+            "chat templates need an extra that is not installed", found=str(error), try_next=(install("train"),)
         ) from error
 
     class Generation(Extension):
@@ -118,7 +118,7 @@ def _compile(source: str) -> Any:
     except TemplateError as error:
         raise RequestError(
             "the chat template is not valid",
-            seen=f"line {getattr(error, 'lineno', '?')}: {error}",
+            found=f"line {getattr(error, 'lineno', '?')}: {error}",
             setting="chat_template",
         ) from error
 

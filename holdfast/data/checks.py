@@ -33,11 +33,11 @@ def check_trainable(layout: ColumnLayout, tally: Tally, files: Files) -> None:
     train = tally.splits.count(0)
     if not train:
         where = ", ".join(files.splits) or "no split"
-        raise RequestError("there are no rows to train on", seen=f"{len(tally):,} rows, all for {where}")
+        raise RequestError("there are no rows to train on", found=f"{len(tally):,} rows, all for {where}")
     if layout.task == "classify":
         _check_classes(layout, tally)
     elif len(tally) < 2:
-        raise RequestError("one row is not enough to train on", seen="1 usable row")
+        raise RequestError("one row is not enough to train on", found="1 usable row")
 
 
 def check_is_table(request: DataRequest, layout: ColumnLayout, source: Source) -> None:
@@ -53,7 +53,7 @@ def check_is_table(request: DataRequest, layout: ColumnLayout, source: Source) -
     why = "no header" if dialect.cuts else "no delimiter that splits its lines evenly"
     raise RequestError(
         f"{source.path.name} is not a table with columns to learn from",
-        seen=f"{why}; the file begins with {shortened(first)}",
+        found=f"{why}; the file begins with {shortened(first)}",
         try_next=(
             "add a first row that names the columns, such as text and label, or instruction and output",
             _AS_TEXT,
@@ -70,7 +70,7 @@ def check_is_corpus(request: DataRequest, layout: ColumnLayout, source: Source, 
     text = layout.roles["text"][0]
     raise RequestError(
         f"found only text in {rows} rows, too few for a language model and nothing else to learn",
-        seen=f"text in column {text!r}; columns: {', '.join(map(repr, source.columns))}",
+        found=f"text in column {text!r}; columns: {', '.join(map(repr, source.columns))}",
         try_next=("add a column of labels or answers", set_to("label_column", note="if there is one"), _AS_TEXT),
         setting="label_column",
     )
@@ -112,12 +112,12 @@ def _check_classes(layout: ColumnLayout, tally: Tally) -> None:
     is_multi = layout.labels is not None and layout.labels.is_multi
     other_column = set_to("label_column", note="if the labels are in another column")
     if not counts:
-        raise RequestError(f"column {column!r} has no labels", seen=f"{len(tally):,} rows", setting="label_column")
+        raise RequestError(f"column {column!r} has no labels", found=f"{len(tally):,} rows", setting="label_column")
     if len(counts) == 1 and not (is_multi and tally.unlabeled):
         only = next(iter(counts))
         raise RequestError(
             f"every row has the same label {only!r}, so there is nothing to learn",
-            seen=f"column {column!r}: {counts[only]:,} rows with one label",
+            found=f"column {column!r}: {counts[only]:,} rows with one label",
             try_next=("add rows of another class", other_column),
             setting="label_column",
         )
@@ -126,7 +126,7 @@ def _check_classes(layout: ColumnLayout, tally: Tally) -> None:
     if len(numbers) == len(counts) and len(fractions) > 20:
         raise RequestError(
             f"column {column!r} has numbers to predict, not classes",
-            seen=f"{len(counts):,} different values such as {', '.join(fractions[:3])}",
+            found=f"{len(counts):,} different values such as {', '.join(fractions[:3])}",
             try_next=("turn the numbers into classes, such as low, medium and high",),
             setting="label_column",
         )
@@ -134,7 +134,7 @@ def _check_classes(layout: ColumnLayout, tally: Tally) -> None:
         such = ", ".join(map(repr, list(counts)[:_SHOWN]))
         raise RequestError(
             f"almost every row in column {column!r} has a different label, so there is nothing to learn",
-            seen=f"{len(counts):,} different labels in {len(tally):,} rows, such as {such}",
+            found=f"{len(counts):,} different labels in {len(tally):,} rows, such as {such}",
             try_next=(other_column, "add more rows for each label"),
             setting="label_column",
         )

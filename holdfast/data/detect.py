@@ -43,7 +43,7 @@ def detect(request: DataRequest, profiles: Profiles, repeated: Names = ()) -> Co
     if twice := [name for name in repeated if name in chosen.used]:
         raise RequestError(
             f"several columns are named {twice[0]!r}, and one of them is needed",
-            seen=f"columns: {', '.join(profiles)}",
+            found=f"columns: {', '.join(profiles)}",
             try_next=("give the columns different names",),
         )
     doubts = [one for weight, one in others if weight >= chosen_weight and one.task != chosen.task]
@@ -319,7 +319,7 @@ def _check_columns(request: DataRequest, profiles: Profiles) -> None:
         if column not in profiles:
             raise RequestError(
                 f"there is no column {column!r}",
-                seen=f"columns: {', '.join(map(repr, profiles))}",
+                found=f"columns: {', '.join(map(repr, profiles))}",
                 try_next=(set_to(setting, closest(column, profiles)),),
                 setting=setting,
             )
@@ -336,7 +336,7 @@ def _no_reading(request: DataRequest, profiles: Profiles) -> RequestError:
     for_task = f" for {request.task}" if request.task else ""
     return RequestError(
         f"found nothing to train on{for_task}; expected {wanted}",
-        seen=f"columns: {held}",
+        found=f"columns: {held}",
         try_next=(set_to("text_column"), set_to("label_column"), set_to("task", placeholder="TASK")),
         setting="text_column",
     )

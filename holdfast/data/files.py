@@ -70,11 +70,11 @@ def _in_folder(folder: Path) -> Files:
     try:
         files = sorted(_data_files(folder))
     except PermissionError as error:
-        raise RequestError(f"no permission to read the folder {folder}", seen=str(error)) from error
+        raise RequestError(f"no permission to read the folder {folder}", found=str(error)) from error
     if not files:
         raise RequestError(
             f"the folder {folder} has no data file",
-            seen=", ".join(sorted(entry.name for entry in folder.iterdir())[:10]) or "an empty folder",
+            found=", ".join(sorted(entry.name for entry in folder.iterdir())[:10]) or "an empty folder",
             try_next=(f"use a file, or a folder with train.csv (or {', '.join(_ENDINGS[1:8])})",),
         )
     if len(files) == 1:
@@ -89,7 +89,7 @@ def _in_folder(folder: Path) -> Files:
     if chosen is None:
         raise RequestError(
             f"it is unclear which file in {folder} is for training",
-            seen=", ".join(path.name for path in files[:12]),
+            found=", ".join(path.name for path in files[:12]),
             try_next=("name the files train, validation and test", type_command(f"holdfast survey {files[0]}")),
         )
     splits = {split: tuple(whole[chosen][split]) for split in SPLITS if split in whole[chosen]}

@@ -65,7 +65,7 @@ def _sheet(path: Path) -> tuple[str, Any, tuple[str, ...]]:
     )
     filled = {name: frame for name, frame in sheets.items() if frame.height and frame.width}
     if not filled:
-        raise RequestError(f"{path.name} has no sheet with a header and rows", seen=", ".join(sheets) or "no sheets")
+        raise RequestError(f"{path.name} has no sheet with a header and rows", found=", ".join(sheets) or "no sheets")
     first, *others = filled
     return first, filled[first], tuple(others)
 
@@ -76,7 +76,7 @@ def _polars() -> Any:
     except ImportError as error:
         raise RequestError(
             "Parquet and Excel files need an extra that is not installed",
-            seen=str(error),
+            found=str(error),
             try_next=(install("parquet"), "save the data as CSV or JSON lines"),
         ) from error
     return polars
@@ -98,7 +98,7 @@ def _as_file(raw: RawFile) -> Iterator[Path]:
                 raise
             raise MachineError(
                 f"cannot decompress {raw.path.name} in {tempfile.gettempdir()}",
-                seen=why_not(error, copy),
+                found=why_not(error, copy),
                 try_next=("free some space there, or set TMPDIR to another folder", type_command(f"gunzip {raw.path}")),
                 slug=slug_of(error),
             ) from error
@@ -115,7 +115,7 @@ def _understood(raw: RawFile) -> Iterator[None]:
     except ImportError as error:
         raise RequestError(
             "Excel files need an extra that is not installed",
-            seen=str(error).splitlines()[0],
+            found=str(error).splitlines()[0],
             try_next=(install("parquet"), "save the sheet as CSV"),
         ) from error
     except BaseException as error:  # of polars or its engine; a Rust panic is not an Exception
@@ -123,7 +123,7 @@ def _understood(raw: RawFile) -> Iterator[None]:
             raise
         raise RequestError(
             f"{raw.path.name} cannot be read as {raw.binary.capitalize()}",
-            seen=(str(error).splitlines() or [type(error).__name__])[0][:200],
+            found=(str(error).splitlines() or [type(error).__name__])[0][:200],
             try_next=("open it in the program that created it and save it again",),
         ) from error
 

@@ -73,7 +73,7 @@ def _unfold(raw: RawFile, value: Any) -> Iterator[Any]:
     """Turn an object of columns, or one with its rows under a name, into rows."""
     if not isinstance(value, dict) or not value:
         raise RequestError(
-            f"{raw.path.name} has no rows", seen=repr(value)[:80], try_next=("write a JSON array of objects",)
+            f"{raw.path.name} has no rows", found=repr(value)[:80], try_next=("write a JSON array of objects",)
         )
     for name in _WRAPPERS if len(value) > 1 else tuple(value):
         inner = value.get(name)
@@ -96,7 +96,7 @@ def _from_lists(raw: RawFile, columns: Mapping[str, list[Any]]) -> Iterator[Any]
     if len(set(lengths.values())) > 1:
         raise RequestError(
             f"the columns of {raw.path.name} have different lengths",
-            seen=", ".join(f"{name!r}: {length:,}" for name, length in lengths.items()),
+            found=", ".join(f"{name!r}: {length:,}" for name, length in lengths.items()),
             try_next=("give every column the same number of values",),
         )
     for values in zip(*columns.values(), strict=True):
@@ -197,7 +197,7 @@ class _Stream:
         column = at - before.rfind("\n") if breaks else self._column_before + at + 1
         return RequestError(
             f"{self._raw.path.name}, line {self._lines_before + breaks + 1}, column {column}: not JSON: {what}",
-            seen=repr(self._buffer[max(0, at - 40) : at + 40]) if self._buffer else "the end of the file",
+            found=repr(self._buffer[max(0, at - 40) : at + 40]) if self._buffer else "the end of the file",
             try_next=(
                 "correct the file there",
                 "write one object per line (.jsonl), where a broken row spoils no other",

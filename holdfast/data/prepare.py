@@ -95,14 +95,14 @@ def choose_length(survey: Survey, tokens: ModelTokenizer | None, options: Prepar
     if requested is not None and requested < _SHORTEST_LENGTH:
         raise RequestError(
             f"a max length of {requested} tokens is too short",
-            seen=f"the minimum is {_SHORTEST_LENGTH}",
+            found=f"the minimum is {_SHORTEST_LENGTH}",
             try_next=(set_to("max_length", _SHORTEST_LENGTH),),
             setting="max_length",
         )
     if requested is not None and limit is not None and requested > limit:
         raise RequestError(
             f"a max length of {requested:,} tokens is over the limit of the model",
-            seen=f"{limit:,} tokens, by the files in {tokens.folder if tokens else ''}",
+            found=f"{limit:,} tokens, by the files in {tokens.folder if tokens else ''}",
             try_next=(set_to("max_length", limit),),
             setting="max_length",
         )
@@ -200,12 +200,12 @@ def build_whole(folder: Path, write: Callable[[Path], None]) -> None:
         if error.errno in FULL:
             raise MachineError(
                 f"disk full: the prepared data does not fit in {folder.parent}",
-                seen=why_not(error, folder.parent),
+                found=why_not(error, folder.parent),
                 try_next=("free some space, or use a folder on another disk",),
                 slug="disk-full",
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise MachineError(f"cannot write to the folder {folder.parent}", seen=str(error)) from error
+            raise MachineError(f"cannot write to the folder {folder.parent}", found=str(error)) from error
         raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -234,7 +234,7 @@ def _remove_prepared(folder: Path) -> None:
     strange = [path.name for path in folder.iterdir() if path.suffix != ".npy" and path.name != MANIFEST]
     if strange:
         raise RequestError(
-            f"{folder} has files that are not prepared data", seen=", ".join(strange[:5]), try_next=("move them away",)
+            f"{folder} has files that are not prepared data", found=", ".join(strange[:5]), try_next=("move them away",)
         )
     shutil.rmtree(folder)
 

@@ -126,14 +126,14 @@ def _nothing_learned(prompt_tokens: "array[int]", length: int, bad: BadRows) -> 
     if not prompt_tokens:
         return RequestError(
             "the chat template cannot render any conversation",
-            seen=bad.most_common() or "no rows",
+            found=bad.most_common() or "no rows",
             try_next=(set_to("chat_template", placeholder="FILE"),),
             setting="chat_template",
         )
     ordered = sorted(prompt_tokens)
     return RequestError(
         "the prompts fill the max length, so no answer is left to learn",
-        seen=f"the max length is {length:,} tokens; the prompts have {ordered[0]:,} to {ordered[-1]:,}, "
+        found=f"the max length is {length:,} tokens; the prompts have {ordered[0]:,} to {ordered[-1]:,}, "
         f"half of them {ordered[len(ordered) // 2]:,} or more",
         try_next=(set_to("max_length", ordered[-1] + 256), "shorten the prompts"),
         setting="max_length",

@@ -324,7 +324,7 @@ def add_near_misses(
     seen = f"{lines:,} lines; {unknown:,} with a query outside the training data, {lost:,} passages not in the data"
     if not added:
         raise RequestError(
-            f"no near-miss in {request.negatives.name} belongs to the data", seen=seen, setting="negatives"
+            f"no near-miss in {request.negatives.name} belongs to the data", found=seen, setting="negatives"
         )
     return {"near-misses": Choice(f"{added:,}", seen)}
 
@@ -338,7 +338,7 @@ def read_near_misses(request: DataRequest) -> Iterator[tuple[str, list[str]]]:
     if not query_column or not negatives:
         raise RequestError(
             f"{source.path.name} has no queries with lists of near-misses",
-            seen=f"its columns: {', '.join(source.columns)}",
+            found=f"its columns: {', '.join(source.columns)}",
             try_next=('write lines such as {"query": ..., "negatives": [...]}',),
             setting="negatives",
         )

@@ -72,7 +72,7 @@ def look_at(path: Path, encoding: str | None = None, on_progress: Progress = no_
             zeros += chunk.count(0)
             on_progress(f"reading {path.name}", count, size, "bytes")
     if not count:
-        raise RequestError(f"{path} is empty", seen="0 bytes", try_next=("use a file with a header and rows",))
+        raise RequestError(f"{path} is empty", found="0 bytes", try_next=("use a file with a header and rows",))
     binary = name_of_binary(bytes(head))
     chosen = (
         Choice(encoding, "as requested") if encoding else census.encoding(path, bytes(head), is_binary=bool(binary))
@@ -108,17 +108,17 @@ def check_is_file(path: Path) -> None:
         if not path.is_file():
             raise RequestError(
                 f"{path} is neither a file nor a folder",
-                seen="a pipe, socket or device",
+                found="a pipe, socket or device",
                 try_next=("save the data to a file",),
             )
         with path.open("rb"):
             pass
     except PermissionError as error:
         raise RequestError(
-            f"no permission to read {path}", seen=str(error), try_next=(type_command(f"chmod u+r {path}"),)
+            f"no permission to read {path}", found=str(error), try_next=(type_command(f"chmod u+r {path}"),)
         ) from error
     except (OSError, ValueError) as error:  # too long a name, a loop of links, a NUL in the name
-        raise RequestError(f"{str(path)[:200]!r} cannot be opened", seen=str(error)[:300]) from error
+        raise RequestError(f"{str(path)[:200]!r} cannot be opened", found=str(error)[:300]) from error
 
 
 def open_bytes(path: Path) -> IO[bytes]:
@@ -147,7 +147,7 @@ def text_lines(path: Path, file: IO[str]) -> Iterator[str]:
         if len(line) == LINE_CHARACTERS:
             raise RequestError(
                 f"{path.name}, line {number} is longer than {LINE_CHARACTERS:,} characters",
-                seen=repr(line[:60]),
+                found=repr(line[:60]),
                 try_next=("put each row on its own line",),
             )
         yield line
@@ -161,17 +161,17 @@ def reading(path: Path) -> Iterator[None]:
     except EOFError as error:
         raise RequestError(
             f"{path} is truncated: its gzip data ends early",
-            seen=f"{human_bytes(path.stat().st_size)} on disk; {error}",
+            found=f"{human_bytes(path.stat().st_size)} on disk; {error}",
             try_next=("copy or download the file again",),
         ) from error
     except (gzip.BadGzipFile, zlib.error) as error:
         raise RequestError(
             f"{path} is damaged: its gzip data cannot be decompressed",
-            seen=str(error),
+            found=str(error),
             try_next=("copy or download the file again",),
         ) from error
     except OSError as error:
-        raise RequestError(f"{path} cannot be read", seen=str(error)) from error
+        raise RequestError(f"{path} cannot be read", found=str(error)) from error
 
 
 def _is_gzip(path: Path) -> bool:
@@ -180,8 +180,8 @@ def _is_gzip(path: Path) -> bool:
 
 
 def _missing(path: Path) -> RequestError:
-    seen = "" if path.parent.is_dir() else f"the folder {path.parent} does not exist"
-    return RequestError(f"file not found: {path}", seen=seen, try_next=did_you_mean(path))
+    found = "" if path.parent.is_dir() else f"the folder {path.parent} does not exist"
+    return RequestError(f"file not found: {path}", found=found, try_next=did_you_mean(path))
 
 
 class EncodingCensus:
@@ -232,7 +232,7 @@ class EncodingCensus:
         if self._high > _WESTERN_SHARE * self._letters:
             raise RequestError(
                 f"the encoding of {path.name} is unknown",
-                seen=f"not UTF-8, and {self._high / self._letters:.0%} of its letters are not ASCII",
+                found=f"not UTF-8, and {self._high / self._letters:.0%} of its letters are not ASCII",
                 try_next=(set_to("encoding", note="such as cp1251, gb18030, shift_jis, big5, euc_kr, iso8859_7"),),
                 setting="encoding",
             )

@@ -129,7 +129,7 @@ def _open_text(raw: RawFile, request: DataRequest) -> Source:
     if extension in _BINARY and len(header.columns) == 1 and not request.delimiter and request.header is None:
         raise RequestError(
             f"{raw.path.name} is named {extension}, but is a text without columns",
-            seen=f"it begins with {sample[:60]!r}",
+            found=f"it begins with {sample[:60]!r}",
             try_next=(f"save or copy it again as {extension}", "give it an extension for text, such as .txt or .csv"),
         )
     delimiter = dialect.delimiter
@@ -156,7 +156,7 @@ def _refuse_code(raw: RawFile, sample: str, extension: str) -> None:
     if sample.startswith("version https://git-lfs"):
         raise RequestError(
             f"{name} is a Git LFS pointer, not the data itself",
-            seen=f"{raw.size_bytes:,} bytes",
+            found=f"{raw.size_bytes:,} bytes",
             try_next=(type_command("git lfs pull"),),
         )
     if extension in _CODE:
@@ -164,7 +164,7 @@ def _refuse_code(raw: RawFile, sample: str, extension: str) -> None:
         advice = (type_command(commands[extension]),) if extension in commands else ()
         raise RequestError(
             f"{name} is {_CODE[extension]}, not a dataset",
-            seen=f"its name ends in {extension}",
+            found=f"its name ends in {extension}",
             try_next=(*advice, "rename it to .txt to train a language model on it"),
         )
 
@@ -176,7 +176,7 @@ def _sample(raw: RawFile) -> str:
     except (LookupError, UnicodeError) as error:
         raise RequestError(
             f"{raw.path.name} cannot be read as {raw.encoding.value}",
-            seen=str(error)[:200],
+            found=str(error)[:200],
             try_next=(set_to("encoding", note="the encoding the file was saved in"),),
             setting="encoding",
         ) from error
@@ -234,13 +234,13 @@ def _not_data(raw: RawFile) -> RequestError:
     if raw.path.suffix.lower() in (".gz", ".gzip") and not raw.is_gzip:
         return RequestError(
             f"{name} is named {raw.path.suffix} but is not gzip: it is {raw.binary}",
-            seen=f"the first bytes are {raw.head[:8].hex(' ')}",
+            found=f"the first bytes are {raw.head[:8].hex(' ')}",
             try_next=("copy or download the file again",),
         )
     is_packed = "archive" in raw.binary or "compressed" in raw.binary
     return RequestError(
         f"{name} is {raw.binary}, not a dataset",
-        seen=_WHY_NOT.get(raw.binary, f"the first bytes are {raw.head[:8].hex(' ')}"),
+        found=_WHY_NOT.get(raw.binary, f"the first bytes are {raw.head[:8].hex(' ')}"),
         try_next=("unpack it and use the file inside",) if is_packed else (f"use {FORMATS}",),
     )
 
@@ -252,6 +252,6 @@ def _full_of_zeros(raw: RawFile) -> RequestError | None:
         return None
     return RequestError(
         f"{raw.path.name} is a text with NUL bytes" if rest else f"{raw.path.name} is all NUL bytes",
-        seen=f"{raw.zeros:,} of {raw.size_bytes:,} bytes are NUL, the first at byte {raw.head.index(0):,}",
+        found=f"{raw.zeros:,} of {raw.size_bytes:,} bytes are NUL, the first at byte {raw.head.index(0):,}",
         try_next=("save it again as UTF-8 text",) if rest else ("copy or download the file again",),
     )

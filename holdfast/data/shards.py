@@ -123,7 +123,7 @@ def require_manifest(folder: Path) -> Manifest:
     if manifest is None:
         raise RequestError(
             f"the prepared data in {folder} is incomplete",
-            seen="its manifest is missing, from another version, or does not match the size of a file",
+            found="its manifest is missing, from another version, or does not match the size of a file",
             try_next=("start the run again, which prepares the data again",),
         )
     return manifest

@@ -245,7 +245,7 @@ def find_qrels(folder: Path) -> dict[str, Path]:
     if "train" not in found:
         raise RequestError(
             f"{folder} has no judgments for training",
-            seen=f"a corpus, queries and these qrels: {', '.join(path.name for path in found.values()) or 'none'}",
+            found=f"a corpus, queries and these qrels: {', '.join(path.name for path in found.values()) or 'none'}",
             try_next=("add qrels/train.tsv with the columns query-id, corpus-id and score",),
         )
     return {split: found[split] for split in SPLITS if split in found}

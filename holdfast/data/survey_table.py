@@ -137,7 +137,7 @@ def _profile(
     training = [source for split, source in sources if split == "train"]
     if any(source.kind == "npz" for source in training):
         raise RequestError(
-            "vectors cannot be mixed with rows of text", seen=", ".join(one.path.name for one in training)
+            "vectors cannot be mixed with rows of text", found=", ".join(one.path.name for one in training)
         )
     rows = chain.from_iterable(source.rows(ignored) for source in training)
     profiles = profile_columns(_counted(rows, counter, on_progress))
@@ -238,7 +238,7 @@ def _check_columns(layout: ColumnLayout, sources: tuple[tuple[str, Source], ...]
         if missing := [column for column in needed if column not in source.columns]:
             raise RequestError(
                 f"{source.path.name} has no column {missing[0]!r}, which {sources[0][1].path.name} has",
-                seen=f"its columns: {', '.join(map(repr, source.columns))}",
+                found=f"its columns: {', '.join(map(repr, source.columns))}",
                 try_next=("use the same columns in all files",),
             )
 
@@ -251,7 +251,7 @@ def _check_scores(request: DataRequest, layout: ColumnLayout, profiles: Mapping[
     upper = numbers[round((len(numbers) - 1) * 0.75)]
     raise RequestError(
         f"the pairs have a {column!r}, and it is unclear from which score on they are positives",
-        seen=f"scores from {numbers[0]:g} to {numbers[-1]:g}",
+        found=f"scores from {numbers[0]:g} to {numbers[-1]:g}",
         try_next=(set_to("min_score", upper, note="uses the pairs with at least this score"),),
         setting="min_score",
     )
@@ -260,6 +260,6 @@ def _check_scores(request: DataRequest, layout: ColumnLayout, profiles: Mapping[
 def _no_rows(source: Source, bad: BadRows) -> RequestError:
     if bad.count:
         bad.refuse_many(0)
-        return RequestError(f"{source.path.name} has no usable row", seen=describe(bad.listed[0]))
-    seen = f"a header ({', '.join(source.columns)}) and nothing below it" if source.columns else "only empty lines"
-    return RequestError(f"{source.path.name} has no rows", seen=seen, try_next=("add rows to the file",))
+        return RequestError(f"{source.path.name} has no usable row", found=describe(bad.listed[0]))
+    found = f"a header ({', '.join(source.columns)}) and nothing below it" if source.columns else "only empty lines"
+    return RequestError(f"{source.path.name} has no rows", found=found, try_next=("add rows to the file",))

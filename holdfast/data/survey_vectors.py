@@ -162,7 +162,7 @@ def list_arrays(path: Path) -> list[VectorArray]:
             if dtype.hasobject:
                 raise RequestError(
                     f"the array {entry.removesuffix('.npy')!r} in {path.name} contains Python objects",
-                    seen="loading those can run arbitrary code, so Holdfast never does",
+                    found="loading those can run arbitrary code, so Holdfast never does",
                     try_next=("save it as numbers or text: numpy.asarray(values, dtype=...)",),
                 )
             found.append(VectorArray(name=entry.removesuffix(".npy"), shape=shape, kind=dtype.kind))
@@ -184,7 +184,7 @@ def slices(path: Path, name: str) -> Iterator[tuple[int, "NDArray[Any]"]]:
             count = min(_SLICE_ROWS, shape[0] - at)
             held = file.read(count * row_bytes)
             if len(held) < count * row_bytes:
-                raise RequestError(f"the array {name!r} in {path.name} is truncated", seen=f"it ends at row {at:,}")
+                raise RequestError(f"the array {name!r} in {path.name} is truncated", found=f"it ends at row {at:,}")
             yield at, numpy.frombuffer(held, dtype=dtype).reshape(count, shape[1]).astype(numpy.float32)
 
 
@@ -201,7 +201,7 @@ def _open_all(request: DataRequest, files: Files, on_progress: Progress) -> Iter
                 )
             raw = look_at(path, None, on_progress)
             if raw.binary != "npz":
-                raise RequestError("vectors cannot be mixed with rows of text", seen=f"{path.name} is not an NPZ file")
+                raise RequestError("vectors cannot be mixed with rows of text", found=f"{path.name} is not an NPZ file")
             if raw.is_gzip:
                 raise RequestError(
                     f"{path.name} is a gzipped NPZ file, which cannot be read in slices",
@@ -213,7 +213,7 @@ def _open_all(request: DataRequest, files: Files, on_progress: Progress) -> Iter
             if sizes not in (None, found):
                 raise RequestError(
                     f"the vectors in {path.name} have other sizes than those for training",
-                    seen=f"queries and passages of {found[0]} and {found[1]} numbers, not {sizes[0]} and {sizes[1]}",
+                    found=f"queries and passages of {found[0]} and {found[1]} numbers, not {sizes[0]} and {sizes[1]}",
                 )
             sizes = found
             yield VectorFile(
@@ -240,17 +240,17 @@ def _find_pair(path: Path, arrays: list[VectorArray]) -> tuple[VectorArray, Vect
     else:
         raise RequestError(
             f"found no pair of queries and passages in {path.name}",
-            seen=held or "no arrays",
+            found=held or "no arrays",
             try_next=("numpy.savez(FILE, queries=..., passages=...), both with one row of numbers for each pair",),
         )
     if pair[0].shape[0] != pair[1].shape[0]:
         raise RequestError(
             f"{path.name} has different numbers of queries and passages, so they are not pairs",
-            seen=held,
+            found=held,
             try_next=("save the passage of query i as row i of the passages",),
         )
     if pair[0].shape[0] < 2 or not pair[0].shape[1] or not pair[1].shape[1]:
-        raise RequestError(f"{path.name} has too few vectors to train on", seen=held)
+        raise RequestError(f"{path.name} has too few vectors to train on", found=held)
     return *pair, because
 
 
@@ -302,7 +302,7 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
             yield archive
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:  # RuntimeError: encrypted
         raise RequestError(
-            f"{path.name} is damaged: it cannot be read as NPZ", seen=str(error), try_next=("copy or create it again",)
+            f"{path.name} is damaged: it cannot be read as NPZ", found=str(error), try_next=("copy or create it again",)
         ) from error
 
 
@@ -315,7 +315,7 @@ def _header(numpy: Any, file: Any, path: Path, name: str) -> tuple[tuple[int, ..
         version = numpy.lib.format.read_magic(file)
         shape, is_fortran, dtype = read[version](file)
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile, OSError) as error:
-        raise RequestError(f"cannot read the array {name!r} in {path.name}", seen=str(error)[:200]) from error
+        raise RequestError(f"cannot read the array {name!r} in {path.name}", found=str(error)[:200]) from error
     return shape, is_fortran, dtype
 
 
@@ -324,6 +324,6 @@ def _numpy() -> Any:
         import numpy
     except ImportError as error:
         raise RequestError(
-            "files of vectors need an extra that is not installed", seen=str(error), try_next=(install("train"),)
+            "files of vectors need an extra that is not installed", found=str(error), try_next=(install("train"),)
         ) from error
     return numpy

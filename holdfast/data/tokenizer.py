@@ -85,7 +85,7 @@ class ModelTokenizer:
         if not (self.folder / TOKENIZER).is_file():
             raise RequestError(
                 f"the folder {self.folder} has no {TOKENIZER}",
-                seen=_seen_in(self.folder),
+                found=_seen_in(self.folder),
                 try_next=(
                     "use a model with a fast tokenizer",
                     "create one from older files: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
@@ -100,12 +100,12 @@ class ModelTokenizer:
             from tokenizers import Tokenizer
         except ImportError as error:
             raise RequestError(
-                "tokenizing needs an extra that is not installed", seen=str(error), try_next=(install("train"),)
+                "tokenizing needs an extra that is not installed", found=str(error), try_next=(install("train"),)
             ) from error
         try:
             tokenizer = Tokenizer.from_file(str(self.folder / TOKENIZER))
         except Exception as error:  # the library raises plain Exception for a damaged file
-            raise RequestError(f"cannot read {self.folder / TOKENIZER}", seen=str(error)[:200]) from error
+            raise RequestError(f"cannot read {self.folder / TOKENIZER}", found=str(error)[:200]) from error
         tokenizer.no_padding()
         tokenizer.no_truncation()
         return tokenizer

@@ -113,7 +113,7 @@ def _dump_stacks_on_signal(attempt: Path) -> None:
 def _cannot_write(attempt: Path, error: OSError) -> MachineError:
     return MachineError(
         "cannot write to the attempt's folder",
-        seen=f"{error} ({attempt})",
+        found=f"{error} ({attempt})",
         try_next=("free some disk space, or choose another run folder",),
         slug="disk-full" if error.errno in FULL else "",
     )

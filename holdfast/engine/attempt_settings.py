@@ -58,6 +58,6 @@ def read_attempt_settings(attempt: Path) -> AttemptSettings:
     known = {field.name for field in dataclasses.fields(AttemptSettings)}
     if unknown := sorted(msgspec.json.decode(content, type=dict[str, msgspec.Raw]).keys() - known):
         raise RequestError(
-            f"settings.json has unknown settings: {', '.join(unknown)}", seen=f"known: {', '.join(sorted(known))}"
+            f"settings.json has unknown settings: {', '.join(unknown)}", found=f"known: {', '.join(sorted(known))}"
         )
     return msgspec.json.decode(content, type=AttemptSettings)

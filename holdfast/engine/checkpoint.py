@@ -104,7 +104,7 @@ class Checkpoints:
         if free + held < 2 * size:
             raise MachineError(
                 "the disk has no space for two checkpoints",
-                seen=f"{human_bytes(free)} free at {self._folder}, {human_bytes(2 * size - held)} needed",
+                found=f"{human_bytes(free)} free at {self._folder}, {human_bytes(2 * size - held)} needed",
                 try_next=("free some disk space, or choose another run folder",),
                 slug="disk-full",
             )
@@ -373,7 +373,7 @@ def require_same(then: Mapping[str, object], now: Mapping[str, object], checkpoi
     if differences:
         raise RequestError(
             "the checkpoint was made with other settings, data or model",
-            seen=f"{'; '.join(differences)} (in {checkpoint})",
+            found=f"{'; '.join(differences)} (in {checkpoint})",
             try_next=("use the earlier settings", "start a new run folder"),
         )
 

@@ -54,6 +54,6 @@ def _with_adapters(model: Any, lora: Mapping[str, Any]) -> Any:
         )
         raise RequestError(
             "the LoRA settings do not fit this model",
-            seen=f"{error}; its linear layers: {', '.join(layers)}",
+            found=f"{error}; its linear layers: {', '.join(layers)}",
             slug="peft-target-modules",
         ) from error

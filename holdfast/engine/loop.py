@@ -295,7 +295,7 @@ class Loop:
         except (KeyError, RuntimeError, ValueError) as error:
             raise RequestError(
                 "the checkpoint holds the weights of another model",
-                seen=" ".join(str(error).split())[:300],
+                found=" ".join(str(error).split())[:300],
                 try_next=("start a new run folder",),
             ) from error
 
@@ -325,7 +325,7 @@ class Loop:
                 raise
             raise MachineError(
                 "the disk is full, so the finished model cannot be written",
-                seen=f"{error}; the checkpoints in {checkpoints_folder(self._run)} are intact",
+                found=f"{error}; the checkpoints in {checkpoints_folder(self._run)} are intact",
                 try_next=("free some disk space, then resume the run: it continues from its last checkpoint",),
                 slug="disk-full",
             ) from error

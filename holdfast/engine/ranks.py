@@ -96,7 +96,7 @@ class Ranks:
         if self.broadcast_number(mine) != mine:
             raise RequestError(
                 f"{what} differs between rank {self.rank} and rank 0",
-                seen=f"on rank {self.rank}: {value}",
+                found=f"on rank {self.rank}: {value}",
                 try_next=("put the same files on every machine",),
             )
 
@@ -280,7 +280,7 @@ def own_device(device: str, info: RankInfo) -> str:
     if device == "mps":
         raise MachineError(
             "several processes cannot train together on Apple GPUs: torch has no all-reduce for them",
-            seen=f"{info.size} processes, device mps",
+            found=f"{info.size} processes, device mps",
             try_next=("use one process on the Apple GPU", "use several processes on the CPU"),
         )
     if device.partition(":")[0] != "cuda":
@@ -288,7 +288,7 @@ def own_device(device: str, info: RankInfo) -> str:
     if info.local_rank >= torch.cuda.device_count():
         raise MachineError(
             "each process needs its own GPU",
-            seen=f"{info.local_size} processes on this machine, {torch.cuda.device_count()} CUDA GPUs",
+            found=f"{info.local_size} processes on this machine, {torch.cuda.device_count()} CUDA GPUs",
             try_next=("start at most as many processes as there are GPUs",),
         )
     return f"cuda:{info.local_rank}"
@@ -299,6 +299,6 @@ def require_enough(batch_size: int, size: int) -> None:
     if batch_size < size:
         raise RequestError(
             "there are more processes than examples in a step, so some would be idle",
-            seen=f"{size} processes, batch size {batch_size}",
+            found=f"{size} processes, batch size {batch_size}",
             try_next=(f"use at most {batch_size} processes", f"use a batch size of {size} or more"),
         )

@@ -54,7 +54,7 @@ def load_towers(
     if base.is_separate and sides == [""]:
         raise RequestError(
             "the base model has separate towers, but a shared tower was requested",
-            seen=f"{model / _ABOUT}",
+            found=f"{model / _ABOUT}",
             try_next=(set_to("towers", "separate"),),
             setting="towers",
         )
@@ -66,7 +66,7 @@ def load_towers(
         if len(folders) == 1 and sizes[0] != sizes[1]:
             raise RequestError(
                 "a shared tower cannot take vectors of two sizes",
-                seen=f"queries have size {sizes[0]}, passages {sizes[1]}",
+                found=f"queries have size {sizes[0]}, passages {sizes[1]}",
                 try_next=(set_to("towers", "separate"),),
                 setting="towers",
             )
@@ -126,7 +126,7 @@ def _vector_tower(folder: Path, size_in: int, size: int, options: TowerOptions) 
     if shape.size_in != size_in:
         raise RequestError(
             "the base model takes vectors of another size",
-            seen=f"{folder / _SHAPE}: {shape.size_in}; the data has {size_in}",
+            found=f"{folder / _SHAPE}: {shape.size_in}; the data has {size_in}",
         )
     tower = VectorTower(shape)
     tower.load_state_dict(load_file(folder / _WEIGHTS))
@@ -163,7 +163,7 @@ def read_pooling(folder: Path) -> str:
     if len(modes) != 1 or modes[0] not in _KNOWN_POOLING:
         raise RequestError(
             "the model's pooling is not supported",
-            seen=f"{config}: {', '.join(map(str, modes)) or 'nothing'}; known: {', '.join(_KNOWN_POOLING)}",
+            found=f"{config}: {', '.join(map(str, modes)) or 'nothing'}; known: {', '.join(_KNOWN_POOLING)}",
         )
     return str(modes[0])
 

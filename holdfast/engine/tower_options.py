@@ -50,7 +50,7 @@ def read_options(given: Mapping[str, object]) -> TowerOptions:
     if options.mining and not 0 <= options.mining.first_rank < options.mining.last_rank:
         problems.append(f"mining has no ranks from {options.mining.first_rank} to {options.mining.last_rank}")
     if problems:
-        raise RequestError("invalid two-tower options", seen="; ".join(problems))
+        raise RequestError("invalid two-tower options", found="; ".join(problems))
     return options
 
 

@@ -82,7 +82,7 @@ def _end(run: Path, go_on: Callable[[Guard], Result]) -> dict[str, Any]:
         except AlreadyHeld as held:
             if any(stop.is_asked for stop in asked):
                 raise KeyboardInterrupt from None
-            print(f"holdfast: {held.what} ({held.seen}); waiting for its end", flush=True)
+            print(f"holdfast: {held.what} ({held.found}); waiting for its end", flush=True)
             time.sleep(_LOOK_SECONDS)
             continue
         if result.state == "stopped":

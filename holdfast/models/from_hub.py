@@ -140,7 +140,7 @@ def _error(name: str, answer: dict[str, Any]) -> HoldfastError:
     if kind == "gated":
         return RequestError(
             f"the model {name} is gated, and this machine has no access to it",
-            seen=text,
+            found=text,
             try_next=[
                 f"request access at https://huggingface.co/{name}",
                 type_command("hf auth login", note="once access is granted"),
@@ -152,7 +152,7 @@ def _error(name: str, answer: dict[str, Any]) -> HoldfastError:
     if kind == "missing":
         return RequestError(
             f"there is no model {name} on the hub, or it is private",
-            seen=text,
+            found=text,
             try_next=[
                 *_guess(name),
                 "check the spelling; names look like google-bert/bert-base-uncased",
@@ -164,7 +164,7 @@ def _error(name: str, answer: dict[str, Any]) -> HoldfastError:
     if kind in ("unreachable", "stalled"):
         return HubUnreachable(
             f"the hub cannot be reached, and {name} is not cached",
-            seen=f"{text}; models on this machine: {cached}",
+            found=f"{text}; models on this machine: {cached}",
             try_next=[
                 *_guess(name),
                 type_command(f"hf download {name} --local-dir my-model", note="on a machine with a network"),
@@ -176,8 +176,8 @@ def _error(name: str, answer: dict[str, Any]) -> HoldfastError:
             setting="model",
         )
     if kind == "disk":
-        return MachineError(f"the disk is full: no room for {name}", seen=text, slug="disk-full")
-    return MachineError(f"{name} could not be downloaded from the hub", seen=text)
+        return MachineError(f"the disk is full: no room for {name}", found=text, slug="disk-full")
+    return MachineError(f"{name} could not be downloaded from the hub", found=text)
 
 
 def _guess(name: str) -> list[Advice]:

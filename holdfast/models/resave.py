@@ -29,5 +29,5 @@ def save_again(source: Path, target: Path, what: str, on_progress: Progress) -> 
     if process.returncode:
         text = lines[-1] if lines else f"the child ended with {process.returncode}"
         if "No module named" in text:
-            raise MachineError(f"{what} needs a package", seen=text, try_next=[install("train")])
-        raise RequestError(f"the model in {source} cannot be saved as a plain folder", seen=text[:400])
+            raise MachineError(f"{what} needs a package", found=text, try_next=[install("train")])
+        raise RequestError(f"the model in {source} cannot be saved as a plain folder", found=text[:400])

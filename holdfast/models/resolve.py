@@ -50,7 +50,7 @@ def get_known(
         if offline:
             raise RequestError(
                 f"{model.name} is not on this machine, and offline mode forbids downloading it",
-                seen=f"models on this machine: {', '.join(cached_names()) or 'none'}",
+                found=f"models on this machine: {', '.join(cached_names()) or 'none'}",
                 try_next=[
                     type_command(f"holdfast models get {model.name}", note="with a network"),
                     set_to("model", placeholder="FOLDER", note="a model you already have"),

@@ -48,7 +48,7 @@ def _count(file: Path) -> int:
         return sum(math.prod(about["shape"]) for about in tensors)
     except (OSError, ValueError, KeyError, struct.error, TypeError) as error:
         raise RequestError(
-            f"{file} is damaged or incomplete", seen=str(error), try_next=["download the model again"], setting="model"
+            f"{file} is damaged or incomplete", found=str(error), try_next=["download the model again"], setting="model"
         ) from error
 
 
@@ -59,7 +59,7 @@ def _config(folder: Path) -> Mapping[str, Any]:
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
-            raise RequestError(f"{place / 'config.json'} cannot be read", seen=str(error)) from error
+            raise RequestError(f"{place / 'config.json'} cannot be read", found=str(error)) from error
         if isinstance(found, dict):
             return found
     return {}

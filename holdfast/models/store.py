@@ -86,15 +86,15 @@ def check_folder(folder: Path) -> None:
     if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
         raise RequestError(
             f"{folder} contains an adapter, not a full model",
-            seen="adapter_config.json, but no config.json",
+            found="adapter_config.json, but no config.json",
             try_next=["merge it into its base model first: peft's merge_and_unload, then save_pretrained"],
             setting="model",
         )
     if not (folder / "config.json").is_file() and not any(folder.glob("*.gguf")):
-        seen = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "it is empty"
+        found = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "it is empty"
         raise RequestError(
             f"{folder} is not a model: config.json is missing",
-            seen=seen,
+            found=found,
             try_next=[
                 "give a folder written by save_pretrained",
                 type_command("holdfast models", note="lists the models on this machine"),
@@ -103,7 +103,7 @@ def check_folder(folder: Path) -> None:
         )
     weights = any(folder.glob("*.safetensors")) or any(folder.glob("query/*.safetensors"))
     if not weights and not any(path for shape in (*_PICKLES, "*.gguf") for path in folder.glob(shape)):
-        raise RequestError(f"{folder} contains no weights", seen="it has no *.safetensors file", setting="model")
+        raise RequestError(f"{folder} contains no weights", found="it has no *.safetensors file", setting="model")
 
 
 def _size(folder: Path) -> int:

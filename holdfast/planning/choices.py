@@ -22,7 +22,7 @@ def require_fitting(task: str, model: ModelFacts) -> None:
     if task == "causal" and model.kind in _ENCODERS:
         raise RequestError(
             f"{model.name} is an encoder and cannot be trained to generate text",
-            seen=f"its architecture is {model.kind}; causal training needs a language model",
+            found=f"its architecture is {model.kind}; causal training needs a language model",
             try_next=[set_to("model", "smollm2"), set_to("task", "classify"), set_to("task", "two-tower")],
             setting="model",
         )
@@ -54,7 +54,7 @@ def _require_device(device: str, facts: MachineFacts) -> None:
     found = ", ".join(gpu.name for gpu in facts.gpus) or "no GPU found"
     raise MachineError(
         f"the device {device} cannot be used on this machine",
-        seen=f"one test step on {device} failed: {trial.detail}"
+        found=f"one test step on {device} failed: {trial.detail}"
         if trial
         else f"{found}; torch {facts.distributions.get('torch')}",
         try_next=[set_to("device", "cpu"), type_command("holdfast doctor", note="shows what is wrong with the device")],

@@ -27,7 +27,7 @@ def choose_processes(request: TrainRequest, machine: MachineFacts, device: str, 
     if nodes > batch_size:
         raise RequestError(
             f"{nodes} machines cannot share a batch of {plural(batch_size, 'example')}",
-            seen="each machine needs at least one example per step",
+            found="each machine needs at least one example per step",
             try_next=[set_to("nodes", batch_size), set_to("batch_size", nodes, note=_CHANGES_LEARNING)],
             setting="nodes",
         )
@@ -39,7 +39,7 @@ def choose_processes(request: TrainRequest, machine: MachineFacts, device: str, 
         of_machines = f" on each of {nodes} machines" if nodes > 1 else ""
         raise RequestError(
             f"{asked} processes{of_machines} cannot share a batch of {plural(batch_size, 'example')}",
-            seen="each process needs at least one example per step",
+            found="each process needs at least one example per step",
             try_next=[instead, *larger],
             setting="processes",
         )
@@ -48,7 +48,7 @@ def choose_processes(request: TrainRequest, machine: MachineFacts, device: str, 
         other = [set_to("device", "cpu")] if device == "cuda" and cores_of(machine) >= asked else []
         raise MachineError(
             f"{asked} processes need {asked} {noun}s, and this machine has {most}",
-            seen=f"{plural(most, noun)}; each process needs its own",
+            found=f"{plural(most, noun)}; each process needs its own",
             try_next=[instead, *other],
             setting="processes",
         )
@@ -84,14 +84,14 @@ def _require_support(machine: MachineFacts, device: str, setting: str) -> None:
     if device == "mps":
         raise MachineError(
             f"several {_PLURAL[setting]} are not supported on Apple GPUs",
-            seen="torch has no collective backend for MPS, so the processes could not add up their gradients",
+            found="torch has no collective backend for MPS, so the processes could not add up their gradients",
             try_next=[leave_out(setting), set_to("device", "cpu")],
             setting=setting,
         )
     if machine.os not in ("linux", "macos", ""):
         raise MachineError(
             f"several {_PLURAL[setting]} are not supported on {machine.os}",
-            seen="they were only tested on Linux and macOS",
+            found="they were only tested on Linux and macOS",
             try_next=[leave_out(setting)],
             setting=setting,
         )

@@ -303,7 +303,7 @@ class _Fitting:
             advice.append(set_to("device", "cpu", note="more memory, but slower"))
         return MachineError(
             f"this run would not fit into the memory of {place}",
-            seen=f"{human_bytes(self._free or 0)} free, {human_bytes(room_of(self._free or 0))} of it usable; "
+            found=f"{human_bytes(self._free or 0)} free, {human_bytes(room_of(self._free or 0))} of it usable; "
             f"at least {human_bytes(least.bytes)} needed: {human_bytes(least.weights)} for weights, gradients and "
             f"optimizer state, {human_bytes(least.activations)} for activations",
             try_next=advice,

@@ -19,7 +19,7 @@ def check_target(path: Path) -> None:
     """Refuse a file that cannot be written, before the model works for an hour."""
     if path.suffix.lower() not in (*_CSV, *_JSON):
         raise RequestError(
-            f"answers cannot be written to {path.name}", seen=f"allowed endings: {', '.join((*_CSV, *_JSON))}"
+            f"answers cannot be written to {path.name}", found=f"allowed endings: {', '.join((*_CSV, *_JSON))}"
         )
     if not path.parent.is_dir():
         raise RequestError(f"there is no folder {path.parent}")
@@ -46,7 +46,7 @@ def write_answers(path: Path, pairs: Iterable[tuple[Row, Row]], *, every_label: 
             os.fsync(file.fileno())
         draft.replace(path)
     except OSError as error:
-        raise MachineError(f"the answers cannot be written: {error.strerror}", seen=str(path)) from error
+        raise MachineError(f"the answers cannot be written: {error.strerror}", found=str(path)) from error
     finally:
         draft.unlink(missing_ok=True)
     return counted

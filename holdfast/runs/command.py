@@ -46,16 +46,16 @@ def make_request(
         ("--step-timeout", options.get("step_timeout_seconds")),
     ):
         if seconds is not None and not 1 <= seconds <= _MOST_SECONDS:  # NaN is in no range
-            raise RequestError(f"{option} {seconds} is out of range", seen=f"allowed: 1 to {_MOST_SECONDS:,}")
+            raise RequestError(f"{option} {seconds} is out of range", found=f"allowed: 1 to {_MOST_SECONDS:,}")
     if shutil.which(command[0]) is None:
         raise RequestError(
             f"command {command[0]!r} not found",
-            seen="not on PATH" if os.sep not in command[0] else "not an executable file",
+            found="not on PATH" if os.sep not in command[0] else "not an executable file",
             try_next=_instead(command),
         )
     script = _script_of(command)
     if script and not Path(script).exists():
-        raise RequestError(f"file {script!r} not found", seen=f"looked in {Path.cwd()}")
+        raise RequestError(f"file {script!r} not found", found=f"looked in {Path.cwd()}")
     kept = {name: value for name, value in os.environ.items() if not _OWN.match(name) and not is_secret(name, value)}
     options |= {"nodes": nodes, "nodes_wait_seconds": nodes_wait_seconds or DEFAULT_NODES_WAIT_SECONDS}
     return CommandRequest(command=command, cwd=str(Path.cwd()), environment=kept, **options)

@@ -27,7 +27,7 @@ def require_gradio() -> None:
     if find_spec("gradio") is None:
         raise RequestError(
             "the demo page needs gradio, which is not installed",
-            seen=f"no gradio in {sys.prefix}",
+            found=f"no gradio in {sys.prefix}",
             try_next=("pip install 'holdfast[demo]'",),
         )
 
@@ -78,7 +78,7 @@ def serve_demo(
             on_ready(f"http://{_LOOPBACK}:{port}")
         return child.wait()
     except BrokenPipeError:
-        raise MachineError("the page could not be started", seen=f"the child ended with {child.wait()}") from None
+        raise MachineError("the page could not be started", found=f"the child ended with {child.wait()}") from None
     finally:
         if child.poll() is None:
             child.terminate()

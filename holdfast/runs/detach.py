@@ -29,7 +29,7 @@ def detach_run(run: Path) -> int:
             break
         time.sleep(0.05)
     printed = (run / SUPERVISOR_LOG).read_text(errors="replace").strip().splitlines()
-    raise RequestError("the supervisor did not start", seen=printed[-1] if printed else "it printed nothing")
+    raise RequestError("the supervisor did not start", found=printed[-1] if printed else "it printed nothing")
 
 
 def _takes_part(run: Path, pid: int) -> bool:

@@ -57,7 +57,7 @@ def explain_log(log: Path | IO[bytes], exit_status: str = "") -> Diagnosis:
             evidence = read_log_file(read, exit_status)
     except OSError as error:
         raise RequestError(
-            f"the log cannot be read: {error.strerror}", seen=str(log), try_next=("cat LOG | holdfast explain -",)
+            f"the log cannot be read: {error.strerror}", found=str(log), try_next=("cat LOG | holdfast explain -",)
         ) from error
     diagnosis = diagnose(evidence)
     if diagnosis.slug != "unknown":
@@ -186,7 +186,7 @@ def _refuse_binary(name: str, head: bytes) -> None:
     unpack = _UNPACK.get(kind)
     raise RequestError(
         f"{name} is not text",
-        seen=f"{kind}; it starts with {unpacked[:8]!r}",
+        found=f"{kind}; it starts with {unpacked[:8]!r}",
         try_next=(
             f"{unpack} {name} | holdfast explain -"
             if unpack

@@ -99,7 +99,7 @@ def export_run(run: Path, kind: str, out: Path | None = None) -> Path:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RequestError(
             f"{folder} already exists",
-            seen="it is not empty" if folder.is_dir() else "it is a file",
+            found="it is not empty" if folder.is_dir() else "it is a file",
             try_next=("--out FOLDER, with a new name", f"rm -r {folder}"),
         )
     try:
@@ -109,7 +109,7 @@ def export_run(run: Path, kind: str, out: Path | None = None) -> Path:
         _writer(kind)(folder, script_of(state, model), _about(state))
     except OSError as error:
         raise MachineError(
-            f"the export cannot be written: {error.strerror}", seen=str(error.filename or folder)
+            f"the export cannot be written: {error.strerror}", found=str(error.filename or folder)
         ) from error
     return folder
 
@@ -172,7 +172,7 @@ def _settings_to_export(state: RunState) -> EngineSettings:
     if state.is_command:
         raise RequestError(
             "this run supervised your own command, so there is nothing to export",
-            seen=run_title(state),
+            found=run_title(state),
         )
     settings = state.settings
     if settings is None:
@@ -183,11 +183,11 @@ def _settings_to_export(state: RunState) -> EngineSettings:
     if not (Path(settings.prepared) / MANIFEST).is_file():
         raise RequestError(
             "the prepared data of this run is gone",
-            seen=settings.prepared,
+            found=settings.prepared,
             try_next=(f"holdfast resume {state.folder}",),
         )
     if state.task == "two-tower" and state.manifest and state.manifest.form == "vectors":
-        raise RequestError("a run over vectors cannot be exported yet", seen="the data contains vectors, not texts")
+        raise RequestError("a run over vectors cannot be exported yet", found="the data contains vectors, not texts")
     return settings
 
 

@@ -65,19 +65,19 @@ def find_model(path: Path) -> FinishedModel:
     if read_artifact(path / REQUEST).get("kind") == "command":
         raise RequestError(
             f"the run {path} supervised your own command",
-            seen="its model is where the command saves it",
+            found="its model is where the command saves it",
             try_next=("holdfast predict THAT_FOLDER ...", "holdfast train DATA --model THAT_FOLDER"),
         )
     if has_run and not _has_weights(folder) and read_artifact(path / RESULT).get("state") == "finished":
         raise RequestError(
             f"the run {path} finished, but its model is missing",
-            seen=f"no weights in {inner}",
+            found=f"no weights in {inner}",
             try_next=(f"restore {inner}", "holdfast train DATA --out NEW_FOLDER, to train it again"),
         )
     if has_run and not _has_weights(folder):
         raise RequestError(
             f"the run {path} has no finished model yet",
-            seen=f"no weights in {inner}",
+            found=f"no weights in {inner}",
             try_next=(f"holdfast status {path}", f"holdfast resume {path}"),
         )
     if not _has_weights(folder):
@@ -99,7 +99,7 @@ def _task_of(folder: Path) -> str:
                 return task
     raise RequestError(
         f"the task of the model in {folder} is unknown",
-        seen=f"config.json names {json.dumps(named)}; known: classifiers, causal language models, two-tower models",
+        found=f"config.json names {json.dumps(named)}; known: classifiers, causal language models, two-tower models",
     )
 
 
@@ -116,7 +116,7 @@ def _no_weights(folder: Path) -> RequestError:
         if (folder / name).exists():
             return RequestError(
                 f"the weights in {folder} are a pickle, which can run arbitrary code when loaded",
-                seen=name,
+                found=name,
                 try_next=("save the model as safetensors: model.save_pretrained(FOLDER)",),
             )
     return no_run(folder, _WANTED)

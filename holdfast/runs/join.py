@@ -38,7 +38,7 @@ def join_folder(request: CommandRequest, folder: Path | None) -> Path:
     if folder is None:
         raise RequestError(
             "--nodes needs --run FOLDER",
-            seen="the machines communicate there",
+            found="the machines communicate there",
             try_next=("--run /shared/FOLDER --nodes 2",),
         )
     return _join(request, folder, "--run")
@@ -92,12 +92,12 @@ def _be_first(mine: Path, first: Path) -> None:
 def _require_name(name: str) -> str:
     if name in (".", "..") or Path(name).name != name:
         raise RequestError(
-            f"HOLDFAST_NODE={name} is not a valid machine name", seen="it is used as the name of a folder"
+            f"HOLDFAST_NODE={name} is not a valid machine name", found="it is used as the name of a folder"
         )
     if len(os.fsencode(name)) > _LONGEST_NAME:
         raise RequestError(
             f"the name of this machine, {name[:20]}..., is too long",
-            seen=f"{len(os.fsencode(name))} bytes; it is used as the name of a folder, so the limit is {_LONGEST_NAME}",
+            found=f"{len(os.fsencode(name))} bytes; it names a folder, so the limit is {_LONGEST_NAME}",
             try_next=("HOLDFAST_NODE=a-shorter-name",),
         )
     return name
@@ -111,7 +111,7 @@ def _require_same(request: Request, data_sha256: str, folder: Path, where: str) 
         raise RequestError(
             f"{where} {folder} holds another run",
             setting="nodes",
-            seen=f"a {'training run' if isinstance(begun, TrainRequest) else 'command'} on {plural(nodes, 'machine')}",
+            found=f"a {'training run' if isinstance(begun, TrainRequest) else 'command'} on {plural(nodes, 'machine')}",
             try_next=(f"--nodes {nodes}", "use a folder that does not exist yet"),
         )
     for name in _SAME_EVERYWHERE[kind]:
@@ -126,7 +126,7 @@ def _require_same(request: Request, data_sha256: str, folder: Path, where: str) 
 def _differs(setting: str, called: str, there: object, here: object, advice: str) -> RequestError:
     return RequestError(
         f"{called} differs from that of the machine that started this run",
-        seen=f"there: {_shown(there)}; here: {_shown(here)}",
+        found=f"there: {_shown(there)}; here: {_shown(here)}",
         setting=setting,
         try_next=(advice, "use a folder that does not exist yet, for another run"),
     )
@@ -154,7 +154,7 @@ def _sha256_of(request: TrainRequest) -> str:
                 with file.open("rb") as content:
                     whole.update(hashlib.file_digest(content, "sha256").digest())
         except OSError as error:
-            raise RequestError(f"{given} cannot be read", seen=error.strerror or str(error)) from error
+            raise RequestError(f"{given} cannot be read", found=error.strerror or str(error)) from error
     return whole.hexdigest()
 
 

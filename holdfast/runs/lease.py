@@ -126,7 +126,7 @@ class Lease(Heartbeat[LeaseNotice]):
         if self.is_lost:
             raise LostLease(
                 "another machine has taken over this run",
-                seen="this machine could not write to the run folder for longer than its lease",
+                found="this machine could not write to the run folder for longer than its lease",
                 try_next=(f"holdfast watch {self._folder.parent}",),
             )
 
@@ -247,7 +247,7 @@ def _wait_until_free(run: Path, seen: Seen[LeaseNotice], report: EventSink, is_s
         if notice and (seen.has_moved or is_here(notice)):
             raise AlreadyHeld(
                 "this run already has a supervisor",
-                seen=f"pid {notice.pid} on {notice.node}",
+                found=f"pid {notice.pid} on {notice.node}",
                 try_next=(f"holdfast watch {run}", f"holdfast stop {run}"),
             )
         # A folder without a notice: its maker was killed in between, or has only just made it.
@@ -290,7 +290,7 @@ def hold(
         last = {"exit_code": exit_code_of(asked), "result": "stopped", "sentence": "stopped before an attempt began"}
         raise
     except HoldfastError as error:
-        last = {"exit_code": error.exit_code, "sentence": error.what + (f": {error.seen}" if error.seen else "")}
+        last = {"exit_code": error.exit_code, "sentence": error.what + (f": {error.found}" if error.found else "")}
         raise
     finally:
         if lease:

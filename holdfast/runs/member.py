@@ -173,7 +173,7 @@ class _Member:
             called_off = _CalledOff(self, number, part_stop)
             outcome, _ = run_attempt(launch, budgets, self._report, part_stop, called_off)
         except HoldfastError as error:
-            message = error.what + (f" ({error.seen})" if error.seen else "")
+            message = error.what + (f" ({error.found})" if error.found else "")
             outcome = _not_started(number, message, error.exit_code)
         except OSError as error:
             outcome = _not_started(number, str(error), MachineError.exit_code)
@@ -277,6 +277,6 @@ def _require_free(notice: Path, name: str) -> None:
 def _same_name(name: str) -> RequestError:
     return RequestError(
         f"another supervisor of this run is also called {name!r}",
-        seen="each machine of a run needs its own name",
+        found="each machine of a run needs its own name",
         try_next=("HOLDFAST_NODE=another-name, where two machines have the same host name",),
     )

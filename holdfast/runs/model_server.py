@@ -118,12 +118,12 @@ class ModelServer:
         if any("No module named" in line and "holdfast" not in line for line in lines):
             return RequestError(
                 "using a model needs an extra that is not installed",
-                seen=lines[-1],
+                found=lines[-1],
                 try_next=[install("train")],
             )
         words = observation_text(exit_status(code))
-        seen = "\n".join(lines[-6:])[-_SHOWN_CHARACTERS:] or "it printed nothing"
-        return MachineError(f"the process that runs the model ended with {words}", seen=seen)
+        found = "\n".join(lines[-6:])[-_SHOWN_CHARACTERS:] or "it printed nothing"
+        return MachineError(f"the process that runs the model ended with {words}", found=found)
 
 
 def open_model_server(run: Path, options: PredictOptions) -> ModelServer:

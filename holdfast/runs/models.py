@@ -44,7 +44,7 @@ def get_model(
         guess = closest(name, [model.name for model in KNOWN])
         raise RequestError(
             f"there is no model {name!r} with a short name",
-            seen=f"short names: {', '.join(model.name for model in KNOWN)}; other models are ORGANIZATION/NAME",
+            found=f"short names: {', '.join(model.name for model in KNOWN)}; other models are ORGANIZATION/NAME",
             try_next=(f"holdfast models get {guess}",) if guess else ("holdfast models",),
         )
     return resolve(name, on_progress, say=say)

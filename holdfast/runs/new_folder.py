@@ -57,7 +57,7 @@ def take_folder(folder: Path, option: str) -> Path:
         known = (folder / REQUEST).is_file()
         raise RequestError(
             f"{option} {folder} is not empty",
-            seen="it contains a run" if known else ", ".join(sorted(path.name for path in folder.iterdir())[:5]),
+            found="it contains a run" if known else ", ".join(sorted(path.name for path in folder.iterdir())[:5]),
             try_next=(f"holdfast resume {folder}" if known else "choose a folder that does not exist yet",),
         )
     folder.mkdir(parents=True, exist_ok=True)

@@ -60,7 +60,7 @@ def _require_data(request: TrainRequest) -> None:
         if path and not os.path.lexists(path):
             raise RequestError(
                 f"file not found: {path}",
-                seen="" if name == "data" else f"given as --{name}",
+                found="" if name == "data" else f"given as --{name}",
                 try_next=did_you_mean(Path(path)),
             )
 

@@ -76,7 +76,7 @@ class Peers:
             if waited > self._wait_seconds:
                 raise NotNow(
                     f"{plural(missing, 'machine')} of {self._nodes} did not join within {human_seconds(waited)}",
-                    seen=words + self._last_seen(here),
+                    found=words + self._last_seen(here),
                     try_next=(
                         f"holdfast resume {self._run}, and the same command on the others: it joins this run",
                         "--nodes-wait SECONDS, to wait longer",

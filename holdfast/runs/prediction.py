@@ -99,7 +99,7 @@ def _why(job: Path, code: int) -> HoldfastError:
     if any("No module named" in line and "holdfast" not in line for line in lines):
         return RequestError(
             "using a model needs an extra that is not installed",
-            seen=lines[-1],
+            found=lines[-1],
             try_next=[install("train")],
         )
     from holdfast.hazards.diagnose import diagnose
@@ -110,7 +110,7 @@ def _why(job: Path, code: int) -> HoldfastError:
     words = observation_text(exit_status(code))
     return MachineError(
         f"the process that runs the model ended with {words}" + (f": {diagnosis.title}" if is_named else ""),
-        seen="\n".join(lines[-_SHOWN_LINES:]) or "it printed nothing",
+        found="\n".join(lines[-_SHOWN_LINES:]) or "it printed nothing",
         try_next=() if is_named else ("holdfast doctor",),
         slug=diagnosis.slug if is_named else "",
     )

@@ -93,7 +93,7 @@ class PredictionInputs:
         if missing:
             raise RequestError(
                 f"there is no column {missing[0]!r}",
-                seen=f"columns: {', '.join(columns)}",
+                found=f"columns: {', '.join(columns)}",
                 try_next=("--text-column NAME",),
             )
         extra = {role: names.find(tuple(known.get(role, ())), columns) for role in ("context", "system")}
@@ -109,7 +109,7 @@ class PredictionInputs:
             return (found or columns[0],)
         raise RequestError(
             "the column with the texts is not clear",
-            seen=f"columns: {', '.join(columns) or 'none'}",
+            found=f"columns: {', '.join(columns) or 'none'}",
             try_next=("--text-column NAME",),
         )
 

@@ -205,7 +205,7 @@ def _probe(run: Path, request: TrainRequest, probes: ProbeRunner, report: EventS
     if "torch" not in facts.distributions:
         raise MachineError(
             "torch is not installed in this environment",
-            seen=facts.python_path,
+            found=facts.python_path,
             try_next=[install("train")],
         )
     return facts
@@ -227,7 +227,7 @@ def _check_up(run: Path, machine: MachineFacts, planned: TrainPlan, report: Even
 def _blocked(finding: Finding) -> MachineError:
     advice = [type_command(remedy.command) if remedy.command else remedy.title for remedy in finding.remedies]
     return MachineError(
-        finding.title or "this machine cannot train", seen=finding.seen, try_next=advice, slug=finding.slug
+        finding.title or "this machine cannot train", found=finding.seen, try_next=advice, slug=finding.slug
     )
 
 
@@ -264,7 +264,7 @@ def _template(request: TrainRequest) -> str | None:
     try:
         return Path(request.chat_template).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"--chat-template {request.chat_template} cannot be read", seen=str(error)) from error
+        raise RequestError(f"--chat-template {request.chat_template} cannot be read", found=str(error)) from error
 
 
 def _prepared_choices(prepared: Prepared) -> dict[str, Choice[Any]]:
@@ -289,7 +289,7 @@ def require_room(run: Path, plan: TrainPlan) -> None:
         return
     raise MachineError(
         f"the disk of {run} has no space for two checkpoints, so a full disk could end the run",
-        seen=f"{room_words(run)}; two checkpoints need {human_bytes(need)}",
+        found=f"{room_words(run)}; two checkpoints need {human_bytes(need)}",
         try_next=("make room there", "--out FOLDER, on another disk"),
         slug="disk-full",
     )

@@ -137,7 +137,7 @@ def _refused(run: Path, result: Result) -> HoldfastError:
     kind = kinds.get(result.exit_code, FallbacksFailed)
     return kind(
         "training fails on the longest examples, before the first step completes",
-        seen=f"{result.sentence}; the evidence is in {run}",
+        found=f"{result.sentence}; the evidence is in {run}",
         try_next=result.remedies[:3],
         slug="" if result.slug == "unknown" else result.slug,
     )

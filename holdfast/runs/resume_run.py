@@ -39,7 +39,7 @@ def ask_for(run: Path, processes: str | None, nodes: str | None) -> None:
     if not isinstance(request, TrainRequest):
         raise RequestError(
             f"{options} is for runs of holdfast train",
-            seen=f"{run} supervises a command, which decides itself how many processes it starts",
+            found=f"{run} supervises a command, which decides itself how many processes it starts",
         )
     checked = make_request({"data": "-", "out": str(run), **given})
     wanted = {name: getattr(checked, name) for name in given}
@@ -54,7 +54,7 @@ def ask_for(run: Path, processes: str | None, nodes: str | None) -> None:
     if now != request and not _has(now, wanted):
         raise RequestError(
             f"another machine has just requested something other than {options}",
-            seen=" ".join(f"--{name} {getattr(now, name) or 1}" for name in wanted),
+            found=" ".join(f"--{name} {getattr(now, name) or 1}" for name in wanted),
             try_next=(f"holdfast resume {run}, to join it",),
         )
     write_request(run, replace(request, **wanted), data_sha256=read_data_sha256(run))
@@ -73,7 +73,7 @@ def ask_to_stop(
     if found is None and (leader := read_leader(run)):
         raise RequestError(
             f"{run} is led by a supervisor on another machine",
-            seen=f"pid {leader.pid} on {leader.node}",
+            found=f"pid {leader.pid} on {leader.node}",
             try_next=(f"on {leader.host}: holdfast stop {run}", "or end the job that it is part of"),
         )
     if found is None:
@@ -95,6 +95,6 @@ def ask_to_stop(
         time.sleep(0.1)
     raise MachineError(
         "the run did not stop",
-        seen=f"supervisor {found.pid} is still running after {wait_seconds:.0f} s",
+        found=f"supervisor {found.pid} is still running after {wait_seconds:.0f} s",
         try_next=(f"holdfast stop --now {run}",),
     )

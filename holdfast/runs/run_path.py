@@ -26,7 +26,7 @@ def require_request(run: Path) -> TrainRequest | CommandRequest:
     if request is None:
         raise RequestError(
             f"{run / REQUEST} cannot be read",
-            seen="it is not the JSON object that starts a run",
+            found="it is not the JSON object that starts a run",
             try_next=(f"holdfast report {run}, which shows the rest of the run",),
         )
     return request
@@ -48,7 +48,7 @@ def no_run(path: Path, wanted: str = "the folder of a run") -> RequestError:
         return RequestError(f"no such folder: {whole}", try_next=guess or (named,))
     meant = _newest_inside(whole) or next(filter(is_run, whole.parents), None)
     guess = (f"did you mean {meant}?",) if meant else ()
-    return RequestError(f"{whole} is not {wanted}", seen=_described(whole), try_next=guess or (named,))
+    return RequestError(f"{whole} is not {wanted}", found=_described(whole), try_next=guess or (named,))
 
 
 def _newest_inside(folder: Path) -> Path | None:

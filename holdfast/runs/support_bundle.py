@@ -267,7 +267,7 @@ def _look_again(texts: Mapping[str, str], variables: Mapping[str, str]) -> None:
     secrets = {value for name, value in variables.items() if is_secret_name(name) and len(value) >= 6}
     for name, text in texts.items():
         if any(secret in text for secret in secrets):
-            raise HoldfastError("a secret was not removed, so nothing was packed", seen=name)
+            raise HoldfastError("a secret was not removed, so nothing was packed", found=name)
 
 
 def _write(target: Path, texts: Mapping[str, str]) -> None:

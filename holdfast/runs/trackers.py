@@ -40,12 +40,12 @@ def require_trackers(names: Sequence[str]) -> None:
         if name not in WRITERS:
             guess = closest(name, WRITERS)
             hint = (f"did you mean {guess}?",) if guess else ()
-            raise RequestError(f"unknown tracker {name!r}", seen=f"known: {', '.join(WRITERS)}", try_next=hint)
+            raise RequestError(f"unknown tracker {name!r}", found=f"known: {', '.join(WRITERS)}", try_next=hint)
     missing = [name for name in names if find_spec(name) is None]
     if missing:
         raise RequestError(
             f"--report-to names {missing[0]}, which is not installed",
-            seen=f"no {missing[0]} in {sys.prefix}",
+            found=f"no {missing[0]} in {sys.prefix}",
             try_next=(f"pip install {' '.join(missing)}",),
         )
 

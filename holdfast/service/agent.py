@@ -135,7 +135,7 @@ class Agent:
                 self._while_holding(lambda: fetch_job(store, job, log))
                 break
             except StoreError as error:
-                log(f"{error.what}: {error.seen}")
+                log(f"{error.what}: {error.found}")
             if (self._run / FENCE).is_file() and time.monotonic() - began > _STORE_SECONDS:
                 log("continuing with the copy on this disk")
                 break

@@ -118,12 +118,12 @@ def _no_room(size: int) -> HoldfastError | None:
 
 
 def _too_large(most: int) -> HoldfastError:
-    return RequestError("the request is too large", seen=f"the limit is {human_bytes(most)}")
+    return RequestError("the request is too large", found=f"the limit is {human_bytes(most)}")
 
 
 _NOT_LOGGED_IN = RequestError(
     "the upload was refused",
-    seen=f"you are not logged in; without a login the limit is {human_bytes(SMALL_BYTES)}",
+    found=f"you are not logged in; without a login the limit is {human_bytes(SMALL_BYTES)}",
     try_next=("log in again, then upload the file again",),
 )
 

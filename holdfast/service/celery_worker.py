@@ -32,7 +32,7 @@ def work(*, slots: int, queues: tuple[str, ...], name: str, say: Callable[[str],
     """Claim jobs until told to stop."""
     unknown = sorted(set(queues) - set(broker.QUEUES))
     if unknown:
-        raise RequestError(f"there is no queue {unknown[0]!r}", seen=f"queues: {', '.join(broker.QUEUES)}")
+        raise RequestError(f"there is no queue {unknown[0]!r}", found=f"queues: {', '.join(broker.QUEUES)}")
     require_store(say)
     name = name or socket.gethostname()
     lock = _lock_name(name)

@@ -98,6 +98,6 @@ def _explained(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise MachineError(
             f"the service cannot use {folder}",
-            seen=error.strerror or str(error),
+            found=error.strerror or str(error),
             try_next=("--home FOLDER, a writable folder with free space",),
         ) from error

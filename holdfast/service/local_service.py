@@ -129,7 +129,7 @@ class _Service:
                 elif not is_up and self._has_given_up(time.monotonic()):
                     raise MachineError(
                         "the web server did not start",
-                        seen=_last_line(self._log("web")),
+                        found=_last_line(self._log("web")),
                         try_next=(f"read {self._log('web')}",),
                     )
                 time.sleep(_TURN_SECONDS)
@@ -221,7 +221,7 @@ def _only_one(home: Home) -> int:
     except OSError as error:
         raise MachineError(
             f"{home.folder} cannot be written",
-            seen=error.strerror or str(error),
+            found=error.strerror or str(error),
             try_next=("holdfast serve --home FOLDER, with a folder that you can write to",),
             slug="permission-denied",
         ) from error
@@ -232,7 +232,7 @@ def _only_one(home: Home) -> int:
         other = read_artifact(home.folder / "serve.json")
         raise RequestError(
             f"another service uses {home.folder}",
-            seen=f"process {other.get('pid')} at {other.get('url')}" if other else "its lock is taken",
+            found=f"process {other.get('pid')} at {other.get('url')}" if other else "its lock is taken",
             try_next=(f"open {other.get('url', 'its page')}", "holdfast serve --home FOLDER, for another service"),
         ) from None
     return lock
@@ -247,7 +247,7 @@ def _require_free(address: Address) -> None:
         except OSError as error:
             raise MachineError(
                 f"cannot listen on {address.host}:{address.port}",
-                seen=error.strerror or str(error),
+                found=error.strerror or str(error),
                 try_next=(f"holdfast serve --port {address.port + 1}",),
             ) from error
 
@@ -259,7 +259,7 @@ def _migrate(home: Home) -> None:
         if not executor.loader.applied_migrations and (kept := home.kept()):
             raise RequestError(
                 f"{home.folder} belongs to another database",
-                seen=f"it holds {plural(kept, 'folder')} of datasets and runs; the database has no tables",
+                found=f"it holds {plural(kept, 'folder')} of datasets and runs; the database has no tables",
                 try_next=("set HOLDFAST_DATABASE_URL as before", "holdfast serve --home FOLDER, for a new service"),
             )
         unknown = [key for key in executor.loader.applied_migrations if key not in executor.loader.disk_migrations]
@@ -267,7 +267,7 @@ def _migrate(home: Home) -> None:
             app, name = sorted(unknown)[-1]
             raise MachineError(
                 "the database belongs to a newer version of Holdfast",
-                seen=f"it has the migration {app} {name}, which this version lacks",
+                found=f"it has the migration {app} {name}, which this version lacks",
                 try_next=("pip install --upgrade holdfast", "holdfast serve --home FOLDER, for a new service"),
             )
         call_command("migrate", interactive=False, verbosity=0)
@@ -275,7 +275,7 @@ def _migrate(home: Home) -> None:
         shown = settings.DATABASES["default"]
         raise MachineError(
             "the database does not work",
-            seen=str(error).strip().splitlines()[0],
+            found=str(error).strip().splitlines()[0],
             try_next=(f"check {shown.get('HOST') or ''} {shown['NAME']}".replace("  ", " "),),
         ) from error
 

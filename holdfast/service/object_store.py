@@ -106,7 +106,7 @@ class ObjectStore:
         else:
             advice = ("set HOLDFAST_STORE to a place that you can write to",)
         seen = self._redact(" ".join(str(error).split()))[:300] or type(error).__name__
-        found = StoreError(f"HOLDFAST_STORE={self.shown} does not work", seen=seen, try_next=advice)
+        found = StoreError(f"HOLDFAST_STORE={self.shown} does not work", found=seen, try_next=advice)
         found.is_down = isinstance(error, (ConnectionError, TimeoutError)) or type(error).__name__ in _DOWN
         return found
 
@@ -123,7 +123,7 @@ def require_store(say: Any) -> None:
     if "://" not in settings.STORE:
         raise RequestError(
             f"HOLDFAST_STORE={settings.STORE} is not an address",
-            seen="it has no ://",
+            found="it has no ://",
             try_next=("HOLDFAST_STORE=s3://BUCKET/FOLDER", f"HOLDFAST_STORE=file://{Path(settings.STORE).absolute()}"),
         )
     store = _open(settings.STORE)
@@ -132,7 +132,7 @@ def require_store(say: Any) -> None:
     except StoreError as error:
         if not error.is_down:
             raise
-        say(f"[!]  the store {store.shown} does not respond; trying again: {error.seen}")
+        say(f"[!]  the store {store.shown} does not respond; trying again: {error.found}")
 
 
 @functools.lru_cache(maxsize=2)

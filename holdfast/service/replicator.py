@@ -125,7 +125,7 @@ def fetch_job(store: ObjectStore, job: Job, say: Say) -> None:
         if not has_model(earlier.folder):
             fetch_job(store, earlier, say)
         if not has_model(earlier.folder):
-            raise StoreError(f"the model of run {earlier.pk} is not in the store yet", seen=_SENT_LATER)
+            raise StoreError(f"the model of run {earlier.pk} is not in the store yet", found=_SENT_LATER)
     copy = stored_run(store, job).newest()
     if copy is None or copy.fence <= str(read_artifact(job.folder / FENCE).get("turn", "")):
         return
@@ -146,10 +146,10 @@ def fetch_dataset(store: ObjectStore, dataset: Dataset) -> None:
     stored = StoredFolder(store, "datasets", dataset.pk, dataset.created)
     copy = stored.newest()
     if copy is None:
-        raise StoreError(f"dataset {dataset.pk} is not in the store yet", seen=_SENT_LATER)
+        raise StoreError(f"dataset {dataset.pk} is not in the store yet", found=_SENT_LATER)
     with downloaded(stored, copy, copy.files, print) as found:
         if not (found / dataset.file_name).is_file():
-            raise StoreError(f"dataset {dataset.pk} is damaged in the store", seen="its checksum differs")
+            raise StoreError(f"dataset {dataset.pk} is damaged in the store", found="its checksum differs")
         dataset.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         (found / dataset.file_name).replace(dataset.path)
 
@@ -171,7 +171,7 @@ def fence_of(moment: datetime) -> str:
 
 def describe_store_error(error: Exception) -> str:
     """An error of the store in one line."""
-    return f"{error.what}: {error.seen}" if isinstance(error, HoldfastError) else repr(error)
+    return f"{error.what}: {error.found}" if isinstance(error, HoldfastError) else repr(error)
 
 
 def clear_unsent(mark: Path, fence: str) -> None:

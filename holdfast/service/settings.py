@@ -24,7 +24,7 @@ def database_settings(url: str, embedded: Path) -> dict[str, Any]:
     if parts.scheme not in ("postgres", "postgresql") or not parts.path.strip("/"):
         raise RequestError(
             "HOLDFAST_DATABASE_URL is not valid",
-            seen=f"it starts with {parts.scheme or 'no scheme'}://",
+            found=f"it starts with {parts.scheme or 'no scheme'}://",
             try_next=("HOLDFAST_DATABASE_URL=postgresql://USER:PASSWORD@HOST:5432/NAME",),
         )
     # No CONN_MAX_AGE: under ASGI each request has its own thread, whose connection is never used again.

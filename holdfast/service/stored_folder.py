@@ -181,7 +181,7 @@ def _read(item: StoredFile) -> tuple[bytes | Path, int, str]:
 def _full(error: OSError) -> MachineError:
     return MachineError(
         "not enough disk space to fetch the run from the store",
-        seen=error.strerror or str(error),
+        found=error.strerror or str(error),
         try_next=("free some space, or let another machine take the run", "then resume the run"),
     )
 

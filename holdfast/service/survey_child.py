@@ -148,18 +148,18 @@ def survey_upload(job: SurveyJob, on_progress: "Progress") -> SurveyResult:
         problem = error_record(too_much(type(error).__name__, job.limits))
     except Exception as error:  # a bug in the reader must not look like a bug in the service
         problem = error_record(
-            RequestError("the file could not be read", seen=f"{type(error).__name__}: {error}"[:300])
+            RequestError("the file could not be read", found=f"{type(error).__name__}: {error}"[:300])
         )
     parts = {"facts": facts, "preview": preview, "problem": problem}
     stored = {name: _storable(part, str(path.parent)) for name, part in parts.items()}
     return msgspec.convert({"state": "refused" if problem else "ready", **stored}, SurveyResult)
 
 
-def too_much(seen: str, limits: SurveyLimits) -> RequestError:
+def too_much(found: str, limits: SurveyLimits) -> RequestError:
     """The error for a file that needs more memory than an upload may use."""
     return RequestError(
         f"reading the file needs more than the {human_bytes(limits.memory_bytes)} of memory allowed",
-        seen=seen,
+        found=found,
         try_next=("save it as CSV or JSON lines, which are read one row at a time", "split the file"),
     )
 
@@ -185,11 +185,13 @@ def check_packed(path: Path, limits: SurveyLimits) -> None:
             with zipfile.ZipFile(path) as archive:
                 entries = archive.infolist()
         except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError) as error:
-            raise RequestError(f"{path.name} is damaged: it cannot be opened", seen=str(error)[:200]) from error
+            raise RequestError(f"{path.name} is damaged: it cannot be opened", found=str(error)[:200]) from error
         whole = sum(entry.file_size for entry in entries)
         if whole > most or len(entries) > _MOST_ENTRIES:
-            seen = f"{human_bytes(path.stat().st_size)} with {human_bytes(whole)} of content in {len(entries):,} files"
-            raise RequestError(f"{path.name} unpacks to more than the {human_bytes(most)} allowed", seen=seen)
+            unpacked = (
+                f"{human_bytes(path.stat().st_size)} with {human_bytes(whole)} of content in {len(entries):,} files"
+            )
+            raise RequestError(f"{path.name} unpacks to more than the {human_bytes(most)} allowed", found=unpacked)
 
 
 class _ProgressFile:
@@ -213,7 +215,7 @@ def check_amount(done: int, unit: str, limits: SurveyLimits) -> None:
         amount = human_bytes(most) if unit == "bytes" else f"{most:,} rows"
         raise RequestError(
             f"the file has more than the {amount} allowed",
-            seen="counted while reading",
+            found="counted while reading",
             try_next=("upload a part of it", "ask an administrator to raise HOLDFAST_UPLOAD_ROWS or _UNPACKED_BYTES"),
         )
 

@@ -45,8 +45,8 @@ def main(folder: Path, key: str) -> int:
         with tries.open("ab") as file:
             file.write(b".")
         if tries.stat().st_size > _MOST_TRIES:
-            seen = f"reading it was started {_MOST_TRIES} times and never finished"
-            result = _refused(RequestError("the file could not be read", seen=seen))
+            found = f"reading it was started {_MOST_TRIES} times and never finished"
+            result = _refused(RequestError("the file could not be read", found=found))
         else:
             result = _in_turn(folder, job)
         if place.is_dir():  # the upload may have been deleted meanwhile
@@ -116,8 +116,8 @@ def _failure(work: Path, code: int | None, limits: SurveyLimits) -> RequestError
     """Why the child left no result, from its exit status and its log."""
     log = (work / "log").read_bytes()[-4000:].decode("utf-8", "replace")
     if code is None or code == -signal.SIGXCPU:
-        seen = f"not finished within {human_seconds(limits.seconds)}"
-        return RequestError("reading the file took too long", seen=seen, try_next=("save it as CSV or JSON lines",))
+        found = f"not finished within {human_seconds(limits.seconds)}"
+        return RequestError("reading the file took too long", found=found, try_next=("save it as CSV or JSON lines",))
     if any(sign in log for sign in ("MemoryError", "memory allocation", "Cannot allocate", "std::bad_alloc")):
         return too_much((log.strip().splitlines() or [""])[-1][:200], limits)
     return RequestError(f"the process that read the file {exit_text(exit_status(code))}")

@@ -109,12 +109,12 @@ def _refuse_missing(launch: Launch) -> None:
     if not launch.command:
         raise RequestError("no command given", try_next=("holdfast run -- python train.py",))
     if not launch.cwd.is_dir():
-        raise RequestError("the folder to run in does not exist", seen=str(launch.cwd))
+        raise RequestError("the folder to run in does not exist", found=str(launch.cwd))
     name = launch.command[0]
     here = str(launch.cwd / name) if os.sep in name else name  # a path is relative to the folder the command runs in
     if shutil.which(here, path=launch.environment.get("PATH", os.defpath)) is None:
         raise RequestError(
             f"there is no command named {name!r}",
-            seen=f"looked in {launch.environment.get('PATH', os.defpath)}" if os.sep not in name else here,
+            found=f"looked in {launch.environment.get('PATH', os.defpath)}" if os.sep not in name else here,
             try_next=("holdfast run -- python train.py",),
         )

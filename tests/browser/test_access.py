@@ -30,7 +30,7 @@ _FACTS = {
     "histograms": {"text": [[1, 20], [11, 150], [21, 30]]},
 }
 _PREVIEW = {"columns": ["text", "label"], "rows": [[_LONG, "a rather long label of two words"], ["b", "b"]]}
-_PROBLEM = {"what": "there is no model minilmm", "seen": _LONG, "try_next": ["did you mean minilm?"]}
+_PROBLEM = {"what": "there is no model minilmm", "found": _LONG, "try_next": ["did you mean minilm?"]}
 _FOLDERS = ("planned", "running", "finished", "failed", "stopped")
 _AXE = "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']})"
 

@@ -160,13 +160,13 @@ def test_a_failed_run_says_why(stage):
 def test_a_refused_request_is_shown_with_its_four_parts(stage):
     def refuse(agent):
         write_artifact(
-            stage.folder, REFUSED, {"what": "no text column", "seen": "a, b", "try_next": ["--text-column a"]}
+            stage.folder, REFUSED, {"what": "no text column", "found": "a, b", "try_next": ["--text-column a"]}
         )
         return 2
 
     stage.acts = [refuse]
     job = stage.run()
-    assert (job.state, job.error["seen"], job.sentence) == ("failed", "a, b", "no text column")
+    assert (job.state, job.error["found"], job.sentence) == ("failed", "a, b", "no text column")
 
 
 def test_a_plan_waits_for_a_person(tmp_path, stage):
@@ -355,7 +355,7 @@ def test_a_log_that_cannot_be_written_ends_nothing(stage, monkeypatch):
 
 def test_a_refusal_does_not_say_where_the_service_keeps_things(stage, tmp_path, monkeypatch):
     def refuse(job):
-        raise RequestError(f"there is no {tmp_path}/data.csv", seen=str(tmp_path), try_next=(f"look at {tmp_path}/x",))
+        raise RequestError(f"there is no {tmp_path}/data.csv", found=str(tmp_path), try_next=(f"look at {tmp_path}/x",))
 
     monkeypatch.setattr(agents, "make_folder", refuse)
     job = stage.run()

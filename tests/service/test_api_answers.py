@@ -91,7 +91,7 @@ def test_all_invalid_settings_come_back_at_once(world, ada):
     error = refused.json()["error"]
     assert {one["setting"] for one in error["problems"]} == {"epochs", "", "out", "model"}
     assert error["setting"] in {"epochs", "out", "model"}
-    assert "--" not in error["seen"]
+    assert "--" not in error["found"]
 
 
 def test_retry_without_data_needs_a_replacement(world, ada):
@@ -221,7 +221,7 @@ def test_run_without_model_or_plan_is_reported(world, ada):
     for part in ("model", "plan", "report"):
         response = ada.get(f"/api/jobs/{bare.pk}/{part}")
         assert response.status_code == 404
-        assert "queued" in response.json()["error"]["seen"]
+        assert "queued" in response.json()["error"]["found"]
     assert ada.get(f"/api/jobs/{bare.pk}/log").json() == {"attempt": 0, "text": ""}
     assert ada.get(f"/api/jobs/{bare.pk}/attempts").json() == {"items": []}
     assert ada.get(f"/api/jobs/{bare.pk}").json()["live"] is None

@@ -56,8 +56,8 @@ def test_the_last_use_is_noted_once_a_minute(ada, django_assert_num_queries):
 def test_token_needs_a_name_and_future_expiry(ada):
     with pytest.raises(RequestError) as caught:
         make_token(ada, "  ", expires=timezone.now() - timedelta(days=1))
-    assert "name" in caught.value.seen
-    assert "expiry" in caught.value.seen
+    assert "name" in caught.value.found
+    assert "expiry" in caught.value.found
     assert not ApiToken.objects.exists()
 
 
@@ -73,7 +73,7 @@ def test_local_token_is_made_for_the_only_user(ada, django_user_model):
         make_token_for(None, "laptop", may_write=True, days=None)
     with pytest.raises(RequestError) as caught:
         make_token_for("eve", "laptop", may_write=True, days=None)
-    assert "ada, bob" in caught.value.seen
+    assert "ada, bob" in caught.value.found
     assert find_token(make_token_for("bob", "laptop", may_write=True, days=None)).owner.username == "bob"
 
 

@@ -235,7 +235,7 @@ def test_trying_a_model_shows_probabilities_answers_passages_or_words(world, as_
     assert EVIL not in shown
 
     def crash(model, texts):
-        raise MachineError("the process that runs the model ended with signal SIGSEGV", seen=EVIL)
+        raise MachineError("the process that runs the model ended with signal SIGSEGV", found=EVIL)
 
     monkeypatch.setattr(registry, "predict", crash)
     shown = ada.post(page, {"text": "x"}).content.decode()

@@ -79,7 +79,7 @@ def starting(home, monkeypatch):
 def test_crashing_web_server_is_given_up_with_its_output(starting):
     with pytest.raises(MachineError, match="the web server did not start") as caught:
         starting("raise SystemExit('no such thing')").run(lambda: None)
-    assert caught.value.seen == "no such thing"
+    assert caught.value.found == "no such thing"
 
 
 def test_slow_start_with_activity_is_not_a_hang(starting):

@@ -184,7 +184,7 @@ def test_store_error_hides_the_password(tmp_path):
     store = ObjectStore(f"file://{tmp_path}/a:hushhush@b")
     with pytest.raises(StoreError) as caught, store.explained():
         raise OSError("530 hushhush is wrong")
-    assert "hushhush" not in f"{caught.value} {caught.value.seen}"
+    assert "hushhush" not in f"{caught.value} {caught.value.found}"
 
 
 def refused(settings, url):
@@ -203,7 +203,7 @@ def test_an_address_that_cannot_work_is_refused_with_what_can(settings, keys, tm
     assert "HOLDFAST_STORE=s3://BUCKET/FOLDER" in error.try_next
     error = refused(settings, "s4://bucket/folder")
     assert "s4://bucket/folder" in str(error)
-    assert "s4" in error.seen
+    assert "s4" in error.found
     error = refused(settings, "s3://no-such-bucket/folder")
     assert "s3://no-such-bucket/folder" in str(error)
     assert "bucket" in error.try_next[0]
@@ -212,7 +212,7 @@ def test_an_address_that_cannot_work_is_refused_with_what_can(settings, keys, tm
     for password in ("secret", "p/secret", "p@secret", "secret@p/q"):
         error = refused(settings, f"s4://someone:{password}@host/folder")
         assert "HOLDFAST_STORE=s4://...@host/folder" in str(error)
-        assert "secret" not in f"{error} {error.seen}"
+        assert "secret" not in f"{error} {error.found}"
 
 
 def let_in(server, requests):

@@ -100,10 +100,10 @@ def test_dataset_choices_hold_unless_overridden(people, dataset):
 
 @pytest.mark.parametrize("state", ["surveying", "refused"])
 def test_a_dataset_that_is_not_ready_is_not_trained_on(people, dataset, state):
-    dataset.state, dataset.problem = state, {"what": "not a table", "seen": "an image", "try_next": ["upload a CSV"]}
+    dataset.state, dataset.problem = state, {"what": "not a table", "found": "an image", "try_next": ["upload a CSV"]}
     with pytest.raises(RequestError) as caught:
         submit_run(people[0], {}, dataset=dataset)
-    assert ("an image" in caught.value.seen) == (state == "refused")
+    assert ("an image" in caught.value.found) == (state == "refused")
 
 
 def test_a_team_takes_runs_of_its_members_only(people, dataset):

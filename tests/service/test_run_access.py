@@ -19,7 +19,7 @@ def test_nothing_in_names_labels_data_and_logs_becomes_markup(home, ada, page):
     worker = Worker.objects.create(name=EVIL, host="h")
     for folder in STATES:
         job = make_job(ada, folder, name=EVIL, dataset=data, sentence=EVIL, phase=EVIL[:40], worker=worker)
-        Job.objects.filter(pk=job.pk).update(error={"what": EVIL, "seen": EVIL, "try_next": [EVIL]})
+        Job.objects.filter(pk=job.pk).update(error={"what": EVIL, "found": EVIL, "try_next": [EVIL]})
         for path in (f"/runs/{job.pk}", f"/runs/{job.pk}/live", f"/runs/{job.pk}/delete", f"/runs/new?from={job.pk}"):
             assert b"<script>alert" not in page.get(path).content
     for path in ("/", "/runs/live", "/runs/new", f"/?q={EVIL}", "/runs/compare?ids=1,2,3,4,5,6"):

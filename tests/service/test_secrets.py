@@ -64,7 +64,7 @@ def test_a_variable_that_changes_what_is_run_is_refused(people, name):
 def test_invalid_secret_is_refused_and_not_echoed(people, value):
     with pytest.raises(RequestError) as caught:
         keep_secret(people[0], "HF_TOKEN", value)
-    assert not value or value not in caught.value.seen
+    assert not value or value not in caught.value.found
 
 
 def test_run_gets_only_secrets_and_needed_variables(people):

@@ -29,7 +29,7 @@ def test_pages_name_settings_by_label_and_the_api_by_key():
     answered = api_error(error)
     assert answered["setting"] == "lr"
     assert answered["problems"][0] == {"setting": "lr", "text": error.problems[0].text, "value": "5"}
-    assert answered["seen"].startswith("lr 5: ")
+    assert answered["found"].startswith("lr 5: ")
 
 
 def test_advice_names_settings_like_the_place_it_is_shown_in():

@@ -53,7 +53,7 @@ def surveyed(content, name, choices=None):
     assert len(text) < 2_000_000
     assert found["state"] in ("ready", "refused")
     assert bool(found["problem"]) == (found["state"] == "refused")
-    assert "Error:" not in found["problem"].get("seen", "") or found["problem"]["what"] != "the file could not be read"
+    assert "Error:" not in found["problem"].get("found", "") or found["problem"]["what"] != "the file could not be read"
     return found
 
 

@@ -82,7 +82,7 @@ def test_killed_survey_is_retried_a_few_times(tmp_path):
     assert not survey_watch.is_watched(folder)
     survey_watch.main(folder, "k")
     found = read_artifact(folder / PLACE / "k.json")
-    assert "3 times" in found["problem"]["seen"]
+    assert "3 times" in found["problem"]["found"]
 
 
 def test_two_at_once_survey_one_file_once(tmp_path):

@@ -267,10 +267,10 @@ def test_dataset_deletion_error_hides_foreign_runs(ada):
         Job.objects.create(owner=bob, name=f"secret {number}", request={"validation": found.pk})
     with pytest.raises(RequestError, match="used by 5 runs") as refused:
         datasets.remove(found, ada)
-    assert "secret" not in refused.value.seen
+    assert "secret" not in refused.value.found
     with pytest.raises(RequestError) as refused:
         datasets.remove(found, bob)
-    assert refused.value.seen == "secret 4, secret 3, secret 2"
+    assert refused.value.found == "secret 4, secret 3, secret 2"
 
 
 def test_half_uploads_and_folders_without_a_row_are_swept(ada):

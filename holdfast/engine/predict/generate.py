@@ -64,7 +64,7 @@ class ChatPredictor:
         try:
             text = self._chat.prompt([(str(role), str(content)) for role, content in row["turns"]])
         except CannotRender as error:
-            raise RequestError(str(error), seen=json.dumps(row["turns"], ensure_ascii=False)[:200]) from error
+            raise RequestError(str(error), found=json.dumps(row["turns"], ensure_ascii=False)[:200]) from error
         return list(self._tokens.encode_with_places([text])[0][0])
 
     def _batches(self, prompts: list[list[int]]) -> Iterator[list[int]]:

@@ -31,7 +31,7 @@ class Predictor(Protocol):
 def load_predictor(job: PredictJob) -> Predictor:
     """Load the model of a job."""
     if job.task not in _MODULES:
-        raise RequestError(f"unknown task {job.task!r}", seen=f"tasks: {', '.join(_MODULES)}")
+        raise RequestError(f"unknown task {job.task!r}", found=f"tasks: {', '.join(_MODULES)}")
     module = import_module(f"holdfast.engine.predict.{_MODULES[job.task]}")
     options = msgspec.structs.replace(job.options, device=choose_device(job.options.device))
     try:
@@ -39,7 +39,7 @@ def load_predictor(job: PredictJob) -> Predictor:
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise RequestError(
             f"the model in {job.model} cannot be loaded",
-            seen=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
+            found=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
             try_next=("check that all its files are present and complete",),
         ) from error
     return predictor
@@ -52,7 +52,7 @@ def choose_device(asked: str) -> str:
     kind = asked.partition(":")[0]
     has = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}.get(kind)
     if has is None:
-        raise RequestError(f"unknown device {asked!r}", seen="allowed: auto, cpu, cuda, mps")
+        raise RequestError(f"unknown device {asked!r}", found="allowed: auto, cpu, cuda, mps")
     if not has:
         raise MachineError(f"torch cannot use a {kind} device on this machine", try_next=("use --device cpu",))
     return asked

@@ -36,7 +36,7 @@ def load(folder: Path, info: ModelInfo | None, options: PredictOptions) -> "Corp
     """Load the towers, and open the corpus."""
     if info and info.form == "vectors":
         raise RequestError(
-            "this model takes vectors, not texts", seen=str(folder), try_next=("load its towers in your own script",)
+            "this model takes vectors, not texts", found=str(folder), try_next=("load its towers in your own script",)
         )
     settings = AttemptSettings(task="two-tower", model=str(folder), prepared="", run="", device=options.device)
     towers = finished_text_towers(settings)
@@ -101,7 +101,7 @@ class CorpusSearch:
         if column is None and len(source.columns) != 1:
             raise RequestError(
                 f"cannot tell which column of {path.name} holds the passages",
-                seen=f"columns: {', '.join(source.columns)}",
+                found=f"columns: {', '.join(source.columns)}",
                 try_next=("name that column text",),
             )
         column = column or source.columns[0]
@@ -111,7 +111,7 @@ class CorpusSearch:
         ]
         self._passages = [text for text in texts if text]
         if not self._passages:
-            raise RequestError(f"{path.name} has no passages", seen=f"column {column!r} is empty in every row")
+            raise RequestError(f"{path.name} has no passages", found=f"column {column!r} is empty in every row")
         self._corpus_PH = self.embed(self._passages, "passage")
 
     def open_corpus(self, prepared: Path, kept: Path | None) -> None:

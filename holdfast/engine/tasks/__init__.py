@@ -67,7 +67,7 @@ class Task(Protocol):
 def load_task(settings: AttemptSettings, ranks: Ranks = ALONE) -> Task:
     """Load the model and open the data of the requested task."""
     if settings.task not in TASKS:
-        raise RequestError(f"unknown task {settings.task!r}", seen=f"tasks: {', '.join(TASKS)}")
+        raise RequestError(f"unknown task {settings.task!r}", found=f"tasks: {', '.join(TASKS)}")
     module = import_module(f"holdfast.engine.tasks.{TASKS[settings.task]}")
     task: Task = ranks.one_at_a_time(lambda: module.load(settings, ranks))
     return task

@@ -42,7 +42,7 @@ def load(settings: AttemptSettings, ranks: Ranks = ALONE) -> "Causal":
     """Load the model, with adapters if requested, and open the prepared texts."""
     if unknown := sorted(set(settings.options) - set(_OPTIONS)):
         raise RequestError(
-            f"unknown causal option: {', '.join(map(repr, unknown))}", seen=f"options: {', '.join(_OPTIONS)}"
+            f"unknown causal option: {', '.join(map(repr, unknown))}", found=f"options: {', '.join(_OPTIONS)}"
         )
     manifest = require_manifest(settings.prepared_path)
     if settings.is_on_cuda:
@@ -245,6 +245,6 @@ class Causal:
         if not self._learn["train"].any():
             raise RequestError(
                 "nothing to learn: no token of the training texts belongs to an answer",
-                seen=f"{len(self.lengths)} texts, {int(self.lengths.sum())} tokens, 0 of them targets",
+                found=f"{len(self.lengths)} texts, {int(self.lengths.sum())} tokens, 0 of them targets",
                 try_next=("raise --max-length so that answers are not truncated, or check the answer column",),
             )

@@ -86,7 +86,7 @@ def survey_folder(folder: Path, homebrew: bool | None = None) -> NativeReport:
     if not report.distributions and not report.native_files and not report.unreadable:
         raise RequestError(
             f"{folder} contains no installed packages",
-            seen="no *.dist-info folders and no native libraries",
+            found="no *.dist-info folders and no native libraries",
             try_next=("holdfast doctor --env .venv", "holdfast doctor --env path/to/site-packages"),
         )
     return report

@@ -25,7 +25,7 @@ def find_roots(folder: Path) -> tuple[Path, ...]:
         if (folder / "pyvenv.cfg").is_file():
             raise RequestError(
                 f"the virtual environment {folder} has no site-packages folder",
-                seen="pyvenv.cfg, but none of " + ", ".join(_INSIDE_ENVIRONMENT),
+                found="pyvenv.cfg, but none of " + ", ".join(_INSIDE_ENVIRONMENT),
                 try_next=(f"python -m venv {quote(str(folder))}", *_EXAMPLES[1:]),
             )
         if _is_root(folder):
@@ -33,7 +33,7 @@ def find_roots(folder: Path) -> tuple[Path, ...]:
         unpacked = tuple(sorted(child for child in folder.iterdir() if child.is_dir() and _is_root(child)))
         return unpacked or (folder,)
     except OSError as error:
-        raise RequestError(f"{folder} cannot be read", seen=error.strerror or str(error), try_next=_EXAMPLES) from None
+        raise RequestError(f"{folder} cannot be read", found=error.strerror or str(error), try_next=_EXAMPLES) from None
 
 
 def prefix_of(root: Path) -> Path:
@@ -46,20 +46,20 @@ def prefix_of(root: Path) -> Path:
 def _check(folder: Path) -> None:
     if not folder.exists():
         there = next((parent for parent in folder.absolute().parents if parent.exists()), None)
-        raise RequestError(f"there is no folder {folder}", seen=f"{there} exists" if there else "", try_next=_EXAMPLES)
+        raise RequestError(f"there is no folder {folder}", found=f"{there} exists" if there else "", try_next=_EXAMPLES)
     if not folder.is_dir():
         if folder.suffix == ".whl":
             unpack = f"python -m zipfile -e {quote(str(folder))} unpacked/ && holdfast doctor --env unpacked/"
-            raise RequestError(f"{folder} is a packed wheel", seen="a file", try_next=(unpack,))
-        raise RequestError(f"{folder} is a file, not a folder", seen="a file", try_next=_EXAMPLES)
+            raise RequestError(f"{folder} is a packed wheel", found="a file", try_next=(unpack,))
+        raise RequestError(f"{folder} is a file, not a folder", found="a file", try_next=_EXAMPLES)
     names = [child.name for child in folder.iterdir()]
     if not names:
-        raise RequestError(f"{folder} is empty", seen="no files at all", try_next=_EXAMPLES)
+        raise RequestError(f"{folder} is empty", found="no files at all", try_next=_EXAMPLES)
     if all(name.endswith(".whl") for name in names):
         unpack = f'for w in {quote(str(folder))}/*.whl; do python -m zipfile -e "$w" unpacked/; done'
         raise RequestError(
             f"{folder} contains only packed wheels",
-            seen=", ".join(sorted(names)[:3]),
+            found=", ".join(sorted(names)[:3]),
             try_next=(unpack, "holdfast doctor --env unpacked/"),
         )
 

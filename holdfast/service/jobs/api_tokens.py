@@ -37,7 +37,7 @@ def make_token(
     if ApiToken.objects.filter(owner=owner).count() >= _MOST_TOKENS:
         problems.append(f"you already have {_MOST_TOKENS} tokens, the maximum")
     if problems:
-        raise RequestError("the token cannot be created", seen="; ".join(problems))
+        raise RequestError("the token cannot be created", found="; ".join(problems))
     text = _START + "".join(secrets.choice(_ALPHABET) for _ in range(_RANDOM))
     token = ApiToken.objects.create(
         owner=owner, name=name, prefix=text[:_PREFIX], sha256=_hash(text), may_write=may_write, expires=expires
@@ -52,7 +52,7 @@ def make_token_for(user: str | None, name: str, *, may_write: bool, days: int | 
         known = ", ".join(User.objects.values_list("username", flat=True)[:20])
         what = f"there is no user {user!r}" if user else "there is more than one user"
         raise RequestError(
-            what, seen=f"users: {known or 'none yet'}", try_next=("--user NAME",) if known else ("holdfast serve",)
+            what, found=f"users: {known or 'none yet'}", try_next=("--user NAME",) if known else ("holdfast serve",)
         )
     expires = timezone.now() + timedelta(days=days) if days else None
     return make_token(people[0], name, may_write=may_write, expires=expires)[1]

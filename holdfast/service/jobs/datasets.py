@@ -181,7 +181,7 @@ def _in_use(dataset: Dataset, using: Shared, user: Person) -> RequestError:
     names = list(using.visible_to(user).order_by("-pk").values_list("name", flat=True)[:3])
     return RequestError(
         f"{dataset.name} is used by {plural(using.count(), 'run')}",
-        seen=", ".join(names) or "by other people",
+        found=", ".join(names) or "by other people",
         try_next=("delete those runs first",),
     )
 

@@ -30,7 +30,7 @@ def model_zip(job: Job) -> tuple[str, AsyncIterator[bytes]]:
     folder = model_folder(job.folder)
     files = _files(folder)
     if job.state != JobState.FINISHED or not files:
-        raise NoModel(f"run {job.pk} has no finished model", seen=f"its state is {job.state}")
+        raise NoModel(f"run {job.pk} has no finished model", found=f"its state is {job.state}")
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", job.name).strip("-.")[:80] or "model"
     return f"{name}-{job.pk}.zip", _without_blocking(_packed(folder, files))
 

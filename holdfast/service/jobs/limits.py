@@ -35,7 +35,7 @@ class TooMany(RequestError):
     status = 429
 
     def __init__(self, what: str, *, wait_seconds: float):
-        super().__init__(what, seen=f"try again in {wait_seconds:.0f} s")
+        super().__init__(what, found=f"try again in {wait_seconds:.0f} s")
         self.wait_seconds = wait_seconds
 
 

@@ -43,13 +43,13 @@ def ask(run: Path, text: str, limit_seconds: float = ANSWER_SECONDS) -> dict[str
     if len(text) > LONGEST_TEXT:
         raise RequestError(
             f"the text is too long; the limit is {LONGEST_TEXT:,} characters",
-            seen=f"{len(text):,} characters",
+            found=f"{len(text):,} characters",
         )
     loaded = _take(run)
     try:
         return loaded.process.ask(text, limit_seconds)
     except HoldfastError as error:
-        error.seen = error.seen.replace(f"{run}/", "").replace(str(run), "its run")
+        error.found = error.found.replace(f"{run}/", "").replace(str(run), "its run")
         error.what = error.what.replace(f"{run}/", "").replace(str(run), "its run")
         raise
     finally:

@@ -85,7 +85,7 @@ def remove(model: TrainedModel) -> None:
         raise RequestError(f"the run of {model} is {job.state}", try_next=("stop the run first",))
     waiting = Job.objects.filter(request__from_run=job.pk, state__in=(JobState.QUEUED, JobState.RUNNING))
     if names := list(waiting.values_list("name", flat=True)[:3]):
-        raise RequestError(f"another run continues from {model}", seen=", ".join(names))
+        raise RequestError(f"another run continues from {model}", found=", ".join(names))
     model_pool.forget(job.folder)
     model.delete()
     for folder in (model_folder(job.folder), checkpoints_folder(job.folder), job.folder / "search"):
@@ -96,7 +96,7 @@ def remove(model: TrainedModel) -> None:
 def predict(model: TrainedModel, texts: Sequence[str], **options: Any) -> list[dict[str, Any]]:
     """The model's answer to each text."""
     if len(texts) > _MOST_TEXTS:
-        raise RequestError(f"too many texts; the limit is {_MOST_TEXTS}", seen=f"{len(texts):,} texts")
+        raise RequestError(f"too many texts; the limit is {_MOST_TEXTS}", found=f"{len(texts):,} texts")
     fetch_run(model.job)
     return [model_pool.ask(model.job.folder, text, **options) for text in texts]
 

@@ -152,12 +152,12 @@ def _check_ready(dataset: Dataset | None) -> None:
         why = read_error({"what": "the file was refused", **dataset.problem})
         raise RequestError(
             f"the dataset {dataset.name} cannot be used for training",
-            seen=f"{why.what}: {why.seen}" if why.seen else why.what,
+            found=f"{why.what}: {why.found}" if why.found else why.what,
             try_next=why.try_next,
             setting="dataset",
         )
     raise RequestError(
-        f"the dataset {dataset.name} is not ready", seen=f"its state is {dataset.state}", setting="dataset"
+        f"the dataset {dataset.name} is not ready", found=f"its state is {dataset.state}", setting="dataset"
     )
 
 

@@ -40,7 +40,7 @@ def keep_secret(owner: User, name: str, value: str) -> Secret:
     if others.count() >= _MOST_SECRETS:
         problems.append(f"you already have {_MOST_SECRETS} secrets, the maximum")
     if problems:
-        raise RequestError("the secret cannot be saved", seen="; ".join(problems))
+        raise RequestError("the secret cannot be saved", found="; ".join(problems))
     plain = json.dumps({"owner": owner.pk, "name": name, "value": value}).encode()
     secret, _ = Secret.objects.update_or_create(owner=owner, name=name, defaults={"sealed": _box().encrypt(plain)})
     return secret

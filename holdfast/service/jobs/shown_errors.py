@@ -48,7 +48,7 @@ class ShownError:
     """An error as a page shows it."""
 
     what: str
-    seen: str = ""
+    found: str = ""
     problems: tuple[ShownProblem, ...] = ()
     try_next: tuple[str, ...] = ()
 
@@ -62,7 +62,7 @@ def page_error(error: HoldfastError, settings: Collection[str] = _SETTINGS) -> S
     """An error for a page whose forms have these settings."""
     return ShownError(
         what=without_secrets(error.what),
-        seen=without_secrets(error.seen),
+        found=without_secrets(error.found),
         problems=tuple(ShownProblem(one.setting, _problem_text(one, label_of(one.setting))) for one in error.problems),
         try_next=tuple(_advice(error.try_next, settings, by_label=True)),
     )
@@ -82,7 +82,7 @@ def page_warning(warning: DataWarning, settings: Collection[str] = _SETTINGS) ->
 def error_line(error: HoldfastError) -> str:
     """An error in one line, for a message above a page."""
     shown = page_error(error)
-    found = "; ".join(filter(None, (shown.seen, *(one.text for one in shown.problems))))
+    found = "; ".join(filter(None, (shown.found, *(one.text for one in shown.problems))))
     texts = [f"{shown.what}: {found}" if found else shown.what, "; ".join(shown.try_next)]
     return " ".join(f"{text[0].upper()}{text[1:].rstrip('.')}." for text in texts if text)
 
@@ -92,7 +92,7 @@ def api_error(error: HoldfastError) -> dict[str, Any]:
     problems = [_problem_text(one, one.setting) for one in error.problems]
     return {
         "what": without_secrets(error.what),
-        "seen": "\n".join(filter(None, (without_secrets(error.seen), *problems))),
+        "found": "\n".join(filter(None, (without_secrets(error.found), *problems))),
         "try_next": _advice(error.try_next, _SETTINGS, by_label=False),
         "slug": error.slug,
         "setting": error.setting,

@@ -55,7 +55,7 @@ class Incoming:
         try:
             self.file.write(chunk)
         except OSError as error:
-            raise MachineError("the upload cannot be saved", seen=error.strerror or str(error)) from error
+            raise MachineError("the upload cannot be saved", found=error.strerror or str(error)) from error
         self._digest.update(chunk)
 
     @property
@@ -140,7 +140,7 @@ def receive(owner: User, file: "UploadedFile[Any]", name: str = "", team: Group 
     incoming = file.incoming if isinstance(file, Received) else _copied(file.chunks(), file.size)
     try:
         if not incoming.size_bytes:
-            raise RequestError("the file is empty", seen="0 bytes", try_next=("choose a file with a header and rows",))
+            raise RequestError("the file is empty", found="0 bytes", try_next=("choose a file with a header and rows",))
         if team is not None and not owner.is_superuser and not owner.groups.filter(pk=team.pk).exists():
             raise invalid_settings([Problem("team", "you are not a member of this team", team.name)])
         file_name = safe_name(file.name or "")
@@ -156,7 +156,7 @@ def receive(owner: User, file: "UploadedFile[Any]", name: str = "", team: Group 
             # Before the row becomes visible, so that a row always has its file. A folder without a row is swept.
             incoming.move_to(dataset.path)
     except OSError as error:
-        raise MachineError("the upload cannot be saved", seen=error.strerror or str(error)) from error
+        raise MachineError("the upload cannot be saved", found=error.strerror or str(error)) from error
     finally:
         incoming.discard()
     datasets.start_survey(dataset)
@@ -200,7 +200,7 @@ def check_room(expected_bytes: int) -> None:
     if free < expected_bytes + settings.FREE_BYTES:
         raise MachineError(
             "not enough free space on the server's disk",
-            seen=f"{human_bytes(free)} free; the upload has {human_bytes(expected_bytes)}, "
+            found=f"{human_bytes(free)} free; the upload has {human_bytes(expected_bytes)}, "
             f"and {human_bytes(settings.FREE_BYTES)} must stay free",
             try_next=("delete datasets or models that you no longer need",),
         )

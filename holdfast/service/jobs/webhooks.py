@@ -149,7 +149,7 @@ def _allowed_address(parts: SplitResult) -> str:
     if refused or not addresses:
         raise RequestError(
             "the webhook's address is not allowed",
-            seen=f"{parts.hostname} resolves to an address of this machine or a private network"
+            found=f"{parts.hostname} resolves to an address of this machine or a private network"
             if refused
             else f"{parts.hostname} does not resolve",
         )

@@ -83,7 +83,7 @@ def test_a_binary_log_is_refused_by_name(tmp_path, name, content, kind):
     refused = run(str(tmp_path / name))
     assert isinstance(refused.exception, RequestError)
     assert str(tmp_path / name) in refused.exception.what
-    assert refused.exception.seen.startswith(kind)
+    assert refused.exception.found.startswith(kind)
     piped = run("-", stdin=content).exception
     assert isinstance(piped, RequestError)
     assert "standard input" in piped.what
@@ -131,6 +131,6 @@ def test_other_folders_are_refused_by_explain(tmp_path):
     refused = run(str(tmp_path)).exception
     assert isinstance(refused, RequestError)
     assert str(tmp_path) in refused.what
-    assert "bank-1" in refused.seen
+    assert "bank-1" in refused.found
     assert f"{tmp_path}/bank-1?" in refused.try_next[0]
     assert refused.try_next[1].endswith("FOLDER/the.log")

@@ -61,7 +61,7 @@ class Fake:
         return CliRunner().invoke(jobs, [*arguments], env={"HOLDFAST_SERVER": self.url, "HOLDFAST_TOKEN": "hfk_x"})
 
 
-PROBLEM = {"what": "there is no run 7", "seen": "", "try_next": [], "slug": ""}
+PROBLEM = {"what": "there is no run 7", "found": "", "try_next": [], "slug": ""}
 
 
 @pytest.fixture
@@ -117,13 +117,13 @@ def test_a_known_file_is_not_uploaded_again(fake, tmp_path):
 
 def test_a_refused_file_shows_the_surveys_error(fake, tmp_path):
     (tmp_path / "x.png").write_bytes(b"\x89PNG")
-    problem = {"what": "this is an image", "seen": "PNG", "try_next": ["a table"]}
+    problem = {"what": "this is an image", "found": "PNG", "try_next": ["a table"]}
     fake.answers = {
         ("GET", "/api/datasets"): (200, {"items": [], "next": None}),
         ("POST", "/api/datasets"): (201, dataset("refused", problem=problem)),
     }
     error = failed(fake.run("submit", str(tmp_path / "x.png")))
-    assert (error.what, error.seen, error.try_next) == (problem["what"], "PNG", ("a table",))
+    assert (error.what, error.found, error.try_next) == (problem["what"], "PNG", ("a table",))
 
 
 def test_watch_prints_changes_then_the_cause(fake):
@@ -178,10 +178,10 @@ def test_a_model_is_unpacked_and_a_broken_download_leaves_nothing(fake, tmp_path
 
 
 def test_the_servers_error_is_shown(fake):
-    problem = {"what": "2 things cannot be used", "seen": "--epochs 0\n--lr 5", "try_next": ["x"], "slug": ""}
+    problem = {"what": "2 things cannot be used", "found": "--epochs 0\n--lr 5", "try_next": ["x"], "slug": ""}
     fake.answers = {("POST", "/api/jobs/7/resume"): (409, {"error": problem})}
     error = failed(fake.run("resume", "7"))
-    assert (error.what, error.seen, error.try_next) == (problem["what"], problem["seen"], ("x",))
+    assert (error.what, error.found, error.try_next) == (problem["what"], problem["found"], ("x",))
     assert failed(fake.run("show", "7")).what == PROBLEM["what"]
 
 
@@ -189,7 +189,7 @@ def test_token_redirect_and_foreign_server_errors_differ(fake):
     fake.answers = {("GET", "/api/jobs"): (401, {"error": PROBLEM})}
     refused = failed(fake.run("list"))
     assert "jobs token" in refused.try_next[0]
-    assert fake.url in refused.seen
+    assert fake.url in refused.found
     fake.answers = {("GET", "/api/jobs"): (302, b"")}
     error = failed(fake.run("list"))
     assert error.try_next == ("--server https://elsewhere.example",)
@@ -198,7 +198,7 @@ def test_token_redirect_and_foreign_server_errors_differ(fake):
         fake.answers = {("GET", "/api/jobs"): strange}
         foreign = failed(fake.run("list"))
         assert fake.url in foreign.what
-        assert foreign.seen
+        assert foreign.found
         assert foreign.try_next == ()
 
 
@@ -215,7 +215,7 @@ def test_an_untrusted_certificate_is_reported(monkeypatch):
     reason.verify_message = "self-signed certificate"
     error = server._unreachable(server.urllib.error.URLError(reason), "https://lab")
     assert "https://lab" in error.what
-    assert error.seen == "self-signed certificate"
+    assert error.found == "self-signed certificate"
     assert error.try_next[0].startswith("SSL_CERT_FILE=")
 
 

@@ -57,8 +57,8 @@ def test_a_lost_answer_is_an_error():
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (OSError(errno.ENOSPC, "why"), "error: a file could not be written   [disk-full]\n  seen   why\n"),
-        (OSError(errno.EDQUOT, "why"), "error: a file could not be written   [disk-full]\n  seen   why\n"),
+        (OSError(errno.ENOSPC, "why"), "error: a file could not be written   [disk-full]\n  found  why\n"),
+        (OSError(errno.EDQUOT, "why"), "error: a file could not be written   [disk-full]\n  found  why\n"),
         (OSError(errno.EDQUOT, "why", "/disk/x"), "error: a file could not be written: /disk/x   [disk-full]\n"),
     ],
 )

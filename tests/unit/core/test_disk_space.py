@@ -16,8 +16,8 @@ def test_full_disk_names_folder_free_space_and_remedies(tmp_path):
     error = cannot_write(tmp_path / "runs" / "new", FULL, ELSEWHERE)
     assert (error.exit_code, error.slug) == (3, "disk-full")
     assert str(tmp_path / "runs" / "new") in error.what
-    assert error.seen.startswith("No space left on device; ")
-    assert " free of " in error.seen
+    assert error.found.startswith("No space left on device; ")
+    assert " free of " in error.found
     assert error.action == ELSEWHERE
 
 
@@ -49,7 +49,7 @@ def test_file_outside_the_run_is_named(tmp_path):
 @pytest.mark.parametrize(("number", "slug"), [(errno.EROFS, "permission-denied"), (errno.ESTALE, "")])
 def test_free_space_is_left_out_unless_the_disk_is_full(tmp_path, number, slug):
     error = cannot_write(tmp_path, OSError(number, "why"), ELSEWHERE)
-    assert (error.seen, error.slug, error.try_next) == ("why", slug, (ELSEWHERE,))
+    assert (error.found, error.slug, error.try_next) == ("why", slug, (ELSEWHERE,))
 
 
 def test_only_a_full_disk_is_reported_as_one(tmp_path):

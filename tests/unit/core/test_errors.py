@@ -18,7 +18,7 @@ from holdfast.core.errors import (
 
 def test_error_survives_a_round_trip_through_its_record() -> None:
     advice: list[Advice] = ["c", set_to("lr", 0.1, note="d")]
-    before = MachineError("a", seen="b", try_next=advice, slug="e", setting="lr", problems=[Problem("f", "g", "h")])
+    before = MachineError("a", found="b", try_next=advice, slug="e", setting="lr", problems=[Problem("f", "g", "h")])
     after = read_error(error_record(before))
     assert type(after) is MachineError
     assert error_record(after) == error_record(before)
@@ -59,7 +59,7 @@ def test_printed_error_has_texts_and_values() -> None:
 def test_every_line_of_what_was_found_is_indented() -> None:
     error = invalid_settings([Problem("lr", "large", "5"), Problem("data", "missing")])
     assert error.setting == "lr"
-    assert render_error(error).splitlines()[1:] == ["  seen   --lr 5: large", "         DATA: missing"]
+    assert render_error(error).splitlines()[1:] == ["  found  --lr 5: large", "         DATA: missing"]
 
 
 def test_action_is_the_first_one_a_program_can_offer() -> None:

@@ -16,10 +16,10 @@ from holdfast.core.text import closest, human_bytes, human_seconds, plural
 
 
 def test_an_error_reads_state_first_and_advice_after():
-    error = RequestError("the batch is empty", seen="0 rows", try_next=("holdfast survey DATA",), slug="dataset-parse")
+    error = RequestError("the batch is empty", found="0 rows", try_next=("holdfast survey DATA",), slug="dataset-parse")
     assert render_error(error).splitlines() == [
         "error: the batch is empty   [dataset-parse]",
-        "  seen   0 rows",
+        "  found  0 rows",
         "  try    holdfast survey DATA",
         "  more   holdfast explain dataset-parse",
     ]

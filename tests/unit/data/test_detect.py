@@ -85,7 +85,7 @@ class TestTasks:
     def test_numbers_alone_are_refused_with_what_the_columns_hold(self):
         with pytest.raises(RequestError, match="nothing") as caught:
             detected(table(a=list(range(40)), b=list(range(40))))
-        assert "'a' (number, 40 different)" in caught.value.seen
+        assert "'a' (number, 40 different)" in caught.value.found
 
 
 class TestColumns:

@@ -377,7 +377,7 @@ def test_full_quota_does_not_fall_back_to_copying(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "link", full)
     with pytest.raises(MachineError, match="disk full") as caught:
         build_whole(tmp_path / "run" / "prepared", lambda draft: link_files(tmp_path / "cache", draft))
-    assert caught.value.seen == "Disk quota exceeded"
+    assert caught.value.found == "Disk quota exceeded"
 
 
 def stop_when_tokenizing(stop):

@@ -170,7 +170,7 @@ class TestFormats:
         with pytest.raises(MachineError, match=f"a.parquet.gz in {tempfile.gettempdir()}") as refused:
             read(tmp_path / "a.parquet.gz")
         assert refused.value.slug == "disk-full"
-        assert " free of " in refused.value.seen
+        assert " free of " in refused.value.found
 
     def test_excel_uses_the_first_sheet_with_rows_visibly(self, tmp_path):
         pytest.importorskip("polars")
@@ -258,8 +258,8 @@ class TestBadRows:
         bad.refuse_many(800)
         with pytest.raises(RequestError, match=r"8 of 100 .*8\.0%.* 1\.0%") as caught:
             bad.refuse_many(92)
-        assert caught.value.seen.splitlines()[0] == describe(bad.listed[0])
-        assert len(caught.value.seen.splitlines()) == 6
+        assert caught.value.found.splitlines()[0] == describe(bad.listed[0])
+        assert len(caught.value.found.splitlines()) == 6
         assert (caught.value.action.setting, caught.value.action.value) == ("max_bad_rows", 0.09)
 
 
@@ -298,7 +298,7 @@ class TestRefusals:
     def test_text_named_like_a_binary_format_is_refused(self, write):
         with pytest.raises(RequestError, match=r"rows\.parquet") as caught:
             read(write("rows.parquet", "hello there\nhow are you\n"))
-        assert "hello there" in caught.value.seen
+        assert "hello there" in caught.value.found
 
     def test_a_git_lfs_pointer_is_not_data(self, write):
         with pytest.raises(RequestError, match="Git LFS"):

@@ -355,7 +355,7 @@ class TestRefusals:
         write("b.csv", labelled(5))
         with pytest.raises(RequestError) as caught:
             facts_of(tmp_path)
-        assert caught.value.seen == "a.csv, b.csv"
+        assert caught.value.found == "a.csv, b.csv"
 
     def test_scored_pairs_need_a_lowest_score(self, write):
         rows = [(text, text, at % 6) for at, text in enumerate(sentences(60))]
@@ -401,7 +401,7 @@ class TestRetrieval:
         (folder / "qrels/train.tsv").rename(folder / "qrels/test.tsv")
         with pytest.raises(RequestError, match="judgments") as caught:
             facts_of(folder)
-        assert "test.tsv" in caught.value.seen
+        assert "test.tsv" in caught.value.found
 
     def test_vectors_are_surveyed(self, tmp_path):
         draws = np.random.default_rng(0)
@@ -464,7 +464,7 @@ class TestTextWithoutColumns:
         (tmp_path / name).write_text(content)
         with pytest.raises(RequestError, match=name) as refused:
             facts_of(tmp_path / name)
-        assert content.split("\n")[0] in refused.value.seen
+        assert content.split("\n")[0] in refused.value.found
         assert (refused.value.action.setting, refused.value.action.value) == ("task", "causal")
         assert facts_of(tmp_path / name, task="causal").task == "causal"
 

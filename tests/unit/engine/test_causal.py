@@ -111,7 +111,7 @@ def test_model_card_escapes_samples(parts, tmp_path):
 def test_unknown_option_is_refused(parts, tmp_path):
     with pytest.raises(RequestError, match="lara") as refused:
         load_task(settings_for("causal", *parts, tmp_path, options={"lara": {}}))
-    assert refused.value.seen.endswith("lora, samples")
+    assert refused.value.found.endswith("lora, samples")
 
 
 def test_captured_step_has_the_plain_loss(parts, tmp_path):

@@ -92,8 +92,8 @@ def test_two_checkpoints_must_fit_on_the_disk(checkpoints, monkeypatch):
     checkpoints.require_room({"weights": {"w": torch.zeros(50)}}, unsaved_bytes=200)
     with pytest.raises(MachineError, match="two checkpoints") as caught:
         checkpoints.require_room({"weights": {"w": torch.zeros(50)}}, unsaved_bytes=400)
-    assert "900 bytes free" in caught.value.seen
-    assert "1.2 kB" in caught.value.seen
+    assert "900 bytes free" in caught.value.found
+    assert "1.2 kB" in caught.value.found
 
 
 def test_changed_settings_data_or_model_are_named(tmp_path):
@@ -105,9 +105,9 @@ def test_changed_settings_data_or_model_are_named(tmp_path):
         require_same(
             then, identity_of(AttemptSettings(**given, lr=1e-3, options={"class_weights": [1, 2, 3]})), tmp_path
         )
-    assert "lr: 5e-05" in caught.value.seen
-    assert "options: {}" in caught.value.seen
-    assert "seed" not in caught.value.seen
+    assert "lr: 5e-05" in caught.value.found
+    assert "options: {}" in caught.value.found
+    assert "seed" not in caught.value.found
     other = tiny_prepared(tmp_path / "other", count=48)
     manifest = json.loads((other / "manifest.json").read_text())
     (other / "manifest.json").write_text(json.dumps(manifest | {"fingerprint": "another"}))

@@ -222,7 +222,7 @@ def test_too_many_ranks_are_refused_with_numbers():
     require_enough(8, 8)
     with pytest.raises(RequestError) as refused:
         require_enough(8, 9)
-    assert [word for word in refused.value.seen.split() if word.isdigit()] == ["9", "8"]
+    assert [word for word in refused.value.found.split() if word.isdigit()] == ["9", "8"]
     info = RankInfo(rank=99, size=100, local_rank=99, local_size=100)
     assert own_device("cpu", info) == "cpu"
     for device in ("mps", "cuda"):

@@ -268,4 +268,4 @@ def test_all_invalid_options_are_reported_at_once(parts):
     with pytest.raises(RequestError) as refused:
         load_task(settings_for(parts, options=wrong))
     for word in ("tower is unknown", "'kept'", "mining.windows is unknown", "from 9 to 9"):
-        assert word in refused.value.seen
+        assert word in refused.value.found

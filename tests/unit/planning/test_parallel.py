@@ -70,14 +70,14 @@ def test_invalid_number_of_processes_is_refused(asked):
 def test_more_processes_than_cores_are_refused():
     with pytest.raises(MachineError) as refused:
         plan(processes=9)
-    assert "8 cores" in refused.value.seen
+    assert "8 cores" in refused.value.found
     assert refused.value.try_next == (set_to("processes", 8),)
 
 
 def test_more_processes_than_gpus_are_refused():
     with pytest.raises(MachineError) as refused:
         plan(machine=cards(2), processes=4)
-    assert "2 GPUs" in refused.value.seen
+    assert "2 GPUs" in refused.value.found
     assert refused.value.try_next == (set_to("processes", 2), set_to("device", "cpu"))
 
 

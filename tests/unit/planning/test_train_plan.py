@@ -94,7 +94,7 @@ def test_a_device_that_is_not_there_is_refused():
 def test_memory_refusal_has_numbers_and_advice():
     with pytest.raises(MachineError) as raised:
         plan("causal", model=LLAMA, lora=False)
-    assert "12.0 GB free" in raised.value.seen
+    assert "12.0 GB free" in raised.value.found
     assert raised.value.slug == "host-oom"
     assert raised.value.action
     assert (raised.value.action.setting, raised.value.action.value) == ("lora", True)

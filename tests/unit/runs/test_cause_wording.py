@@ -228,5 +228,5 @@ def test_interruption_is_worded(why, text):
 
 
 def test_advice_below_an_error_is_not_the_error(cause):
-    log = "error: a shared tower cannot take vectors of two sizes\n  seen   6 and 8\n  try    --towers separate\n"
+    log = "error: a shared tower cannot take vectors of two sizes\n  found  6 and 8\n  try    --towers separate\n"
     assert cause(ExitStatus(code=2), log=log).error == log.splitlines()[0]

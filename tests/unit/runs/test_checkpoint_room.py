@@ -21,8 +21,8 @@ def test_oversized_run_is_refused_with_available_and_needed(tmp_path):
     with pytest.raises(MachineError, match="no space for two checkpoints") as refused:
         require_room(tmp_path, plan(10**15))
     assert str(tmp_path) in refused.value.what
-    assert " free of " in refused.value.seen
-    assert "24000.0 TB" in refused.value.seen
+    assert " free of " in refused.value.found
+    assert "24000.0 TB" in refused.value.found
     assert any("--out" in advice for advice in refused.value.try_next)
 
 

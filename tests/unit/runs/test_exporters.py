@@ -90,7 +90,7 @@ def test_export_refuses_what_it_cannot_write(run, tmp_path):
     write_record(run, DatasetFacts(task="classify", form="one label", rows=9, columns=()))
     with pytest.raises(RequestError, match="has no plan yet") as caught:
         export_run(run, "script")
-    assert "None" not in caught.value.seen
+    assert "None" not in caught.value.found
 
 
 def test_a_script_is_cut_into_its_parts():

@@ -57,7 +57,7 @@ def test_a_machine_with_another_command_is_refused_with_both(join, tmp_path, wor
     with pytest.raises(RequestError) as refused:
         join("b", *words, **options)
     assert refused.value.setting == setting
-    assert refused.value.seen
+    assert refused.value.found
     assert not (tmp_path / "run" / "nodes" / "b").exists()
 
 
@@ -70,7 +70,7 @@ def test_the_name_of_a_machine_stays_in_the_run(join, name):
 def test_a_name_that_is_too_long_is_called_so(join):
     with pytest.raises(RequestError, match=r"the name of this machine, a{20}\.\.\., is too long") as refused:
         join("a" * 300, "train.py")
-    assert "300 bytes" in refused.value.seen
+    assert "300 bytes" in refused.value.found
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_a_machine_that_would_train_differently_is_refused_with_both(train, opti
     with pytest.raises(RequestError) as refused:
         train("b", **options)
     assert refused.value.setting == next(iter(options))
-    assert refused.value.seen
+    assert refused.value.found
 
 
 def test_a_machine_with_other_data_is_refused(train, tmp_path):

@@ -35,7 +35,7 @@ def test_released_lease_is_followed_by_the_next(tmp_path):
 def test_local_supervisor_is_named_without_waiting(tmp_path):
     with hold(tmp_path), pytest.raises(AlreadyHeld) as refused:
         take_lease(tmp_path)
-    assert "pid " in refused.value.seen
+    assert "pid " in refused.value.found
     assert holder(tmp_path) is None
 
 

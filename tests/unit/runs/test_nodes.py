@@ -119,7 +119,7 @@ def test_conflicting_requests_of_two_machines_are_refused(run, monkeypatch):
     write_request(run, TrainRequest(data="rows.csv"))
     with pytest.raises(RequestError, match="something other than --nodes 2") as refused:
         ask_for(run, None, "2")
-    assert refused.value.seen == "--nodes 3"
+    assert refused.value.found == "--nodes 3"
     ask_for(run, "2", "3")
     asked = read_request(run)
     assert (asked.processes, asked.nodes) == (2, 3)

@@ -89,7 +89,7 @@ def test_an_unclear_column_error_lists_the_columns(tmp_path):
     file.write_text("one,two\na,b\n")
     with pytest.raises(RequestError) as error:
         asked(PredictionInputs(model_of("classify")), file)
-    assert error.value.seen.endswith("one, two")
+    assert error.value.found.endswith("one, two")
     with pytest.raises(RequestError, match="no column 'three'"):
         asked(PredictionInputs(model_of("classify"), ("three",)), file)
 

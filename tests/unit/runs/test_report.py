@@ -239,7 +239,7 @@ def test_a_report_on_a_full_disk_leaves_no_file(tmp_path):
     with pytest.raises(MachineError, match=f"{tmp_path}/r.html") as refused:
         write_report(run, tmp_path / "r.html")
     assert refused.value.slug == "disk-full"
-    assert refused.value.seen.startswith("No space left on device; ")
+    assert refused.value.found.startswith("No space left on device; ")
     assert refused.value.try_next
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 

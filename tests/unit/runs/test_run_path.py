@@ -43,7 +43,7 @@ def here(tmp_path: Path, monkeypatch) -> Path:
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 @pytest.mark.parametrize(
-    ("given", "what", "seen", "advice"),
+    ("given", "what", "found", "advice"),
     [
         ("nowhere", "no such folder: {}", "", "use the folder that `holdfast train` or `holdfast run` printed"),
         ("bank", "no such folder: {}", "", "did you mean {here}/runs/bank-1?"),  # not bank.csv
@@ -56,11 +56,11 @@ def here(tmp_path: Path, monkeypatch) -> Path:
         ("runs/bank-1/model", "{} is not the folder of a run", "it is empty", "did you mean {here}/runs/bank-1?"),
     ],
 )
-def test_every_command_refuses_other_folders_alike(here, command, given, what, seen, advice):
+def test_every_command_refuses_other_folders_alike(here, command, given, what, found, advice):
     with pytest.raises(RequestError) as refused:
         command(Path(given))
     assert refused.value.what.removesuffix(" or of a model") == what.format(here / given)
-    assert refused.value.seen == seen
+    assert refused.value.found == found
     assert refused.value.try_next[0].startswith(advice.format(here=here))
 
 

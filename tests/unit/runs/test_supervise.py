@@ -38,7 +38,7 @@ def test_full_disk_ends_a_run_and_releases_it(tmp_path, monkeypatch):
     (tmp_path / "request.json").touch()
     with pytest.raises(MachineError, match="cannot write") as refused:
         supervise(tmp_path, command_spec(make_request((sys.executable, "-c", ""))))
-    assert " free of " in refused.value.seen
+    assert " free of " in refused.value.found
     assert refused.value.action.command == f"holdfast resume {tmp_path}"
     assert holder(tmp_path) is None
 

@@ -125,5 +125,5 @@ def test_a_bundle_on_a_full_disk_leaves_no_file(run, tmp_path):
     with pytest.raises(MachineError, match=f"{tmp_path}/b.zip") as refused:
         pack_run(run, tmp_path / "b.zip")
     assert refused.value.slug == "disk-full"
-    assert refused.value.seen.startswith("No space left on device; ")
+    assert refused.value.found.startswith("No space left on device; ")
     assert not list(tmp_path.glob("*b.zip*"))

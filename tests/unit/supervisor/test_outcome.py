@@ -71,7 +71,7 @@ def test_the_last_error_comes_with_its_place():
     log += '  File "lib.py", line 30, in f\n    raise ValueError("odd")\nValueError: odd\n'
     assert last_error(read_evidence(log)) == ("ValueError: odd", "lib.py:30")
     assert last_error(read_evidence("all is well\n")) == ("", "")
-    told = "error: the disk is full\n  seen   no room\n  try    make some\n"
+    told = "error: the disk is full\n  found  no room\n  try    make some\n"
     assert last_error(read_evidence(told))[0] == told.splitlines()[0]
 
 

@@ -58,7 +58,7 @@ def new_token(request: HttpRequest, payload: TokenIn) -> Any:
     asking = token_of(request)
     expires = timezone.now() + timedelta(days=payload.days) if payload.days else None
     if asking and asking.expires and (expires is None or expires > asking.expires):
-        raise Forbidden("a token cannot create a longer-lived one", seen=f"it expires at {asking.expires.isoformat()}")
+        raise Forbidden("a token cannot create a longer-lived one", found=f"it expires at {asking.expires.isoformat()}")
     token, text = make_token(person(request), payload.name, may_write=payload.may_write, expires=expires)
     return Status(201, {**_token(token), "token": text})
 

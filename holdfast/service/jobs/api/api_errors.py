@@ -49,7 +49,7 @@ class ErrorOut(Schema):
     """What failed, what was found and what to try; `slug` names a known hazard."""
 
     what: str
-    seen: str = ""
+    found: str = ""
     try_next: list[str] = Field(default_factory=list)
     slug: str = ""
     setting: str = Field("", description="The setting at fault, if there is one.")
@@ -86,10 +86,10 @@ def problem_of(error: HoldfastError) -> dict[str, Any]:
     return {"error": api_error(error)}
 
 
-def plain_problem(status: int, seen: str = "") -> dict[str, Any]:
+def plain_problem(status: int, found: str = "") -> dict[str, Any]:
     """The body of an error that has only a status."""
     what = _WORDS.get(status, "the request was refused")
-    return problem_of(HoldfastError(what, seen=seen))
+    return problem_of(HoldfastError(what, found=found))
 
 
 def answer_errors(api: NinjaAPI) -> None:

@@ -101,7 +101,7 @@ def delete_dataset(request: HttpRequest, dataset_id: Id) -> Any:
     except NotFound:
         raise
     except RequestError as error:
-        raise Conflict(error.what, seen=error.seen, try_next=error.try_next) from None
+        raise Conflict(error.what, found=error.found, try_next=error.try_next) from None
     return Status(204, None)
 
 
@@ -162,5 +162,5 @@ def delete_model(request: HttpRequest, model_id: Id) -> Any:
     try:
         registry.remove(model)
     except RequestError as error:
-        raise Conflict(error.what, seen=error.seen, try_next=error.try_next) from None
+        raise Conflict(error.what, found=error.found, try_next=error.try_next) from None
     return Status(204, None)

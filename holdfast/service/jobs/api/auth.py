@@ -30,7 +30,7 @@ class TokenAuth(HttpBearer):
             limits.count_wrong_token(prefix, address)
             raise AuthenticationError
         if not found.may_write and request.method not in _READS:
-            raise Forbidden("this token is read only", seen=f"{found.name} ({found.prefix}…)")
+            raise Forbidden("this token is read only", found=f"{found.name} ({found.prefix}…)")
         request.user = found.owner
         return found
 

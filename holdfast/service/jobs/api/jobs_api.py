@@ -151,10 +151,14 @@ def delete_job(request: HttpRequest, job_id: Id) -> Any:
         done = leases.delete(job)
     except ProtectedError:
         raise Conflict(
-            f"run {job.pk} cannot be deleted", seen="its model is in the registry", try_next=("delete the model first",)
+            f"run {job.pk} cannot be deleted",
+            found="its model is in the registry",
+            try_next=("delete the model first",),
         ) from None
     if not done:
-        raise Conflict(f"run {job.pk} cannot be deleted", seen=f"its state is {job.state}", try_next=("stop it first",))
+        raise Conflict(
+            f"run {job.pk} cannot be deleted", found=f"its state is {job.state}", try_next=("stop it first",)
+        )
     return Status(204, None)
 
 
@@ -167,7 +171,7 @@ def _others(user: User, payload: SubmitIn | RetryIn) -> dict[str, Dataset | None
 def _changed(request: HttpRequest, job: Job, change: Any, word: str) -> dict[str, Any]:
     if not change(job):
         job.refresh_from_db()
-        raise Conflict(f"run {job.pk} cannot be {word}", seen=f"its state is {job.state}")
+        raise Conflict(f"run {job.pk} cannot be {word}", found=f"its state is {job.state}")
     return job_answer(find_job(person(request), job.pk))
 
 

@@ -39,7 +39,7 @@ def get_plan(request: HttpRequest, job_id: Id) -> Any:
     job = find_job(person(request), job_id)
     records = read_records(job.folder)
     if records.plan is None:
-        raise NotFound(f"run {job.pk} has no plan yet", seen=f"its state is {job.state}")
+        raise NotFound(f"run {job.pk} has no plan yet", found=f"its state is {job.state}")
     return _each(_whole_plan(job.folder, records.plan, records), lambda text: _bare(without_secrets(text)))
 
 
@@ -57,7 +57,7 @@ def get_evidence(request: HttpRequest, job_id: Id, number: Number, name: Text) -
     file = evidence_file(job.folder, number, name)
     if file is None:
         known = ", ".join(evidence_names(job.folder, number)) or "none"
-        raise NotFound(f"attempt {number} of run {job.pk} has no such file", seen=f"files: {known}")
+        raise NotFound(f"attempt {number} of run {job.pk} has no such file", found=f"files: {known}")
     return {"attempt": number, "text": without_secrets(read_end(file))}
 
 
@@ -130,7 +130,7 @@ def get_report(request: HttpRequest, job_id: Id) -> HttpResponse:
     job = find_job(person(request), job_id)
     state = read_job(job)
     if state is None:
-        raise NotFound(f"run {job.pk} has no report yet", seen=f"its state is {job.state}")
+        raise NotFound(f"run {job.pk} has no report yet", found=f"its state is {job.state}")
     return HttpResponse(without_places(render_report(state)), headers={"Content-Security-Policy": REPORT_POLICY})
 
 

@@ -18,14 +18,14 @@
     return bytes.toFixed(1) + " TB";
   }
 
-  function refuse(what, seen, advice) {
+  function refuse(what, found, advice) {
     asked = null;
     place.hidden = cancel.hidden = true;
     send.disabled = false;
     problem.querySelector("[data-what]").textContent = what;
-    const line = problem.querySelector("[data-seen]");
-    line.textContent = seen || "";
-    line.hidden = !seen;
+    const line = problem.querySelector("[data-found]");
+    line.textContent = found || "";
+    line.hidden = !found;
     problem.querySelector("[data-advice]").replaceChildren(...(advice || []).map((one) => {
       const item = document.createElement("li");
       item.textContent = one;
@@ -61,7 +61,7 @@
       try { said = JSON.parse(asked.responseText); } catch { said = null; }
       said = said?.error || said;
       if (asked.status === 200 && said?.url) { location.assign(said.url); return; }
-      if (said?.what) { refuse(said.what, said.seen, said.try_next); return; }
+      if (said?.what) { refuse(said.what, said.found, said.try_next); return; }
       if (asked.responseURL.includes("/login")) { refuse("you are logged out", "", ["log in again, then upload the file again"]); return; }
       refuse("the server did not accept the file", "it responded with " + asked.status, ["try again"]);
     });
