@@ -381,7 +381,7 @@ def _attempt_lines(attempts: list[Json]) -> Iterator[str]:
             number=one["number"],
             folder=Path(),
             outcome=one["outcome"],
-            remedy=one["rung"],
+            fallback=one["fallback"],
             cause=one["sentence"] if one["outcome"] in ("died", "hung") else "",
             slug=one["slug"],
             noticed_after_seconds=one["noticed_after_seconds"],

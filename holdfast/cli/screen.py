@@ -289,7 +289,7 @@ def status_fields(state: RunState) -> dict[str, object]:
     """What `status --json` and `watch --json` print. Fields may be added, but none renamed: programs read them."""
     attempts = [
         {
-            "rung": attempt.remedy,
+            "fallback": attempt.fallback,
             "outcome": attempt.outcome,
             "diagnosis": cause_text(attempt) or None,
             "noticed_after_seconds": attempt.noticed_after_seconds,

@@ -169,7 +169,7 @@ class AttemptStarted(Event, frozen=True, kw_only=True):
     """An attempt began: which fallback it tries, and why."""
 
     number: int
-    remedy: str = ""  # title of the fallback; empty for the plan as requested
+    fallback: str = ""  # title of the fallback; empty for the plan as requested
     reason: Reason | None = None
     cost: str = ""
     changes: dict[str, Any] = {}  # everything that differs from the plan as requested
@@ -253,8 +253,8 @@ class AttemptEnded(Event, frozen=True, kw_only=True):
 class Decided(Event, frozen=True, kw_only=True):
     """What follows a failed attempt."""
 
-    action: Literal["rung", "again", "stop"]
-    remedy: str = ""
+    action: Literal["fallback", "again", "stop"]
+    fallback: str = ""
     reason: Reason | None = None
 
 

@@ -26,7 +26,7 @@ from holdfast.core.observations import (
     RankStack,
     TreeVerdict,
 )
-from holdfast.core.plan import Reason, Remedy, Rung
+from holdfast.core.plan import Fallback, Reason, Remedy
 
 Source = Literal["log", "error", "frame", "version"]
 Confidence = Literal["proven", "likely", "unknown"]
@@ -246,9 +246,9 @@ class Cause(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="cause", 
 class Decision:
     """What follows an attempt: a fallback, the same settings again, or the end."""
 
-    action: Literal["rung", "again", "stop"]
+    action: Literal["fallback", "again", "stop"]
     reason: Reason
-    rung: Rung | None = None
+    fallback: Fallback | None = None
     changes: Mapping[str, object] = field(default_factory=dict)  # everything that differs from the plan as requested
     exit_code: int = 0  # of the run, when it stops
 

@@ -52,7 +52,7 @@ class Remedy:
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class Fallback:
     """One fallback of the ladder: its title and what it changes."""
 
     title: str

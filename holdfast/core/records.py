@@ -250,8 +250,8 @@ class AttemptStart(Record, frozen=True, kw_only=True):
     """What an attempt changes and why; written before its process is started."""
 
     number: int
-    rung: str = ""  # title of the fallback that is tried; empty for the plan as requested
-    rung_change: Changes = {}
+    fallback: str = ""  # title of the fallback that is tried; empty for the plan as requested
+    fallback_change: Changes = {}
     changes: Changes = {}  # everything that differs from the plan as requested
     reason: Reason | None = None
     started: float = 0.0  # time of day
@@ -284,8 +284,8 @@ class Outcome:
 
     number: int
     outcome: OutcomeKind
-    rung: str = ""  # title of what this attempt changed; empty for the plan as requested
-    rung_change: Changes = field(default_factory=dict)
+    fallback: str = ""  # title of what this attempt changed; empty for the plan as requested
+    fallback_change: Changes = field(default_factory=dict)
     changes: Changes = field(default_factory=dict)  # everything that differed from the plan as requested
     exit_code: int | None = None  # of the child; negative for a signal; None when it was ended for a hang
     diagnosis: str | None = None  # slug
@@ -509,7 +509,7 @@ FILES: Mapping[type, str] = {
     Supervisor: runfolder.SUPERVISOR,
     Result: runfolder.RESULT,
     EngineSettings: runfolder.SETTINGS,
-    AttemptStart: runfolder.RUNG,
+    AttemptStart: runfolder.START,
     ChildInfo: runfolder.CHILD,
     CollectedEvidence: runfolder.EVIDENCE,
     Diagnosis: runfolder.DIAGNOSIS,

@@ -11,7 +11,7 @@ from typing import Literal
 
 from holdfast.core.errors import FallbacksFailed, MachineError
 from holdfast.core.evidence import Decision, Diagnosis
-from holdfast.core.plan import Reason, Remedy, Rung
+from holdfast.core.plan import Fallback, Reason, Remedy
 from holdfast.core.request import DEFAULT_MAX_ATTEMPTS
 from holdfast.hazards import find_hazard
 
@@ -42,8 +42,8 @@ _CERTAIN_BUGS = (
 class Ladder:
     """The fallbacks of one kind of run, and how a change is written into its settings."""
 
-    rungs: tuple[Rung, ...]
-    remedies: Mapping[str, tuple[Rung, ...]] = field(default_factory=dict)  # of this kind of run alone, by slug
+    fallbacks: tuple[Fallback, ...]
+    remedies: Mapping[str, tuple[Fallback, ...]] = field(default_factory=dict)  # of this kind of run alone, by slug
     final_codes: frozenset[int] = frozenset()  # exit codes by which the child says that no fallback will help
     chance_seconds: float = float("inf")  # a first hang after this long may have been chance, so nothing is changed
     apply: Apply  # (changes so far, a change) -> the changes with it; unchanged where the change means nothing here
@@ -54,7 +54,7 @@ class Tried:
     """What the ladder needs to know of one attempt."""
 
     changes: Changes
-    rung: Rung | None = None  # what it added to the attempt before
+    fallback: Fallback | None = None  # what it added to the attempt before
     ending: Literal["signal", "code", "hang"]
     exit_code: int | None = None
     slug: str = "unknown"
@@ -67,7 +67,7 @@ class Tried:
     ineffective: frozenset[str] = field(default_factory=frozenset)  # settings that had no effect in this script
 
 
-def choose_rung(
+def choose_fallback(
     diagnosis: Diagnosis,
     tried: Sequence[Tried],
     ladder: Ladder,
@@ -107,8 +107,8 @@ def choose_rung(
         return again(Reason(kind="killed_externally"))
     # A new error right after a new fallback is blamed on the fallback, not diagnosed: before any rule about errors.
     if _made_worse(tried):
-        harmful = Reason(kind="made_worse", title=last.rung.title if last.rung else "")
-        return _next_rung(diagnosis, tried, ladder, current, allow_changes) or again(harmful)
+        harmful = Reason(kind="made_worse", title=last.fallback.title if last.fallback else "")
+        return _next_fallback(diagnosis, tried, ladder, current, allow_changes) or again(harmful)
     # The program ended by its own decision: it would decide the same again.
     if _is_deliberate_exit(diagnosis, last):
         return stop(Reason(kind="deliberate_exit"), last.exit_code)
@@ -125,8 +125,8 @@ def choose_rung(
     if has_progress and _is_late_hang(last, ladder) and not any(one.slug == diagnosis.slug for one in before):
         return again(Reason(kind="hang_chance", seconds=last.seconds))
     # A known cause gets its remedy even if the attempt got further: it would fail in the same way again.
-    if diagnosis.slug not in _UNNAMED and (rung := _named_rung(diagnosis, tried, ladder, current)):
-        return rung
+    if diagnosis.slug not in _UNNAMED and (fallback := _named_fallback(diagnosis, tried, ladder, current)):
+        return fallback
     # Without a remedy, progress is reason enough to continue from the last checkpoint.
     if has_progress:
         return again(Reason(kind="progress", step=last.step_reached))
@@ -134,7 +134,7 @@ def choose_rung(
         if any(one.slug == diagnosis.slug and one.place == last.place for one in before):
             return stop(Reason(kind="same_failure", place=last.place))
         return again(Reason(kind="own_failure_chance"))
-    return _next_rung(diagnosis, tried, ladder, current, allow_changes) or stop(Reason(kind="nothing_left"))
+    return _next_fallback(diagnosis, tried, ladder, current, allow_changes) or stop(Reason(kind="nothing_left"))
 
 
 def _after_exception(
@@ -158,68 +158,68 @@ def _after_exception(
         return stop(Reason(kind="unknown_error_again"))
     if has_progress:
         return again(Reason(kind="error_after_progress", step=last.step_reached))
-    return _next_rung(diagnosis, tried, ladder, _kept_changes(tried), allow_changes) or stop(
+    return _next_fallback(diagnosis, tried, ladder, _kept_changes(tried), allow_changes) or stop(
         Reason(kind="unknown_error")
     )
 
 
-def _named_rung(diagnosis: Diagnosis, tried: Sequence[Tried], ladder: Ladder, current: Changes) -> Decision | None:
+def _named_fallback(diagnosis: Diagnosis, tried: Sequence[Tried], ladder: Ladder, current: Changes) -> Decision | None:
     """The first remedy that really changes the settings; one that halves may be taken a few times in a row."""
     keeping = _keeping(diagnosis, ladder, tried[-1].phase)
-    taken = Counter(one.rung.title for one in tried if one.rung)
-    remedies = [rung for rung in keeping if taken[rung.title] < _HALVINGS_AT_FIRST]
-    remedies += [rung for rung in keeping if _HALVINGS_AT_FIRST <= taken[rung.title] < _HALVINGS_IN_ALL]
+    taken = Counter(one.fallback.title for one in tried if one.fallback)
+    remedies = [fallback for fallback in keeping if taken[fallback.title] < _HALVINGS_AT_FIRST]
+    remedies += [fallback for fallback in keeping if _HALVINGS_AT_FIRST <= taken[fallback.title] < _HALVINGS_IN_ALL]
     reason = Reason(kind="remedy", title=diagnosis.title)
-    return _first_that_changes([(rung, reason) for rung in remedies], tried, ladder, current)
+    return _first_that_changes([(fallback, reason) for fallback in remedies], tried, ladder, current)
 
 
-def _next_rung(
+def _next_fallback(
     diagnosis: Diagnosis, tried: Sequence[Tried], ladder: Ladder, current: Changes, allow_changes: bool
 ) -> Decision | None:
     """The first remedy, else the first generic fallback, that really changes the settings."""
-    if rung := _named_rung(diagnosis, tried, ladder, current):
-        return rung
+    if fallback := _named_fallback(diagnosis, tried, ladder, current):
+        return fallback
     changing = [_of(remedy) for remedy in diagnosis.remedies if remedy.change and not remedy.keeps]
     hazard = find_hazard(diagnosis.slug)
     generic = _generic(hazard.kind if hazard else "", ladder)
-    taken = {one.rung.title for one in tried if one.rung}
-    offered = [(rung, Reason(kind="next_fallback")) for rung in generic if rung.title not in taken]
+    taken = {one.fallback.title for one in tried if one.fallback}
+    offered = [(fallback, Reason(kind="next_fallback")) for fallback in generic if fallback.title not in taken]
     remedy_again = Reason(kind="remedy_again", title=diagnosis.title)
-    offered += [(rung, remedy_again) for rung in _keeping(diagnosis, ladder, tried[-1].phase)]
+    offered += [(fallback, remedy_again) for fallback in _keeping(diagnosis, ladder, tried[-1].phase)]
     if allow_changes:
-        offered += [(rung, Reason(kind="changes_learning", title=diagnosis.title)) for rung in changing]
+        offered += [(fallback, Reason(kind="changes_learning", title=diagnosis.title)) for fallback in changing]
     return _first_that_changes(offered, tried, ladder, current)
 
 
-def _generic(kind: str, ladder: Ladder) -> tuple[Rung, ...]:
+def _generic(kind: str, ladder: Ladder) -> tuple[Fallback, ...]:
     """The fallbacks that may help against a hazard of this kind."""
     if kind == "error":  # an error with a name is in the program or the data: no safer setting cures it
         return ()
     if kind == "wrong-results":  # how processes start and who loads the data changes no number
-        return tuple(rung for rung in ladder.rungs if _ARITHMETIC & rung.change.keys())
-    return ladder.rungs
+        return tuple(fallback for fallback in ladder.fallbacks if _ARITHMETIC & fallback.change.keys())
+    return ladder.fallbacks
 
 
 def _first_that_changes(
-    offered: Iterable[tuple[Rung, Reason]], tried: Sequence[Tried], ladder: Ladder, current: Changes
+    offered: Iterable[tuple[Fallback, Reason]], tried: Sequence[Tried], ladder: Ladder, current: Changes
 ) -> Decision | None:
     """The first fallback that has an effect in this script and has not made things worse before."""
     refused = _refused(tried)
     ineffective = frozenset().union(*(one.ineffective for one in tried))
-    for rung, reason in offered:
-        changes = ladder.apply(current, rung.change)
+    for fallback, reason in offered:
+        changes = ladder.apply(current, fallback.change)
         new = {name for name, value in changes.items() if current.get(name) != value}
-        if new - ineffective and dict(rung.change) not in refused:
-            return Decision(action="rung", reason=reason, rung=rung, changes=changes)
+        if new - ineffective and dict(fallback.change) not in refused:
+            return Decision(action="fallback", reason=reason, fallback=fallback, changes=changes)
     return None
 
 
-def _keeping(diagnosis: Diagnosis, ladder: Ladder, phase: str) -> list[Rung]:
+def _keeping(diagnosis: Diagnosis, ladder: Ladder, phase: str) -> list[Fallback]:
     """The remedies that may be applied without asking, those for this kind of run and this phase first."""
     own = ladder.remedies.get(diagnosis.slug, ())
-    rungs = [*own, *(_of(remedy) for remedy in diagnosis.remedies if remedy.change and remedy.keeps)]
-    evaluating = [rung for rung in rungs if set(rung.change) == {"eval_micro_batch"}]
-    others = [rung for rung in rungs if rung not in evaluating]
+    fallbacks = [*own, *(_of(remedy) for remedy in diagnosis.remedies if remedy.change and remedy.keeps)]
+    evaluating = [fallback for fallback in fallbacks if set(fallback.change) == {"eval_micro_batch"}]
+    others = [fallback for fallback in fallbacks if fallback not in evaluating]
     if phase == "evaluate":
         return [*evaluating, *others]
     return [*others, *evaluating] if not phase else others
@@ -234,7 +234,7 @@ def _kept_changes(tried: Sequence[Tried]) -> dict[str, object]:
 
 def _made_worse(tried: Sequence[Tried]) -> bool:
     """True when a new fallback brought an error that the attempt before did not have, and no progress."""
-    if len(tried) < 2 or tried[-1].rung is None or not tried[-1].error:
+    if len(tried) < 2 or tried[-1].fallback is None or not tried[-1].error:
         return False
     last, before = tried[-1], tried[-2]
     is_other_error = (last.error, last.place) != (before.error, before.place)
@@ -244,7 +244,7 @@ def _made_worse(tried: Sequence[Tried]) -> bool:
 def _refused(tried: Sequence[Tried]) -> list[dict[str, object]]:
     """The changes of fallbacks that made things worse."""
     ends = [tried[: at + 1] for at in range(1, len(tried))]
-    return [dict(end[-1].rung.change) for end in ends if end[-1].rung and _made_worse(end)]
+    return [dict(end[-1].fallback.change) for end in ends if end[-1].fallback and _made_worse(end)]
 
 
 def _is_late_hang(last: Tried, ladder: Ladder) -> bool:
@@ -285,5 +285,5 @@ def _is_deliberate_exit(diagnosis: Diagnosis, last: Tried) -> bool:
     return diagnosis.slug == "unknown" and last.ending == "code" and not last.error and not last.step_reached
 
 
-def _of(remedy: Remedy) -> Rung:
-    return Rung(remedy.title, remedy.change or {}, remedy.cost, remedy.keeps)
+def _of(remedy: Remedy) -> Fallback:
+    return Fallback(remedy.title, remedy.change or {}, remedy.cost, remedy.keeps)

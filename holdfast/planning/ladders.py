@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from holdfast.core.errors import MachineError, RequestError
-from holdfast.core.plan import DEFAULT_MICRO_TOKENS, Rung
+from holdfast.core.plan import DEFAULT_MICRO_TOKENS, Fallback
 from holdfast.core.records import EngineSettings
 from holdfast.planning.ladder import OF_RANKS, Changes, Ladder
 from holdfast.planning.parallel import fewer_processes
@@ -18,17 +18,17 @@ _MOST_HALVINGS = 10
 _ALREADY_DONE = {"PYTHONFAULTHANDLER", "PYTHONUNBUFFERED"}
 _FEWEST_MICRO_TOKENS = 64  # fewer than any plan starts with: after a failure, slow is better than not at all
 
-_LOAD_HERE = Rung("load data in the main process", {"loader_workers": 0}, "slower input")
-_SPAWN = Rung("start worker processes with spawn", {"start_method": "spawn"}, "workers start slower")
-_ONE_THREAD = Rung("compute on one thread", {"threads": 1, "OMP_NUM_THREADS": "1"}, "slower on the CPU")
-_NO_COMPILE = Rung("do not compile the model", {"compile": False, "TORCH_COMPILE_DISABLE": "1"}, "slower steps")
-_FEWER_SAVES = Rung(
+_LOAD_HERE = Fallback("load data in the main process", {"loader_workers": 0}, "slower input")
+_SPAWN = Fallback("start worker processes with spawn", {"start_method": "spawn"}, "workers start slower")
+_ONE_THREAD = Fallback("compute on one thread", {"threads": 1, "OMP_NUM_THREADS": "1"}, "slower on the CPU")
+_NO_COMPILE = Fallback("do not compile the model", {"compile": False, "TORCH_COMPILE_DISABLE": "1"}, "slower steps")
+_FEWER_SAVES = Fallback(
     "continue without the checkpoints that do not fit", {"save_on_full_disk": "skip"}, "more work is lost after a crash"
 )
 # Another hang after this long costs little next to the work done; one thread costs half the speed for good.
 _CHANCE_SECONDS = 180.0
-_ON_CPU = Rung("train on the CPU", {"device": "cpu"}, "much slower")
-_FEWER_PROCESSES = Rung(
+_ON_CPU = Fallback("train on the CPU", {"device": "cpu"}, "much slower")
+_FEWER_PROCESSES = Fallback(
     "train in half as many processes", {"processes": "halve"}, "slower if each had its own core or GPU"
 )
 
@@ -39,19 +39,19 @@ def command_ladder(*, has_accelerator: bool) -> Ladder:
     def apply(current: Changes, change: Mapping[str, object]) -> Changes:
         return _apply_to_command(current, change, has_accelerator)
 
-    rungs = (_LOAD_HERE, _SPAWN, _ONE_THREAD, _NO_COMPILE, _ON_CPU)
-    return Ladder(rungs=rungs, apply=apply, remedies={"disk-full": (_FEWER_SAVES,)})
+    fallbacks = (_LOAD_HERE, _SPAWN, _ONE_THREAD, _NO_COMPILE, _ON_CPU)
+    return Ladder(fallbacks=fallbacks, apply=apply, remedies={"disk-full": (_FEWER_SAVES,)})
 
 
 def engine_ladder(first: EngineSettings | None) -> Ladder:
     """The ladder of our own engine, whose first attempt has these settings."""
     settings = asdict(first) if first else {}
-    rungs = (
-        Rung("do not compile the model", {"compile": False}, "slower steps"),
-        Rung("pad instead of packing", {"packing": False}, "slower"),
-        Rung("compute in fp32", {"precision": "fp32"}, "slower, more memory"),
-        Rung("smaller micro-batches, same effective batch", {"micro_batch": "halve"}, "a little slower"),
-        Rung("compute on one thread", {"threads": 1}, "slower on the CPU"),
+    fallbacks = (
+        Fallback("do not compile the model", {"compile": False}, "slower steps"),
+        Fallback("pad instead of packing", {"packing": False}, "slower"),
+        Fallback("compute in fp32", {"precision": "fp32"}, "slower, more memory"),
+        Fallback("smaller micro-batches, same effective batch", {"micro_batch": "halve"}, "a little slower"),
+        Fallback("compute on one thread", {"threads": 1}, "slower on the CPU"),
         _FEWER_PROCESSES,
         _ON_CPU,
     )
@@ -60,7 +60,7 @@ def engine_ladder(first: EngineSettings | None) -> Ladder:
         return _apply_to_engine(settings, current, change)
 
     return Ladder(
-        rungs=rungs,
+        fallbacks=fallbacks,
         remedies=dict.fromkeys((*OF_RANKS, "host-oom"), (_FEWER_PROCESSES,)),
         apply=apply,
         final_codes=frozenset({RequestError.exit_code, MachineError.exit_code}),

@@ -16,9 +16,9 @@ from holdfast.core.event_log import EventSink, read_last_events
 from holdfast.core.events import Event, ProcessesEnded
 from holdfast.core.evidence import Decision
 from holdfast.core.observations import LeftProcess
-from holdfast.core.plan import Reason, Rung
+from holdfast.core.plan import Fallback, Reason
 from holdfast.core.records import AttemptStart, Changes, Interruption, Outcome, read_record, write_record
-from holdfast.core.runfolder import EVENTS, RUNG, SAMPLES, attempt_folder, attempt_folders
+from holdfast.core.runfolder import EVENTS, SAMPLES, START, attempt_folder, attempt_folders
 from holdfast.supervisor.ending import end_tree
 from holdfast.supervisor.members import find_member, read_root
 from holdfast.supervisor.outcome import newest_beat
@@ -30,7 +30,7 @@ class EarlierAttempts:
 
     next_number: int = 1
     counted: tuple[Outcome, ...] = ()  # attempts of the same question, which the ladder counts
-    rung: Rung | None = None  # what was decided and not yet tried
+    fallback: Fallback | None = None  # what was decided and not yet tried
     changes: Changes = field(default_factory=dict)
     reason: Reason = Reason(kind="as_requested")
     seconds: float = 0.0  # that all earlier attempts ran, without the time between a stop and its resume
@@ -57,7 +57,7 @@ def read_earlier(run: Path, report: EventSink) -> EarlierAttempts:
     return EarlierAttempts(
         next_number=next_number,
         counted=counted,
-        rung=decision.rung if decision and decision.action == "rung" else None,
+        fallback=decision.fallback if decision and decision.action == "fallback" else None,
         changes=decision.changes if decision else last.changes,
         reason=decision.reason if decision else Reason(kind="supervisor_lost"),
         seconds=seconds,
@@ -118,12 +118,12 @@ def _close_cut_off(attempt: Path, report: EventSink) -> Outcome:
         report(ProcessesEnded(processes=[LeftProcess(pid=pid) for pid in pids]))
     phase, step, steps = newest_beat(attempt)
     start = read_record(attempt, AttemptStart) or AttemptStart(number=int(attempt.name))
-    started = start.started or _written_at(attempt / RUNG)
+    started = start.started or _written_at(attempt / START)
     outcome = Outcome(
         number=int(attempt.name),
         outcome="interrupted",
-        rung=start.rung,
-        rung_change=start.rung_change,
+        fallback=start.fallback,
+        fallback_change=start.fallback_change,
         changes=start.changes,
         interruption=Interruption(kind="supervisor_killed", step=step, phase=phase),
         phase=phase,

@@ -222,8 +222,8 @@ def _choice(name: str, choice: Any) -> str:
 def _attempt_started(event: ev.AttemptStarted) -> list[Line]:
     cost = f"; cost: {event.cost}" if event.cost else ""
     why = reason_text(event.reason)
-    if event.remedy:
-        return [Line(f"attempt {event.number}: {event.remedy} ({why}{cost})", "..")]
+    if event.fallback:
+        return [Line(f"attempt {event.number}: {event.fallback} ({why}{cost})", "..")]
     if event.number > 1:
         return [Line(f"attempt {event.number}, same settings: {why}", "..")]
     return [Line(f"attempt {event.number}", "..", is_detail=True)]

@@ -39,8 +39,8 @@ from holdfast.core.runfolder import (
     EVENTS,
     METRICS,
     OUTPUT,
-    RUNG,
     SAMPLES,
+    START,
     attempt_folders,
 )
 from holdfast.runs.earlier_attempts import is_left_running
@@ -110,7 +110,7 @@ def _with_attempt(state: RunState, event: ev.AttemptStarted) -> RunState:
     attempt = AttemptState(
         number=event.number,
         folder=folder,
-        remedy=event.remedy,
+        fallback=event.fallback,
         reason=event.reason,
         changes=event.changes,
         started=event.time,
@@ -352,7 +352,7 @@ class RunReader:
         attempt = replace(
             attempt,
             outcome=outcome.outcome,
-            remedy=outcome.rung or attempt.remedy,
+            fallback=outcome.fallback or attempt.fallback,
             changes=outcome.changes or attempt.changes,
             cause=outcome.cause or outcome.interruption or attempt.cause,
             slug=outcome.diagnosis,
@@ -403,10 +403,15 @@ def _start_of(folder: Path, number: int) -> ev.AttemptStarted:
     """How an attempt began whose event is missing, as after a full disk."""
     begun = read_record(folder, AttemptStart)
     if begun is None:
-        return ev.AttemptStarted(number=number, folder=str(folder), time=_written_at(folder / RUNG))
-    at = begun.started or _written_at(folder / RUNG)
+        return ev.AttemptStarted(number=number, folder=str(folder), time=_written_at(folder / START))
+    at = begun.started or _written_at(folder / START)
     return ev.AttemptStarted(
-        number=number, folder=str(folder), remedy=begun.rung, reason=begun.reason, changes=dict(begun.changes), time=at
+        number=number,
+        folder=str(folder),
+        fallback=begun.fallback,
+        reason=begun.reason,
+        changes=dict(begun.changes),
+        time=at,
     )
 
 

@@ -120,7 +120,7 @@ class AttemptState(Struct, frozen=True, kw_only=True):
     number: int
     folder: Path
     outcome: AttemptEnd = "running"
-    remedy: str = ""  # title of the fallback it tries; empty for the plan as requested
+    fallback: str = ""  # title of the fallback it tries; empty for the plan as requested
     reason: Reason | None = None
     changes: Mapping[str, Any] = {}  # everything that differs from the plan as requested
     phase: str = ""

@@ -14,7 +14,7 @@ that the run has finished.
 Each listener hears every event that is also written to RUN/events.jsonl (`core.events`), and those that only show
 movement.
 
-Order of what is written: rung.json before the child starts, outcome.json once it has ended, decision.json before the
+Order of what is written: start.json before the child starts, outcome.json once it has ended, decision.json before the
 next attempt, result.json last. A supervisor that is killed in between leaves a folder from which the same call
 continues: an attempt without an outcome was cut off, a decision without an attempt is carried out next.
 """
@@ -50,7 +50,7 @@ from holdfast.core.records import AttemptStart, Changes, Outcome, Result, RunEnd
 from holdfast.core.request import DEFAULT_MAX_ATTEMPTS
 from holdfast.core.runfolder import RESULT, STACKS, attempt_folder
 from holdfast.core.text import plural
-from holdfast.planning.ladder import Ladder, choose_rung
+from holdfast.planning.ladder import Ladder, choose_fallback
 from holdfast.runs.cause_wording import outcome_text, with_own_command
 from holdfast.runs.earlier_attempts import EarlierAttempts, read_earlier, stopped_words
 from holdfast.runs.lease import Lease, hold
@@ -136,7 +136,7 @@ class _Supervision:
                 return self._finished(outcome)
             if outcome.outcome == "stopped":
                 return self._stopped(outcome)
-            decision = choose_rung(
+            decision = choose_fallback(
                 diagnosis,
                 [tried_of(one) for one in history],
                 self._spec.ladder,
@@ -144,7 +144,7 @@ class _Supervision:
                 max_attempts=self._spec.max_attempts,
             )
             _keep(attempt_folder(self._run, number), decision)
-            self._report(Decided(action=decision.action, remedy=_title(decision), reason=decision.reason))
+            self._report(Decided(action=decision.action, fallback=_title(decision), reason=decision.reason))
             if self._stop.is_asked:
                 return self._stopped(outcome)
             if decision.action == "stop":
@@ -161,11 +161,11 @@ class _Supervision:
     def _first(self, earlier: EarlierAttempts) -> Decision:
         """The settings of the first attempt: as before, as remembered, or as requested."""
         if earlier.changes or earlier.counted or earlier.next_number > 1:
-            action: Literal["rung", "again"] = "rung" if earlier.rung else "again"
+            action: Literal["fallback", "again"] = "fallback" if earlier.fallback else "again"
             changes = {
                 name: value for name, value in earlier.changes.items() if name not in self._spec.dropped_overrides
             }
-            return Decision(action=action, reason=earlier.reason, rung=earlier.rung, changes=changes)
+            return Decision(action=action, reason=earlier.reason, fallback=earlier.fallback, changes=changes)
         known = self._known
         if known and known.changes:
             self._report(SettingsRemembered(changes=dict(known.changes), command=known.words))
@@ -176,8 +176,8 @@ class _Supervision:
         attempt = attempt_folder(self._run, number)
         start = AttemptStart(
             number=number,
-            rung=_title(decision),
-            rung_change=decision.rung.change if decision.rung else {},
+            fallback=_title(decision),
+            fallback_change=decision.fallback.change if decision.fallback else {},
             changes=decision.changes,
             reason=decision.reason,
             started=round(time.time(), 3),
@@ -188,9 +188,9 @@ class _Supervision:
             self._report(
                 AttemptStarted(
                     number=number,
-                    remedy=start.rung,
+                    fallback=start.fallback,
                     reason=decision.reason,
-                    cost=decision.rung.cost if decision.rung else "",
+                    cost=decision.fallback.cost if decision.fallback else "",
                     changes=dict(decision.changes),
                     resume=resume,
                 )
@@ -204,8 +204,8 @@ class _Supervision:
         outcome = replace(
             outcome,
             number=number,
-            rung=start.rung,
-            rung_change=start.rung_change,
+            fallback=start.fallback,
+            fallback_change=start.fallback_change,
             changes=start.changes,
             ineffective=ineffective_changes(attempt, decision.changes, outcome),
         )
@@ -324,7 +324,7 @@ def step_floor_seconds(history: Sequence[Outcome]) -> float:
 
 
 def _title(decision: Decision) -> str:
-    return decision.rung.title if decision.rung else ""
+    return decision.fallback.title if decision.fallback else ""
 
 
 @contextmanager

@@ -296,7 +296,7 @@ def attempt_text(attempt: AttemptState) -> str:
 
 def attempt_lines(attempt: AttemptState, before: AttemptState | None = None) -> list[Line]:
     """An attempt with its cause, a line each; a cause that the attempt before had too is not said again."""
-    tried = f" ({attempt.remedy})" if attempt.remedy else ""
+    tried = f" ({attempt.fallback})" if attempt.fallback else ""
     lines = [Line(f"attempt {attempt.number}{tried} {attempt_text(attempt)}", attempt_mark(attempt))]
     cause = cause_text(attempt)
     if cause and before and cause == cause_text(before):
@@ -345,9 +345,9 @@ def seen_text(seen: Any) -> str:
 def decision_text(decision: Decision) -> str:
     """What followed a failed attempt: "load data in the main process [loader_workers 0]: remedy for: ..."."""
     what = {"again": "the same settings again", "stop": "nothing more was tried"}.get(decision.action, "")
-    if decision.rung:
-        what = decision.rung.title
-        what += f" [{changes_text(decision.rung.change)}]" if decision.rung.change else ""
+    if decision.fallback:
+        what = decision.fallback.title
+        what += f" [{changes_text(decision.fallback.change)}]" if decision.fallback.change else ""
     why = reason_text(decision.reason)
     return f"{what}: {why}" if what and why else what or why
 

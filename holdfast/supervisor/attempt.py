@@ -112,7 +112,7 @@ def run_attempt(
     stop: StopRequest,
     called_off: Callable[[], CallOff] = lambda: "",
 ) -> tuple[Outcome, Diagnosis]:
-    """Run one attempt to its end; the outcome holds no number and no rung yet.
+    """Run one attempt to its end; the outcome holds no number and no fallback yet.
 
     `called_off` is asked many times a second whether the other machines of the run still go on; an attempt that is
     called off is "interrupted", or "hung" where it was to be looked at first.

@@ -21,7 +21,7 @@ from holdfast.core.events import (
 from holdfast.core.evidence import Cause, Evidence, Seen
 from holdfast.core.heartbeat import read_beat
 from holdfast.core.observations import ExitStatus, NonFiniteNumbers, OwnCode, ProgramExit
-from holdfast.core.plan import Rung
+from holdfast.core.plan import Fallback
 from holdfast.core.records import ChildInfo, Outcome, read_record
 from holdfast.core.runfolder import BEAT, BEATS, EVENTS, REFUSED
 from holdfast.hazards import find_hazard
@@ -47,7 +47,7 @@ def tried_of(outcome: Outcome) -> Tried:
         ending = "signal"
     return Tried(
         changes=outcome.changes,
-        rung=Rung(outcome.rung, outcome.rung_change) if outcome.rung_change else None,
+        fallback=Fallback(outcome.fallback, outcome.fallback_change) if outcome.fallback_change else None,
         ending=ending,
         exit_code=outcome.exit_code,
         slug=outcome.diagnosis or "unknown",

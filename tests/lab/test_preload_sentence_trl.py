@@ -1,4 +1,4 @@
-"""sentence-transformers and trl scripts, unmodified: killed, they end with the same weights; rungs keep their sense."""
+"""sentence-transformers and trl scripts, unmodified: after a kill the same weights; fallbacks still work."""
 
 import hashlib
 from pathlib import Path

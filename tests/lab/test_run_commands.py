@@ -179,7 +179,7 @@ def test_detached_run_outlives_its_starter(tmp_path):
     assert known["step"] == 200
     agreed = {"state", "phase", "step", "steps", "loss", "metrics", "eta_seconds", "attempts"}
     assert agreed | {"processes", "nodes", "here"} <= set(known)  # fields may be added
-    assert {"rung", "outcome", "diagnosis", "noticed_after_seconds", "step_reached"} <= set(known["attempts"][0])
+    assert {"fallback", "outcome", "diagnosis", "noticed_after_seconds", "step_reached"} <= set(known["attempts"][0])
     assert (tmp_path / "out" / "final.pt").exists()
 
 

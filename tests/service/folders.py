@@ -80,8 +80,8 @@ def write_folder(folder: Path, state: str, *, steps: int = 40) -> None:
         for name in ("plan", "proof", "forecast", "metrics", "doctor", "dataset", "misjudged", "machine", "result"):
             odd = dict.fromkeys(("choices", "forecast", "proof", "findings", "validation", "examples", "splits"), 3)
             _json(folder / f"{name}.json", {**odd, "gpus": 7, "labels": "x", "metrics": [1], "state": 5, "sentence": 1})
-        for name in ("diagnosis", "decision", "outcome", "rung", "evidence"):
-            odd = dict.fromkeys(("because", "remedies", "sources", "title", "sentence", "rung", "outcome"), 3)
+        for name in ("diagnosis", "decision", "outcome", "start", "evidence"):
+            odd = dict.fromkeys(("because", "remedies", "sources", "title", "sentence", "fallback", "outcome"), 3)
             _json(folder / "attempts" / "01" / f"{name}.json", odd)
 
 

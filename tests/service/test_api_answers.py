@@ -156,7 +156,7 @@ def test_attempts_come_with_their_causes_and_what_was_tried(world, ada):
     assert first["remedies"] == ["one thread"]
     assert first["proof"][0]["source"] == "log"
     assert "stacks/python-77.txt" in first["files"]
-    assert (second["outcome"], second["rung"], second["step_reached"]) == ("finished", "one thread", 4)
+    assert (second["outcome"], second["fallback"], second["step_reached"]) == ("finished", "one thread", 4)
     stack = ada.get(f"/api/jobs/{world.job.pk}/attempts/1/files/stacks/python-77.txt").json()
     assert "loop.py" in stack["text"]
 

@@ -196,11 +196,11 @@ def test_end_of_a_run_is_reported_once_by_its_holder(ada, ear, local, tmp_path, 
     job = leases.submit(owner=ada, name="bank", request={})
     claim = leases.claim(job.pk, worker)
     assert not end_job(job.pk, uuid.uuid4(), "failed", tmp_path, {"sentence": "by somebody else"})
-    assert end_job(job.pk, claim, "failed", tmp_path, {"sentence": "every rung was tried"})
+    assert end_job(job.pk, claim, "failed", tmp_path, {"sentence": "every fallback was tried"})
     assert not end_job(job.pk, claim, "failed", tmp_path, {"sentence": "again"})
     assert send_due() == 1
     told = json.loads(ear.heard[0][2])
-    assert (told["event"], told["run"]["sentence"]) == ("failed", "every rung was tried")
+    assert (told["event"], told["run"]["sentence"]) == ("failed", "every fallback was tried")
 
 
 def test_two_senders_send_once(ada, job, ear, local):

@@ -103,8 +103,8 @@ def attempt(run, number, outcome, reached):
     folder = run / "attempts" / f"{number:02d}"
     folder.mkdir(parents=True)
     remedy = "one thread" if number > 1 else ""
-    write_record(folder, AttemptStart(number=number, rung=remedy, started=1.7e9))
-    known = {"rung": remedy, "step_reached": reached, "started": 1.7e9, "seconds": 1.5}
+    write_record(folder, AttemptStart(number=number, fallback=remedy, started=1.7e9))
+    known = {"fallback": remedy, "step_reached": reached, "started": 1.7e9, "seconds": 1.5}
     if outcome == "died":
         said = Passage("log", 2, f"HF_TOKEN={HUB_TOKEN}")
         cause = Cause(slug="openmp-duplicate", confidence="proven", title="two OpenMP runtimes", proof=said)

@@ -188,7 +188,7 @@ def _lane(attempt: AttemptState, first: float, whole: float) -> Html:
     return tag(
         "li",
         tag("b", f"Attempt {attempt.number}"),
-        f", {attempt.remedy}: " if attempt.remedy else ": ",
+        f", {attempt.fallback}: " if attempt.fallback else ": ",
         tag("span", attempt_text(attempt), class_=look),
         tag("svg", bar, class_="lane", aria_hidden="true"),
         tag("div", "; ".join(_facts(attempt)), class_="meta"),

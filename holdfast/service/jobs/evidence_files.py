@@ -10,13 +10,13 @@ from holdfast.core.runfolder import (
     EVIDENCE,
     OUTCOME,
     OUTPUT,
-    RUNG,
     SAMPLES,
     STACKS,
+    START,
     attempt_folder,
 )
 
-_FILES = (EVIDENCE, DIAGNOSIS, DECISION, OUTCOME, RUNG, EVENTS, SAMPLES, OUTPUT)
+_FILES = (EVIDENCE, DIAGNOSIS, DECISION, OUTCOME, START, EVENTS, SAMPLES, OUTPUT)
 _STACK_NAME = re.compile(r"[a-z]{1,20}-[0-9]{1,10}\.txt")
 _MOST_STACKS = 12
 _MOST_BYTES = 256 * 1024

@@ -23,7 +23,7 @@ JOB = {
     "metrics": {}, "sentence": "", "error": None, "live": None,
 }  # fmt: skip
 ATTEMPT = {
-    "number": 1, "rung": "", "outcome": "died", "sentence": "two OpenMP runtimes", "slug": "openmp-duplicate",
+    "number": 1, "fallback": "", "outcome": "died", "sentence": "two OpenMP runtimes", "slug": "openmp-duplicate",
     "noticed_after_seconds": 2.0, "step_reached": 4,
 }  # fmt: skip
 
@@ -127,7 +127,7 @@ def test_a_refused_file_shows_the_surveys_error(fake, tmp_path):
 
 
 def test_watch_prints_changes_then_the_cause(fake):
-    last = {**JOB, "state": "failed", "sentence": "every rung was tried"}
+    last = {**JOB, "state": "failed", "sentence": "every fallback was tried"}
     states = [JOB, JOB, {**JOB, "step": 9}, last]
     fake.answers = {
         ("GET", "/api/jobs/7"): [(200, state) for state in states],

@@ -25,7 +25,7 @@ HUNG = AttemptState(
 WORKS = Activity(verdict=TreeVerdict(verdict=Verdict.MOVING, cpu_share=1.0))
 STATE = fold(
     [
-        ev.AttemptStarted(number=2, remedy="load data in the main process"),
+        ev.AttemptStarted(number=2, fallback="load data in the main process"),
         ev.TrainingStarted(first_step=0, steps=60),
         *(ev.StepDone(step=at, loss=0.25, time=at * 3.75) for at in range(40)),
         ev.Progressed(phase="step", step=40, steps=60, resident_bytes=2_000_000_000, activity=WORKS),

@@ -60,7 +60,7 @@ RECORDS = (
     PROOF_RECORD,
     Forecast(basis="measured steps", seconds=12.5, steps=20, step_seconds=0.5, made_at=1.0),
     Supervisor(pid=3, start_ticks=4, boot_id="b", host="h", started=1.5),
-    AttemptStart(number=2, rung="one thread", rung_change={"threads": 1}, changes={"threads": 1}, started=3.0),
+    AttemptStart(number=2, fallback="one thread", fallback_change={"threads": 1}, changes={"threads": 1}, started=3.0),
     Outcome(number=2, outcome="hung", diagnosis="script-deadlock", ineffective=("loader_workers",), is_external=True),
     Result(
         state="finished",

@@ -8,7 +8,7 @@ from holdfast.core.evidence import Diagnosis
 from holdfast.core.plan import Reason, Remedy
 from holdfast.core.records import EngineSettings
 from holdfast.hazards import find_hazard
-from holdfast.planning.ladder import Tried, choose_rung
+from holdfast.planning.ladder import Tried, choose_fallback
 from holdfast.planning.ladders import command_ladder, engine_ladder
 
 
@@ -30,15 +30,15 @@ def named(slug: str) -> Diagnosis:
 def climb(diagnosis: Diagnosis, first: Tried, ladder=LADDER, most: int = 40, **options) -> list[Tried]:
     """Attempt after attempt that fails in the same way without ever getting further."""
     tried = [replace(first, slug=diagnosis.slug)]
-    while (decision := choose_rung(diagnosis, tried, ladder, **options)).action != "stop":
-        tried.append(replace(tried[-1], changes=decision.changes, rung=decision.rung))
+    while (decision := choose_fallback(diagnosis, tried, ladder, **options)).action != "stop":
+        tried.append(replace(tried[-1], changes=decision.changes, fallback=decision.fallback))
         assert len(tried) <= most, "it never stops"
     return tried
 
 
 def test_the_named_remedy_comes_first():
-    decision = choose_rung(named("dataloader-deadlock"), [HUNG], LADDER)
-    assert decision.rung.change == {"loader_workers": 0}
+    decision = choose_fallback(named("dataloader-deadlock"), [HUNG], LADDER)
+    assert decision.fallback.change == {"loader_workers": 0}
     assert decision.changes == {"loader_workers": 0}
     assert decision.reason.kind == "remedy"
 
@@ -57,15 +57,15 @@ def test_it_stops_after_the_most_attempts_that_are_allowed():
 
 def test_attempts_that_get_further_are_not_counted_against_it():
     tried = [replace(CRASHED, exit_code=-9, is_outside=True, step_reached=step) for step in range(10, 600, 20)]
-    assert choose_rung(named("host-oom"), tried, LADDER).action == "again"
+    assert choose_fallback(named("host-oom"), tried, LADDER).action == "again"
     stuck = [*tried, *[tried[-1]] * 12]
-    decision = choose_rung(named("host-oom"), stuck, LADDER)
+    decision = choose_fallback(named("host-oom"), stuck, LADDER)
     assert (decision.action, decision.reason.kind, decision.reason.attempts) == ("stop", "no_progress_limit", 12)
 
 
 def test_endless_progress_ends_at_the_limit_of_all_attempts():
     tried = [replace(CRASHED, exit_code=-9, is_outside=True, step_reached=step) for step in range(1, 31)]
-    reason = choose_rung(named("host-oom"), tried, LADDER, max_attempts=3).reason
+    reason = choose_fallback(named("host-oom"), tried, LADDER, max_attempts=3).reason
     assert (reason.kind, reason.attempts) == ("attempt_limit", 30)
 
 
@@ -94,30 +94,30 @@ def test_learning_changes_need_permission():
 
 def test_external_kill_with_progress_keeps_the_plan():
     tried = [replace(CRASHED, exit_code=-9, is_outside=True, step_reached=step) for step in (10, 20, 30, 40, 50)]
-    decision = choose_rung(named("host-oom"), tried, LADDER)
+    decision = choose_fallback(named("host-oom"), tried, LADDER)
     assert decision.action == "again"
     assert decision.changes == {}
 
 
 def test_external_kills_without_progress_change_the_plan():
     tried = [replace(CRASHED, exit_code=-9, is_outside=True, step_reached=10) for _ in range(5)]
-    assert choose_rung(named("host-oom"), tried, LADDER).action == "rung"
+    assert choose_fallback(named("host-oom"), tried, LADDER).action == "fallback"
 
 
 def test_unknown_crash_with_progress_keeps_the_plan():
-    first = choose_rung(named("segfault-other"), [replace(CRASHED, slug="segfault-other", step_reached=40)], LADDER)
+    first = choose_fallback(named("segfault-other"), [replace(CRASHED, slug="segfault-other", step_reached=40)], LADDER)
     assert (first.action, first.changes) == ("again", {})
 
 
 def test_repeated_crash_at_same_step_takes_a_fallback():
     tried = [replace(CRASHED, slug="segfault-other", step_reached=40)] * 2
-    assert choose_rung(named("segfault-other"), tried, LADDER).rung.change == {"loader_workers": 0}
+    assert choose_fallback(named("segfault-other"), tried, LADDER).fallback.change == {"loader_workers": 0}
 
 
 @pytest.mark.parametrize("error", ["NameError: name 'x' is not defined", "ModuleNotFoundError: No module named 'y'"])
 def test_a_plain_bug_of_the_script_is_not_tried_again(error):
     tried = [Tried(changes={}, ending="code", exit_code=1, error=error, place="train.py:3")]
-    decision = choose_rung(UNKNOWN, tried, LADDER)
+    decision = choose_fallback(UNKNOWN, tried, LADDER)
     assert (decision.action, decision.exit_code) == ("stop", 4)
 
 
@@ -129,12 +129,12 @@ def test_unknown_exception_is_retried_once():
 
 
 def test_own_exit_code_is_returned():
-    decision = choose_rung(UNKNOWN, [Tried(changes={}, ending="code", exit_code=2)], LADDER)
+    decision = choose_fallback(UNKNOWN, [Tried(changes={}, ending="code", exit_code=2)], LADDER)
     assert (decision.action, decision.exit_code) == ("stop", 2)
 
 
 def test_known_error_without_remedy_stops():
-    decision = choose_rung(named("hub-gated"), [Tried(changes={}, ending="code", exit_code=1)], LADDER)
+    decision = choose_fallback(named("hub-gated"), [Tried(changes={}, ending="code", exit_code=1)], LADDER)
     assert (decision.action, decision.exit_code) == ("stop", 4)
 
 
@@ -144,12 +144,12 @@ def test_ineffective_fallback_is_dropped():
         replace(
             HUNG,
             changes={"loader_workers": 0},
-            rung=LADDER.rungs[0],
+            fallback=LADDER.fallbacks[0],
             ineffective=frozenset({"loader_workers"}),
             slug="unknown",
         ),
     ]
-    decision = choose_rung(UNKNOWN, tried, LADDER)
+    decision = choose_fallback(UNKNOWN, tried, LADDER)
     assert decision.changes == {"start_method": "spawn"}
 
 
@@ -158,15 +158,15 @@ def test_harmful_fallback_is_reverted():
         replace(HUNG, step_reached=40, changes={"loader_workers": 0}),
         Tried(
             changes={"loader_workers": 0, "start_method": "spawn"},
-            rung=LADDER.rungs[1],
+            fallback=LADDER.fallbacks[1],
             ending="code",
             exit_code=1,
             error="AttributeError: Can't get local object 'main.<locals>.f'",
             place="reduction.py:60",
         ),
     ]
-    decision = choose_rung(UNKNOWN, tried, LADDER)
-    assert decision.action == "rung"
+    decision = choose_fallback(UNKNOWN, tried, LADDER)
+    assert decision.action == "fallback"
     assert "start_method" not in decision.changes
     assert decision.changes["loader_workers"] == 0
 
@@ -178,7 +178,7 @@ def test_no_cpu_fallback_without_an_accelerator():
 
 def test_a_disk_that_is_full_is_the_machines_fault():
     tried = climb(named("disk-full"), Tried(changes={}, ending="code", exit_code=1))
-    assert choose_rung(named("disk-full"), tried, LADDER).exit_code == 3
+    assert choose_fallback(named("disk-full"), tried, LADDER).exit_code == 3
 
 
 def test_the_engines_ladder_speaks_the_engines_names():
@@ -194,26 +194,26 @@ def test_the_engines_ladder_speaks_the_engines_names():
 
 def test_repeated_immediate_ends_are_given_up():
     killed = replace(CRASHED, exit_code=-9, is_outside=True, phase="start", seconds=0.4)
-    assert choose_rung(named("process-killed"), [killed] * 2, LADDER).action == "again"
-    decision = choose_rung(named("process-killed"), [killed] * 3, LADDER)
+    assert choose_fallback(named("process-killed"), [killed] * 2, LADDER).action == "again"
+    decision = choose_fallback(named("process-killed"), [killed] * 3, LADDER)
     assert (decision.action, decision.reason) == ("stop", Reason(kind="killed_at_start", attempts=3))
     late = replace(killed, seconds=4000.0, phase="")  # a command that tells nothing of itself
-    assert choose_rung(named("process-killed"), [late] * 3, LADDER).action == "again"
+    assert choose_fallback(named("process-killed"), [late] * 3, LADDER).action == "again"
 
 
 def test_own_lock_deadlock_is_retried_once_and_named():
     stuck = replace(HUNG, slug="script-deadlock", place="train.py:4")
     tried = climb(named("script-deadlock"), stuck)
     assert len(tried) == 2
-    decision = choose_rung(named("script-deadlock"), tried, LADDER)
+    decision = choose_fallback(named("script-deadlock"), tried, LADDER)
     assert decision.reason == Reason(kind="same_failure", place="train.py:4")
     further = [stuck, replace(stuck, step_reached=9)]
-    assert choose_rung(named("script-deadlock"), further, LADDER).action == "again"
+    assert choose_fallback(named("script-deadlock"), further, LADDER).action == "again"
 
 
 def test_deliberate_exit_is_not_retried():
     left = Tried(changes={}, ending="code", exit_code=3, slug="script-exit")
-    decision = choose_rung(named("script-exit"), [left], LADDER)
+    decision = choose_fallback(named("script-exit"), [left], LADDER)
     assert (decision.action, decision.exit_code) == ("stop", 3)
     assert decision.reason.kind == "deliberate_exit"
     assert len(climb(named("script-exit"), replace(left, step_reached=30))) == 2  # it had got further
@@ -226,12 +226,12 @@ def test_self_inflicted_failures_are_given_up_soon(slug, attempts):
 
 def test_the_same_error_again_is_named_with_its_place():
     bug = Tried(changes={}, ending="code", exit_code=1, error="KeyError: 'lr'", place="train.py:9")
-    assert choose_rung(UNKNOWN, [bug, bug], LADDER).reason == Reason(kind="same_error", place="train.py:9")
+    assert choose_fallback(UNKNOWN, [bug, bug], LADDER).reason == Reason(kind="same_error", place="train.py:9")
 
 
 def test_numbers_that_went_wrong_are_not_answered_by_other_processes():
     failed = Tried(changes={}, ending="code", exit_code=1, slug="nan-loss", step_reached=8)
-    taken = [one.rung.change for one in climb(named("nan-loss"), failed) if one.rung]
+    taken = [one.fallback.change for one in climb(named("nan-loss"), failed) if one.fallback]
     assert taken[0] == {"precision": "fp32"}
     assert not any({"start_method", "threads"} & set(change) for change in taken)
 
@@ -246,11 +246,11 @@ def test_default_behavior_is_not_a_fallback(ladder):
 def test_late_hang_is_retried_before_slower_settings():
     ladder, deadlock = engine_ladder(engine_settings(threads=2)), named("thread-deadlock")
     late = replace(HUNG, slug="thread-deadlock", step_reached=300, seconds=200.0)
-    first = choose_rung(deadlock, [late], ladder)
+    first = choose_fallback(deadlock, [late], ladder)
     assert (first.action, first.changes) == ("again", {})
     assert first.reason == Reason(kind="hang_chance", seconds=200.0)
-    second = choose_rung(deadlock, [late, replace(late, step_reached=600)], ladder)
+    second = choose_fallback(deadlock, [late, replace(late, step_reached=600)], ladder)
     assert second.changes["threads"] == 1
     for soon in (replace(late, seconds=20.0), replace(late, step_reached=0)):
-        assert choose_rung(deadlock, [soon], ladder).changes["threads"] == 1
-    assert choose_rung(deadlock, [late], LADDER).action == "rung"  # a command may have nothing to resume from
+        assert choose_fallback(deadlock, [soon], ladder).changes["threads"] == 1
+    assert choose_fallback(deadlock, [late], LADDER).action == "fallback"  # a command may have nothing to resume from

@@ -7,9 +7,9 @@ import pytest
 
 from holdfast.core.errors import MachineError, RequestError, advice_text, leave_out, set_to
 from holdfast.core.facts import DatasetFacts, DeviceTrial, Gpu, Lengths, MachineFacts, ModelFacts
-from holdfast.core.plan import Rung
+from holdfast.core.plan import Fallback
 from holdfast.core.request import make_request
-from holdfast.planning.ladder import Tried, choose_rung
+from holdfast.planning.ladder import Tried, choose_fallback
 from holdfast.planning.ladders import engine_ladder
 from holdfast.planning.memory_model import need_of
 from holdfast.planning.train_plan import TrainPlan, make_plan
@@ -167,22 +167,22 @@ def test_what_fits_in_no_way_names_fewer_processes():
 
 def test_second_stuck_rank_reduces_processes():
     ladder = engine_ladder(engine_settings(processes=4, threads=1))
-    first = choose_rung(named("rank-stuck"), [STUCK], ladder)
+    first = choose_fallback(named("rank-stuck"), [STUCK], ladder)
     assert (first.action, first.changes) == ("again", {})
-    second = choose_rung(named("rank-stuck"), [STUCK, STUCK], ladder)
+    second = choose_fallback(named("rank-stuck"), [STUCK, STUCK], ladder)
     assert second.changes == {"processes": 2, "threads": 2}
-    half = replace(STUCK, changes=second.changes, rung=Rung(second.rung.title, second.rung.change))
-    third = choose_rung(named("rank-stuck"), [STUCK, STUCK, half], ladder)
+    half = replace(STUCK, changes=second.changes, fallback=Fallback(second.fallback.title, second.fallback.change))
+    third = choose_fallback(named("rank-stuck"), [STUCK, STUCK, half], ladder)
     assert third.changes == {"processes": 1, "threads": 4}
 
 
 def test_oom_reduces_processes_then_batches():
     ladder = engine_ladder(engine_settings(processes=2, threads=1, micro_tokens=4096))
     killed = Tried(changes={}, ending="signal", exit_code=-9, slug="host-oom", step_reached=7, phase="step")
-    first = choose_rung(named("host-oom"), [killed], ladder)
+    first = choose_fallback(named("host-oom"), [killed], ladder)
     assert first.changes == {"processes": 1, "threads": 2}
-    alone = replace(killed, changes=first.changes, rung=Rung(first.rung.title, first.rung.change))
-    second = choose_rung(named("host-oom"), [killed, alone], ladder)
+    alone = replace(killed, changes=first.changes, fallback=Fallback(first.fallback.title, first.fallback.change))
+    second = choose_fallback(named("host-oom"), [killed, alone], ladder)
     assert second.changes == {**first.changes, "micro_tokens": 2048}
 
 

@@ -16,7 +16,7 @@ from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.event_log import EventLog
 from holdfast.core.evidence import Cause, Decision
 from holdfast.core.facts import BadRow, DatasetFacts
-from holdfast.core.plan import Reason, Rung
+from holdfast.core.plan import Fallback, Reason
 from holdfast.core.records import Mistakes, Outcome, WrongLabels, write_record
 from holdfast.core.runfolder import DECISION, EVENTS, OUTCOME, REQUEST, attempt_folder
 from holdfast.runs.lease import hold
@@ -77,8 +77,8 @@ def classify_run(run: Path) -> Path:
     write(
         attempt_folder(run, 1), "diagnosis.json", diagnosis | {"because": [{"source": "log", "line": 3, "text": EVIL}]}
     )
-    remedy = Rung("smaller micro-batches", {"micro_batch": "halve"})
-    decision = Decision(action="rung", reason=Reason(kind="next_fallback"), rung=remedy)
+    remedy = Fallback("smaller micro-batches", {"micro_batch": "halve"})
+    decision = Decision(action="fallback", reason=Reason(kind="next_fallback"), fallback=remedy)
     write_artifact(attempt_folder(run, 1), DECISION, decision)
     cause = Cause(slug="killed-oom", confidence="proven", title="killed for memory: " + EVIL)
     outcome = Outcome(number=1, outcome="died", diagnosis="killed-oom", cause=cause)

@@ -12,7 +12,7 @@ from holdfast.core.errors import RequestError
 from holdfast.core.event_log import EventLog
 from holdfast.core.heartbeat import BeatWriter
 from holdfast.core.records import Outcome
-from holdfast.core.runfolder import BEAT, CHILD, EVENTS, OUTCOME, REQUEST, RESULT, RUNG, SAMPLES, attempt_folder
+from holdfast.core.runfolder import BEAT, CHILD, EVENTS, OUTCOME, REQUEST, RESULT, SAMPLES, START, attempt_folder
 from holdfast.runs.state import RunReader, fold, peak_bytes, read_state
 from holdfast.supervisor.members import boot_id, start_ticks_of
 
@@ -33,7 +33,7 @@ def run(tmp_path: Path) -> Path:
 def begin_attempt(run: Path, number: int = 1, step: int = 12) -> Path:
     attempt = attempt_folder(run, number)
     attempt.mkdir(parents=True)
-    write_artifact(attempt, RUNG, {"number": number, "changes": {"threads": 1}, "started": 1000.0})
+    write_artifact(attempt, START, {"number": number, "changes": {"threads": 1}, "started": 1000.0})
     BeatWriter(attempt / BEAT).enter("step", step, 100)
     return attempt
 
@@ -183,6 +183,6 @@ def test_a_folder_without_a_run_is_refused(tmp_path, name):
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"state": 3}', json.dumps({"attempts": None})])
 def test_a_damaged_file_is_as_if_it_were_missing(run, content):
     attempt = begin_attempt(run)
-    for path in (run / RESULT, run / EVENTS, attempt / OUTCOME, attempt / EVENTS, attempt / SAMPLES, attempt / RUNG):
+    for path in (run / RESULT, run / EVENTS, attempt / OUTCOME, attempt / EVENTS, attempt / SAMPLES, attempt / START):
         path.write_text(content)
     assert read_state(run).attempt.step == 12

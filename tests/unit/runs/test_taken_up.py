@@ -7,7 +7,7 @@ import pytest
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.heartbeat import BeatWriter
-from holdfast.core.plan import Rung
+from holdfast.core.plan import Fallback
 from holdfast.core.records import AttemptStart, Outcome, write_record
 from holdfast.core.runfolder import (
     BEAT,
@@ -66,7 +66,7 @@ def test_an_interrupted_attempt_keeps_its_changes(run):
 
 
 def test_a_decision_survives_its_supervisor(run):
-    end_attempt(run, 1, "hung", action="rung")
+    end_attempt(run, 1, "hung", action="fallback")
     earlier = read_earlier(run, report=lambda event: None)
     assert earlier.changes == {"loader_workers": 0}
     assert len(earlier.counted) == 1
@@ -74,18 +74,28 @@ def test_a_decision_survives_its_supervisor(run):
 
 def test_a_decided_fallback_is_tried_after_resume(run):
     end_attempt(run, 1, "hung")
-    rung = {"title": "load data in the main process", "change": {"loader_workers": 0}, "cost": "slower", "keeps": True}
-    decision = {"action": "rung", "reason": {"kind": "remedy"}, "rung": rung, "changes": {"loader_workers": 0}}
+    fallback = {
+        "title": "load data in the main process",
+        "change": {"loader_workers": 0},
+        "cost": "slower",
+        "keeps": True,
+    }
+    decision = {
+        "action": "fallback",
+        "reason": {"kind": "remedy"},
+        "fallback": fallback,
+        "changes": {"loader_workers": 0},
+    }
     write_artifact(attempt_folder(run, 1), DECISION, decision)
     earlier = read_earlier(run, report=lambda event: None)
-    assert earlier.rung == Rung("load data in the main process", {"loader_workers": 0}, "slower")
+    assert earlier.fallback == Fallback("load data in the main process", {"loader_workers": 0}, "slower")
 
 
 def test_attempts_before_the_last_failure_do_not_count(run):
     for number in (1, 2):
-        end_attempt(run, number, "died", action="rung")
+        end_attempt(run, number, "died", action="fallback")
     end_attempt(run, 3, "died", action="stop")
-    end_attempt(run, 4, "died", action="rung")
+    end_attempt(run, 4, "died", action="fallback")
     earlier = read_earlier(run, report=lambda event: None)
     assert [one.number for one in earlier.counted] == [4]
 
@@ -109,7 +119,7 @@ def test_a_run_can_be_resumed_on_a_full_disk(run, monkeypatch):
 
 
 def test_resuming_a_failed_run_takes_the_best_settings(run):
-    end_attempt(run, 1, "died", action="rung", step_reached=40, changes={"threads": 2})
+    end_attempt(run, 1, "died", action="fallback", step_reached=40, changes={"threads": 2})
     end_attempt(run, 2, "died", action="stop", step_reached=10, changes={"threads": 1})
     earlier = read_earlier(run, report=lambda event: None)
     assert (earlier.next_number, earlier.counted, earlier.changes) == (3, (), {"threads": 2})

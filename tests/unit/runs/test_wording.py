@@ -10,7 +10,7 @@ from holdfast.core import events as ev
 from holdfast.core.evidence import Cause, Decision
 from holdfast.core.facts import DatasetFacts
 from holdfast.core.observations import ExitStatus
-from holdfast.core.plan import Reason, Rung
+from holdfast.core.plan import Fallback, Reason
 from holdfast.core.records import Compared, ComparedTime, ForecastCheck, Result
 from holdfast.core.request import TrainRequest
 from holdfast.runs.event_wording import event_lines
@@ -43,9 +43,9 @@ HUNG = AttemptState(
         exit=ExitStatus(is_hang=True),
     ),
     decision=Decision(
-        action="rung",
+        action="fallback",
         reason=Reason(kind="remedy", title="the loader's workers deadlock"),
-        rung=Rung("load data in the main process", {"loader_workers": 0}, "slower input"),
+        fallback=Fallback("load data in the main process", {"loader_workers": 0}, "slower input"),
     ),
     started=0.0,
     ended=60.0,

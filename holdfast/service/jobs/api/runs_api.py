@@ -138,7 +138,7 @@ def _attempt(attempt: AttemptState) -> dict[str, Any]:
     diagnosis = attempt.diagnosis
     return {
         "number": attempt.number,
-        "rung": attempt.remedy,
+        "fallback": attempt.fallback,
         "because": reason_text(attempt.reason),
         "changes": _redacted(dict(attempt.changes)),
         "outcome": attempt.outcome,

@@ -172,7 +172,7 @@ class AttemptOut(Schema):
     """One attempt: what it changed, how it ended, and why."""
 
     number: int
-    rung: str
+    fallback: str
     because: str
     changes: Json
     outcome: str

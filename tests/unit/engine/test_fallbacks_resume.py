@@ -1,4 +1,4 @@
-"""A checkpoint of the plan as asked must be one that every safer rung goes on from."""
+"""A checkpoint of the plan as asked must be one that every safer fallback can continue from."""
 
 import shutil
 import threading
@@ -52,7 +52,7 @@ def test_run_resumes_from_its_checkpoint_on_every_fallback(task, tmp_path):
         if thread.name == "checkpoint":
             thread.join()
     ladder = engine_ladder(EngineSettings(model="", prepared="", run="", **asked | {"threads": 2}))
-    changes = [ladder.apply({}, rung.change) for rung in ladder.rungs]
+    changes = [ladder.apply({}, fallback.change) for fallback in ladder.fallbacks]
     assert {"packing": False} in changes
     for at, change in enumerate(one for one in changes if one):
         run = shutil.copytree(tmp_path / "run", tmp_path / f"run-{at}")

@@ -1,4 +1,4 @@
-"""Rungs on unmodified scripts: each reaches what it should, says so, and leaves the rest of the script alone."""
+"""Fallbacks in unmodified scripts: each reaches what it should, reports it, and leaves the rest of the script alone."""
 
 import hashlib
 import os
@@ -112,21 +112,21 @@ def test_half_precision_weights_are_trained_in_float32(model, tmp_path):
 
 @pytest.mark.full
 @pytest.mark.skipif(not can_mount(), reason="needs to mount a small disk")
-@pytest.mark.parametrize("rung", [{}, {"save_on_full_disk": "skip"}], ids=["as it is", "saves skipped"])
-def test_full_disk_ends_a_trainer_unless_saves_are_skipped(model, tmp_path, rung):
+@pytest.mark.parametrize("fallback", [{}, {"save_on_full_disk": "skip"}], ids=["as it is", "saves skipped"])
+def test_full_disk_ends_a_trainer_unless_saves_are_skipped(model, tmp_path, fallback):
     disk = tmp_path / "disk"
     disk.mkdir()
     words = f'mount -t tmpfs -o size=600k none {disk} && exec {PYTHON} {CLASSIFY} {model} {disk}/out "$@"'
     options = ("save_steps=10", "num_train_epochs=2")
-    attempt = Preloaded(tmp_path, 1, "unshare", "-m", "sh", "-c", words, "sh", *options, changes=rung)
+    attempt = Preloaded(tmp_path, 1, "unshare", "-m", "sh", "-c", words, "sh", *options, changes=fallback)
     code = attempt.process.wait(timeout=300)
     text = attempt.output.read_text()
-    if rung:
+    if fallback:
         assert attempt.events(CheckpointSkipped)
         assert attempt.step() == 24
     else:
         assert "unexpected pos" in text or "No space left" in text
-    assert code == (0 if rung else 1)
+    assert code == (0 if fallback else 1)
 
 
 @pytest.mark.skipif(not has_library("datasets"), reason="datasets is not installed")
