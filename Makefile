@@ -30,6 +30,7 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
 	$(BIN)/pytest tests/unit tests/hazards
 
 # The tests of processes share the cores, three at a time because most of them wait. One that fails in that crowd is run

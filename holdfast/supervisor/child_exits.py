@@ -65,7 +65,7 @@ class ChildExits:
 
     def watch(self, processes: Iterable[ProcessSample]) -> None:
         """Watch these processes too, unless that is done already."""
-        if self._poll is None:
+        if sys.platform != "linux" or self._poll is None:
             return
         for process in processes:
             if process.pid in self._pids or len(self._watched) >= _MOST_WATCHED:

@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import signal
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -75,19 +76,21 @@ def send(identity: Identity, number: signal.Signals) -> bool:
     """Send a signal to exactly this process; False when it is gone or may not be reached."""
     if identity.pid <= 1 or identity.pid == os.getpid():
         return False
+    pidfd: int | None = None
     try:
-        pidfd = os.pidfd_open(identity.pid) if hasattr(signal, "pidfd_send_signal") else None
+        if sys.platform == "linux":
+            pidfd = os.pidfd_open(identity.pid)
     except ProcessLookupError:
         return False
-    except OSError:  # an old kernel, or a strict sandbox
-        pidfd = None
+    except (OSError, AttributeError):  # an old kernel, a strict sandbox, or a Python built for one
+        pass
     try:
         if not _is_same(identity):  # asked after the pidfd was opened: from here on it cannot be another process
             return False
-        if pidfd is None:
-            os.kill(identity.pid, number)
-        else:
+        if sys.platform == "linux" and pidfd is not None:
             signal.pidfd_send_signal(pidfd, number)
+        else:
+            os.kill(identity.pid, number)
         return True
     except (ProcessLookupError, PermissionError):
         return False

@@ -8,6 +8,7 @@ import ipaddress
 import os
 import socket
 import struct
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,8 @@ def _unix_by_diagnosis() -> Iterator[Socket]:
 
 def _ask(request: bytes) -> Iterator[bytes]:
     """Send one request and give the body of each answer."""
+    if sys.platform != "linux":
+        return
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as asked:
         asked.settimeout(1)
         asked.send(_HEADER.pack(_HEADER.size + len(request), _SOCK_DIAG_BY_FAMILY, _DUMP, 1, 0) + request)

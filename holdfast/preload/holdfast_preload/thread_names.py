@@ -19,7 +19,8 @@ _LONGEST = 15  # bytes
 
 def arm() -> None:
     """Name each thread as it starts."""
-    inner: Any = getattr(threading.Thread, "_bootstrap_inner", None)
+    thread_class: Any = threading.Thread
+    inner = getattr(thread_class, "_bootstrap_inner", None)
     if inner is None or not sys.platform.startswith("linux"):
         return
 
@@ -27,7 +28,7 @@ def arm() -> None:
         name_thread(self)
         return inner(self)
 
-    threading.Thread._bootstrap_inner = named  # type: ignore[attr-defined]  # private: every new thread runs it
+    thread_class._bootstrap_inner = named  # private: every new thread runs it
 
 
 def name_thread(thread: threading.Thread) -> None:

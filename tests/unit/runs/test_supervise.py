@@ -46,7 +46,7 @@ def test_full_disk_ends_a_run_and_releases_it(tmp_path, monkeypatch):
 def test_run_taken_by_another_machine_is_not_touched(tmp_path, monkeypatch):
     lease = take_lease(tmp_path)
     (tmp_path / LEASES / "000002").mkdir()
-    monkeypatch.setattr(leases, "read_clocks", lambda: Clocks(1e9, 1e9))
+    monkeypatch.setattr(leases, "read_clocks", lambda: Clocks(1e11, 1e11))
     attempt_folder(tmp_path, 1).mkdir(parents=True)  # which runs there
     write_artifact(tmp_path, RESULT, {"state": "finished"})
     with pytest.raises(LostLease):

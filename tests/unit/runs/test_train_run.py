@@ -166,7 +166,7 @@ def test_run_taken_over_during_planning_is_left_alone(planning, tmp_path, monkey
     def hang() -> None:
         (tmp_path / runfolder.LEASES / "000002").mkdir()  # by another machine, which trains
         runfolder.attempt_folder(tmp_path, 1).mkdir(parents=True)
-        monkeypatch.setattr(leases, "read_clocks", lambda: Clocks(1e9, 1e9))
+        monkeypatch.setattr(leases, "read_clocks", lambda: Clocks(1e11, 1e11))
 
     with pytest.raises(LostLease):
         planning(hang)
