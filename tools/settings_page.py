@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from holdfast.core.request import FIELDS, GROUPS
 from holdfast.core.setting_values import allowed_words
+from holdfast.core.settings import GROUPS, SETTINGS, Setting
 from holdfast.core.text import option
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
@@ -19,16 +19,15 @@ def page() -> str:
     ]
     for group, title in GROUPS.items():
         parts += [f"\n## {title}\n", "| setting | meaning | allowed | default |", "|---|---|---|---|"]
-        parts += [_row(field) for field in FIELDS.values() if field.metadata["group"] == group]
+        parts += [_row(one) for one in SETTINGS.values() if one.affects == group]
     return "\n".join(parts) + "\n"
 
 
-def _row(field: object) -> str:
-    about, name, default = field.metadata, field.name, field.default
-    names = [option(name), *("--" + other.replace("_", "-") for other in about["also"])]
-    shown = "" if default in (None, (), "") else str(default).lower() if isinstance(default, bool) else str(default)
-    names = list(dict.fromkeys(names)) if name != "data" else ["DATA"]
-    return f"| {', '.join(f'`{one}`' for one in names)} | {about['text']} | {allowed_words(field)} | {shown} |"
+def _row(setting: Setting) -> str:
+    names = list(dict.fromkeys(map(option, (setting.name, *setting.aliases)))) if setting.name != "data" else ["DATA"]
+    default = setting.default
+    shown = "" if not setting.has_default else str(default).lower() if isinstance(default, bool) else str(default)
+    return f"| {', '.join(f'`{one}`' for one in names)} | {setting.help} | {allowed_words(setting)} | {shown} |"
 
 
 if __name__ == "__main__":

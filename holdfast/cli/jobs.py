@@ -20,11 +20,12 @@ from holdfast.cli.server import (
     save_download,
     unpack_model,
 )
-from holdfast.cli.train import GroupedHelp, is_given, setting_option
+from holdfast.cli.setting_options import GroupedHelp, is_given, with_settings
 from holdfast.core.artifacts import to_json
 from holdfast.core.env import service_home, service_variable
 from holdfast.core.errors import FallbacksFailed, RequestError
-from holdfast.core.request import REMOTE_FIELDS, read_toml
+from holdfast.core.setting_values import read_toml
+from holdfast.core.settings import OPEN_SETTINGS
 from holdfast.core.text import human_bytes, human_seconds, plural
 from holdfast.runs.observation_wording import phase_text
 from holdfast.runs.state import AttemptState
@@ -66,9 +67,7 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
     config = click.option(
         "--config", type=click.Path(path_type=Path), metavar="FILE", help="TOML file with any of these settings."
     )
-    for field in reversed(list(REMOTE_FIELDS.values())):
-        command = setting_option(field)(command)
-    return config(command)
+    return config(with_settings(OPEN_SETTINGS)(command))
 
 
 @jobs.command(cls=GroupedHelp, short_help="Train on a file or on a dataset of the service.")

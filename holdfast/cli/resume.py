@@ -1,30 +1,30 @@
 """`holdfast resume`: continue a run from its folder."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from holdfast.cli.run import foreground
+from holdfast.cli.setting_options import with_settings
 from holdfast.core.artifacts import to_json
 from holdfast.core.runfolder import REPORT
+from holdfast.core.settings import TrainRequest, names_with
 
 
 @click.command()
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--processes", metavar="NUMBER", help="Continue with this many processes; default: as before.")
-@click.option("--nodes", metavar="NUMBER", help="Continue with this many machines; run the same command on each.")
+@with_settings(names_with("resume"))
 @click.option("--detach", is_flag=True, help="Run in the background, even after this terminal closes.")
 @click.option("-q", "--quiet", is_flag=True, help="Do not show the command's own output.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end and nothing else.")
 @click.option("-v", "--verbose", is_flag=True, help="Show phases and every setting that was applied.")
-def resume(
-    folder: Path, processes: str | None, nodes: str | None, detach: bool, quiet: bool, as_json: bool, verbose: bool
-) -> None:
+def resume(folder: Path, detach: bool, quiet: bool, as_json: bool, verbose: bool, **given: Any) -> None:
     """Continue RUN where it was: after Ctrl-C, a kill, a crash, or a restart of the machine.
 
-    Processes that an earlier supervisor left are ended first. A run that already has a supervisor is refused.
+    Processes that an earlier supervisor left are ended first. A run that already has a supervisor is refused. Every
+    setting stays as it was unless it is given here; what the model learns depends on none of these.
     """
-    from holdfast.core.request import TrainRequest
     from holdfast.runs.resume_run import ask_for, command_of
     from holdfast.runs.run_path import require_request
     from holdfast.runs.state import read_state
@@ -40,8 +40,8 @@ def resume(
             to_json({"run": run, "state": "finished"}) if as_json else f"holdfast: {typed_path(run)} has finished"
         )
         return
-    if processes is not None or nodes is not None:
-        ask_for(run, processes, nodes)
+    if changes := {name: value for name, value in given.items() if value is not None}:
+        ask_for(run, changes)
     is_train = isinstance(require_request(run), TrainRequest)  # it may not be planned yet
     job = None if is_train else command_of(run)
     if detach:

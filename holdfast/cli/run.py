@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from holdfast.core.artifacts import to_json
-from holdfast.core.request import DEFAULT_MAX_ATTEMPTS
+from holdfast.core.settings import DEFAULT_MAX_ATTEMPTS, SETTINGS
 
 if TYPE_CHECKING:
     from holdfast.runs.supervise import RunSpec
@@ -18,15 +18,13 @@ if TYPE_CHECKING:
 @click.option("--run", "folder", metavar="FOLDER", type=click.Path(path_type=Path), help="Folder of the run.")
 @click.option("--name", default="", metavar="NAME", help="Name of the folder under runs/; default: the script's name.")
 @click.option("--resume-args", default="", metavar="ARGS", help="Arguments to add to COMMAND when it is restarted.")
-@click.option(
-    "--allow-changes", is_flag=True, help="As a last resort, also allow changes that affect what the model learns."
-)
+@click.option("--allow-changes", is_flag=True, help=SETTINGS["allow_changes"].help)
 @click.option(
     "--max-attempts",
     default=DEFAULT_MAX_ATTEMPTS,
     show_default=True,
     type=click.IntRange(1, 1000),
-    help="Give up after this many attempts without progress.",
+    help=SETTINGS["max_attempts"].help,
 )
 @click.option(
     "--step-timeout",

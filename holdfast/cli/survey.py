@@ -13,7 +13,7 @@ from holdfast.cli.screen import Screen
 from holdfast.core.artifacts import to_json
 from holdfast.core.facts import TASKS, DatasetFacts
 from holdfast.core.path_guess import URL_ADVICE, is_url
-from holdfast.core.request import FIELDS
+from holdfast.core.settings import SETTINGS
 from holdfast.data.badrows import describe
 from holdfast.data.data_request import DataRequest
 from holdfast.data.survey_dataset import printed_facts
@@ -23,7 +23,7 @@ from holdfast.data.tokenizer import ModelTokenizer
 _SHOWN_LABELS = 12
 _SHOWN_BAD_ROWS = 5
 _WIDTH, _NARROW = 110, 60
-_help = {name: field.metadata["text"] for name, field in FIELDS.items()}.__getitem__  # the same as in `train`
+_help = {name: one.help for name, one in SETTINGS.items()}.__getitem__  # the same as in `train`
 
 
 class _DataPath(click.Path):

@@ -1,8 +1,6 @@
-"""`holdfast train`: from a dataset to a finished model. The options are generated from the settings of the request."""
+"""`holdfast train`: from a dataset to a finished model. Its options are the table of settings."""
 
-import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,95 +8,19 @@ import click
 import msgspec
 
 from holdfast.cli.output import put
+from holdfast.cli.setting_options import ShortHelp, is_given, show_all, with_settings
 from holdfast.core.artifacts import to_json, to_plain
 from holdfast.core.errors import MachineError, NotNow, RequestError
-from holdfast.core.request import FIELDS, GROUPS, make_request, nodes_of, read_toml
-from holdfast.core.setting_values import allowed_words
-from holdfast.core.text import option
+from holdfast.core.setting_values import make_request, read_toml
+from holdfast.core.settings import SETTINGS, nodes_of
 
 if TYPE_CHECKING:
     from holdfast.cli.screen import EventLines, RunView, Screen
 
-_SHOW_ALL = "holdfast.help_all"
-_METAVARS = {"whole": "NUMBER", "number": "NUMBER", "path": "PATH", "text": "TEXT", "texts": "TEXT"}
-
-
-class GroupedHelp(click.Command):
-    """A command whose help shows the options in groups."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a section for each group."""
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            if isinstance(parameter, click.Argument):
-                continue  # the description is about it
-            field = FIELDS.get(parameter.name or "")
-            if record := self.help_record(parameter, field, ctx):
-                sections.setdefault(field.metadata["group"] if field else "run", []).append(record)
-        for group, title in GROUPS.items():
-            with formatter.section(title):
-                formatter.write_dl(sections.get(group, []))
-
-    def help_record(
-        self, parameter: click.Parameter, field: "dataclasses.Field[Any] | None", ctx: click.Context
-    ) -> tuple[str, str] | None:
-        """An option and its text; None for one that the help leaves out."""
-        return parameter.get_help_record(ctx)
-
-
-class ShortHelp(GroupedHelp):
-    """Shows the settings that most people need, without aliases and ranges; `--help-all` shows everything."""
-
-    def help_record(
-        self, parameter: click.Parameter, field: "dataclasses.Field[Any] | None", ctx: click.Context
-    ) -> tuple[str, str] | None:
-        """An option and its text; None for a setting that few people need."""
-        if field is None or ctx.meta.get(_SHOW_ALL):
-            return super().help_record(parameter, field, ctx)
-        if not field.metadata["basic"]:
-            return None
-        names = [parameter.opts[0], *parameter.secondary_opts] if parameter.secondary_opts else parameter.opts[:1]
-        metavar = "" if parameter.secondary_opts else f" {parameter.make_metavar(ctx)}"
-        return " / ".join(names) + metavar, field.metadata["text"]
-
-
-def _show_all(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
-    if is_asked and not ctx.resilient_parsing:
-        ctx.meta[_SHOW_ALL] = True
-        click.echo(ctx.get_help())
-        ctx.exit()
-
-
-def setting_option(field: "dataclasses.Field[Any]") -> Callable[[Any], Any]:
-    """The option of one setting, with its help."""
-    about, name, kind = field.metadata, field.name, field.metadata["kind"]
-    limits = "" if kind == "flag" or about["allowed"] else allowed_words(field)
-    default_text = "" if field.default in (None, (), "", False) else f"default: {_plain_number(field.default)}"
-    notes = "; ".join(filter(None, (limits, default_text)))
-    text = about["text"] + (f"  [{notes}]" if notes else "")
-    if kind == "flag":
-        shown = {"multi_label": "--multi-label/--single-label"}.get(
-            name, f"{option(name)}/--no-{name.replace('_', '-')}"
-        )
-        return click.option(shown, name, default=field.default, help=text)
-    names = dict.fromkeys([option(name), *map(option, about["also"])])
-    metavar = "|".join(about["allowed"]) if about["allowed"] else _METAVARS[kind]
-    return click.option(*names, name, multiple=kind == "texts", default=None, metavar=metavar, help=text)
-
-
-def _plain_number(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _with_options(command: Callable[..., None]) -> Callable[..., None]:
-    for field in reversed([field for field in FIELDS.values() if field.name != "data"]):
-        command = setting_option(field)(command)
-    return command
-
 
 @click.command(cls=ShortHelp)
 @click.argument("data", required=False)
-@_with_options
+@with_settings(SETTINGS.keys() - {"data"})
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="TOML file with any of these settings.")
 @click.option("--detach", is_flag=True, help="Run in the background, even after this terminal closes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end and nothing else.")
@@ -106,7 +28,7 @@ def _with_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("-q", "--quiet", is_flag=True, help="Print only the result.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every choice with its reason.")
 @click.option(
-    "--help-all", is_flag=True, is_eager=True, expose_value=False, callback=_show_all, help="Show all options and exit."
+    "--help-all", is_flag=True, is_eager=True, expose_value=False, callback=show_all, help="Show all options and exit."
 )
 def train(
     data: str | None,
@@ -208,9 +130,3 @@ def _view(as_json: bool, as_lines: bool, quiet: bool, verbose: bool) -> "tuple[S
 
     screen = Screen(quiet=as_json or as_lines or quiet)
     return screen, EventLines() if as_lines else RunView(screen, verbose=verbose)
-
-
-def is_given(name: str) -> bool:
-    """Whether the user wrote it: a default of ours must not hide what a file says."""
-    source = click.get_current_context().get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"

@@ -38,9 +38,9 @@ DUMP_STACKS = "py-spy dump --native --pid PID"  # a failed run names the folder 
 class Remedy:
     """One way to deal with a hazard.
 
-    A `change` (names in `CHANGEABLE`, or names of environment variables in capitals) can be applied without asking.
-    Its values are the new settings; "halve", "raise" and "lower" are relative to the old ones. A remedy with only a
-    `command` is for a person. `keeps` is False if the model would learn something else, as from shorter texts.
+    A `change` (names in `core.settings.CHANGEABLE`, or of environment variables in capitals) can be applied without
+    asking. Its values are the new settings; "halve", "raise" and "lower" are relative to the old ones. A remedy with
+    only a `command` is for a person. `keeps` is False if the model would learn something else, as from shorter texts.
     """
 
     title: str
@@ -107,43 +107,3 @@ class Reason:
     step: int = 0
     attempts: int = 0
     seconds: float = 0.0
-
-
-_IN_SCRIPTS = {
-    "device": {"cpu": "use_cpu=True in TrainingArguments, or .to('cpu')", "auto": "use_cpu=False"},
-    "precision": {"fp32": "bf16=False, fp16=False", "": "{value}=True"},
-    "threads": {"": "torch.set_num_threads({value})"},
-    "start_method": {"": "torch.multiprocessing.set_start_method('{value}')"},
-    "loader_workers": {
-        "halve": "dataloader_num_workers halved",
-        "": "dataloader_num_workers={value}, or DataLoader(num_workers={value})",
-    },
-    "prefetch_batches": {"": "DataLoader(prefetch_factor={value})"},
-    "micro_batch": {
-        "halve": "per_device_train_batch_size halved, gradient_accumulation_steps doubled",
-        "": "per_device_train_batch_size={value}, with more gradient_accumulation_steps",
-    },
-    "eval_micro_batch": {
-        "halve": "per_device_eval_batch_size halved, eval_accumulation_steps=10",
-        "": "per_device_eval_batch_size={value}, eval_accumulation_steps=10",
-    },
-    "gradient_checkpointing": {"True": "gradient_checkpointing=True", "False": "gradient_checkpointing=False"},
-    "attention": {"": "attn_implementation='{value}'"},
-    "compile": {"False": "torch_compile=False, no torch.compile(model)"},
-    "offline": {"True": "export HF_HUB_OFFLINE=1"},
-}
-
-
-CHANGEABLE = frozenset(_IN_SCRIPTS)  # the settings that a remedy or a fallback may change
-
-
-def in_script(change: Mapping[str, object] | None) -> list[str]:
-    """How changed settings and environment variables are written in a user's own script, each once."""
-    return list(dict.fromkeys(_in_script(setting, value) for setting, value in (change or {}).items()))
-
-
-def _in_script(setting: str, value: object) -> str:
-    if setting.isupper():
-        return f"export {setting}={value}"
-    wordings = _IN_SCRIPTS.get(setting, {})
-    return wordings.get(str(value), wordings.get("", "{setting}={value}")).format(setting=setting, value=value)

@@ -20,16 +20,14 @@ from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.evidence import Cause, Decision, Diagnosis
 from holdfast.core.facts import DatasetFacts, MachineFacts, ModelFacts
 from holdfast.core.observations import AnyObservation, ExitStatus, known_only
-from holdfast.core.plan import DEFAULT_MICRO_TOKENS, Choice, Reason
-from holdfast.core.request import DEFAULT_MAX_ATTEMPTS, TrainRequest
+from holdfast.core.plan import Choice, Reason
+from holdfast.core.settings import DEFAULT_MAX_ATTEMPTS, DEFAULT_NODES_WAIT, EngineSettings, TrainRequest
 
 T = TypeVar("T")
 Changes = Mapping[str, Any]  # setting or, in capitals, environment variable -> its new value
 OutcomeKind = Literal["finished", "died", "hung", "stopped", "interrupted"]
 ProofReason = Literal["", "as requested", "run too short", "run too short for all", "sharded weights"]
 RunEnd = Literal["finished", "stopped", "failed"]
-
-DEFAULT_NODES_WAIT_SECONDS = 900.0
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +50,7 @@ class CommandRequest:
     step_timeout_seconds: float | None = None
     remembers: bool = True
     nodes: int = 1  # machines that run it together, each with its own command line
-    nodes_wait_seconds: float = DEFAULT_NODES_WAIT_SECONDS
+    nodes_wait_seconds: float = DEFAULT_NODES_WAIT
 
     @property
     def words(self) -> str:
@@ -64,43 +62,6 @@ _KINDS: Mapping[str, type[TrainRequest | CommandRequest]] = {"train": TrainReque
 
 
 # What was planned, proven and forecast
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSettings:
-    """What one attempt of our engine is to do.
-
-    The first block decides what is learned; the second only how fast and how safely.
-    """
-
-    task: str  # "classify" | "causal" | "two-tower"
-    model: str  # folder of the model to start from
-    prepared: str  # folder of the prepared shards
-    run: str  # folder of the run
-    seed: int = 42
-    epochs: int = 3
-    max_steps: int | None = None
-    batch_size: int = 16  # examples of one optimizer step, however they are split
-    lr: float = 5e-5
-    weight_decay: float = 0.01
-    warmup_ratio: float = 0.06
-    schedule: str = "linear"  # "linear" | "cosine" | "constant"
-    max_grad_norm: float = 1.0
-    pool_batches: int = 1  # see engine.order
-    eval_steps: int | None = None  # None: after each epoch
-    keep: str = "best"  # "best" | "last": which weights are exported
-    options: Mapping[str, Any] = field(default_factory=dict)  # the task's own
-
-    device: str = "cpu"
-    precision: str = "fp32"  # "fp32" | "bf16"
-    threads: int | None = None
-    micro_tokens: int = DEFAULT_MICRO_TOKENS  # maximum number of tokens in one backward pass
-    packing: bool = True  # work on real tokens only, where the model's attention allows
-    compile: bool = False
-    gradient_checkpointing: bool = False
-    processes: int = 1  # how many train together; torchrun decides (see engine.ranks)
-    shard: bool = False  # each process keeps a part of the weights, for models that do not fit one
-    save_seconds: float = 60.0  # maximum seconds of work that a crash may lose
 
 
 class MemoryEstimate(Record, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Reads settings as they were given, by name: checks every value against its entry in the table, and all of them together."""
+"""Reads settings as they were given: checks every value against its entry in the table, and all of them together."""
 
 import math
 import tomllib
@@ -60,7 +60,7 @@ def allowed_words(setting: Setting) -> str:
     return f"{_plain(setting.low)} to {_plain(setting.high)}"
 
 
-def settings_schema() -> dict[str, object]:
+def settings_schema() -> dict[str, Any]:
     """The settings that a user of the service may set, as JSON Schema; numbers may also be given as text."""
     return {name: _schema(one) for name, one in OPEN_SETTINGS.items()}
 

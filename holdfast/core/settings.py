@@ -1,4 +1,4 @@
-"""The one table of settings: every field of `TrainRequest` is one, with its type, help, range, aliases and what it affects.
+"""The one table of settings: every field of `TrainRequest` is a setting with its help, its range and what it affects.
 
 Options, TOML files, the web form, the API, the plan, the engine, resuming, the fallback ladder, the memory of earlier
 runs and docs/settings.md are derived from it. To add a setting:
@@ -39,7 +39,9 @@ Trait = Literal[
 ]
 GROUPS: Mapping[Affects, str] = {"data": "Data", "learning": "Training", "computing": "Machine", "run": "Run"}
 TRACKERS = ("tensorboard", "mlflow", "wandb", "trackio")
-TOTAL_ATTEMPTS_FACTOR = 10  # attempts in all, for each one that may be without progress
+# Attempts that make progress do not count against the limit, but a run that crawls must end too: this many times the
+# limit is the most in all.
+TOTAL_ATTEMPTS_FACTOR = 10
 
 PRESETS: Mapping[str, Mapping[str, object]] = {
     "medical-literature": {
@@ -94,9 +96,9 @@ class Setting:
         return self.default not in (None, (), "")
 
 
-def setting(default: Any, help: str, affects: Affects, kind: Kind = "text", **more: Any) -> Any:
+def setting(default: Any, text: str, affects: Affects, kind: Kind = "text", **more: Any) -> Any:
     """An entry of the table; its kind follows from its type unless it is a path or an exact text."""
-    entry = Setting(help=help, affects=affects, kind=kind, default=default, **more)
+    entry = Setting(help=text, affects=affects, kind=kind, default=default, **more)
     return dataclasses.field(default=default, metadata={"setting": entry})
 
 
@@ -308,9 +310,7 @@ class TrainRequest:
     temperature: float | None = setting(
         None, "Temperature of the contrastive loss (two-tower).", "learning", low=0.01, high=10
     )
-    mining: bool | None = setting(
-        None, "Mine hard negatives with the model between epochs (two-tower).", "learning"
-    )
+    mining: bool | None = setting(None, "Mine hard negatives with the model between epochs (two-tower).", "learning")
 
     device: str | None = setting(
         None,
@@ -484,6 +484,7 @@ def _table(kind: type[TrainRequest]) -> Mapping[str, Setting]:
 
 SETTINGS = _table(TrainRequest)
 OPEN_SETTINGS: Mapping[str, Setting] = {name: one for name, one in SETTINGS.items() if one.is_open}
+BATCH_PARTS = ("per_device_train_batch_size", "gradient_accumulation_steps")  # instead of the batch size
 DEFAULT_MAX_ATTEMPTS: int = SETTINGS["max_attempts"].default
 DEFAULT_NODES_WAIT: float = SETTINGS["nodes_wait"].default
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from holdfast.core.artifacts import to_plain
 from holdfast.core.facts import MachineFacts
-from holdfast.core.plan import Remedy, in_script
+from holdfast.core.plan import Remedy
+from holdfast.core.settings import in_script
 from holdfast.core.text import plural
 from holdfast.doctor.checkup import Checkup, Finding
 from holdfast.doctor.native_findings import native_details

@@ -8,7 +8,8 @@ import msgspec
 import torch
 
 from holdfast.core.errors import RequestError
-from holdfast.core.records import FILES, EngineSettings
+from holdfast.core.records import FILES
+from holdfast.core.settings import EngineSettings
 
 
 class AttemptSettings(EngineSettings):

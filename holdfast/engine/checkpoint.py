@@ -31,6 +31,7 @@ from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.event_log import EventLog
 from holdfast.core.events import CheckpointFailed, CheckpointRejected, CheckpointSaved
 from holdfast.core.runfolder import MANIFEST
+from holdfast.core.settings import ENGINE_DEFAULTS, LEARNING_SETTINGS
 from holdfast.core.text import human_bytes
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.ranks import Ranks, full_tensor
@@ -43,11 +44,6 @@ _KEEP_NEWEST = 2
 _BEST = "best.json"
 _BEGUN = "-begun"
 _NO_CHECKPOINT = -1.0  # broadcast in place of a step
-# With other values of these a run would learn something else, so it must not continue from its checkpoints.
-_LEARNING_SETTINGS = (
-    *("task", "seed", "epochs", "max_steps", "batch_size", "lr", "weight_decay", "warmup_ratio", "schedule"),
-    *("max_grad_norm", "pool_batches", "options"),
-)
 _EDGE_BYTES = 1 << 16
 
 
@@ -354,7 +350,7 @@ class OtherRankCheckpoints(Checkpoints):
 
 def identity_of(settings: AttemptSettings) -> dict[str, object]:
     """Everything that decides what is learned, in small values that can be compared."""
-    found = {name: to_plain(getattr(settings, name)) for name in _LEARNING_SETTINGS}
+    found = {name: to_plain(getattr(settings, name)) for name in LEARNING_SETTINGS}
     # Through JSON and back, so that it compares equal to what a checkpoint's manifest holds.
     plain: dict[str, object] = json.loads(json.dumps(found))
     return plain | {
@@ -364,7 +360,11 @@ def identity_of(settings: AttemptSettings) -> dict[str, object]:
 
 
 def require_same(then: Mapping[str, object], now: Mapping[str, object], checkpoint: Path) -> None:
-    """Refuse to continue from a checkpoint of another run; name the differences."""
+    """Refuse to continue from a checkpoint of another run; name the differences.
+
+    An older version did not know every setting, which then had its default.
+    """
+    then = {**{name: to_plain(ENGINE_DEFAULTS.get(name)) for name in now}, **then}
     differences = [
         f"{name}: {then.get(name)} in the checkpoint, {now.get(name)} now"
         for name in sorted({*then, *now})

@@ -10,6 +10,7 @@ from holdfast.core.artifacts import to_plain, write_artifact
 from holdfast.core.prepared import Manifest
 from holdfast.core.records import ModelInfo, write_record
 from holdfast.core.runfolder import METRICS, model_folder
+from holdfast.core.settings import LEARNING_SETTINGS
 from holdfast.data.shards import require_manifest
 from holdfast.engine.attempt_settings import AttemptSettings
 from holdfast.engine.ranks import Ranks
@@ -21,7 +22,7 @@ _TAGS = {
     "causal": ("text-generation", "language model"),
     "two-tower": ("sentence-similarity", "two-tower retriever"),
 }
-_SHOWN = ("batch_size", "epochs", "max_steps", "lr", "schedule", "warmup_ratio", "weight_decay", "seed", "precision")
+_SHOWN = (*(name for name in LEARNING_SETTINGS if name not in ("task", "options")), "precision")
 
 
 def export_finished(task: Task, settings: AttemptSettings, ranks: Ranks, steps: Mapping[str, int]) -> dict[str, object]:
@@ -74,7 +75,7 @@ def write_card(folder: Path, settings: AttemptSettings, metrics: Mapping[str, An
         *_metrics(metrics),
         "\n## Training settings\n",
         "| setting | value |\n|---|---|",
-        *(f"| {name} | {value} |" for name in _SHOWN if (value := getattr(settings, name)) is not None),
+        *(f"| {name} | {value} |" for name in _SHOWN if (value := getattr(settings, name)) not in (None, ())),
         *(f"| {name} | {json.dumps(to_plain(value))} |" for name, value in settings.options.items()),
         "",
     ]

@@ -24,8 +24,8 @@ import ray
 
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.events import Event
-from holdfast.core.request import make_request as make_train_request
 from holdfast.core.runfolder import REQUEST, RESULT
+from holdfast.core.setting_values import make_request as make_train_request
 from holdfast.runs.command import command_spec, make_request
 from holdfast.runs.event_wording import event_lines
 from holdfast.runs.join import has_finished, join_folder

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from holdfast.core.errors import MachineError, RequestError, set_to, type_command
 from holdfast.core.facts import DatasetFacts, MachineFacts, ModelFacts
 from holdfast.core.plan import Choice
-from holdfast.core.request import TrainRequest
+from holdfast.core.settings import TrainRequest, nodes_of, requested_batch_size
 from holdfast.planning.parallel import cores_of
 
 AS_REQUESTED = "as requested"
@@ -101,8 +101,8 @@ def choose_epochs(request: TrainRequest, facts: DatasetFacts, batch_size: int) -
 
 def choose_batch_size(request: TrainRequest, facts: DatasetFacts) -> Choice[int]:
     """A batch size with which the task usually learns well."""
-    if request.batch_size:
-        return Choice(request.batch_size, AS_REQUESTED)
+    if requested := requested_batch_size(request):
+        return Choice(requested, _batch_reason(request))
     rows = facts.splits.get("train", facts.rows)
     if facts.task == "two-tower":
         return Choice(64, "larger batches provide more in-batch negatives")
@@ -111,6 +111,16 @@ def choose_batch_size(request: TrainRequest, facts: DatasetFacts) -> Choice[int]
     if rows < 1000:
         return Choice(16, f"larger batches would give few steps with {rows:,} rows")
     return Choice(32, "usual for classifiers")
+
+
+def _batch_reason(request: TrainRequest) -> str:
+    """How the requested batch size came about, in Hugging Face's terms where it was given in them."""
+    each = request.per_device_train_batch_size
+    if each is None:
+        return AS_REQUESTED
+    in_all, times = (request.processes or 1) * nodes_of(request), request.gradient_accumulation_steps or 1
+    parts = [f"{each} per process", f"{in_all} {'process' if in_all == 1 else 'processes'}", f"{times} accumulated"]
+    return " x ".join(parts)
 
 
 def choose_lr(request: TrainRequest, task: str, model: ModelFacts, lora: bool) -> Choice[float]:
@@ -130,8 +140,8 @@ def choose_lr(request: TrainRequest, task: str, model: ModelFacts, lora: bool) -
 
 def choose_schedule(request: TrainRequest) -> Choice[str]:
     """The learning-rate schedule."""
-    if request.lr_scheduler_type:
-        return Choice(request.lr_scheduler_type, AS_REQUESTED)
+    if request.schedule:
+        return Choice(request.schedule, AS_REQUESTED)
     return Choice("linear", "the default of Hugging Face")
 
 

@@ -12,15 +12,12 @@ from typing import Literal
 from holdfast.core.errors import FallbacksFailed, MachineError
 from holdfast.core.evidence import Decision, Diagnosis
 from holdfast.core.plan import Fallback, Reason, Remedy
-from holdfast.core.request import DEFAULT_MAX_ATTEMPTS
+from holdfast.core.settings import DEFAULT_MAX_ATTEMPTS, TOTAL_ATTEMPTS_FACTOR
 from holdfast.hazards import find_hazard
 
 Changes = Mapping[str, object]
 Apply = Callable[[Changes, Mapping[str, object]], Changes]
 
-# Attempts that make progress do not count against the limit, but a run that crawls must end too: this many times the
-# limit is the most in all.
-_TOTAL_FACTOR = 10
 _EXTERNAL_TRIES = 3  # external kills in a row without progress, before the settings themselves are doubted
 _START_SECONDS = 10.0
 _HALVINGS_AT_FIRST, _HALVINGS_IN_ALL = 2, 4  # of one setting, before another fallback is tried
@@ -94,7 +91,7 @@ def choose_fallback(
     # Limits come first, so that no rule below can keep a run going forever.
     if (stuck := _attempts_without_progress(tried)) >= max_attempts:
         return stop(Reason(kind="no_progress_limit", attempts=stuck))
-    if len(tried) >= _TOTAL_FACTOR * max_attempts:
+    if len(tried) >= TOTAL_ATTEMPTS_FACTOR * max_attempts:
         return stop(Reason(kind="attempt_limit", attempts=len(tried)))
     # Our own engine has already said that the request or the machine is at fault.
     if last.ending == "code" and last.exit_code in ladder.final_codes:

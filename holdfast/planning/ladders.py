@@ -1,7 +1,7 @@
 """The two fallback ladders: for an unmodified command, and for our own engine.
 
-Both define how a change, in the names of `core.plan.CHANGEABLE`, is written into the settings of an attempt. A change
-that means nothing there leaves the settings as they were, and the ladder continues with the next one.
+Both define how a change, in the names of `core.settings.CHANGEABLE`, is written into the settings of an attempt. A
+change that means nothing there leaves the settings as they were, and the ladder continues with the next one.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.plan import DEFAULT_MICRO_TOKENS, Fallback
-from holdfast.core.records import EngineSettings
+from holdfast.core.settings import COMPUTING_SETTINGS, ENGINE_DEFAULTS, EngineSettings
 from holdfast.planning.ladder import OF_RANKS, Changes, Ladder
 from holdfast.planning.parallel import fewer_processes
 
@@ -83,9 +83,6 @@ def _apply_to_command(current: Changes, change: Mapping[str, object], has_accele
     return changes
 
 
-_ENGINE_OWN = {"device", "precision", "threads", "compile", "gradient_checkpointing", "packing", "micro_tokens"}
-
-
 def _apply_to_engine(settings: Mapping[str, object], current: Changes, change: Mapping[str, object]) -> Changes:
     changes = dict(current)
     for name, value in change.items():
@@ -98,18 +95,10 @@ def _apply_to_engine(settings: Mapping[str, object], current: Changes, change: M
             changes |= fewer_processes(settings, changes)
         elif name == "offline" and value:
             changes["HF_HUB_OFFLINE"] = "1"
-        elif (name.isupper() and name not in _ALREADY_DONE) or name in _ENGINE_OWN:
+        elif (name.isupper() and name not in _ALREADY_DONE) or name in COMPUTING_SETTINGS:
             changes[name] = value
-    defaults = {
-        "device": "cpu",
-        "precision": "fp32",
-        "packing": True,
-        "compile": False,
-        "gradient_checkpointing": False,
-        "processes": 1,
-    }
     return {
         name: value
         for name, value in changes.items()
-        if name.isupper() or name in current or settings.get(name, defaults.get(name)) != value
+        if name.isupper() or name in current or settings.get(name, ENGINE_DEFAULTS.get(name)) != value
     }

@@ -9,11 +9,9 @@ from collections.abc import Mapping
 from holdfast.core.errors import MachineError, RequestError, leave_out, set_to
 from holdfast.core.facts import Gpu, MachineFacts
 from holdfast.core.plan import Choice
-from holdfast.core.request import TrainRequest, nodes_of
+from holdfast.core.settings import TrainRequest, nodes_of
 from holdfast.core.text import plural
 
-# Settings that depend on the number of processes; all others stay when a run continues with another number.
-SHARED_SETTINGS = ("nodes", "processes", "threads", "shard", "micro_tokens", "gradient_checkpointing")
 _CHANGES_LEARNING = "changes what the model learns"
 _PLURAL = {"nodes": "machines", "processes": "processes"}
 

@@ -11,7 +11,8 @@ import msgspec
 
 from holdfast.core.events import CandidateTimed
 from holdfast.core.facts import MachineFacts, ModelFacts
-from holdfast.core.records import Changes, EngineSettings, ProofReason, TimedCandidate
+from holdfast.core.records import Changes, ProofReason, TimedCandidate
+from holdfast.core.settings import EngineSettings
 
 BUDGET_SHARE = 0.05  # of the forecast run time, for the proof
 # The usual advice for safety: one thread, padded. Timed for comparison, never chosen.

@@ -14,13 +14,13 @@ import msgspec
 from holdfast.core.errors import MachineError, set_to
 from holdfast.core.facts import DatasetFacts, MachineFacts, ModelFacts
 from holdfast.core.plan import DEFAULT_MICRO_TOKENS, USUAL_LENGTH, Choice, Plan
-from holdfast.core.records import EngineSettings, MemoryEstimate, Proof, RunPlan
-from holdfast.core.request import TrainRequest, nodes_of
+from holdfast.core.records import MemoryEstimate, Proof, RunPlan
+from holdfast.core.settings import BATCH_PARTS, PROCESS_SETTINGS, SETTINGS, EngineSettings, TrainRequest, nodes_of
 from holdfast.core.text import human_bytes, plural
 from holdfast.planning import choices
 from holdfast.planning.choices import AS_REQUESTED
 from holdfast.planning.memory_model import MemoryNeed, fits, need_of, room_of
-from holdfast.planning.parallel import SHARED_SETTINGS, cards_of, choose_processes
+from holdfast.planning.parallel import cards_of, choose_processes
 
 _FEWEST_MICRO_TOKENS = 256  # a plan starts with no fewer: smaller micro-batches leave most of a processor idle
 
@@ -39,18 +39,17 @@ class TrainPlan:
     def as_record(self, request: TrainRequest, run: Path) -> RunPlan:
         """What plan.json keeps: every choice with its reason, and the engine's settings that follow from them."""
         value = {name: choice.value for name, choice in self.choices.items()}
+        places = {"model": self.model.folder, "prepared": str(run / "prepared"), "run": str(run)}
+        known = {one.name for one in dataclasses.fields(EngineSettings)}
         settings = EngineSettings(
-            task=self.task,
-            model=self.model.folder,
-            prepared=str(run / "prepared"),
-            run=str(run),
-            seed=request.seed,
-            max_steps=request.max_steps,
-            eval_steps=request.eval_steps,
-            keep=request.keep,
-            save_seconds=request.save_seconds,
-            options=dict(self.options),
-            **{name: value[name] for name in _SETTINGS if name in value},
+            **{
+                **{name: given for name in SETTINGS if (given := getattr(request, name)) is not None},
+                **{name: one for name, one in value.items() if name in known},
+                **places,
+                **dict.fromkeys(BATCH_PARTS),  # the batch size has them
+                "task": self.task,
+                "options": dict(self.options),
+            }
         )
         memory = MemoryEstimate(
             need_bytes=self.need.bytes,
@@ -71,23 +70,11 @@ class TrainPlan:
     def as_plan(self) -> Plan:
         """The same plan in the settings that hazards know."""
         value = {name: choice.value for name, choice in self.choices.items()}
-        return Plan(
-            device=value["device"],
-            precision=value["precision"],
-            threads=value["threads"],
-            compile=value["compile"],
-        )
+        return Plan(**{one.name: value[one.name] for one in dataclasses.fields(Plan)})
 
     def with_choices(self, more: Mapping[str, Choice[Any]]) -> "TrainPlan":
         """The plan with some settings replaced."""
         return dataclasses.replace(self, choices={**self.choices, **more})
-
-
-_SETTINGS = (
-    *("epochs", "batch_size", "lr", "schedule", "warmup_ratio", "weight_decay", "max_grad_norm"),
-    *("device", "precision", "threads", "micro_tokens", "packing", "compile", "gradient_checkpointing"),
-    *("processes", "shard"),  # with more than one process
-)
 
 
 def make_plan(
@@ -134,7 +121,7 @@ def make_plan(
         "micro_tokens": micro,
         "gradient_checkpointing": checkpointing,
         "packing": Choice(True, "avoids work on padding, if the model's attention allows it"),
-        "compile": _given(request.torch_compile, False, "not proven faster on this machine"),
+        "compile": _given(request.compile, False, "not proven faster on this machine"),
     }
     if processes.value * nodes > 1:
         chosen |= {"processes": processes, "shard": shard}
@@ -162,7 +149,7 @@ def _still_proven(plan: RunPlan, proven: Mapping[str, Any]) -> Mapping[str, Any]
     """A proof with another number of processes says nothing about how they share the machine."""
     if not plan.changed_after_attempt:
         return proven
-    return {name: value for name, value in proven.items() if name not in SHARED_SETTINGS}
+    return {name: value for name, value in proven.items() if name not in PROCESS_SETTINGS}
 
 
 def keep_learning(earlier: RunPlan, plan: RunPlan, changed_after_attempt: int) -> RunPlan:
@@ -172,9 +159,9 @@ def keep_learning(earlier: RunPlan, plan: RunPlan, changed_after_attempt: int) -
     is_changed = (earlier.processes, earlier.nodes) != (plan.processes, plan.nodes)
     if is_changed:
         new = dataclasses.asdict(plan.settings)
-        settings |= {name: new[name] for name in SHARED_SETTINGS if name in new}
-        choices = {name: choice for name, choice in choices.items() if name not in SHARED_SETTINGS}
-        choices |= {name: choice for name, choice in plan.choices.items() if name in SHARED_SETTINGS}
+        settings |= {name: new[name] for name in PROCESS_SETTINGS if name in new}
+        choices = {name: choice for name, choice in choices.items() if name not in PROCESS_SETTINGS}
+        choices |= {name: choice for name, choice in plan.choices.items() if name in PROCESS_SETTINGS}
     return msgspec.structs.replace(
         plan,
         settings=EngineSettings(**settings),

@@ -16,10 +16,11 @@ from typing import Any
 import holdfast
 from holdfast.core.artifacts import write_artifact
 from holdfast.core.errors import Problem, RequestError, invalid_settings
-from holdfast.core.records import DEFAULT_NODES_WAIT_SECONDS, Changes, CommandRequest, write_request
+from holdfast.core.records import Changes, CommandRequest, write_request
 from holdfast.core.redact import is_secret
-from holdfast.core.request import NEEDLESS_WAIT
 from holdfast.core.runfolder import SETTINGS, checkpoints_folder, run_of
+from holdfast.core.setting_values import NEEDLESS_WAIT
+from holdfast.core.settings import DEFAULT_NODES_WAIT
 from holdfast.planning.ladders import command_ladder
 from holdfast.runs.new_folder import RUNS, new_folder
 from holdfast.runs.run_memory import RunMemory, key_of
@@ -57,7 +58,7 @@ def make_request(
     if script and not Path(script).exists():
         raise RequestError(f"file {script!r} not found", found=f"looked in {Path.cwd()}")
     kept = {name: value for name, value in os.environ.items() if not _OWN.match(name) and not is_secret(name, value)}
-    options |= {"nodes": nodes, "nodes_wait_seconds": nodes_wait_seconds or DEFAULT_NODES_WAIT_SECONDS}
+    options |= {"nodes": nodes, "nodes_wait_seconds": nodes_wait_seconds or DEFAULT_NODES_WAIT}
     return CommandRequest(command=command, cwd=str(Path.cwd()), environment=kept, **options)
 
 

@@ -13,7 +13,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from holdfast.core.events import Event, Progressed
-from holdfast.core.records import Changes, EngineSettings, write_record
+from holdfast.core.records import Changes, write_record
+from holdfast.core.settings import EngineSettings
 from holdfast.machine.resources import probe_memory_bytes, probe_memory_free_bytes
 from holdfast.supervisor.child import Launch
 from holdfast.supervisor.spare import Spare

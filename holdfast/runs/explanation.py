@@ -14,9 +14,10 @@ from typing import IO
 
 from holdfast.core.errors import RequestError
 from holdfast.core.evidence import Diagnosis, Evidence, Passage, Seen
-from holdfast.core.plan import Remedy, in_script
+from holdfast.core.plan import Remedy
 from holdfast.core.records import ChildInfo, Outcome, read_record
 from holdfast.core.runfolder import CHILD, EVIDENCE, REQUEST
+from holdfast.core.settings import in_script
 from holdfast.data.magic import name_of_binary
 from holdfast.doctor.checkup import OWN_FINDINGS
 from holdfast.hazards import Hazard, find_hazard

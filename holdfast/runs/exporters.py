@@ -20,31 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.errors import MachineError, RequestError
-from holdfast.core.records import EngineSettings, RunPlan
+from holdfast.core.records import RunPlan
 from holdfast.core.runfolder import MANIFEST
+from holdfast.core.settings import EngineSettings
 from holdfast.runs.state import RunState, read_state
 from holdfast.runs.wording import base_model, data_path, headline, run_title
 
-# As in engine.attempt_settings, which loads torch; a test holds the two together.
-DEFAULTS: Mapping[str, Any] = {
-    "seed": 42,
-    "epochs": 3,
-    "max_steps": None,
-    "batch_size": 16,
-    "lr": 5e-5,
-    "weight_decay": 0.01,
-    "warmup_ratio": 0.06,
-    "schedule": "linear",
-    "max_grad_norm": 1.0,
-    "pool_batches": 1,
-    "eval_steps": None,
-    "keep": "best",
-    "options": {},
-    "device": "cpu",
-    "precision": "fp32",
-    "threads": None,
-    "micro_tokens": 16_384,
-}
+# The settings that an exported script reads, under these names in capitals.
+SCRIPT_SETTINGS = (
+    *("seed", "epochs", "max_steps", "batch_size", "lr", "weight_decay", "warmup_ratio", "schedule", "max_grad_norm"),
+    *("pool_batches", "eval_steps", "keep", "options", "device", "precision", "threads", "micro_tokens"),
+)
 _TEMPLATES = {"classify": "classify", "causal": "causal", "two-tower": "two_tower"}
 _MODEL_FILES = (".json", ".safetensors", ".txt", ".model", ".jinja")
 
@@ -116,8 +102,7 @@ def export_run(run: Path, kind: str, out: Path | None = None) -> Path:
 
 def script_of(state: RunState, model: str) -> str:
     """The whole script, with the run's own numbers in it."""
-    constants = {name: getattr(state.settings, name, default) for name, default in DEFAULTS.items()}
-    lines = [f"{name.upper()} = {_literal(value)}" for name, value in constants.items()]
+    lines = [f"{name.upper()} = {_literal(getattr(state.settings, name))}" for name in SCRIPT_SETTINGS]
     here = 'HERE = Path(__file__).parent if "__file__" in globals() else Path.cwd()'
     places = [here, f"MODEL = {model}", 'DATA, OUT = HERE / "data", HERE / "model"']
     common, task = (_template(name) for name in ("common", _TEMPLATES[state.task]))

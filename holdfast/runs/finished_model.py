@@ -9,8 +9,9 @@ import msgspec
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import RequestError
 from holdfast.core.facts import DatasetFacts
-from holdfast.core.records import EngineSettings, ModelInfo, PredictJob, PredictOptions, read_record
+from holdfast.core.records import ModelInfo, PredictJob, PredictOptions, read_record
 from holdfast.core.runfolder import REQUEST, RESULT, attempt_folders, model_folder
+from holdfast.core.settings import EngineSettings
 from holdfast.runs.run_path import is_run, no_run
 
 _WANTED = "the folder of a run or of a model"

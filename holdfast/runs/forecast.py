@@ -28,8 +28,9 @@ from holdfast.core.events import (
     TrainingStarted,
 )
 from holdfast.core.facts import ModelFacts
-from holdfast.core.records import EngineSettings, Forecast, Proof, ResumeCheck, RunPlan, read_record, write_record
+from holdfast.core.records import Forecast, Proof, ResumeCheck, RunPlan, read_record, write_record
 from holdfast.core.runfolder import EVENTS, SETTINGS, attempt_folder
+from holdfast.core.settings import EngineSettings
 from holdfast.data.amounts import Amounts
 from holdfast.planning.memory_model import reading_bytes
 from holdfast.planning.proving import Work, answer_seconds, forecast_seconds

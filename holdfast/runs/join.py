@@ -16,8 +16,8 @@ from holdfast.core.disk_space import cannot_write
 from holdfast.core.env import node_name
 from holdfast.core.errors import RequestError, set_to
 from holdfast.core.records import CommandRequest, Result, read_data_sha256, read_record, read_request, write_request
-from holdfast.core.request import FIELDS, TrainRequest
 from holdfast.core.runfolder import NODES, REQUEST
+from holdfast.core.settings import SETTINGS, TrainRequest, names_with
 from holdfast.core.text import option, plural
 from holdfast.runs.new_folder import take_folder
 
@@ -26,7 +26,7 @@ Request = TrainRequest | CommandRequest
 # Machines may differ only in where they are, and in how long they wait.
 _SAME_EVERYWHERE = {
     "command": ("command", "resume_args", "allow_changes", "max_attempts", "step_timeout_seconds"),
-    "train": tuple(name for name in FIELDS if name not in ("out", "nodes", "nodes_wait")),
+    "train": tuple(name for name in SETTINGS if name not in names_with("own")),
 }
 _DATA = ("data", "validation", "test", "negatives")
 _OF_ONE_MACHINE = re.compile(r"--(?:node[-_]rank|machine[-_]rank|local[-_]addr)(?P<joined>=.*)?")

@@ -12,9 +12,16 @@ from pathlib import Path
 from holdfast.core.errors import RequestError
 from holdfast.core.path_guess import did_you_mean
 from holdfast.core.records import RunPlan, read_record, write_request
-from holdfast.core.request import TrainRequest, nodes_of
 from holdfast.core.runfolder import FORECAST, NODES, PLAN, PROOF, REQUEST, model_folder
-from holdfast.planning.presets import with_preset
+from holdfast.core.settings import (
+    BATCH_PARTS,
+    SETTINGS,
+    TrainRequest,
+    names_with,
+    nodes_of,
+    requested_batch_size,
+    with_preset,
+)
 from holdfast.runs.finished_model import find_model
 from holdfast.runs.join import join_training
 from holdfast.runs.new_folder import new_folder
@@ -75,14 +82,12 @@ def _from_earlier(request: TrainRequest) -> TrainRequest:
     before, plan = require_request(earlier), read_record(earlier, RunPlan)
     if not isinstance(before, TrainRequest):
         raise RequestError(f"{earlier} holds a command, not a training run", setting="from_run")
-    mine = {name: getattr(request, name) for name in TrainRequest.__dataclass_fields__}
-    theirs = {name: getattr(before, name) for name in TrainRequest.__dataclass_fields__}
-    plain = TrainRequest()
-    taken = {name: value for name, value in theirs.items() if mine[name] == getattr(plain, name)}
-    own = {"out", "from_run", "model", "preset", "nodes", "nodes_wait"}
+    taken = {name: getattr(before, name) for name, one in SETTINGS.items() if getattr(request, name) == one.default}
+    own = names_with("own")
     if request.data:  # other data may have other columns
-        own |= {"validation", "test", "negatives", "text_column", "label_column", "group_column", "encoding"}
-        own |= {"delimiter", "header", "multi_label", "min_score"}
+        own |= names_with("file")
+    if requested_batch_size(request):
+        own |= {"batch_size", *BATCH_PARTS}
     task = {"task": plan.task} if plan and request.task is None else {}
     kept = {name: value for name, value in taken.items() if name not in own}
     return replace(request, **{**kept, **task, "model": str(model_folder(earlier))})

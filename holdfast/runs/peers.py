@@ -22,8 +22,9 @@ from holdfast.core.event_log import EventSink
 from holdfast.core.events import Event, MachinesAwaited, Ticked
 from holdfast.core.evidence import Diagnosis
 from holdfast.core.notice import Seen
-from holdfast.core.records import DEFAULT_NODES_WAIT_SECONDS, MeetingPlace, MemberNotice, Outcome
+from holdfast.core.records import MeetingPlace, MemberNotice, Outcome
 from holdfast.core.runfolder import NODES, NOTICE, attempt_folder, part_folder
+from holdfast.core.settings import DEFAULT_NODES_WAIT
 from holdfast.core.text import human_seconds, plural
 from holdfast.machine.network import free_port, own_address
 from holdfast.planning.ladder import Changes
@@ -42,7 +43,7 @@ _SAY_FIRST_SECONDS, _SAY_SECONDS = 2.0, 30.0
 class Peers:
     """The other machines of a run, for the supervisor that leads it."""
 
-    def __init__(self, run: Path, nodes: int, lease: Lease, wait_seconds: float = DEFAULT_NODES_WAIT_SECONDS):
+    def __init__(self, run: Path, nodes: int, lease: Lease, wait_seconds: float = DEFAULT_NODES_WAIT):
         self._run, self._nodes, self._lease, self._wait_seconds = run, nodes, lease, wait_seconds
         self._me = node_name()
         self._seen: dict[str, Seen[MemberNotice]] = {}

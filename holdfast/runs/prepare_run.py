@@ -37,8 +37,8 @@ from holdfast.core.facts import MachineFacts, ModelFacts, Task
 from holdfast.core.plan import Choice
 from holdfast.core.progress import Progress, Unit, no_progress
 from holdfast.core.records import RunPlan, write_record
-from holdfast.core.request import TrainRequest
 from holdfast.core.runfolder import DOCTOR, DROPPED, checkpoints_folder
+from holdfast.core.settings import TrainRequest, is_of_preset
 from holdfast.core.text import human_bytes
 from holdfast.data.amounts import amounts_of
 from holdfast.data.data_request import DataRequest
@@ -54,7 +54,6 @@ from holdfast.models.resolve import require_model, resolve
 from holdfast.models.shape import read_shape
 from holdfast.models.store import ModelFolder
 from holdfast.planning.memory_model import checkpoint_bytes
-from holdfast.planning.presets import is_of_preset
 from holdfast.planning.train_plan import TrainPlan, keep_learning, make_plan
 
 _TRIAL_SECONDS = 90.0

@@ -15,8 +15,9 @@ from typing import NamedTuple
 from holdfast.core.errors import FallbacksFailed, HoldfastError, MachineError, RequestError
 from holdfast.core.event_log import EventSink, EventTail, read_events
 from holdfast.core.events import CheckpointSaved, Evaluated, Event, StepDone
-from holdfast.core.records import Changes, EngineSettings, FirstSteps, Result
+from holdfast.core.records import Changes, FirstSteps, Result
 from holdfast.core.runfolder import EVENTS
+from holdfast.core.settings import EngineSettings
 from holdfast.planning.ladders import engine_ladder
 from holdfast.runs.engine_child import EngineChildren
 from holdfast.runs.state import peak_bytes

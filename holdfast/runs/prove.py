@@ -32,7 +32,6 @@ from holdfast.core.events import (
 from holdfast.core.plan import Choice
 from holdfast.core.records import (
     Changes,
-    EngineSettings,
     FirstSteps,
     LongestExamples,
     LossParity,
@@ -41,8 +40,8 @@ from holdfast.core.records import (
     TrialRequest,
     write_record,
 )
-from holdfast.core.request import TrainRequest, nodes_of
 from holdfast.core.runfolder import EVENTS
+from holdfast.core.settings import EngineSettings, TrainRequest, nodes_of
 from holdfast.core.text import plural
 from holdfast.data.amounts import amounts_of
 from holdfast.data.subset import write_longest

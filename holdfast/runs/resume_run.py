@@ -5,12 +5,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from holdfast.core.env import node_name
 from holdfast.core.errors import MachineError, RequestError
 from holdfast.core.records import CommandRequest, read_data_sha256, read_request, write_request
-from holdfast.core.request import TrainRequest, make_request
 from holdfast.core.runfolder import NODES, RESULT
+from holdfast.core.setting_values import make_request
+from holdfast.core.settings import BATCH_PARTS, TrainRequest, requested_batch_size
 from holdfast.core.text import plural
 from holdfast.runs.command import command_spec
 from holdfast.runs.earlier_attempts import end_leftovers, is_left_running
@@ -31,9 +33,8 @@ def command_of(run: Path) -> RunSpec:
     return command_spec(request)
 
 
-def ask_for(run: Path, processes: str | None, nodes: str | None) -> None:
-    """Change the number of processes or machines of a training run; what it learns does not depend on them."""
-    given = {name: value for name, value in (("processes", processes), ("nodes", nodes)) if value is not None}
+def ask_for(run: Path, given: Mapping[str, object]) -> None:
+    """Change settings of a training run that what it learns does not depend on, such as the number of processes."""
     options = " ".join(f"--{name} {value}" for name, value in given.items())
     request = require_request(run)
     if not isinstance(request, TrainRequest):
@@ -42,7 +43,7 @@ def ask_for(run: Path, processes: str | None, nodes: str | None) -> None:
             found=f"{run} supervises a command, which decides itself how many processes it starts",
         )
     checked = make_request({"data": "-", "out": str(run), **given})
-    wanted = {name: getattr(checked, name) for name in given}
+    wanted: dict[str, Any] = {name: getattr(checked, name) for name in given}
     if _has(request, wanted):
         return  # as before, or another machine has asked for the same
     if leader := read_leader(run):
@@ -57,7 +58,9 @@ def ask_for(run: Path, processes: str | None, nodes: str | None) -> None:
             found=" ".join(f"--{name} {getattr(now, name) or 1}" for name in wanted),
             try_next=(f"holdfast resume {run}, to join it",),
         )
-    write_request(run, replace(request, **wanted), data_sha256=read_data_sha256(run))
+    # The step keeps its examples, however many processes share it from now on.
+    step: dict[str, Any] = {"batch_size": requested_batch_size(request), **dict.fromkeys(BATCH_PARTS)}
+    write_request(run, replace(request, **wanted, **step), data_sha256=read_data_sha256(run))
 
 
 def _has(request: TrainRequest | CommandRequest, wanted: Mapping[str, object]) -> bool:

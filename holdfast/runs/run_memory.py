@@ -20,7 +20,8 @@ from typing import Any, Generic, TypeVar
 from holdfast.core.artifacts import read_artifact, write_artifact
 from holdfast.core.env import state_folder
 from holdfast.core.facts import ModelFacts
-from holdfast.core.records import Changes, EngineSettings, Record, TimedCandidate, to_record
+from holdfast.core.records import Changes, Record, TimedCandidate, to_record
+from holdfast.core.settings import EngineSettings
 
 _LIBRARIES = r"(torch|transformers|accelerate|numpy|tokenizers|datasets|lightning|pytorch_lightning|trl|peft|faiss_cpu)"
 

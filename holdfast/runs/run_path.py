@@ -6,8 +6,8 @@ from pathlib import Path
 from holdfast.core.errors import RequestError
 from holdfast.core.path_guess import did_you_mean
 from holdfast.core.records import CommandRequest, read_request
-from holdfast.core.request import TrainRequest
 from holdfast.core.runfolder import REQUEST
+from holdfast.core.settings import TrainRequest
 from holdfast.runs.new_folder import RUNS
 
 _SHOWN_NAMES = 5

@@ -25,7 +25,6 @@ from holdfast.core.evidence import Decision, Diagnosis
 from holdfast.core.facts import DatasetFacts, MachineFacts
 from holdfast.core.records import (
     AttemptStart,
-    EngineSettings,
     Forecast,
     Mistakes,
     Outcome,
@@ -43,6 +42,7 @@ from holdfast.core.runfolder import (
     START,
     attempt_folders,
 )
+from holdfast.core.settings import EngineSettings
 from holdfast.runs.earlier_attempts import is_left_running
 from holdfast.runs.nodes import MachineWatch
 from holdfast.runs.run_path import require_run

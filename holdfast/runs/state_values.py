@@ -16,7 +16,6 @@ from holdfast.core.plan import Choice, Reason
 from holdfast.core.prepared import Manifest
 from holdfast.core.records import (
     CommandRequest,
-    EngineSettings,
     Forecast,
     Interruption,
     Mistakes,
@@ -26,12 +25,12 @@ from holdfast.core.records import (
     read_record,
     to_record,
 )
-from holdfast.core.request import TrainRequest
 from holdfast.core.runfolder import (
     MANIFEST,
     OUTPUT,
     model_folder,
 )
+from holdfast.core.settings import EngineSettings, TrainRequest
 from holdfast.logs.log_lines import clean_lines
 from holdfast.planning.train_plan import proven_choices, proven_settings
 from holdfast.runs.nodes import NodeStatus

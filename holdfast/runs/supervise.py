@@ -47,8 +47,8 @@ from holdfast.core.events import (
 from holdfast.core.evidence import Decision, Diagnosis
 from holdfast.core.plan import DUMP_STACKS, Reason
 from holdfast.core.records import AttemptStart, Changes, Outcome, Result, RunEnd, read_record, write_record
-from holdfast.core.request import DEFAULT_MAX_ATTEMPTS
 from holdfast.core.runfolder import RESULT, STACKS, attempt_folder
+from holdfast.core.settings import DEFAULT_MAX_ATTEMPTS
 from holdfast.core.text import plural
 from holdfast.planning.ladder import Ladder, choose_fallback
 from holdfast.runs.cause_wording import outcome_text, with_own_command

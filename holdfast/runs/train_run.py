@@ -32,8 +32,8 @@ from holdfast.core.records import (
     read_request,
     write_request,
 )
-from holdfast.core.request import TrainRequest, nodes_of
 from holdfast.core.runfolder import EVENTS, METRICS, NODES, PROOF, attempt_folders, model_folder
+from holdfast.core.settings import SETTINGS, TrainRequest, nodes_of
 from holdfast.data.amounts import amounts_of
 from holdfast.data.shards import read_manifest
 from holdfast.planning.ladders import engine_ladder
@@ -56,11 +56,6 @@ from holdfast.runs.supervise import RunSpec, supervise
 from holdfast.runs.trackers import tracking
 from holdfast.supervisor.attempt import StopRequest
 from holdfast.supervisor.child import Launch
-
-_WISHES = (
-    *("device", "precision", "threads", "micro_tokens", "gradient_checkpointing", "torch_compile"),
-    *("batch_size", "max_length", "lora", "allow_changes"),
-)
 
 Guard = Callable[[StopRequest], AbstractContextManager[None]]
 
@@ -225,11 +220,11 @@ def part_spec(run: Path, request: TrainRequest, children: EngineChildren) -> Run
 
 def memory_key(request: TrainRequest, plan: RunPlan) -> str:
     """The key under which it is remembered what made a run finish: data, model and settings of how to compute."""
-    wishes = {name: getattr(request, name) for name in _WISHES}
-    if (request.processes or 1) > 1:
-        wishes["processes"] = request.processes
-    if nodes_of(request) > 1:
-        wishes["nodes"] = request.nodes
+    wishes = {
+        name: value
+        for name, one in SETTINGS.items()
+        if (one.affects == "computing" or "memory" in one.traits) and (value := getattr(request, name)) != one.default
+    }
     model = plan.model.folder or plan.settings.model
     return key_of("train", str(Path(request.data).absolute()), model, plan.task, repr(wishes))
 

@@ -20,9 +20,9 @@ from holdfast.core import events as ev
 from holdfast.core.evidence import Decision, Passage
 from holdfast.core.plan import Reason
 from holdfast.core.records import CommandRequest, ComparedTime, ForecastCheck
-from holdfast.core.request import TrainRequest
 from holdfast.core.runfolder import REPORT, REQUEST
 from holdfast.core.scores import final_score, metric_name, metric_value, ordered_scores
+from holdfast.core.settings import TrainRequest
 from holdfast.core.text import human_bytes, human_seconds, plural, processes_words
 from holdfast.runs.cause_wording import short_cause_text, told_cause_text
 from holdfast.runs.observation_wording import nan_text, observation_text, phase_text

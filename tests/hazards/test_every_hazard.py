@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.cli import COMMANDS
 from holdfast.core.evidence import Diagnosis
-from holdfast.core.plan import CHANGEABLE
+from holdfast.core.settings import CHANGEABLE
 from holdfast.hazards import Case, all_hazards
 from holdfast.hazards.diagnose import diagnose
 from holdfast.logs.log_text import read_evidence

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.errors import RequestError
-from holdfast.core.records import EngineSettings, Outcome, read_record
+from holdfast.core.records import Outcome, read_record
 from holdfast.core.runfolder import REQUEST, SETTINGS, attempt_folder, model_folder
+from holdfast.core.settings import EngineSettings
 from holdfast.planning.ladders import engine_ladder
 from holdfast.runs.supervise import RunSpec, supervise
 from holdfast.supervisor.child import Launch

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.artifacts import read_artifact
-from holdfast.core.records import EngineSettings, Outcome, read_record
+from holdfast.core.records import Outcome, read_record
 from holdfast.core.runfolder import DIAGNOSIS, REQUEST, SETTINGS, attempt_folder, model_folder
+from holdfast.core.settings import EngineSettings
 from holdfast.planning.ladders import engine_ladder
 from holdfast.runs.cause_wording import outcome_text
 from holdfast.runs.engine_child import EngineChildren

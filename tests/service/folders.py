@@ -13,7 +13,6 @@ from holdfast.core.evidence import Decision, Diagnosis, Passage
 from holdfast.core.facts import ModelFacts
 from holdfast.core.plan import Choice, Reason, Remedy
 from holdfast.core.records import (
-    EngineSettings,
     Forecast,
     MemoryEstimate,
     Mistakes,
@@ -24,6 +23,7 @@ from holdfast.core.records import (
     WrongLabels,
     write_record,
 )
+from holdfast.core.settings import EngineSettings
 from holdfast.service.jobs.models import Job
 
 EVIL = "</pre><script>alert('x')</script> & \"quoted\""

@@ -6,9 +6,9 @@ import pytest
 from django.contrib.auth.models import Group
 
 from holdfast.core.errors import RequestError
-from holdfast.core.request import FIELDS
+from holdfast.core.settings import OPEN_SETTINGS, SETTINGS
 from holdfast.service.jobs.models import Dataset, Job, TrainedModel
-from holdfast.service.jobs.requests import OPEN_FIELDS, check_settings, retry_run, submit_run
+from holdfast.service.jobs.requests import check_settings, retry_run, submit_run
 
 
 def refused(given):
@@ -32,8 +32,8 @@ def test_only_given_settings_are_stored_by_name():
 )
 def test_paths_are_not_for_people_to_give(name):
     [field] = refused({name: "/etc/passwd"})
-    assert field in FIELDS
-    assert field not in OPEN_FIELDS
+    assert field in SETTINGS
+    assert field not in OPEN_SETTINGS
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_nul_byte_is_refused_everywhere():
 
 
 def test_every_setting_is_open_path_or_external():
-    assert {"task", "model", "epochs", "device", "prove", "allow_changes"} <= set(OPEN_FIELDS)
-    assert not any(field.metadata["kind"] == "path" for field in OPEN_FIELDS.values())
+    assert {"task", "model", "epochs", "device", "prove", "allow_changes"} <= set(OPEN_SETTINGS)
+    assert not any(field.kind == "path" for field in OPEN_SETTINGS.values())
 
 
 @pytest.fixture

@@ -5,10 +5,9 @@ import re
 import pytest
 from django.contrib.auth.models import User
 
-from holdfast.core.request import FIELDS
+from holdfast.core.settings import OPEN_SETTINGS, SETTINGS
 from holdfast.service.jobs.compare import MOST_RUNS
 from holdfast.service.jobs.models import Dataset, Job, TrainedModel
-from holdfast.service.jobs.requests import OPEN_FIELDS
 from tests.service.folders import make_job
 
 pytestmark = pytest.mark.django_db
@@ -17,10 +16,10 @@ pytestmark = pytest.mark.django_db
 def test_form_has_exactly_the_allowed_settings(home, ada, page, data):
     shown = page.get("/runs/new").content.decode()
     named = set(re.findall(r'<(?:input|select)[^>]* name="([a-z_]+)"', shown))
-    assert set(OPEN_FIELDS) <= named
+    assert set(OPEN_SETTINGS) <= named
     closed = {"data", "out", "from_run", "report_to", "chat_template", "offline"}
     assert not (named & closed)
-    assert named <= set(FIELDS) | {"csrfmiddlewaretoken", "dataset", "name", "team", "from"}
+    assert named <= set(SETTINGS) | {"csrfmiddlewaretoken", "dataset", "name", "team", "from"}
 
 
 def test_a_new_run_is_planned_first(home, ada, page, data):

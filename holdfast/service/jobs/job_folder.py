@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 from holdfast.core.errors import RequestError
-from holdfast.core.request import make_request
 from holdfast.core.runfolder import REQUEST
+from holdfast.core.setting_values import make_request
 from holdfast.service.jobs.models import Dataset, Job
 
 ROLES = ("validation", "test", "negatives")  # in a request: the number of another dataset

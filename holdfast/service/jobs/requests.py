@@ -12,16 +12,14 @@ from django.contrib.auth.models import Group, User
 
 from holdfast.core.artifacts import to_plain
 from holdfast.core.errors import Problem, RequestError, invalid_settings, read_error
-from holdfast.core.request import FIELDS, REMOTE_FIELDS, make_request
+from holdfast.core.setting_values import make_request
+from holdfast.core.settings import OPEN_SETTINGS, named
 from holdfast.core.text import closest
 from holdfast.service.jobs import leases
 from holdfast.service.jobs.datasets import read_facts
 from holdfast.service.jobs.job_folder import ROLES
 from holdfast.service.jobs.models import Dataset, DatasetState, Job, JobGoal, TrainedModel
 
-OPEN_FIELDS = REMOTE_FIELDS
-_CLOSED = set(FIELDS) - set(OPEN_FIELDS)
-_NAMES = {other: name for name, field in FIELDS.items() for other in (name, *field.metadata["also"])}
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(?:/[A-Za-z0-9][\w.-]{0,95})?")
 _STAND_IN = "/dataset"  # in place of the data's path, which is not known yet
 _LONGEST_TEXT, _LONGEST_NAME = 2000, 200
@@ -41,7 +39,7 @@ def check_settings(given: Mapping[str, object], known: Sequence[Problem] = ()) -
         problems += error.problems
     if problems:
         raise invalid_settings(problems)
-    names = [_NAMES[_plain_name(name)] for name, value in usable.items() if value not in (None, (), [])]
+    names = [_name(name) for name, value in usable.items() if value not in (None, (), [])]
     return {name: to_plain(getattr(request, name)) for name in names}
 
 
@@ -61,7 +59,7 @@ def submit_run(
     """Check a request as a whole and queue it."""
     has_data = dataset is not None or from_model is not None
     decided = dataset.choices if dataset else {}
-    given = {**{key: value for key, value in decided.items() if key in OPEN_FIELDS}, **settings}
+    given = {**{key: value for key, value in decided.items() if key in OPEN_SETTINGS}, **settings}
     missing = () if has_data else (Problem("dataset", "missing; choose the dataset to train on"),)
     asked = check_settings(given, (*missing, *_column_problems(dataset, given)))
     extra = dict(others or {})
@@ -96,13 +94,13 @@ def retry_run(
 ) -> Job:
     """Queue the same run again as a new one, with some settings changed; None removes a setting."""
     _check_ready(job.dataset)
-    kept = {key: value for key, value in job.request.items() if key in OPEN_FIELDS}
-    referred = {key: value for key, value in job.request.items() if key not in OPEN_FIELDS}
+    kept = {key: value for key, value in job.request.items() if key in OPEN_SETTINGS}
+    referred = {key: value for key, value in job.request.items() if key not in OPEN_SETTINGS}
     for role, one in (others or {}).items():
         _check_ready(one)
         referred = {**referred, role: one.pk} if one else {key: at for key, at in referred.items() if key != role}
     _check_visible(owner, job.dataset_id, referred)
-    new = {_NAMES.get(_plain_name(key), key): value for key, value in changes.items()}
+    new = {_name(key): value for key, value in changes.items()}
     given = {key: value for key, value in {**kept, **new}.items() if value is not None}
     asked = check_settings(given, _column_problems(job.dataset, given))
     return leases.submit(
@@ -120,16 +118,16 @@ def retry_run(
 
 def _problem(name: str, value: object) -> Problem | None:
     """Why users may not set this, or why it cannot be kept; None when it may be right."""
-    field = _NAMES.get(_plain_name(name))
-    if field in _CLOSED:
+    setting = named(name)
+    if setting and not setting.is_open:
         return Problem(
-            field,
+            setting.name,
             "cannot be set here: the service takes its data from the dataset you select and chooses the folders itself",
         )
     texts = [str(item) for item in value] if isinstance(value, (list, tuple)) else [str(value)]
     if any(len(text) > _LONGEST_TEXT for text in texts):
-        return Problem(field or name[:60], f"longer than {_LONGEST_TEXT:,} characters")
-    if field == "model" and value is not None and not _is_model_name(value):
+        return Problem(setting.name if setting else name[:60], f"longer than {_LONGEST_TEXT:,} characters")
+    if setting and setting.name == "model" and value is not None and not _is_model_name(value):
         return Problem(
             "model", "must be the name of a model in the catalog or on the hub, such as minilm", str(value)[:60]
         )
@@ -141,8 +139,10 @@ def _is_model_name(value: object) -> bool:
     return isinstance(value, str) and bool(_MODEL_NAME.fullmatch(value)) and ".." not in value
 
 
-def _plain_name(name: str) -> str:
-    return name.lstrip("-").replace("-", "_")
+def _name(given: str) -> str:
+    """The name of a setting that may have been given under an alias."""
+    setting = named(given)
+    return setting.name if setting else given
 
 
 def _check_ready(dataset: Dataset | None) -> None:
@@ -180,7 +180,7 @@ def _column_problems(dataset: Dataset | None, given: Mapping[str, object]) -> li
     known = read_facts(dataset).columns if dataset else ()
     if not dataset or not known or len(known) >= _MOST_COLUMNS:
         return []
-    asked = {_NAMES.get(_plain_name(name), name): value for name, value in given.items()}
+    asked = {_name(name): value for name, value in given.items()}
     if any(asked.get(how) != dataset.choices.get(how) for how in _READING):
         return []
     return [

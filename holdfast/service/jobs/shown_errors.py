@@ -10,29 +10,14 @@ from typing import Any
 
 from holdfast.core.data_warnings import DataWarning
 from holdfast.core.errors import Action, Advice, HoldfastError, Problem, read_error
-from holdfast.core.request import REMOTE_FIELDS
+from holdfast.core.settings import OPEN_SETTINGS, SETTINGS
 from holdfast.service.jobs.job_folder import ROLES
 from holdfast.service.jobs.secrets import without_secrets
 
-_LABELS = {
-    "validation": "validation data",
-    "test": "test data",
-    "negatives": "hard negatives of queries",
-    "lr": "learning rate",
-    "lr_scheduler_type": "learning rate schedule",
-    "eval_steps": "steps between evaluations",
-    "keep": "weights to keep",
-    "prove": "proof",
-    "lora": "LoRA",
-    "lora_r": "LoRA rank",
-    "lora_alpha": "LoRA alpha",
-    "lora_dropout": "LoRA dropout",
-    "lora_target_modules": "LoRA target modules",
-}
 # A login on the machine would be every user's; a secret is its owner's alone.
 _INSTEAD = {"hf auth login": "keep your hub token as the secret HF_TOKEN on your account page"}
 _PATHS = ("FOLDER", "FILE")
-_SETTINGS = frozenset({*REMOTE_FIELDS, *ROLES, "dataset", "team"})  # that a form or a request can set
+_SETTINGS = frozenset({*OPEN_SETTINGS, *ROLES, "dataset", "team"})  # that a form or a request can set
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +40,8 @@ class ShownError:
 
 def label_of(setting: str) -> str:
     """What the pages call a setting."""
-    return _LABELS.get(setting, setting.replace("_", " "))
+    known = SETTINGS.get(setting)
+    return (known and known.label) or setting.replace("_", " ")
 
 
 def page_error(error: HoldfastError, settings: Collection[str] = _SETTINGS) -> ShownError:

@@ -11,7 +11,7 @@ from django.db.models import Count, Q
 from django.utils.safestring import SafeString, mark_safe
 
 from holdfast.core.facts import SPLITS, BadRow, Lengths
-from holdfast.core.request import FIELDS
+from holdfast.core.settings import SETTINGS
 from holdfast.core.text import human_bytes
 from holdfast.runs.report.html import Html, table, tag
 from holdfast.runs.report.svg_charts import bar_chart, meter
@@ -283,7 +283,7 @@ def choice_fields(dataset: Dataset) -> Iterator[ChoiceField]:
         yield ChoiceField(
             name=name,
             label=label_of(name),
-            help=_MANY_HELP if is_many else str(FIELDS[name].metadata["text"]),
+            help=_MANY_HELP if is_many else SETTINGS[name].help,
             options=[*automatic, *((value, text, value in values) for value, text in known)],
             value="" if known else _as_option(now),
             is_many=is_many,

@@ -1,22 +1,17 @@
 """The form of a new run: every setting of `train` that users may set, with its help, its range and its error."""
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from holdfast.core.request import FIELDS
 from holdfast.core.setting_values import allowed_words
+from holdfast.core.settings import GROUPS, OPEN_SETTINGS, Setting
 from holdfast.runs.models import known_names
-from holdfast.service.jobs.requests import OPEN_FIELDS
 from holdfast.service.jobs.shown_errors import label_of
 
-COMMON = ("task", "preset", "model", "epochs", "batch_size", "lr", "max_length", "device")
-_GROUPS = (
-    ("data", "Data"),
-    ("learning", "Training"),
-    ("machine", "Hardware"),
-    ("run", "Run"),
-)
+# The settings that most users need; those about the data follow from the dataset.
+COMMON = tuple(name for name, one in OPEN_SETTINGS.items() if "basic" in one.traits and one.affects != "data")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +49,7 @@ class FormGroup:
 
 def make_fields(values: Mapping[str, str], errors: Mapping[str, str]) -> tuple[FormField, ...]:
     """The settings that most users need."""
-    return tuple(_field(name, FIELDS[name], values, errors) for name in COMMON if name in OPEN_FIELDS)
+    return tuple(_field(OPEN_SETTINGS[name], values, errors) for name in COMMON)
 
 
 def make_groups(
@@ -62,9 +57,9 @@ def make_groups(
 ) -> tuple[FormGroup, ...]:
     """All other settings by group; a group with values or errors is open."""
     found = []
-    for group, title in _GROUPS:
-        names = [name for name, field in OPEN_FIELDS.items() if field.metadata["group"] == group and name not in COMMON]
-        fields = (*(_field(name, FIELDS[name], values, errors) for name in names), *more.get(group, ()))
+    for group, title in GROUPS.items():
+        settings = [one for name, one in OPEN_SETTINGS.items() if one.affects == group and name not in COMMON]
+        fields = (*(_field(one, values, errors) for one in settings), *more.get(group, ()))
         found.append(FormGroup(title, fields, any(field.value or field.error for field in fields)))
     return tuple(found)
 
@@ -86,43 +81,44 @@ def choice_field(
 
 def read_values(given: Mapping[str, Any]) -> dict[str, str]:
     """The values of the controls, from the settings of a run."""
-    return {name: _shown(value) for name, value in given.items() if name in OPEN_FIELDS and value is not None}
+    return {name: _shown(value) for name, value in given.items() if name in OPEN_SETTINGS and value is not None}
 
 
 def read_settings(values: Mapping[str, str]) -> dict[str, object]:
     """The settings as `make_request` takes them; an empty control is left out."""
     found: dict[str, object] = {}
-    for name, field in OPEN_FIELDS.items():
+    for name, setting in OPEN_SETTINGS.items():
         text = values.get(name, "")
-        if field.metadata["kind"] == "texts":
+        if setting.kind == "texts":
             parts = tuple(part.strip() for part in text.split(",") if part.strip())
             if parts:
                 found[name] = parts
-        elif text.strip() or (text and name in ("delimiter", "query_prefix", "passage_prefix")):
-            found[name] = text if name.endswith("prefix") or name == "delimiter" else text.strip()
+        elif setting.kind == "exact" and text:
+            found[name] = text
+        elif text.strip():
+            found[name] = text.strip()
     return found
 
 
-def _field(name: str, field: "Field[Any]", values: Mapping[str, str], errors: Mapping[str, str]) -> FormField:
-    about, value = field.metadata, values.get(name, "")
-    kind = about["kind"]
-    default = _shown(field.default) if field.default not in (None, (), "") else ""
+def _field(setting: Setting, values: Mapping[str, str], errors: Mapping[str, str]) -> FormField:
+    name, kind, value = setting.name, setting.kind, values.get(setting.name, "")
+    default = _shown(setting.default) if setting.has_default else ""
     hint = f"default: {default}" if default else "default: automatic"
     hint += "; separate with commas" if kind == "texts" else ""
     choices: tuple[tuple[str, str], ...] = ()
-    if about["allowed"]:
-        choices = tuple((one, one) for one in about["allowed"])
+    if setting.allowed:
+        choices = tuple((one, one) for one in setting.allowed)
     elif kind == "flag":
         choices = (("true", "yes"), ("false", "no"))
     words = {"true": "yes", "false": "no"}.get(default, default)
     empty = {"task": "detect from the data", "preset": "none"}.get(name, "automatic")
     first = (("", words if choices and default else empty),)
     options = tuple(Option(one, said, one == value) for one, said in (*first, *choices)) if choices else ()
-    span = "" if choices else allowed_words(field)
+    span = "" if choices else allowed_words(setting)
     return FormField(
         name=name,
         label=label_of(name),
-        help=_help(name, str(about["text"])) + (f" From {span}." if " to " in span else f" {span}." if span else ""),
+        help=_help(setting) + (f" From {span}." if " to " in span else f" {span}." if span else ""),
         value=value,
         options=options,
         hint="" if choices else hint,
@@ -132,11 +128,11 @@ def _field(name: str, field: "Field[Any]", values: Mapping[str, str], errors: Ma
     )
 
 
-def _help(name: str, text: str) -> str:
+def _help(setting: Setting) -> str:
     """The help of the setting, without what only the command line accepts."""
-    if name == "model":
+    if setting.name == "model":
         return "Model to start from: " + ", ".join(known_names()) + ", or a name on the hub."
-    return text.replace(" (--single-label)", "")
+    return re.sub(r"--([a-z-]+)", lambda found: label_of(found[1].replace("-", "_")), setting.help)
 
 
 def _shown(value: object) -> str:

@@ -6,13 +6,13 @@ from click.testing import CliRunner
 from holdfast.cli.run import run
 from holdfast.cli.train import train
 from holdfast.core.errors import RequestError
-from holdfast.core.request import FIELDS, GROUPS
+from holdfast.core.settings import GROUPS, SETTINGS
 from holdfast.core.text import option
 
 
 def test_help_all_shows_every_setting_in_its_group():
     shown = CliRunner().invoke(train, ["--help-all"]).output
-    assert all(option(name) in shown for name in FIELDS)
+    assert all(option(name) in shown for name in SETTINGS)
     assert [line.rstrip(":") for line in shown.splitlines() if line.rstrip(":") in GROUPS.values()] == [
         *GROUPS.values()
     ]
@@ -20,8 +20,8 @@ def test_help_all_shows_every_setting_in_its_group():
 
 def test_help_shows_only_the_common_settings():
     shown = CliRunner().invoke(train, ["--help"]).output
-    basic = {name for name, field in FIELDS.items() if field.metadata["basic"]}
-    assert {name for name in FIELDS if f" {option(name)} " in shown} == basic
+    basic = {name for name, field in SETTINGS.items() if "basic" in field.traits}
+    assert {name for name in SETTINGS if f" {option(name)} " in shown} == basic
     assert 8 <= len(basic) <= 14
 
 

@@ -1,6 +1,5 @@
 """Every record of a run folder: what is written is read back; what is damaged or newer does no harm."""
 
-import dataclasses
 import stat
 from typing import Any
 
@@ -15,7 +14,6 @@ from holdfast.core.records import (
     AttemptStart,
     CommandRequest,
     ComparedTime,
-    EngineSettings,
     FirstSteps,
     Forecast,
     ForecastCheck,
@@ -34,15 +32,15 @@ from holdfast.core.records import (
     write_record,
     write_request,
 )
-from holdfast.core.request import TrainRequest
 from holdfast.core.runfolder import OUTCOME, PLAN, REQUEST
+from holdfast.core.settings import SETTINGS, EngineSettings, TrainRequest
 
-SETTINGS = EngineSettings(task="classify", model="/m", prepared="/p", run="/r", options={"class_weights": [1.0, 2.0]})
+ENGINE = EngineSettings(task="classify", model="/m", prepared="/p", run="/r", options={"class_weights": [1.0, 2.0]})
 PLAN_RECORD = RunPlan(
     task="classify",
     model=ModelFacts(name="minilm", folder="/m", parameters=22_000_000),
     choices={"lr": Choice(5e-5, "usual"), "packing": Choice(True, "faster")},
-    settings=SETTINGS,
+    settings=ENGINE,
     memory=MemoryEstimate(need_bytes=10, libraries_bytes=4, free_bytes=20),
 )
 PROOF_RECORD = Proof(
@@ -129,9 +127,9 @@ def test_a_request_that_is_not_understood_is_none(tmp_path, content):
 
 def test_every_setting_of_a_request_survives(tmp_path):
     given: dict[str, Any] = {}
-    for field in dataclasses.fields(TrainRequest):
-        sample = {"flag": True, "whole": 9, "number": 0.5, "texts": ("a",), "path": "p", "text": "t"}
-        given[field.name] = sample[field.metadata["kind"]]
+    for name, setting in SETTINGS.items():
+        sample = {"flag": True, "whole": 9, "number": 0.5, "texts": ("a",), "path": "p", "text": "t", "exact": " t"}
+        given[name] = sample[setting.kind]
     request = TrainRequest(**given)
     write_request(tmp_path, request)
     assert read_request(tmp_path) == request

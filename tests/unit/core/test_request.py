@@ -5,8 +5,9 @@ import pytest
 from holdfast.core.artifacts import read_artifact
 from holdfast.core.errors import Problem, RequestError
 from holdfast.core.records import read_request, write_request
-from holdfast.core.request import FIELDS, make_request, read_toml
 from holdfast.core.runfolder import REQUEST
+from holdfast.core.setting_values import make_request, read_toml
+from holdfast.core.settings import SETTINGS
 
 
 def problems(**given: object) -> dict[str, Problem]:
@@ -72,7 +73,7 @@ def test_saved_request_is_complete_and_reads_back(tmp_path):
     )
     write_request(tmp_path, request)
     assert read_request(tmp_path) == request
-    assert set(FIELDS) < set(read_artifact(tmp_path / REQUEST))
+    assert set(SETTINGS) < set(read_artifact(tmp_path / REQUEST))
 
 
 def test_toml_file_may_use_tables(tmp_path):
@@ -87,7 +88,7 @@ def test_file_that_is_not_toml_is_named(tmp_path):
 
 
 def test_every_setting_has_help():
-    assert all(field.metadata["text"].endswith(".") for field in FIELDS.values())
+    assert all(field.help.endswith(".") for field in SETTINGS.values())
 
 
 def test_trackers_may_be_one_text_or_several():

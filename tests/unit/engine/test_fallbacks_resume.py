@@ -9,8 +9,8 @@ import pytest
 from holdfast.core.event_log import EventLog, read_events
 from holdfast.core.events import Event, Resumed, StepDone
 from holdfast.core.heartbeat import BeatWriter
-from holdfast.core.records import EngineSettings
 from holdfast.core.runfolder import BEAT, EVENTS, attempt_folder, model_folder
+from holdfast.core.settings import EngineSettings
 from holdfast.engine.attempt_settings import read_attempt_settings
 from holdfast.engine.loop import Loop
 from holdfast.engine.tasks import load_task

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core.evidence import Diagnosis
 from holdfast.core.plan import Reason, Remedy
-from holdfast.core.records import EngineSettings
+from holdfast.core.settings import EngineSettings
 from holdfast.hazards import find_hazard
 from holdfast.planning.ladder import Tried, choose_fallback
 from holdfast.planning.ladders import command_ladder, engine_ladder

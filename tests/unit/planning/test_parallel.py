@@ -8,7 +8,7 @@ import pytest
 from holdfast.core.errors import MachineError, RequestError, advice_text, leave_out, set_to
 from holdfast.core.facts import DatasetFacts, DeviceTrial, Gpu, Lengths, MachineFacts, ModelFacts
 from holdfast.core.plan import Fallback
-from holdfast.core.request import make_request
+from holdfast.core.setting_values import make_request
 from holdfast.planning.ladder import Tried, choose_fallback
 from holdfast.planning.ladders import engine_ladder
 from holdfast.planning.memory_model import need_of

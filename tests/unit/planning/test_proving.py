@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core.events import CandidateTimed
 from holdfast.core.facts import MachineFacts
-from holdfast.core.records import EngineSettings
+from holdfast.core.settings import EngineSettings
 from holdfast.planning.proving import Work, candidates_for, choose_proof, forecast_seconds, judge, words_of
 
 SETTINGS = EngineSettings(task="classify", model="/m", prepared="/p", run="/r", threads=4)

@@ -4,10 +4,10 @@ import pytest
 
 from holdfast.core.errors import MachineError, RequestError, set_to
 from holdfast.core.facts import DatasetFacts, DeviceTrial, Gpu, Lengths, MachineFacts, ModelFacts
-from holdfast.core.request import make_request
+from holdfast.core.setting_values import make_request
+from holdfast.core.settings import PRESETS, is_of_preset, with_preset
 from holdfast.planning.choices import class_weights
 from holdfast.planning.memory_model import need_of
-from holdfast.planning.presets import PRESETS, is_of_preset, with_preset
 from holdfast.planning.train_plan import make_plan
 
 MINILM = ModelFacts(

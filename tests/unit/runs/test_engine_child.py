@@ -3,7 +3,8 @@
 import pytest
 
 from holdfast.core.events import Progressed
-from holdfast.core.records import EngineSettings, read_record
+from holdfast.core.records import read_record
+from holdfast.core.settings import EngineSettings
 from holdfast.runs import engine_child
 from holdfast.runs.engine_child import ENGINE, EngineChildren
 from tests.unit.planning.test_ladder import engine_settings

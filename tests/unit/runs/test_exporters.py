@@ -1,7 +1,6 @@
 """What an export holds; that it trains to the same weights is seen in tests/lab/test_exported.py."""
 
 import ast
-import dataclasses
 import json
 import re
 from pathlib import Path
@@ -12,8 +11,7 @@ from holdfast.core.errors import RequestError
 from holdfast.core.facts import DatasetFacts
 from holdfast.core.records import write_record
 from holdfast.core.runfolder import attempt_folder
-from holdfast.engine.attempt_settings import AttemptSettings
-from holdfast.runs.exporters import DEFAULTS, export_run, parts_of, script_of
+from holdfast.runs.exporters import export_run, parts_of, script_of
 from holdfast.runs.state import read_state
 
 
@@ -31,14 +29,6 @@ def run(tmp_path) -> Path:
         (model / name).write_bytes(b"{}")
     (run / "request.json").write_text(json.dumps({"kind": "train", "data": 'C:\\data\\"odd" """name.csv'}))
     return run
-
-
-def test_the_defaults_are_those_of_the_engine():
-    of_engine = {
-        field.name: field.default if field.default is not dataclasses.MISSING else {}
-        for field in dataclasses.fields(AttemptSettings)
-    }
-    assert dict(DEFAULTS) == {name: of_engine[name] for name in DEFAULTS}
 
 
 @pytest.mark.parametrize("task", ["classify", "causal", "two-tower"])

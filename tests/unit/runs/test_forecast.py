@@ -9,17 +9,9 @@ from msgspec import structs
 from holdfast.core.event_log import EventLog
 from holdfast.core.events import AttemptStarted, CheckpointSaved, Event, ForecastMade, Progressed, StepDone
 from holdfast.core.facts import ModelFacts
-from holdfast.core.records import (
-    EngineSettings,
-    FirstSteps,
-    Forecast,
-    MemoryEstimate,
-    Proof,
-    RunPlan,
-    read_record,
-    write_record,
-)
+from holdfast.core.records import FirstSteps, Forecast, MemoryEstimate, Proof, RunPlan, read_record, write_record
 from holdfast.core.runfolder import EVENTS, attempt_folder
+from holdfast.core.settings import EngineSettings
 from holdfast.data.amounts import Amounts
 from holdfast.engine.mining import Mining
 from holdfast.engine.tasks import causal

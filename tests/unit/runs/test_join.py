@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.errors import MachineError, RequestError
-from holdfast.core.request import make_request as make_train_request
 from holdfast.core.runfolder import REQUEST
+from holdfast.core.setting_values import make_request as make_train_request
 from holdfast.runs.command import make_request
 from holdfast.runs.join import join_folder
 from holdfast.runs.new_train import discard, start_train

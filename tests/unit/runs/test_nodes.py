@@ -17,7 +17,6 @@ from holdfast.core.records import (
     write_record,
     write_request,
 )
-from holdfast.core.request import TrainRequest
 from holdfast.core.runfolder import (
     BEAT,
     CHILD,
@@ -28,6 +27,7 @@ from holdfast.core.runfolder import (
     attempt_folder,
     part_folder,
 )
+from holdfast.core.settings import TrainRequest
 from holdfast.runs import nodes, resume_run
 from holdfast.runs.lease import describe_self, hold
 from holdfast.runs.nodes import read_leader

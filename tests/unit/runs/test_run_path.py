@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.errors import RequestError
-from holdfast.core.request import make_request
+from holdfast.core.setting_values import make_request
 from holdfast.runs.exporters import export_run
 from holdfast.runs.finished_model import find_model
 from holdfast.runs.new_train import start_train

@@ -9,7 +9,7 @@ from holdfast.core import events as ev
 from holdfast.core.errors import RequestError
 from holdfast.core.event_log import EventLog
 from holdfast.core.runfolder import EVENTS, attempt_folder
-from holdfast.core.setting_values import TRACKERS
+from holdfast.core.settings import TRACKERS
 from holdfast.runs import trackers
 from holdfast.runs.trackers import WRITERS, NewNumbers, follow, require_trackers
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from holdfast.core.event_log import EventLog
 from holdfast.core.events import Event, StepDone, TrainingStarted, TreeSampled
 from holdfast.core.facts import ModelFacts
-from holdfast.core.records import EngineSettings, Forecast, MemoryEstimate, Outcome, Result, RunPlan, write_record
+from holdfast.core.records import Forecast, MemoryEstimate, Outcome, Result, RunPlan, write_record
 from holdfast.core.runfolder import EVENTS, SAMPLES, attempt_folder
+from holdfast.core.settings import EngineSettings
 from holdfast.runs.train_run import describe_result, lost_seconds
 
 PLAN = RunPlan(

@@ -14,7 +14,6 @@ from holdfast.core.facts import ModelFacts
 from holdfast.core.notice import read_notice
 from holdfast.core.plan import Choice
 from holdfast.core.records import (
-    EngineSettings,
     LeaseNotice,
     MemoryEstimate,
     Proof,
@@ -24,7 +23,8 @@ from holdfast.core.records import (
     write_record,
     write_request,
 )
-from holdfast.core.request import make_request
+from holdfast.core.setting_values import make_request
+from holdfast.core.settings import EngineSettings
 from holdfast.models.store import ModelFolder
 from holdfast.planning.train_plan import keep_learning, proven_choices, proven_settings
 from holdfast.runs import lease as leases

@@ -12,7 +12,7 @@ from holdfast.core.facts import DatasetFacts
 from holdfast.core.observations import ExitStatus
 from holdfast.core.plan import Fallback, Reason
 from holdfast.core.records import Compared, ComparedTime, ForecastCheck, Result
-from holdfast.core.request import TrainRequest
+from holdfast.core.settings import TrainRequest
 from holdfast.runs.event_wording import event_lines
 from holdfast.runs.state import AttemptState, Records, RunState, fold
 from holdfast.runs.wording import (

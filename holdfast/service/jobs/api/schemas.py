@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from ninja import Schema
 from pydantic import AfterValidator, ConfigDict, Field
 
+from holdfast.core.setting_values import settings_schema
 from holdfast.service.jobs.api.strict_json import is_storable
 
 Json = dict[str, Any]
@@ -47,7 +48,7 @@ class SubmitIn(Payload):
     validation: Id | None = None
     test: Id | None = None
     negatives: Id | None = None
-    settings: Json = Field(default_factory=dict)
+    settings: Json = Field(default_factory=dict, json_schema_extra={"properties": settings_schema()})
     name: Text = ""
     goal: Goal = "plan"
     team: Text | None = None
@@ -60,7 +61,7 @@ class RetryIn(Payload):
     validation: Id | None = None
     test: Id | None = None
     negatives: Id | None = None
-    settings: Json = Field(default_factory=dict)
+    settings: Json = Field(default_factory=dict, json_schema_extra={"properties": settings_schema()})
     name: Text = ""
     goal: Goal | None = None
 
