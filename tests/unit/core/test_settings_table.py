@@ -43,7 +43,7 @@ ENTRY = '    label_smoothing: float = setting(0.0, "Smooth the labels by this mu
 ASK = """
 import json, sys
 from pathlib import Path
-sys.path.insert(0, {tests!r})
+sys.path.append({tests!r})
 from holdfast.cli.train import train
 from holdfast.core.setting_values import make_request, settings_schema
 from holdfast.core.settings import LEARNING_SETTINGS, OPEN_SETTINGS
@@ -106,11 +106,11 @@ def test_resume_refuses_other_learning_and_nothing_else(tmp_path):
             assert (other != first) == (setting.affects == "learning" and name != "preset"), name
 
 
-def test_the_ladder_changes_how_it_is_computed_and_never_what_is_learned():
+def test_the_ladder_never_changes_what_is_learned():
     ladder = engine_ladder(EngineSettings(**PLACES, processes=2, threads=8))
     for name, setting in SETTINGS.items():
         changes = ladder.apply({}, {name: another(setting)})
-        assert not changes.keys() - COMPUTING_SETTINGS, name
+        assert not {one for one in changes if not one.isupper()} - COMPUTING_SETTINGS, name
         assert name == "nodes" or setting.affects != "computing" or name in changes, name
     assert not COMPUTING_SETTINGS & {*LEARNING_SETTINGS}
 

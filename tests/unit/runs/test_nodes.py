@@ -27,7 +27,7 @@ from holdfast.core.runfolder import (
     attempt_folder,
     part_folder,
 )
-from holdfast.core.settings import TrainRequest
+from holdfast.core.settings import TrainRequest, requested_batch_size
 from holdfast.runs import nodes, resume_run
 from holdfast.runs.lease import describe_self, hold
 from holdfast.runs.nodes import read_leader
@@ -94,21 +94,30 @@ def test_only_a_moving_notice_counts_as_a_leader(run, monkeypatch):
         ask_to_stop(run, at_once=False, wait_seconds=1)
     write_request(run, TrainRequest(data="rows.csv", processes=1))
     with pytest.raises(RequestError, match=r"is running, with supervisor \d+ on b"):
-        ask_for(run, "2", None)
+        ask_for(run, {"processes": "2"})
     assert read_request(run).processes == 1
-    ask_for(run, "1", "1")  # as it is: the machine that says so joins
+    ask_for(run, {"processes": "1", "nodes": "1"})  # as it is: the machine that says so joins
 
 
 def test_machines_and_processes_may_change_between_supervisors(run):
     with pytest.raises(RequestError, match="--nodes 3 is for runs of holdfast train"):
-        ask_for(run, None, "3")
+        ask_for(run, {"nodes": "3"})
     write_request(run, TrainRequest(data="rows.csv", processes=2))
     with pytest.raises(RequestError) as refused:
-        ask_for(run, None, "0")
+        ask_for(run, {"nodes": "0"})
     assert (refused.value.setting, refused.value.problems[0].value) == ("nodes", "0")
-    ask_for(run, "1", "3")
+    ask_for(run, {"processes": "1", "nodes": "3"})
     asked = read_request(run)
     assert (asked.processes, asked.nodes, asked.data) == (1, 3, "rows.csv")
+
+
+def test_other_processes_share_the_same_batch(run):
+    write_request(
+        run, TrainRequest(data="x", processes=2, per_device_train_batch_size=8, gradient_accumulation_steps=3)
+    )
+    ask_for(run, {"processes": "4"})
+    asked = read_request(run)
+    assert (asked.processes, asked.batch_size, requested_batch_size(asked)) == (4, 48, 48)
 
 
 def test_conflicting_requests_of_two_machines_are_refused(run, monkeypatch):
@@ -118,9 +127,9 @@ def test_conflicting_requests_of_two_machines_are_refused(run, monkeypatch):
     monkeypatch.setattr(resume_run, "read_leader", meanwhile)
     write_request(run, TrainRequest(data="rows.csv"))
     with pytest.raises(RequestError, match="something other than --nodes 2") as refused:
-        ask_for(run, None, "2")
+        ask_for(run, {"nodes": "2"})
     assert refused.value.found == "--nodes 3"
-    ask_for(run, "2", "3")
+    ask_for(run, {"processes": "2", "nodes": "3"})
     asked = read_request(run)
     assert (asked.processes, asked.nodes) == (2, 3)
 
