@@ -6,7 +6,7 @@ runs and docs/settings.md are derived from it. To add a setting:
 1. Add a field to `TrainRequest`. None or an empty value means that Holdfast chooses, and says why.
 2. Use it. The engine reads it from its settings by the same name, since `EngineSettings` is the request with every open
    value decided. If None means that Holdfast chooses, narrow the type in `EngineSettings`, and add the choice to
-   `choose` in `holdfast/pipeline/plan.py`.
+   the plan (`holdfast/planning/train_plan.py`).
 3. Run `make pages`.
 
 `tests/unit/core/test_settings.py` checks that every derived place knows it.
